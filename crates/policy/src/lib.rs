@@ -3,18 +3,114 @@
 //! A policy decides which request runs next on which worker, and for how long. It has no clock (time is an
 //! argument), no knowledge of threads, takes all memory when it is built, and answers "full" instead of
 //! growing. The same code runs in the dispatcher, in the simulator and in the property tests.
+//!
+//! | policy | queues | quantum | source |
+//! |---|---|---|---|
+//! | [`CFcfs`] | one | none | c-FCFS |
+//! | [`SingleQueue`] | one | one | Shinjuku, c-PRE-SQ |
+//! | [`MultiQueue`] | one per class, picked by waiting time / SLO | per class | Shinjuku, c-PRE-MQ |
+//! | [`DFcfs`] | one per worker, flows hashed to it | none | IX, d-FCFS |
+//! | [`Stealing`] | one of flows per worker, idle workers steal | none | ZygOS |
+//!
+//! [`Verified`] stands between the core and a policy: it checks the answers, so that a wrong policy is an error and
+//! nothing worse, and keeps the progress rule, so that a request spinning for a lock cannot starve its holder.
+//!
+//! # Example
+//!
+//! A long request and a short one share worker 0 under a quantum of 5 us:
+//!
+//! ```
+//! use shinjuku_policy::{
+//!     ClassId, FlowId, Nanos, SingleQueue, Task, TaskId, Verified, Want, WorkerId,
+//! };
+//!
+//! let policy = SingleQueue::new(1024, Nanos::from_micros(5))?;
+//! let mut policy = Verified::new(Box::new(policy), 1024)?;
+//!
+//! let request = |slot, arrival| Task {
+//!     id: TaskId(slot),
+//!     class: ClassId(0),
+//!     flow: FlowId(0),
+//!     arrival: Nanos::from_micros(arrival),
+//!     started: false,
+//! };
+//! let (long, short) = (request(0, 0), request(1, 3));
+//! let worker = WorkerId(0);
+//!
+//! assert!(policy.arrive(long).is_ok());
+//! assert_eq!(policy.next(worker, Nanos(0), Want::Any), Some(long));
+//! assert!(policy.arrive(short).is_ok());
+//!
+//! // The long request has run for its quantum, and somebody waits: it is preempted.
+//! let now = Nanos::from_micros(5);
+//! assert_eq!(policy.quantum(long.id), Some(now));
+//! assert_eq!(policy.waiting(worker, Want::Any), 1);
+//! policy.preempted(long.id, worker, now);
+//!
+//! assert_eq!(policy.next(worker, now, Want::Any), Some(short));
+//! policy.finished(short.id, worker);
+//! assert_eq!(policy.next(worker, now, Want::Any), Some(Task { started: true, ..long }));
+//! policy.finished(long.id, worker);
+//! assert!(policy.is_empty());
+//! assert_eq!(policy.error(), None);
+//! # Ok::<(), shinjuku_policy::ConfigError>(())
+//! ```
+//!
+//! # Writing a policy
+//!
+//! Implement [`Policy`], and let [`Verified`] run it. Each policy here is one file that states its rules at the top;
+//! [`single_queue`] is the one to start from.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+pub mod cfcfs;
+pub mod dfcfs;
+pub mod multi_queue;
+pub mod single_queue;
+pub mod stealing;
+pub mod verified;
+
+mod config_error;
+mod flow;
+mod flow_table;
+mod policy_error;
+mod queue;
+mod requeue;
 mod task;
+
+#[doc(inline)]
+pub use cfcfs::CFcfs;
+pub use config_error::ConfigError;
+#[doc(inline)]
+pub use dfcfs::DFcfs;
+#[doc(inline)]
+pub use multi_queue::{ClassRule, MultiQueue};
+pub use policy_error::PolicyError;
+pub use requeue::Requeue;
+#[doc(inline)]
+pub use single_queue::SingleQueue;
+#[doc(inline)]
+pub use stealing::Stealing;
+#[doc(inline)]
+pub use verified::Verified;
 
 pub use task::{ClassId, FlowId, Nanos, Task, TaskId, WorkerId};
 
 /// The policy has no room for another request. The request stays with the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
+
+impl core::fmt::Display for Full {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str(
+            "no room for another request: refuse it, or build the policy with a larger capacity",
+        )
+    }
+}
+
+impl core::error::Error for Full {}
 
 /// Which waiting requests the dispatcher can use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,8 +138,9 @@ pub trait Policy: Send {
     /// There is always room: what was admitted once keeps its place.
     fn preempted(&mut self, task: Task, worker: WorkerId, now: Nanos);
 
-    /// `task`, last answered by [`next`](Self::next) for `worker`, was not started after all: it goes back to
-    /// where it was (the front of its queue).
+    /// `task`, last answered by [`next`](Self::next) for `worker`, did not run after all: it goes back to
+    /// where it was (the front of its queue). Usually it never started; the core's progress rule also
+    /// returns started ones.
     fn returned(&mut self, task: Task, worker: WorkerId);
 
     /// `task`, which is out, is over: finished, failed, or refused after it was answered.
@@ -60,7 +157,8 @@ pub trait Policy: Send {
     fn quantum(&self, task: &Task) -> Option<Nanos>;
 
     /// How many waiting requests [`next`](Self::next) could answer for `worker` now. Zero means that
-    /// preempting `worker` would serve nobody.
+    /// preempting `worker` would serve nobody. It must agree with `next`, and need not be `len`: requests may wait
+    /// for other workers, or for an earlier request of their flow.
     fn waiting(&self, worker: WorkerId, want: Want) -> usize;
 
     /// How many requests wait in all.

@@ -35,6 +35,19 @@ impl Nanos {
     }
 }
 
+/// In the largest unit that needs no fraction: `5us`, `1500ns`.
+impl fmt::Display for Nanos {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            u64::MAX => formatter.write_str("never"),
+            0 => formatter.write_str("0ns"),
+            ns if ns % 1_000_000 == 0 => write!(formatter, "{}ms", ns / 1_000_000),
+            ns if ns % 1_000 == 0 => write!(formatter, "{}us", ns / 1_000),
+            ns => write!(formatter, "{ns}ns"),
+        }
+    }
+}
+
 impl fmt::Debug for Nanos {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}ns", self.0)

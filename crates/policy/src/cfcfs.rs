@@ -1,0 +1,79 @@
+//! c-FCFS: centralised first come, first served.
+//!
+//! - One queue for all workers, in order of arrival.
+//! - Every request runs to completion: there is no quantum.
+//! - A request that comes back all the same (its handler yielded) goes to the tail, so that what it waits for
+//!   gets its turn.
+//! - With [`Want::StartedOnly`], the first in the queue that has run already.
+//!
+//! Source: Kaffes et al., *Shinjuku: Preemptive Scheduling for Microsecond-scale Tail Latency*, NSDI 2019,
+//! where it stands for the best that scheduling without preemption can do. ZygOS (SOSP 2017) approximates it.
+
+use alloc::string::String;
+
+use crate::queue::Queues;
+use crate::{ConfigError, Full, Nanos, Policy, Task, TaskId, Want, WorkerId};
+
+/// One queue, run to completion (c-FCFS). Work conserving.
+pub struct CFcfs {
+    queue: Queues,
+}
+
+const QUEUE: usize = 0;
+
+impl CFcfs {
+    /// A queue for `capacity` requests, with task slots below `capacity`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Capacity`].
+    pub fn new(capacity: usize) -> Result<Self, ConfigError> {
+        ConfigError::check_capacity(capacity)?;
+        Ok(Self {
+            queue: Queues::new(capacity, 1),
+        })
+    }
+}
+
+impl Policy for CFcfs {
+    fn arrive(&mut self, task: Task) -> Result<(), Full> {
+        if !self.queue.is_free(task.id) {
+            return Err(Full);
+        }
+        self.queue.push_back(QUEUE, task);
+        Ok(())
+    }
+
+    fn preempted(&mut self, task: Task, _worker: WorkerId, _now: Nanos) {
+        self.queue.push_back(QUEUE, task);
+    }
+
+    fn returned(&mut self, task: Task, _worker: WorkerId) {
+        self.queue.put_back(QUEUE, task);
+    }
+
+    fn finished(&mut self, _task: Task, _worker: WorkerId) {}
+
+    fn next(&mut self, _worker: WorkerId, _now: Nanos, want: Want) -> Option<Task> {
+        self.queue.pop(QUEUE, want)
+    }
+
+    fn remove(&mut self, id: TaskId, _worker: WorkerId) -> Option<Task> {
+        self.queue.remove(id)
+    }
+
+    fn quantum(&self, _task: &Task) -> Option<Nanos> {
+        None
+    }
+
+    fn waiting(&self, _worker: WorkerId, want: Want) -> usize {
+        self.queue.total(want)
+    }
+
+    fn len(&self) -> usize {
+        self.queue.total(Want::Any)
+    }
+
+    fn name(&self) -> String {
+        String::from("c-FCFS")
+    }
+}

@@ -1,0 +1,231 @@
+//! Queues of waiting requests: intrusive linked lists over one array with a slot per [`TaskId`].
+//!
+//! A queue is two lists, fresh requests and started ones, so that "the first started request" needs no scan.
+//! Every entry carries its *position*, a number that orders the two lists as one: it grows at the back and
+//! falls at the front. The queue's first request is the list head with the smaller position.
+//!
+//! ```text
+//!   fresh    head -> [pos 3] <-> [pos 7] <-> [pos 8]
+//!   started  head -> [pos -1] <-> [pos 5]                as one queue: -1, 3, 5, 7, 8
+//! ```
+//!
+//! Everything takes constant time, except [`Queues::put_back`], which walks past the few that overtook.
+//! The memory is boxed slices: it cannot grow.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use crate::{ClassId, FlowId, Nanos, Task, TaskId, Want};
+
+/// End of a list; also the queue number of a request that is in none.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
+struct Slot {
+    /// The request that used this slot last; it stays readable after it left.
+    task: Task,
+    position: i64,
+    prev: u32,
+    next: u32,
+    /// The queue it is in, or `NONE`.
+    queue: u32,
+}
+
+#[derive(Clone, Copy)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+const FRESH: usize = 0;
+const STARTED: usize = 1;
+
+pub(crate) struct Queues {
+    slots: Box<[Slot]>,
+    /// Of each queue: its fresh and its started requests.
+    lists: Box<[[List; 2]]>,
+    /// Fresh and started requests in all queues.
+    total: [usize; 2],
+    /// Positions given next; shared by all queues, as only the order within one matters.
+    front: i64,
+    back: i64,
+}
+
+impl Queues {
+    /// `capacity` has passed [`ConfigError::check_capacity`](crate::ConfigError); `queues` is not larger than a `u32`.
+    pub(crate) fn new(capacity: usize, queues: usize) -> Self {
+        let empty = List {
+            head: NONE,
+            tail: NONE,
+            len: 0,
+        };
+        let task = Task {
+            id: TaskId(NONE),
+            class: ClassId(0),
+            flow: FlowId(0),
+            arrival: Nanos(0),
+            started: false,
+        };
+        let slot = Slot {
+            task,
+            position: 0,
+            prev: NONE,
+            next: NONE,
+            queue: NONE,
+        };
+        Self {
+            slots: vec![slot; capacity].into_boxed_slice(),
+            lists: vec![[empty; 2]; queues].into_boxed_slice(),
+            total: [0; 2],
+            front: -1,
+            back: 0,
+        }
+    }
+
+    /// Whether `id` has a slot and does not wait.
+    pub(crate) fn is_free(&self, id: TaskId) -> bool {
+        self.slots
+            .get(id.0 as usize)
+            .is_some_and(|slot| slot.queue == NONE)
+    }
+
+    /// The request that waits in slot `id`, or waited there last.
+    pub(crate) fn task(&self, id: TaskId) -> Task {
+        self.slots[id.0 as usize].task
+    }
+
+    /// Requests in `queue` that `want` asks for.
+    pub(crate) fn len(&self, queue: usize, want: Want) -> usize {
+        let [fresh, started] = &self.lists[queue];
+        match want {
+            Want::Any => (fresh.len + started.len) as usize,
+            Want::StartedOnly => started.len as usize,
+        }
+    }
+
+    /// Requests in all queues that `want` asks for.
+    pub(crate) fn total(&self, want: Want) -> usize {
+        match want {
+            Want::Any => self.total[FRESH] + self.total[STARTED],
+            Want::StartedOnly => self.total[STARTED],
+        }
+    }
+
+    /// The first request of `queue` that `want` asks for.
+    pub(crate) fn first(&self, queue: usize, want: Want) -> Option<&Task> {
+        let [fresh, started] = &self.lists[queue];
+        let started = self.slots.get(started.head as usize);
+        if want == Want::StartedOnly {
+            return started.map(|slot| &slot.task);
+        }
+        let first = match (self.slots.get(fresh.head as usize), started) {
+            (Some(fresh), Some(started)) if started.position < fresh.position => started,
+            (Some(fresh), _) => fresh,
+            (None, started) => started?,
+        };
+        Some(&first.task)
+    }
+
+    /// The first request of `queue` that never ran.
+    pub(crate) fn first_fresh(&self, queue: usize) -> Option<&Task> {
+        let [fresh, _] = &self.lists[queue];
+        self.slots.get(fresh.head as usize).map(|slot| &slot.task)
+    }
+
+    /// Takes the first request of `queue` that `want` asks for.
+    pub(crate) fn pop(&mut self, queue: usize, want: Want) -> Option<Task> {
+        let id = self.first(queue, want)?.id;
+        self.remove(id)
+    }
+
+    /// Appends `task` to `queue`.
+    pub(crate) fn push_back(&mut self, queue: usize, task: Task) {
+        let position = self.back;
+        self.back += 1;
+        let tail = self.lists[queue][usize::from(task.started)].tail;
+        self.link(queue, task, position, tail);
+    }
+
+    /// Puts `task` before everything in `queue`.
+    pub(crate) fn push_front(&mut self, queue: usize, task: Task) {
+        let position = self.front;
+        self.front -= 1;
+        self.link(queue, task, position, NONE);
+    }
+
+    /// Puts `task`, which left `queue` last, where it was. Several may come back in any order.
+    pub(crate) fn put_back(&mut self, queue: usize, task: Task) {
+        let Some(slot) = self.slots.get(task.id.0 as usize) else {
+            return;
+        };
+        let position = slot.position;
+        let mut before = NONE;
+        let mut after = self.lists[queue][usize::from(task.started)].head;
+        while let Some(slot) = self.slots.get(after as usize)
+            && slot.position < position
+        {
+            before = after;
+            after = slot.next;
+        }
+        self.link(queue, task, position, before);
+    }
+
+    /// Takes a request out of whichever queue it is in.
+    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Task> {
+        let slot = self.slots.get_mut(id.0 as usize)?;
+        if slot.queue == NONE {
+            return None;
+        }
+        let Slot {
+            task,
+            prev,
+            next,
+            queue,
+            ..
+        } = *slot;
+        slot.queue = NONE;
+        let kind = usize::from(task.started);
+        let list = &mut self.lists[queue as usize][kind];
+        list.len -= 1;
+        self.total[kind] -= 1;
+        match self.slots.get_mut(prev as usize) {
+            Some(prev) => prev.next = next,
+            None => list.head = next,
+        }
+        match self.slots.get_mut(next as usize) {
+            Some(next) => next.prev = prev,
+            None => list.tail = prev,
+        }
+        Some(task)
+    }
+
+    /// Inserts `task` after slot `prev` of its list, or as its head. What already waits is left alone: linking
+    /// it twice would tie the lists in a knot.
+    fn link(&mut self, queue: usize, task: Task, position: i64, prev: u32) {
+        let id = task.id;
+        debug_assert!(self.is_free(id), "{task:?} waits already, or has no slot");
+        if !self.is_free(id) {
+            return;
+        }
+        let kind = usize::from(task.started);
+        let list = &mut self.lists[queue][kind];
+        list.len += 1;
+        self.total[kind] += 1;
+        let next = match self.slots.get_mut(prev as usize) {
+            Some(prev) => core::mem::replace(&mut prev.next, id.0),
+            None => core::mem::replace(&mut list.head, id.0),
+        };
+        match self.slots.get_mut(next as usize) {
+            Some(next) => next.prev = id.0,
+            None => list.tail = id.0,
+        }
+        self.slots[id.0 as usize] = Slot {
+            task,
+            position,
+            prev,
+            next,
+            queue: queue as u32,
+        };
+    }
+}

@@ -1,0 +1,98 @@
+//! c-PRE-SQ: centralised, preemptive, single queue.
+//!
+//! - One queue for all workers, in order of arrival.
+//! - A request runs for one quantum; if others wait then, it is preempted and goes to the tail
+//!   (or, by choice, to the head) of the queue.
+//! - With [`Want::StartedOnly`], the first in the queue that has run already.
+//!
+//! Source: Kaffes et al., *Shinjuku*, NSDI 2019: its single queue (SQ) policy.
+
+use alloc::format;
+use alloc::string::String;
+
+use crate::queue::Queues;
+use crate::{ClassId, ConfigError, Full, Nanos, Policy, Requeue, Task, TaskId, Want, WorkerId};
+
+/// One queue, one quantum (c-PRE-SQ). Work conserving.
+pub struct SingleQueue {
+    queue: Queues,
+    quantum: Nanos,
+    requeue: Requeue,
+}
+
+const QUEUE: usize = 0;
+
+impl SingleQueue {
+    /// A queue for `capacity` requests, with task slots below `capacity`. Preempted requests go to the tail.
+    /// [`Nanos::MAX`] as quantum: run to completion.
+    ///
+    /// # Errors
+    /// [`ConfigError::Capacity`], [`ConfigError::ZeroQuantum`].
+    pub fn new(capacity: usize, quantum: Nanos) -> Result<Self, ConfigError> {
+        ConfigError::check_capacity(capacity)?;
+        if quantum == Nanos(0) {
+            return Err(ConfigError::ZeroQuantum { class: ClassId(0) });
+        }
+        Ok(Self {
+            queue: Queues::new(capacity, 1),
+            quantum,
+            requeue: Requeue::Tail,
+        })
+    }
+
+    /// Chooses where a preempted request goes.
+    #[must_use]
+    pub fn with_requeue(self, requeue: Requeue) -> Self {
+        Self { requeue, ..self }
+    }
+}
+
+impl Policy for SingleQueue {
+    fn arrive(&mut self, task: Task) -> Result<(), Full> {
+        if !self.queue.is_free(task.id) {
+            return Err(Full);
+        }
+        self.queue.push_back(QUEUE, task);
+        Ok(())
+    }
+
+    fn preempted(&mut self, task: Task, _worker: WorkerId, _now: Nanos) {
+        match self.requeue {
+            Requeue::Tail => self.queue.push_back(QUEUE, task),
+            Requeue::Head => self.queue.push_front(QUEUE, task),
+        }
+    }
+
+    fn returned(&mut self, task: Task, _worker: WorkerId) {
+        self.queue.put_back(QUEUE, task);
+    }
+
+    fn finished(&mut self, _task: Task, _worker: WorkerId) {}
+
+    fn next(&mut self, _worker: WorkerId, _now: Nanos, want: Want) -> Option<Task> {
+        self.queue.pop(QUEUE, want)
+    }
+
+    fn remove(&mut self, id: TaskId, _worker: WorkerId) -> Option<Task> {
+        self.queue.remove(id)
+    }
+
+    fn quantum(&self, _task: &Task) -> Option<Nanos> {
+        (self.quantum != Nanos::MAX).then_some(self.quantum)
+    }
+
+    fn waiting(&self, _worker: WorkerId, want: Want) -> usize {
+        self.queue.total(want)
+    }
+
+    fn len(&self) -> usize {
+        self.queue.total(Want::Any)
+    }
+
+    fn name(&self) -> String {
+        match self.requeue {
+            Requeue::Tail => format!("c-PRE-SQ({})", self.quantum),
+            Requeue::Head => format!("c-PRE-SQ({}, head)", self.quantum),
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! The core's watch over a policy: it checks each answer, and sees to it that every started request gets on.
+//!
+//! Dispatcher and simulator call a policy only through [`Verified`]. It keeps a record per task slot:
+//!
+//! ```text
+//!               arrive                    next                  preempted
+//!   (absent) ----------> (waiting fresh) ------> (      ) --------------------> (waiting started)
+//!      ^                        ^                ( out  )                               |
+//!      |                        +--- returned -- (      ) <------------ next -----------+
+//!      |                                         (      ) --- returned, had started --->+
+//!      +----------------- finished ------------- (      )
+//! ```
+//!
+//! and its own queue of waiting tasks: the fresh in order of arrival, the started in order of when they last
+//! stopped running. The caller's own mistakes (a task preempted that is not out) panic in debug builds and
+//! are ignored otherwise.
+//!
+//! # Checks
+//!
+//! An answer must be a waiting task, unaltered, and a started one if only those were asked for. When the policy
+//! answers nothing although something waits, its [`len`](Policy::len) must be right. When it goes on answering
+//! nothing for 10 ms and 100 times although it says that requests wait for that very worker,
+//! or although no request is out at any worker, it has stalled. At the first [`PolicyError`] the
+//! policy is set aside for good (not dropped: that would free memory) and this file's own queue goes on: tasks
+//! in the order in which they came to wait, quantum as under *Quantum* below. It knows every waiting
+//! task, and those out at workers come back to it as before, so nothing is lost.
+//!
+//! # Progress
+//!
+//! A suspended request may hold a lock for which another spins. A policy that keeps answering the spinner would
+//! hang both. Therefore: a request that was preempted `k` times in a row, each time while other started
+//! requests waited, stands behind a *barrier*: all started requests that wait at that moment run before
+//! it. They are those before it in the list of started requests, since it joins that list at the end. So the
+//! rule is: *a request behind a barrier is answered only as the first of the list*. When the policy answers it
+//! earlier, it is returned, and the first of the list runs instead, pulled out by [`Policy::remove`].
+//!
+//! Bound: **while a started request H waits, no other request gets more than k quanta.** A request that
+//! does is preempted k times in a row while H waits (a run of preemptions begun before only makes it fewer), and
+//! joins the list behind H with a barrier. A request whose barrier dates from before H waited is before H in the
+//! list; it passes the barrier once, counts from zero, and has k quanta, too.
+//!
+//! Fresh requests cannot get around this. Let C be the number of contexts. A request that starts while
+//! H waits either finishes within k quanta, and then the server does get on, or it keeps its context. At most
+//! C - 1 others keep one; when all are taken, the dispatcher asks with [`Want::StartedOnly`]. So while H waits,
+//! at most k (C - 1) quanta go to requests that do not finish, all others to requests that do. In particular,
+//! if nothing finishes until H has run (all spin for its lock), H runs after at most k (C - 1) quanta. What remains
+//! possible is what a policy may decide: to favour fresh requests that *finish* over H, for as long as they come.
+//!
+//! The bound needs a policy that answers something; one that does not is caught by the checks.
+//!
+//! # Quantum
+//!
+//! A request that runs to completion could spin for ever for a lock whose holder waits, and never be preempted.
+//! So while started requests wait, a request without a quantum has one of 1 ms ([`PROGRESS_QUANTUM`]).
+//!
+//! # Cost
+//!
+//! Constant time for each call, no allocation after construction: a few list operations beside the policy's own.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec;
+
+use crate::queue::Queues;
+use crate::{ConfigError, Full, Nanos, Policy, PolicyError, Task, TaskId, Want, WorkerId};
+
+/// Quantum of a request that the policy would run to completion, while started requests wait.
+pub const PROGRESS_QUANTUM: Nanos = Nanos::from_millis(1);
+
+/// Preemptions in a row after which a request lets the others run first, unless set otherwise.
+pub const PROGRESS_LIMIT: u32 = 16;
+
+/// A policy that answers nothing has stalled after this time and this many answers.
+const STALLED_AFTER: Nanos = Nanos::from_millis(10);
+const STALLED_ANSWERS: u32 = 100;
+
+/// A policy under watch: checked, and bound to the progress rule. See the [module](self).
+pub struct Verified {
+    policy: Box<dyn Policy>,
+    name: String,
+    /// Once set, `policy` is not called any more.
+    error: Option<PolicyError>,
+    /// All waiting tasks: what the policy should hold, and the queue to go on with if it fails.
+    waiting: Queues,
+    records: Box<[Record]>,
+    /// Tasks out at workers.
+    out: usize,
+    progress_limit: u32,
+    interventions: u64,
+    silence: Option<Silence>,
+}
+
+#[derive(Clone, Copy)]
+struct Record {
+    state: State,
+    /// Preemptions in a row while other started requests waited.
+    stuck: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Absent,
+    Waiting,
+    Out,
+}
+
+/// A run of empty answers that should not have been empty.
+#[derive(Clone, Copy)]
+struct Silence {
+    since: Nanos,
+    answers: u32,
+}
+
+const QUEUE: usize = 0;
+
+impl Verified {
+    /// Watches `policy`, which has no tasks yet, with task slots below `capacity`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Capacity`].
+    pub fn new(policy: Box<dyn Policy>, capacity: usize) -> Result<Self, ConfigError> {
+        ConfigError::check_capacity(capacity)?;
+        let record = Record {
+            state: State::Absent,
+            stuck: 0,
+        };
+        Ok(Self {
+            name: policy.name(),
+            policy,
+            error: None,
+            waiting: Queues::new(capacity, 1),
+            records: vec![record; capacity].into_boxed_slice(),
+            out: 0,
+            progress_limit: PROGRESS_LIMIT,
+            interventions: 0,
+            silence: None,
+        })
+    }
+
+    /// Sets `k`: preemptions in a row, while other started requests wait, after which those run first.
+    ///
+    /// # Errors
+    /// [`ConfigError::ZeroProgressLimit`].
+    pub fn with_progress_limit(self, k: u32) -> Result<Self, ConfigError> {
+        if k == 0 {
+            return Err(ConfigError::ZeroProgressLimit);
+        }
+        Ok(Self {
+            progress_limit: k,
+            ..self
+        })
+    }
+
+    /// A request arrives and waits. See [`Policy::arrive`].
+    ///
+    /// # Errors
+    /// [`Full`] if the policy has no room, or the slot is beyond the capacity; nothing has changed.
+    pub fn arrive(&mut self, task: Task) -> Result<(), Full> {
+        debug_assert!(!task.started, "{task:?} arrives started");
+        let record = self.records.get_mut(task.id.0 as usize).ok_or(Full)?;
+        debug_assert!(
+            record.state == State::Absent,
+            "{task:?} is in the system already"
+        );
+        if record.state != State::Absent {
+            return Err(Full);
+        }
+        if self.error.is_none() {
+            self.policy.arrive(task)?;
+        }
+        *record = Record {
+            state: State::Waiting,
+            stuck: 0,
+        };
+        self.waiting.push_back(QUEUE, task);
+        Ok(())
+    }
+
+    /// The next request for `worker`, which is out from now on. See [`Policy::next`].
+    pub fn next(&mut self, worker: WorkerId, now: Nanos, want: Want) -> Option<Task> {
+        if self.waiting.total(want) == 0 {
+            return None;
+        }
+        let answer = match self.error {
+            None => self.ask(worker, now, want).unwrap_or_else(|error| {
+                self.error = Some(error);
+                self.waiting.first(QUEUE, want).copied()
+            }),
+            Some(_) => self.waiting.first(QUEUE, want).copied(),
+        };
+        let task = answer?;
+        self.send_out(task.id);
+        Some(task)
+    }
+
+    /// The request of slot `id` was preempted on `worker` at `now`: it has started, and waits again.
+    pub fn preempted(&mut self, id: TaskId, worker: WorkerId, now: Nanos) {
+        let Some(task) = self.take_in(id, State::Waiting) else {
+            return;
+        };
+        let task = Task {
+            started: true,
+            ..task
+        };
+        let record = &mut self.records[id.0 as usize];
+        record.stuck = match self.waiting.total(Want::StartedOnly) {
+            0 => 0,
+            _ => record.stuck.saturating_add(1),
+        };
+        self.waiting.push_back(QUEUE, task);
+        if self.error.is_none() {
+            self.policy.preempted(task, worker, now);
+        }
+    }
+
+    /// The request of slot `id`, which was out for `worker`, did not run after all, and waits again where it was.
+    pub fn returned(&mut self, id: TaskId, worker: WorkerId) {
+        let Some(task) = self.take_in(id, State::Waiting) else {
+            return;
+        };
+        self.waiting.put_back(QUEUE, task);
+        if self.error.is_none() {
+            self.policy.returned(task, worker);
+        }
+    }
+
+    /// The request of slot `id`, which was out for `worker`, is over; the slot is free.
+    pub fn finished(&mut self, id: TaskId, worker: WorkerId) {
+        let Some(task) = self.take_in(id, State::Absent) else {
+            return;
+        };
+        if self.error.is_none() {
+            self.policy.finished(task, worker);
+        }
+    }
+
+    /// Takes out a request that never ran, to refuse it at shutdown; `None`: all that wait have run. It is out for
+    /// `worker` now: call [`finished`](Self::finished) when it is refused.
+    pub fn take_fresh(&mut self, worker: WorkerId) -> Option<Task> {
+        let task = *self.waiting.first_fresh(QUEUE)?;
+        if self.error.is_none()
+            && let Err(error) = self.pull(task, worker)
+        {
+            self.error = Some(error);
+        }
+        self.send_out(task.id);
+        Some(task)
+    }
+
+    /// How long the request of slot `id`, which is out, may run before it is preempted if others wait;
+    /// `None`: to completion. The answer changes when started requests begin to wait: ask while it runs.
+    #[must_use]
+    pub fn quantum(&self, id: TaskId) -> Option<Nanos> {
+        let quantum = match self.error {
+            None => self.policy.quantum(&self.waiting.task(id)),
+            Some(_) => None,
+        };
+        let quantum = quantum.filter(|&quantum| quantum != Nanos::MAX);
+        if self.waiting_started() > 0 {
+            quantum.or(Some(PROGRESS_QUANTUM))
+        } else {
+            quantum
+        }
+    }
+
+    /// How many waiting requests could run on `worker` now. See [`Policy::waiting`].
+    #[must_use]
+    pub fn waiting(&self, worker: WorkerId, want: Want) -> usize {
+        match (self.waiting.total(want), self.error) {
+            (0, _) => 0,
+            (waiting, None) => self.policy.waiting(worker, want).min(waiting),
+            (waiting, Some(_)) => waiting,
+        }
+    }
+
+    /// How many requests that have run already wait, in all. Each holds a context.
+    #[must_use]
+    pub fn waiting_started(&self) -> usize {
+        self.waiting.total(Want::StartedOnly)
+    }
+
+    /// How many requests wait in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.waiting.total(Want::Any)
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The policy's name, whether or not it has failed since.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the policy did wrong; since then its tasks are served first come, first served.
+    #[must_use]
+    pub fn error(&self) -> Option<&PolicyError> {
+        self.error.as_ref()
+    }
+
+    /// How often the progress rule ran another request than the policy answered.
+    #[must_use]
+    pub fn progress_interventions(&self) -> u64 {
+        self.interventions
+    }
+
+    /// The policy's answer, checked, or what the progress rule puts in its place.
+    fn ask(
+        &mut self,
+        worker: WorkerId,
+        now: Nanos,
+        want: Want,
+    ) -> Result<Option<Task>, PolicyError> {
+        let Some(answer) = self.policy.next(worker, now, want) else {
+            self.check_silence(worker, now, want)?;
+            return Ok(None);
+        };
+        self.silence = None;
+        self.check(answer, worker, want)?;
+        self.let_others_run(answer, worker).map(Some)
+    }
+
+    fn check(&self, answer: Task, worker: WorkerId, want: Want) -> Result<(), PolicyError> {
+        let task = answer.id;
+        match self.records.get(task.0 as usize).map(|record| record.state) {
+            None | Some(State::Absent) => return Err(PolicyError::Unknown { task, worker }),
+            Some(State::Out) => return Err(PolicyError::NotWaiting { task, worker }),
+            Some(State::Waiting) => {}
+        }
+        let given = self.waiting.task(task);
+        if answer != given {
+            return Err(PolicyError::Altered {
+                answered: answer,
+                given,
+            });
+        }
+        if want == Want::StartedOnly && !answer.started {
+            return Err(PolicyError::NotStarted { task, worker });
+        }
+        Ok(())
+    }
+
+    /// The policy answered nothing, and something waits that it was asked for.
+    fn check_silence(
+        &mut self,
+        worker: WorkerId,
+        now: Nanos,
+        want: Want,
+    ) -> Result<(), PolicyError> {
+        let waiting = self.len();
+        let claimed = self.policy.len();
+        if claimed != waiting {
+            return Err(PolicyError::Miscounted { claimed, waiting });
+        }
+        if self.out > 0 && self.policy.waiting(worker, want) == 0 {
+            return Ok(());
+        }
+        let silence = self.silence.get_or_insert(Silence {
+            since: now,
+            answers: 0,
+        });
+        silence.answers = silence.answers.saturating_add(1);
+        let lasted = now.since(silence.since);
+        if silence.answers >= STALLED_ANSWERS && lasted >= STALLED_AFTER {
+            return Err(PolicyError::Stalled {
+                worker,
+                want,
+                waiting,
+                lasted,
+            });
+        }
+        Ok(())
+    }
+
+    /// The progress rule: `answer`, or, if it stands behind a barrier, the request that stopped first.
+    fn let_others_run(&mut self, answer: Task, worker: WorkerId) -> Result<Task, PolicyError> {
+        let record = &mut self.records[answer.id.0 as usize];
+        if record.stuck < self.progress_limit {
+            return Ok(answer);
+        }
+        let first = self.waiting.first(QUEUE, Want::StartedOnly).copied();
+        match first {
+            Some(first) if first.id != answer.id => {
+                self.policy.returned(answer, worker);
+                self.pull(first, worker)?;
+                // The first of the list passes its own barrier, if it stands behind one.
+                self.records[first.id.0 as usize].stuck = 0;
+                self.interventions += 1;
+                Ok(first)
+            }
+            _ => {
+                record.stuck = 0;
+                Ok(answer)
+            }
+        }
+    }
+
+    /// Takes `task`, which waits, out of the policy by name.
+    fn pull(&mut self, task: Task, worker: WorkerId) -> Result<(), PolicyError> {
+        match self.policy.remove(task.id, worker) {
+            Some(answered) if answered == task => Ok(()),
+            answered => Err(PolicyError::NotRemoved {
+                task: task.id,
+                answered,
+            }),
+        }
+    }
+
+    fn send_out(&mut self, id: TaskId) {
+        self.waiting.remove(id);
+        self.records[id.0 as usize].state = State::Out;
+        self.out += 1;
+    }
+
+    /// Records that the task of slot `id` is not out any more, but in `state`.
+    fn take_in(&mut self, id: TaskId, state: State) -> Option<Task> {
+        let record = self
+            .records
+            .get_mut(id.0 as usize)
+            .filter(|record| record.state == State::Out);
+        debug_assert!(record.is_some(), "{id:?} is not out at a worker");
+        record?.state = state;
+        self.out -= 1;
+        Some(self.waiting.task(id))
+    }
+}
