@@ -85,6 +85,20 @@ fn bursts_have_the_counts_of_theory() {
     assert!(error < 0.05 * expected, "{error} of {expected}");
 }
 
+/// Over many bursts, the start no longer shows: the stays themselves must have the right shares.
+#[test]
+fn bursts_keep_the_rate_in_the_long_run() {
+    let arrivals = Arrivals::mmpp(10.0, 0.1, 2.0).unwrap();
+    let mut rng = rng(9);
+    let means: Vec<_> = (0..150)
+        .map(|_| {
+            let mut gaps = arrivals.gaps(300.0).unwrap();
+            (0..2_000).map(|_| gaps.next_gap_ns(&mut rng)).sum::<f64>() / 2_000.0
+        })
+        .collect();
+    assert_mean("mean gap", &means, 300.0);
+}
+
 #[test]
 fn a_trace_is_replayed_in_a_circle_and_at_any_rate() {
     let file = trace_of("# gaps, ns\n100\n0\n500\n");
