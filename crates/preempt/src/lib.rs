@@ -1,1 +1,84 @@
-//! Under construction.
+//! Preemptible contexts, and every way to interrupt them.
+//!
+//! A *context* is a stack with its own thread control block, donated by a parked `std` thread. A *worker*
+//! (an OS thread) runs contexts one after another; a context can be taken off its worker at any instruction
+//! and go on later, on whichever worker is free. Because the thread control block travels with the stack,
+//! `thread_local!`, `malloc`, `errno`, `Mutex` and panics keep working in the code that is preempted.
+//!
+//! The crate is the one home of `unsafe` in the project: everything it exports is safe to call, but for
+//! [`HardPreemption::allow`], whose caller promises what code under asynchronous preemption must not rely on.
+//!
+//! ```
+//! use shinjuku_preempt::{Generation, Outcome, Pool, PoolConfig, Worker, preempt_point};
+//!
+//! let pool = Pool::new(PoolConfig { contexts: 1, ..PoolConfig::default() }, |n: u64| {
+//!     (0..n).map(|i| { preempt_point(); i }).sum::<u64>()
+//! })?;
+//! let (handles, mut idle) = (pool.handles, pool.idle);
+//! let mut worker = Worker::bind(0)?;
+//! let ready = idle.pop().unwrap().load(10);
+//! match worker.run(ready.into(), Generation(1)) {
+//!     Outcome::Finished(finished) => {
+//!         let (context, sum) = finished.take();
+//!         assert_eq!(sum.unwrap(), 45);
+//!         idle.push(context);
+//!     }
+//!     Outcome::Preempted(_) => unreachable!("nobody asked for it"),
+//! }
+//! assert_eq!(handles.hand_back(idle, std::time::Duration::from_secs(1)).leaked, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | `context` | the handles [`Idle`], [`Ready`], [`Suspended`] and the memory behind them |
+//! | `pool`, `donor` | making contexts out of parked threads, and giving them back |
+//! | `switch` | the assembly |
+//! | `current` | [`preempt_point`], [`without_preemption`]: what runs inside a context |
+//! | `worker` | [`Worker::run`]: entering and leaving contexts |
+//! | `mailbox`, `slots` | handing contexts between dispatcher and workers |
+//! | `mechanism`, `probe`, `signal`, `token` | ways to interrupt, and the permission for the hard ones |
+//! | `overflow` | what a stack overflow says before it dies |
+//! | `clock`, `platform`, `realtime` | the TSC, what the machine must offer, SCHED_FIFO |
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+compile_error!(
+    "shinjuku-preempt needs x86-64 Linux with glibc: its context switch is x86-64 assembly that moves the FS \
+     base, and its contexts are glibc thread control blocks. Other targets (musl, aarch64, macOS, Windows) \
+     are not supported."
+);
+
+mod clock;
+mod context;
+mod counters;
+mod current;
+mod donor;
+pub mod fault;
+mod mailbox;
+mod mechanism;
+mod overflow;
+mod platform;
+mod pool;
+mod probe;
+mod realtime;
+mod signal;
+mod slots;
+#[cfg(feature = "stress")]
+pub mod stress;
+mod switch;
+mod token;
+mod worker;
+
+pub use clock::{Clock, Cycles};
+pub use context::{ContextId, Finished, Generation, Idle, Outcome, Panicked, Ready, Runnable, Suspended};
+pub use counters::{Counters, CountersSnapshot};
+pub use current::{current_worker, in_context, preempt_point, without_preemption};
+pub use mailbox::{Completion, Dispatched, MAX_DEPTH, Receiver, Sender, mailbox};
+pub use mechanism::{InterruptError, Mechanism, WorkerLink};
+pub use platform::{Unsupported, check_platform};
+pub use pool::{HandBack, Handles, Pool, PoolConfig, PoolError};
+pub use probe::Probe;
+pub use realtime::{Realtime, RealtimeError};
+pub use signal::{Signal, SignalError};
+pub use token::HardPreemption;
+pub use worker::Worker;

@@ -1,0 +1,340 @@
+//! Contexts: the memory behind them, and the handles through which the safe crates move them.
+//!
+//! ```text
+//!            load(job)            send / run
+//!   Idle ───────────────▶ Ready ────────────┐
+//!    ▲  ◀─────────────── unload (recalled)  ▼
+//!    │                                   running on a worker ◀──┐
+//!    │ take()                               │      │            │ run
+//!   Finished ◀──────────────────────────────┘      ▼            │
+//!              the job ended                    Suspended ──────┘
+//!                                   (its stack wholly saved)
+//! ```
+//!
+//! Each arrow consumes the handle it starts from, and no handle can be cloned: running one context twice, or
+//! loading one that runs, cannot be written. A handle that is dropped leaks its context, which is safe.
+
+use std::cell::{Cell, UnsafeCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::clock::Cycles;
+use crate::worker::WorkerHead;
+
+/// A context, numbered from 0 within its pool.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ContextId(pub u16);
+
+/// Names one dispatch of one context, so that a preemption meant for an earlier one is known for stale.
+/// Never 0, and never used twice for one context.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Generation(pub u64);
+
+/// Why control came back to the worker.
+pub(crate) const FINISHED: u32 = 1;
+pub(crate) const PREEMPTED: u32 = 2;
+
+/// The part of a context that does not depend on the job's type. Three groups of fields by writer, each on
+/// lines of its own (128 bytes: CPUs fetch lines in pairs).
+///
+/// Heads are never freed, only used again by later pools: whoever still holds a [`Dispatched`](crate::Dispatched)
+/// of a context that is gone can ask it to give way, and merely finds another generation.
+#[repr(C, align(128))]
+pub(crate) struct Head {
+    /// The generation that shall be preempted, or 0. Written by the dispatcher, polled by probes, cleared by the
+    /// context.
+    pub(crate) requested: AtomicU64,
+
+    pub(crate) running: Running,
+
+    pub(crate) id: Cell<ContextId>,
+    /// The `UnsafeCell<Slot<T, R>>` of the pool it belongs to.
+    slot: Cell<*const ()>,
+    /// Lowest and highest address of the stack.
+    pub(crate) stack_low: Cell<usize>,
+    pub(crate) stack_high: Cell<usize>,
+    pub(crate) fs: Cell<usize>,
+    /// The donor sleeps on this; non-zero gives stack and thread control block back to it.
+    pub(crate) wake: AtomicU32,
+    pub(crate) parked: AtomicU32,
+    pub(crate) hand_back: AtomicBool,
+}
+
+/// What the worker and the running context write.
+#[repr(C, align(128))]
+pub(crate) struct Running {
+    /// How many times preemption is held off. 1 whenever the context does not run its own code.
+    pub(crate) guard: AtomicU32,
+    /// [`FINISHED`] or [`PREEMPTED`], set on the way out.
+    pub(crate) status: Cell<u32>,
+    pub(crate) generation: AtomicU64,
+    pub(crate) worker: Cell<*const WorkerHead>,
+    pub(crate) last_worker: Cell<u32>,
+    /// Stack pointer while it does not run.
+    pub(crate) stack_pointer: Cell<usize>,
+    /// Cycles that its worker says it ran for.
+    pub(crate) run_time: Cell<u64>,
+}
+
+/// Where a job enters and its result leaves.
+pub(crate) enum Slot<T, R> {
+    Empty,
+    Job(T),
+    Result(Result<R, Panicked>),
+}
+
+// SAFETY: the cells are touched only by whoever owns the context (its handle's holder, or the code that runs in
+// it), one at a time; handing over goes through atomics (`parked`, a mailbox) that order the accesses.
+unsafe impl Sync for Head {}
+
+static UNUSED: Mutex<Vec<&'static Head>> = Mutex::new(Vec::new());
+
+impl Head {
+    /// A head for a new context: one that was used before, or a leaked new one.
+    pub(crate) fn obtain<T, R>(id: ContextId) -> &'static Self {
+        let used = UNUSED.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let head = used.unwrap_or_else(|| Box::leak(Box::new(Self::new())));
+        head.requested.store(0, Ordering::Relaxed);
+        head.running.guard.store(1, Ordering::Relaxed);
+        head.running.generation.store(0, Ordering::Relaxed);
+        head.running.worker.set(std::ptr::null());
+        head.running.last_worker.set(u32::MAX);
+        head.id.set(id);
+        head.slot.set(Box::into_raw(Box::new(UnsafeCell::new(Slot::<T, R>::Empty))).cast());
+        head.wake.store(0, Ordering::Relaxed);
+        head.parked.store(0, Ordering::Relaxed);
+        head.hand_back.store(false, Ordering::Relaxed);
+        head
+    }
+
+    /// Frees what the context had and keeps the head for the next pool.
+    ///
+    /// # Safety
+    /// The head must come from `obtain` with the same types, and no handle to it be left; its donor has ended.
+    pub(crate) unsafe fn release<T, R>(&'static self) {
+        let slot = self.slot.replace(std::ptr::null()).cast_mut().cast::<UnsafeCell<Slot<T, R>>>();
+        // SAFETY: made by `Box::into_raw` in `obtain` with these types; nobody else can reach it any more.
+        drop(unsafe { Box::from_raw(slot) });
+        UNUSED.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+    }
+
+    /// The context's slot.
+    ///
+    /// # Safety
+    /// `T` and `R` must be the pool's. Whether the slot may be touched is the caller's to know.
+    pub(crate) unsafe fn slot<T, R>(&self) -> *mut Slot<T, R> {
+        // SAFETY: points to the box of `obtain` until `release`.
+        unsafe { (*self.slot.get().cast::<UnsafeCell<Slot<T, R>>>()).get() }
+    }
+
+    fn new() -> Self {
+        Self {
+            requested: AtomicU64::new(0),
+            running: Running {
+                guard: AtomicU32::new(1),
+                status: Cell::new(0),
+                generation: AtomicU64::new(0),
+                worker: Cell::new(std::ptr::null()),
+                last_worker: Cell::new(u32::MAX),
+                stack_pointer: Cell::new(0),
+                run_time: Cell::new(0),
+            },
+            id: Cell::new(ContextId(0)),
+            slot: Cell::new(std::ptr::null()),
+            stack_low: Cell::new(0),
+            stack_high: Cell::new(0),
+            fs: Cell::new(0),
+            wake: AtomicU32::new(0),
+            parked: AtomicU32::new(0),
+            hand_back: AtomicBool::new(false),
+        }
+    }
+
+    /// Asks the context to give way if it still runs dispatch `generation`.
+    pub(crate) fn request(&self, generation: Generation) {
+        debug_assert_ne!(generation.0, 0, "0 means that nothing is requested");
+        self.requested.store(generation.0, Ordering::Release);
+    }
+}
+
+/// The job panicked. The panic was reported by the panic hook, its payload dropped within the context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Panicked;
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("the job panicked")
+    }
+}
+
+impl std::error::Error for Panicked {}
+
+/// The one reference to a context that is not running. Whoever holds it owns the context's memory.
+pub(crate) struct Handle<T, R> {
+    head: &'static Head,
+    owns: PhantomData<(T, R)>,
+}
+
+// SAFETY: a handle is the only way to its context (it cannot be cloned, and while the context runs there is
+// none), so sending it hands the context over whole; what travels with it is a T or an R. The suspended frames
+// of a job on the stack may hold values that are not Send: for them the thread, as Rust knows it, does not
+// change, because the thread control block travels along (docs/unsafe.md, "Migration").
+unsafe impl<T: Send, R: Send> Send for Handle<T, R> {}
+
+impl<T, R> Handle<T, R> {
+    /// # Safety
+    /// `head` must come from `Head::obtain` with these types, and no other handle to it may exist.
+    pub(crate) unsafe fn new(head: &'static Head) -> Self {
+        Self { head, owns: PhantomData }
+    }
+
+    pub(crate) fn head(&self) -> &'static Head {
+        self.head
+    }
+
+    fn replace_slot(&mut self, new: Slot<T, R>) -> Slot<T, R> {
+        // SAFETY: the types are the pool's; the context does not run (there is a handle), and `&mut self` is the one
+        // handle, so nobody else touches the slot.
+        unsafe { std::mem::replace(&mut *self.head.slot::<T, R>(), new) }
+    }
+}
+
+macro_rules! handle {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[must_use = "dropping the handle leaks the context"]
+        pub struct $name<T, R>(pub(crate) Handle<T, R>);
+
+        impl<T, R> $name<T, R> {
+            /// Its number within the pool.
+            #[must_use]
+            pub fn id(&self) -> ContextId {
+                self.0.head().id.get()
+            }
+        }
+
+        impl<T, R> fmt::Debug for $name<T, R> {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, concat!(stringify!($name), "({})"), self.id().0)
+            }
+        }
+    };
+}
+
+handle! {
+    /// A context without a job.
+    Idle
+}
+handle! {
+    /// A context with a job that has not started.
+    Ready
+}
+handle! {
+    /// A context whose job was preempted; its stack and registers are wholly saved.
+    Suspended
+}
+handle! {
+    /// A context whose job has ended, with the result still in it.
+    Finished
+}
+
+impl<T, R> Idle<T, R> {
+    /// Puts a job in. Allocates nothing: the job moves into the context's memory.
+    pub fn load(mut self, job: T) -> Ready<T, R> {
+        let old = self.0.replace_slot(Slot::Job(job));
+        assert!(matches!(old, Slot::Empty), "an idle context holds nothing");
+        self.0.head().running.run_time.set(0);
+        Ready(self.0)
+    }
+}
+
+impl<T, R> Ready<T, R> {
+    /// Takes the job out again.
+    pub fn unload(mut self) -> (Idle<T, R>, T) {
+        match self.0.replace_slot(Slot::Empty) {
+            Slot::Job(job) => (Idle(self.0), job),
+            Slot::Empty | Slot::Result(_) => unreachable!("a ready context holds its job"),
+        }
+    }
+}
+
+impl<T, R> Suspended<T, R> {
+    /// Adds to what [`run_time`](Self::run_time) tells. The worker loop measures; the context only carries.
+    pub fn add_run_time(&self, cycles: Cycles) {
+        let total = &self.0.head().running.run_time;
+        total.set(total.get().wrapping_add(cycles.0));
+    }
+
+    /// What was added since the job was loaded.
+    #[must_use]
+    pub fn run_time(&self) -> Cycles {
+        Cycles(self.0.head().running.run_time.get())
+    }
+}
+
+impl<T, R> Finished<T, R> {
+    /// What [`Suspended::add_run_time`] added while the job ran.
+    #[must_use]
+    pub fn run_time(&self) -> Cycles {
+        Cycles(self.0.head().running.run_time.get())
+    }
+
+    /// The context for the next job, and this job's result.
+    pub fn take(mut self) -> (Idle<T, R>, Result<R, Panicked>) {
+        match self.0.replace_slot(Slot::Empty) {
+            Slot::Result(result) => (Idle(self.0), result),
+            Slot::Empty | Slot::Job(_) => unreachable!("a finished context holds its result"),
+        }
+    }
+}
+
+/// What a worker can be given to run.
+#[must_use = "dropping the handle leaks the context"]
+#[derive(Debug)]
+pub enum Runnable<T, R> {
+    /// A job to start.
+    Ready(Ready<T, R>),
+    /// A job to go on with.
+    Suspended(Suspended<T, R>),
+}
+
+impl<T, R> Runnable<T, R> {
+    /// The context's number within the pool.
+    #[must_use]
+    pub fn id(&self) -> ContextId {
+        match self {
+            Self::Ready(ready) => ready.id(),
+            Self::Suspended(suspended) => suspended.id(),
+        }
+    }
+
+    pub(crate) fn into_handle(self) -> Handle<T, R> {
+        match self {
+            Self::Ready(Ready(handle)) | Self::Suspended(Suspended(handle)) => handle,
+        }
+    }
+}
+
+impl<T, R> From<Ready<T, R>> for Runnable<T, R> {
+    fn from(ready: Ready<T, R>) -> Self {
+        Self::Ready(ready)
+    }
+}
+
+impl<T, R> From<Suspended<T, R>> for Runnable<T, R> {
+    fn from(suspended: Suspended<T, R>) -> Self {
+        Self::Suspended(suspended)
+    }
+}
+
+/// How a run on a worker ended.
+#[must_use = "dropping the handle leaks the context"]
+#[derive(Debug)]
+pub enum Outcome<T, R> {
+    /// The job ended, by returning or by a panic.
+    Finished(Finished<T, R>),
+    /// It was preempted.
+    Preempted(Suspended<T, R>),
+}

@@ -1,0 +1,248 @@
+//! What runs inside a context: probes, the guard, and the way out.
+//!
+//! A preemption is a *state* before it is an event: the dispatcher stores the generation it wants stopped in
+//! the context's `requested` word. Probes poll the word. A signal only makes the context look at it. Whoever
+//! holds preemption off looks at it when he lets go. So a request that arrives at a bad moment (in a guard,
+//! during the switch) is never lost, and one that arrives late finds another generation and is dropped.
+//!
+//! ```text
+//!        guard = 0: own code ──probe or interrupt, requested == generation──▶ guard = 1
+//!            ▲                                                                   │ leave(PREEMPTED)
+//!            │ nothing requested                                                 ▼
+//!        guard = 0, look again ◀──resumed by a worker, maybe another one── stack saved, worker's loop
+//! ```
+//!
+//! The guard counts in the context, not in the worker: its address never changes for the code that runs there,
+//! so no migration can come between computing the address and using it. The one thing that migration does
+//! change, the worker, is read only while the guard is up, afresh after every way out.
+//!
+//! Nothing here allocates, locks or calls the kernel.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use crate::context::{FINISHED, Head, PREEMPTED};
+use crate::counters::{Counters, count};
+use crate::fault::{self, Defence};
+use crate::{switch, worker};
+
+thread_local! {
+    /// The context that owns this thread control block, or null on every other thread. Constant initialiser and
+    /// no destructor: reading it is one instruction, allowed in a signal handler.
+    pub(crate) static CURRENT: Cell<*const Head> = const { Cell::new(std::ptr::null()) };
+}
+
+pub(crate) fn current() -> Option<&'static Head> {
+    let head = CURRENT.get();
+    // SAFETY: set only by a donor thread to its own context, which outlives the thread.
+    unsafe { head.as_ref() }
+}
+
+/// Gives way if the dispatcher asks for it: a *probe*. Costs a load and a branch; outside a context it does
+/// nothing. `#[preemptible]` puts it into loops.
+#[inline(always)]
+pub fn preempt_point() {
+    let head = CURRENT.get();
+    if head.is_null() {
+        return;
+    }
+    // SAFETY: as in `current`.
+    let head = unsafe { &*head };
+    if head.requested.load(Ordering::Relaxed) != 0 {
+        probe_found(head);
+    }
+}
+
+/// Whether the caller runs in a context.
+#[must_use]
+pub fn in_context() -> bool {
+    !CURRENT.get().is_null()
+}
+
+/// Runs `body` without being preempted (the paper's `call_safe`, section 3.4). Nests. A preemption asked for
+/// meanwhile happens at the end. Outside a context it only calls `body`.
+///
+/// It does not stop the kernel from scheduling the worker's thread, and what it holds off others wait for: keep
+/// it short.
+pub fn without_preemption<Out>(body: impl FnOnce() -> Out) -> Out {
+    let _guard = Guard::raise();
+    body()
+}
+
+/// The number of the worker that the calling context runs on. Within [`without_preemption`] it stays true until
+/// the end; outside of it the answer may be stale when it arrives. `None` outside a context.
+#[must_use]
+pub fn current_worker() -> Option<u32> {
+    let head = current()?;
+    let _guard = Guard::raise();
+    // SAFETY: the guard is up, so the context cannot leave the worker whose head this is, and that worker is in
+    // `Worker::run`, which borrows the head.
+    Some(unsafe { (*head.running.worker.get()).id })
+}
+
+/// Holds preemption off while it lives.
+struct Guard {
+    head: Option<&'static Head>,
+    /// Lowered on the context that raised it.
+    not_send: PhantomData<*mut ()>,
+}
+
+impl Guard {
+    #[inline]
+    fn raise() -> Self {
+        let head = if fault::without(Defence::Guard) { None } else { current() };
+        if let Some(head) = head {
+            raise(head);
+        }
+        Self { head, not_send: PhantomData }
+    }
+}
+
+impl Drop for Guard {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(head) = self.head {
+            lower(head);
+        }
+    }
+}
+
+/// Only the context itself and the interrupt handlers on top of it write the guard, and a handler leaves it as
+/// found: a load and a store do.
+#[inline]
+fn raise(head: &Head) {
+    let depth = head.running.guard.load(Ordering::Relaxed);
+    head.running.guard.store(depth + 1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+}
+
+#[inline]
+fn lower(head: &Head) {
+    compiler_fence(Ordering::SeqCst);
+    let depth = head.running.guard.load(Ordering::Relaxed);
+    debug_assert!(depth > 0, "the guard is lowered as often as it is raised");
+    head.running.guard.store(depth - 1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    if depth == 1 && head.requested.load(Ordering::Relaxed) != 0 {
+        give_way(head, |counters| &counters.taken_at_guard);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn probe_found(head: &Head) {
+    if head.running.guard.load(Ordering::Relaxed) != 0 {
+        // SAFETY: the guard is up, hence the worker is the one that runs this context, now and while it is read.
+        count(unsafe { &worker_counters(head).deferred });
+        return;
+    }
+    give_way(head, |counters| &counters.taken_by_probe);
+}
+
+/// An interrupt arrived in the context's own code, at guard 0.
+pub(crate) fn interrupted(head: &Head) {
+    debug_assert_eq!(head.running.guard.load(Ordering::Relaxed), 0);
+    if head.requested.load(Ordering::Relaxed) == 0 && !fault::without(Defence::GenerationCheck) {
+        head.running.guard.store(1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: as in `probe_found`.
+        count(unsafe { &worker_counters(head).late });
+        compiler_fence(Ordering::SeqCst);
+        head.running.guard.store(0, Ordering::Relaxed);
+        if head.requested.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+    }
+    give_way(head, |counters| &counters.taken_by_interrupt);
+}
+
+/// Leaves to the worker as long as the running generation is asked for; called at guard 0, returns at guard 0.
+fn give_way(head: &Head, by: fn(&Counters) -> &AtomicU64) {
+    loop {
+        head.running.guard.store(1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        if is_requested(head) {
+            // SAFETY: the guard is up.
+            count(by(unsafe { worker_counters(head) }));
+            // SAFETY: the guard is up, and this is the context's own code.
+            unsafe { leave(head, PREEMPTED) };
+        }
+        compiler_fence(Ordering::SeqCst);
+        head.running.guard.store(0, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        // What arrived while the guard was up found it up and relied on this look.
+        if head.requested.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+    }
+}
+
+/// Takes the request down and tells whether it was for the running generation.
+fn is_requested(head: &Head) -> bool {
+    let requested = head.requested.swap(0, Ordering::Acquire);
+    let running = head.running.generation.load(Ordering::Relaxed);
+    if fault::without(Defence::GenerationCheck) {
+        return true;
+    }
+    // A request older than this run is stale. (A newer one cannot be: generations are sent before they are
+    // asked for.)
+    requested == running
+}
+
+/// # Safety
+/// The guard is up: the context cannot change workers while the reference lives.
+pub(crate) unsafe fn worker_counters(head: &Head) -> &Counters {
+    // SAFETY: a running context's worker is in `Worker::run`, which borrows the worker's head.
+    unsafe { &(*head.running.worker.get()).counters }
+}
+
+/// Goes back to the worker's loop, which sees `status`. Returns when a worker runs the context again.
+///
+/// # Safety
+/// Must be called on the context's stack with its guard at 1; and the worker's pointer must be read here, after
+/// the guard was raised, not kept from before.
+unsafe fn leave(head: &Head, status: u32) {
+    let worker: *const worker::WorkerHead = head.running.worker.get();
+    head.running.status.set(status);
+    worker::publish_early(head, status);
+    // SAFETY: the worker waits in `Worker::run` with its stack pointer and thread control block in its head, and
+    // this stack is handed on only after the switch has saved it (the worker publishes, not we).
+    unsafe {
+        if fault::without(Defence::FsSwitch) {
+            switch::switch_same_tls(head.running.stack_pointer.as_ptr(), (*worker).stack_pointer.get());
+        } else {
+            switch::switch(head.running.stack_pointer.as_ptr(), (*worker).stack_pointer.get(), (*worker).fs);
+        }
+    }
+}
+
+/// First thing in a context's own code after it was entered for a job: lowers the guard that held off
+/// preemption since the last way out.
+pub(crate) fn start(head: &Head) {
+    lower(head);
+}
+
+/// The job is over. Returns when the context is entered for the next one, or handed back.
+///
+/// # Safety
+/// Must be called on the context's own stack by its donor's loop, at guard 0.
+pub(crate) unsafe fn finish(head: &Head) {
+    raise(head);
+    assert_eq!(head.running.guard.load(Ordering::Relaxed), 1, "guards are scoped, so none outlives its job");
+    // SAFETY: on the context's stack at guard 1.
+    unsafe { leave(head, FINISHED) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outside_a_context_everything_is_a_plain_call() {
+        preempt_point();
+        assert!(!in_context());
+        assert_eq!(current_worker(), None);
+        assert_eq!(without_preemption(|| without_preemption(|| 7)), 7);
+    }
+}

@@ -1,0 +1,160 @@
+//! Donor threads: each gives its stack and thread control block to one context and sleeps.
+//!
+//! Borrowing both from a real `std` thread costs a sleeping kernel thread per context. It buys that everything
+//! that a thread has is there and right (static TLS, the allocator's caches, `thread::current`, guard page,
+//! destructors at the end) with no knowledge of glibc's private layout.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::context::{Head, Panicked, Slot};
+use crate::current::{self, CURRENT};
+use crate::switch::{donate, fs_base};
+
+/// Size of the stack that a donor sleeps on: it holds a few words of a futex loop.
+const PRIVATE_STACK: usize = 16 * 1024;
+
+/// The stack a donor sleeps on while others use its own.
+pub(crate) struct PrivateStack {
+    base: *mut libc::c_void,
+}
+
+// SAFETY: plain memory, owned.
+unsafe impl Send for PrivateStack {}
+
+impl PrivateStack {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        // SAFETY: a fresh anonymous mapping touches no other memory.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                PRIVATE_STACK,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(Self { base }) }
+    }
+
+    pub(crate) fn top(&self) -> usize {
+        self.base as usize + PRIVATE_STACK
+    }
+}
+
+impl Drop for PrivateStack {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours; the donor that slept on it has ended, or never began.
+        unsafe { libc::munmap(self.base, PRIVATE_STACK) };
+    }
+}
+
+/// The donor thread's whole life.
+///
+/// # Safety
+/// `head` must come from `Head::obtain` with these types, be served by no other donor and not be released before
+/// this thread ends; `private_top` must be the end of a [`PrivateStack`] that outlives this thread.
+pub(crate) unsafe fn donor_main<T, R>(
+    head: &'static Head,
+    private_top: usize,
+    entry: Arc<dyn Fn(T) -> R + Send + Sync>,
+) {
+    block_all_signals();
+    unregister_restartable_sequences();
+    let (low, high) = stack_bounds();
+    head.stack_low.set(low);
+    head.stack_high.set(high);
+    head.fs.set(fs_base());
+    CURRENT.set(head);
+    // A panic of our own would unwind into another thread's business.
+    let abort = AbortOnUnwind;
+    // SAFETY: signals are blocked; the words live in the head; `hand_back` sets `wake` only once the context is
+    // idle, that is, with a frame in `stack_pointer` that nobody else will enter.
+    unsafe { donate(head.running.stack_pointer.as_ptr(), private_top, &raw const head.wake, &raw const head.parked) };
+    // From here on the code runs on whichever worker entered the context, or, at last, on the donor's own thread.
+    while !head.hand_back.load(Ordering::Relaxed) {
+        // SAFETY: the types are the pool's. The context runs, so no handle exists and the slot is ours.
+        let job = match unsafe { std::mem::replace(&mut *head.slot::<T, R>(), Slot::Empty) } {
+            Slot::Job(job) => job,
+            Slot::Empty | Slot::Result(_) => unreachable!("a context is entered for a job, or handed back"),
+        };
+        current::start(head);
+        let result = catch_unwind(AssertUnwindSafe(|| entry(job))).map_err(|payload| {
+            // A payload's own destructor may panic as well; that one is forgotten.
+            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                std::mem::forget(second);
+            }
+            Panicked
+        });
+        // SAFETY: as above.
+        unsafe { *head.slot::<T, R>() = Slot::Result(result) };
+        // SAFETY: on the context's stack, with every guard of the job gone.
+        unsafe { current::finish(head) };
+    }
+    // Thread-local destructors, which run next, are on an ordinary thread again.
+    CURRENT.set(std::ptr::null());
+    std::mem::forget(abort);
+}
+
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        eprintln!("fatal: a context's own loop panicked, which is a bug in shinjuku-preempt");
+        std::process::abort();
+    }
+}
+
+fn block_all_signals() {
+    // SAFETY: changes the calling thread's mask only. A signal must never find the donor on its private stack with
+    // the thread control block in use elsewhere.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+    }
+}
+
+fn stack_bounds() -> (usize, usize) {
+    // SAFETY: reads the calling thread's attributes into locals.
+    unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        assert_eq!(libc::pthread_getattr_np(libc::pthread_self(), &mut attributes), 0, "pthread_getattr_np");
+        let (mut low, mut size) = (std::ptr::null_mut(), 0);
+        assert_eq!(libc::pthread_attr_getstack(&attributes, &mut low, &mut size), 0, "pthread_attr_getstack");
+        libc::pthread_attr_destroy(&mut attributes);
+        (low as usize, low as usize + size)
+    }
+}
+
+/// glibc registers an area in the thread control block where the kernel writes the CPU that the *donor* runs on,
+/// which is not the CPU of whoever uses the block. Unregistered, `sched_getcpu` asks the kernel instead.
+fn unregister_restartable_sequences() {
+    const RSEQ_FLAG_UNREGISTER: i32 = 1;
+    const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+    const AT_RSEQ_FEATURE_SIZE: libc::c_ulong = 27;
+    // SAFETY: looks up two public symbols of glibc 2.35 and later; absent ones give null.
+    let (offset, size) = unsafe {
+        (
+            libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>(),
+            libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>(),
+        )
+    };
+    // SAFETY: non-null, they point to constants of glibc.
+    if offset.is_null() || size.is_null() || unsafe { *size } == 0 {
+        return;
+    }
+    // SAFETY: as above. The offset is from the thread pointer, which is the FS base.
+    let area = fs_base().wrapping_add_signed(unsafe { *offset });
+    // The length must be the one glibc registered: 32, or the kernel's feature size rounded up to 32.
+    // SAFETY: getauxval only reads.
+    let features = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) } as usize;
+    for length in [32, features.next_multiple_of(32).max(32)] {
+        // SAFETY: unregistering makes the kernel write less, not more; a wrong length is refused.
+        if unsafe { libc::syscall(libc::SYS_rseq, area, length, RSEQ_FLAG_UNREGISTER, RSEQ_SIGNATURE) } == 0 {
+            return;
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Handing contexts between a dispatcher and one worker: a cache line each way.
+//!
+//! The handles themselves travel: what was sent is no longer the sender's, so no context can be in two places.
+//! A word holds the context's address, its number, and what it is; see `slots` for the protocol.
+//!
+//! ```text
+//!   63       48 47                      7 6     0
+//!   ┌──────────┬─────────────────────────┬───────┐
+//!   │ number   │ address (128-aligned)   │ state │
+//!   └──────────┴─────────────────────────┴───────┘
+//! ```
+//!
+//! Neither side allocates, locks or calls the kernel.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::context::{ContextId, Generation, Handle, Head, Idle, Ready, Runnable, Suspended};
+use crate::slots::{DEPTH, Slots, Turn};
+
+/// Most contexts that one worker can have been given and not answered (JBSQ's bound).
+pub const MAX_DEPTH: usize = DEPTH;
+
+const READY: u64 = 1;
+const SUSPENDED: u64 = 2;
+const IDLE: u64 = 3;
+const STATE: u64 = 0x7f;
+const ADDRESS: u64 = 0x0000_ffff_ffff_ff80;
+
+static MAILBOXES: AtomicU64 = AtomicU64::new(0);
+
+struct Lines {
+    to_worker: Slots,
+    from_worker: Slots,
+}
+
+/// Makes the two ends. At most `depth` contexts (1 to [`MAX_DEPTH`]) are out at a time.
+///
+/// # Panics
+/// If `depth` is out of range.
+#[must_use]
+pub fn mailbox<T, R>(depth: usize) -> (Sender<T, R>, Receiver<T, R>) {
+    assert!((1..=MAX_DEPTH).contains(&depth), "a mailbox is 1 to {MAX_DEPTH} deep, not {depth}");
+    let lines = Arc::new(Lines { to_worker: Slots::new(), from_worker: Slots::new() });
+    let sender = Sender {
+        lines: Arc::clone(&lines),
+        put: Turn::default(),
+        take: Turn::default(),
+        depth,
+        out: 0,
+        // Contexts pass through several mailboxes: the upper bits keep their generations apart.
+        generation: MAILBOXES.fetch_add(1, Ordering::Relaxed) << 48,
+        carries: PhantomData,
+    };
+    (sender, Receiver { lines, take: Turn::default(), put: Turn::default(), carries: PhantomData })
+}
+
+fn encode<T, R>(handle: Handle<T, R>, state: u64) -> u64 {
+    let address = std::ptr::from_ref(handle.head()).expose_provenance() as u64;
+    debug_assert_eq!(address & !ADDRESS, 0, "user addresses have 47 bits, heads are 128-byte aligned");
+    u64::from(handle.head().id.get().0) << 48 | address | state
+}
+
+/// # Safety
+/// `word` must come from [`encode`] with the same types, and be decoded once.
+unsafe fn decode<T, R>(word: u64) -> (Handle<T, R>, u64) {
+    // SAFETY: the address of a head, which is never freed.
+    let head = unsafe { &*std::ptr::with_exposed_provenance::<Head>((word & ADDRESS) as usize) };
+    // SAFETY: the handle that was encoded is gone, so this is the one again.
+    (unsafe { Handle::new(head) }, word & STATE)
+}
+
+/// The dispatcher's end.
+pub struct Sender<T, R> {
+    lines: Arc<Lines>,
+    put: Turn,
+    take: Turn,
+    depth: usize,
+    out: usize,
+    generation: u64,
+    carries: PhantomData<fn(T) -> R>,
+}
+
+/// The worker's end.
+pub struct Receiver<T, R> {
+    lines: Arc<Lines>,
+    take: Turn,
+    put: Turn,
+    carries: PhantomData<fn(T) -> R>,
+}
+
+impl<T, R> std::fmt::Debug for Sender<T, R> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Sender({} of {} out)", self.out, self.depth)
+    }
+}
+
+impl<T, R> std::fmt::Debug for Receiver<T, R> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Receiver")
+    }
+}
+
+/// A dispatch that was sent: the right to ask for its preemption.
+pub struct Dispatched {
+    head: &'static Head,
+    generation: Generation,
+}
+
+impl std::fmt::Debug for Dispatched {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Dispatched(context {}, {:?})", self.head.id.get().0, self.generation)
+    }
+}
+
+impl Dispatched {
+    /// Asks the context to give way. A probe finds it; a [`Mechanism`](crate::Mechanism) makes it be found sooner.
+    /// Once the dispatch is over, by its end or by preemption, this does nothing.
+    #[inline]
+    pub fn request(&self) {
+        self.head.request(self.generation);
+    }
+
+    /// The context's number.
+    #[must_use]
+    pub fn id(&self) -> ContextId {
+        self.head.id.get()
+    }
+}
+
+/// What a worker answered. The context's number comes first, at no cost of a cache miss.
+#[must_use = "dropping the handle leaks the context"]
+#[derive(Debug)]
+pub enum Completion<T, R> {
+    /// The job is over and its result was taken.
+    Finished(Idle<T, R>),
+    /// It was preempted.
+    Preempted(Suspended<T, R>),
+}
+
+impl<T: Send, R: Send> Sender<T, R> {
+    /// Whether another context can be sent.
+    #[inline]
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.out < self.depth
+    }
+
+    /// Contexts sent, and neither answered nor recalled.
+    #[inline]
+    #[must_use]
+    pub fn out(&self) -> usize {
+        self.out
+    }
+
+    /// Sends a context to the worker.
+    ///
+    /// # Errors
+    /// Gives the context back if [`has_room`](Self::has_room) is false.
+    #[inline]
+    pub fn send(&mut self, runnable: Runnable<T, R>) -> Result<Dispatched, Runnable<T, R>> {
+        if !self.has_room() {
+            return Err(runnable);
+        }
+        let state = match runnable {
+            Runnable::Ready(_) => READY,
+            Runnable::Suspended(_) => SUSPENDED,
+        };
+        let handle = runnable.into_handle();
+        let head = handle.head();
+        self.generation += 1;
+        let generation = Generation(self.generation);
+        self.lines.to_worker.put(&mut self.put, encode(handle, state), generation.0);
+        self.out += 1;
+        Ok(Dispatched { head, generation })
+    }
+
+    /// Takes back the context sent last, unless the worker has it already.
+    pub fn recall(&mut self) -> Option<Runnable<T, R>> {
+        if self.out == 0 {
+            return None;
+        }
+        let word = self.lines.to_worker.recall(&mut self.put)?;
+        self.out -= 1;
+        // SAFETY: `send` encoded it with these types, and the swap in `recall` gives it to one side only.
+        Some(match unsafe { decode(word) } {
+            (handle, READY) => Runnable::Ready(Ready(handle)),
+            (handle, _) => Runnable::Suspended(Suspended(handle)),
+        })
+    }
+
+    /// The next answer of the worker, in the order in which it took the contexts.
+    #[inline]
+    pub fn poll(&mut self) -> Option<(ContextId, Completion<T, R>)> {
+        let (word, _) = self.lines.from_worker.take_unrecalled(&mut self.take)?;
+        self.out -= 1;
+        // SAFETY: `answer` encoded it with these types, and each word is taken once.
+        let completion = match unsafe { decode(word) } {
+            (handle, IDLE) => Completion::Finished(Idle(handle)),
+            (handle, _) => Completion::Preempted(Suspended(handle)),
+        };
+        Some((ContextId((word >> 48) as u16), completion))
+    }
+}
+
+impl<T: Send, R: Send> Receiver<T, R> {
+    /// The next context to run, if one was sent.
+    #[inline]
+    pub fn poll(&mut self) -> Option<(Runnable<T, R>, Generation)> {
+        let (word, generation) = self.lines.to_worker.take(&mut self.take)?;
+        // SAFETY: `send` encoded it with these types, and the swap in `take` gives it to one side only.
+        let runnable = match unsafe { decode(word) } {
+            (handle, READY) => Runnable::Ready(Ready(handle)),
+            (handle, _) => Runnable::Suspended(Suspended(handle)),
+        };
+        Some((runnable, Generation(generation)))
+    }
+
+    /// Whether a context waits here.
+    #[inline]
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.lines.to_worker.is_full(self.take)
+    }
+
+    /// Answers for a context that was taken: each is answered once, in the order taken.
+    #[inline]
+    pub fn answer(&mut self, completion: Completion<T, R>) {
+        let word = match completion {
+            Completion::Finished(Idle(handle)) => encode(handle, IDLE),
+            Completion::Preempted(Suspended(handle)) => encode(handle, SUSPENDED),
+        };
+        self.lines.from_worker.put(&mut self.put, word, 0);
+    }
+}

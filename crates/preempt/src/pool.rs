@@ -1,0 +1,225 @@
+//! Making a pool of contexts, and giving their donors back at the end.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::context::{ContextId, Handle, Head, Idle};
+use crate::donor::{PrivateStack, donor_main};
+use crate::platform::{Unsupported, check_platform};
+use crate::{overflow, signal};
+
+/// How many contexts, and how large.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// Number of contexts, 1 to [`PoolConfig::MAX_CONTEXTS`]: how many jobs can have started and not ended.
+    pub contexts: usize,
+    /// Bytes of stack that a job may use, 16 KiB or more; room for a signal frame comes on top. Touched lazily.
+    pub stack_size: usize,
+    /// Donor threads are named `<name>-<number>`; a stack overflow reports the number.
+    pub name: String,
+}
+
+impl PoolConfig {
+    /// Context numbers have 16 bits in a mailbox.
+    pub const MAX_CONTEXTS: usize = 1 << 16;
+    /// Smallest [`stack_size`](Self::stack_size) in bytes.
+    pub const MIN_STACK: usize = 16 * 1024;
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self { contexts: 64, stack_size: 256 * 1024, name: "context".to_owned() }
+    }
+}
+
+/// Why a pool could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The machine or kernel lacks something.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// A number is out of range.
+    #[error("{key} is {value}, but must be {allowed}")]
+    OutOfRange {
+        /// The field's name.
+        key: &'static str,
+        /// Its value.
+        value: usize,
+        /// The range that is allowed.
+        allowed: String,
+    },
+    /// The system gave no more threads or memory.
+    #[error(
+        "donor thread {number} of {wanted} could not be made: {source}. Each context takes a sleeping thread and its \
+         stack: lower `contexts`, or raise the limits on threads (ulimit -u, the cgroup's pids.max) and memory maps \
+         (vm.max_map_count)"
+    )]
+    Thread {
+        /// How many there were already.
+        number: usize,
+        /// How many were asked for.
+        wanted: usize,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
+
+/// A fresh pool: its contexts, all idle, and what gives them back.
+#[derive(Debug)]
+pub struct Pool<T, R> {
+    /// The contexts, in the order of their numbers.
+    pub idle: Vec<Idle<T, R>>,
+    /// Keep this until the end.
+    pub handles: Handles<T, R>,
+}
+
+/// Holds a pool's donor threads. Dropping it leaks them.
+#[must_use = "hand the contexts back through it, or their threads stay"]
+pub struct Handles<T, R> {
+    donors: Vec<Option<Donor>>,
+    of: PhantomData<fn(T) -> R>,
+}
+
+struct Donor {
+    head: &'static Head,
+    private: PrivateStack,
+    thread: JoinHandle<()>,
+}
+
+impl<T, R> std::fmt::Debug for Handles<T, R> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Handles({} contexts)", self.donors.len())
+    }
+}
+
+/// What became of a pool at its end.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct HandBack {
+    /// Donor threads that ended, their thread-local destructors run.
+    pub returned: usize,
+    /// Contexts that were not handed back in time: leaked with their donor, stack and everything on it.
+    pub leaked: usize,
+}
+
+impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
+    /// Makes the pool: every context runs `entry` for each job it is given.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the machine cannot run contexts, a number is out of range, or threads ran out; what was
+    /// made until then is taken down again.
+    pub fn new(config: PoolConfig, entry: impl Fn(T) -> R + Send + Sync + 'static) -> Result<Self, PoolError> {
+        check_platform()?;
+        let PoolConfig { contexts, stack_size, name } = config;
+        if !(1..=PoolConfig::MAX_CONTEXTS).contains(&contexts) {
+            let allowed = format!("1 to {}", PoolConfig::MAX_CONTEXTS);
+            return Err(PoolError::OutOfRange { key: "contexts", value: contexts, allowed });
+        }
+        if !(PoolConfig::MIN_STACK..=1 << 40).contains(&stack_size) {
+            let allowed = format!("{} to {} bytes", PoolConfig::MIN_STACK, 1u64 << 40);
+            return Err(PoolError::OutOfRange { key: "stack_size", value: stack_size, allowed });
+        }
+        overflow::install();
+        let entry: Arc<dyn Fn(T) -> R + Send + Sync> = Arc::new(entry);
+        let mut pool = Self { idle: Vec::with_capacity(contexts), handles: Handles { donors: Vec::new(), of: PhantomData } };
+        for number in 0..contexts {
+            let made = pool.add_context(number, stack_size + signal::frame_room(), &name, Arc::clone(&entry));
+            if let Err(source) = made {
+                pool.handles.hand_back(pool.idle, Duration::from_secs(10));
+                return Err(PoolError::Thread { number, wanted: contexts, source });
+            }
+        }
+        Ok(pool)
+    }
+
+    fn add_context(
+        &mut self,
+        number: usize,
+        stack_size: usize,
+        name: &str,
+        entry: Arc<dyn Fn(T) -> R + Send + Sync>,
+    ) -> std::io::Result<()> {
+        let private = PrivateStack::new()?;
+        let head = Head::obtain::<T, R>(ContextId(u16::try_from(number).expect("contexts are at most 2^16")));
+        let private_top = private.top();
+        let spawned = std::thread::Builder::new().name(format!("{name}-{number}")).stack_size(stack_size).spawn(
+            // SAFETY: the head is released, and the private stack freed, only after this thread has ended.
+            move || unsafe { donor_main(head, private_top, entry) },
+        );
+        let thread = match spawned {
+            Ok(thread) => thread,
+            Err(error) => {
+                // SAFETY: the thread does not exist, so nobody else knows the head.
+                unsafe { head.release::<T, R>() };
+                return Err(error);
+            }
+        };
+        // SAFETY: this is the context's one handle.
+        let handle = unsafe { Handle::new(head) };
+        while head.parked.load(Ordering::Acquire) == 0 {
+            assert!(!thread.is_finished(), "the donor of context {number} died before it could park");
+            std::thread::yield_now();
+        }
+        self.idle.push(Idle(handle));
+        self.handles.donors.push(Some(Donor { head, private, thread }));
+        Ok(())
+    }
+}
+
+impl<T, R> Handles<T, R> {
+    /// Gives the stacks of `idle` back to their donors, which end, running their thread-local destructors. Waits
+    /// at most `patience` for them. Every context of the pool that is not among `idle`, or does not end in time, is
+    /// leaked with its donor and counted.
+    pub fn hand_back(mut self, idle: Vec<Idle<T, R>>, patience: Duration) -> HandBack {
+        let mut ending = Vec::with_capacity(idle.len());
+        for Idle(handle) in idle {
+            let Some(donor) = self.donors.get_mut(usize::from(handle.head().id.get().0)).and_then(|donor| {
+                // A context of another pool could have the same number.
+                donor.take_if(|donor| std::ptr::eq(donor.head, handle.head()))
+            }) else {
+                continue;
+            };
+            let head = handle.head();
+            head.hand_back.store(true, Ordering::Relaxed);
+            head.wake.store(1, Ordering::Release);
+            // SAFETY: wakes whoever sleeps on the word; the context lives until it is freed below.
+            unsafe {
+                libc::syscall(libc::SYS_futex, &raw const head.wake, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1)
+            };
+            ending.push(donor);
+        }
+        let deadline = Instant::now() + patience;
+        let mut report = HandBack::default();
+        for donor in ending {
+            while !donor.thread.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            if donor.thread.is_finished() {
+                // The thread's own panic could only come from a thread-local destructor, reported by the hook.
+                let _ = donor.thread.join();
+                drop(donor.private);
+                // SAFETY: the donor ended and the one handle was given up to this call.
+                unsafe { donor.head.release::<T, R>() };
+                report.returned += 1;
+            } else {
+                std::mem::forget(donor);
+                report.leaked += 1;
+            }
+        }
+        for donor in self.donors.drain(..).flatten() {
+            // Its stack is in use or suspended: the private stack below the donor must stay.
+            std::mem::forget(donor);
+            report.leaked += 1;
+        }
+        report
+    }
+}
+
+impl<T, R> Drop for Handles<T, R> {
+    fn drop(&mut self) {
+        self.donors.drain(..).for_each(std::mem::forget);
+    }
+}

@@ -1,0 +1,190 @@
+//! Preemption by signal: `tgkill` to the worker's thread, and a switch away inside the signal frame.
+//!
+//! The kernel saves every register, vector and mask registers included, in a frame on the context's own stack.
+//! The handler then leaves to the worker like a probe does, so the frame travels with the context; whichever
+//! worker resumes it returns from the handler, and `rt_sigreturn` puts all registers back.
+//!
+//! ```text
+//!   context's stack         ┌───────────────────────┐ stack_high
+//!                           │ frames of the request │
+//!   interrupted RSP ───────▶├───────────────────────┤
+//!                           │ 128 bytes red zone    │
+//!                           │ signal frame: 3-4 KiB │ all registers, signal mask, alternate stack
+//!                           │ handler, give_way     │
+//!   saved stack pointer ───▶│ switch                │
+//!                           ├───────────────────────┤
+//!                           │ room for the next one │ `frame_room`
+//!                           └───────────────────────┘ stack_low, guard page below
+//! ```
+//!
+//! Flags: `SA_NODEFER`, since the worker must be interruptible again after the handler left without returning;
+//! `SA_RESTART`, so that interrupted system calls go on; no `SA_ONSTACK`, since the frame must be the context's.
+
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use crate::counters::count;
+use crate::current::{self, CURRENT};
+use crate::fault::{self, Defence};
+use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
+use crate::token::HardPreemption;
+use crate::worker::SCHEDULING;
+
+/// SIGURG is ignored by default and rarely used: what else arrives by it goes to the handler there was before.
+const SIGNAL: libc::c_int = libc::SIGURG;
+
+/// Stack that the handler needs below the kernel's frame to leave safely, and the next frame with it.
+const HANDLER_ROOM: usize = 8 * 1024;
+
+/// Not a valid value of `ss_flags`: `rt_sigreturn` then leaves the thread's alternate stack as it is.
+const LEAVE_ALTERNATE_STACK: libc::c_int = 0x7777;
+
+/// Preemption by signal. Works on any Linux.
+#[derive(Clone, Copy, Debug)]
+pub struct Signal(());
+
+/// Why signals cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SignalError {
+    /// The handler could not be installed.
+    #[error("the handler for signal {signal} could not be installed: {source}")]
+    Install {
+        /// The signal's number.
+        signal: i32,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+}
+
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+impl Signal {
+    /// Installs the handler for SIGURG in this process, once; a handler that was there before still gets what is
+    /// not meant for a worker.
+    ///
+    /// # Errors
+    /// [`SignalError`] if the kernel refuses.
+    pub fn install(_: HardPreemption) -> Result<Self, SignalError> {
+        static INSTALLED: std::sync::Mutex<bool> = std::sync::Mutex::new(false);
+        let mut installed = INSTALLED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !*installed {
+            // SAFETY: `sigaction` is plain data, and zeroes are a valid one.
+            let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
+            // SAFETY: only reads the action in force; noted before ours can run.
+            unsafe { libc::sigaction(SIGNAL, std::ptr::null(), &mut previous) };
+            let _ = PREVIOUS.set(previous);
+            // SAFETY: as above.
+            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+            action.sa_sigaction = on_signal as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_NODEFER;
+            // SAFETY: the handler is async-signal-safe: it touches thread-locals with constant initialisers and the
+            // context's own words only.
+            if unsafe { libc::sigaction(SIGNAL, &action, std::ptr::null_mut()) } != 0 {
+                return Err(SignalError::Install { signal: SIGNAL, source: std::io::Error::last_os_error() });
+            }
+            *installed = true;
+        }
+        Ok(Self(()))
+    }
+}
+
+impl Mechanism for Signal {
+    fn name(&self) -> &'static str {
+        "signal"
+    }
+
+    fn interrupt(&self, worker: &WorkerLink) -> Result<(), InterruptError> {
+        // SAFETY: sends a signal for which `install` has put a handler; a thread that ended gives ESRCH.
+        match unsafe { libc::syscall(libc::SYS_tgkill, worker.process, worker.thread, SIGNAL) } {
+            0 => Ok(()),
+            _ => Err(InterruptError::Refused { thread: worker.thread, source: std::io::Error::last_os_error() }),
+        }
+    }
+}
+
+/// Bytes that a context's stack needs beyond what its job may use: the kernel's frame, and the handler's room.
+pub(crate) fn frame_room() -> usize {
+    // SAFETY: getauxval only reads.
+    let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
+    (frame.max(4 * 1024) + HANDLER_ROOM + 4 * 1024).next_multiple_of(4096)
+}
+
+/// Lets the signal through on the calling thread, whatever mask it inherited.
+pub(crate) fn unblock() {
+    // SAFETY: changes the calling thread's mask only.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, SIGNAL);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
+    let head = CURRENT.get();
+    if head.is_null() {
+        // SAFETY: the worker bound to this thread clears the pointer before it drops the counters.
+        match unsafe { SCHEDULING.get().as_ref() } {
+            // The worker's own code: what was to be preempted is over, or is checked on the way in.
+            Some(counters) => count(&counters.late),
+            None => call_previous(signal, info, frame),
+        }
+        return;
+    }
+    // SAFETY: a context's head outlives the thread control block it was read from.
+    let head = unsafe { &*head };
+    // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to change.
+    let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
+    let stack_pointer = frame.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+    let guarded = head.running.guard.load(Ordering::Relaxed) != 0;
+    let on_its_stack = (head.stack_low.get()..head.stack_high.get()).contains(&stack_pointer);
+    if guarded || !on_its_stack {
+        // Within the switch, or the job holds preemption off: it looks at the request when that ends. Counting is
+        // right only in the latter case; in the former the worker may be another's.
+        if on_its_stack {
+            // SAFETY: on the context's own stack with the guard up: its worker runs it.
+            count(unsafe { &current::worker_counters(head).deferred });
+        }
+        return;
+    }
+    // The handler itself is some frames below the interrupted code.
+    let here = &raw const *frame as usize;
+    if here < head.stack_low.get() + HANDLER_ROOM {
+        return;
+    }
+    if !fault::without(Defence::AlternateStackCare) {
+        frame.uc_stack.ss_flags = LEAVE_ALTERNATE_STACK;
+    }
+    current::interrupted(head);
+    if fault::without(Defence::VectorState) {
+        forget_vectors(frame);
+    }
+}
+
+/// Fault injection: what a switch does that saves the x87 state and MXCSR only.
+#[cold]
+fn forget_vectors(frame: &mut libc::ucontext_t) {
+    if !frame.uc_mcontext.fpregs.is_null() {
+        // SAFETY: the kernel's frame has the legacy area there.
+        unsafe { (*frame.uc_mcontext.fpregs)._xmm = std::mem::zeroed() };
+    }
+}
+
+fn call_previous(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
+    let Some(previous) = PREVIOUS.get() else { return };
+    let handler = previous.sa_sigaction;
+    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        return;
+    }
+    if previous.sa_flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: the program installed a three-argument handler for this signal.
+        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+            unsafe { std::mem::transmute(handler) };
+        handler(signal, info, frame);
+    } else {
+        // SAFETY: the program installed a one-argument handler for this signal.
+        let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
+        handler(signal);
+    }
+}

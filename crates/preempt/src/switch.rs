@@ -1,0 +1,162 @@
+//! The context switch, and the place where a donor thread leaves its stack to others.
+//!
+//! A context that does not run is a stack pointer to this frame (addresses grow upwards):
+//!
+//! ```text
+//!   sp + 56   return address into the code that called `switch` or `donate`
+//!   sp + 48   rbp
+//!   sp + 40   rbx
+//!   sp + 32   r12
+//!   sp + 24   r13
+//!   sp + 16   r14
+//!   sp +  8   r15
+//!   sp +  0   mxcsr (4 bytes), x87 control word (2 bytes)
+//! ```
+//!
+//! Both functions are ordinary calls for the compiler: every register the ABI calls volatile is dead across
+//! them, so the callee-saved registers and the two control words are the whole state. (A context preempted by
+//! a signal has all its registers, vector and mask registers included, in the kernel's signal frame below.)
+//! The FS base, which is the thread control block, is written between the two stacks: a signal that lands
+//! within the switch sees the one stack with the other's thread-locals, and the handler turns back because a
+//! context outside its own code always has its guard raised (see `current`).
+//!
+//! The frame is popped into `rcx` and jumped to rather than returned through: the return predictor would
+//! always be wrong (7 against 10 ns where it was measured).
+
+use std::arch::naked_asm;
+use std::sync::atomic::AtomicU32;
+
+/// Saves the caller on its stack, notes its stack pointer in `*save`, sets the FS base to `fs` and goes on
+/// with the frame at `to`. Returns when somebody switches back to the frame noted in `*save`.
+///
+/// # Safety
+/// `to` must be a stack pointer stored by [`switch`] or [`donate`] that nobody has switched to since, `fs` the
+/// thread control block that belongs to that stack, and no other thread may run on either stack.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn switch(save: *mut usize, to: usize, fs: usize) {
+    naked_asm!(
+        "push rbp",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "sub rsp, 8",
+        "stmxcsr [rsp]",
+        "fnstcw [rsp + 4]",
+        "mov [rdi], rsp",
+        "wrfsbase rdx",
+        "mov rsp, rsi",
+        "ldmxcsr [rsp]",
+        "fldcw [rsp + 4]",
+        "add rsp, 8",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "pop rcx",
+        "jmp rcx",
+    )
+}
+
+/// [`switch`] without the change of the FS base: a part of the cost table, and a fault to inject.
+///
+/// # Safety
+/// As for [`switch`], and both sides must be meant to share one thread control block.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn switch_same_tls(save: *mut usize, to: usize) {
+    naked_asm!(
+        "push rbp",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "sub rsp, 8",
+        "stmxcsr [rsp]",
+        "fnstcw [rsp + 4]",
+        "mov [rdi], rsp",
+        "mov rsp, rsi",
+        "ldmxcsr [rsp]",
+        "fldcw [rsp + 4]",
+        "add rsp, 8",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "pop rcx",
+        "jmp rcx",
+    )
+}
+
+/// Saves the calling thread as [`switch`] does, notes its stack pointer in `*save`, moves the thread to the
+/// private stack that ends at `private_top`, stores 1 to `*parked`, and sleeps until `*wake` is not 0. Then it
+/// takes the frame at `*save`, which contexts may have replaced meanwhile, and returns from it.
+///
+/// It touches nothing but its private stack and the three words while others run on the thread's own stack and
+/// thread control block, hence no call into libc.
+///
+/// # Safety
+/// `private_top` must be the 16-byte aligned end of writable memory of at least a page that is the caller's
+/// until the thread ends. The pointers must stay valid as long. All signals must be blocked. `*wake` may become
+/// non-zero only when nobody runs on the stack any more and `*save` is the frame to return from.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn donate(
+    save: *mut usize,
+    private_top: usize,
+    wake: *const AtomicU32,
+    parked: *const AtomicU32,
+) {
+    naked_asm!(
+        "push rbp",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "sub rsp, 8",
+        "stmxcsr [rsp]",
+        "fnstcw [rsp + 4]",
+        "mov [rdi], rsp",
+        "mov rsp, rsi",
+        "mov rbx, rdi",
+        "mov r12, rdx",
+        "mov dword ptr [rcx], 1",
+        // The kernel clobbers rcx, r11 and rax only.
+        "2:",
+        "mov eax, {futex}",
+        "mov rdi, r12",
+        "mov esi, {wait_private}",
+        "xor edx, edx",
+        "xor r10d, r10d",
+        "syscall",
+        "cmp dword ptr [r12], 0",
+        "je 2b",
+        "mov rsp, [rbx]",
+        "ldmxcsr [rsp]",
+        "fldcw [rsp + 4]",
+        "add rsp, 8",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "pop rcx",
+        "jmp rcx",
+        futex = const libc::SYS_futex,
+        wait_private = const libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+    )
+}
+
+/// The calling thread's FS base: the address of its thread control block.
+pub(crate) fn fs_base() -> usize {
+    let base: usize;
+    // SAFETY: reads a register; `check_platform` has seen FSGSBASE before any context or worker exists.
+    unsafe { std::arch::asm!("rdfsbase {}", out(reg) base, options(nomem, nostack, preserves_flags)) };
+    base
+}

@@ -1,0 +1,131 @@
+//! Workers: OS threads that enter contexts and get control back.
+//!
+//! [`Worker::run`] is the only way into a context. The handle is consumed on entry and made again on return,
+//! when the switch has saved the context wholly: only then can anybody else be given it.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::context::{
+    FINISHED, Finished, Generation, Handle, Head, Outcome, PREEMPTED, Runnable, Suspended,
+};
+use crate::counters::{Counters, count};
+use crate::fault::{self, Defence};
+use crate::mechanism::WorkerLink;
+use crate::platform::{Unsupported, check_platform};
+use crate::switch::{fs_base, switch, switch_same_tls};
+use crate::{overflow, signal};
+
+/// What a context needs to find its way back. Lives as long as the worker.
+pub(crate) struct WorkerHead {
+    pub(crate) id: u32,
+    pub(crate) stack_pointer: Cell<usize>,
+    pub(crate) fs: usize,
+    pub(crate) counters: Arc<Counters>,
+}
+
+thread_local! {
+    /// The counters of the worker that is bound to this thread, for interrupts that arrive in its own code.
+    pub(crate) static SCHEDULING: Cell<*const Counters> = const { Cell::new(std::ptr::null()) };
+}
+
+/// An OS thread that runs contexts. Stays on the thread it was bound to.
+#[derive(Debug)]
+pub struct Worker {
+    head: Box<WorkerHead>,
+    link: WorkerLink,
+    not_send: PhantomData<*mut ()>,
+}
+
+impl std::fmt::Debug for WorkerHead {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "worker {}", self.id)
+    }
+}
+
+impl Worker {
+    /// Makes the calling thread a worker, numbered `id` as [`current_worker`](crate::current_worker) will tell.
+    ///
+    /// # Errors
+    /// [`Unsupported`] if the machine cannot run contexts.
+    ///
+    /// # Panics
+    /// If the thread is a worker already, or is itself a context.
+    pub fn bind(id: u32) -> Result<Self, Unsupported> {
+        check_platform()?;
+        assert!(SCHEDULING.get().is_null(), "this thread is a worker already");
+        assert!(!crate::in_context(), "a context cannot be a worker");
+        overflow::ensure_alternate_stack();
+        signal::unblock();
+        let counters = Arc::<Counters>::default();
+        SCHEDULING.set(Arc::as_ptr(&counters));
+        let link = WorkerLink::of_this_thread(Arc::clone(&counters));
+        let head = Box::new(WorkerHead { id, stack_pointer: Cell::new(0), fs: fs_base(), counters });
+        Ok(Self { head, link, not_send: PhantomData })
+    }
+
+    /// What others need to interrupt this worker and to read its counters.
+    #[must_use]
+    pub fn link(&self) -> WorkerLink {
+        self.link.clone()
+    }
+
+    /// Starts a job or goes on with one, until it ends or is preempted. `generation` names this dispatch; it must
+    /// differ from all that were used with this context before (a [`mailbox`](crate::mailbox) sees to that).
+    ///
+    /// Allocates nothing and calls nothing but the context.
+    #[inline]
+    pub fn run<T, R>(&mut self, runnable: Runnable<T, R>, generation: Generation) -> Outcome<T, R> {
+        let resumed = matches!(runnable, Runnable::Suspended(_));
+        let handle = runnable.into_handle();
+        let head = handle.head();
+        let running = &head.running;
+        running.generation.store(generation.0, Ordering::Relaxed);
+        running.worker.set(&raw const *self.head);
+        if running.last_worker.replace(self.head.id) != self.head.id && resumed {
+            count(&self.head.counters.migrations);
+        }
+        debug_assert_eq!(running.guard.load(Ordering::Relaxed), 1, "guarded until its own code runs");
+        // SAFETY: the handle proves that the context does not run and that its frame is in `stack_pointer` with
+        // `fs` as its thread control block; consuming it keeps anybody else from entering. The context comes
+        // back through the frame noted in this worker's head, which nobody else enters.
+        unsafe {
+            if fault::without(Defence::FsSwitch) {
+                switch_same_tls(self.head.stack_pointer.as_ptr(), running.stack_pointer.get());
+            } else {
+                switch(self.head.stack_pointer.as_ptr(), running.stack_pointer.get(), head.fs.get());
+            }
+        }
+        outcome(handle)
+    }
+}
+
+#[inline]
+fn outcome<T, R>(handle: Handle<T, R>) -> Outcome<T, R> {
+    match handle.head().running.status.get() {
+        FINISHED => Outcome::Finished(Finished(handle)),
+        PREEMPTED => Outcome::Preempted(Suspended(handle)),
+        other => unreachable!("a context leaves with a status, not {other}"),
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        SCHEDULING.set(std::ptr::null());
+    }
+}
+
+/// Fault injection: hands the context on before its stack is saved, as a scheduler would that publishes from
+/// the interrupt handler.
+#[cfg(feature = "fault-injection")]
+pub(crate) fn publish_early(head: &Head, status: u32) {
+    if status == PREEMPTED && fault::without(Defence::LatePublication) {
+        crate::stress::publish_early(head);
+    }
+}
+
+#[cfg(not(feature = "fault-injection"))]
+#[inline(always)]
+pub(crate) fn publish_early(_: &Head, _: u32) {}
