@@ -115,8 +115,14 @@ mod tests {
         let clock = Clock::get();
         let (time, start) = (Instant::now(), clock.now_nanos());
         std::thread::sleep(Duration::from_millis(50));
-        let (real, ours) = (time.elapsed().as_nanos() as f64, (clock.now_nanos() - start) as f64);
-        assert!((ours / real - 1.0).abs() < 0.02, "TSC says {ours} ns, the OS {real} ns");
+        let (real, ours) = (
+            time.elapsed().as_nanos() as f64,
+            (clock.now_nanos() - start) as f64,
+        );
+        assert!(
+            (ours / real - 1.0).abs() < 0.02,
+            "TSC says {ours} ns, the OS {real} ns"
+        );
     }
 
     #[test]

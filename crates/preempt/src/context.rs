@@ -102,7 +102,8 @@ impl Head {
         head.running.worker.set(std::ptr::null());
         head.running.last_worker.set(u32::MAX);
         head.id.set(id);
-        head.slot.set(Box::into_raw(Box::new(UnsafeCell::new(Slot::<T, R>::Empty))).cast());
+        head.slot
+            .set(Box::into_raw(Box::new(UnsafeCell::new(Slot::<T, R>::Empty))).cast());
         head.wake.store(0, Ordering::Relaxed);
         head.parked.store(0, Ordering::Relaxed);
         head.hand_back.store(false, Ordering::Relaxed);
@@ -114,10 +115,17 @@ impl Head {
     /// # Safety
     /// The head must come from `obtain` with the same types, and no handle to it be left; its donor has ended.
     pub(crate) unsafe fn release<T, R>(&'static self) {
-        let slot = self.slot.replace(std::ptr::null()).cast_mut().cast::<UnsafeCell<Slot<T, R>>>();
+        let slot = self
+            .slot
+            .replace(std::ptr::null())
+            .cast_mut()
+            .cast::<UnsafeCell<Slot<T, R>>>();
         // SAFETY: made by `Box::into_raw` in `obtain` with these types; nobody else can reach it any more.
         drop(unsafe { Box::from_raw(slot) });
-        UNUSED.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+        UNUSED
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(self);
     }
 
     /// The context's slot.
@@ -187,7 +195,10 @@ impl<T, R> Handle<T, R> {
     /// # Safety
     /// `head` must come from `Head::obtain` with these types, and no other handle to it may exist.
     pub(crate) unsafe fn new(head: &'static Head) -> Self {
-        Self { head, owns: PhantomData }
+        Self {
+            head,
+            owns: PhantomData,
+        }
     }
 
     pub(crate) fn head(&self) -> &'static Head {

@@ -91,11 +91,18 @@ struct Guard {
 impl Guard {
     #[inline]
     fn raise() -> Self {
-        let head = if fault::without(Defence::Guard) { None } else { current() };
+        let head = if fault::without(Defence::Guard) {
+            None
+        } else {
+            current()
+        };
         if let Some(head) = head {
             raise(head);
         }
-        Self { head, not_send: PhantomData }
+        Self {
+            head,
+            not_send: PhantomData,
+        }
     }
 }
 
@@ -210,9 +217,16 @@ unsafe fn leave(head: &Head, status: u32) {
     // this stack is handed on only after the switch has saved it (the worker publishes, not we).
     unsafe {
         if fault::without(Defence::FsSwitch) {
-            switch::switch_same_tls(head.running.stack_pointer.as_ptr(), (*worker).stack_pointer.get());
+            switch::switch_same_tls(
+                head.running.stack_pointer.as_ptr(),
+                (*worker).stack_pointer.get(),
+            );
         } else {
-            switch::switch(head.running.stack_pointer.as_ptr(), (*worker).stack_pointer.get(), (*worker).fs);
+            switch::switch(
+                head.running.stack_pointer.as_ptr(),
+                (*worker).stack_pointer.get(),
+                (*worker).fs,
+            );
         }
     }
 }
@@ -229,7 +243,11 @@ pub(crate) fn start(head: &Head) {
 /// Must be called on the context's own stack by its donor's loop, at guard 0.
 pub(crate) unsafe fn finish(head: &Head) {
     raise(head);
-    assert_eq!(head.running.guard.load(Ordering::Relaxed), 1, "guards are scoped, so none outlives its job");
+    assert_eq!(
+        head.running.guard.load(Ordering::Relaxed),
+        1,
+        "guards are scoped, so none outlives its job"
+    );
     // SAFETY: on the context's stack at guard 1.
     unsafe { leave(head, FINISHED) };
 }

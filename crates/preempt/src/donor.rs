@@ -36,7 +36,11 @@ impl PrivateStack {
                 0,
             )
         };
-        if base == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(Self { base }) }
+        if base == libc::MAP_FAILED {
+            Err(std::io::Error::last_os_error())
+        } else {
+            Ok(Self { base })
+        }
     }
 
     pub(crate) fn top(&self) -> usize {
@@ -72,13 +76,22 @@ pub(crate) unsafe fn donor_main<T, R>(
     let abort = AbortOnUnwind;
     // SAFETY: signals are blocked; the words live in the head; `hand_back` sets `wake` only once the context is
     // idle, that is, with a frame in `stack_pointer` that nobody else will enter.
-    unsafe { donate(head.running.stack_pointer.as_ptr(), private_top, &raw const head.wake, &raw const head.parked) };
+    unsafe {
+        donate(
+            head.running.stack_pointer.as_ptr(),
+            private_top,
+            &raw const head.wake,
+            &raw const head.parked,
+        )
+    };
     // From here on the code runs on whichever worker entered the context, or, at last, on the donor's own thread.
     while !head.hand_back.load(Ordering::Relaxed) {
         // SAFETY: the types are the pool's. The context runs, so no handle exists and the slot is ours.
         let job = match unsafe { std::mem::replace(&mut *head.slot::<T, R>(), Slot::Empty) } {
             Slot::Job(job) => job,
-            Slot::Empty | Slot::Result(_) => unreachable!("a context is entered for a job, or handed back"),
+            Slot::Empty | Slot::Result(_) => {
+                unreachable!("a context is entered for a job, or handed back")
+            }
         };
         current::start(head);
         let result = catch_unwind(AssertUnwindSafe(|| entry(job))).map_err(|payload| {
@@ -121,9 +134,17 @@ fn stack_bounds() -> (usize, usize) {
     // SAFETY: reads the calling thread's attributes into locals.
     unsafe {
         let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
-        assert_eq!(libc::pthread_getattr_np(libc::pthread_self(), &mut attributes), 0, "pthread_getattr_np");
+        assert_eq!(
+            libc::pthread_getattr_np(libc::pthread_self(), &mut attributes),
+            0,
+            "pthread_getattr_np"
+        );
         let (mut low, mut size) = (std::ptr::null_mut(), 0);
-        assert_eq!(libc::pthread_attr_getstack(&attributes, &mut low, &mut size), 0, "pthread_attr_getstack");
+        assert_eq!(
+            libc::pthread_attr_getstack(&attributes, &mut low, &mut size),
+            0,
+            "pthread_attr_getstack"
+        );
         libc::pthread_attr_destroy(&mut attributes);
         (low as usize, low as usize + size)
     }
@@ -153,7 +174,16 @@ fn unregister_restartable_sequences() {
     let features = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) } as usize;
     for length in [32, features.next_multiple_of(32).max(32)] {
         // SAFETY: unregistering makes the kernel write less, not more; a wrong length is refused.
-        if unsafe { libc::syscall(libc::SYS_rseq, area, length, RSEQ_FLAG_UNREGISTER, RSEQ_SIGNATURE) } == 0 {
+        if unsafe {
+            libc::syscall(
+                libc::SYS_rseq,
+                area,
+                length,
+                RSEQ_FLAG_UNREGISTER,
+                RSEQ_SIGNATURE,
+            )
+        } == 0
+        {
             return;
         }
     }

@@ -70,7 +70,9 @@ mod token;
 mod worker;
 
 pub use clock::{Clock, Cycles};
-pub use context::{ContextId, Finished, Generation, Idle, Outcome, Panicked, Ready, Runnable, Suspended};
+pub use context::{
+    ContextId, Finished, Generation, Idle, Outcome, Panicked, Ready, Runnable, Suspended,
+};
 pub use counters::{Counters, CountersSnapshot};
 pub use current::{current_worker, in_context, preempt_point, without_preemption};
 pub use mailbox::{Completion, Dispatched, MAX_DEPTH, Receiver, Sender, mailbox};

@@ -41,8 +41,14 @@ struct Lines {
 /// If `depth` is out of range.
 #[must_use]
 pub fn mailbox<T, R>(depth: usize) -> (Sender<T, R>, Receiver<T, R>) {
-    assert!((1..=MAX_DEPTH).contains(&depth), "a mailbox is 1 to {MAX_DEPTH} deep, not {depth}");
-    let lines = Arc::new(Lines { to_worker: Slots::new(), from_worker: Slots::new() });
+    assert!(
+        (1..=MAX_DEPTH).contains(&depth),
+        "a mailbox is 1 to {MAX_DEPTH} deep, not {depth}"
+    );
+    let lines = Arc::new(Lines {
+        to_worker: Slots::new(),
+        from_worker: Slots::new(),
+    });
     let sender = Sender {
         lines: Arc::clone(&lines),
         put: Turn::default(),
@@ -53,12 +59,24 @@ pub fn mailbox<T, R>(depth: usize) -> (Sender<T, R>, Receiver<T, R>) {
         generation: MAILBOXES.fetch_add(1, Ordering::Relaxed) << 48,
         carries: PhantomData,
     };
-    (sender, Receiver { lines, take: Turn::default(), put: Turn::default(), carries: PhantomData })
+    (
+        sender,
+        Receiver {
+            lines,
+            take: Turn::default(),
+            put: Turn::default(),
+            carries: PhantomData,
+        },
+    )
 }
 
 fn encode<T, R>(handle: Handle<T, R>, state: u64) -> u64 {
     let address = std::ptr::from_ref(handle.head()).expose_provenance() as u64;
-    debug_assert_eq!(address & !ADDRESS, 0, "user addresses have 47 bits, heads are 128-byte aligned");
+    debug_assert_eq!(
+        address & !ADDRESS,
+        0,
+        "user addresses have 47 bits, heads are 128-byte aligned"
+    );
     u64::from(handle.head().id.get().0) << 48 | address | state
 }
 
@@ -110,7 +128,12 @@ pub struct Dispatched {
 
 impl std::fmt::Debug for Dispatched {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Dispatched(context {}, {:?})", self.head.id.get().0, self.generation)
+        write!(
+            formatter,
+            "Dispatched(context {}, {:?})",
+            self.head.id.get().0,
+            self.generation
+        )
     }
 }
 
@@ -171,7 +194,9 @@ impl<T: Send, R: Send> Sender<T, R> {
         let head = handle.head();
         self.generation += 1;
         let generation = Generation(self.generation);
-        self.lines.to_worker.put(&mut self.put, encode(handle, state), generation.0);
+        self.lines
+            .to_worker
+            .put(&mut self.put, encode(handle, state), generation.0);
         self.out += 1;
         Ok(Dispatched { head, generation })
     }

@@ -20,7 +20,11 @@ impl WorkerLink {
     pub(crate) fn of_this_thread(counters: Arc<Counters>) -> Self {
         // SAFETY: both calls only return numbers.
         let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
-        Self { process, thread, counters }
+        Self {
+            process,
+            thread,
+            counters,
+        }
     }
 
     /// The worker's counters now.

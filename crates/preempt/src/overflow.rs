@@ -52,7 +52,11 @@ pub(crate) fn ensure_alternate_stack() {
             0,
         );
         if base != libc::MAP_FAILED {
-            let stack = libc::stack_t { ss_sp: base, ss_flags: 0, ss_size: ALTERNATE_STACK };
+            let stack = libc::stack_t {
+                ss_sp: base,
+                ss_flags: 0,
+                ss_size: ALTERNATE_STACK,
+            };
             libc::sigaltstack(&stack, std::ptr::null_mut());
         }
     }
@@ -64,12 +68,18 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *
         // SAFETY: a context's head outlives the thread control block; the kernel passes valid info and frame.
         let (head, code, address, stack_pointer) = unsafe {
             let registers = &(*frame.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-            (&*head, (*info).si_code, (*info).si_addr() as usize, registers[libc::REG_RSP as usize] as usize)
+            (
+                &*head,
+                (*info).si_code,
+                (*info).si_addr() as usize,
+                registers[libc::REG_RSP as usize] as usize,
+            )
         };
         let (low, high) = (head.stack_low.get(), head.stack_high.get());
         let in_guard = (low.saturating_sub(GUARD)..low + 4096).contains(&address);
         // A signal frame that did not fit raises a fault without an address.
-        let no_room = code == libc::SI_KERNEL && (low.saturating_sub(GUARD)..low + frame_room()).contains(&stack_pointer);
+        let no_room = code == libc::SI_KERNEL
+            && (low.saturating_sub(GUARD)..low + frame_room()).contains(&stack_pointer);
         if in_guard || no_room {
             die(head.id.get().0, high - low - frame_room().min(high - low));
         }
@@ -78,7 +88,10 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *
 }
 
 fn die(context: u16, usable: usize) -> ! {
-    let mut message = Message { text: [0; 256], length: 0 };
+    let mut message = Message {
+        text: [0; 256],
+        length: 0,
+    };
     let _ = writeln!(
         message,
         "\nfatal: the request in context {context} has overflowed its stack of {} KiB; raise `stack_size`",
@@ -108,9 +121,16 @@ impl std::fmt::Write for Message {
 }
 
 fn call_previous(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
-    let previous = PREVIOUS.get().and_then(|all| FAULTS.iter().position(|&fault| fault == signal).map(|i| &all[i]));
+    let previous = PREVIOUS.get().and_then(|all| {
+        FAULTS
+            .iter()
+            .position(|&fault| fault == signal)
+            .map(|i| &all[i])
+    });
     match previous {
-        Some(action) if action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN => {
+        Some(action)
+            if action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN =>
+        {
             if action.sa_flags & libc::SA_SIGINFO != 0 {
                 // SAFETY: the program (or the Rust runtime) installed a three-argument handler for this signal.
                 let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
@@ -118,7 +138,8 @@ fn call_previous(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut li
                 handler(signal, info, frame);
             } else {
                 // SAFETY: the program installed a one-argument handler for this signal.
-                let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(action.sa_sigaction) };
+                let handler: extern "C" fn(libc::c_int) =
+                    unsafe { std::mem::transmute(action.sa_sigaction) };
                 handler(signal);
             }
         }

@@ -42,7 +42,8 @@ pub fn check_platform() -> Result<(), Unsupported> {
     }
     let mut features: u64 = 0;
     // SAFETY: writes one u64 through the pointer, or fails with EINVAL on kernels that don't know the request.
-    let status = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SHSTK_STATUS, &raw mut features) };
+    let status =
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SHSTK_STATUS, &raw mut features) };
     if status == 0 && features & ARCH_SHSTK_SHSTK != 0 {
         return Err(Unsupported::ShadowStack);
     }
@@ -54,7 +55,8 @@ pub fn check_platform() -> Result<(), Unsupported> {
 
 /// CPUID leaf 8000_0007h, EDX bit 8; hypervisors often hide it and promise the same by `tsc_known_freq`.
 fn has_invariant_tsc() -> bool {
-    let invariant = __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0;
+    let invariant =
+        __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0;
     invariant || kernel_trusts_tsc()
 }
 
@@ -70,7 +72,11 @@ mod tests {
     #[test]
     fn messages_say_what_to_do() {
         assert!(Unsupported::NoFsGsBase.to_string().contains("Linux 5.9"));
-        assert!(Unsupported::ShadowStack.to_string().contains("GLIBC_TUNABLES"));
+        assert!(
+            Unsupported::ShadowStack
+                .to_string()
+                .contains("GLIBC_TUNABLES")
+        );
     }
 
     #[test]

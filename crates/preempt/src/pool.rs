@@ -31,7 +31,11 @@ impl PoolConfig {
 
 impl Default for PoolConfig {
     fn default() -> Self {
-        Self { contexts: 64, stack_size: 256 * 1024, name: "context".to_owned() }
+        Self {
+            contexts: 64,
+            stack_size: 256 * 1024,
+            name: "context".to_owned(),
+        }
     }
 }
 
@@ -111,25 +115,55 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
     /// # Errors
     /// [`PoolError`] if the machine cannot run contexts, a number is out of range, or threads ran out; what was
     /// made until then is taken down again.
-    pub fn new(config: PoolConfig, entry: impl Fn(T) -> R + Send + Sync + 'static) -> Result<Self, PoolError> {
+    pub fn new(
+        config: PoolConfig,
+        entry: impl Fn(T) -> R + Send + Sync + 'static,
+    ) -> Result<Self, PoolError> {
         check_platform()?;
-        let PoolConfig { contexts, stack_size, name } = config;
+        let PoolConfig {
+            contexts,
+            stack_size,
+            name,
+        } = config;
         if !(1..=PoolConfig::MAX_CONTEXTS).contains(&contexts) {
             let allowed = format!("1 to {}", PoolConfig::MAX_CONTEXTS);
-            return Err(PoolError::OutOfRange { key: "contexts", value: contexts, allowed });
+            return Err(PoolError::OutOfRange {
+                key: "contexts",
+                value: contexts,
+                allowed,
+            });
         }
         if !(PoolConfig::MIN_STACK..=1 << 40).contains(&stack_size) {
             let allowed = format!("{} to {} bytes", PoolConfig::MIN_STACK, 1u64 << 40);
-            return Err(PoolError::OutOfRange { key: "stack_size", value: stack_size, allowed });
+            return Err(PoolError::OutOfRange {
+                key: "stack_size",
+                value: stack_size,
+                allowed,
+            });
         }
         overflow::install();
         let entry: Arc<dyn Fn(T) -> R + Send + Sync> = Arc::new(entry);
-        let mut pool = Self { idle: Vec::with_capacity(contexts), handles: Handles { donors: Vec::new(), of: PhantomData } };
+        let mut pool = Self {
+            idle: Vec::with_capacity(contexts),
+            handles: Handles {
+                donors: Vec::new(),
+                of: PhantomData,
+            },
+        };
         for number in 0..contexts {
-            let made = pool.add_context(number, stack_size + signal::frame_room(), &name, Arc::clone(&entry));
+            let made = pool.add_context(
+                number,
+                stack_size + signal::frame_room(),
+                &name,
+                Arc::clone(&entry),
+            );
             if let Err(source) = made {
                 pool.handles.hand_back(pool.idle, Duration::from_secs(10));
-                return Err(PoolError::Thread { number, wanted: contexts, source });
+                return Err(PoolError::Thread {
+                    number,
+                    wanted: contexts,
+                    source,
+                });
             }
         }
         Ok(pool)
@@ -143,12 +177,17 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
         entry: Arc<dyn Fn(T) -> R + Send + Sync>,
     ) -> std::io::Result<()> {
         let private = PrivateStack::new()?;
-        let head = Head::obtain::<T, R>(ContextId(u16::try_from(number).expect("contexts are at most 2^16")));
+        let head = Head::obtain::<T, R>(ContextId(
+            u16::try_from(number).expect("contexts are at most 2^16"),
+        ));
         let private_top = private.top();
-        let spawned = std::thread::Builder::new().name(format!("{name}-{number}")).stack_size(stack_size).spawn(
-            // SAFETY: the head is released, and the private stack freed, only after this thread has ended.
-            move || unsafe { donor_main(head, private_top, entry) },
-        );
+        let spawned = std::thread::Builder::new()
+            .name(format!("{name}-{number}"))
+            .stack_size(stack_size)
+            .spawn(
+                // SAFETY: the head is released, and the private stack freed, only after this thread has ended.
+                move || unsafe { donor_main(head, private_top, entry) },
+            );
         let thread = match spawned {
             Ok(thread) => thread,
             Err(error) => {
@@ -160,11 +199,18 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
         // SAFETY: this is the context's one handle.
         let handle = unsafe { Handle::new(head) };
         while head.parked.load(Ordering::Acquire) == 0 {
-            assert!(!thread.is_finished(), "the donor of context {number} died before it could park");
+            assert!(
+                !thread.is_finished(),
+                "the donor of context {number} died before it could park"
+            );
             std::thread::yield_now();
         }
         self.idle.push(Idle(handle));
-        self.handles.donors.push(Some(Donor { head, private, thread }));
+        self.handles.donors.push(Some(Donor {
+            head,
+            private,
+            thread,
+        }));
         Ok(())
     }
 }
@@ -176,10 +222,14 @@ impl<T, R> Handles<T, R> {
     pub fn hand_back(mut self, idle: Vec<Idle<T, R>>, patience: Duration) -> HandBack {
         let mut ending = Vec::with_capacity(idle.len());
         for Idle(handle) in idle {
-            let Some(donor) = self.donors.get_mut(usize::from(handle.head().id.get().0)).and_then(|donor| {
-                // A context of another pool could have the same number.
-                donor.take_if(|donor| std::ptr::eq(donor.head, handle.head()))
-            }) else {
+            let Some(donor) = self
+                .donors
+                .get_mut(usize::from(handle.head().id.get().0))
+                .and_then(|donor| {
+                    // A context of another pool could have the same number.
+                    donor.take_if(|donor| std::ptr::eq(donor.head, handle.head()))
+                })
+            else {
                 continue;
             };
             let head = handle.head();
@@ -187,7 +237,12 @@ impl<T, R> Handles<T, R> {
             head.wake.store(1, Ordering::Release);
             // SAFETY: wakes whoever sleeps on the word; the context lives until it is freed below.
             unsafe {
-                libc::syscall(libc::SYS_futex, &raw const head.wake, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1)
+                libc::syscall(
+                    libc::SYS_futex,
+                    &raw const head.wake,
+                    libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                    1,
+                )
             };
             ending.push(donor);
         }

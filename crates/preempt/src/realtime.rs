@@ -26,7 +26,9 @@ impl Realtime {
     /// [`RealtimeError::Refused`] without the permission.
     pub fn enter(priority: i32) -> Result<Self, RealtimeError> {
         set_policy(libc::SCHED_FIFO, priority).map_err(RealtimeError::Refused)?;
-        Ok(Self { not_send: std::marker::PhantomData })
+        Ok(Self {
+            not_send: std::marker::PhantomData,
+        })
     }
 }
 
@@ -38,7 +40,9 @@ impl Drop for Realtime {
 }
 
 fn set_policy(policy: libc::c_int, priority: libc::c_int) -> std::io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: priority };
+    let parameters = libc::sched_param {
+        sched_priority: priority,
+    };
     // SAFETY: changes the calling thread's scheduling only.
     match unsafe { libc::sched_setscheduler(0, policy, &parameters) } {
         0 => Ok(()),

@@ -67,7 +67,9 @@ impl Signal {
     /// [`SignalError`] if the kernel refuses.
     pub fn install(_: HardPreemption) -> Result<Self, SignalError> {
         static INSTALLED: std::sync::Mutex<bool> = std::sync::Mutex::new(false);
-        let mut installed = INSTALLED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut installed = INSTALLED
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if !*installed {
             // SAFETY: `sigaction` is plain data, and zeroes are a valid one.
             let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -81,7 +83,10 @@ impl Signal {
             // SAFETY: the handler is async-signal-safe: it touches thread-locals with constant initialisers and the
             // context's own words only.
             if unsafe { libc::sigaction(SIGNAL, &action, std::ptr::null_mut()) } != 0 {
-                return Err(SignalError::Install { signal: SIGNAL, source: std::io::Error::last_os_error() });
+                return Err(SignalError::Install {
+                    signal: SIGNAL,
+                    source: std::io::Error::last_os_error(),
+                });
             }
             *installed = true;
         }
@@ -98,7 +103,10 @@ impl Mechanism for Signal {
         // SAFETY: sends a signal for which `install` has put a handler; a thread that ended gives ESRCH.
         match unsafe { libc::syscall(libc::SYS_tgkill, worker.process, worker.thread, SIGNAL) } {
             0 => Ok(()),
-            _ => Err(InterruptError::Refused { thread: worker.thread, source: std::io::Error::last_os_error() }),
+            _ => Err(InterruptError::Refused {
+                thread: worker.thread,
+                source: std::io::Error::last_os_error(),
+            }),
         }
     }
 }
@@ -172,7 +180,9 @@ fn forget_vectors(frame: &mut libc::ucontext_t) {
 }
 
 fn call_previous(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
-    let Some(previous) = PREVIOUS.get() else { return };
+    let Some(previous) = PREVIOUS.get() else {
+        return;
+    };
     let handler = previous.sa_sigaction;
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
         return;

@@ -58,7 +58,11 @@ impl Slots {
     pub(crate) fn put(&self, turn: &mut Turn, word: u64, companion: u64) {
         debug_assert_ne!(word, 0);
         let slot = turn.0;
-        debug_assert_eq!(self.words[slot].load(Ordering::Relaxed), 0, "more put than answered");
+        debug_assert_eq!(
+            self.words[slot].load(Ordering::Relaxed),
+            0,
+            "more put than answered"
+        );
         self.companions[slot].store(companion, Ordering::Relaxed);
         self.words[slot].store(word, Ordering::Release);
         turn.forward();
@@ -170,7 +174,11 @@ mod loom_tests {
             while let Some(more) = slots.take(&mut turn) {
                 got.push(more);
             }
-            let want = if recalled.is_some() { vec![(1, 10), (3, 30)] } else { vec![(1, 10), (2, 20)] };
+            let want = if recalled.is_some() {
+                vec![(1, 10), (3, 30)]
+            } else {
+                vec![(1, 10), (2, 20)]
+            };
             assert_eq!(got, want, "recalled {recalled:?}");
         });
     }
@@ -183,7 +191,8 @@ mod loom_tests {
             let (there, back) = (Arc::new(Slots::new()), Arc::new(Slots::new()));
             let memory = Arc::new(loom::cell::UnsafeCell::new(0u64));
             let worker = {
-                let (there, back, memory) = (Arc::clone(&there), Arc::clone(&back), Arc::clone(&memory));
+                let (there, back, memory) =
+                    (Arc::clone(&there), Arc::clone(&back), Arc::clone(&memory));
                 thread::spawn(move || {
                     let (mut take, mut put) = (Turn::default(), Turn::default());
                     let mut served = 0;

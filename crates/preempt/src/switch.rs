@@ -157,6 +157,8 @@ pub(crate) unsafe extern "C" fn donate(
 pub(crate) fn fs_base() -> usize {
     let base: usize;
     // SAFETY: reads a register; `check_platform` has seen FSGSBASE before any context or worker exists.
-    unsafe { std::arch::asm!("rdfsbase {}", out(reg) base, options(nomem, nostack, preserves_flags)) };
+    unsafe {
+        std::arch::asm!("rdfsbase {}", out(reg) base, options(nomem, nostack, preserves_flags))
+    };
     base
 }

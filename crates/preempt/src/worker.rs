@@ -55,15 +55,27 @@ impl Worker {
     /// If the thread is a worker already, or is itself a context.
     pub fn bind(id: u32) -> Result<Self, Unsupported> {
         check_platform()?;
-        assert!(SCHEDULING.get().is_null(), "this thread is a worker already");
+        assert!(
+            SCHEDULING.get().is_null(),
+            "this thread is a worker already"
+        );
         assert!(!crate::in_context(), "a context cannot be a worker");
         overflow::ensure_alternate_stack();
         signal::unblock();
         let counters = Arc::<Counters>::default();
         SCHEDULING.set(Arc::as_ptr(&counters));
         let link = WorkerLink::of_this_thread(Arc::clone(&counters));
-        let head = Box::new(WorkerHead { id, stack_pointer: Cell::new(0), fs: fs_base(), counters });
-        Ok(Self { head, link, not_send: PhantomData })
+        let head = Box::new(WorkerHead {
+            id,
+            stack_pointer: Cell::new(0),
+            fs: fs_base(),
+            counters,
+        });
+        Ok(Self {
+            head,
+            link,
+            not_send: PhantomData,
+        })
     }
 
     /// What others need to interrupt this worker and to read its counters.
@@ -87,15 +99,26 @@ impl Worker {
         if running.last_worker.replace(self.head.id) != self.head.id && resumed {
             count(&self.head.counters.migrations);
         }
-        debug_assert_eq!(running.guard.load(Ordering::Relaxed), 1, "guarded until its own code runs");
+        debug_assert_eq!(
+            running.guard.load(Ordering::Relaxed),
+            1,
+            "guarded until its own code runs"
+        );
         // SAFETY: the handle proves that the context does not run and that its frame is in `stack_pointer` with
         // `fs` as its thread control block; consuming it keeps anybody else from entering. The context comes
         // back through the frame noted in this worker's head, which nobody else enters.
         unsafe {
             if fault::without(Defence::FsSwitch) {
-                switch_same_tls(self.head.stack_pointer.as_ptr(), running.stack_pointer.get());
+                switch_same_tls(
+                    self.head.stack_pointer.as_ptr(),
+                    running.stack_pointer.get(),
+                );
             } else {
-                switch(self.head.stack_pointer.as_ptr(), running.stack_pointer.get(), head.fs.get());
+                switch(
+                    self.head.stack_pointer.as_ptr(),
+                    running.stack_pointer.get(),
+                    head.fs.get(),
+                );
             }
         }
         outcome(handle)
