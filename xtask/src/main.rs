@@ -1,2 +1,34 @@
-//! Under construction.
-fn main() {}
+//! `cargo xtask <command>`: the argument parser. Each command lives in its own module of the library.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "The project's own commands"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every test of the workspace: unit, end-to-end, documentation and model-checked tests.
+    Test(xtask::test::Options),
+    /// Draw the tables, plots and the page of a results.json again.
+    #[command(hide = true)]
+    Report(xtask::report::Options),
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    match Arguments::parse().command {
+        Command::Test(options) => xtask::test::run(&options),
+        Command::Report(options) => xtask::report::run(&options),
+    }
+}

@@ -1,0 +1,14 @@
+//! The project's own commands, run as `cargo xtask <command>`: one module per command.
+//!
+//! - [`mod@test`]: the whole test-suite, with a time limit per step and an honest count of what was skipped.
+//! - [`report`]: turns measurements ([`report::results::Results`]) into tables, plots, CSV and one HTML page.
+//! - [`machine`]: what a report says about the machine it was measured on.
+//!
+//! The binary only parses arguments; everything else is here, so that `tests/` can reach it.
+
+#![forbid(unsafe_code)]
+
+pub mod machine;
+pub mod paths;
+pub mod report;
+pub mod test;

@@ -1,0 +1,262 @@
+//! The figures of a report, made from the results: what is drawn, not how.
+
+use super::results::{Class, Results, Run, distinct};
+use super::summary::percent;
+
+/// One figure: logarithmic y, one line a series.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// File name without extension.
+    pub name: String,
+    /// Heading.
+    pub title: String,
+    /// The horizontal axis.
+    pub x: XAxis,
+    /// What the vertical axis shows, with its unit.
+    pub y_label: String,
+    /// The lines.
+    pub series: Vec<Series>,
+}
+
+/// The horizontal axis of a [`Figure`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XAxis {
+    /// Offered load in percent, linear from 0 to 100.
+    Load,
+    /// Quantum in microseconds, logarithmic.
+    Quantum,
+}
+
+/// One line of a [`Figure`].
+#[derive(Debug, Clone)]
+pub struct Series {
+    /// Name in the legend.
+    pub label: String,
+    /// Which colour and marker; the same number is the same contender in every figure of a report.
+    pub style: Style,
+    /// Points by rising x.
+    pub points: Vec<Point>,
+}
+
+/// How a [`Series`] looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// The contender of this number.
+    Contender(usize),
+    /// The simulator's floor.
+    Floor,
+}
+
+/// One point of a [`Series`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// Load in percent, or quantum in microseconds.
+    pub x: f64,
+    /// The value; `None` where the point is saturated and so has none.
+    pub y: Option<f64>,
+    /// Lowest and highest value of a repetition.
+    pub spread: Option<(f64, f64)>,
+}
+
+/// What a figure shows of a run.
+struct Measure {
+    file: &'static str,
+    text: &'static str,
+    class: Class,
+    value: fn(&Run) -> Option<f64>,
+    with_spread: bool,
+}
+
+/// Every figure of one mix.
+pub fn of_mix(results: &Results, mix: &str) -> Vec<Figure> {
+    let leading = results.leading_class(mix);
+    let measures = [
+        Measure {
+            file: "p99",
+            text: "p99 latency",
+            class: leading,
+            value: |run| run.p99_us,
+            with_spread: true,
+        },
+        Measure {
+            file: "p99",
+            text: "p99 latency",
+            class: Class::Long,
+            value: |run| run.p99_us,
+            with_spread: true,
+        },
+        Measure {
+            file: "p999",
+            text: "p99.9 latency",
+            class: leading,
+            value: |run| run.p999_us,
+            with_spread: false,
+        },
+        Measure {
+            file: "p99-slowdown",
+            text: "p99 slowdown",
+            class: Class::All,
+            value: |run| run.p99_slowdown,
+            with_spread: false,
+        },
+    ];
+    measures
+        .iter()
+        .filter_map(|measure| against_load(results, mix, measure))
+        .collect()
+}
+
+/// The p99 of the leading class against the quantum, one figure for each mix and load that was swept (figure 7a of the
+/// Shinjuku paper).
+pub fn of_sweep(results: &Results) -> Vec<Figure> {
+    let places = distinct(
+        results
+            .quantum_sweep
+            .iter()
+            .map(|run| (run.mix.as_str(), run.load)),
+    );
+    let contenders = results.contenders();
+    let mut figures = Vec::new();
+    for (mix, load) in places {
+        let here = |run: &&Run| run.mix == mix && run.load == load;
+        let class = [Class::Short, Class::All].into_iter().find(|class| {
+            results
+                .quantum_sweep
+                .iter()
+                .filter(here)
+                .any(|run| run.class == *class)
+        });
+        let Some(class) = class else { continue };
+        let runs = || {
+            results
+                .quantum_sweep
+                .iter()
+                .filter(here)
+                .filter(|run| run.class == class)
+        };
+        let quanta = || runs().filter_map(|run| run.quantum_us);
+        let ends = [
+            quanta().fold(f64::MAX, f64::min),
+            quanta().fold(0.0, f64::max),
+        ];
+        if ends[0] > ends[1] {
+            continue;
+        }
+        let labels = distinct(runs().map(without_quantum));
+        let series = labels.iter().enumerate().map(|(number, label)| {
+            let runs = runs().filter(|run| without_quantum(run) == *label);
+            let mut line = points(runs.clone(), |run| run.quantum_us, |run| run.p99_us, true);
+            // What has no quantum does not depend on it: a level line.
+            if let Some(run) = runs.clone().find(|run| run.quantum_us.is_none()) {
+                line = ends
+                    .iter()
+                    .flat_map(|end| {
+                        points(std::iter::once(run), |_| Some(*end), |run| run.p99_us, true)
+                    })
+                    .collect();
+            }
+            // The look the same policy and mechanism have in the figures against load, if they are there.
+            let known = contenders
+                .iter()
+                .position(|c| c == label || c.starts_with(&format!("{label} ")));
+            let style = Style::Contender(known.unwrap_or(contenders.len() + number));
+            Series {
+                label: label.clone(),
+                style,
+                points: line,
+            }
+        });
+        figures.push(Figure {
+            name: format!("{mix}-{}-quantum", (load * 100.0).round()),
+            title: format!(
+                "{mix} at {} load: p99 latency, {}, against the quantum",
+                percent(load),
+                requests(class)
+            ),
+            x: XAxis::Quantum,
+            y_label: format!("p99 latency, {} (µs, log)", requests(class)),
+            series: series.collect(),
+        });
+    }
+    figures
+}
+
+fn against_load(results: &Results, mix: &str, measure: &Measure) -> Option<Figure> {
+    let class = measure.class;
+    let load = |run: &Run| Some(run.load * 100.0);
+    let mut series = Vec::new();
+    for (number, contender) in results.contenders().into_iter().enumerate() {
+        let runs = results
+            .of(mix, class)
+            .filter(|run| run.contender() == contender);
+        let points = points(runs, load, measure.value, measure.with_spread);
+        if !points.is_empty() {
+            series.push(Series {
+                label: contender,
+                style: Style::Contender(number),
+                points,
+            });
+        }
+    }
+    if series.is_empty() {
+        return None;
+    }
+    if measure.with_spread {
+        let runs = results
+            .of(mix, class)
+            .filter(|run| run.ideal_p99_us.is_some());
+        let mut floor = points(runs, load, |run| run.ideal_p99_us, false);
+        floor.dedup_by(|a, b| a.x == b.x);
+        if !floor.is_empty() {
+            series.push(Series {
+                label: "no cost at all (simulated)".into(),
+                style: Style::Floor,
+                points: floor,
+            });
+        }
+    }
+    let unit = if measure.file == "p99-slowdown" {
+        "latency / service time"
+    } else {
+        "µs"
+    };
+    Some(Figure {
+        name: format!("{mix}-{}-{class}", measure.file),
+        title: format!("{mix}: {}, {}", measure.text, requests(class)),
+        x: XAxis::Load,
+        y_label: format!("{}, {} ({unit}, log)", measure.text, requests(class)),
+        series,
+    })
+}
+
+fn points<'a>(
+    runs: impl Iterator<Item = &'a Run>,
+    x: impl Fn(&Run) -> Option<f64>,
+    y: impl Fn(&Run) -> Option<f64>,
+    with_spread: bool,
+) -> Vec<Point> {
+    let point = |run: &Run| {
+        let spread = run.p99_us_min.zip(run.p99_us_max).filter(|_| with_spread);
+        Some(Point {
+            x: x(run)?,
+            y: y(run),
+            spread,
+        })
+    };
+    let mut points: Vec<Point> = runs.filter_map(point).collect();
+    points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    points
+}
+
+/// A contender's name where the quantum is the axis: policy and mechanism.
+fn without_quantum(run: &Run) -> String {
+    Run {
+        quantum_us: None,
+        ..run.clone()
+    }
+    .contender()
+}
+
+fn requests(class: Class) -> String {
+    format!("{class} requests")
+}

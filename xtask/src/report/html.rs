@@ -1,0 +1,182 @@
+//! One self-contained page: plots inlined as SVG, tables, the machine, the notes, and how to read it all.
+
+use super::figures::Figure;
+use super::plot;
+use super::results::{BASELINE, Results, SATURATION_THROUGHPUT};
+use super::summary;
+use super::table::Table;
+
+use anyhow::Result;
+
+const STYLE: &str = include_str!("page.css");
+
+/// The page as text.
+///
+/// # Errors
+/// If a figure cannot be drawn.
+pub fn page(
+    results: &Results,
+    mixes: &[(String, Vec<Figure>)],
+    sweep: &[Figure],
+) -> Result<String> {
+    let mut body = String::new();
+    body += "<h1>Shinjuku for Rust: bench report</h1>\n";
+    body += &machine(results);
+    body += &list("What to know before reading", &results.notes);
+    body += &how_to_read();
+    for (mix, figures) in mixes {
+        body += &format!("<h2>{}</h2>\n", escape(mix));
+        if let Some(words) = results.mixes.get(mix) {
+            body += &format!("<p>{}</p>\n", escape(words));
+        }
+        body += &drawings(figures)?;
+        for t in summary::mix_tables(results, mix) {
+            body += &table(&t);
+        }
+    }
+    if !sweep.is_empty() {
+        body += "<h2>Quantum</h2>\n<p>After figure 7a of the Shinjuku paper (NSDI'19): a small quantum frees short \
+                 requests sooner, until the preemptions themselves cost more than they free.</p>\n";
+        body += &drawings(sweep)?;
+    }
+    body += "<h2>Costs and checks</h2>\n";
+    for t in summary::other_tables(results) {
+        body += &table(&t);
+    }
+    Ok(format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>Shinjuku for Rust: bench {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n",
+        escape(&results.stamp),
+    ))
+}
+
+fn machine(results: &Results) -> String {
+    let settings = &results.settings;
+    let machine = &results.machine;
+    let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
+    let rows = [
+        ("Measured", format!("{} UTC", results.stamp)),
+        (
+            "Commit",
+            results.commit.clone().unwrap_or_else(|| "unknown".into()),
+        ),
+        ("Command", settings.command.clone()),
+        ("CPU", format!("{}, {} cores", machine.cpu, machine.cores)),
+        ("Kernel", machine.kernel.clone()),
+        ("Virtual machine", yes(machine.hypervisor)),
+        ("FSGSBASE", yes(machine.fsgsbase)),
+        ("SCHED_FIFO permitted", yes(machine.sched_fifo)),
+        ("Scheduling of measured threads", settings.scheduler.clone()),
+        ("Workers", settings.workers.to_string()),
+        (
+            "Repetitions",
+            format!(
+                "{} of {} s a point",
+                settings.repetitions, settings.seconds_per_point
+            ),
+        ),
+    ];
+    let rows: String = rows
+        .iter()
+        .map(|(name, value)| format!("<tr><th>{name}</th><td>{}</td></tr>\n", escape(value)))
+        .collect();
+    format!("<table class=\"facts\">\n{rows}</table>\n")
+}
+
+fn how_to_read() -> String {
+    let saturation = 100.0 * SATURATION_THROUGHPUT;
+    list(
+        "How to read it",
+        &[
+            "Latency is sojourn time: from the moment a request was meant to arrive to its end, in an open loop. A slow \
+             system does not slow its own arrivals."
+                .to_owned(),
+            "Load is the share of the workers' capacity that is offered. All contenders get the same arrivals and service \
+             times, on the same cores, in turns."
+                .to_owned(),
+            "Every value is the median over the repetitions; bars and the spread columns give the lowest and the highest \
+             of them. A difference smaller than the spread is none."
+                .to_owned(),
+            format!(
+                "Ratios are taken within this run, against {BASELINE}: first come, first served, never preempted. Absolute \
+                 times belong to this machine; ratios travel better."
+            ),
+            format!(
+                "A point where requests were refused, or less than {saturation} % of the offered load was answered, is \
+                 saturated: its latency grows with the length of the experiment, so it has no percentile."
+            ),
+            "d-FCFS and work stealing are the policies of IX and ZygOS without those systems' costs."
+                .to_owned(),
+        ],
+    )
+}
+
+fn drawings(figures: &[Figure]) -> Result<String> {
+    let mut text = String::from("<div class=\"figures\">\n");
+    for figure in figures {
+        let svg = plot::svg(figure)?;
+        text += &format!(
+            "<figure role=\"img\" aria-label=\"{}\">\n{}</figure>\n",
+            escape(&figure.title),
+            svg.split_once("?>").map_or(svg.as_str(), |(_, rest)| rest),
+        );
+    }
+    text += "</div>\n";
+    Ok(text)
+}
+
+fn table(table: &Table) -> String {
+    let row = |tag: &str, cells: &[String]| {
+        let cells: String = cells
+            .iter()
+            .map(|cell| format!("<{tag}>{}</{tag}>", escape(cell)))
+            .collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let rows: String = table.rows.iter().map(|cells| row("td", cells)).collect();
+    format!(
+        "<div class=\"wide\"><table>\n<caption>{}</caption>\n<thead>{}</thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n",
+        escape(&table.title),
+        row("th", &table.header),
+    )
+}
+
+fn list(heading: &str, items: &[String]) -> String {
+    if items.is_empty() {
+        return String::new();
+    }
+    let items: String = items
+        .iter()
+        .map(|item| format!("<li>{}</li>\n", escape(item)))
+        .collect();
+    format!("<h2>{heading}</h2>\n<ul>\n{items}</ul>\n")
+}
+
+/// Text made safe for element content and quoted attributes.
+fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => safe += "&amp;",
+            '<' => safe += "&lt;",
+            '>' => safe += "&gt;",
+            '"' => safe += "&quot;",
+            _ => safe.push(character),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_in_names_is_text() {
+        assert_eq!(
+            escape("<b a=\"1\"> & c"),
+            "&lt;b a=&quot;1&quot;&gt; &amp; c"
+        );
+    }
+}

@@ -1,0 +1,492 @@
+//! Draws a [`Figure`] as SVG and as PNG.
+//!
+//! Both come from the same code, drawing in pixels; a PNG is the same picture at twice the size, for sharp print.
+//!
+//! ```text
+//!   title
+//!   +--------------------------+
+//!   | saturated: a row a series|  legend
+//!   +--------------------------+
+//!   | the plot                 |
+//!   +--------------------------+
+//!     x axis
+//! ```
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, anyhow};
+use plotters::prelude::*;
+use plotters::style::register_font;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::figures::{Figure, Point, Series, Style, XAxis};
+use super::marker::{Canvas, Drawn};
+use super::summary::figure as number;
+
+const TEXT: RGBColor = RGBColor(0x22, 0x22, 0x22);
+const AXIS: RGBColor = RGBColor(0x66, 0x66, 0x66);
+const GRID: RGBColor = RGBColor(0xcc, 0xcc, 0xcc);
+const MINOR_GRID: RGBColor = RGBColor(0xe8, 0xe8, 0xe8);
+const STRIP: RGBColor = RGBColor(0xf2, 0xf2, 0xf2);
+
+const WIDTH: i32 = 960;
+const HEIGHT: i32 = 500;
+const LEFT: i32 = 84;
+const RIGHT: i32 = 250;
+const TOP: i32 = 48;
+const BOTTOM: i32 = 60;
+/// Height of a row of the strip for saturated points.
+const ROW: i32 = 17;
+/// Between that strip and the plot.
+const GAP: i32 = 8;
+const MARKER: i32 = 4;
+
+/// The figure as SVG text.
+///
+/// # Errors
+/// If the drawing library fails.
+pub fn svg(figure: &Figure) -> Result<String> {
+    let mut text = String::new();
+    let layout = Layout::new(figure, 1);
+    draw(
+        figure,
+        &layout,
+        SVGBackend::with_string(&mut text, layout.size()),
+    )?;
+    Ok(text)
+}
+
+/// Writes the figure as a PNG file.
+///
+/// # Errors
+/// If the drawing library fails or the file cannot be written.
+pub fn png(figure: &Figure, path: &Path) -> Result<()> {
+    let layout = Layout::new(figure, 2);
+    draw(figure, &layout, BitMapBackend::new(path, layout.size()))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn draw<B: DrawingBackend>(figure: &Figure, layout: &Layout, backend: B) -> Result<()> {
+    // Registered under the generic name, so that SVGs say `sans-serif` and every viewer has one.
+    static FONT: OnceLock<bool> = OnceLock::new();
+    let font = include_bytes!("../../assets/LiberationSans-Regular.ttf");
+    if !*FONT.get_or_init(|| register_font("sans-serif", FontStyle::Normal, font).is_ok()) {
+        return Err(anyhow!("the bundled font is damaged"));
+    }
+    let canvas = backend.into_drawing_area();
+    let drawn: Drawn<B> = (|| {
+        canvas.fill(&WHITE)?;
+        layout.frame(&canvas, figure)?;
+        for series in &figure.series {
+            layout.lines(&canvas, series)?;
+        }
+        // Markers last, so that no line crosses them.
+        for series in &figure.series {
+            layout.markers(&canvas, series)?;
+        }
+        layout.legend(&canvas, figure)?;
+        canvas.present()
+    })();
+    drawn.map_err(|error| anyhow!("cannot draw {}: {error}", figure.name))
+}
+
+/// Where things go, in pixels.
+struct Layout {
+    scale: i32,
+    left: i32,
+    right: i32,
+    top: i32,
+    bottom: i32,
+    height: i32,
+    x: Axis,
+    y: Axis,
+    /// Names of the series with saturated points: each has a row above `top`.
+    saturated: Vec<String>,
+}
+
+/// One axis: the values at its ends, and the ticks between them.
+struct Axis {
+    low: f64,
+    high: f64,
+    logarithmic: bool,
+    ticks: Vec<f64>,
+    minor: Vec<f64>,
+}
+
+impl Axis {
+    fn load() -> Self {
+        let ticks = (0..=10).map(|i| f64::from(i) * 10.0).collect();
+        Self {
+            low: 0.0,
+            high: 100.0,
+            logarithmic: false,
+            ticks,
+            minor: Vec::new(),
+        }
+    }
+
+    /// Quanta: a little room at both ends, ticks at 1, 2 and 5 times powers of ten.
+    fn quantum(values: impl Iterator<Item = f64>) -> Self {
+        let (low, high) = range(values);
+        Self::between(low / 1.3, high * 1.3, true)
+    }
+
+    /// A logarithmic axis that holds all `values`, its ends at 1, 2 or 5 times a power of ten.
+    fn logarithmic(values: impl Iterator<Item = f64>) -> Self {
+        let (low, high) = range(values);
+        // A little room, so that no marker sits on the frame.
+        let nice = steps(low / 10.0, high * 10.0, &[1.0, 2.0, 5.0]);
+        let low = nice
+            .iter()
+            .copied()
+            .rfind(|v| *v <= low * 0.97)
+            .unwrap_or(low);
+        let high = nice
+            .iter()
+            .copied()
+            .find(|v| *v >= high * 1.03)
+            .unwrap_or(high);
+        Self::between(low, high, (high / low).log10() <= 2.5)
+    }
+
+    fn between(low: f64, high: f64, dense: bool) -> Self {
+        Self {
+            low,
+            high,
+            logarithmic: true,
+            ticks: steps(low, high, if dense { &[1.0, 2.0, 5.0] } else { &[1.0] }),
+            minor: steps(low, high, &[2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]),
+        }
+    }
+
+    /// Where `value` lies between the ends, 0 to 1.
+    fn place(&self, value: f64) -> f64 {
+        if self.logarithmic {
+            (value / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        }
+    }
+}
+
+/// The smallest and the largest of the values a logarithmic axis can show; 1 to 10 where there are none.
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let shown = values.filter(|v| *v > 0.0 && v.is_finite());
+    shown
+        .map(|v| (v, v))
+        .reduce(|(low, high), (v, _)| (low.min(v), high.max(v)))
+        .unwrap_or((1.0, 10.0))
+}
+
+/// The `factors` of every power of ten that lie from `low` to `high`, rising.
+fn steps(low: f64, high: f64, factors: &[f64]) -> Vec<f64> {
+    let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
+    powers
+        .flat_map(|power| factors.iter().map(move |factor| factor * 10f64.powi(power)))
+        .filter(|value| (low..=high).contains(value))
+        .collect()
+}
+
+impl Layout {
+    fn new(figure: &Figure, scale: i32) -> Self {
+        let points = || figure.series.iter().flat_map(|series| &series.points);
+        let values = points().flat_map(|p| {
+            p.y.into_iter()
+                .chain(p.spread.into_iter().flat_map(|(a, b)| [a, b]))
+        });
+        let saturated: Vec<String> = figure
+            .series
+            .iter()
+            .filter(|series| series.points.iter().any(|point| point.y.is_none()))
+            .map(|series| series.label.clone())
+            .collect();
+        let rows = saturated.len() as i32;
+        let strip = if rows == 0 { 0 } else { ROW * rows + GAP };
+        Self {
+            scale,
+            left: LEFT * scale,
+            right: (WIDTH - RIGHT) * scale,
+            top: (TOP + strip) * scale,
+            bottom: (HEIGHT + strip - BOTTOM) * scale,
+            height: (HEIGHT + strip) * scale,
+            x: match figure.x {
+                XAxis::Load => Axis::load(),
+                XAxis::Quantum => Axis::quantum(points().map(|p| p.x)),
+            },
+            y: Axis::logarithmic(values),
+            saturated,
+        }
+    }
+
+    fn size(&self) -> (u32, u32) {
+        (
+            (WIDTH * self.scale).unsigned_abs(),
+            self.height.unsigned_abs(),
+        )
+    }
+
+    fn at_x(&self, x: f64) -> i32 {
+        self.left + (self.x.place(x) * f64::from(self.right - self.left)).round() as i32
+    }
+
+    fn at_y(&self, y: f64) -> i32 {
+        self.bottom - (self.y.place(y) * f64::from(self.bottom - self.top)).round() as i32
+    }
+
+    /// The centre of a point's marker: in the plot, or, where it is saturated, in its series' row above.
+    fn at(&self, series: &Series, point: &Point) -> (i32, i32) {
+        let y = match point.y {
+            Some(y) => self.at_y(y),
+            None => {
+                let row = self
+                    .saturated
+                    .iter()
+                    .position(|label| *label == series.label)
+                    .unwrap_or(0) as i32;
+                self.top - (GAP + ROW * row + ROW / 2) * self.scale
+            }
+        };
+        (self.at_x(point.x), y)
+    }
+
+    fn text<'a>(&self, size: i32, horizontal: HPos, vertical: VPos) -> TextStyle<'a> {
+        ("sans-serif", size * self.scale)
+            .into_font()
+            .color(&TEXT)
+            .pos(Pos::new(horizontal, vertical))
+    }
+
+    fn frame<B: DrawingBackend>(&self, canvas: &Canvas<B>, figure: &Figure) -> Drawn<B> {
+        let scale = self.scale;
+        let thin = |colour: RGBColor| colour.stroke_width(scale.unsigned_abs());
+        let across = |y: i32| [(self.left, y), (self.right, y)];
+        let up = |x: i32| [(x, self.top), (x, self.bottom)];
+        let write = |text: String, at: (i32, i32), style: TextStyle<'_>| {
+            canvas.draw(&Text::new(text, at, style))
+        };
+
+        write(
+            figure.title.clone(),
+            (self.left, 14 * scale),
+            self.text(18, HPos::Left, VPos::Top),
+        )?;
+        if !self.saturated.is_empty() {
+            let end = self.top - GAP * scale;
+            let strip = [(self.left, TOP * scale), (self.right, end)];
+            canvas.draw(&Rectangle::new(strip, STRIP.filled()))?;
+            let middle = (TOP * scale + end) / 2;
+            write(
+                "saturated".into(),
+                (self.left - 8 * scale, middle),
+                self.text(13, HPos::Right, VPos::Center),
+            )?;
+        }
+        for y in &self.y.minor {
+            canvas.draw(&PathElement::new(across(self.at_y(*y)), thin(MINOR_GRID)))?;
+        }
+        for x in &self.x.minor {
+            canvas.draw(&PathElement::new(up(self.at_x(*x)), thin(MINOR_GRID)))?;
+        }
+        for &y in &self.y.ticks {
+            canvas.draw(&PathElement::new(across(self.at_y(y)), thin(GRID)))?;
+            let at = (self.left - 8 * scale, self.at_y(y));
+            write(tick(y), at, self.text(13, HPos::Right, VPos::Center))?;
+        }
+        for &x in &self.x.ticks {
+            canvas.draw(&PathElement::new(up(self.at_x(x)), thin(GRID)))?;
+            let at = (self.at_x(x), self.bottom + 8 * scale);
+            write(tick(x), at, self.text(13, HPos::Center, VPos::Top))?;
+        }
+        let corners = [(self.left, self.top), (self.right, self.bottom)];
+        canvas.draw(&Rectangle::new(corners, thin(AXIS)))?;
+
+        let x_label = match figure.x {
+            XAxis::Load => "offered load (% of the workers' capacity)",
+            XAxis::Quantum => "quantum (µs, log)",
+        };
+        let middle = ((self.left + self.right) / 2, (self.top + self.bottom) / 2);
+        write(
+            x_label.into(),
+            (middle.0, self.bottom + 32 * scale),
+            self.text(15, HPos::Center, VPos::Top),
+        )?;
+        let upright = self
+            .text(15, HPos::Center, VPos::Top)
+            .transform(FontTransform::Rotate270);
+        write(figure.y_label.clone(), (14 * scale, middle.1), upright)
+    }
+
+    fn lines<B: DrawingBackend>(&self, canvas: &Canvas<B>, series: &Series) -> Drawn<B> {
+        let stroke = series
+            .style
+            .colour()
+            .stroke_width(2 * self.scale.unsigned_abs());
+        let hair = series
+            .style
+            .colour()
+            .mix(0.6)
+            .stroke_width(self.scale.unsigned_abs());
+        for pair in series.points.windows(2) {
+            let ends = [self.at(series, &pair[0]), self.at(series, &pair[1])];
+            match (pair[0].y, pair[1].y, series.style) {
+                (Some(_), Some(_), Style::Contender(_)) => {
+                    canvas.draw(&PathElement::new(ends, stroke))?
+                }
+                // The way into saturation is no measurement: dashed.
+                (Some(_), None, _) | (None, Some(_), _) => self.dashes(canvas, ends, hair)?,
+                (Some(_), Some(_), Style::Floor) => self.dashes(canvas, ends, stroke)?,
+                (None, None, _) => {}
+            }
+        }
+        let cap = 3 * self.scale;
+        for point in &series.points {
+            if let (Some(_), Some((low, high))) = (point.y, point.spread) {
+                let (x, low, high) = (self.at_x(point.x), self.at_y(low), self.at_y(high));
+                canvas.draw(&PathElement::new([(x, low), (x, high)], hair))?;
+                for y in [low, high] {
+                    canvas.draw(&PathElement::new([(x - cap, y), (x + cap, y)], hair))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dashes<B: DrawingBackend>(
+        &self,
+        canvas: &Canvas<B>,
+        [from, to]: [(i32, i32); 2],
+        style: ShapeStyle,
+    ) -> Drawn<B> {
+        let (dx, dy) = (f64::from(to.0 - from.0), f64::from(to.1 - from.1));
+        let count = (dx.hypot(dy) / f64::from(5 * self.scale)).round().max(1.0);
+        let on_the_way = |step: f64| {
+            let part = (step / count).min(1.0);
+            (
+                from.0 + (dx * part).round() as i32,
+                from.1 + (dy * part).round() as i32,
+            )
+        };
+        let mut step = 0.0;
+        while step < count {
+            canvas.draw(&PathElement::new(
+                [on_the_way(step), on_the_way(step + 1.0)],
+                style,
+            ))?;
+            step += 2.0;
+        }
+        Ok(())
+    }
+
+    fn markers<B: DrawingBackend>(&self, canvas: &Canvas<B>, series: &Series) -> Drawn<B> {
+        let radius = MARKER * self.scale;
+        for point in &series.points {
+            let centre = self.at(series, point);
+            match point.y {
+                Some(_) => series.style.mark(canvas, centre, radius)?,
+                None => series.style.mark_saturated(
+                    canvas,
+                    centre,
+                    radius,
+                    self.scale.unsigned_abs(),
+                )?,
+            }
+        }
+        Ok(())
+    }
+
+    fn legend<B: DrawingBackend>(&self, canvas: &Canvas<B>, figure: &Figure) -> Drawn<B> {
+        let scale = self.scale;
+        let (left, mut y) = (self.right + 20 * scale, (TOP + 8) * scale);
+        let style = self.text(14, HPos::Left, VPos::Center);
+        for series in &figure.series {
+            let line = [(left, y), (left + 30 * scale, y)];
+            let stroke = series.style.colour().stroke_width(2 * scale.unsigned_abs());
+            match series.style {
+                Style::Contender(_) => canvas.draw(&PathElement::new(line, stroke))?,
+                Style::Floor => self.dashes(canvas, line, stroke)?,
+            }
+            series
+                .style
+                .mark(canvas, (left + 15 * scale, y), MARKER * scale)?;
+            canvas.draw(&Text::new(
+                series.label.clone(),
+                (left + 40 * scale, y),
+                style.clone(),
+            ))?;
+            y += 23 * scale;
+        }
+        let small = self.text(12, HPos::Left, VPos::Center);
+        let mut notes = Vec::new();
+        if figure
+            .series
+            .iter()
+            .flat_map(|s| &s.points)
+            .any(|p| p.spread.is_some())
+        {
+            notes.push("bars: lowest and highest repetition");
+        }
+        if !self.saturated.is_empty() {
+            notes.push("hollow: saturated, no value");
+        }
+        y += 6 * scale;
+        for note in notes {
+            canvas.draw(&Text::new(note, (left, y), small.clone()))?;
+            y += 18 * scale;
+        }
+        Ok(())
+    }
+}
+
+/// A tick's label: no digits beyond the needed.
+fn tick(value: f64) -> String {
+    if value >= 1.0 || value == 0.0 {
+        format!("{value:.0}")
+    } else {
+        number(value).trim_end_matches('0').to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_logarithmic_axis_holds_its_values_and_ends_at_round_ones() {
+        let axis = Axis::logarithmic([3.0, 700.0].into_iter());
+        assert_eq!((axis.low, axis.high), (2.0, 1000.0));
+        assert!(axis.ticks.contains(&10.0) && axis.ticks.contains(&100.0));
+        assert!(axis.place(3.0) > 0.0 && axis.place(700.0) < 1.0);
+        assert!(
+            (axis.place((2.0f64 * 1000.0).sqrt()) - 0.5).abs() < 1e-9,
+            "the geometric mean is the middle"
+        );
+    }
+
+    #[test]
+    fn an_axis_without_values_still_exists() {
+        let axis = Axis::logarithmic(std::iter::empty());
+        assert!(axis.low > 0.0 && axis.low < axis.high && axis.high.is_finite());
+    }
+
+    #[test]
+    fn saturated_points_lie_above_the_plot_and_take_no_part_in_its_range() {
+        let point = |x, y| Point { x, y, spread: None };
+        let series = Series {
+            label: "c-FCFS".into(),
+            style: Style::Contender(0),
+            points: vec![point(20.0, Some(10.0)), point(90.0, None)],
+        };
+        let figure = Figure {
+            name: "f".into(),
+            title: "t".into(),
+            x: XAxis::Load,
+            y_label: "y".into(),
+            series: vec![series.clone()],
+        };
+        let layout = Layout::new(&figure, 1);
+        assert!(layout.at(&series, &series.points[1]).1 < layout.top);
+        assert!(layout.at(&series, &series.points[0]).1 > layout.top);
+        assert!(svg(&figure).unwrap().contains("saturated"));
+    }
+}

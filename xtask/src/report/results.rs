@@ -1,0 +1,336 @@
+//! The shape of `results.json`. `docs/results.md` explains every field to those who read the file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+
+/// The version of the schema written by this code.
+pub const SCHEMA: u32 = 1;
+
+/// A point counts as saturated when it delivered less than this share of what was offered.
+pub const SATURATION_THROUGHPUT: f64 = 0.99;
+
+/// The name of the policy that every ratio is taken against.
+pub const BASELINE: &str = "c-FCFS";
+
+/// Everything one `cargo xtask bench` measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// Version of this schema, [`SCHEMA`].
+    pub schema: u32,
+    /// When the bench started, UTC, `YYYYMMDD-HHMMSS`.
+    pub stamp: String,
+    /// The commit measured, with `-dirty` behind it if files had changed.
+    pub commit: Option<String>,
+    /// Where it ran.
+    pub machine: Machine,
+    /// How it ran.
+    pub settings: Settings,
+    /// What a reader must know to judge the figures: limits met, mechanisms refused, contenders left out.
+    pub notes: Vec<String>,
+    /// Price of single operations, ns. A `/` in a name groups: `switch/own`, `switch/swapcontext`.
+    pub costs: BTreeMap<String, f64>,
+    /// What each mix is, in words.
+    pub mixes: BTreeMap<String, String>,
+    /// The measured points: one entry per mix, load, contender and class.
+    pub runs: Vec<Run>,
+    /// The same at one load with the quantum swept (figure 7a of the Shinjuku paper).
+    pub quantum_sweep: Vec<Run>,
+    /// c-FCFS as measured against c-FCFS as computed.
+    pub fcfs_check: Vec<FcfsCheck>,
+    /// Comparisons paired over seeds.
+    pub paired: Vec<Paired>,
+}
+
+/// How the bench ran.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// `quick`, `full` or `custom`.
+    pub mode: String,
+    /// The command line.
+    pub command: String,
+    /// Worker cores.
+    pub workers: u32,
+    /// Repetitions of every point; figures are medians over them.
+    pub repetitions: u32,
+    /// Length of one repetition of one point, seconds.
+    pub seconds_per_point: f64,
+    /// Seeds of the arrivals, the same for all contenders.
+    pub seeds: Vec<u64>,
+    /// Scheduling class of the measured threads, for example `SCHED_FIFO`.
+    pub scheduler: String,
+    /// SLOs given to c-PRE-MQ, us: mix, then class.
+    pub slo_us: BTreeMap<String, BTreeMap<Class, f64>>,
+}
+
+/// The kind of request a [`Run`] counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// The short requests of a mix.
+    Short,
+    /// The long requests of a mix.
+    Long,
+    /// All requests of a mix.
+    All,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Short => "short",
+            Self::Long => "long",
+            Self::All => "all",
+        })
+    }
+}
+
+/// One class of one contender at one load of one mix. Percentiles are medians over the repetitions, and absent where the
+/// point is saturated: a queue that grows without bound has no percentile, only a duration of the experiment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Name of the request mix.
+    pub mix: String,
+    /// Offered load as a share of the workers' capacity, 0 to 1.
+    pub load: f64,
+    /// Policy, by the paper's name.
+    pub policy: String,
+    /// What preempts: `none`, `probe`, `signal`, `escalation`, `auto`, ...
+    pub mechanism: String,
+    /// Quantum, us; absent without preemption and where the runtime adapts it.
+    pub quantum_us: Option<f64>,
+    /// Which requests are counted.
+    pub class: Class,
+    /// How many requests the figures rest on, over all repetitions.
+    pub n: u64,
+    /// Median sojourn time, us.
+    pub p50_us: Option<f64>,
+    /// 99th percentile of the sojourn time, us.
+    pub p99_us: Option<f64>,
+    /// 99.9th percentile of the sojourn time, us.
+    pub p999_us: Option<f64>,
+    /// 99th percentile of the slowdown (sojourn time / service time).
+    pub p99_slowdown: Option<f64>,
+    /// Requests of this class answered per second.
+    pub throughput_rps: f64,
+    /// Preemptions of requests of this class, over all repetitions.
+    pub preemptions: u64,
+    /// Requests of this class offered per second.
+    pub offered_rps: f64,
+    /// Whether the point is saturated; a property of the point, the same for its classes.
+    pub saturated: bool,
+    /// Requests of this class refused, over all repetitions.
+    pub refusals: u64,
+    /// Lowest p99 of a repetition, us.
+    pub p99_us_min: Option<f64>,
+    /// Highest p99 of a repetition, us.
+    pub p99_us_max: Option<f64>,
+    /// p99 of a simulated system without any cost, us: the floor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ideal_p99_us: Option<f64>,
+    /// What the runtime picked where the mechanism is `auto`, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub picked: Option<String>,
+}
+
+/// c-FCFS as measured beside the Lindley recursion over the same arrivals and service times.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FcfsCheck {
+    /// Name of the request mix.
+    pub mix: String,
+    /// Offered load, 0 to 1.
+    pub load: f64,
+    /// Which requests are counted.
+    pub class: Class,
+    /// p99 measured, us.
+    pub measured_p99_us: f64,
+    /// p99 computed, us.
+    pub lindley_p99_us: f64,
+}
+
+/// The p99 of one contender over that of another, seed by seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Paired {
+    /// Name of the request mix.
+    pub mix: String,
+    /// Offered load, 0 to 1.
+    pub load: f64,
+    /// Which requests are counted.
+    pub class: Class,
+    /// The contender above the fraction bar, as [`Run::contender`] writes it.
+    pub contender: String,
+    /// The contender below it.
+    pub against: String,
+    /// Number of seeds.
+    pub pairs: u32,
+    /// Median of the ratios.
+    pub ratio: f64,
+    /// Lower end of the confidence interval of the ratio.
+    pub ratio_low: f64,
+    /// Upper end of it.
+    pub ratio_high: f64,
+}
+
+impl Run {
+    /// The contender's name: policy, mechanism, quantum, as far as they apply.
+    pub fn contender(&self) -> String {
+        let mut name = self.policy.clone();
+        if self.mechanism != "none" {
+            name += &format!(" {}", self.mechanism);
+        }
+        if let Some(quantum) = self.quantum_us {
+            name += &format!(" {quantum} µs");
+        }
+        name
+    }
+
+    /// Whether a point with these totals (of all classes) is saturated: something was refused, or less was answered
+    /// than [`SATURATION_THROUGHPUT`] of what was offered.
+    pub fn is_saturated(refusals: u64, throughput_rps: f64, offered_rps: f64) -> bool {
+        refusals > 0 || throughput_rps < SATURATION_THROUGHPUT * offered_rps
+    }
+
+    /// Marks the run saturated and takes its percentiles away.
+    pub fn saturate(&mut self) {
+        self.saturated = true;
+        for value in [
+            &mut self.p50_us,
+            &mut self.p99_us,
+            &mut self.p999_us,
+            &mut self.p99_slowdown,
+            &mut self.p99_us_min,
+            &mut self.p99_us_max,
+        ] {
+            *value = None;
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(
+            self.load > 0.0 && self.load.is_finite(),
+            "load {} is not a share of the capacity",
+            self.load
+        );
+        let percentiles = [self.p50_us, self.p99_us, self.p999_us, self.p99_slowdown];
+        if self.saturated {
+            ensure!(
+                percentiles.iter().all(Option::is_none),
+                "a saturated point has no percentiles"
+            );
+        } else {
+            for value in percentiles {
+                // Zero and NaN cannot be drawn on a logarithmic axis, and neither is a latency.
+                ensure!(
+                    value.is_some_and(|v| v > 0.0 && v.is_finite()),
+                    "percentiles must be positive: {percentiles:?}"
+                );
+            }
+            ensure!(
+                self.p50_us <= self.p99_us && self.p99_us <= self.p999_us,
+                "percentiles do not rise: {percentiles:?}"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Results {
+    /// Reads and checks a `results.json`.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is no results file of this schema, or contradicts itself.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let results: Self = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a results.json", path.display()))?;
+        results
+            .check()
+            .with_context(|| format!("{} contradicts itself", path.display()))?;
+        Ok(results)
+    }
+
+    /// Checks and writes a `results.json`.
+    ///
+    /// # Errors
+    /// If the results contradict themselves or the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        self.check().context("the results contradict themselves")?;
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Checks what the types cannot: the schema's version, percentiles against saturation, names without doubles.
+    ///
+    /// # Errors
+    /// If something is wrong; the message names the entry.
+    pub fn check(&self) -> Result<()> {
+        if self.schema != SCHEMA {
+            bail!(
+                "schema {} is not the one this program reads ({SCHEMA})",
+                self.schema
+            );
+        }
+        if let Some((name, ns)) = self.costs.iter().find(|(_, ns)| !ns.is_finite()) {
+            bail!("cost {name} is {ns}");
+        }
+        for (list, runs) in [("runs", &self.runs), ("quantum_sweep", &self.quantum_sweep)] {
+            let mut seen = std::collections::HashSet::new();
+            for run in runs {
+                let name = format!(
+                    "{list}: {} at {}, {}, {}",
+                    run.mix,
+                    run.load,
+                    run.contender(),
+                    run.class
+                );
+                run.check().with_context(|| name.clone())?;
+                ensure!(seen.insert(name.clone()), "{name} is there twice");
+            }
+        }
+        Ok(())
+    }
+
+    /// The mixes in the order they were run.
+    pub fn mix_names(&self) -> Vec<&str> {
+        distinct(self.runs.iter().map(|run| run.mix.as_str()))
+    }
+
+    /// The contenders of all runs in the order they were run.
+    pub fn contenders(&self) -> Vec<String> {
+        distinct(self.runs.iter().map(Run::contender))
+    }
+
+    /// The runs of one mix that count one class.
+    pub fn of<'a>(&'a self, mix: &'a str, class: Class) -> impl Iterator<Item = &'a Run> + Clone {
+        self.runs
+            .iter()
+            .filter(move |run| run.mix == mix && run.class == class)
+    }
+
+    /// The class whose latency a mix is about: short requests, or all where the mix knows only one kind.
+    pub fn leading_class(&self, mix: &str) -> Class {
+        if self.of(mix, Class::Short).next().is_some() {
+            Class::Short
+        } else {
+            Class::All
+        }
+    }
+}
+
+/// The distinct items, in the order of their first appearance.
+pub(crate) fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut seen = Vec::new();
+    for item in items {
+        if !seen.contains(&item) {
+            seen.push(item);
+        }
+    }
+    seen
+}

@@ -1,0 +1,198 @@
+//! The tables of a report, made from the results.
+
+use super::results::{BASELINE, Class, Results, Run, distinct};
+use super::table::Table;
+
+/// How many loads fit beside each other on a terminal line; further loads get a further table.
+const LOADS_A_TABLE: usize = 3;
+
+/// Every table of the report, in reading order.
+pub fn tables(results: &Results) -> Vec<Table> {
+    let mut tables: Vec<Table> = results
+        .mix_names()
+        .into_iter()
+        .flat_map(|mix| mix_tables(results, mix))
+        .collect();
+    tables.extend(other_tables(results));
+    tables
+}
+
+/// The tables of one mix: what its short requests gain, then what its long ones pay.
+pub fn mix_tables(results: &Results, mix: &str) -> Vec<Table> {
+    let leading = results.leading_class(mix);
+    let of = if leading == Class::All {
+        ""
+    } else {
+        " of short requests"
+    };
+    let mut tables = latency(
+        results,
+        mix,
+        leading,
+        &format!(
+            "{mix}: p99 latency{of}, µs; gain = {BASELINE} / this, more than 1 is better than {BASELINE}"
+        ),
+        ("gain", |baseline, this| baseline / this),
+    );
+    tables.extend(latency(
+        results,
+        mix,
+        Class::Long,
+        &format!("{mix}: what long requests pay: p99 latency, µs; pays = this / {BASELINE}, more than 1 is worse"),
+        ("pays", |baseline, this| this / baseline),
+    ));
+    tables
+}
+
+/// The tables that belong to no single mix: costs, the check of the baseline, paired comparisons.
+pub fn other_tables(results: &Results) -> Vec<Table> {
+    [costs(results), fcfs_check(results), paired(results)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Rows are contenders; three columns a load: p99, its spread over the repetitions, the ratio to the baseline.
+fn latency(
+    results: &Results,
+    mix: &str,
+    class: Class,
+    title: &str,
+    (ratio_name, ratio): (&str, fn(f64, f64) -> f64),
+) -> Vec<Table> {
+    let runs = results.of(mix, class);
+    let mut loads = distinct(runs.clone().map(|run| run.load));
+    loads.sort_by(f64::total_cmp);
+    let contenders = distinct(runs.clone().map(Run::contender));
+    let find = |load: f64, wanted: &dyn Fn(&Run) -> bool| {
+        runs.clone().find(|run| run.load == load && wanted(run))
+    };
+
+    let mut tables = Vec::new();
+    for loads in loads.chunks(LOADS_A_TABLE) {
+        let columns = loads
+            .iter()
+            .flat_map(|load| [percent(*load), "spread".into(), ratio_name.into()]);
+        let mut table = Table::new(title, std::iter::once(String::new()).chain(columns));
+        for contender in &contenders {
+            let mut row = vec![contender.clone()];
+            for &load in loads {
+                let run = find(load, &|run| run.contender() == *contender);
+                let baseline = find(load, &|run| run.policy == BASELINE).and_then(|run| run.p99_us);
+                row.extend(match run {
+                    None => ["", "", ""].map(String::from),
+                    Some(run) => cells(run, baseline, ratio),
+                });
+            }
+            table.push(row);
+        }
+        tables.push(table);
+    }
+    tables
+}
+
+fn cells(run: &Run, baseline: Option<f64>, ratio: fn(f64, f64) -> f64) -> [String; 3] {
+    let Some(p99) = run.p99_us else {
+        return ["saturated", "", ""].map(String::from);
+    };
+    let spread = match (run.p99_us_min, run.p99_us_max) {
+        (Some(low), Some(high)) => format!("{}-{}", figure(low), figure(high)),
+        _ => String::new(),
+    };
+    let ratio = baseline.map_or_else(String::new, |baseline| {
+        format!("{}x", figure(ratio(baseline, p99)))
+    });
+    [figure(p99), spread, ratio]
+}
+
+fn costs(results: &Results) -> Option<Table> {
+    let mut table = Table::new("costs, ns", ["operation", "ns"]);
+    for (name, ns) in &results.costs {
+        table.push([name.clone(), figure(*ns)]);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn fcfs_check(results: &Results) -> Option<Table> {
+    let mut table = Table::new(
+        format!(
+            "{BASELINE} as measured against the Lindley recursion over the same requests: p99, µs"
+        ),
+        ["point", "measured", "computed", "difference"],
+    );
+    for check in &results.fcfs_check {
+        table.push([
+            format!("{} {}, {}", check.mix, percent(check.load), check.class),
+            figure(check.measured_p99_us),
+            figure(check.lindley_p99_us),
+            format!(
+                "{:+.1} %",
+                100.0 * (check.measured_p99_us / check.lindley_p99_us - 1.0)
+            ),
+        ]);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn paired(results: &Results) -> Option<Table> {
+    let mut table = Table::new(
+        "p99 of one contender over another's, paired over seeds",
+        ["comparison", "seeds", "ratio", "low", "high"],
+    );
+    for pair in &results.paired {
+        table.push([
+            format!(
+                "{} {}, {}: {} / {}",
+                pair.mix,
+                percent(pair.load),
+                pair.class,
+                pair.contender,
+                pair.against
+            ),
+            pair.pairs.to_string(),
+            format!("{:.3}", pair.ratio),
+            format!("{:.3}", pair.ratio_low),
+            format!("{:.3}", pair.ratio_high),
+        ]);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// A load as a percentage.
+pub(crate) fn percent(load: f64) -> String {
+    // Rounded to a tenth first, because 0.07 * 100 is not 7.
+    format!("{} %", (load * 1000.0).round() / 10.0)
+}
+
+/// A number with three significant digits, and all digits before the point.
+pub(crate) fn figure(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_keep_three_digits() {
+        for (value, text) in [
+            (0.123, "0.12"),
+            (9.994, "9.99"),
+            (9.996, "10.0"),
+            (99.96, "100"),
+            (12345.6, "12346"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
+    }
+
+    #[test]
+    fn loads_are_percentages() {
+        assert_eq!(percent(0.07), "7 %");
+        assert_eq!(percent(0.625), "62.5 %");
+    }
+}
