@@ -1,1 +1,17 @@
-//! Under construction.
+//! How requests reach the dispatcher, and how replies leave.
+//!
+//! A [`Transport`] has three sides, each on a thread of its own kind:
+//!
+//! | side | runs on | may |
+//! |---|---|---|
+//! | [`Transport::poll`], [`Transport::refuse`] | the dispatcher's thread | not allocate, free, lock, or drop a user's value |
+//! | [`Transport::conclude`] | the request's context, preemptible | do whatever a handler may |
+//! | [`Replier::send`] | the worker's own stack, after the context ended | like the dispatcher; one non-blocking system call |
+//!
+//! The restrictions are not a matter of taste: a suspended context may hold any lock, the allocator's included,
+//! and only the dispatcher brings it back.
+#![forbid(unsafe_code)]
+
+mod transport;
+
+pub use transport::{Arrival, Failure, Refusal, Replier, Transport};

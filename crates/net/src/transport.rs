@@ -1,0 +1,116 @@
+//! The trait between dispatcher and network.
+
+use std::time::Duration;
+
+/// A request on its way in.
+#[derive(Debug)]
+pub struct Arrival<Request, Route> {
+    /// What the handler gets.
+    pub request: Request,
+    /// The way back to whoever sent it.
+    pub route: Route,
+    /// Request class; classes the runtime was not configured with are refused.
+    pub class: u16,
+    /// Flow (connection, client): d-FCFS and work stealing place requests by it.
+    pub flow: u64,
+    /// When it arrived, in nanoseconds of the clock that [`Transport::poll`] is given. Latency counts from here.
+    pub arrived_nanos: u64,
+    /// If it has not started by this moment (same clock) it is refused; `None`: the class's rule.
+    pub deadline_nanos: Option<u64>,
+}
+
+/// Why a request was turned away before it started.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// As many requests wait as the runtime (or the class's or worker's queue) admits.
+    #[error("refused: the queue is full")]
+    QueueFull,
+    /// It had not started by its deadline.
+    #[error("refused: not started by its deadline")]
+    DeadlinePassed,
+    /// Its class is not one of the runtime's.
+    #[error("refused: no such request class")]
+    UnknownClass,
+    /// The runtime shuts down.
+    #[error("refused: the server is shutting down")]
+    ShuttingDown,
+}
+
+impl Refusal {
+    /// All causes, in the order of [`index`](Self::index).
+    pub const ALL: [Self; 4] = [Self::QueueFull, Self::DeadlinePassed, Self::UnknownClass, Self::ShuttingDown];
+
+    /// Its place in [`ALL`](Self::ALL), for counters by cause.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::QueueFull => 0,
+            Self::DeadlinePassed => 1,
+            Self::UnknownClass => 2,
+            Self::ShuttingDown => 3,
+        }
+    }
+}
+
+/// Why a request that started has no reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The handler panicked; the panic hook has reported it.
+    #[error("the request handler panicked")]
+    Panicked,
+}
+
+/// Brings requests in and replies out. See the [crate] for which side may do what.
+pub trait Transport: Send + Sized + 'static {
+    /// What the handler gets.
+    type Request: Send + 'static;
+    /// What the handler answers.
+    type Reply: Send + 'static;
+    /// The way back to whoever sent the request. Must not need dropping on the dispatcher's or a worker's thread.
+    type Route: Send + 'static;
+    /// What [`conclude`](Self::conclude) leaves for the worker to send.
+    type Outgoing: Send + 'static;
+    /// The worker's side.
+    type Replier: Replier<Outgoing = Self::Outgoing>;
+
+    /// Hands at most `room` requests that are there to `deliver`, without waiting. `now_nanos` is the runtime's
+    /// clock.
+    fn poll(
+        &mut self,
+        now_nanos: u64,
+        room: usize,
+        deliver: impl FnMut(Arrival<Self::Request, Self::Route>),
+    );
+
+    /// A request that was delivered is turned away.
+    fn refuse(&mut self, request: Self::Request, route: Self::Route, cause: Refusal);
+
+    /// The handler is done. Runs in the request's context, so it may allocate, lock and be preempted; what is to be
+    /// sent when the context has ended is the answer.
+    fn conclude(route: Self::Route, result: Result<Self::Reply, Failure>) -> Self::Outgoing;
+
+    /// The sending side for one more worker. Called at start, before the first [`poll`](Self::poll).
+    ///
+    /// # Errors
+    /// What the operating system says.
+    fn replier(&mut self) -> std::io::Result<Self::Replier>;
+
+    /// Nothing is running and nothing waits: sleeps until requests may be there, `patience` at most. May return
+    /// early for no reason.
+    fn wait(&mut self, patience: Duration);
+
+    /// No request is wanted any more: what comes is turned away by the transport, `poll` delivers nothing.
+    fn close(&mut self);
+}
+
+/// A worker's sending side.
+pub trait Replier: Send + 'static {
+    /// What it sends.
+    type Outgoing;
+
+    /// Sends a reply. Runs on the worker's own stack: no allocation, no lock that a handler could hold, no
+    /// waiting.
+    fn send(&mut self, outgoing: Self::Outgoing);
+}
