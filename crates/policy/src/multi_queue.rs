@@ -21,12 +21,16 @@
 //!   a_j <= t - (S_j / S_i) (t - a_h) = a_h + (1 - S_j / S_i) (t - a_h)
 //! ```
 //!
-//! If S_j >= S_i, only requests that arrived no later than `h` pass it: finitely many. If S_j < S_i, only
-//! those that arrived in the first (1 - S_j / S_i) of the time since `h` arrived do. Each passes `h` at most
-//! once per quantum that it needs. So, while `h` is head, class j passes it at most
-//! N_j (a_h + (1 - S_j / S_i) (t - a_h)) * q_j times until t, where N_j(x) counts the requests of j that arrived
-//! by time x and had not finished when `h` became head, and q_j is the most quanta one of them needs: with
-//! workers that keep up with class j, `h` gets its turn when this backlog has run.
+//! If S_j >= S_i, only requests that arrived no later than `h` pass it. If S_j < S_i, only those that arrived
+//! in the first (1 - S_j / S_i) of the time since `h` arrived do. Each passes `h` at most once per quantum
+//! that it needs. So, from when `h` becomes head until t, class j passes it at most
+//!
+//! ```text
+//!   q_j * N_j(x_j)    times, where x_j = a_h + max(0, 1 - S_j / S_i) (t - a_h),
+//! ```
+//!
+//! N_j(x) counts the requests of class j that arrived by x and had not finished when `h` became head, and q_j
+//! is the most quanta that one of them needs. `h` gets its turn when this backlog has run.
 
 use alloc::boxed::Box;
 use alloc::string::String;

@@ -91,8 +91,8 @@ impl Queues {
     }
 
     /// The request that waits in slot `id`, or waited there last.
-    pub(crate) fn task(&self, id: TaskId) -> Task {
-        self.slots[id.0 as usize].task
+    pub(crate) fn task(&self, id: TaskId) -> &Task {
+        &self.slots[id.0 as usize].task
     }
 
     /// Requests in `queue` that `want` asks for.
@@ -135,8 +135,9 @@ impl Queues {
 
     /// Takes the first request of `queue` that `want` asks for.
     pub(crate) fn pop(&mut self, queue: usize, want: Want) -> Option<Task> {
-        let id = self.first(queue, want)?.id;
-        self.remove(id)
+        let task = *self.first(queue, want)?;
+        self.unlink(task.id);
+        Some(task)
     }
 
     /// Appends `task` to `queue`.
@@ -173,20 +174,22 @@ impl Queues {
 
     /// Takes a request out of whichever queue it is in.
     pub(crate) fn remove(&mut self, id: TaskId) -> Option<Task> {
-        let slot = self.slots.get_mut(id.0 as usize)?;
-        if slot.queue == NONE {
-            return None;
-        }
-        let Slot {
-            task,
-            prev,
-            next,
-            queue,
-            ..
-        } = *slot;
+        let slot = self
+            .slots
+            .get(id.0 as usize)
+            .filter(|slot| slot.queue != NONE)?;
+        let task = slot.task;
+        self.unlink(id);
+        Some(task)
+    }
+
+    /// Takes the request of slot `id`, which waits, out of its queue.
+    pub(crate) fn unlink(&mut self, id: TaskId) {
+        let slot = &mut self.slots[id.0 as usize];
+        let (prev, next) = (slot.prev, slot.next);
+        let kind = usize::from(slot.task.started);
+        let list = &mut self.lists[slot.queue as usize][kind];
         slot.queue = NONE;
-        let kind = usize::from(task.started);
-        let list = &mut self.lists[queue as usize][kind];
         list.len -= 1;
         self.total[kind] -= 1;
         match self.slots.get_mut(prev as usize) {
@@ -197,7 +200,6 @@ impl Queues {
             Some(next) => next.prev = prev,
             None => list.tail = prev,
         }
-        Some(task)
     }
 
     /// Inserts `task` after slot `prev` of its list, or as its head. What already waits is left alone: linking
@@ -227,5 +229,134 @@ impl Queues {
             next,
             queue: queue as u32,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CAPACITY: u32 = 8;
+
+    /// A queue as a plain list of places. A request that leaves keeps its place, empty, to be put back there.
+    #[derive(Default)]
+    struct Line(Vec<(TaskId, Option<Task>)>);
+
+    impl Line {
+        fn push(&mut self, at_front: bool, task: Task) {
+            self.0.retain(|&(id, _)| id != task.id);
+            let at = if at_front { 0 } else { self.0.len() };
+            self.0.insert(at, (task.id, Some(task)));
+        }
+
+        fn put_back(&mut self, task: Task) {
+            self.0
+                .iter_mut()
+                .find(|(id, _)| *id == task.id)
+                .expect("has a place")
+                .1 = Some(task);
+        }
+
+        fn take(&mut self, id: TaskId) -> Option<Task> {
+            self.0.iter_mut().find(|place| place.0 == id)?.1.take()
+        }
+
+        fn wanted(&self, want: Want) -> impl Iterator<Item = Task> {
+            let tasks = self.0.iter().filter_map(|place| place.1);
+            tasks.filter(move |task| task.started || want == Want::Any)
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        PushBack { queue: usize, id: u32 },
+        PushFront { queue: usize, id: u32 },
+        PutBack { id: u32 },
+        Pop { queue: usize, want: Want },
+        Remove { id: u32 },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let queue = 0..2_usize;
+        let id = 0..CAPACITY;
+        let want = prop_oneof![Just(Want::Any), Just(Want::StartedOnly)];
+        prop_oneof![
+            4 => (queue.clone(), id.clone()).prop_map(|(queue, id)| Step::PushBack { queue, id }),
+            2 => (queue.clone(), id.clone()).prop_map(|(queue, id)| Step::PushFront { queue, id }),
+            3 => id.clone().prop_map(|id| Step::PutBack { id }),
+            3 => (queue, want).prop_map(|(queue, want)| Step::Pop { queue, want }),
+            1 => id.prop_map(|id| Step::Remove { id }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        #[test]
+        fn behave_like_lines(steps in prop::collection::vec((step(), any::<bool>()), 0..150)) {
+            let mut queues = Queues::new(CAPACITY as usize, 2);
+            let mut lines = [Line::default(), Line::default()];
+            // The line in which each slot was last, and the request in it.
+            let mut last = [None; CAPACITY as usize];
+            for (step, started) in steps {
+                match step {
+                    Step::PushBack { queue, id } | Step::PushFront { queue, id } => {
+                        let at_front = matches!(step, Step::PushFront { .. });
+                        let (class, flow, arrival) = (ClassId(0), FlowId(0), Nanos(0));
+                        let task = Task { id: TaskId(id), class, flow, arrival, started };
+                        if queues.is_free(task.id) {
+                            if at_front {
+                                queues.push_front(queue, task);
+                            } else {
+                                queues.push_back(queue, task);
+                            }
+                            for line in &mut lines {
+                                line.0.retain(|place| place.0 != task.id);
+                            }
+                            lines[queue].push(at_front, task);
+                            last[id as usize] = Some((queue, task));
+                        }
+                    }
+                    Step::PutBack { id } => {
+                        if let Some((queue, task)) = last[id as usize]
+                            && queues.is_free(task.id)
+                        {
+                            queues.put_back(queue, task);
+                            lines[queue].put_back(task);
+                        }
+                    }
+                    Step::Pop { queue, want } => {
+                        let expected = lines[queue].wanted(want).next();
+                        prop_assert_eq!(queues.pop(queue, want), expected);
+                        if let Some(task) = expected {
+                            lines[queue].take(task.id);
+                        }
+                    }
+                    Step::Remove { id } => {
+                        let expected = lines.iter_mut().find_map(|line| line.take(TaskId(id)));
+                        prop_assert_eq!(queues.remove(TaskId(id)), expected);
+                    }
+                }
+                for want in [Want::Any, Want::StartedOnly] {
+                    let lengths = [0, 1].map(|queue| lines[queue].wanted(want).count());
+                    prop_assert_eq!([0, 1].map(|queue| queues.len(queue, want)), lengths);
+                    prop_assert_eq!(queues.total(want), lengths.iter().sum::<usize>());
+                }
+                for (queue, line) in lines.iter().enumerate() {
+                    let first_fresh = line.wanted(Want::Any).find(|task| !task.started);
+                    prop_assert_eq!(queues.first_fresh(queue).copied(), first_fresh);
+                }
+            }
+            // Everything leaves in order.
+            for (queue, line) in lines.iter().enumerate() {
+                for task in line.wanted(Want::Any) {
+                    prop_assert_eq!(queues.pop(queue, Want::Any), Some(task));
+                }
+                prop_assert_eq!(queues.pop(queue, Want::Any), None);
+            }
+        }
     }
 }

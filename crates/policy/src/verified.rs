@@ -184,13 +184,11 @@ impl Verified {
         let answer = match self.error {
             None => self.ask(worker, now, want).unwrap_or_else(|error| {
                 self.error = Some(error);
-                self.waiting.first(QUEUE, want).copied()
+                self.first_come(want)
             }),
-            Some(_) => self.waiting.first(QUEUE, want).copied(),
+            Some(_) => self.first_come(want),
         };
-        let task = answer?;
-        self.send_out(task.id);
-        Some(task)
+        answer.map(|id| self.send_out(id))
     }
 
     /// The request of slot `id` was preempted on `worker` at `now`: it has started, and waits again.
@@ -238,13 +236,10 @@ impl Verified {
     /// `worker` now: call [`finished`](Self::finished) when it is refused.
     pub fn take_fresh(&mut self, worker: WorkerId) -> Option<Task> {
         let task = *self.waiting.first_fresh(QUEUE)?;
-        if self.error.is_none()
-            && let Err(error) = self.pull(task, worker)
-        {
-            self.error = Some(error);
+        if self.error.is_none() {
+            self.error = self.pull(task, worker).err();
         }
-        self.send_out(task.id);
-        Some(task)
+        Some(self.send_out(task.id))
     }
 
     /// How long the request of slot `id`, which is out, may run before it is preempted if others wait;
@@ -252,7 +247,7 @@ impl Verified {
     #[must_use]
     pub fn quantum(&self, id: TaskId) -> Option<Nanos> {
         let quantum = match self.error {
-            None => self.policy.quantum(&self.waiting.task(id)),
+            None => self.policy.quantum(self.waiting.task(id)),
             Some(_) => None,
         };
         let quantum = quantum.filter(|&quantum| quantum != Nanos::MAX);
@@ -309,23 +304,28 @@ impl Verified {
         self.interventions
     }
 
+    /// The first task in this file's own queue.
+    fn first_come(&self, want: Want) -> Option<TaskId> {
+        self.waiting.first(QUEUE, want).map(|task| task.id)
+    }
+
     /// The policy's answer, checked, or what the progress rule puts in its place.
     fn ask(
         &mut self,
         worker: WorkerId,
         now: Nanos,
         want: Want,
-    ) -> Result<Option<Task>, PolicyError> {
+    ) -> Result<Option<TaskId>, PolicyError> {
         let Some(answer) = self.policy.next(worker, now, want) else {
             self.check_silence(worker, now, want)?;
             return Ok(None);
         };
         self.silence = None;
-        self.check(answer, worker, want)?;
+        self.check(&answer, worker, want)?;
         self.let_others_run(answer, worker).map(Some)
     }
 
-    fn check(&self, answer: Task, worker: WorkerId, want: Want) -> Result<(), PolicyError> {
+    fn check(&self, answer: &Task, worker: WorkerId, want: Want) -> Result<(), PolicyError> {
         let task = answer.id;
         match self.records.get(task.0 as usize).map(|record| record.state) {
             None | Some(State::Absent) => return Err(PolicyError::Unknown { task, worker }),
@@ -335,11 +335,11 @@ impl Verified {
         let given = self.waiting.task(task);
         if answer != given {
             return Err(PolicyError::Altered {
-                answered: answer,
-                given,
+                answered: *answer,
+                given: *given,
             });
         }
-        if want == Want::StartedOnly && !answer.started {
+        if want == Want::StartedOnly && !given.started {
             return Err(PolicyError::NotStarted { task, worker });
         }
         Ok(())
@@ -378,26 +378,23 @@ impl Verified {
     }
 
     /// The progress rule: `answer`, or, if it stands behind a barrier, the request that stopped first.
-    fn let_others_run(&mut self, answer: Task, worker: WorkerId) -> Result<Task, PolicyError> {
-        let record = &mut self.records[answer.id.0 as usize];
-        if record.stuck < self.progress_limit {
-            return Ok(answer);
+    fn let_others_run(&mut self, answer: Task, worker: WorkerId) -> Result<TaskId, PolicyError> {
+        if self.records[answer.id.0 as usize].stuck < self.progress_limit {
+            return Ok(answer.id);
         }
-        let first = self.waiting.first(QUEUE, Want::StartedOnly).copied();
-        match first {
-            Some(first) if first.id != answer.id => {
-                self.policy.returned(answer, worker);
-                self.pull(first, worker)?;
-                // The first of the list passes its own barrier, if it stands behind one.
-                self.records[first.id.0 as usize].stuck = 0;
-                self.interventions += 1;
-                Ok(first)
-            }
-            _ => {
-                record.stuck = 0;
-                Ok(answer)
-            }
+        // `answer` itself is among the started ones, so there is a first.
+        let first = *self
+            .waiting
+            .first(QUEUE, Want::StartedOnly)
+            .unwrap_or(&answer);
+        if first.id != answer.id {
+            self.policy.returned(answer, worker);
+            self.pull(first, worker)?;
+            self.interventions += 1;
         }
+        // The first of the list passes its own barrier, if it stands behind one.
+        self.records[first.id.0 as usize].stuck = 0;
+        Ok(first.id)
     }
 
     /// Takes `task`, which waits, out of the policy by name.
@@ -411,10 +408,12 @@ impl Verified {
         }
     }
 
-    fn send_out(&mut self, id: TaskId) {
-        self.waiting.remove(id);
+    /// Takes the task of slot `id`, which waits, out of this file's own queue.
+    fn send_out(&mut self, id: TaskId) -> Task {
+        self.waiting.unlink(id);
         self.records[id.0 as usize].state = State::Out;
         self.out += 1;
+        *self.waiting.task(id)
     }
 
     /// Records that the task of slot `id` is not out any more, but in `state`.
@@ -426,6 +425,6 @@ impl Verified {
         debug_assert!(record.is_some(), "{id:?} is not out at a worker");
         record?.state = state;
         self.out -= 1;
-        Some(self.waiting.task(id))
+        Some(*self.waiting.task(id))
     }
 }

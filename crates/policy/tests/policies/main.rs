@@ -1,0 +1,11 @@
+//! Properties of the policies, and of the watch over them.
+
+mod config;
+mod driver;
+mod multi_queue;
+mod reference;
+mod same_as_reference;
+mod stealing;
+mod verified;
+mod verified_errors;
+mod verified_progress;

@@ -1,0 +1,220 @@
+//! Every policy does what its reference does, step by step: order, bounds, counts, and who may run what.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use shinjuku_policy::{
+    CFcfs, ClassRule, DFcfs, MultiQueue, Nanos, Policy, Requeue, SingleQueue, Stealing, Want,
+    WorkerId,
+};
+
+use crate::driver::{CAPACITY, Driver, Event, Step, WORKERS, steps};
+use crate::reference::{FlowLines, Line, LinePerClass, LinePerWorker, OneLine, Reference};
+
+/// Whether an idle worker gets something whenever anything waits.
+#[derive(PartialEq)]
+enum Conserves {
+    Work,
+    /// Up to requests that wait for another of their flow, or for another worker.
+    Less,
+}
+
+fn check(
+    policy: Box<dyn Policy>,
+    mut reference: impl Reference,
+    conserves: Conserves,
+    steps: Vec<Step>,
+) {
+    let mut driver = Driver::new(policy);
+    for step in steps {
+        let allowed = match step {
+            Step::Next { worker, want } => reference.allowed(WorkerId(worker), driver.now, want),
+            _ => Vec::new(),
+        };
+        match driver.step(step) {
+            Event::Nothing => {}
+            Event::Admitted(task) => {
+                assert!(!reference.full(&task), "must refuse {task:?}");
+                reference.arrive(task);
+            }
+            Event::Refused(task) => assert!(reference.full(&task), "must admit {task:?}"),
+            Event::Answered { answer: None, .. } => assert_eq!(allowed, [], "must answer one"),
+            Event::Answered {
+                answer: Some(task), ..
+            } => {
+                assert!(allowed.contains(&task.id), "{task:?} is not in {allowed:?}");
+                reference.take(task.id);
+            }
+            Event::Preempted(task) => reference.preempted(task),
+            Event::Returned(task) => reference.returned(task),
+            Event::Finished(task) => reference.finished(task),
+            Event::Removed(task) => reference.take(task.id),
+        }
+        for worker in (0..WORKERS).map(WorkerId) {
+            for want in [Want::Any, Want::StartedOnly] {
+                let waiting = driver.subject.waiting(worker, want);
+                assert_eq!(
+                    waiting,
+                    reference.waiting(worker, want),
+                    "{worker:?}, {want:?}"
+                );
+                let wanted = driver
+                    .waiting
+                    .values()
+                    .filter(|task| task.started || want == Want::Any);
+                if conserves == Conserves::Work {
+                    assert_eq!(waiting, wanted.count(), "{worker:?}, {want:?}");
+                }
+            }
+        }
+    }
+    driver.drain();
+}
+
+fn lines(n: usize) -> Vec<Line> {
+    (0..n).map(|_| Line::default()).collect()
+}
+
+fn requeue() -> impl Strategy<Value = Requeue> {
+    prop_oneof![Just(Requeue::Tail), Just(Requeue::Head)]
+}
+
+fn rule() -> impl Strategy<Value = ClassRule> {
+    (1_u64..50, 1_u64..9, requeue()).prop_map(|(slo, quantum, requeue)| ClassRule {
+        slo: Nanos(slo),
+        quantum: Nanos(quantum),
+        requeue,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn cfcfs(steps in steps()) {
+        let policy = CFcfs::new(CAPACITY).unwrap();
+        let reference = OneLine { line: Line::default(), requeue: Requeue::Tail };
+        check(Box::new(policy), reference, Conserves::Work, steps);
+    }
+
+    #[test]
+    fn single_queue(steps in steps(), requeue in requeue()) {
+        let policy = SingleQueue::new(CAPACITY, Nanos(5)).unwrap().with_requeue(requeue);
+        let reference = OneLine { line: Line::default(), requeue };
+        check(Box::new(policy), reference, Conserves::Work, steps);
+    }
+
+    // Classes 0 to 3 arrive: the last class takes what is beyond it.
+    #[test]
+    fn multi_queue(
+        steps in steps(),
+        rules in prop::collection::vec(rule(), 1..=4),
+        bound in 1..=CAPACITY,
+    ) {
+        let policy = MultiQueue::new(CAPACITY, &rules).unwrap().with_queue_bound(bound).unwrap();
+        let reference = LinePerClass { lines: lines(rules.len()), rules, bound };
+        check(Box::new(policy), reference, Conserves::Work, steps);
+    }
+
+    #[test]
+    fn dfcfs(steps in steps(), bound in 1..=CAPACITY) {
+        let workers = usize::from(WORKERS);
+        let policy = DFcfs::new(CAPACITY, workers).unwrap().with_queue_bound(bound).unwrap();
+        let reference = LinePerWorker { lines: lines(workers), bound };
+        check(Box::new(policy), reference, Conserves::Less, steps);
+    }
+
+    #[test]
+    fn stealing(mut steps in steps(), seed in any::<u64>(), remove in any::<bool>()) {
+        let workers = usize::from(WORKERS);
+        let policy = Stealing::new(CAPACITY, workers, seed).unwrap();
+        let (behind, ahead) = (BTreeMap::new(), BTreeMap::new());
+        let reference = FlowLines { lines: lines(workers), behind, ahead };
+        // One that was pulled from behind its flow may not come back to a particular place.
+        steps.retain(|step| match step {
+            Step::Remove { .. } => remove,
+            Step::Return { .. } => !remove,
+            _ => true,
+        });
+        check(Box::new(policy), reference, Conserves::Less, steps);
+    }
+}
+
+#[test]
+fn what_has_no_slot_or_waits_already_is_refused() {
+    let rule = ClassRule::new(Nanos(1), Nanos(1));
+    let policies: [Box<dyn Policy>; 5] = [
+        Box::new(CFcfs::new(2).unwrap()),
+        Box::new(SingleQueue::new(2, Nanos(1)).unwrap()),
+        Box::new(MultiQueue::new(2, &[rule]).unwrap()),
+        Box::new(DFcfs::new(2, 1).unwrap()),
+        Box::new(Stealing::new(2, 1, 0).unwrap()),
+    ];
+    for mut policy in policies {
+        let task = |id| shinjuku_policy::Task {
+            id: shinjuku_policy::TaskId(id),
+            class: Default::default(),
+            flow: Default::default(),
+            arrival: Nanos(0),
+            started: false,
+        };
+        let name = policy.name();
+        assert!(policy.arrive(task(2)).is_err(), "{name}");
+        assert!(policy.arrive(task(0)).is_ok(), "{name}");
+        assert!(policy.arrive(task(0)).is_err(), "{name}");
+        assert!(policy.arrive(task(1)).is_ok(), "{name}");
+        assert!(policy.arrive(task(1)).is_err(), "{name}");
+        assert_eq!(policy.len(), 2, "{name}");
+    }
+}
+
+#[test]
+fn names_and_quanta() {
+    let us = Nanos::from_micros;
+    let task = |class| shinjuku_policy::Task {
+        id: shinjuku_policy::TaskId(0),
+        class: shinjuku_policy::ClassId(class),
+        flow: Default::default(),
+        arrival: Nanos(0),
+        started: false,
+    };
+    let rules = [
+        ClassRule::new(us(50), us(5)),
+        ClassRule {
+            requeue: Requeue::Head,
+            ..ClassRule::new(us(1_000), Nanos::MAX)
+        },
+    ];
+    let multi = MultiQueue::new(1, &rules).unwrap();
+    assert_eq!(multi.name(), "c-PRE-MQ(50us/5us, 1ms/never head)");
+    assert_eq!(
+        [0, 1, 7].map(|class| multi.quantum(&task(class))),
+        [Some(us(5)), None, None]
+    );
+
+    let single = SingleQueue::new(1, Nanos(1_500)).unwrap();
+    assert_eq!(
+        (single.name().as_str(), single.quantum(&task(0))),
+        ("c-PRE-SQ(1500ns)", Some(Nanos(1_500)))
+    );
+    let single = SingleQueue::new(1, Nanos::MAX)
+        .unwrap()
+        .with_requeue(Requeue::Head);
+    assert_eq!(
+        (single.name().as_str(), single.quantum(&task(0))),
+        ("c-PRE-SQ(never, head)", None)
+    );
+
+    let unlimited: [(Box<dyn Policy>, &str); 3] = [
+        (Box::new(CFcfs::new(1).unwrap()), "c-FCFS"),
+        (Box::new(DFcfs::new(1, 4).unwrap()), "d-FCFS(4 workers)"),
+        (
+            Box::new(Stealing::new(1, 4, 0).unwrap()),
+            "stealing(4 workers)",
+        ),
+    ];
+    for (policy, name) in unlimited {
+        assert_eq!(policy.name(), name);
+        assert_eq!(policy.quantum(&task(0)), None, "{name}");
+    }
+}
