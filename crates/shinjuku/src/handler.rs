@@ -1,0 +1,131 @@
+//! What a user implements: the paper's three callbacks (Shinjuku, NSDI'19, section 3.4).
+
+use std::marker::PhantomData;
+use std::sync::{Mutex, OnceLock, TryLockError};
+
+use shinjuku_policy::{ClassId, Nanos};
+use shinjuku_preempt::{current_worker, without_preemption};
+
+/// Handles requests. One value serves all workers at once, so what changes needs a lock, an atomic, or
+/// [`RequestContext::per_core`].
+pub trait RequestHandler: Send + Sync + 'static {
+    /// What a request carries.
+    type Request: Send + 'static;
+    /// What it is answered with.
+    type Reply: Send + 'static;
+    /// State of which every worker has its own; `()` if none is wanted.
+    type PerCore: Send + 'static;
+
+    /// Called once, before any worker starts.
+    ///
+    /// # Errors
+    /// Whatever keeps the handler from serving: the runtime does not start and passes it on.
+    fn init(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
+
+    /// Makes a worker's own state. Called on each worker's thread, spare workers included, before the first
+    /// request.
+    fn init_per_core(&self, worker: usize) -> Self::PerCore;
+
+    /// Serves one request. May be preempted and go on at another worker: thread-locals, locks and panics work as
+    /// ever. A panic ends this request only.
+    fn handle_request(&self, request: Self::Request, context: &RequestContext<'_, Self::PerCore>) -> Self::Reply;
+}
+
+/// What a handler can ask about the request it serves.
+#[derive(Debug)]
+pub struct RequestContext<'a, PerCore> {
+    pub(crate) class: ClassId,
+    pub(crate) arrival: Nanos,
+    pub(crate) per_core: &'a PerCoreStates<PerCore>,
+}
+
+impl<PerCore> RequestContext<'_, PerCore> {
+    /// The request's class.
+    #[must_use]
+    pub fn class(&self) -> ClassId {
+        self.class
+    }
+
+    /// When it arrived, on the runtime's clock.
+    #[must_use]
+    pub fn arrival(&self) -> Nanos {
+        self.arrival
+    }
+
+    /// Gives `body` the state of the worker that the request runs on, and holds preemption off meanwhile: keep it
+    /// short. Outside of it the request may change workers at any time, hence no other way to the state.
+    ///
+    /// # Panics
+    /// If called within `body`: the state is lent out already.
+    pub fn per_core<Out>(&self, body: impl FnOnce(&mut PerCore) -> Out) -> Out {
+        without_preemption(|| {
+            let worker = current_worker().expect("handlers run in contexts, on workers") as usize;
+            body(&mut self.per_core.lend(worker))
+        })
+    }
+}
+
+/// One state a worker. Locked without contention: only the worker's own requests come here, guarded.
+#[derive(Debug)]
+pub(crate) struct PerCoreStates<PerCore>(Vec<OnceLock<Mutex<PerCore>>>);
+
+impl<PerCore> PerCoreStates<PerCore> {
+    pub(crate) fn new(workers: usize) -> Self {
+        Self((0..workers).map(|_| OnceLock::new()).collect())
+    }
+
+    pub(crate) fn fill(&self, worker: usize, state: PerCore) {
+        assert!(self.0[worker].set(Mutex::new(state)).is_ok(), "worker {worker} starts once");
+    }
+
+    fn lend(&self, worker: usize) -> impl std::ops::DerefMut<Target = PerCore> + '_ {
+        let state = self.0[worker].get().expect("filled before the worker's first request");
+        match state.try_lock() {
+            Ok(state) => state,
+            // A body panicked: its state is as it left it, and its request was answered with the failure.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => panic!("`per_core` was called within `per_core` of the same worker"),
+        }
+    }
+}
+
+/// A handler from a function of the request alone.
+pub fn handler_fn<F, Request, Reply>(function: F) -> FromFn<F, Request, Reply>
+where
+    F: Fn(Request) -> Reply + Send + Sync + 'static,
+    Request: Send + 'static,
+    Reply: Send + 'static,
+{
+    FromFn { function, signature: PhantomData }
+}
+
+/// See [`handler_fn`].
+pub struct FromFn<F, Request, Reply> {
+    function: F,
+    signature: PhantomData<fn(Request) -> Reply>,
+}
+
+impl<F, Request, Reply> std::fmt::Debug for FromFn<F, Request, Reply> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("FromFn")
+    }
+}
+
+impl<F, Request, Reply> RequestHandler for FromFn<F, Request, Reply>
+where
+    F: Fn(Request) -> Reply + Send + Sync + 'static,
+    Request: Send + 'static,
+    Reply: Send + 'static,
+{
+    type Request = Request;
+    type Reply = Reply;
+    type PerCore = ();
+
+    fn init_per_core(&self, _: usize) {}
+
+    fn handle_request(&self, request: Request, _: &RequestContext<'_, ()>) -> Reply {
+        (self.function)(request)
+    }
+}
