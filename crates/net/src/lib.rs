@@ -13,5 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod transport;
+pub mod udp;
+pub mod wire;
 
 pub use transport::{Arrival, Failure, Refusal, Replier, Transport};

@@ -39,7 +39,12 @@ pub enum Refusal {
 
 impl Refusal {
     /// All causes, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 4] = [Self::QueueFull, Self::DeadlinePassed, Self::UnknownClass, Self::ShuttingDown];
+    pub const ALL: [Self; 4] = [
+        Self::QueueFull,
+        Self::DeadlinePassed,
+        Self::UnknownClass,
+        Self::ShuttingDown,
+    ];
 
     /// Its place in [`ALL`](Self::ALL), for counters by cause.
     #[must_use]

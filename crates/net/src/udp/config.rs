@@ -1,0 +1,178 @@
+//! What a UDP transport is told at start, and what can be wrong with it.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// The longest payload that fits an IPv4 datagram: 65,535 bytes without the IP header (20) and the UDP header (8).
+pub const LONGEST_DATAGRAM: usize = 65_507;
+
+/// Settings of a [`Udp`](super::Udp) transport; checked by [`Udp::bind`](super::Udp::bind).
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct UdpConfig {
+    pub(super) listen: SocketAddr,
+    pub(super) buffers: usize,
+    pub(super) max_datagram: usize,
+    pub(super) batch: usize,
+    pub(super) receive_buffer: Option<usize>,
+    pub(super) reuse_port: bool,
+}
+
+impl UdpConfig {
+    /// Listens on `listen` (port 0: one that the kernel picks), with 1024 buffers of 2048 bytes, in batches of 8.
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            buffers: 1024,
+            max_datagram: 2048,
+            batch: 8,
+            receive_buffer: None,
+            reuse_port: false,
+        }
+    }
+
+    /// How many requests can be held at once, from receipt until the reply has left: the number of packet buffers,
+    /// 1 to 2^20. Should exceed what the runtime admits plus what it has started, or the kernel queues the rest.
+    pub fn buffers(self, buffers: usize) -> Self {
+        Self { buffers, ..self }
+    }
+
+    /// The longest request and the longest reply, in bytes, 1 to [`LONGEST_DATAGRAM`]. Every buffer is this long.
+    /// Longer requests are dropped and counted, never handed on in part.
+    pub fn max_datagram(self, bytes: usize) -> Self {
+        Self {
+            max_datagram: bytes,
+            ..self
+        }
+    }
+
+    /// The most datagrams one poll takes, 1 to 1024. While it takes them, nobody is dispatched or preempted: at
+    /// roughly half a microsecond each, keep it well below the quantum's worth.
+    pub fn batch(self, datagrams: usize) -> Self {
+        Self {
+            batch: datagrams,
+            ..self
+        }
+    }
+
+    /// The kernel's queue before the transport, in bytes (`SO_RCVBUF`). The kernel silently grants no more than
+    /// `net.core.rmem_max`; [`Udp::receive_buffer`](super::Udp::receive_buffer) tells what is in force.
+    pub fn receive_buffer(self, bytes: usize) -> Self {
+        Self {
+            receive_buffer: Some(bytes),
+            ..self
+        }
+    }
+
+    /// Lets several sockets of this user share the address (`SO_REUSEPORT`); the kernel spreads flows over them.
+    pub fn reuse_port(self, reuse: bool) -> Self {
+        Self {
+            reuse_port: reuse,
+            ..self
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), UdpError> {
+        in_range("buffers", self.buffers, 1, 1 << 20)?;
+        in_range("max_datagram", self.max_datagram, 1, LONGEST_DATAGRAM)?;
+        in_range("batch", self.batch, 1, 1024)?;
+        in_range(
+            "receive_buffer",
+            self.receive_buffer.unwrap_or(1),
+            1,
+            i32::MAX as usize,
+        )
+    }
+}
+
+fn in_range(
+    setting: &'static str,
+    value: usize,
+    least: usize,
+    most: usize,
+) -> Result<(), UdpError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(UdpError::Setting {
+        setting,
+        value,
+        least,
+        most,
+    })
+}
+
+/// Why a UDP transport did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UdpError {
+    /// A setting is out of its range.
+    #[error("UDP: {setting} is {value}, but must be between {least} and {most}")]
+    Setting {
+        /// Its name in [`UdpConfig`].
+        setting: &'static str,
+        /// What it was set to.
+        value: usize,
+        /// The least allowed.
+        least: usize,
+        /// The most allowed.
+        most: usize,
+    },
+    /// Another socket has the address.
+    #[error(
+        "UDP: cannot listen on {listen}: the address is in use; stop the other server, choose another port, \
+         or set reuse_port on both"
+    )]
+    AddressInUse {
+        /// Where it should have listened.
+        listen: SocketAddr,
+    },
+    /// This user may not have the port.
+    #[error(
+        "UDP: cannot listen on {listen}: permission denied; choose a port of 1024 or above, or give the program \
+         CAP_NET_BIND_SERVICE"
+    )]
+    PermissionDenied {
+        /// Where it should have listened.
+        listen: SocketAddr,
+    },
+    /// The machine does not have the address.
+    #[error(
+        "UDP: cannot listen on {listen}: this machine has no such address; choose one of its own, or 0.0.0.0 or \
+         [::] for all of them"
+    )]
+    AddressNotAvailable {
+        /// Where it should have listened.
+        listen: SocketAddr,
+    },
+    /// The operating system refused for another reason.
+    #[error("UDP: cannot {action} for {listen}: {source}")]
+    System {
+        /// What was attempted.
+        action: &'static str,
+        /// Where it should have listened.
+        listen: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+impl UdpError {
+    pub(super) fn system(
+        action: &'static str,
+        listen: SocketAddr,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        let source = source.into();
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::AddressInUse { listen },
+            io::ErrorKind::PermissionDenied => Self::PermissionDenied { listen },
+            io::ErrorKind::AddrNotAvailable => Self::AddressNotAvailable { listen },
+            _ => Self::System {
+                action,
+                listen,
+                source,
+            },
+        }
+    }
+}
