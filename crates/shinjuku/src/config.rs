@@ -1,1 +1,365 @@
-//! Under construction.
+//! The runtime's configuration: plain fields, in code and in TOML under the same names.
+//!
+//! ```toml
+//! workers = 3
+//!
+//! [policy]
+//! kind = "c-pre-mq"
+//! quantum_us = 5
+//!
+//! [[class]]
+//! name = "get"
+//! slo_us = 50
+//!
+//! [[class]]
+//! name = "range"
+//! slo_us = 500
+//! quantum_us = 10
+//!
+//! [preemption]
+//! mechanism = "probe"
+//! ```
+//!
+//! Every key may be left out, but for a class's name. An unknown key is an error. Fields are checked together, once,
+//! when the runtime is built, by [`Config::validate`].
+
+mod check;
+mod error;
+mod requeue;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use shinjuku_policy::{
+    CFcfs, ClassRule, DFcfs, MultiQueue, Nanos, Policy, Requeue, SingleQueue, Stealing,
+};
+
+pub use error::ConfigError;
+
+/// How a runtime is to run. The default suits most servers: preemptive, one queue, all cores.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Worker threads, 1 to 1024. Default: as many as `cores.workers` lists; if it lists none, one less
+    /// than the cores that the process may use (the dispatcher takes one; a cgroup's CPU quota counts), at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
+    /// Contexts: requests that have started and not finished, 1 to 65536, at least one per worker. Each takes a
+    /// sleeping thread and a stack. Default 256.
+    pub contexts: usize,
+    /// Stack of a context in KiB, 16 to 1048576, touched lazily. Default 256.
+    pub stack_kib: usize,
+    /// Admission bound: requests that may wait unstarted, 1 to 16777216; more are refused. Default 16384.
+    pub queue: usize,
+    /// JBSQ depth: requests staged at a worker, the running one included, 1 to 4. More than 1 spares a worker the wait for
+    /// the dispatcher between short requests. Under c-pre-mq keep 1: a request staged already is ahead of a more urgent
+    /// one that arrives later. Default 1.
+    pub depth: usize,
+    /// Threads that resume suspended requests while a worker is blocked in the kernel, 0 to 1024; with 0, a handler
+    /// that blocks holds up its worker. Default 16.
+    pub spare_workers: usize,
+    /// How long a worker may leave a preemption unanswered before a spare takes over, in milliseconds, 0.1 to 60000.
+    /// Default 5.
+    pub rescue_after_ms: f64,
+    /// Loops that find nothing to do for this long sleep, in microseconds, 0 to 3600000000; waking up takes some
+    /// tens of microseconds. 0: never sleep, burn the cores. Default 100.
+    pub idle_backoff_us: f64,
+    /// Whether a mechanism asked for by name that the machine or the builder does not grant is an error; otherwise the
+    /// runtime falls back and says so. Default false.
+    pub strict: bool,
+    /// Which thread runs on which core.
+    pub cores: CoresConfig,
+    /// Which request runs next, and for how long.
+    pub policy: PolicyConfig,
+    /// Request classes, 1 to 65535, numbered in this order. Default: one, named `default`.
+    pub class: Vec<ClassConfig>,
+    /// How a running request is interrupted.
+    pub preemption: PreemptionConfig,
+}
+
+/// Which thread runs on which core. Default: chosen as [`Layout`](crate::Layout) tells.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CoresConfig {
+    /// The dispatcher's core, by the kernel's number. Default: automatic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dispatcher: Option<usize>,
+    /// A core per worker, by the kernel's numbers. Default (empty): automatic.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<usize>,
+    /// Whether threads may share cores, so that there can be more of them than cores. Then a thread is pinned
+    /// only if its core is given. Default false.
+    pub share: bool,
+}
+
+/// Which request runs next, and for how long.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicyConfig {
+    /// The policy. Default `c-pre-sq`.
+    pub kind: PolicyKind,
+    /// How long a request runs before it is preempted if others wait, in microseconds, 0.001 to 3600000000. The
+    /// mechanism may impose a longer one. Policies without preemption ignore it. Default 5.
+    pub quantum_us: f64,
+    /// Where a preempted request goes: to the `tail` or the `head` of its queue. Policies without preemption ignore it.
+    /// Default `tail`.
+    #[serde(with = "requeue::Word")]
+    pub requeue: Requeue,
+    /// Preemptions in a row, while other started requests wait, after which those run first, so that a request
+    /// spinning for a lock cannot starve its holder: 1 to 1000000. Default 16.
+    pub progress_limit: u32,
+}
+
+/// The policies, by the names that the literature uses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyKind {
+    /// `c-fcfs`: one queue, run to completion ([`CFcfs`]).
+    CFcfs,
+    /// `c-pre-sq`: one queue, preemptive ([`SingleQueue`]).
+    #[default]
+    CPreSq,
+    /// `c-pre-mq`: a queue per class, picked by waiting time in proportion to the SLO, preemptive ([`MultiQueue`]).
+    CPreMq,
+    /// `d-fcfs`: a queue per worker, requests hashed to it by flow, run to completion ([`DFcfs`]).
+    DFcfs,
+    /// `stealing`: like `d-fcfs`, and an idle worker takes another's flows ([`Stealing`]).
+    Stealing,
+}
+
+/// A class of requests.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassConfig {
+    /// Its name in statistics, not empty, unlike every other class's.
+    pub name: String,
+    /// Service-level objective on latency in microseconds, 0.001 to 3600000000. Needed by c-pre-mq, which
+    /// looks at the ratios between classes; ignored by the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slo_us: Option<f64>,
+    /// Under c-pre-mq, this class's own `policy.quantum_us`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantum_us: Option<f64>,
+    /// Under c-pre-mq, this class's own `policy.requeue`.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "requeue::optional"
+    )]
+    pub requeue: Option<Requeue>,
+    /// A request not started this long after it arrived is refused, in microseconds, 0.001 to 3600000000. Default: it
+    /// waits for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_us: Option<f64>,
+}
+
+/// How a running request is interrupted.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PreemptionConfig {
+    /// The mechanism. Names narrow what the builder's token allows and never grant it. Default `auto`.
+    pub mechanism: MechanismKind,
+    /// Under escalation, how long the hard mechanism waits for the probe, in microseconds, 0 to 3600000000.
+    /// Default 15.
+    pub grace_us: f64,
+}
+
+/// The ways to interrupt a running request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MechanismKind {
+    /// `auto`: picked at start, from what is allowed and what it costs on this machine.
+    #[default]
+    Auto,
+    /// `none`: nothing is preempted, whatever the policy's quantum.
+    None,
+    /// `probe`: where the code polls.
+    Probe,
+    /// `signal`: anywhere; needs the token.
+    Signal,
+    /// `escalation`: by probe, and after a grace period by a hard mechanism; needs the token.
+    Escalation,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            workers: None,
+            contexts: 256,
+            stack_kib: 256,
+            queue: 16384,
+            depth: 1,
+            spare_workers: 16,
+            rescue_after_ms: 5.0,
+            idle_backoff_us: 100.0,
+            strict: false,
+            cores: CoresConfig::default(),
+            policy: PolicyConfig::default(),
+            class: vec![ClassConfig::new("default")],
+            preemption: PreemptionConfig::default(),
+        }
+    }
+}
+
+impl Default for PolicyConfig {
+    fn default() -> Self {
+        Self {
+            kind: PolicyKind::default(),
+            quantum_us: 5.0,
+            requeue: Requeue::Tail,
+            progress_limit: shinjuku_policy::verified::PROGRESS_LIMIT,
+        }
+    }
+}
+
+impl Default for PreemptionConfig {
+    fn default() -> Self {
+        Self {
+            mechanism: MechanismKind::Auto,
+            grace_us: 15.0,
+        }
+    }
+}
+
+/// Victims are drawn alike in every run, so that runs can be compared.
+const STEALING_SEED: u64 = 0;
+
+impl Config {
+    /// Reads TOML. What is left out takes its default; values are not checked yet, see [`validate`](Self::validate).
+    ///
+    /// # Errors
+    /// [`ConfigError::Syntax`] if `text` is not TOML, has an unknown key, or a value of the wrong type.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error| ConfigError::syntax(None, text, error))
+    }
+
+    /// Reads a TOML file like [`from_toml`](Self::from_toml).
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`] if there is no reading the file, [`ConfigError::Syntax`] as above.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|error| ConfigError::syntax(Some(path), &text, error))
+    }
+
+    /// Checks every value, alone and beside the others, and against the cores that the calling thread may use.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] for the first that does not fit.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        check::config(self)
+    }
+
+    /// Builds the policy for `workers` workers, with [`task_capacity`](Self::task_capacity) slots.
+    ///
+    /// No policy can tell requests that never started from preempted ones in its bound, so the dispatcher
+    /// has to hold the admission bound `queue`; and `policy.progress_limit` is for
+    /// [`Verified`](shinjuku_policy::Verified), which watches the policy.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] if c-pre-mq lacks a class's SLO; [`ConfigError::Policy`] for values that
+    /// [`validate`](Self::validate) would have found.
+    pub fn build_policy(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError> {
+        let capacity = self.task_capacity(workers);
+        Ok(match self.policy.kind {
+            PolicyKind::CFcfs => Box::new(CFcfs::new(capacity)?),
+            PolicyKind::CPreSq => {
+                let policy = SingleQueue::new(capacity, self.policy.quantum())?;
+                Box::new(policy.with_requeue(self.policy.requeue))
+            }
+            PolicyKind::CPreMq => Box::new(MultiQueue::new(capacity, &check::class_rules(self)?)?),
+            PolicyKind::DFcfs => Box::new(DFcfs::new(capacity, workers)?),
+            PolicyKind::Stealing => Box::new(Stealing::new(capacity, workers, STEALING_SEED)?),
+        })
+    }
+
+    /// Task slots: requests in the system at most. Those waiting, those started, and those staged at `workers` workers.
+    #[must_use]
+    pub fn task_capacity(&self, workers: usize) -> usize {
+        self.queue
+            .saturating_add(self.contexts)
+            .saturating_add(workers.saturating_mul(self.depth))
+    }
+
+    /// `stack_kib` in bytes.
+    #[must_use]
+    pub fn stack_bytes(&self) -> usize {
+        self.stack_kib.saturating_mul(1024)
+    }
+
+    /// `rescue_after_ms` as a time.
+    #[must_use]
+    pub fn rescue_after(&self) -> Nanos {
+        nanos(self.rescue_after_ms * 1e6)
+    }
+
+    /// `idle_backoff_us` as a time; `None`: never sleep.
+    #[must_use]
+    pub fn idle_backoff(&self) -> Option<Nanos> {
+        (self.idle_backoff_us > 0.0).then(|| micros(self.idle_backoff_us))
+    }
+}
+
+impl PolicyConfig {
+    /// `quantum_us` as a time.
+    #[must_use]
+    pub fn quantum(&self) -> Nanos {
+        micros(self.quantum_us)
+    }
+}
+
+impl ClassConfig {
+    /// A class of this name, all else left to the policy.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            slo_us: None,
+            quantum_us: None,
+            requeue: None,
+            deadline_us: None,
+        }
+    }
+
+    /// `slo_us` as a time, if there is one.
+    #[must_use]
+    pub fn slo(&self) -> Option<Nanos> {
+        self.slo_us.map(micros)
+    }
+
+    /// `deadline_us` as a time, if there is one.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.deadline_us.map(micros)
+    }
+
+    /// What c-pre-mq goes by: the class's own values, or else the policy's. `None` without an SLO.
+    #[must_use]
+    pub fn rule(&self, policy: &PolicyConfig) -> Option<ClassRule> {
+        Some(ClassRule {
+            slo: self.slo()?,
+            quantum: micros(self.quantum_us.unwrap_or(policy.quantum_us)),
+            requeue: self.requeue.unwrap_or(policy.requeue),
+        })
+    }
+}
+
+impl PreemptionConfig {
+    /// `grace_us` as a time.
+    #[must_use]
+    pub fn grace(&self) -> Nanos {
+        micros(self.grace_us)
+    }
+}
+
+fn micros(us: f64) -> Nanos {
+    nanos(us * 1e3)
+}
+
+/// Rounded; beyond the range, the nearest end of it.
+fn nanos(ns: f64) -> Nanos {
+    Nanos(ns.round() as u64)
+}

@@ -1,1 +1,279 @@
-//! Under construction.
+//! Which thread runs on which core.
+
+use std::fmt;
+use std::ops::Range;
+
+use core_affinity::CoreId;
+
+use crate::config::{Config, ConfigError, CoresConfig};
+
+/// Cores that can be numbered, as many as glibc's `cpu_set_t` holds.
+pub(crate) const CORES: usize = 1024;
+
+/// A core for each thread, or none: the kernel places that thread.
+///
+/// What [`Config::cores`] gives is taken. For the rest, unless `cores.share` is set:
+/// - the dispatcher takes the first core that the process may use, workers the following, a core each;
+/// - cores isolated from the kernel's balancing (`isolcpus=`), where the process may use them, go to workers first
+///   and to the dispatcher last: handlers suffer most from other threads. Isolated cores outside of the process's
+///   set are used only if `cores` names them, since nothing says for whom they are.
+///
+/// If only one core can be used and nothing is said of cores or workers, dispatcher and worker share it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// The dispatcher's core.
+    pub dispatcher: Option<usize>,
+    /// Each worker's core; its length is the number of workers.
+    pub workers: Vec<Option<usize>>,
+    /// Whether threads may share a core, because `cores.share` says so or because there is only one: a loop that waits
+    /// for another thread has to give up the core meanwhile.
+    pub shared: bool,
+}
+
+/// A thread could not be pinned.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this thread cannot be pinned to core {core}: {source}; the core is offline, or outside of the process's cpuset \
+     (cgroup cpuset.cpus): name another in `cores`, or none"
+)]
+#[non_exhaustive]
+pub struct LayoutError {
+    /// The core.
+    pub core: usize,
+    /// The system's error.
+    pub source: std::io::Error,
+}
+
+/// Pins the calling thread to `core`.
+///
+/// # Errors
+/// [`LayoutError`] if the kernel refuses; the thread stays where it was.
+pub fn pin_current(core: usize) -> Result<(), LayoutError> {
+    if core < CORES && core_affinity::set_for_current(CoreId { id: core }) {
+        return Ok(());
+    }
+    let source = if core < CORES {
+        std::io::Error::last_os_error()
+    } else {
+        std::io::ErrorKind::InvalidInput.into()
+    };
+    Err(LayoutError { core, source })
+}
+
+impl Layout {
+    /// Places the threads that `config` asks for on the cores that the calling thread may use.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] for a core that cannot be used or is taken, or more threads than cores;
+    /// [`ConfigError::Cores`] if the kernel does not tell the cores.
+    pub fn plan(config: &Config) -> Result<Self, ConfigError> {
+        Self::plan_on(&Machine::detect()?, config)
+    }
+
+    fn plan_on(machine: &Machine, config: &Config) -> Result<Self, ConfigError> {
+        let cores = &config.cores;
+        let workers = machine.workers(config);
+        check_given(machine, config, workers)?;
+        let only_core = machine.allowed.len() == 1
+            && config.workers.is_none()
+            && *cores == CoresConfig::default();
+        if cores.share || only_core {
+            let mut pinned: Vec<_> = cores.workers.iter().copied().map(Some).collect();
+            pinned.resize(workers, None);
+            return Ok(Self {
+                dispatcher: cores.dispatcher,
+                workers: pinned,
+                shared: true,
+            });
+        }
+
+        let mut free = machine.allowed.clone();
+        free.retain(|core| cores.dispatcher != Some(*core) && !cores.workers.contains(core));
+        // Stable: among the isolated, as among the others, by number.
+        free.sort_by_key(|core| machine.isolated.contains(core));
+        let mut free = free.into_iter().peekable();
+        let too_many = || too_many_threads(machine, workers);
+        let dispatcher = match cores.dispatcher {
+            Some(core) => core,
+            None => free.next().ok_or_else(too_many)?,
+        };
+        let workers = if cores.workers.is_empty() {
+            let mut free: Vec<_> = free.collect();
+            free.sort_by_key(|core| !machine.isolated.contains(core));
+            if free.len() < workers {
+                return Err(too_many());
+            }
+            free.truncate(workers);
+            free
+        } else {
+            cores.workers.clone()
+        };
+        Ok(Self {
+            dispatcher: Some(dispatcher),
+            workers: workers.into_iter().map(Some).collect(),
+            shared: false,
+        })
+    }
+}
+
+/// Checks the cores that are given by number.
+fn check_given(machine: &Machine, config: &Config, workers: usize) -> Result<(), ConfigError> {
+    let cores = &config.cores;
+    let given = cores.workers.len();
+    if given != 0 && given != workers {
+        return Err(ConfigError::invalid(
+            "cores.workers",
+            format!("a list of {given}"),
+            format!("a list of {workers} cores, as `workers` says"),
+            "give each worker a core, or leave one of the two out",
+        ));
+    }
+    let worker_key = |worker| format!("cores.workers[{worker}]");
+    let keys = cores
+        .dispatcher
+        .iter()
+        .map(|&core| ("cores.dispatcher".to_owned(), core));
+    let workers = cores
+        .workers
+        .iter()
+        .enumerate()
+        .map(|(worker, &core)| (worker_key(worker), core));
+    for (key, core) in keys.chain(workers) {
+        if !machine.has(core) {
+            return Err(ConfigError::invalid(
+                key,
+                core,
+                format!(
+                    "a core that this process may use ({})",
+                    List(&machine.allowed)
+                ),
+                "choose one of these, or change the process's affinity (taskset, cgroup cpuset.cpus)",
+            ));
+        }
+    }
+    if cores.share {
+        return Ok(());
+    }
+    for (worker, core) in cores.workers.iter().enumerate() {
+        let taken_by = if let Some(first) = cores.workers[..worker].iter().position(|c| c == core) {
+            worker_key(first)
+        } else if cores.dispatcher == Some(*core) {
+            "cores.dispatcher".to_owned()
+        } else {
+            continue;
+        };
+        return Err(ConfigError::invalid(
+            worker_key(worker),
+            core,
+            format!("another core than `{taken_by}`"),
+            "choose another, or set cores.share = true",
+        ));
+    }
+    Ok(())
+}
+
+fn too_many_threads(machine: &Machine, workers: usize) -> ConfigError {
+    let usable = machine.allowed.len();
+    let allowed = match usable.saturating_sub(1) {
+        0 => "0 with a core for each thread".to_owned(),
+        most => format!("at most {most}"),
+    };
+    ConfigError::invalid(
+        "workers",
+        workers,
+        allowed,
+        format!(
+            "dispatcher and workers take a core each, and this process may use {usable} ({}): lower `workers`, or set \
+             cores.share = true",
+            List(&machine.allowed)
+        ),
+    )
+}
+
+/// What there is to choose from.
+#[derive(Clone, Debug)]
+struct Machine {
+    /// The cores that the calling thread may use, ascending.
+    allowed: Vec<usize>,
+    /// The cores that the kernel was told to keep free, allowed or not.
+    isolated: Vec<usize>,
+    /// How many cores' worth of time there is: a cgroup may grant less than the cores it shows.
+    parallelism: usize,
+}
+
+impl Machine {
+    fn detect() -> Result<Self, ConfigError> {
+        let allowed = core_affinity::get_core_ids().ok_or_else(|| ConfigError::Cores {
+            source: std::io::Error::last_os_error(),
+        })?;
+        // A kernel without the file isolates nothing.
+        let isolated =
+            std::fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
+        Ok(Self {
+            parallelism: std::thread::available_parallelism()
+                .map_or(allowed.len(), std::num::NonZero::get),
+            allowed: allowed.into_iter().map(|core| core.id).collect(),
+            isolated: core_list(&isolated),
+        })
+    }
+
+    /// How many workers: as said, as many as cores were given, or one per core but the dispatcher's.
+    fn workers(&self, config: &Config) -> usize {
+        let cores = self.allowed.len().min(self.parallelism);
+        let automatic = || (cores.saturating_sub(1)).min(config.contexts).max(1);
+        match (config.workers, config.cores.workers.len()) {
+            (Some(workers), _) => workers,
+            (None, 0) => automatic(),
+            (None, given) => given,
+        }
+    }
+
+    /// Whether threads can be pinned to `core`: an isolated one is hidden from the affinity that a process starts
+    /// with, and can be had all the same.
+    fn has(&self, core: usize) -> bool {
+        self.allowed.contains(&core) || self.isolated.contains(&core)
+    }
+}
+
+/// Reads the kernel's notation, `1-3,6`; what does not read as such is left out.
+fn core_list(text: &str) -> Vec<usize> {
+    let cores = |part: &str| -> Option<Range<usize>> {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..last.parse::<usize>().ok()?.min(CORES - 1) + 1)
+    };
+    text.trim().split(',').filter_map(cores).flatten().collect()
+}
+
+/// As the runtime logs it: `dispatcher on core 0, workers on cores 1, 2`.
+impl fmt::Display for Layout {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.dispatcher {
+            Some(core) => write!(formatter, "dispatcher on core {core}, ")?,
+            None => formatter.write_str("dispatcher on any core, ")?,
+        }
+        let pinned: Vec<_> = self.workers.iter().copied().flatten().collect();
+        let count = self.workers.len();
+        let plural = if count == 1 { "" } else { "s" };
+        if pinned.is_empty() {
+            write!(formatter, "{count} worker{plural} on any core")?;
+        } else {
+            write!(
+                formatter,
+                "worker{plural} on core{plural} {}",
+                List(&pinned)
+            )?;
+        }
+        formatter.write_str(if self.shared { ", sharing cores" } else { "" })
+    }
+}
+
+struct List<'a>(&'a [usize]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, core) in self.0.iter().enumerate() {
+            write!(formatter, "{}{core}", if at == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}

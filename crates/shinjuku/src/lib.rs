@@ -11,4 +11,6 @@ mod request;
 mod statistics;
 mod ticket;
 
+pub use config::{ClassConfig, Config, ConfigError, CoresConfig, MechanismKind, PolicyConfig, PolicyKind, PreemptionConfig};
 pub use handler::{FromFn, RequestContext, RequestHandler, handler_fn};
+pub use layout::{Layout, LayoutError, pin_current};

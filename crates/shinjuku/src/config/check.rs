@@ -1,0 +1,183 @@
+//! The checks behind [`Config::validate`]: ranges first, then what values must be beside each other.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use shinjuku_policy::ClassRule;
+use shinjuku_preempt::{MAX_DEPTH, PoolConfig};
+
+use super::{ClassConfig, Config, ConfigError, PolicyKind};
+use crate::layout::{CORES, Layout};
+
+/// From the shortest time that is one, to an hour.
+const MICROS: RangeInclusive<f64> = 0.001..=3.6e9;
+
+const MAX_CLASSES: usize = u16::MAX as usize;
+
+pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
+    numbers(config)?;
+    policy(config)?;
+    classes(config)?;
+    let workers = Layout::plan(config)?.workers.len();
+    if config.contexts < workers {
+        return Err(ConfigError::invalid(
+            "contexts",
+            config.contexts,
+            format!("at least {workers}, one per worker"),
+            "raise it, or lower `workers`",
+        ));
+    }
+    Ok(())
+}
+
+fn numbers(config: &Config) -> Result<(), ConfigError> {
+    if let Some(workers) = config.workers {
+        let advice = "leave it out to have one less than there are cores";
+        within("workers", workers, 1..=CORES, "", advice)?;
+    }
+    let contexts = 1..=PoolConfig::MAX_CONTEXTS;
+    let advice = "choose how many requests may have started and not finished";
+    within("contexts", config.contexts, contexts, "", advice)?;
+    let stack = PoolConfig::MIN_STACK / 1024..=1 << 20;
+    let advice = "choose what a handler's deepest call needs; 256 suits most";
+    within("stack_kib", config.stack_kib, stack, " KiB", advice)?;
+    let advice = "choose how many requests may wait before more are refused";
+    within("queue", config.queue, 1..=1 << 24, "", advice)?;
+    let advice = "1 for handlers of 10 us and more, 2 for shorter ones";
+    within("depth", config.depth, 1..=MAX_DEPTH, "", advice)?;
+    let advice = "choose how many handlers may block in the kernel at a time";
+    within("spare_workers", config.spare_workers, 0..=1024, "", advice)?;
+    let advice = "choose some times the longest that a handler usually blocks";
+    within(
+        "rescue_after_ms",
+        config.rescue_after_ms,
+        0.1..=6e4,
+        " ms",
+        advice,
+    )?;
+    let advice = "0 never sleeps, 100 suits most";
+    within(
+        "idle_backoff_us",
+        config.idle_backoff_us,
+        0.0..=3.6e9,
+        " us",
+        advice,
+    )?;
+    let advice = "choose how long a probe may take to be reached; 15 suits most";
+    within(
+        "preemption.grace_us",
+        config.preemption.grace_us,
+        0.0..=3.6e9,
+        " us",
+        advice,
+    )
+}
+
+fn policy(config: &Config) -> Result<(), ConfigError> {
+    let policy = &config.policy;
+    let advice = "5 suits probes; for no preemption choose kind = \"c-fcfs\"";
+    within(
+        "policy.quantum_us",
+        policy.quantum_us,
+        MICROS,
+        " us",
+        advice,
+    )?;
+    let advice = "16 suits most";
+    within(
+        "policy.progress_limit",
+        policy.progress_limit,
+        1..=1_000_000,
+        "",
+        advice,
+    )
+}
+
+fn classes(config: &Config) -> Result<(), ConfigError> {
+    let count = config.class.len();
+    if !(1..=MAX_CLASSES).contains(&count) {
+        return Err(ConfigError::invalid(
+            "class",
+            format!("a list of {count}"),
+            format!("a list of 1 to {MAX_CLASSES}"),
+            "leave it out to have one class named `default`",
+        ));
+    }
+    let mut seen = HashMap::with_capacity(count);
+    for (number, class) in config.class.iter().enumerate() {
+        let key = |field| key_of(number, class, field);
+        if class.name.is_empty() {
+            let advice = "name the class as statistics shall show it";
+            return Err(ConfigError::invalid(
+                key("name"),
+                "\"\"",
+                "not empty",
+                advice,
+            ));
+        }
+        if let Some(first) = seen.insert(class.name.as_str(), number) {
+            return Err(ConfigError::invalid(
+                key("name"),
+                format!("{:?}", class.name),
+                "unlike every other class's",
+                format!("class[{first}] has that name: rename one of them"),
+            ));
+        }
+        if let Some(slo) = class.slo_us {
+            let advice = "choose the latency that 99 % of the class should keep";
+            within(key("slo_us"), slo, MICROS, " us", advice)?;
+        }
+        if let Some(quantum) = class.quantum_us {
+            let advice = "leave it out to have `policy.quantum_us`";
+            within(key("quantum_us"), quantum, MICROS, " us", advice)?;
+        }
+        if let Some(deadline) = class.deadline_us {
+            let advice = "leave it out to have none";
+            within(key("deadline_us"), deadline, MICROS, " us", advice)?;
+        }
+    }
+    if config.policy.kind == PolicyKind::CPreMq {
+        class_rules(config)?;
+    }
+    Ok(())
+}
+
+/// What c-pre-mq goes by.
+pub(super) fn class_rules(config: &Config) -> Result<Vec<ClassRule>, ConfigError> {
+    let rule = |(number, class): (usize, &ClassConfig)| {
+        class.rule(&config.policy).ok_or_else(|| {
+            ConfigError::invalid(
+                key_of(number, class, "slo_us"),
+                "missing",
+                "given for every class",
+                "c-pre-mq picks the class that waited longest in proportion to it; for one queue without, choose \
+                 policy.kind = \"c-pre-sq\"",
+            )
+        })
+    };
+    config.class.iter().enumerate().map(rule).collect()
+}
+
+/// `class[1].slo_us (class "get")`
+fn key_of(number: usize, class: &ClassConfig, field: &str) -> String {
+    if class.name.is_empty() {
+        format!("class[{number}].{field}")
+    } else {
+        format!("class[{number}].{field} (class {:?})", class.name)
+    }
+}
+
+fn within<T: PartialOrd + fmt::Display>(
+    key: impl Into<String>,
+    value: T,
+    allowed: RangeInclusive<T>,
+    unit: &str,
+    advice: &str,
+) -> Result<(), ConfigError> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    let allowed = format!("{} to {}{unit}", allowed.start(), allowed.end());
+    Err(ConfigError::invalid(key, value, allowed, advice))
+}
