@@ -1,1 +1,0 @@
-//! The stress test (under construction).

@@ -1,0 +1,320 @@
+//! The stress test: ordinary code under hostile preemption, with migration, checking itself.
+//!
+//! Some contexts run operations that verify their own results (allocation, thread-locals, locks, panics, registers,
+//! blocking calls and so on). A dispatcher of its own moves them between pinned workers through the crate's
+//! mailboxes and interrupts every worker once a quantum of some tens of microseconds, also with requests and signals
+//! that come too late on purpose. What goes wrong is counted by name. With one defence of [`fault`](crate::fault)
+//! taken out it must fail: that shows it can see what it looks for.
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | `scheduler` | dispatcher and workers, and what they check after every run |
+//! | `world` | what contexts share: counters, locks, pipes |
+//! | `job` | the list of operations, and the job that draws from it |
+//! | `memory`, `thread`, `locks`, `blocking`, `unwinding` | operations by subject |
+//! | `registers`, `vectors` | operations that hold values in registers over a preemption |
+//! | `early` | fault injection: a context handed on before it is saved |
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::{CountersSnapshot, HardPreemption, Mechanism, PoolError, Probe, Signal, SignalError};
+
+mod blocking;
+#[cfg(feature = "fault-injection")]
+mod early;
+mod job;
+mod locks;
+mod memory;
+mod registers;
+mod scheduler;
+mod thread;
+mod unwinding;
+mod vectors;
+mod world;
+
+#[cfg(feature = "fault-injection")]
+pub(crate) use early::publish_early;
+
+use scheduler::Scheduler;
+use world::{Check, World};
+
+/// What the stress test shall do.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long contexts run.
+    pub duration: Duration,
+    /// A worker is interrupted about this often.
+    pub quantum: Duration,
+    /// Worker threads, 1 to [`Config::MAX_WORKERS`], pinned to the allowed cores in turn.
+    pub workers: usize,
+    /// Contexts, 1 to [`Config::MAX_CONTEXTS`]. More than twice the workers, or nothing ever waits.
+    pub contexts: usize,
+    /// How contexts are preempted.
+    pub interruption: Interruption,
+    /// Whether operations write to standard output, a line each time. Send descriptor 1 to /dev/null first.
+    pub write_stdout: bool,
+    /// End at the first error instead of counting on.
+    pub stop_at_first_error: bool,
+    /// A context that finishes no operation for so long hangs.
+    pub patience: Duration,
+}
+
+impl Config {
+    /// Most worker threads.
+    pub const MAX_WORKERS: usize = 16;
+    /// Most contexts.
+    pub const MAX_CONTEXTS: usize = 64;
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            duration: Duration::from_secs(10),
+            quantum: Duration::from_micros(50),
+            workers: 2,
+            contexts: 8,
+            interruption: Interruption::Signal,
+            write_stdout: false,
+            stop_at_first_error: false,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The mechanism under stress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interruption {
+    /// At any instruction.
+    Signal,
+    /// At the operations' own probes.
+    Probe,
+}
+
+/// Why the stress test could not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StressError {
+    /// A number is out of range.
+    #[error("{key} is {value}, but must be 1 to {most}")]
+    OutOfRange {
+        /// The field's name.
+        key: &'static str,
+        /// Its value.
+        value: usize,
+        /// The largest that is allowed.
+        most: usize,
+    },
+    /// No contexts could be made.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The signal handler could not be installed.
+    #[error(transparent)]
+    Signal(#[from] SignalError),
+    /// The system gave no pipe or thread.
+    #[error("no pipe or thread for the stress test: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// What happened, so far or in all.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Time since the first dispatch.
+    pub elapsed: Duration,
+    /// The workers' counters, summed.
+    pub counters: CountersSnapshot,
+    /// Jobs that ran to their end.
+    pub requests: u64,
+    /// How often each operation ran, by name.
+    pub operations: Vec<(&'static str, u64)>,
+    /// How often each operation, or check of the scheduler, found something wrong, by name; zeroes included.
+    pub errors: Vec<(&'static str, u64)>,
+}
+
+impl Report {
+    /// All errors.
+    #[must_use]
+    pub fn errors_total(&self) -> u64 {
+        self.errors.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Why this run is no success, if it is none: something was wrong, or what was to be tested never happened.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        if self.errors_total() > 0 {
+            let named: Vec<_> = self
+                .errors
+                .iter()
+                .filter(|(_, count)| *count > 0)
+                .map(|(name, count)| format!("{name} {count}"))
+                .collect();
+            Some(format!("errors: {}", named.join(", ")))
+        } else if self.counters.taken() == 0 {
+            Some("nothing was preempted".to_owned())
+        } else if self.counters.migrations == 0 {
+            Some("nothing migrated".to_owned())
+        } else {
+            None
+        }
+    }
+}
+
+/// Runs the stress test, calling `progress` about once a second. Once a process at a time.
+///
+/// After a hang (an error of that name in the report) its threads and contexts are left as they are: end the
+/// process. With a defence taken out the process may crash, so run it in a child.
+///
+/// # Errors
+/// [`StressError`] if it cannot start. What it finds is in the report, not an error.
+pub fn run(config: &Config, mut progress: impl FnMut(&Report)) -> Result<Report, StressError> {
+    for (key, value, most) in [
+        ("workers", config.workers, Config::MAX_WORKERS),
+        ("contexts", config.contexts, Config::MAX_CONTEXTS),
+    ] {
+        if !(1..=most).contains(&value) {
+            return Err(StressError::OutOfRange { key, value, most });
+        }
+    }
+    let mechanism: Box<dyn Mechanism> = match config.interruption {
+        Interruption::Probe => Box::new(Probe),
+        // SAFETY: only this module's jobs run in the contexts, and they rely on nothing that the contract excludes.
+        Interruption::Signal => Box::new(Signal::install(unsafe { HardPreemption::allow() })?),
+    };
+    unwinding::silence_panics_on_purpose();
+    let world = Arc::new(World::new(config)?);
+    let echo = world.start_echo()?;
+    let scheduler = Scheduler::start(config, mechanism, &world)?;
+    let start = Instant::now();
+    let report = |scheduler: &Scheduler| Report {
+        elapsed: start.elapsed(),
+        counters: scheduler.counters(),
+        requests: world.requests.load(Ordering::Relaxed),
+        operations: world.operations_run(),
+        errors: world.errors(),
+    };
+    let mut watchdog = Watchdog::new(config, &world);
+    let mut next_progress = Duration::from_secs(1);
+    while start.elapsed() < config.duration {
+        std::thread::sleep(Duration::from_millis(20));
+        if start.elapsed() >= next_progress {
+            progress(&report(&scheduler));
+            next_progress += Duration::from_secs(1);
+        }
+        if watchdog.sees_a_hang() {
+            world.wrong(Check::Hang);
+            return Ok(report(&scheduler));
+        }
+        if config.stop_at_first_error && report(&scheduler).errors_total() > 0 {
+            return Ok(report(&scheduler));
+        }
+    }
+    let report_before_the_end = report(&scheduler);
+    match scheduler.end(config.patience) {
+        Some((counters, end)) => {
+            world.stop_echo(echo);
+            if end.returned != config.contexts {
+                world.wrong(Check::NotHandedBack);
+            }
+            Ok(Report {
+                counters,
+                requests: world.requests.load(Ordering::Relaxed),
+                operations: world.operations_run(),
+                errors: world.errors(),
+                ..report_before_the_end
+            })
+        }
+        None => {
+            world.wrong(Check::Hang);
+            Ok(Report {
+                errors: world.errors(),
+                ..report_before_the_end
+            })
+        }
+    }
+}
+
+/// Sees to it that every context gets on.
+struct Watchdog {
+    world: Arc<World>,
+    patience: Duration,
+    seen: Vec<(u64, Instant)>,
+}
+
+impl Watchdog {
+    fn new(config: &Config, world: &Arc<World>) -> Self {
+        Self {
+            world: Arc::clone(world),
+            patience: config.patience,
+            seen: vec![(0, Instant::now()); config.contexts],
+        }
+    }
+
+    fn sees_a_hang(&mut self) -> bool {
+        let now = Instant::now();
+        for (seen, progress) in self.seen.iter_mut().zip(&self.world.progress) {
+            let progress = progress.load(Ordering::Relaxed);
+            if seen.0 != progress {
+                *seen = (progress, now);
+            }
+        }
+        self.seen
+            .iter()
+            .any(|(_, since)| now.duration_since(*since) > self.patience)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn short(interruption: Interruption) -> Report {
+        static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        let _turn = ONE_AT_A_TIME
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let config = Config {
+            duration: Duration::from_millis(500),
+            interruption,
+            ..Config::default()
+        };
+        run(&config, |_| ()).unwrap()
+    }
+
+    #[test]
+    fn half_a_second_under_signals_finds_nothing_wrong() {
+        let report = short(Interruption::Signal);
+        assert_eq!(report.failure(), None);
+        assert!(report.counters.taken_by_interrupt > 0);
+    }
+
+    #[test]
+    fn half_a_second_under_probes_finds_nothing_wrong() {
+        let report = short(Interruption::Probe);
+        assert_eq!(report.failure(), None);
+        assert!(report.counters.taken_by_probe > 0);
+        assert_eq!(report.counters.taken_by_interrupt, 0);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_named() {
+        let config = Config {
+            contexts: 65,
+            ..Config::default()
+        };
+        let error = run(&config, |_| ()).unwrap_err().to_string();
+        assert_eq!(error, "contexts is 65, but must be 1 to 64");
+    }
+
+    #[test]
+    fn a_report_says_why_it_is_a_failure() {
+        let mut report = Report::default();
+        assert_eq!(report.failure().unwrap(), "nothing was preempted");
+        report.counters.taken_by_probe = 1;
+        assert_eq!(report.failure().unwrap(), "nothing migrated");
+        report.counters.migrations = 1;
+        assert_eq!(report.failure(), None);
+        report.errors = vec![("vec", 0), ("hang", 2)];
+        assert_eq!(report.failure().unwrap(), "errors: hang 2");
+    }
+}

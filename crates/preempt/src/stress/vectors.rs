@@ -1,0 +1,134 @@
+//! Operations that hold values in vector and mask registers.
+
+use std::arch::naked_asm;
+
+use super::job::State;
+use super::world::World;
+
+const SPINS: u64 = 20;
+
+/// Room for 32 registers of 64 bytes and 8 masks: what AVX-512 has.
+#[repr(C, align(64))]
+struct Registers {
+    vectors: [[u64; 8]; 32],
+    masks: [u64; 8],
+}
+
+type Hold = unsafe extern "C" fn(*const Registers, *mut Registers, u64);
+
+/// Loads xmm0 to xmm15, spins, stores them.
+///
+/// # Safety
+/// The pointers must be good for a [`Registers`] each, and the CPU must have what is named.
+#[unsafe(naked)]
+unsafe extern "C" fn hold_sse(from: *const Registers, to: *mut Registers, spins: u64) {
+    naked_asm!(
+        ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+        "movups xmm\\n, [rdi + 64 * \\n]",
+        ".endr",
+        "2: pause",
+        "dec rdx",
+        "jnz 2b",
+        ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+        "movups [rsi + 64 * \\n], xmm\\n",
+        ".endr",
+        "ret",
+    )
+}
+
+/// Loads ymm0 to ymm15, spins, stores them.
+///
+/// # Safety
+/// As for [`hold_sse`].
+#[unsafe(naked)]
+unsafe extern "C" fn hold_avx(from: *const Registers, to: *mut Registers, spins: u64) {
+    naked_asm!(
+        ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+        "vmovups ymm\\n, [rdi + 64 * \\n]",
+        ".endr",
+        "2: pause",
+        "dec rdx",
+        "jnz 2b",
+        ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+        "vmovups [rsi + 64 * \\n], ymm\\n",
+        ".endr",
+        "vzeroupper",
+        "ret",
+    )
+}
+
+/// Loads zmm0 to zmm31 and k0 to k7, spins, stores them.
+///
+/// # Safety
+/// As for [`hold_sse`].
+#[unsafe(naked)]
+unsafe extern "C" fn hold_avx512(from: *const Registers, to: *mut Registers, spins: u64) {
+    naked_asm!(
+        ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+        "vmovups zmm\\n, [rdi + 64 * \\n]",
+        ".endr",
+        ".irp n, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31",
+        "vmovups zmm\\n, [rdi + 64 * \\n]",
+        ".endr",
+        ".irp n, 0, 1, 2, 3, 4, 5, 6, 7",
+        "kmovq k\\n, [rdi + 2048 + 8 * \\n]",
+        ".endr",
+        "2: pause",
+        "dec rdx",
+        "jnz 2b",
+        ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+        "vmovups [rsi + 64 * \\n], zmm\\n",
+        ".endr",
+        ".irp n, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31",
+        "vmovups [rsi + 64 * \\n], zmm\\n",
+        ".endr",
+        ".irp n, 0, 1, 2, 3, 4, 5, 6, 7",
+        "kmovq [rsi + 2048 + 8 * \\n], k\\n",
+        ".endr",
+        "vzeroupper",
+        "ret",
+    )
+}
+
+/// Whether `registers` registers of `words` words each, and the masks if there are any, come back as they went.
+///
+/// # Safety
+/// The CPU must have the registers that `hold` names.
+unsafe fn held(
+    state: &mut State,
+    hold: Hold,
+    registers: usize,
+    words: usize,
+    masks: usize,
+) -> bool {
+    let from = Registers {
+        vectors: std::array::from_fn(|_| std::array::from_fn(|_| state.random())),
+        masks: std::array::from_fn(|_| state.random()),
+    };
+    let mut to = Registers {
+        vectors: [[0; 8]; 32],
+        masks: [0; 8],
+    };
+    // SAFETY: both are of the type that is asked for; the caller answers for the CPU.
+    unsafe { hold(&from, &mut to, SPINS) };
+    let vectors = from.vectors.iter().zip(&to.vectors).take(registers);
+    vectors
+        .into_iter()
+        .all(|(before, after)| before[..words] == after[..words])
+        && from.masks[..masks] == to.masks[..masks]
+}
+
+pub(super) fn sse(state: &mut State, _: &World) -> bool {
+    // SAFETY: every x86-64 CPU has SSE2.
+    unsafe { held(state, hold_sse, 16, 2, 0) }
+}
+
+pub(super) fn avx(state: &mut State, _: &World) -> bool {
+    // SAFETY: in the list of operations only where AVX is.
+    unsafe { held(state, hold_avx, 16, 4, 0) }
+}
+
+pub(super) fn avx512(state: &mut State, _: &World) -> bool {
+    // SAFETY: in the list of operations only where AVX-512BW is.
+    unsafe { held(state, hold_avx512, 32, 8, 8) }
+}
