@@ -46,7 +46,9 @@
 //! if nothing finishes until H has run (all spin for its lock), H runs after at most k (C - 1) quanta. What remains
 //! possible is what a policy may decide: to favour fresh requests that *finish* over H, for as long as they come.
 //!
-//! The bound needs a policy that answers something; one that does not is caught by the checks.
+//! The bound needs a policy that answers something; one that does not is caught by the checks. It also needs quanta
+//! to end. A policy whose [`waiting`](Policy::waiting) is always zero would have nobody preempted: so the
+//! dispatcher preempts after [`PROGRESS_QUANTUM`] whenever [`Verified::waiting_started`] is not zero.
 //!
 //! # Quantum
 //!
@@ -268,7 +270,9 @@ impl Verified {
         }
     }
 
-    /// How many requests that have run already wait, in all. Each holds a context.
+    /// How many requests that have run already wait, in all. Each holds a context, and perhaps a lock: while there are
+    /// any, no worker should go on with one request for longer than [`PROGRESS_QUANTUM`], whatever
+    /// [`waiting`](Self::waiting) says.
     #[must_use]
     pub fn waiting_started(&self) -> usize {
         self.waiting.total(Want::StartedOnly)

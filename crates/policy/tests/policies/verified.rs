@@ -99,6 +99,9 @@ fn take_fresh_takes_all_that_never_ran_in_order() {
     }
     let first = policy.next(WORKER, Nanos(0), Want::Any).unwrap();
     policy.preempted(first.id, WORKER, Nanos(5));
+    // One that was staged and recalled is still before those that came later.
+    let staged = policy.next(WORKER, Nanos(5), Want::Any).unwrap();
+    policy.returned(staged.id, WORKER);
     let mut taken = Vec::new();
     while let Some(task) = policy.take_fresh(WORKER) {
         assert!(!task.started);

@@ -18,6 +18,7 @@ enum Mistake {
     AnswersNothing,
     Forgets,
     Overcounts,
+    Undercounts,
     KeepsRemoved,
     RemovesAnother,
     LosesArrivals,
@@ -136,6 +137,9 @@ impl Policy for Wrong {
         if self.mistakes.contains(&Mistake::Overcounts) {
             return usize::MAX;
         }
+        if self.mistakes.contains(&Mistake::Undercounts) {
+            return 0;
+        }
         self.queue
             .iter()
             .filter(|task| task.started || want == Want::Any)
@@ -163,6 +167,7 @@ fn mistake() -> impl Strategy<Value = Mistake> {
         AnswersNothing,
         Forgets,
         Overcounts,
+        Undercounts,
         KeepsRemoved,
         RemovesAnother,
         LosesArrivals,
@@ -371,6 +376,59 @@ fn silence_is_an_error_after_some_time() {
     assert_eq!(policy.error(), Some(&error));
     policy.finished(TaskId(2), WORKER);
     goes_on(policy, &[1]);
+}
+
+#[test]
+fn silence_is_an_error_when_no_worker_has_anything() {
+    // It always says that nobody can be served. Two arrivals, 100 empty answers, one sound answer, then nothing.
+    let mut script = vec![Mistake::Undercounts, Mistake::None, Mistake::None];
+    script.extend([Mistake::AnswersNothing; 100]);
+    script.push(Mistake::None);
+    script.extend([Mistake::AnswersNothing; 1_000]);
+    let mut policy = Verified::new(Box::new(Wrong::new(script)), CAPACITY).unwrap();
+    policy.arrive(task(0)).unwrap();
+    policy.arrive(task(1)).unwrap();
+    let next = |policy: &mut Verified, micros| {
+        let answer = policy.next(WORKER, Nanos::from_micros(micros), Want::Any);
+        answer.map(|task| task.id.0)
+    };
+    for poll in 0..100 {
+        assert_eq!(next(&mut policy, 90 * poll), None);
+    }
+    assert_eq!(next(&mut policy, 9_000), Some(0));
+    policy.finished(TaskId(0), WORKER);
+    // The answer ended the silence; a new one begins.
+    for poll in 0..100 {
+        assert_eq!(next(&mut policy, 9_500 + 90 * poll), None);
+    }
+    assert_eq!(policy.error(), None);
+    assert_eq!(next(&mut policy, 19_500), Some(1));
+    let lasted = Nanos::from_millis(10);
+    let error = PolicyError::Stalled {
+        worker: WORKER,
+        want: Want::Any,
+        waiting: 1,
+        lasted,
+    };
+    assert_eq!(policy.error(), Some(&error));
+}
+
+#[test]
+fn what_was_returned_keeps_its_place_after_a_failure() {
+    let mut policy = three(Mistake::AnswersTwice);
+    policy.returned(TaskId(0), WORKER);
+    assert_eq!(policy.len(), 3);
+    // The policy answers 0 and then 0 again; 0 had come before 2, and 2 before 1 came back.
+    let mut order = Vec::new();
+    while let Some(task) = policy.next(WORKER, Nanos(0), Want::Any) {
+        order.push(task.id.0);
+    }
+    assert_eq!(order, [0, 2, 1]);
+    let error = PolicyError::NotWaiting {
+        task: TaskId(0),
+        worker: WORKER,
+    };
+    assert_eq!(policy.error(), Some(&error));
 }
 
 #[test]

@@ -7,6 +7,8 @@ use shinjuku_policy::{Full, Nanos, Policy, Task, TaskId, Verified, Want, WorkerI
 
 use crate::driver::{CAPACITY, Driver, Event, Step, steps};
 
+const WORKER: WorkerId = WorkerId(0);
+
 /// Answers any waiting request it likes, by script; the newest if the script is empty.
 struct Whimsical {
     tasks: Vec<Task>,
@@ -83,7 +85,6 @@ fn quanta_until_the_holder_finishes(
     let capacity = contexts + 10;
     let policy = Verified::new(Box::new(Whimsical::new(whims)), capacity).unwrap();
     let mut policy = policy.with_progress_limit(k).unwrap();
-    let worker = WorkerId(0);
     let task = |id: usize| Task {
         id: TaskId(id as u32),
         class: Default::default(),
@@ -92,8 +93,8 @@ fn quanta_until_the_holder_finishes(
         started: false,
     };
     policy.arrive(task(0)).unwrap();
-    let holder = policy.next(worker, Nanos(0), Want::Any).unwrap();
-    policy.preempted(holder.id, worker, Nanos(0));
+    let holder = policy.next(WORKER, Nanos(0), Want::Any).unwrap();
+    policy.preempted(holder.id, WORKER, Nanos(0));
     for id in 1..capacity {
         policy.arrive(task(id)).unwrap();
     }
@@ -106,7 +107,7 @@ fn quanta_until_the_holder_finishes(
         };
         let now = Nanos(quanta as u64);
         let running = policy
-            .next(worker, now, want)
+            .next(WORKER, now, want)
             .expect("the holder at least waits");
         started += usize::from(!running.started);
         if running.id == holder.id {
@@ -116,7 +117,7 @@ fn quanta_until_the_holder_finishes(
                 return Some(quanta);
             }
         }
-        policy.preempted(running.id, worker, now);
+        policy.preempted(running.id, WORKER, now);
     }
     None
 }
@@ -143,10 +144,9 @@ fn with_the_rule_the_holder_runs_within_the_bound() {
     }
 }
 
-#[test]
-fn an_intervention_is_counted() {
+/// A watched newest-first policy in which requests 0 and 1 are out, fresh.
+fn two_out() -> Verified {
     let mut policy = Verified::new(Box::new(Whimsical::new(vec![])), 2).unwrap();
-    let worker = WorkerId(0);
     for id in [0, 1] {
         let task = Task {
             id: TaskId(id),
@@ -156,23 +156,46 @@ fn an_intervention_is_counted() {
             started: false,
         };
         policy.arrive(task).unwrap();
-        policy.next(worker, Nanos(0), Want::Any).unwrap();
-        policy.preempted(TaskId(id), worker, Nanos(0));
+        policy.next(WORKER, Nanos(0), Want::Any).unwrap();
     }
-    // Request 1 has been preempted once while 0 waited; 16 times is the limit.
-    let answers: Vec<_> = (0..17)
-        .map(|_| {
-            let task = policy.next(worker, Nanos(0), Want::Any).unwrap();
-            policy.preempted(task.id, worker, Nanos(0));
-            task.id.0
-        })
-        .collect();
-    let mut expected = [1; 17];
-    expected[15] = 0;
-    // Then 0 is the newest, until it has run its 16 quanta.
-    expected[16] = 0;
+    policy
+}
+
+/// Runs the next request for a quantum.
+fn run(policy: &mut Verified) -> u32 {
+    let task = policy.next(WORKER, Nanos(0), Want::Any).unwrap();
+    policy.preempted(task.id, WORKER, Nanos(0));
+    task.id.0
+}
+
+#[test]
+fn after_its_barrier_a_request_has_k_quanta_again() {
+    let mut policy = two_out();
+    policy.preempted(TaskId(0), WORKER, Nanos(0));
+    // This is the first of 16 times that 1 is preempted while 0 waits.
+    policy.preempted(TaskId(1), WORKER, Nanos(0));
+    let answers: Vec<_> = (0..64).map(|_| run(&mut policy)).collect();
+    let expected = [vec![1; 15], vec![0; 16], vec![1; 16], vec![0; 16], vec![1]].concat();
     assert_eq!(answers, expected);
-    assert_eq!(policy.progress_interventions(), 1);
+    assert_eq!(policy.progress_interventions(), 4);
+}
+
+#[test]
+fn quanta_count_only_while_others_wait() {
+    let mut policy = two_out();
+    policy.preempted(TaskId(1), WORKER, Nanos(0));
+    for _ in 0..14 {
+        assert_eq!(run(&mut policy), 1);
+    }
+    assert_eq!(
+        policy.next(WORKER, Nanos(0), Want::Any).map(|task| task.id),
+        Some(TaskId(1))
+    );
+    policy.preempted(TaskId(0), WORKER, Nanos(0));
+    policy.preempted(TaskId(1), WORKER, Nanos(0));
+    // Only the last of its quanta was at the cost of 0.
+    assert_eq!(run(&mut policy), 1);
+    assert_eq!(policy.progress_interventions(), 0);
 }
 
 proptest! {
