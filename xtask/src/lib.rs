@@ -2,6 +2,7 @@
 //!
 //! - [`mod@test`]: the whole test-suite, with a time limit per step and an honest count of what was skipped.
 //! - [`report`]: turns measurements ([`report::results::Results`]) into tables, plots, CSV and one HTML page.
+//! - [`stress`]: ordinary code under hostile preemption, and what went wrong.
 //! - [`machine`]: what a report says about the machine it was measured on.
 //!
 //! The binary only parses arguments; everything else is here, so that `tests/` can reach it.
@@ -11,4 +12,5 @@
 pub mod machine;
 pub mod paths;
 pub mod report;
+pub mod stress;
 pub mod test;

@@ -21,6 +21,8 @@ struct Arguments {
 enum Command {
     /// Run every test of the workspace: unit, end-to-end, documentation and model-checked tests.
     Test(xtask::test::Options),
+    /// Preempt ordinary code at a hostile rate and count what goes wrong.
+    Stress(xtask::stress::Options),
     /// Draw the tables, plots and the page of a results.json again.
     #[command(hide = true)]
     Report(xtask::report::Options),
@@ -29,6 +31,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Command::Test(options) => xtask::test::run(&options),
+        Command::Stress(options) => xtask::stress::run(&options),
         Command::Report(options) => xtask::report::run(&options),
     }
 }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+mod axis;
 pub mod csv;
 pub mod figures;
 pub mod html;

@@ -20,9 +20,9 @@ use plotters::prelude::*;
 use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use super::axis::{Axis, tick};
 use super::figures::{Figure, Point, Series, Style, XAxis};
 use super::marker::{Canvas, Drawn};
-use super::summary::figure as number;
 
 const TEXT: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const AXIS: RGBColor = RGBColor(0x66, 0x66, 0x66);
@@ -103,89 +103,6 @@ struct Layout {
     y: Axis,
     /// Names of the series with saturated points: each has a row above `top`.
     saturated: Vec<String>,
-}
-
-/// One axis: the values at its ends, and the ticks between them.
-struct Axis {
-    low: f64,
-    high: f64,
-    logarithmic: bool,
-    ticks: Vec<f64>,
-    minor: Vec<f64>,
-}
-
-impl Axis {
-    fn load() -> Self {
-        let ticks = (0..=10).map(|i| f64::from(i) * 10.0).collect();
-        Self {
-            low: 0.0,
-            high: 100.0,
-            logarithmic: false,
-            ticks,
-            minor: Vec::new(),
-        }
-    }
-
-    /// Quanta: a little room at both ends, ticks at 1, 2 and 5 times powers of ten.
-    fn quantum(values: impl Iterator<Item = f64>) -> Self {
-        let (low, high) = range(values);
-        Self::between(low / 1.3, high * 1.3, true)
-    }
-
-    /// A logarithmic axis that holds all `values`, its ends at 1, 2 or 5 times a power of ten.
-    fn logarithmic(values: impl Iterator<Item = f64>) -> Self {
-        let (low, high) = range(values);
-        // A little room, so that no marker sits on the frame.
-        let nice = steps(low / 10.0, high * 10.0, &[1.0, 2.0, 5.0]);
-        let low = nice
-            .iter()
-            .copied()
-            .rfind(|v| *v <= low * 0.97)
-            .unwrap_or(low);
-        let high = nice
-            .iter()
-            .copied()
-            .find(|v| *v >= high * 1.03)
-            .unwrap_or(high);
-        Self::between(low, high, (high / low).log10() <= 2.5)
-    }
-
-    fn between(low: f64, high: f64, dense: bool) -> Self {
-        Self {
-            low,
-            high,
-            logarithmic: true,
-            ticks: steps(low, high, if dense { &[1.0, 2.0, 5.0] } else { &[1.0] }),
-            minor: steps(low, high, &[2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]),
-        }
-    }
-
-    /// Where `value` lies between the ends, 0 to 1.
-    fn place(&self, value: f64) -> f64 {
-        if self.logarithmic {
-            (value / self.low).ln() / (self.high / self.low).ln()
-        } else {
-            (value - self.low) / (self.high - self.low)
-        }
-    }
-}
-
-/// The smallest and the largest of the values a logarithmic axis can show; 1 to 10 where there are none.
-fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let shown = values.filter(|v| *v > 0.0 && v.is_finite());
-    shown
-        .map(|v| (v, v))
-        .reduce(|(low, high), (v, _)| (low.min(v), high.max(v)))
-        .unwrap_or((1.0, 10.0))
-}
-
-/// The `factors` of every power of ten that lie from `low` to `high`, rising.
-fn steps(low: f64, high: f64, factors: &[f64]) -> Vec<f64> {
-    let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
-    powers
-        .flat_map(|power| factors.iter().map(move |factor| factor * 10f64.powi(power)))
-        .filter(|value| (low..=high).contains(value))
-        .collect()
 }
 
 impl Layout {
@@ -438,36 +355,9 @@ impl Layout {
     }
 }
 
-/// A tick's label: no digits beyond the needed.
-fn tick(value: f64) -> String {
-    if value >= 1.0 || value == 0.0 {
-        format!("{value:.0}")
-    } else {
-        number(value).trim_end_matches('0').to_owned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_logarithmic_axis_holds_its_values_and_ends_at_round_ones() {
-        let axis = Axis::logarithmic([3.0, 700.0].into_iter());
-        assert_eq!((axis.low, axis.high), (2.0, 1000.0));
-        assert!(axis.ticks.contains(&10.0) && axis.ticks.contains(&100.0));
-        assert!(axis.place(3.0) > 0.0 && axis.place(700.0) < 1.0);
-        assert!(
-            (axis.place((2.0f64 * 1000.0).sqrt()) - 0.5).abs() < 1e-9,
-            "the geometric mean is the middle"
-        );
-    }
-
-    #[test]
-    fn an_axis_without_values_still_exists() {
-        let axis = Axis::logarithmic(std::iter::empty());
-        assert!(axis.low > 0.0 && axis.low < axis.high && axis.high.is_finite());
-    }
 
     #[test]
     fn saturated_points_lie_above_the_plot_and_take_no_part_in_its_range() {

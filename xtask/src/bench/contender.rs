@@ -1,0 +1,113 @@
+//! Who competes.
+
+use shinjuku::{Config, MechanismKind, PolicyKind};
+
+/// One way to schedule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contender {
+    /// Order of requests.
+    pub policy: PolicyKind,
+    /// What stops them.
+    pub mechanism: MechanismKind,
+    /// After how long, us; `None`: to completion, or as `auto` finds.
+    pub quantum_us: Option<f64>,
+    /// Which requests poll.
+    pub probes: Probes,
+}
+
+/// Which requests have probes in their code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probes {
+    /// All.
+    All,
+    /// The short ones and half of the long ones.
+    HalfOfLong,
+    /// None.
+    None,
+}
+
+impl Contender {
+    const fn new(policy: PolicyKind, mechanism: MechanismKind, quantum_us: Option<f64>, probes: Probes) -> Self {
+        Self { policy, mechanism, quantum_us, probes }
+    }
+
+    /// First come, first served from one queue: the baseline.
+    pub const FCFS: Self = Self::new(PolicyKind::CFcfs, MechanismKind::None, None, Probes::None);
+
+    /// c-PRE-SQ with probes.
+    pub const fn probe(quantum_us: f64) -> Self {
+        Self::new(PolicyKind::CPreSq, MechanismKind::Probe, Some(quantum_us), Probes::All)
+    }
+
+    /// c-PRE-SQ with signals, on code without probes.
+    pub const fn signal(quantum_us: f64) -> Self {
+        Self::new(PolicyKind::CPreSq, MechanismKind::Signal, Some(quantum_us), Probes::None)
+    }
+
+    /// c-PRE-SQ with whatever `Auto` picks, on code without probes.
+    pub const AUTO: Self = Self::new(PolicyKind::CPreSq, MechanismKind::Auto, None, Probes::None);
+
+    /// c-PRE-SQ, probe first, signal for the half of the long requests without probes.
+    pub const ESCALATION: Self =
+        Self::new(PolicyKind::CPreSq, MechanismKind::Escalation, Some(5.0), Probes::HalfOfLong);
+
+    /// c-PRE-MQ with probes.
+    pub const MQ: Self = Self::new(PolicyKind::CPreMq, MechanismKind::Probe, Some(5.0), Probes::All);
+
+    /// All that make sense with so many workers.
+    pub fn all(workers: usize) -> Vec<Self> {
+        let mut all = vec![Self::FCFS];
+        if workers > 1 {
+            all.push(Self { policy: PolicyKind::DFcfs, ..Self::FCFS });
+            all.push(Self { policy: PolicyKind::Stealing, ..Self::FCFS });
+        }
+        all.extend([
+            Self::probe(5.0),
+            Self::probe(10.0),
+            Self::signal(50.0),
+            Self::AUTO,
+            Self::ESCALATION,
+            Self::MQ,
+        ]);
+        all
+    }
+
+    /// All that make sense on code that nobody can put probes into.
+    pub fn without_probes(workers: usize) -> Vec<Self> {
+        let mut all: Vec<_> = Self::all(workers).into_iter().filter(|one| one.probes == Probes::None).collect();
+        all.push(Self { policy: PolicyKind::CPreMq, ..Self::signal(50.0) });
+        all
+    }
+
+    /// The policy's name in the literature.
+    pub fn policy_name(&self) -> &'static str {
+        match self.policy {
+            PolicyKind::CFcfs => "c-FCFS",
+            PolicyKind::CPreSq => "c-PRE-SQ",
+            PolicyKind::CPreMq => "c-PRE-MQ",
+            PolicyKind::DFcfs => "d-FCFS",
+            PolicyKind::Stealing => "work stealing",
+            _ => "other",
+        }
+    }
+
+    /// The mechanism's name.
+    pub fn mechanism_name(&self) -> String {
+        self.mechanism.to_string()
+    }
+
+    /// Whether the policy wants SLOs.
+    pub fn wants_slos(&self) -> bool {
+        self.policy == PolicyKind::CPreMq
+    }
+
+    /// Sets the runtime's configuration up for it.
+    pub fn apply(&self, config: &mut Config) {
+        config.policy.kind = self.policy;
+        config.preemption.mechanism = self.mechanism;
+        config.strict = true;
+        if let Some(quantum) = self.quantum_us {
+            config.policy.quantum_us = quantum;
+        }
+    }
+}
