@@ -1,27 +1,4 @@
 //! The runtime's configuration: plain fields, in code and in TOML under the same names.
-//!
-//! ```toml
-//! workers = 3
-//!
-//! [policy]
-//! kind = "c-pre-mq"
-//! quantum_us = 5
-//!
-//! [[class]]
-//! name = "get"
-//! slo_us = 50
-//!
-//! [[class]]
-//! name = "range"
-//! slo_us = 500
-//! quantum_us = 10
-//!
-//! [preemption]
-//! mechanism = "probe"
-//! ```
-//!
-//! Every key may be left out, but for a class's name. An unknown key is an error. Fields are checked together, once,
-//! when the runtime is built, by [`Config::validate`].
 
 mod check;
 mod error;
@@ -37,6 +14,37 @@ use shinjuku_policy::{
 pub use error::ConfigError;
 
 /// How a runtime is to run. The default suits most servers: preemptive, one queue, all cores.
+///
+/// Every key may be left out, but for a class's name; an unknown one is an error. Values are checked, alone and
+/// beside the others, when the runtime is built.
+///
+/// ```
+/// use shinjuku::{Config, PolicyKind};
+///
+/// let config = Config::from_toml(
+///     r#"
+///     queue = 1000
+///
+///     [policy]
+///     kind = "c-pre-mq"
+///     quantum_us = 5
+///
+///     [[class]]
+///     name = "get"
+///     slo_us = 50
+///
+///     [[class]]
+///     name = "range"
+///     slo_us = 500
+///     quantum_us = 10
+///     "#,
+/// )?;
+/// assert_eq!(config.policy.kind, PolicyKind::CPreMq);
+/// assert_eq!(config.class[1].quantum_us, Some(10.0));
+/// assert_eq!(config.contexts, Config::default().contexts);
+/// config.validate()?;
+/// # Ok::<(), shinjuku::ConfigError>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {

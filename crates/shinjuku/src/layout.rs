@@ -1,11 +1,17 @@
 //! Which thread runs on which core.
 
+mod core_list;
+mod machine;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
-use std::ops::Range;
 
 use core_affinity::CoreId;
 
 use crate::config::{Config, ConfigError, CoresConfig};
+use core_list::CoreList;
+use machine::Machine;
 
 /// Cores that can be numbered, as many as glibc's `cpu_set_t` holds.
 pub(crate) const CORES: usize = 1024;
@@ -87,22 +93,19 @@ impl Layout {
             });
         }
 
+        let is_isolated = |core: &usize| machine.isolated.contains(core);
         let mut free = machine.allowed.clone();
         free.retain(|core| cores.dispatcher != Some(*core) && !cores.workers.contains(core));
-        // Stable: among the isolated, as among the others, by number.
-        free.sort_by_key(|core| machine.isolated.contains(core));
-        let mut free = free.into_iter().peekable();
-        let too_many = || too_many_threads(machine, workers);
-        let dispatcher = match cores.dispatcher {
-            Some(core) => core,
-            None => free.next().ok_or_else(too_many)?,
-        };
+        // A stable sort: by number otherwise.
+        free.sort_by_key(|core| !is_isolated(core));
+        if free.len() < automatic_threads(config, workers) {
+            return Err(too_many_threads(machine, workers));
+        }
+        let dispatcher = cores.dispatcher.unwrap_or_else(|| {
+            let shared_with_others = free.iter().position(|core| !is_isolated(core));
+            free.remove(shared_with_others.unwrap_or(0))
+        });
         let workers = if cores.workers.is_empty() {
-            let mut free: Vec<_> = free.collect();
-            free.sort_by_key(|core| !machine.isolated.contains(core));
-            if free.len() < workers {
-                return Err(too_many());
-            }
             free.truncate(workers);
             free
         } else {
@@ -138,15 +141,13 @@ fn check_given(machine: &Machine, config: &Config, workers: usize) -> Result<(),
         .iter()
         .enumerate()
         .map(|(worker, &core)| (worker_key(worker), core));
+    let usable = machine.cores();
     for (key, core) in keys.chain(workers) {
-        if !machine.has(core) {
+        if !usable.contains(&core) {
             return Err(ConfigError::invalid(
                 key,
                 core,
-                format!(
-                    "a core that this process may use ({})",
-                    List(&machine.allowed)
-                ),
+                format!("a core that this process may use ({})", CoreList(&usable)),
                 "choose one of these, or change the process's affinity (taskset, cgroup cpuset.cpus)",
             ));
         }
@@ -172,79 +173,32 @@ fn check_given(machine: &Machine, config: &Config, workers: usize) -> Result<(),
     Ok(())
 }
 
+/// How many threads are left without a given core.
+fn automatic_threads(config: &Config, workers: usize) -> usize {
+    let cores = &config.cores;
+    usize::from(cores.dispatcher.is_none()) + workers - cores.workers.len()
+}
+
 fn too_many_threads(machine: &Machine, workers: usize) -> ConfigError {
     let usable = machine.allowed.len();
-    let allowed = match usable.saturating_sub(1) {
-        0 => "0 with a core for each thread".to_owned(),
-        most => format!("at most {most}"),
+    let most = usable.saturating_sub(1);
+    let remedy = if most == 0 {
+        ""
+    } else {
+        "lower `workers`, or "
     };
     ConfigError::invalid(
         "workers",
         workers,
-        allowed,
+        format!("at most {most} for each thread to have a core"),
         format!(
-            "dispatcher and workers take a core each, and this process may use {usable} ({}): lower `workers`, or set \
-             cores.share = true",
-            List(&machine.allowed)
+            "the dispatcher takes one too, and this process may use {usable} ({}): {remedy}set cores.share = true",
+            CoreList(&machine.allowed)
         ),
     )
 }
 
-/// What there is to choose from.
-#[derive(Clone, Debug)]
-struct Machine {
-    /// The cores that the calling thread may use, ascending.
-    allowed: Vec<usize>,
-    /// The cores that the kernel was told to keep free, allowed or not.
-    isolated: Vec<usize>,
-    /// How many cores' worth of time there is: a cgroup may grant less than the cores it shows.
-    parallelism: usize,
-}
-
-impl Machine {
-    fn detect() -> Result<Self, ConfigError> {
-        let allowed = core_affinity::get_core_ids().ok_or_else(|| ConfigError::Cores {
-            source: std::io::Error::last_os_error(),
-        })?;
-        // A kernel without the file isolates nothing.
-        let isolated =
-            std::fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
-        Ok(Self {
-            parallelism: std::thread::available_parallelism()
-                .map_or(allowed.len(), std::num::NonZero::get),
-            allowed: allowed.into_iter().map(|core| core.id).collect(),
-            isolated: core_list(&isolated),
-        })
-    }
-
-    /// How many workers: as said, as many as cores were given, or one per core but the dispatcher's.
-    fn workers(&self, config: &Config) -> usize {
-        let cores = self.allowed.len().min(self.parallelism);
-        let automatic = || (cores.saturating_sub(1)).min(config.contexts).max(1);
-        match (config.workers, config.cores.workers.len()) {
-            (Some(workers), _) => workers,
-            (None, 0) => automatic(),
-            (None, given) => given,
-        }
-    }
-
-    /// Whether threads can be pinned to `core`: an isolated one is hidden from the affinity that a process starts
-    /// with, and can be had all the same.
-    fn has(&self, core: usize) -> bool {
-        self.allowed.contains(&core) || self.isolated.contains(&core)
-    }
-}
-
-/// Reads the kernel's notation, `1-3,6`; what does not read as such is left out.
-fn core_list(text: &str) -> Vec<usize> {
-    let cores = |part: &str| -> Option<Range<usize>> {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse().ok()?..last.parse::<usize>().ok()?.min(CORES - 1) + 1)
-    };
-    text.trim().split(',').filter_map(cores).flatten().collect()
-}
-
-/// As the runtime logs it: `dispatcher on core 0, workers on cores 1, 2`.
+/// As the runtime logs it: `dispatcher on core 0, workers on cores 1-3`.
 impl fmt::Display for Layout {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.dispatcher {
@@ -260,20 +214,9 @@ impl fmt::Display for Layout {
             write!(
                 formatter,
                 "worker{plural} on core{plural} {}",
-                List(&pinned)
+                CoreList(&pinned)
             )?;
         }
         formatter.write_str(if self.shared { ", sharing cores" } else { "" })
-    }
-}
-
-struct List<'a>(&'a [usize]);
-
-impl fmt::Display for List<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, core) in self.0.iter().enumerate() {
-            write!(formatter, "{}{core}", if at == 0 { "" } else { ", " })?;
-        }
-        Ok(())
     }
 }

@@ -32,65 +32,48 @@ pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
 }
 
 fn numbers(config: &Config) -> Result<(), ConfigError> {
-    if let Some(workers) = config.workers {
+    let listed = Some(config.cores.workers.len()).filter(|&listed| listed > 0);
+    if let Some(workers) = config.workers.or(listed) {
         let advice = "leave it out to have one less than there are cores";
-        within("workers", workers, 1..=CORES, "", advice)?;
+        within("workers", workers, 1..=CORES, advice)?;
     }
     let contexts = 1..=PoolConfig::MAX_CONTEXTS;
     let advice = "choose how many requests may have started and not finished";
-    within("contexts", config.contexts, contexts, "", advice)?;
+    within("contexts", config.contexts, contexts, advice)?;
     let stack = PoolConfig::MIN_STACK / 1024..=1 << 20;
     let advice = "choose what a handler's deepest call needs; 256 suits most";
-    within("stack_kib", config.stack_kib, stack, " KiB", advice)?;
+    within("stack_kib", config.stack_kib, stack, advice)?;
     let advice = "choose how many requests may wait before more are refused";
-    within("queue", config.queue, 1..=1 << 24, "", advice)?;
-    let advice = "1 for handlers of 10 us and more, 2 for shorter ones";
-    within("depth", config.depth, 1..=MAX_DEPTH, "", advice)?;
+    within("queue", config.queue, 1..=1 << 24, advice)?;
+    let advice = "1 suits most, 2 handlers so short that the dispatcher is waited for";
+    within("depth", config.depth, 1..=MAX_DEPTH, advice)?;
     let advice = "choose how many handlers may block in the kernel at a time";
-    within("spare_workers", config.spare_workers, 0..=1024, "", advice)?;
-    let advice = "choose some times the longest that a handler usually blocks";
-    within(
-        "rescue_after_ms",
-        config.rescue_after_ms,
-        0.1..=6e4,
-        " ms",
-        advice,
-    )?;
-    let advice = "0 never sleeps, 100 suits most";
+    within("spare_workers", config.spare_workers, 0..=1024, advice)?;
+    let advice =
+        "5 suits most; the less, the more often a worker that is only slow is taken for blocked";
+    within("rescue_after_ms", config.rescue_after_ms, 0.1..=6e4, advice)?;
+    let advice = "100 suits most; 0 never sleeps";
     within(
         "idle_backoff_us",
         config.idle_backoff_us,
         0.0..=3.6e9,
-        " us",
         advice,
     )?;
-    let advice = "choose how long a probe may take to be reached; 15 suits most";
-    within(
-        "preemption.grace_us",
-        config.preemption.grace_us,
-        0.0..=3.6e9,
-        " us",
-        advice,
-    )
+    let grace = config.preemption.grace_us;
+    let advice = "15 suits most; 0 does not wait for the probe";
+    within("preemption.grace_us", grace, 0.0..=3.6e9, advice)
 }
 
 fn policy(config: &Config) -> Result<(), ConfigError> {
     let policy = &config.policy;
-    let advice = "5 suits probes; for no preemption choose kind = \"c-fcfs\"";
-    within(
-        "policy.quantum_us",
-        policy.quantum_us,
-        MICROS,
-        " us",
-        advice,
-    )?;
-    let advice = "16 suits most";
+    let advice = "5 suits probes; to run to completion choose policy.kind = \"c-fcfs\"";
+    within("policy.quantum_us", policy.quantum_us, MICROS, advice)?;
+    let limit = policy.progress_limit;
     within(
         "policy.progress_limit",
-        policy.progress_limit,
+        limit,
         1..=1_000_000,
-        "",
-        advice,
+        "16 suits most",
     )
 }
 
@@ -126,15 +109,15 @@ fn classes(config: &Config) -> Result<(), ConfigError> {
         }
         if let Some(slo) = class.slo_us {
             let advice = "choose the latency that 99 % of the class should keep";
-            within(key("slo_us"), slo, MICROS, " us", advice)?;
+            within(key("slo_us"), slo, MICROS, advice)?;
         }
         if let Some(quantum) = class.quantum_us {
             let advice = "leave it out to have `policy.quantum_us`";
-            within(key("quantum_us"), quantum, MICROS, " us", advice)?;
+            within(key("quantum_us"), quantum, MICROS, advice)?;
         }
         if let Some(deadline) = class.deadline_us {
             let advice = "leave it out to have none";
-            within(key("deadline_us"), deadline, MICROS, " us", advice)?;
+            within(key("deadline_us"), deadline, MICROS, advice)?;
         }
     }
     if config.policy.kind == PolicyKind::CPreMq {
@@ -172,12 +155,11 @@ fn within<T: PartialOrd + fmt::Display>(
     key: impl Into<String>,
     value: T,
     allowed: RangeInclusive<T>,
-    unit: &str,
     advice: &str,
 ) -> Result<(), ConfigError> {
     if allowed.contains(&value) {
         return Ok(());
     }
-    let allowed = format!("{} to {}{unit}", allowed.start(), allowed.end());
+    let allowed = format!("{} to {}", allowed.start(), allowed.end());
     Err(ConfigError::invalid(key, value, allowed, advice))
 }

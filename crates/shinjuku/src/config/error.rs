@@ -94,10 +94,9 @@ impl ConfigError {
 
 /// Names what is expected as TOML does, not as Rust does.
 fn in_words(message: &str) -> String {
-    let whole = "a whole number, not negative";
     [
-        ("expected usize", whole),
-        ("expected u32", whole),
+        ("expected usize", "a whole number, 0 or more"),
+        ("expected u32", "a whole number, 0 to 4294967295"),
         ("expected f64", "a number"),
         ("expected a sequence", "a list"),
         ("expected a boolean", "true or false"),

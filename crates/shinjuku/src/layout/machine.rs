@@ -1,0 +1,54 @@
+//! The cores that there are to choose from.
+
+use super::core_list;
+use crate::config::{Config, ConfigError};
+
+/// What this machine grants the process.
+#[derive(Clone, Debug)]
+pub(super) struct Machine {
+    /// The cores that the calling thread may use, ascending.
+    pub(super) allowed: Vec<usize>,
+    /// The cores that the kernel was told to keep free, allowed or not.
+    pub(super) isolated: Vec<usize>,
+    /// How many cores' worth of time there is: a cgroup may grant less than the cores it shows.
+    pub(super) parallelism: usize,
+}
+
+impl Machine {
+    pub(super) fn detect() -> Result<Self, ConfigError> {
+        let allowed = core_affinity::get_core_ids().ok_or_else(|| ConfigError::Cores {
+            source: std::io::Error::last_os_error(),
+        })?;
+        // A kernel without the file isolates nothing.
+        let isolated =
+            std::fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
+        Ok(Self {
+            parallelism: std::thread::available_parallelism()
+                .map_or(allowed.len(), std::num::NonZero::get),
+            allowed: allowed.into_iter().map(|core| core.id).collect(),
+            isolated: core_list::parse(&isolated),
+        })
+    }
+
+    /// How many workers: as said, as many as cores were given, or one per core but the dispatcher's.
+    pub(super) fn workers(&self, config: &Config) -> usize {
+        let automatic = || {
+            let cores = self.allowed.len().min(self.parallelism);
+            cores.saturating_sub(1).min(config.contexts).max(1)
+        };
+        match (config.workers, config.cores.workers.len()) {
+            (Some(workers), _) => workers,
+            (None, 0) => automatic(),
+            (None, given) => given,
+        }
+    }
+
+    /// The cores that threads can be pinned to. Isolated ones are hidden from the affinity that a process starts
+    /// with, and can be had all the same.
+    pub(super) fn cores(&self) -> Vec<usize> {
+        let mut cores = [self.allowed.as_slice(), &self.isolated].concat();
+        cores.sort_unstable();
+        cores.dedup();
+        cores
+    }
+}

@@ -1,0 +1,231 @@
+use super::*;
+
+/// A machine whose cores 0 to `cores - 1` are allowed.
+fn machine(cores: usize) -> Machine {
+    Machine {
+        allowed: (0..cores).collect(),
+        isolated: Vec::new(),
+        parallelism: cores,
+    }
+}
+
+fn config(toml: &str) -> Config {
+    Config::from_toml(toml).unwrap()
+}
+
+fn plan(machine: &Machine, toml: &str) -> String {
+    match Layout::plan_on(machine, &config(toml)) {
+        Ok(layout) => layout.to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn by_default_dispatcher_and_workers_take_a_core_each() {
+    let layout = Layout::plan_on(&machine(4), &Config::default()).unwrap();
+    let expected = Layout {
+        dispatcher: Some(0),
+        workers: vec![Some(1), Some(2), Some(3)],
+        shared: false,
+    };
+    assert_eq!(layout, expected);
+    assert_eq!(
+        plan(&machine(4), "workers = 1"),
+        "dispatcher on core 0, worker on core 1"
+    );
+}
+
+#[test]
+fn what_is_given_is_kept_and_the_rest_goes_around_it() {
+    let cases = [
+        (
+            "[cores]\ndispatcher = 1",
+            "dispatcher on core 1, workers on cores 0,2-3",
+        ),
+        (
+            "[cores]\nworkers = [3, 0]",
+            "dispatcher on core 1, workers on cores 3,0",
+        ),
+        (
+            "workers = 2\n[cores]\ndispatcher = 3",
+            "dispatcher on core 3, workers on cores 0-1",
+        ),
+        (
+            "[cores]\ndispatcher = 2\nworkers = [1, 3]",
+            "dispatcher on core 2, workers on cores 1,3",
+        ),
+    ];
+    for (toml, layout) in cases {
+        assert_eq!(plan(&machine(4), toml), layout, "{toml}");
+    }
+}
+
+#[test]
+fn isolated_cores_go_to_workers() {
+    let mut machine = machine(6);
+    machine.isolated = vec![0, 4, 5];
+    assert_eq!(
+        plan(&machine, "workers = 2"),
+        "dispatcher on core 1, workers on cores 0,4"
+    );
+    assert_eq!(
+        plan(&machine, "workers = 4"),
+        "dispatcher on core 1, workers on cores 0,4-5,2"
+    );
+    // All isolated: one of them has to do for the dispatcher.
+    machine.allowed = vec![4, 5];
+    assert_eq!(plan(&machine, ""), "dispatcher on core 4, worker on core 5");
+    // Not allowed: only if named.
+    machine.allowed = vec![1, 2];
+    assert_eq!(plan(&machine, ""), "dispatcher on core 1, worker on core 2");
+    assert_eq!(
+        plan(&machine, "[cores]\nworkers = [4, 5]"),
+        "dispatcher on core 1, workers on cores 4-5"
+    );
+}
+
+#[test]
+fn sharing_pins_only_what_is_given() {
+    let cases = [
+        (
+            "workers = 9\n[cores]\nshare = true",
+            "dispatcher on any core, 9 workers on any core",
+        ),
+        (
+            "[cores]\nshare = true\ndispatcher = 1\nworkers = [1, 1, 0]",
+            "dispatcher on core 1, workers on cores 1,1,0",
+        ),
+        (
+            "workers = 1\n[cores]\nshare = true\ndispatcher = 0",
+            "dispatcher on core 0, 1 worker on any core",
+        ),
+    ];
+    for (toml, layout) in cases {
+        assert_eq!(
+            plan(&machine(2), toml),
+            format!("{layout}, sharing cores"),
+            "{toml}"
+        );
+    }
+}
+
+#[test]
+fn one_core_is_shared_unless_told_otherwise() {
+    let layout = Layout::plan_on(&machine(1), &Config::default()).unwrap();
+    let expected = Layout {
+        dispatcher: None,
+        workers: vec![None],
+        shared: true,
+    };
+    assert_eq!(layout, expected);
+    assert_eq!(
+        plan(&machine(1), "workers = 1"),
+        "`workers` is 1, but must be at most 0 for each thread to have a core: the dispatcher takes one too, and \
+         this process may use 1 (0): set cores.share = true"
+    );
+}
+
+#[test]
+fn a_quota_and_the_contexts_bound_the_automatic_number_of_workers() {
+    let mut machine = machine(16);
+    assert_eq!(machine.workers(&Config::default()), 15);
+    assert_eq!(machine.workers(&config("contexts = 7")), 7);
+    machine.parallelism = 3;
+    assert_eq!(machine.workers(&Config::default()), 2);
+    machine.parallelism = 1;
+    assert_eq!(machine.workers(&Config::default()), 1);
+    assert_eq!(machine.workers(&config("workers = 15")), 15);
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let cases = [
+        (
+            "workers = 4",
+            "`workers` is 4, but must be at most 3 for each thread to have a core: the dispatcher takes one too, and \
+             this process may use 4 (0-3): lower `workers`, or set cores.share = true",
+        ),
+        (
+            "[cores]\nworkers = [0, 1, 2, 3]",
+            "`workers` is 4, but must be at most 3 for each thread to have a core: the dispatcher takes one too, and \
+             this process may use 4 (0-3): lower `workers`, or set cores.share = true",
+        ),
+        (
+            "workers = 3\n[cores]\nworkers = [1, 2]",
+            "`cores.workers` is a list of 2, but must be a list of 3 cores, as `workers` says: give each worker a \
+             core, or leave one of the two out",
+        ),
+        (
+            "[cores]\nworkers = [1, 9]",
+            "`cores.workers[1]` is 9, but must be a core that this process may use (0-3,6): choose one of these, or \
+             change the process's affinity (taskset, cgroup cpuset.cpus)",
+        ),
+        (
+            "[cores]\nshare = true\ndispatcher = 4",
+            "`cores.dispatcher` is 4, but must be a core that this process may use (0-3,6): choose one of these, or \
+             change the process's affinity (taskset, cgroup cpuset.cpus)",
+        ),
+        (
+            "[cores]\nworkers = [1, 2, 1]",
+            "`cores.workers[2]` is 1, but must be another core than `cores.workers[0]`: choose another, or set \
+             cores.share = true",
+        ),
+        (
+            "[cores]\ndispatcher = 2\nworkers = [1, 2]",
+            "`cores.workers[1]` is 2, but must be another core than `cores.dispatcher`: choose another, or set \
+             cores.share = true",
+        ),
+    ];
+    let mut machine = machine(4);
+    machine.isolated = vec![6];
+    for (toml, message) in cases {
+        assert_eq!(plan(&machine, toml), message, "{toml}");
+    }
+}
+
+#[test]
+fn core_lists_read_as_the_kernel_writes_them() {
+    let cases = [
+        ("\n", vec![]),
+        ("3\n", vec![3]),
+        ("1-3,6\n", vec![1, 2, 3, 6]),
+        ("0-1,4,6-7", vec![0, 1, 4, 6, 7]),
+    ];
+    for (text, cores) in cases {
+        assert_eq!(core_list::parse(text), cores);
+        assert_eq!(CoreList(&cores).to_string(), text.trim());
+    }
+    assert_eq!(core_list::parse("2,x,5-,7"), [2, 7]);
+    assert_eq!(core_list::parse("0-18446744073709551615").len(), CORES);
+}
+
+#[test]
+fn a_thread_is_pinned_where_it_is_told() {
+    let allowed = Machine::detect().unwrap().allowed;
+    let last = *allowed.last().unwrap();
+    let pinned = std::thread::spawn(move || {
+        pin_current(last).unwrap();
+        Machine::detect().unwrap().allowed
+    });
+    assert_eq!(pinned.join().unwrap(), [last]);
+}
+
+#[test]
+fn a_core_that_is_not_there_is_named() {
+    let exists =
+        |core: usize| std::path::Path::new(&format!("/sys/devices/system/cpu/cpu{core}")).exists();
+    let absent = (0..CORES).rev().find(|&core| !exists(core));
+    for core in absent.into_iter().chain([CORES, usize::MAX]) {
+        let error = std::thread::spawn(move || pin_current(core))
+            .join()
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(error.core, core);
+        let message = error.to_string();
+        let start = format!("this thread cannot be pinned to core {core}: ");
+        assert!(
+            message.starts_with(&start) && message.contains("cpuset"),
+            "{message}"
+        );
+    }
+}
