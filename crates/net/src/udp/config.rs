@@ -158,21 +158,51 @@ pub enum UdpError {
 }
 
 impl UdpError {
-    pub(super) fn system(
-        action: &'static str,
-        listen: SocketAddr,
-        source: impl Into<io::Error>,
-    ) -> Self {
-        let source = source.into();
+    /// Why `listen` could not be bound.
+    pub(super) fn bind(listen: SocketAddr, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::AddrInUse => Self::AddressInUse { listen },
             io::ErrorKind::PermissionDenied => Self::PermissionDenied { listen },
             io::ErrorKind::AddrNotAvailable => Self::AddressNotAvailable { listen },
             _ => Self::System {
-                action,
+                action: "bind a socket",
                 listen,
                 source,
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_says_is_told_with_the_address_and_a_remedy() {
+        let listen: SocketAddr = "127.0.0.1:80".parse().unwrap();
+        for (kind, says) in [
+            (
+                io::ErrorKind::AddrInUse,
+                "the address is in use; stop the other server",
+            ),
+            (
+                io::ErrorKind::PermissionDenied,
+                "permission denied; choose a port of 1024 or above",
+            ),
+            (
+                io::ErrorKind::AddrNotAvailable,
+                "no such address; choose one of its own",
+            ),
+            (
+                io::ErrorKind::OutOfMemory,
+                "cannot bind a socket for 127.0.0.1:80: out of memory",
+            ),
+        ] {
+            let error = UdpError::bind(listen, kind.into()).to_string();
+            assert!(
+                error.contains(says) && error.contains("127.0.0.1:80"),
+                "{error}"
+            );
         }
     }
 }

@@ -6,6 +6,7 @@
 //! (Treiber 1986): giving back becomes visible with one compare-and-swap, and a giver suspended before that has its
 //! own buffer still, and nothing else.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,14 +14,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 const BOTTOM: u32 = u32::MAX;
 
 /// A fixed set of buffers. Any thread gives back; only [`Taker`] takes.
-#[derive(Debug)]
 pub(super) struct Pool {
     /// Index of the topmost free buffer, and above it (high half) how many are free.
     top: AtomicU64,
     slots: Box<[Slot]>,
 }
 
-#[derive(Debug)]
 struct Slot {
     /// While free: the slot below in the stack.
     below: AtomicU32,
@@ -124,7 +123,6 @@ impl Taker {
 }
 
 /// A buffer in use; gives itself back when dropped, on whatever thread.
-#[derive(Debug)]
 pub(super) struct Buffer {
     pub(super) bytes: Box<[u8]>,
     index: u32,
@@ -139,10 +137,130 @@ impl Drop for Buffer {
     }
 }
 
+// By hand: the derived ones would take the slots' locks.
+impl fmt::Debug for Pool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Pool")
+            .field("buffers", &self.slots.len())
+            .field("free", &self.free())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Buffer")
+            .field("index", &self.index)
+            .finish_non_exhaustive()
+    }
+}
+
 fn pack(top: u32, free: u32) -> u64 {
     u64::from(free) << 32 | u64::from(top)
 }
 
 fn unpack(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn takes_what_was_given_back_last(buffers in 1..6_usize, steps in prop::collection::vec(any::<Option<u8>>(), 0..100)) {
+            let mut taker = Taker::new(buffers, 1);
+            let mut free: Vec<u32> = (0..buffers as u32).collect();
+            let mut lent: Vec<Buffer> = Vec::new();
+            for step in steps {
+                match step {
+                    None => {
+                        let taken = taker.take();
+                        prop_assert_eq!(taken.as_ref().map(|buffer| buffer.index), free.pop());
+                        lent.extend(taken);
+                    }
+                    Some(which) if !lent.is_empty() => {
+                        let buffer = lent.swap_remove(usize::from(which) % lent.len());
+                        free.push(buffer.index);
+                    }
+                    Some(_) => {}
+                }
+                prop_assert_eq!(taker.pool().free(), free.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_giver_stopped_midway_keeps_nobody_waiting() {
+        let mut taker = Taker::new(3, 1);
+        let stopped = taker.take().unwrap();
+        let pool = Arc::clone(taker.pool());
+        // The furthest that a giver can have got unseen: within its slot.
+        let _in_its_slot = pool.slots[stopped.index as usize].bytes.lock().unwrap();
+        let (done, others) = mpsc::channel();
+        thread::spawn(move || {
+            for _ in 0..1000 {
+                let lent = [taker.take().unwrap(), taker.take().unwrap()];
+                assert!(taker.take().is_none());
+                drop(lent);
+            }
+            done.send(()).unwrap();
+        });
+        others
+            .recv_timeout(Duration::from_secs(10))
+            .expect("takes and gives back without the stopped one");
+        std::mem::forget(stopped);
+    }
+
+    #[test]
+    fn givers_on_several_threads_lose_and_double_nothing() {
+        const BUFFERS: usize = 5;
+        const ROUNDS: u32 = 20_000;
+        let mut taker = Taker::new(BUFFERS, 4);
+        let (givers, threads): (Vec<_>, Vec<_>) = (0..3)
+            .map(|_| {
+                let (sender, buffers) = mpsc::sync_channel::<(Buffer, u32)>(2);
+                let giver = thread::spawn(move || {
+                    for (buffer, mark) in buffers {
+                        assert_eq!(
+                            *buffer.bytes,
+                            mark.to_le_bytes(),
+                            "nobody else writes to it"
+                        );
+                    }
+                });
+                (sender, giver)
+            })
+            .unzip();
+        for round in 0..ROUNDS {
+            let mut buffer = loop {
+                match taker.take() {
+                    Some(buffer) => break buffer,
+                    None => thread::yield_now(),
+                }
+            };
+            buffer.bytes.copy_from_slice(&round.to_le_bytes());
+            givers[round as usize % givers.len()]
+                .send((buffer, round))
+                .unwrap();
+        }
+        drop(givers);
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+        let all: Vec<_> = std::iter::from_fn(|| taker.take()).collect();
+        assert_eq!(all.len(), BUFFERS);
+        assert!(all.iter().all(|buffer| buffer.bytes.len() == 4));
+    }
 }

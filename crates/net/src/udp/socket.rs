@@ -1,0 +1,38 @@
+//! Opening the socket.
+//!
+//! Options that the kernel looks at when binding must be set before, which the standard library's sockets do not allow.
+
+use std::net::UdpSocket;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::config::{UdpConfig, UdpError};
+
+/// A bound socket, as `config` wants it.
+pub(super) fn open(config: &UdpConfig) -> Result<UdpSocket, UdpError> {
+    let listen = config.listen;
+    let failed = |action| {
+        move |error: Errno| UdpError::System {
+            action,
+            listen,
+            source: error.into(),
+        }
+    };
+    let family = if listen.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let socket = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .map_err(failed("open a socket"))?;
+    if let Some(bytes) = config.receive_buffer {
+        sockopt::set_socket_recv_buffer_size(&socket, bytes)
+            .map_err(failed("set the receive buffer"))?;
+    }
+    if config.reuse_port {
+        sockopt::set_socket_reuseport(&socket, true).map_err(failed("set SO_REUSEPORT"))?;
+    }
+    rustix::net::bind(&socket, &listen).map_err(|error| UdpError::bind(listen, error.into()))?;
+    Ok(UdpSocket::from(socket))
+}
