@@ -1,1 +1,182 @@
-//! Under construction.
+//! The courier: the thread that does what neither the dispatcher nor a context should.
+//!
+//! It answers the tickets of requests that were turned away, and drops what they carried; it calls the wakers of
+//! tickets that are awaited. All of that is a user's code, may allocate and lock, and so must not run on the
+//! dispatcher (see the crate documentation of `shinjuku-net`).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use shinjuku_preempt::without_preemption;
+
+use crate::in_process::ring::{Consumer, Producer, ring};
+use crate::in_process::sleeper::Sleeper;
+
+/// Calls a user's code whose panic is nobody's business: the panic hook has reported it.
+pub(crate) fn quietly(body: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
+        // A payload may panic when dropped; what that one carries is given up.
+        if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(second);
+        }
+    }
+}
+
+/// Someone who waits for an answer that will not come once the courier has ended.
+pub(crate) trait Waits: Send + Sync {
+    /// Wakes it; it finds out by [`Courier::has_ended`].
+    fn wake_at_the_end(&self);
+}
+
+/// The courier's round.
+pub(crate) trait Round: Send + 'static {
+    /// Deals with a number of things that it is ready for; a bounded one.
+    fn go(&mut self);
+
+    /// Whether there is something to deal with.
+    fn is_ready(&self) -> bool;
+
+    /// Deals with all there is. Nothing will come after.
+    fn finish(self);
+}
+
+/// What contexts, tickets and the dispatcher know of the courier.
+pub(crate) struct Courier {
+    wakers: Producer<Waker>,
+    /// Its other end: the courier's, until contexts that outlive it have to look after their wakers themselves.
+    wakers_out: Mutex<Consumer<Waker>>,
+    sleeper: Sleeper,
+    finishing: AtomicBool,
+    ended: AtomicBool,
+    /// Tickets that were found unanswered, by their address.
+    waiting: Mutex<HashMap<usize, Weak<dyn Waits>>>,
+}
+
+impl Courier {
+    /// With room for `wakers` at a time.
+    pub(crate) fn new(wakers: usize) -> Self {
+        let (producer, consumer) = ring(wakers);
+        Self {
+            wakers: producer,
+            wakers_out: Mutex::new(consumer),
+            sleeper: Sleeper::default(),
+            finishing: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            waiting: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Starts the thread. It inherits the caller's affinity and scheduling class.
+    pub(crate) fn start(self: Arc<Self>, round: impl Round) -> std::io::Result<JoinHandle<()>> {
+        thread::Builder::new()
+            .name("shinjuku-courier".into())
+            .spawn(move || self.run(round))
+    }
+
+    fn run(&self, mut round: impl Round) {
+        loop {
+            // Looked at first: what came before it was set is dealt with below.
+            let finishing = self.finishing.load(Ordering::Acquire);
+            round.go();
+            self.call_wakers();
+            if finishing {
+                break;
+            }
+            self.sleeper.sleep(Duration::MAX, || {
+                round.is_ready()
+                    || lock(&self.wakers_out).is_ready()
+                    || self.finishing.load(Ordering::Acquire)
+            });
+        }
+        round.finish();
+        self.end();
+    }
+
+    /// Has `waker` called soon; called here if the courier has too many to call. Any thread, contexts included.
+    pub(crate) fn carry(&self, waker: Waker) {
+        if let Err(waker) = self.wakers.push(waker) {
+            quietly(|| waker.wake());
+        }
+        self.wake();
+        // After the fence in `wake`, either this sees the end, or the courier at its end sees the waker.
+        if self.has_ended() {
+            self.call_wakers();
+        }
+    }
+
+    fn call_wakers(&self) {
+        while let Some(waker) = without_preemption(|| lock(&self.wakers_out).pop()) {
+            quietly(|| waker.wake());
+        }
+    }
+
+    /// Makes it look at its round.
+    pub(crate) fn wake(&self) {
+        self.sleeper.wake();
+    }
+
+    /// Makes it deal with all there is, and end. Does not wait.
+    pub(crate) fn finish(&self) {
+        self.finishing.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// From now on who waits is told that no answer comes any more, and so is who waits already.
+    pub(crate) fn end(&self) {
+        let waiting = without_preemption(|| {
+            let mut waiting = lock(&self.waiting);
+            self.ended.store(true, Ordering::SeqCst);
+            std::mem::take(&mut *waiting)
+        });
+        for ticket in waiting.into_values() {
+            if let Some(ticket) = ticket.upgrade() {
+                ticket.wake_at_the_end();
+            }
+        }
+        fence(Ordering::SeqCst);
+        self.call_wakers();
+    }
+
+    /// Whether no answers come any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Puts someone who waits on the list of those whom the end wakes. `false`: it has come.
+    pub(crate) fn list(&self, key: usize, ticket: Weak<dyn Waits>) -> bool {
+        without_preemption(|| {
+            let mut waiting = lock(&self.waiting);
+            if self.has_ended() {
+                return false;
+            }
+            waiting.insert(key, ticket);
+            true
+        })
+    }
+
+    /// Takes it off again. Not preempted, since the end of the runtime needs the lock whatever becomes of the context.
+    pub(crate) fn unlist(&self, key: usize) {
+        without_preemption(|| drop(lock(&self.waiting).remove(&key)));
+    }
+}
+
+impl fmt::Debug for Courier {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut courier = formatter.debug_struct("Courier");
+        courier
+            .field("wakers", &self.wakers.len())
+            .field("ended", &self.ended);
+        courier.finish_non_exhaustive()
+    }
+}
+
+/// No user's code runs under these locks, so nothing is half done after a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
