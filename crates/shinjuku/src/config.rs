@@ -72,6 +72,10 @@ pub struct Config {
     /// Loops that find nothing to do for this long sleep, in microseconds, 0 to 3600000000; waking up takes some
     /// tens of microseconds. 0: never sleep, burn the cores. Default 100.
     pub idle_backoff_us: f64,
+    /// Puts dispatcher and workers under SCHED_FIFO with this priority, 1 to 99; needs the permission. For measurements
+    /// in short bursts: Linux throttles what runs for longer. Default: ordinary scheduling.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub realtime_priority: Option<i32>,
     /// Whether a mechanism asked for by name that the machine or the builder does not grant is an error; otherwise the
     /// runtime falls back and says so. Default false.
     pub strict: bool,
@@ -200,6 +204,7 @@ impl Default for Config {
             spare_workers: 16,
             rescue_after_ms: 5.0,
             idle_backoff_us: 100.0,
+            realtime_priority: None,
             strict: false,
             cores: CoresConfig::default(),
             policy: PolicyConfig::default(),

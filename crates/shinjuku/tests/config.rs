@@ -16,6 +16,7 @@ depth = 2
 spare_workers = 4
 rescue_after_ms = 7.5
 idle_backoff_us = 50.0
+realtime_priority = 42
 strict = true
 
 [cores]
@@ -55,6 +56,7 @@ fn all_keys() -> Config {
         spare_workers: 4,
         rescue_after_ms: 7.5,
         idle_backoff_us: 50.0,
+        realtime_priority: Some(42),
         strict: true,
         cores: CoresConfig {
             dispatcher: Some(0),
@@ -272,6 +274,10 @@ fn values_out_of_range_are_named_with_what_is_allowed() {
             "`idle_backoff_us` is -1, but must be 0 to 3600000000: 100 suits most; 0 never sleeps",
         ),
         (
+            "realtime_priority = 100",
+            "`realtime_priority` is 100, but must be 1 to 99: leave it out to have ordinary scheduling",
+        ),
+        (
             "preemption.grace_us = inf",
             "`preemption.grace_us` is inf, but must be 0 to 3600000000: 15 suits most; 0 does not wait for the probe",
         ),
@@ -389,8 +395,8 @@ fn text_that_cannot_be_read_is_located() {
         (
             "worker = 3",
             "line 1, column 1: unknown field `worker`, expected one of `workers`, `contexts`, `stack_kib`, `queue`, \
-             `depth`, `spare_workers`, `rescue_after_ms`, `idle_backoff_us`, `strict`, `cores`, `policy`, `class`, \
-             `preemption`",
+             `depth`, `spare_workers`, `rescue_after_ms`, `idle_backoff_us`, `realtime_priority`, `strict`, `cores`, \
+             `policy`, `class`, `preemption`",
         ),
         (
             "queue = 5\n[policy]\nquantum = 5",
@@ -417,6 +423,10 @@ fn text_that_cannot_be_read_is_located() {
         (
             "\n  queue = -1",
             "line 2, column 11, in `queue`: invalid value: integer `-1`, expected a whole number, 0 or more",
+        ),
+        (
+            "realtime_priority = 'high'",
+            "line 1, column 21, in `realtime_priority`: invalid type: string \"high\", expected a whole number",
         ),
         (
             "policy.progress_limit = 5000000000",

@@ -59,6 +59,10 @@ fn numbers(config: &Config) -> Result<(), ConfigError> {
         0.0..=3.6e9,
         advice,
     )?;
+    if let Some(priority) = config.realtime_priority {
+        let advice = "leave it out to have ordinary scheduling";
+        within("realtime_priority", priority, 1..=99, advice)?;
+    }
     let grace = config.preemption.grace_us;
     let advice = "15 suits most; 0 does not wait for the probe";
     within("preemption.grace_us", grace, 0.0..=3.6e9, advice)

@@ -97,6 +97,7 @@ fn in_words(message: &str) -> String {
     [
         ("expected usize", "a whole number, 0 or more"),
         ("expected u32", "a whole number, 0 to 4294967295"),
+        ("expected i32", "a whole number"),
         ("expected f64", "a number"),
         ("expected a sequence", "a list"),
         ("expected a boolean", "true or false"),
