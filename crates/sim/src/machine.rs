@@ -1,0 +1,146 @@
+//! A server of whichever kind: under a policy, or shared.
+
+use crate::calendar::{Calendar, NEVER};
+use crate::policies::PolicySpec;
+use crate::server::{Server, Shape};
+use crate::sharing::Sharing;
+use crate::{Outcome, Request, SimError};
+
+/// A server, built from its policy and its shape.
+pub enum Machine {
+    /// Workers under a policy.
+    Server(Box<Server>),
+    /// Cores shared by all requests.
+    Sharing(Sharing),
+    /// Cores each shared by the requests of the flows that hash to it.
+    Partitioned(Partitioned),
+}
+
+/// Cores on their own, each shared by its requests.
+pub struct Partitioned {
+    cores: Vec<Sharing>,
+    calendar: Calendar,
+}
+
+impl Machine {
+    /// A server with this policy and shape.
+    ///
+    /// # Errors
+    /// As [`Server::new`].
+    pub fn new(policy: &PolicySpec, shape: Shape, seed: u64) -> Result<Self, SimError> {
+        if let Some(policy) = policy.build(shape.capacity, shape.workers, seed)? {
+            return Ok(Self::Server(Box::new(Server::new(policy, shape, seed)?)));
+        }
+        if shape.workers == 0 {
+            let expected = "at least one is needed";
+            return Err(SimError::parameter("workers", 0, expected));
+        }
+        Ok(match policy {
+            PolicySpec::PartitionedSharing => {
+                let core = |_| Sharing::new(1, shape.capacity);
+                Self::Partitioned(Partitioned {
+                    cores: (0..shape.workers).map(core).collect(),
+                    calendar: Calendar::new(shape.workers),
+                })
+            }
+            _ => Self::Sharing(Sharing::new(shape.workers, shape.capacity)),
+        })
+    }
+
+    /// The time of the next event, in ns; `u64::MAX` if there is none.
+    #[inline]
+    #[must_use]
+    pub fn next_ns(&self) -> u64 {
+        match self {
+            Self::Server(server) => server.next_ns(),
+            Self::Sharing(sharing) => sharing.next_ns(),
+            Self::Partitioned(partitioned) => partitioned.calendar.first_ns(),
+        }
+    }
+
+    /// A request reaches the server at `now_ns`. It comes back if it is refused at once.
+    #[inline]
+    pub fn arrive(&mut self, now_ns: u64, request: Request) -> Option<Outcome> {
+        match self {
+            Self::Server(server) => server.arrive(now_ns, request),
+            Self::Sharing(sharing) => sharing.arrive(now_ns, request),
+            Self::Partitioned(Partitioned { cores, calendar }) => {
+                let at = spread(request.flow, cores.len());
+                let outcome = cores[at].arrive(now_ns, request);
+                calendar.set(at, cores[at].next_ns());
+                outcome
+            }
+        }
+    }
+
+    /// Handles the next event.
+    #[inline]
+    pub fn step(&mut self) -> Option<Outcome> {
+        match self {
+            Self::Server(server) => server.step(),
+            Self::Sharing(sharing) => sharing.step(),
+            Self::Partitioned(Partitioned { cores, calendar }) => {
+                if calendar.first_ns() == NEVER {
+                    return None;
+                }
+                let at = calendar.first_slot();
+                let outcome = cores[at].step();
+                calendar.set(at, cores[at].next_ns());
+                outcome
+            }
+        }
+    }
+
+    /// Requests in the server.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Server(server) => server.len(),
+            Self::Sharing(sharing) => sharing.len(),
+            Self::Partitioned(partitioned) => partitioned.cores.iter().map(Sharing::len).sum(),
+        }
+    }
+
+    /// Whether the server has no request.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many events it has handled.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        match self {
+            Self::Server(server) => server.events(),
+            Self::Sharing(sharing) => sharing.events(),
+            Self::Partitioned(partitioned) => partitioned.cores.iter().map(Sharing::events).sum(),
+        }
+    }
+
+    /// How many preemptions took effect; sharing has none.
+    #[must_use]
+    pub fn preemptions(&self) -> u64 {
+        match self {
+            Self::Server(server) => server.preemptions(),
+            Self::Sharing(_) | Self::Partitioned(_) => 0,
+        }
+    }
+
+    /// Whether the policy has kept its contract.
+    ///
+    /// # Errors
+    /// [`SimError::Contract`] if not.
+    pub fn check(&self) -> Result<(), SimError> {
+        match self {
+            Self::Server(server) => server.check(),
+            Self::Sharing(_) | Self::Partitioned(_) => Ok(()),
+        }
+    }
+}
+
+/// Maps a flow evenly onto `0..n`. Flow numbers may be sequential: their bits are spread first (Fibonacci hashing,
+/// Knuth, volume 3, section 6.4).
+pub(crate) fn spread(flow: u64, n: usize) -> usize {
+    let mixed = (flow ^ (flow >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    ((u128::from(mixed) * n as u128) >> 64) as usize
+}

@@ -1,0 +1,160 @@
+//! Which server of a rack gets a request.
+
+use rand::RngExt;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::load::LoadView;
+
+/// Chooses a server for a request.
+pub trait Balancer: Send {
+    /// The server for a request of `class`, one of `servers` (never empty, rising), by what is known of their load.
+    /// `None`: the switch holds the request until a reply comes.
+    fn choose(
+        &mut self,
+        class: u16,
+        servers: &[usize],
+        loads: &LoadView,
+        random: &mut Xoshiro256PlusPlus,
+    ) -> Option<usize>;
+
+    /// Its name in reports.
+    fn name(&self) -> String;
+}
+
+/// A uniformly random server.
+pub struct Random;
+
+impl Balancer for Random {
+    fn choose(
+        &mut self,
+        _class: u16,
+        servers: &[usize],
+        _loads: &LoadView,
+        random: &mut Xoshiro256PlusPlus,
+    ) -> Option<usize> {
+        Some(servers[random.random_range(0..servers.len())])
+    }
+
+    fn name(&self) -> String {
+        String::from("random")
+    }
+}
+
+/// One server after the other.
+#[derive(Default)]
+pub struct RoundRobin {
+    turn: usize,
+}
+
+impl Balancer for RoundRobin {
+    fn choose(
+        &mut self,
+        _class: u16,
+        servers: &[usize],
+        _loads: &LoadView,
+        _random: &mut Xoshiro256PlusPlus,
+    ) -> Option<usize> {
+        self.turn = self.turn.wrapping_add(1);
+        Some(servers[self.turn % servers.len()])
+    }
+
+    fn name(&self) -> String {
+        String::from("round robin")
+    }
+}
+
+/// The server with the least known load (join the shortest queue); of several one at random.
+pub struct Shortest;
+
+impl Balancer for Shortest {
+    fn choose(
+        &mut self,
+        class: u16,
+        servers: &[usize],
+        loads: &LoadView,
+        random: &mut Xoshiro256PlusPlus,
+    ) -> Option<usize> {
+        Some(shortest(class, servers, loads, random))
+    }
+
+    fn name(&self) -> String {
+        String::from("shortest")
+    }
+}
+
+/// One pass; the n-th of several equal ones replaces its predecessor with probability 1/n, so that each is as likely.
+fn shortest(
+    class: u16,
+    servers: &[usize],
+    loads: &LoadView,
+    random: &mut Xoshiro256PlusPlus,
+) -> usize {
+    let (mut best, mut least, mut equals) = (servers[0], loads.load(servers[0], class), 1_u32);
+    for &server in &servers[1..] {
+        let load = loads.load(server, class);
+        if load < least {
+            (best, least, equals) = (server, load, 1);
+        } else if load == least {
+            equals += 1;
+            if random.random_range(0..equals) == 0 {
+                best = server;
+            }
+        }
+    }
+    best
+}
+
+/// The less loaded of `k` servers drawn with replacement, ties to the first drawn: RackSched's choice, with k = 2.
+pub struct PowerOf {
+    /// How many are drawn.
+    pub k: usize,
+}
+
+impl Balancer for PowerOf {
+    fn choose(
+        &mut self,
+        class: u16,
+        servers: &[usize],
+        loads: &LoadView,
+        random: &mut Xoshiro256PlusPlus,
+    ) -> Option<usize> {
+        let drawn = (0..self.k.max(1)).map(|_| servers[random.random_range(0..servers.len())]);
+        // `min_by_key` keeps the first of equal ones.
+        drawn.min_by_key(|server| loads.load(*server, class))
+    }
+
+    fn name(&self) -> String {
+        format!("power of {}", self.k)
+    }
+}
+
+/// Join the bounded shortest queue: a server has at most `bound` requests that the switch knows of; when all have, the
+/// switch holds the request.
+///
+/// Source: Kogias et al., *R2P2: Making RPCs first-class datacenter citizens*, ATC 2019.
+pub struct Jbsq {
+    /// The most requests at a server.
+    pub bound: u64,
+}
+
+impl Balancer for Jbsq {
+    fn choose(
+        &mut self,
+        class: u16,
+        servers: &[usize],
+        loads: &LoadView,
+        random: &mut Xoshiro256PlusPlus,
+    ) -> Option<usize> {
+        let room = |server: &usize| loads.counter(*server) < self.bound;
+        // Nothing is allocated where all have room, the usual case at low load.
+        if servers.iter().all(room) {
+            return Some(shortest(class, servers, loads, random));
+        }
+        let open: Vec<_> = servers.iter().copied().filter(|s| room(s)).collect();
+        (!open.is_empty()).then(|| shortest(class, &open, loads, random))
+    }
+
+    fn name(&self) -> String {
+        format!("JBSQ({})", self.bound)
+    }
+}

@@ -1,0 +1,204 @@
+//! One server under load: what to simulate, and one replication of it.
+//!
+//! A replication starts empty. **Warm-up:** the first tenth of its requests, by order of arrival, is served and not
+//! counted. When the last counted request has arrived others keep coming, as long as counted ones are in the server
+//! but at most another tenth, so that the last meet the same competition as the rest. An overloaded server is
+//! stopped then, and drained.
+
+use shinjuku_workload::{Arrivals, Mix};
+
+use crate::machine::Machine;
+use crate::policies::PolicySpec;
+use crate::server::Shape;
+use crate::source::Source;
+use crate::tally::Tally;
+use crate::{Outcome, Request, SimError};
+
+/// The share of the requests that is warm-up, as one in so many.
+pub(crate) const WARM_UP: u64 = 10;
+
+/// A server, what it runs, and what it is offered.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What is asked of it.
+    pub mix: Mix,
+    /// The arrival process.
+    pub arrivals: Arrivals,
+    /// The load offered, as a share of what the workers can do.
+    pub load: f64,
+    /// The number of flows; `None`: every request is its own, so that flows hash evenly.
+    pub flows: Option<u32>,
+    /// The policy.
+    pub policy: PolicySpec,
+    /// The server.
+    pub shape: Shape,
+    /// Requests to count in one replication.
+    pub requests: u64,
+}
+
+/// What one replication measured.
+#[derive(Clone)]
+pub struct Run {
+    /// The sojourn times.
+    pub tally: Tally,
+    /// How many events were simulated.
+    pub events: u64,
+    /// How many preemptions took effect, warm-up included.
+    pub preemptions: u64,
+    /// Simulated time until the last event, in ns.
+    pub span_ns: u64,
+}
+
+impl Scenario {
+    /// Poisson arrivals of 200,000 requests to ideal workers.
+    #[must_use]
+    pub fn new(mix: Mix, load: f64, policy: PolicySpec, workers: usize) -> Self {
+        Self {
+            mix,
+            arrivals: Arrivals::poisson(),
+            load,
+            flows: None,
+            policy,
+            shape: Shape::ideal(workers),
+            requests: 200_000,
+        }
+    }
+
+    /// The same with another number of requests.
+    #[must_use]
+    pub fn with_requests(self, requests: u64) -> Self {
+        Self { requests, ..self }
+    }
+
+    /// Runs one replication. The same seed gives the same result, and the same requests whatever the policy.
+    ///
+    /// # Errors
+    /// A parameter is out of range, or the policy breaks its contract.
+    pub fn run(&self, seed: u64) -> Result<Run, SimError> {
+        let mut machine = Machine::new(&self.policy, self.shape, seed)?;
+        let mut drive = Drive::new(
+            &self.mix,
+            &self.arrivals,
+            self.load,
+            self.shape.workers,
+            self.flows,
+            self.requests,
+            seed,
+        )?;
+        let mut tally = Tally::new(self.mix.classes().len());
+        let mut span_ns = 0;
+        loop {
+            let at_ns = machine.next_ns();
+            let outcome = if let Some(request) = drive.due(at_ns) {
+                machine.arrive(request.sent_ns, request)
+            } else if at_ns == u64::MAX {
+                break;
+            } else {
+                span_ns = at_ns;
+                machine.step()
+            };
+            match outcome {
+                None => {}
+                Some(Outcome::Finished { request, at_ns }) => {
+                    if drive.counts(&request) {
+                        drive.settle();
+                        let latency_ns = at_ns - request.sent_ns;
+                        tally.record(request.class, latency_ns, request.service_ns);
+                    }
+                }
+                Some(Outcome::Refused { request }) => {
+                    if drive.counts(&request) {
+                        drive.settle();
+                        tally.refuse();
+                    }
+                }
+            }
+        }
+        machine.check()?;
+        Ok(Run {
+            tally,
+            events: machine.events(),
+            preemptions: machine.preemptions(),
+            span_ns,
+        })
+    }
+}
+
+/// The requests of a replication: which is next, which count, and when it is enough.
+pub(crate) struct Drive<'a> {
+    source: Source<'a>,
+    next: Request,
+    warm_up: u64,
+    /// The number of the first request that does not count any more.
+    end: u64,
+    /// The number of the first request that is not sent.
+    stop: u64,
+    /// Counted requests that are not over.
+    open: u64,
+}
+
+impl<'a> Drive<'a> {
+    pub(crate) fn new(
+        mix: &'a Mix,
+        arrivals: &Arrivals,
+        load: f64,
+        workers: usize,
+        flows: Option<u32>,
+        requests: u64,
+        seed: u64,
+    ) -> Result<Self, SimError> {
+        if requests == 0 {
+            let expected = "at least one is needed";
+            return Err(SimError::parameter("requests", requests, expected));
+        }
+        if !(load.is_finite() && load > 0.0) {
+            let expected = "it must be finite and above zero";
+            return Err(SimError::parameter("load", load, expected));
+        }
+        if flows == Some(0) {
+            let expected = "at least one is needed";
+            return Err(SimError::parameter("flows", 0, expected));
+        }
+        let gaps = arrivals.gaps(mix.mean_ns() / (load * workers as f64))?;
+        let warm_up = requests / (WARM_UP - 1);
+        let mut source = Source::new(mix, gaps, flows, seed);
+        let next = source.next();
+        Ok(Self {
+            source,
+            next,
+            warm_up,
+            end: warm_up + requests,
+            stop: 2 * warm_up + requests,
+            open: requests,
+        })
+    }
+
+    /// The next request, if it is sent before the time `at_ns` of the next event.
+    #[inline]
+    pub(crate) fn due(&mut self, at_ns: u64) -> Option<Request> {
+        let enough = self.next.tag >= self.stop || (self.open == 0 && self.next.tag >= self.end);
+        if enough || self.next.sent_ns >= at_ns {
+            return None;
+        }
+        let next = self.source.next();
+        Some(std::mem::replace(&mut self.next, next))
+    }
+
+    /// When the next request is sent, in ns; `u64::MAX` if enough were.
+    pub(crate) fn next_ns(&self) -> u64 {
+        let enough = self.next.tag >= self.stop || (self.open == 0 && self.next.tag >= self.end);
+        if enough { u64::MAX } else { self.next.sent_ns }
+    }
+
+    /// Whether this request counts.
+    #[inline]
+    pub(crate) fn counts(&self, request: &Request) -> bool {
+        (self.warm_up..self.end).contains(&request.tag)
+    }
+
+    /// A request that counts is over.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        self.open -= 1;
+    }
+}
