@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shinjuku_net::Refusal;
-use shinjuku_policy::ClassId;
+use shinjuku_policy::{ClassId, Nanos};
 use shinjuku_preempt::CountersSnapshot;
 
 use crate::histogram::Histogram;
@@ -38,7 +38,10 @@ impl Counter {
 
 /// Kept by one worker.
 #[derive(Debug)]
-pub(crate) struct WorkerStatistics(Box<[WorkerClass]>);
+pub(crate) struct WorkerStatistics {
+    classes: Box<[WorkerClass]>,
+    lost: Counter,
+}
 
 #[derive(Debug)]
 struct WorkerClass {
@@ -55,7 +58,10 @@ impl WorkerStatistics {
             latency: Histogram::new(),
             slowdown: Histogram::new(),
         };
-        Self((0..classes).map(class).collect())
+        Self {
+            classes: (0..classes).map(class).collect(),
+            lost: Counter::default(),
+        }
     }
 
     /// A request is done: `latency_nanos` from arrival to reply, of which it ran for `service_nanos`. Failed requests
@@ -71,7 +77,7 @@ impl WorkerStatistics {
         service_nanos: u64,
         failed: bool,
     ) {
-        let class = &self.0[usize::from(class.0)];
+        let class = &self.classes[usize::from(class.0)];
         if failed {
             class.failed.add(1);
             return;
@@ -81,77 +87,135 @@ impl WorkerStatistics {
         let slowdown = latency_nanos.saturating_mul(1_000) / service_nanos.max(1);
         class.slowdown.record(slowdown);
     }
+
+    /// A request ended and not even its class is known any more: the transport's code panicked.
+    pub(crate) fn record_lost(&self) {
+        self.lost.add(1);
+    }
 }
 
-/// Kept by the dispatcher. Numbers of requests are totals but for those called *now*.
+/// Kept by the dispatcher.
 #[derive(Debug)]
 pub(crate) struct DispatcherStatistics {
-    started_at: Instant,
-    /// Requests delivered by the transport.
-    pub(crate) received: Counter,
-    /// Requests given to a worker for the first time.
-    pub(crate) started: Counter,
-    /// Requests that came back finished, failed ones included.
-    pub(crate) finished: Counter,
-    /// Requests turned away, by [`Refusal::index`].
-    pub(crate) refused: [Counter; Refusal::ALL.len()],
-    /// Now: requests of each class that never ran, staged ones included.
-    pub(crate) waiting: Box<[Counter]>,
-    /// Now: preempted requests that wait to go on.
-    pub(crate) suspended: Counter,
-    /// Now: requests at the workers that run.
-    pub(crate) running: Counter,
-    /// Now: unstarted requests that lie at a worker.
-    pub(crate) staged: Counter,
-    /// How often a running request was asked to yield.
-    pub(crate) preemptions_requested: Counter,
-    /// Interrupts sent to make a worker look.
-    pub(crate) interrupts_sent: Counter,
-    /// Interrupts that could not be sent.
-    pub(crate) interrupts_failed: Counter,
-    /// Suspended requests that a spare worker took over from a blocked one.
-    pub(crate) rescued: Counter,
-    /// How often a worker was blocked and no spare was left.
-    pub(crate) spares_exhausted: Counter,
-    /// Wrong answers of the policy.
-    pub(crate) policy_errors: Counter,
-    /// How often the progress rule put another request first.
-    pub(crate) progress_interventions: Counter,
-    /// Cycles of loop rounds in which there was something to do.
-    pub(crate) busy_cycles: Counter,
-    /// Cycles of all rounds.
-    pub(crate) total_cycles: Counter,
+    since: Instant,
+    received: Counter,
+    finished: Counter,
+    /// By [`Refusal::index`].
+    refused: [Counter; Refusal::ALL.len()],
+    requested: Counter,
+    interrupted: Counter,
+    interrupts_failed: Counter,
+    stuck: Counter,
+    rescued: Counter,
+    spares_exhausted: Counter,
+    busy_nanos: Counter,
+    total_nanos: Counter,
+    waiting: Counter,
+    started: Counter,
+    running: Counter,
+    progress_interventions: Counter,
+    policy_set_aside: Counter,
 }
 
 impl DispatcherStatistics {
     /// The uptime counts from here.
-    pub(crate) fn new(classes: usize) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            started_at: Instant::now(),
+            since: Instant::now(),
             received: Counter::default(),
-            started: Counter::default(),
             finished: Counter::default(),
             refused: Default::default(),
-            waiting: (0..classes).map(|_| Counter::default()).collect(),
-            suspended: Counter::default(),
-            running: Counter::default(),
-            staged: Counter::default(),
-            preemptions_requested: Counter::default(),
-            interrupts_sent: Counter::default(),
+            requested: Counter::default(),
+            interrupted: Counter::default(),
             interrupts_failed: Counter::default(),
+            stuck: Counter::default(),
             rescued: Counter::default(),
             spares_exhausted: Counter::default(),
-            policy_errors: Counter::default(),
+            busy_nanos: Counter::default(),
+            total_nanos: Counter::default(),
+            waiting: Counter::default(),
+            started: Counter::default(),
+            running: Counter::default(),
             progress_interventions: Counter::default(),
-            busy_cycles: Counter::default(),
-            total_cycles: Counter::default(),
+            policy_set_aside: Counter::default(),
         }
     }
 
-    /// Counts a request turned away.
+    /// The transport delivered `number` requests.
     #[inline]
-    pub(crate) fn refuse(&self, cause: Refusal) {
+    pub(crate) fn received(&self, number: u64) {
+        self.received.add(number);
+    }
+
+    /// A request came back finished.
+    #[inline]
+    pub(crate) fn finished(&self) {
+        self.finished.add(1);
+    }
+
+    /// A request was turned away.
+    #[inline]
+    pub(crate) fn refused(&self, cause: Refusal) {
         self.refused[cause.index()].add(1);
+    }
+
+    /// A running request was asked to yield.
+    #[inline]
+    pub(crate) fn requested(&self) {
+        self.requested.add(1);
+    }
+
+    /// A worker was sent an interrupt.
+    #[inline]
+    pub(crate) fn interrupted(&self) {
+        self.interrupted.add(1);
+    }
+
+    /// An interrupt could not be sent.
+    pub(crate) fn interrupt_failed(&self) {
+        self.interrupts_failed.add(1);
+    }
+
+    /// A worker was found blocked.
+    pub(crate) fn stuck(&self) {
+        self.stuck.add(1);
+    }
+
+    /// A spare worker took over a request from a blocked one.
+    pub(crate) fn rescued(&self) {
+        self.rescued.add(1);
+    }
+
+    /// A worker is blocked and there is no spare.
+    pub(crate) fn spares_exhausted(&self) {
+        self.spares_exhausted.add(1);
+    }
+
+    /// A round of the loop took `time`, and there was something to do in it or not.
+    #[inline]
+    pub(crate) fn add_time(&self, time: Nanos, worked: bool) {
+        self.total_nanos.add(time.0);
+        if worked {
+            self.busy_nanos.add(time.0);
+        }
+    }
+
+    /// Tells readers what is now: requests that wait (fresh, staged and preempted ones), requests that have a context
+    /// (running or preempted), and workers that have a request; how often the progress rule put another request
+    /// first so far; and whether the policy was set aside for a wrong answer.
+    pub(crate) fn gauges(
+        &self,
+        waiting: usize,
+        started: usize,
+        running: usize,
+        progress_interventions: u64,
+        policy_set_aside: bool,
+    ) {
+        self.waiting.set(waiting as u64);
+        self.started.set(started as u64);
+        self.running.set(running as u64);
+        self.progress_interventions.set(progress_interventions);
+        self.policy_set_aside.set(u64::from(policy_set_aside));
     }
 }
 
@@ -165,24 +229,31 @@ pub struct Statistics {
     pub classes: Vec<ClassStatistics>,
     /// Requests that the transport delivered.
     pub received: u64,
-    /// Requests that started.
-    pub started: u64,
-    /// Requests turned away by the dispatcher. What the transport turned away itself comes on top.
+    /// Requests that came back from the workers, failed ones included.
+    pub returned: u64,
+    /// Requests turned away.
     pub refused: Refusals,
-    /// Requests now waiting that never ran, staged ones included.
+    /// Requests that ended without a reply because the transport's code panicked. They are in no class.
+    pub lost: u64,
+    /// Requests now waiting for a worker, whether they have started or not. This and the next two are brought up to
+    /// date every few milliseconds.
     pub waiting: u64,
-    /// Of these, how many lie at a worker already.
-    pub staged: u64,
-    /// Preempted requests now waiting to go on.
-    pub suspended: u64,
+    /// Requests now between their start and their end: running, or preempted and waiting.
+    pub started: u64,
     /// Requests now running.
     pub running: u64,
     /// How requests were preempted.
     pub preemptions: Preemptions,
+    /// How often a worker was found blocked in the kernel.
+    pub workers_blocked: u64,
+    /// Requests that a spare worker took over from a blocked one.
+    pub rescued: u64,
+    /// How often a worker was found blocked and no spare was left.
+    pub spares_exhausted: u64,
     /// The share of its time that the dispatcher had something to do, 0 to 1.
     pub dispatcher_occupancy: f64,
-    /// Answers of the scheduling policy that the core had to put right: a defect of the policy.
-    pub policy_errors: u64,
+    /// The scheduling policy gave a wrong answer, and requests have been served first come, first served since.
+    pub policy_set_aside: bool,
     /// How often a request that got nowhere had to let the others go first.
     pub progress_interventions: u64,
 }
@@ -197,8 +268,6 @@ pub struct ClassStatistics {
     pub finished: u64,
     /// Requests whose handler panicked. They are in no histogram.
     pub failed: u64,
-    /// Requests now waiting that never ran.
-    pub waiting: u64,
     /// From arrival to reply, in nanoseconds.
     pub latency_nanos: hdrhistogram::Histogram<u64>,
     /// Latency over service time, in thousandths.
@@ -243,6 +312,19 @@ impl Refusals {
     }
 }
 
+/// The total, and the causes that occurred: `7 (5 QueueFull, 2 DeadlinePassed)`.
+impl fmt::Display for Refusals {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.total())?;
+        let causes = Refusal::ALL.into_iter().filter(|&cause| self.of(cause) > 0);
+        for (place, cause) in causes.enumerate() {
+            let before = if place == 0 { " (" } else { ", " };
+            write!(formatter, "{before}{} {cause:?}", self.of(cause))?;
+        }
+        formatter.write_str(if self.total() > 0 { ")" } else { "" })
+    }
+}
+
 impl AddAssign for Refusals {
     fn add_assign(&mut self, other: Self) {
         for (sum, number) in self.0.iter_mut().zip(other.0) {
@@ -273,10 +355,6 @@ pub struct Preemptions {
     pub deferred: u64,
     /// Resumptions on another worker than the last.
     pub migrations: u64,
-    /// Suspended requests that a spare worker took over from a blocked one.
-    pub rescued: u64,
-    /// How often a worker was blocked and no spare was left.
-    pub spares_exhausted: u64,
 }
 
 impl Preemptions {
@@ -296,48 +374,41 @@ impl Statistics {
         counters: impl IntoIterator<Item = CountersSnapshot>,
         class_names: &[impl AsRef<str>],
     ) -> Self {
-        let classes: Vec<_> = class_names
-            .iter()
-            .enumerate()
-            .map(|(number, name)| {
-                ClassStatistics::gather(number, name.as_ref(), workers, dispatcher)
-            })
+        let classes = class_names.iter().enumerate();
+        let classes = classes
+            .map(|(number, name)| ClassStatistics::gather(number, name.as_ref(), workers))
             .collect();
         let mut contexts = CountersSnapshot::default();
         counters
             .into_iter()
             .for_each(|counters| contexts += counters);
-        let total_cycles = dispatcher.total_cycles.get();
+        let (busy, total) = (dispatcher.busy_nanos.get(), dispatcher.total_nanos.get());
         Self {
-            uptime: dispatcher.started_at.elapsed(),
-            received: dispatcher.received.get(),
-            started: dispatcher.started.get(),
-            refused: Refusals(std::array::from_fn(|cause| dispatcher.refused[cause].get())),
-            waiting: classes.iter().map(|class| class.waiting).sum(),
+            uptime: dispatcher.since.elapsed(),
             classes,
-            staged: dispatcher.staged.get(),
-            suspended: dispatcher.suspended.get(),
+            received: dispatcher.received.get(),
+            returned: dispatcher.finished.get(),
+            refused: Refusals(dispatcher.refused.each_ref().map(Counter::get)),
+            lost: workers.iter().map(|worker| worker.lost.get()).sum(),
+            waiting: dispatcher.waiting.get(),
+            started: dispatcher.started.get(),
             running: dispatcher.running.get(),
             preemptions: Preemptions {
-                requested: dispatcher.preemptions_requested.get(),
+                requested: dispatcher.requested.get(),
                 by_probe: contexts.taken_by_probe,
                 by_interrupt: contexts.taken_by_interrupt,
                 at_guard: contexts.taken_at_guard,
-                interrupts_sent: dispatcher.interrupts_sent.get(),
+                interrupts_sent: dispatcher.interrupted.get(),
                 interrupts_failed: dispatcher.interrupts_failed.get(),
                 late: contexts.late,
                 deferred: contexts.deferred,
                 migrations: contexts.migrations,
-                rescued: dispatcher.rescued.get(),
-                spares_exhausted: dispatcher.spares_exhausted.get(),
             },
-            // Read one after the other, so the busy ones may be ahead.
-            dispatcher_occupancy: if total_cycles == 0 {
-                0.0
-            } else {
-                (dispatcher.busy_cycles.get() as f64 / total_cycles as f64).min(1.0)
-            },
-            policy_errors: dispatcher.policy_errors.get(),
+            workers_blocked: dispatcher.stuck.get(),
+            rescued: dispatcher.rescued.get(),
+            spares_exhausted: dispatcher.spares_exhausted.get(),
+            dispatcher_occupancy: busy.min(total) as f64 / total.max(1) as f64,
+            policy_set_aside: dispatcher.policy_set_aside.get() > 0,
             progress_interventions: dispatcher.progress_interventions.get(),
         }
     }
@@ -356,21 +427,18 @@ impl Statistics {
 }
 
 impl ClassStatistics {
-    fn gather(
-        number: usize,
-        name: &str,
-        workers: &[Arc<WorkerStatistics>],
-        dispatcher: &DispatcherStatistics,
-    ) -> Self {
+    fn gather(number: usize, name: &str, workers: &[Arc<WorkerStatistics>]) -> Self {
         let mut class = Self {
             name: name.to_owned(),
             finished: 0,
             failed: 0,
-            waiting: dispatcher.waiting.get(number).map_or(0, Counter::get),
             latency_nanos: Histogram::empty_snapshot(),
             slowdown_thousandths: Histogram::empty_snapshot(),
         };
-        for worker in workers.iter().filter_map(|worker| worker.0.get(number)) {
+        for worker in workers
+            .iter()
+            .filter_map(|worker| worker.classes.get(number))
+        {
             class.failed += worker.failed.get();
             worker.latency.add_to(&mut class.latency_nanos);
             worker.slowdown.add_to(&mut class.slowdown_thousandths);
@@ -382,61 +450,67 @@ impl ClassStatistics {
 
 impl fmt::Display for Statistics {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name_width = self.classes.iter().map(|class| class.name.chars().count());
-        let name_width = name_width.max().unwrap_or(0).max("class".len());
+        let width = self.classes.iter().map(|class| class.name.chars().count());
+        let width = width.max().unwrap_or(0).max("class".len());
         writeln!(
             formatter,
-            "{:name_width$} {:>10} {:>7} {:>8} {:>10} {:>10} {:>10} {:>9}",
-            "class", "finished", "failed", "waiting", "p50 us", "p99 us", "p99.9 us", "slowdown"
+            "{:width$} {:>10} {:>8} {:>10} {:>10} {:>10} {:>12}",
+            "class", "finished", "failed", "p50 us", "p99 us", "p99.9 us", "p99 slowdown"
         )?;
         for class in &self.classes {
             let micros = |quantile| class.latency(quantile).as_nanos() as f64 / 1_000.0;
             writeln!(
                 formatter,
-                "{:name_width$} {:>10} {:>7} {:>8} {:>10.1} {:>10.1} {:>10.1} {:>9.1}",
+                "{:width$} {:>10} {:>8} {:>10.1} {:>10.1} {:>10.1} {:>12.1}",
                 class.name,
                 class.finished,
                 class.failed,
-                class.waiting,
                 micros(0.5),
                 micros(0.99),
                 micros(0.999),
                 class.slowdown(0.99),
             )?;
         }
+        let Preemptions {
+            by_probe,
+            by_interrupt,
+            at_guard,
+            late,
+            deferred,
+            migrations,
+            ..
+        } = self.preemptions;
         writeln!(
             formatter,
-            "received {}, started {}; now waiting {} ({} staged), suspended {}, running {}",
-            self.received, self.started, self.waiting, self.staged, self.suspended, self.running
+            "received {}; now {} waiting, {} started, {} running; refused {}",
+            self.received, self.waiting, self.started, self.running, self.refused
         )?;
-        write!(formatter, "refused {}", self.refused.total())?;
-        for cause in Refusal::ALL {
-            let number = self.refused.of(cause);
-            if number > 0 {
-                write!(formatter, ", {number} {cause:?}")?;
-            }
-        }
-        let preemptions = &self.preemptions;
         writeln!(
             formatter,
-            "\npreempted {} ({} by probe, {} by interrupt, {} at guard), late {}, deferred {}, migrated {}, rescued {}",
-            preemptions.taken(),
-            preemptions.by_probe,
-            preemptions.by_interrupt,
-            preemptions.at_guard,
-            preemptions.late,
-            preemptions.deferred,
-            preemptions.migrations,
-            preemptions.rescued,
+            "preempted {} ({by_probe} by probe, {by_interrupt} by interrupt, {at_guard} at guard), {late} late, \
+             {deferred} deferred, {migrations} migrated, {} rescued",
+            self.preemptions.taken(),
+            self.rescued,
         )?;
         write!(
             formatter,
-            "dispatcher busy {:.1} %, up {:.1} s",
+            "dispatcher {:.1} % busy in {:.1} s",
             self.dispatcher_occupancy * 100.0,
             self.uptime.as_secs_f64()
         )?;
-        if self.policy_errors > 0 {
-            write!(formatter, ", policy errors {}", self.policy_errors)?;
+        for (number, what) in [
+            (self.lost, "requests lost"),
+            (
+                self.spares_exhausted,
+                "times no spare for a blocked worker: raise `spare_workers`",
+            ),
+        ] {
+            if number > 0 {
+                write!(formatter, "; {number} {what}")?;
+            }
+        }
+        if self.policy_set_aside {
+            formatter.write_str("; the policy was set aside")?;
         }
         Ok(())
     }
