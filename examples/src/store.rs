@@ -1,4 +1,4 @@
-//! A key-value store on disk with real work for requests: lookups of about a microsecond, and ranges of some hundred.
+//! A key-value store on disk with real work for requests: lookups of a fraction of a microsecond, and ranges of hundreds.
 //!
 //! It is a file of [redb](https://docs.rs/redb), a B-tree in pure Rust, read only once it is built. Keys are the numbers
 //! from 0 up, values are made from their keys ([`value_of`]), so that whoever reads can tell what must come. All pages
@@ -6,13 +6,11 @@
 
 use std::fs;
 use std::io;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use redb::{
-    Builder, Database, ReadOnlyDatabase, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata,
-};
-use redb::{TableDefinition, TableHandle};
+use redb::{Builder, Database, ReadOnlyDatabase, ReadOnlyTable, ReadableDatabase, TableDefinition};
 
 /// Bytes of a value.
 pub const VALUE_LENGTH: usize = 80;
@@ -25,7 +23,7 @@ pub type Value = [u8; VALUE_LENGTH];
 
 const TABLE: TableDefinition<u64, &Value> = TableDefinition::new("values");
 
-/// More than the file of [`KEYS`] keys takes (some 12 MB).
+/// More than the file of [`KEYS`] keys takes (17 MB).
 const CACHE_BYTES: usize = 64 << 20;
 
 /// Why there is no store, or no answer of it.
@@ -97,7 +95,7 @@ impl std::fmt::Debug for Store {
 impl Store {
     /// Opens the store at `path` with the keys 0 to `keys - 1`. If there is none, or one with other content (damaged, or
     /// of another size), builds it and puts it there in one step, so that nobody ever finds half of one. Says so on
-    /// standard error, for it takes a second.
+    /// standard error.
     ///
     /// # Errors
     /// [`StoreError`]: the directory cannot be written to, or the file is in use.
@@ -124,46 +122,38 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(StoreError::file("read", path)(error)),
         }
-        let mut builder = Builder::new();
-        let database = match builder.set_cache_size(CACHE_BYTES).open_read_only(path) {
-            Ok(database) => database,
-            Err(redb::DatabaseError::DatabaseAlreadyOpen) => {
-                return Err(StoreError::InUse {
-                    path: path.to_owned(),
-                });
-            }
-            Err(_) => return Ok(None),
-        };
-        let table = database
-            .begin_read()
-            .map_err(redb::Error::from)
-            .and_then(|transaction| Ok(transaction.open_table(TABLE)?));
-        let Ok(table) = table else {
-            return Ok(None);
-        };
+        // On some damaged files redb does not return an error but panics.
+        let store = catch_unwind(|| match Self::open_whole(path, keys) {
+            Err(redb::Error::DatabaseAlreadyOpen) => Err(StoreError::InUse {
+                path: path.to_owned(),
+            }),
+            store => Ok(store.ok().flatten()),
+        });
+        store.unwrap_or(Ok(None))
+    }
+
+    fn open_whole(path: &Path, keys: u64) -> Result<Option<Self>, redb::Error> {
+        let database = Builder::new()
+            .set_cache_size(CACHE_BYTES)
+            .open_read_only(path)?;
         let store = Self {
-            table,
+            table: database.begin_read()?.open_table(TABLE)?,
             keys,
             _database: database,
         };
-        Ok(store.is_whole().then_some(store))
+        Ok(store.is_whole()?.then_some(store))
     }
 
     /// Reads all of it, which also brings it into the cache.
-    fn is_whole(&self) -> bool {
-        let Ok(entries) = self.table.range::<u64>(..) else {
-            return false;
-        };
+    fn is_whole(&self) -> Result<bool, redb::Error> {
         let mut expected = 0..self.keys;
-        for entry in entries {
-            let Ok((key, value)) = entry else {
-                return false;
-            };
+        for entry in self.table.range::<u64>(..)? {
+            let (key, value) = entry?;
             if expected.next() != Some(key.value()) || *value.value() != value_of(key.value()) {
-                return false;
+                return Ok(false);
             }
         }
-        expected.is_empty() && self.table.len().is_ok_and(|keys| keys == self.keys)
+        Ok(expected.is_empty())
     }
 
     /// How many keys there are: 0 to one less than this.
@@ -178,7 +168,7 @@ impl Store {
         false
     }
 
-    /// The value of `key`, or `None` if there is no such key. About a microsecond.
+    /// The value of `key`, or `None` if there is no such key. About 0.2 us.
     ///
     /// # Errors
     /// [`StoreError::Redb`] if the file cannot be read.
@@ -188,7 +178,7 @@ impl Store {
     }
 
     /// Reads `count` keys in order, the first being `from` (modulo the number of keys), going on at 0 after the last:
-    /// how many it read, and the [`checksum`] of them. About a tenth of a microsecond each.
+    /// how many it read, and the [`checksum`] of them. About 0.05 us a key.
     ///
     /// # Errors
     /// [`StoreError::Redb`] if the file cannot be read.
@@ -232,7 +222,6 @@ fn fill(database: &Database, keys: u64) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
         let mut table = transaction.open_table(TABLE)?;
-        debug_assert_eq!(table.name(), TABLE.name());
         for key in 0..keys {
             table.insert(key, &value_of(key))?;
         }
@@ -356,6 +345,32 @@ mod tests {
         let no_database = vec![7; 5000];
         for damaged in [&changed[..], &good[..good.len() / 2], &no_database, &[]] {
             fs::write(&path, damaged).unwrap();
+            let store = Store::open_or_build(&path, FEW).unwrap();
+            assert_eq!(
+                store.range(0, FEW as usize).unwrap(),
+                expected(0, FEW as usize)
+            );
+        }
+    }
+
+    #[test]
+    fn whatever_the_damage_it_is_mended() {
+        let (_directory, path) = place();
+        drop(Store::open_or_build(&path, FEW).unwrap());
+        let good = fs::read(&path).unwrap();
+        // The header, the trees' roots, the records of free pages: on some of these redb panics.
+        let used = good.iter().rposition(|&byte| byte != 0).unwrap();
+        let mut seed = 7_u64;
+        let mut random = |bound: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % bound
+        };
+        for _ in 0..40 {
+            let mut damaged = good.clone();
+            for _ in 0..20 {
+                damaged[random(used)] ^= 1 + random(255) as u8;
+            }
+            fs::write(&path, &damaged).unwrap();
             let store = Store::open_or_build(&path, FEW).unwrap();
             assert_eq!(
                 store.range(0, FEW as usize).unwrap(),
