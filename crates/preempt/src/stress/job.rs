@@ -121,12 +121,10 @@ impl State {
     }
 }
 
-/// Takes its time, with probes.
+/// Takes its time, and probes at the end: a signal shall find what a probe does not.
 pub(super) fn spin(times: u64) {
-    for _ in 0..times {
-        std::hint::spin_loop();
-        preempt_point();
-    }
+    hold(times);
+    preempt_point();
 }
 
 /// Takes its time without probes: for those who hold a lock. A probe would hand the worker to a context that may block

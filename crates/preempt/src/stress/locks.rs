@@ -22,7 +22,7 @@ pub(super) fn parking_lot_mutex(_: &mut State, world: &World) -> bool {
 
 /// What a worker has for itself needs no lock, only that nobody is preempted in the middle.
 pub(super) fn guard(state: &mut State, world: &World) -> bool {
-    let spins = state.below(60);
+    let spins = state.below(40);
     without_preemption(|| {
         let Some(worker) = current_worker() else {
             return false;

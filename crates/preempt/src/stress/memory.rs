@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::job::{State, spin};
-use super::world::World;
+use super::world::{Parcel, World};
 
 /// A vector that grows, and its contents.
 pub(super) fn vec(state: &mut State, _: &World) -> bool {
@@ -69,6 +69,6 @@ pub(super) fn hash_map(state: &mut State, _: &World) -> bool {
 /// Memory that one context allocates and another frees.
 pub(super) fn exchange(state: &mut State, world: &World) -> bool {
     let (number, length, slot) = (state.random(), state.below(100) as usize, state.random());
-    let theirs = world.exchange(slot, Some(Box::new(vec![number; length])));
-    theirs.is_none_or(|numbers| numbers.windows(2).all(|pair| pair[0] == pair[1]))
+    let theirs = world.exchange(slot, Some(Box::new(Parcel(vec![number; length]))));
+    theirs.is_none_or(|parcel| parcel.0.windows(2).all(|pair| pair[0] == pair[1]))
 }

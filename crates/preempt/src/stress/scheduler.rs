@@ -245,7 +245,7 @@ impl Dispatcher {
 
     /// Asks the worker's context to give way, or annoys it with what must be ignored.
     fn interrupt(&mut self, worker: usize) {
-        let whim = self.random() % 8;
+        let whim = self.random() % 16;
         let desk = &mut self.desks[worker];
         match whim {
             // Nothing is requested.

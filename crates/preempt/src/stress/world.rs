@@ -61,6 +61,9 @@ impl Pair {
     }
 }
 
+/// Two blocks of memory, one within the other: the same number throughout.
+pub(super) struct Parcel(pub(super) Vec<u64>);
+
 /// What a context and the echo thread share: the thread answers in one of two ways.
 pub(super) struct Line {
     pub(super) from_echo: PipeReader,
@@ -101,7 +104,7 @@ pub(super) struct World {
     pub(super) write_stdout: bool,
     /// Guarded by `without_preemption` alone.
     pub(super) worker_pairs: Vec<Pair>,
-    exchange: [AtomicPtr<Vec<u64>>; EXCHANGE],
+    exchange: [AtomicPtr<Parcel>; EXCHANGE],
 
     pub(super) lines: Vec<Line>,
     to_echo: PipeWriter,
@@ -188,7 +191,7 @@ impl World {
     }
 
     /// Leaves `new` for another context and takes what one left there before.
-    pub(super) fn exchange(&self, slot: u64, new: Option<Box<Vec<u64>>>) -> Option<Box<Vec<u64>>> {
+    pub(super) fn exchange(&self, slot: u64, new: Option<Box<Parcel>>) -> Option<Box<Parcel>> {
         let new = new.map_or(std::ptr::null_mut(), Box::into_raw);
         let old = self.exchange[slot as usize % EXCHANGE].swap(new, Ordering::AcqRel);
         // SAFETY: not null, it came from `Box::into_raw` above, and the swap gives it to one taker.
