@@ -81,6 +81,13 @@ fn steps() -> Vec<Step> {
             minutes(6),
             false,
         ),
+        // The stress test, with every defence in place and with each one out.
+        cargo(
+            "faults",
+            "test -p shinjuku-preempt --release --features fault-injection --test faults -- --show-output",
+            minutes(5),
+            true,
+        ),
         Step {
             environment: vec![
                 ("RUSTFLAGS".to_owned(), loom_flags.trim().to_owned()),

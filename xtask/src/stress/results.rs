@@ -115,8 +115,14 @@ impl Results {
 impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut operations = Table::new("operations", ["operation or check", "runs", "errors"]);
-        let runs = self.operations.iter().map(|(name, runs)| (name, Some(runs)));
-        let checks = self.errors_by.keys().filter(|name| !self.operations.contains_key(*name));
+        let runs = self
+            .operations
+            .iter()
+            .map(|(name, runs)| (name, Some(runs)));
+        let checks = self
+            .errors_by
+            .keys()
+            .filter(|name| !self.operations.contains_key(*name));
         for (name, runs) in runs.chain(checks.map(|name| (name, None))) {
             let errors = self.errors_by.get(name).copied().unwrap_or(0);
             let runs = runs.map_or_else(|| "-".to_owned(), u64::to_string);
