@@ -215,10 +215,13 @@ fn buffers_run_out_and_come_back_whatever_became_of_the_request() {
     let client = server.client();
     (0..SENT).for_each(|number| assert_eq!(client.send(&[number]).unwrap(), 1));
     let mut held = server.collect(BUFFERS);
+    let start = Instant::now();
     for _ in 0..3 {
         assert!(server.poll().is_empty());
-        server.udp.wait(PATIENCE); // Does not last: the buffers might come back.
+        server.udp.wait(PATIENCE);
     }
+    // The socket is readable, but that is no use: neither a busy loop nor a sleep that misses the buffers' return.
+    assert!((Duration::from_millis(3)..PATIENCE).contains(&start.elapsed()));
     let counts = server.counts();
     assert_eq!((counts.no_buffer, counts.free_buffers), (1, 0));
 
@@ -257,6 +260,7 @@ fn buffers_run_out_and_come_back_whatever_became_of_the_request() {
         (counts.sent, counts.unanswered, counts.refused),
         (fifth, 3 * fifth, fifth)
     );
+    assert!(counts.no_buffer > 1, "ran out again: {counts:?}");
     assert_balanced(counts, BUFFERS);
 }
 
