@@ -180,3 +180,118 @@ impl fmt::Debug for Courier {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+    use std::task::Wake;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    struct Nothing;
+
+    impl Round for Nothing {
+        fn go(&mut self) {}
+        fn is_ready(&self) -> bool {
+            false
+        }
+        fn finish(self) {}
+    }
+
+    struct Call<F: Fn() + Send + Sync>(F);
+
+    impl<F: Fn() + Send + Sync + 'static> Wake for Call<F> {
+        fn wake(self: Arc<Self>) {
+            (self.0)();
+        }
+    }
+
+    fn waker(body: impl Fn() + Send + Sync + 'static) -> Waker {
+        Arc::new(Call(body)).into()
+    }
+
+    fn join(courier: &Courier, thread: JoinHandle<()>) {
+        courier.finish();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn wakers_are_called_on_its_own_thread() {
+        let courier = Arc::new(Courier::new(4));
+        let thread = courier.clone().start(Nothing).unwrap();
+        let (send, names) = mpsc::channel();
+        for _ in 0..10 {
+            let send = send.clone();
+            courier.carry(waker(move || {
+                send.send(thread::current().name().map(str::to_owned))
+                    .unwrap();
+            }));
+            let name = names.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(name.as_deref(), Some("shinjuku-courier"));
+        }
+        join(&courier, thread);
+    }
+
+    #[test]
+    fn panicking_wakers_do_not_end_it() {
+        struct PanicsWhenDropped;
+        impl Drop for PanicsWhenDropped {
+            fn drop(&mut self) {
+                panic!("on purpose: a payload");
+            }
+        }
+        let courier = Arc::new(Courier::new(4));
+        let thread = courier.clone().start(Nothing).unwrap();
+        courier.carry(waker(|| panic!("on purpose: a waker")));
+        courier.carry(waker(|| std::panic::panic_any(PanicsWhenDropped)));
+        let (send, called) = mpsc::channel();
+        courier.carry(waker(move || send.send(()).unwrap()));
+        called.recv_timeout(PATIENCE).unwrap();
+        join(&courier, thread);
+    }
+
+    #[test]
+    fn what_it_has_no_room_for_is_called_by_who_brings_it() {
+        // No thread: nothing is taken out.
+        let courier = Courier::new(2);
+        let called = Arc::new(AtomicUsize::new(0));
+        let bring = || {
+            let called = called.clone();
+            courier.carry(waker(move || {
+                called.fetch_add(1, Ordering::Relaxed);
+            }));
+        };
+        bring();
+        bring();
+        assert_eq!(called.load(Ordering::Relaxed), 0);
+        bring();
+        assert_eq!(called.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn no_waker_is_lost_around_the_end() {
+        for _ in 0..200 {
+            let courier = Arc::new(Courier::new(64));
+            let thread = courier.clone().start(Nothing).unwrap();
+            let called = Arc::new(AtomicUsize::new(0));
+            thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        for _ in 0..20 {
+                            let called = called.clone();
+                            courier.carry(waker(move || {
+                                called.fetch_add(1, Ordering::Relaxed);
+                            }));
+                        }
+                    });
+                }
+                courier.finish();
+            });
+            thread.join().unwrap();
+            assert_eq!(called.load(Ordering::Relaxed), 40);
+        }
+    }
+}

@@ -483,3 +483,6 @@ impl Replier for NoReplier {
 
     fn send(&mut self, (): ()) {}
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,6 +100,8 @@ pub(crate) struct DispatcherStatistics {
     since: Instant,
     received: Counter,
     finished: Counter,
+    /// By class.
+    preempted: Box<[Counter]>,
     /// By [`Refusal::index`].
     refused: [Counter; Refusal::ALL.len()],
     requested: Counter,
@@ -119,8 +121,9 @@ pub(crate) struct DispatcherStatistics {
 
 impl DispatcherStatistics {
     /// The uptime counts from here.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(classes: usize) -> Self {
         Self {
+            preempted: (0..classes).map(|_| Counter::default()).collect(),
             since: Instant::now(),
             received: Counter::default(),
             finished: Counter::default(),
@@ -151,6 +154,12 @@ impl DispatcherStatistics {
     #[inline]
     pub(crate) fn finished(&self) {
         self.finished.add(1);
+    }
+
+    /// A request of this class came back preempted.
+    #[inline]
+    pub(crate) fn preempted(&self, class: ClassId) {
+        self.preempted[usize::from(class.0)].add(1);
     }
 
     /// A request was turned away.
@@ -268,6 +277,8 @@ pub struct ClassStatistics {
     pub finished: u64,
     /// Requests whose handler panicked. They are in no histogram.
     pub failed: u64,
+    /// How often one of them was preempted.
+    pub preemptions: u64,
     /// From arrival to reply, in nanoseconds.
     pub latency_nanos: hdrhistogram::Histogram<u64>,
     /// Latency over service time, in thousandths.
@@ -376,7 +387,9 @@ impl Statistics {
     ) -> Self {
         let classes = class_names.iter().enumerate();
         let classes = classes
-            .map(|(number, name)| ClassStatistics::gather(number, name.as_ref(), workers))
+            .map(|(number, name)| {
+                ClassStatistics::gather(number, name.as_ref(), workers, dispatcher)
+            })
             .collect();
         let mut contexts = CountersSnapshot::default();
         counters
@@ -413,6 +426,14 @@ impl Statistics {
         }
     }
 
+    /// Requests that were delivered and have neither been answered nor turned away. The parts are read one after the
+    /// other, so while requests come and go it may be off by some.
+    #[must_use]
+    pub fn in_system(&self) -> u64 {
+        self.received
+            .saturating_sub(self.refused.total() + self.finished() + self.failed() + self.lost)
+    }
+
     /// Requests of all classes that got their reply.
     #[must_use]
     pub fn finished(&self) -> u64 {
@@ -427,11 +448,17 @@ impl Statistics {
 }
 
 impl ClassStatistics {
-    fn gather(number: usize, name: &str, workers: &[Arc<WorkerStatistics>]) -> Self {
+    fn gather(
+        number: usize,
+        name: &str,
+        workers: &[Arc<WorkerStatistics>],
+        dispatcher: &DispatcherStatistics,
+    ) -> Self {
         let mut class = Self {
             name: name.to_owned(),
             finished: 0,
             failed: 0,
+            preemptions: dispatcher.preempted.get(number).map_or(0, Counter::get),
             latency_nanos: Histogram::empty_snapshot(),
             slowdown_thousandths: Histogram::empty_snapshot(),
         };
@@ -513,5 +540,127 @@ impl fmt::Display for Statistics {
             formatter.write_str("; the policy was set aside")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adds_up_workers_and_contexts() {
+        let dispatcher = DispatcherStatistics::new(2);
+        let workers: Vec<_> = (0..2).map(|_| Arc::new(WorkerStatistics::new(2))).collect();
+        for _ in 0..30 {
+            workers[0].record(ClassId(0), 10_000, 1_000, false);
+        }
+        workers[1].record(ClassId(0), 500_000, 100_000, false);
+        workers[1].record(ClassId(1), 80, 40, false);
+        workers[1].record(ClassId(1), 9_000_000, 1, true);
+        workers[0].record_lost();
+        let counters = CountersSnapshot {
+            taken_by_probe: 1,
+            taken_by_interrupt: 2,
+            taken_at_guard: 3,
+            late: 4,
+            deferred: 5,
+            migrations: 6,
+        };
+        dispatcher.received(35);
+        dispatcher.refused(Refusal::QueueFull);
+        dispatcher.preempted(ClassId(1));
+        dispatcher.gauges(7, 3, 2, 1, false);
+        let statistics = Statistics::gather(
+            &workers,
+            &dispatcher,
+            [counters, counters],
+            &["get", "range"],
+        );
+
+        let [get, range] = &statistics.classes[..] else {
+            panic!("two classes")
+        };
+        assert_eq!(
+            (get.name.as_str(), get.finished, get.failed),
+            ("get", 31, 0)
+        );
+        assert_eq!((range.finished, range.failed), (1, 1));
+        assert_eq!((statistics.finished(), statistics.failed()), (32, 1));
+        assert_eq!((statistics.received, statistics.lost), (35, 1));
+        assert_eq!((get.preemptions, range.preemptions), (0, 1));
+        // 32 finished, one failed, one refused, one lost.
+        assert_eq!(statistics.in_system(), 0);
+        let near = |found: f64, exact: f64| (found / exact - 1.0).abs() < 0.01;
+        assert!(near(get.latency(0.5).as_nanos() as f64, 10_000.0));
+        assert!(near(get.latency(1.0).as_nanos() as f64, 500_000.0));
+        assert!(near(get.slowdown(0.5), 10.0) && near(get.slowdown(0.01), 5.0));
+        assert!(near(get.slowdown(1.0), 10.0) && near(range.slowdown(0.5), 2.0));
+        // The failed one is in no histogram.
+        assert!(range.latency(1.0) < Duration::from_nanos(100));
+        assert_eq!(statistics.preemptions.taken(), 12);
+        let preemptions = statistics.preemptions;
+        assert_eq!(
+            (
+                preemptions.late,
+                preemptions.deferred,
+                preemptions.migrations
+            ),
+            (8, 10, 12)
+        );
+        assert_eq!(
+            (statistics.waiting, statistics.started, statistics.running),
+            (7, 3, 2)
+        );
+    }
+
+    #[test]
+    fn extremes_neither_overflow_nor_divide_by_zero() {
+        let worker = Arc::new(WorkerStatistics::new(1));
+        worker.record(ClassId(0), u64::MAX, 0, false);
+        worker.record(ClassId(0), 0, 0, false);
+        let dispatcher = DispatcherStatistics::new(2);
+        let statistics = Statistics::gather(&[worker], &dispatcher, [], &["all"]);
+        assert_eq!(statistics.finished(), 2);
+        assert_eq!(statistics.dispatcher_occupancy, 0.0);
+    }
+
+    #[test]
+    fn occupancy_is_the_busy_share() {
+        let dispatcher = DispatcherStatistics::new(2);
+        dispatcher.add_time(Nanos(300), true);
+        dispatcher.add_time(Nanos(100), false);
+        let statistics = Statistics::gather(&[], &dispatcher, [], &[""; 0]);
+        assert_eq!(statistics.dispatcher_occupancy, 0.75);
+    }
+
+    #[test]
+    fn refusals_by_cause() {
+        let dispatcher = DispatcherStatistics::new(2);
+        dispatcher.refused(Refusal::DeadlinePassed);
+        dispatcher.refused(Refusal::QueueFull);
+        dispatcher.refused(Refusal::QueueFull);
+        let mut refused = Statistics::gather(&[], &dispatcher, [], &[""; 0]).refused;
+        assert_eq!(refused.to_string(), "3 (2 QueueFull, 1 DeadlinePassed)");
+        refused += Refusals::new([0, 0, 0, 4]);
+        assert_eq!((refused.of(Refusal::ShuttingDown), refused.total()), (4, 7));
+        assert_eq!(Refusals::default().to_string(), "0");
+    }
+
+    #[test]
+    fn displays_a_line_for_each_class_and_what_is_wrong() {
+        let worker = Arc::new(WorkerStatistics::new(2));
+        worker.record(ClassId(1), 25_000, 1_000, false);
+        let dispatcher = DispatcherStatistics::new(2);
+        dispatcher.spares_exhausted();
+        dispatcher.gauges(0, 0, 0, 0, true);
+        let statistics = Statistics::gather(&[worker], &dispatcher, [], &["a", "quite long"]);
+        let table = statistics.to_string();
+        let lines: Vec<_> = table.lines().collect();
+        assert_eq!(lines.len(), 6);
+        assert_eq!(lines[0].len(), lines[2].len(), "columns line up:\n{table}");
+        assert!(lines[2].starts_with("quite long") && lines[2].contains("25.0"));
+        for wrong in ["spare_workers", "set aside"] {
+            assert!(lines[5].contains(wrong), "{table}");
+        }
     }
 }

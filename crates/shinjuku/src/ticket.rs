@@ -314,3 +314,281 @@ impl<Reply: Send + 'static> fmt::Debug for Ticket<Reply> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::pin::pin;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+    use std::task::Wake;
+
+    use shinjuku_preempt::{Generation, Outcome, Pool, PoolConfig, Worker};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Without its thread: nobody but the test brings or wakes anything.
+    fn courier() -> Arc<Courier> {
+        Arc::new(Courier::new(64))
+    }
+
+    fn pair() -> (Ticket<u64>, Route<u64>) {
+        ticket(courier())
+    }
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Count {
+        fn get(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    fn poll(ticket: &mut Ticket<u64>, waker: &Arc<Count>) -> Poll<Result<u64, TicketError>> {
+        pin!(ticket).poll(&mut Context::from_waker(&waker.clone().into()))
+    }
+
+    #[test]
+    fn tickets_go_anywhere() {
+        fn anywhere<T: Send + Sync + Unpin + 'static>() {}
+        // A reply that is only `Send`.
+        anywhere::<Ticket<std::cell::Cell<u8>>>();
+        anywhere::<Route<std::cell::Cell<u8>>>();
+    }
+
+    #[test]
+    fn looking_gives_the_reply_once() {
+        let (mut ticket, route) = pair();
+        assert_eq!(ticket.try_take(), None);
+        route.answer(Ok(5));
+        assert_eq!(ticket.try_take(), Some(Ok(5)));
+        assert_eq!(ticket.try_take(), Some(Err(TicketError::Taken)));
+        let count = Arc::default();
+        assert_eq!(
+            poll(&mut ticket, &count),
+            Poll::Ready(Err(TicketError::Taken))
+        );
+        assert_eq!(ticket.wait(), Err(TicketError::Taken));
+    }
+
+    #[test]
+    fn waiting_ends_with_the_patience_and_can_be_taken_up_again() {
+        let (mut ticket, route) = pair();
+        assert_eq!(ticket.wait_timeout(Duration::ZERO), None);
+        assert_eq!(ticket.wait_timeout(Duration::from_millis(5)), None);
+        route.answer(Err(Failure::Panicked.into()));
+        assert_eq!(
+            ticket.wait_timeout(PATIENCE),
+            Some(Err(TicketError::Failed(Failure::Panicked)))
+        );
+    }
+
+    #[test]
+    fn an_endless_patience_is_no_deadline() {
+        let (mut ticket, route) = pair();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(5));
+                route.answer(Ok(6));
+            });
+            assert_eq!(ticket.wait_timeout(Duration::MAX), Some(Ok(6)));
+        });
+    }
+
+    /// The answer comes at any moment of registering, waiting, and polling.
+    #[test]
+    fn no_answer_is_missed() {
+        const ROUNDS: u64 = 3_000;
+        let courier = courier();
+        let (send, routes) = mpsc::sync_channel::<Route<u64>>(1);
+        let start = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                for (number, route) in routes.into_iter().enumerate() {
+                    (0..number % 64 * 8).for_each(|_| std::hint::spin_loop());
+                    route.answer(Ok(number as u64));
+                }
+            });
+            for number in 0..ROUNDS {
+                let (mut ticket, route) = ticket(courier.clone());
+                send.send(route).unwrap();
+                let reply = match number % 3 {
+                    0 => ticket.wait(),
+                    1 => ticket.wait_timeout(PATIENCE).expect("a wake-up was lost"),
+                    _ => {
+                        let count = Arc::default();
+                        loop {
+                            if let Poll::Ready(reply) = poll(&mut ticket, &count) {
+                                break reply;
+                            }
+                            // Woken at most once, and polled without being woken.
+                            assert!(count.get() <= 1 && start.elapsed() < PATIENCE);
+                        }
+                    }
+                };
+                assert_eq!(reply, Ok(number));
+            }
+            drop(send);
+        });
+        assert!(start.elapsed() < PATIENCE);
+    }
+
+    #[test]
+    fn only_the_last_waker_is_called_and_only_by_the_courier() {
+        let courier = courier();
+        let (mut ticket, route) = ticket(courier.clone());
+        let (first, last) = (Arc::default(), Arc::default());
+        assert!(poll(&mut ticket, &first).is_pending());
+        assert!(poll(&mut ticket, &last).is_pending());
+        route.answer(Ok(1));
+        assert_eq!(
+            (first.get(), last.get()),
+            (0, 0),
+            "not where it is answered"
+        );
+        courier.end();
+        assert_eq!((first.get(), last.get()), (0, 1));
+        assert_eq!(poll(&mut ticket, &last), Poll::Ready(Ok(1)));
+    }
+
+    #[test]
+    fn the_end_wakes_who_waits_and_whoever_comes_later() {
+        let courier = courier();
+        let mut tickets: Vec<_> = (0..3).map(|_| ticket::<u64>(courier.clone())).collect();
+        let (late, _late_route) = tickets.pop().unwrap();
+        let (mut polled, _polled_route) = tickets.pop().unwrap();
+        let (blocked, _blocked_route) = tickets.pop().unwrap();
+        let count = Arc::default();
+        assert!(poll(&mut polled, &count).is_pending());
+        thread::scope(|scope| {
+            let blocked = scope.spawn(|| blocked.wait());
+            thread::sleep(Duration::from_millis(5));
+            courier.end();
+            assert_eq!(blocked.join().unwrap(), Err(TicketError::RuntimeEnded));
+        });
+        assert_eq!(count.get(), 1);
+        let ended = Err(TicketError::RuntimeEnded);
+        assert_eq!(poll(&mut polled, &count), Poll::Ready(ended));
+        assert_eq!(late.wait(), ended);
+    }
+
+    /// The end comes at any moment of registering and waiting, with an answer on the way or not.
+    #[test]
+    fn nobody_waits_past_the_end() {
+        for round in 0..400 {
+            let courier = courier();
+            let (mut ticket, route) = ticket(courier.clone());
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    (0..round % 50 * 20).for_each(|_| std::hint::spin_loop());
+                    courier.end();
+                });
+                let mut route = Some(route);
+                if round % 2 == 0 {
+                    let route = route.take().unwrap();
+                    scope.spawn(move || route.answer(Ok(3)));
+                }
+                let outcome = ticket.wait_timeout(PATIENCE).expect("woken by the end");
+                assert!(
+                    matches!(outcome, Ok(3) | Err(TicketError::RuntimeEnded)),
+                    "{outcome:?}"
+                );
+            });
+        }
+    }
+
+    #[test]
+    fn what_was_answered_before_the_end_counts() {
+        let courier = courier();
+        let (ticket, route) = ticket(courier.clone());
+        route.answer(Ok(9));
+        courier.end();
+        assert_eq!(ticket.wait(), Ok(9));
+    }
+
+    #[test]
+    fn a_route_that_is_dropped_answers() {
+        let (ticket, route) = pair();
+        drop(route);
+        assert_eq!(ticket.wait(), Err(TicketError::RuntimeEnded));
+    }
+
+    #[test]
+    fn a_reply_that_nobody_wants_is_dropped_where_it_is_answered() {
+        struct Reply(Arc<AtomicUsize>);
+        impl Drop for Reply {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+                panic!("on purpose: a reply's drop");
+            }
+        }
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let (ticket, route) = ticket(courier());
+        drop(ticket);
+        let answer = || route.answer(Ok(Reply(dropped.clone())));
+        assert!(catch_unwind(AssertUnwindSafe(answer)).is_ok());
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn within_a_context_waiting_is_an_error_and_looking_is_not() {
+        let config = PoolConfig {
+            contexts: 1,
+            ..PoolConfig::default()
+        };
+        let pool = Pool::new(config, |job: Box<dyn FnOnce() + Send>| job()).unwrap();
+        let (mut waits, _route) = pair();
+        let (polls, _other_route) = pair();
+        let (mut looks, answered) = pair();
+        answered.answer(Ok(4));
+        let (send, outcomes) = mpsc::channel();
+        let job = move || {
+            let mut polls = polls;
+            send.send(waits.wait_timeout(PATIENCE).unwrap()).unwrap();
+            send.send(waits.wait()).unwrap();
+            let Poll::Ready(polled) = poll(&mut polls, &Arc::default()) else {
+                panic!("it would hang")
+            };
+            send.send(polled).unwrap();
+            send.send(looks.try_take().unwrap()).unwrap();
+        };
+        let mut idle = pool.idle;
+        let ready = idle.pop().unwrap().load(Box::new(job) as Box<_>);
+        let outcome = Worker::bind(0).unwrap().run(ready.into(), Generation(1));
+        let Outcome::Finished(finished) = outcome else {
+            unreachable!("nobody preempts it")
+        };
+        let (context, result) = finished.take();
+        result.unwrap();
+        let inside = Err(TicketError::InsideHandler);
+        assert_eq!(
+            outcomes.iter().collect::<Vec<_>>(),
+            [inside, inside, inside, Ok(4)]
+        );
+        assert_eq!(pool.handles.hand_back(vec![context], PATIENCE).leaked, 0);
+    }
+
+    #[test]
+    fn every_error_says_what_happened() {
+        let errors = [
+            TicketError::from(Refusal::QueueFull),
+            TicketError::from(Failure::Panicked),
+            TicketError::InsideHandler,
+            TicketError::RuntimeEnded,
+            TicketError::Taken,
+        ];
+        let mut messages = errors.map(|error| error.to_string()).to_vec();
+        messages.sort();
+        messages.dedup();
+        assert_eq!(messages.len(), errors.len());
+    }
+}
