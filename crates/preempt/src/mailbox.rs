@@ -208,7 +208,7 @@ impl<T: Send, R: Send> Sender<T, R> {
         }
         let word = self.lines.to_worker.recall(&mut self.put)?;
         self.out -= 1;
-        // SAFETY: `send` encoded it with these types, and the swap in `recall` gives it to one side only.
+        // SAFETY: `send` encoded it with these types, and the compare-and-swap in `recall` gives it to one side only.
         Some(match unsafe { decode(word) } {
             (handle, READY) => Runnable::Ready(Ready(handle)),
             (handle, _) => Runnable::Suspended(Suspended(handle)),
@@ -234,7 +234,7 @@ impl<T: Send, R: Send> Receiver<T, R> {
     #[inline]
     pub fn poll(&mut self) -> Option<(Runnable<T, R>, Generation)> {
         let (word, generation) = self.lines.to_worker.take(&mut self.take)?;
-        // SAFETY: `send` encoded it with these types, and the swap in `take` gives it to one side only.
+        // SAFETY: `send` encoded it with these types, and the compare-and-swap in `take` gives it to one side only.
         let runnable = match unsafe { decode(word) } {
             (handle, READY) => Runnable::Ready(Ready(handle)),
             (handle, _) => Runnable::Suspended(Suspended(handle)),

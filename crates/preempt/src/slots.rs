@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Slots are used in turn. The consumer waits at its turn's slot; the producer puts at its own, and recalls
-//! backwards. A full slot is won by one swap, the consumer's or the producer's, never by both. The producer
+//! backwards. A full slot is won by one compare-and-swap, the consumer's or the producer's, never by both. The producer
 //! must not put more than [`DEPTH`] words that the consumer has not answered: then the slot at its turn is
 //! empty, and the consumer has read all of what was there before. The caller keeps that count.
 
@@ -72,8 +72,8 @@ impl Slots {
     pub(crate) fn recall(&self, turn: &mut Turn) -> Option<u64> {
         let mut last = *turn;
         last.backward();
-        let word = self.words[last.0].swap(0, Ordering::Acquire);
-        (word != 0).then(|| {
+        let word = self.words[last.0].load(Ordering::Relaxed);
+        self.win(last.0, word).then(|| {
             *turn = last;
             word
         })
@@ -83,14 +83,20 @@ impl Slots {
     #[inline]
     pub(crate) fn take(&self, turn: &mut Turn) -> Option<(u64, u64)> {
         let slot = turn.0;
-        if self.words[slot].load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let word = self.words[slot].swap(0, Ordering::Acquire);
-        (word != 0).then(|| {
+        let word = self.words[slot].load(Ordering::Relaxed);
+        self.win(slot, word).then(|| {
             turn.forward();
             (word, self.companions[slot].load(Ordering::Relaxed))
         })
+    }
+
+    /// Empties a slot that holds `word`. Only one side can; the other one writes nothing.
+    #[inline]
+    fn win(&self, slot: usize, word: u64) -> bool {
+        word != 0
+            && self.words[slot]
+                .compare_exchange(word, 0, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
     }
 
     /// Consumer of a line that is never recalled from: like [`take`](Self::take) without the locked instruction.

@@ -237,6 +237,18 @@ impl Default for PreemptionConfig {
 /// Victims are drawn alike in every run, so that runs can be compared.
 const STEALING_SEED: u64 = 0;
 
+impl std::fmt::Display for MechanismKind {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Auto => "auto",
+            Self::None => "none",
+            Self::Probe => "probe",
+            Self::Signal => "signal",
+            Self::Escalation => "escalation",
+        })
+    }
+}
+
 impl Config {
     /// Reads TOML. What is left out takes its default; values are not checked yet, see [`validate`](Self::validate).
     ///

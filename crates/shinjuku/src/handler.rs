@@ -30,7 +30,11 @@ pub trait RequestHandler: Send + Sync + 'static {
 
     /// Serves one request. May be preempted and go on at another worker: thread-locals, locks and panics work as
     /// ever. A panic ends this request only.
-    fn handle_request(&self, request: Self::Request, context: &RequestContext<'_, Self::PerCore>) -> Self::Reply;
+    fn handle_request(
+        &self,
+        request: Self::Request,
+        context: &RequestContext<'_, Self::PerCore>,
+    ) -> Self::Reply;
 }
 
 /// What a handler can ask about the request it serves.
@@ -77,16 +81,23 @@ impl<PerCore> PerCoreStates<PerCore> {
     }
 
     pub(crate) fn fill(&self, worker: usize, state: PerCore) {
-        assert!(self.0[worker].set(Mutex::new(state)).is_ok(), "worker {worker} starts once");
+        assert!(
+            self.0[worker].set(Mutex::new(state)).is_ok(),
+            "worker {worker} starts once"
+        );
     }
 
     fn lend(&self, worker: usize) -> impl std::ops::DerefMut<Target = PerCore> + '_ {
-        let state = self.0[worker].get().expect("filled before the worker's first request");
+        let state = self.0[worker]
+            .get()
+            .expect("filled before the worker's first request");
         match state.try_lock() {
             Ok(state) => state,
             // A body panicked: its state is as it left it, and its request was answered with the failure.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => panic!("`per_core` was called within `per_core` of the same worker"),
+            Err(TryLockError::WouldBlock) => {
+                panic!("`per_core` was called within `per_core` of the same worker")
+            }
         }
     }
 }
@@ -98,7 +109,10 @@ where
     Request: Send + 'static,
     Reply: Send + 'static,
 {
-    FromFn { function, signature: PhantomData }
+    FromFn {
+        function,
+        signature: PhantomData,
+    }
 }
 
 /// See [`handler_fn`].

@@ -81,9 +81,12 @@ where
     Ok((Handle(gate), transport))
 }
 
+/// A request on its way from who submits to the dispatcher.
+type Submitted<Request, Reply> = Arrival<Request, Route<Reply>>;
+
 /// What both sides share.
 struct Gate<Request, Reply: Send + 'static> {
-    intake: Producer<Arrival<Request, Route<Reply>>>,
+    intake: Producer<Submitted<Request, Reply>>,
     clock: Clock,
     closed: AtomicBool,
     /// By [`Refusal::index`]. Only what the dispatcher did not refuse itself.
@@ -91,7 +94,7 @@ struct Gate<Request, Reply: Send + 'static> {
     dispatcher: Sleeper,
     courier: Arc<Courier>,
     /// The intake's other end, left to the courier when the transport is dropped.
-    heritage: Mutex<Option<Consumer<Arrival<Request, Route<Reply>>>>>,
+    heritage: Mutex<Option<Consumer<Submitted<Request, Reply>>>>,
 }
 
 impl<Request, Reply: Send + 'static> Gate<Request, Reply> {
@@ -335,7 +338,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Round for Discards<Request,
 /// [`finish`](Self::finish) waits for that. Drop it only when no context runs any more.
 pub struct InProcess<Request, Reply: Send + 'static> {
     /// `None` only in `drop`.
-    intake: Option<Consumer<Arrival<Request, Route<Reply>>>>,
+    intake: Option<Consumer<Submitted<Request, Reply>>>,
     discards: Producer<Discard<Request, Reply>>,
     outstanding: usize,
     closed: bool,

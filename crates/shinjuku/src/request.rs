@@ -1,12 +1,11 @@
 //! What travels with a request through a context.
 
 use shinjuku_net::Transport;
-use shinjuku_policy::{ClassId, Nanos, TaskId};
+use shinjuku_policy::{ClassId, Nanos};
 
 /// What the core needs to know of a request from arrival to reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meta {
-    pub(crate) task: TaskId,
     pub(crate) class: ClassId,
     pub(crate) arrival: Nanos,
 }

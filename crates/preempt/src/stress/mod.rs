@@ -47,9 +47,9 @@ pub struct Config {
     pub duration: Duration,
     /// A worker is interrupted about this often.
     pub quantum: Duration,
-    /// Worker threads, 1 to [`Config::MAX_WORKERS`], pinned to the allowed cores in turn.
+    /// Worker threads, 2 to [`Config::MAX_WORKERS`], pinned to the allowed cores in turn.
     pub workers: usize,
-    /// Contexts, 1 to [`Config::MAX_CONTEXTS`]. More than twice the workers, or nothing ever waits.
+    /// Contexts, up to [`Config::MAX_CONTEXTS`]. More than twice the workers, or nothing ever waits, nor migrates.
     pub contexts: usize,
     /// How contexts are preempted.
     pub interruption: Interruption,
@@ -97,12 +97,14 @@ pub enum Interruption {
 #[non_exhaustive]
 pub enum StressError {
     /// A number is out of range.
-    #[error("{key} is {value}, but must be 1 to {most}")]
+    #[error("{key} is {value}, but must be {least} to {most}")]
     OutOfRange {
         /// The field's name.
         key: &'static str,
         /// Its value.
         value: usize,
+        /// The smallest that is allowed; for contexts it depends on the workers.
+        least: usize,
         /// The largest that is allowed.
         most: usize,
     },
@@ -168,14 +170,7 @@ impl Report {
 /// # Errors
 /// [`StressError`] if it cannot start. What it finds is in the report, not an error.
 pub fn run(config: &Config, mut progress: impl FnMut(&Report)) -> Result<Report, StressError> {
-    for (key, value, most) in [
-        ("workers", config.workers, Config::MAX_WORKERS),
-        ("contexts", config.contexts, Config::MAX_CONTEXTS),
-    ] {
-        if !(1..=most).contains(&value) {
-            return Err(StressError::OutOfRange { key, value, most });
-        }
-    }
+    check_ranges(config)?;
     let mechanism: Box<dyn Mechanism> = match config.interruption {
         Interruption::Probe => Box::new(Probe),
         // SAFETY: only this module's jobs run in the contexts, and they rely on nothing that the contract excludes.
@@ -232,6 +227,29 @@ pub fn run(config: &Config, mut progress: impl FnMut(&Report)) -> Result<Report,
             })
         }
     }
+}
+
+fn check_ranges(config: &Config) -> Result<(), StressError> {
+    let fewest_contexts = scheduler::DEPTH * config.workers.min(Config::MAX_WORKERS) + 1;
+    for (key, value, least, most) in [
+        ("workers", config.workers, 2, Config::MAX_WORKERS),
+        (
+            "contexts",
+            config.contexts,
+            fewest_contexts,
+            Config::MAX_CONTEXTS,
+        ),
+    ] {
+        if !(least..=most).contains(&value) {
+            return Err(StressError::OutOfRange {
+                key,
+                value,
+                least,
+                most,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Sees to it that every context gets on.
@@ -298,12 +316,17 @@ mod tests {
 
     #[test]
     fn numbers_out_of_range_are_named() {
-        let config = Config {
-            contexts: 65,
-            ..Config::default()
+        let error = |workers, contexts| {
+            let config = Config {
+                workers,
+                contexts,
+                ..Config::default()
+            };
+            run(&config, |_| ()).unwrap_err().to_string()
         };
-        let error = run(&config, |_| ()).unwrap_err().to_string();
-        assert_eq!(error, "contexts is 65, but must be 1 to 64");
+        assert_eq!(error(2, 65), "contexts is 65, but must be 5 to 64");
+        assert_eq!(error(4, 8), "contexts is 8, but must be 9 to 64");
+        assert_eq!(error(1, 8), "workers is 1, but must be 2 to 16");
     }
 
     #[test]

@@ -30,7 +30,7 @@ type Job = usize;
 type Done = u64;
 
 /// A worker has one context to run and one waiting, so it never waits for the dispatcher.
-const DEPTH: usize = 2;
+pub(super) const DEPTH: usize = 2;
 
 /// Priority of the dispatcher, where permitted. An ordinary thread would wait for the kernel to take a core from one of
 /// the busy workers.

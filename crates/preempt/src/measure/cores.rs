@@ -1,0 +1,66 @@
+//! Threads on given cores, and timing on them.
+
+use std::hint::black_box;
+use std::sync::mpsc;
+
+use super::MeasureError;
+use crate::clock::{Clock, Cycles};
+
+/// Pins the calling thread.
+pub(super) fn pin(core: usize) -> Result<(), MeasureError> {
+    let refused = |source| MeasureError::Pin { core, source };
+    if core >= libc::CPU_SETSIZE as usize {
+        return Err(refused(std::io::Error::from_raw_os_error(libc::EINVAL)));
+    }
+    // SAFETY: changes the calling thread's affinity only; the core's number is within the set.
+    let answer = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set)
+    };
+    match answer {
+        0 => Ok(()),
+        _ => Err(refused(std::io::Error::last_os_error())),
+    }
+}
+
+/// Runs `here` on this thread and `there` on one pinned to `core`, from the moment that both are in place.
+/// The other thread has this one's scheduling class.
+pub(super) fn beside<There: Send, Here>(
+    core: usize,
+    there: impl FnOnce() -> There + Send,
+    here: impl FnOnce() -> Here,
+) -> (There, Here) {
+    std::thread::scope(|scope| {
+        let (in_place, wait) = mpsc::channel();
+        let other = scope.spawn(move || {
+            pin(core).unwrap_or_else(|error| panic!("it worked at first: {error}"));
+            let _ = in_place.send(());
+            there()
+        });
+        // Sleeping, not spinning: the other thread starts out on this core.
+        let here = wait.recv().map(|()| here());
+        let there = other
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let Ok(here) = here else {
+            unreachable!("the other thread ends without a word only by a panic")
+        };
+        (there, here)
+    })
+}
+
+/// Nanoseconds of one of `times` calls, their loop included.
+#[inline(always)]
+pub(super) fn per_call(times: u32, mut call: impl FnMut()) -> f64 {
+    let start = Cycles::now();
+    for _ in 0..black_box(times) {
+        call();
+    }
+    nanos(Cycles::now().since(start)) / f64::from(times)
+}
+
+/// Nanoseconds with their fraction.
+pub(super) fn nanos(cycles: Cycles) -> f64 {
+    cycles.0 as f64 / Clock::get().cycles_per_nano()
+}

@@ -1,0 +1,263 @@
+//! What switches, contexts, probes and interrupts cost on this machine: a table like tables 1 and 2 of the
+//! Shinjuku paper (NSDI'19).
+//!
+//! Absolute times say little on a virtual machine, where an interrupt can cost three times what it costs on bare
+//! metal. What carries over is how a whole compares with its parts, so the parts are measured beside the whole:
+//! every *round* measures everything once, for some tens of milliseconds, and a cost is the median over the rounds.
+//!
+//! | file | rows |
+//! |---|---|
+//! | `instructions` | `wrfsbase`, `rdfsbase`, `syscall/empty` |
+//! | `switches` | `switch/...`: a stack switch by several means |
+//! | `in_context` | `context/...`, `probe/...`, `guard/...`: what code in a context pays |
+//! | `cache_line` | `cache-line/...`: a word from core to core |
+//! | `signals` | `signal/...`: an interrupt whose handler does nothing |
+//! | `preemptions` | `preempt/...`: whole preemptions |
+
+use std::time::{Duration, Instant};
+
+use crate::platform::{Unsupported, check_platform};
+use crate::pool::PoolError;
+use crate::realtime::Realtime;
+use crate::signal::SignalError;
+use crate::token::HardPreemption;
+
+mod cache_line;
+mod cores;
+mod in_context;
+mod instructions;
+mod preemptions;
+mod samples;
+mod signals;
+mod switches;
+
+use samples::Samples;
+
+/// Where and how to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Core of the thread that sends requests and interrupts; what needs one core is measured here as well.
+    pub sender_core: usize,
+    /// Core of the thread that is interrupted.
+    pub worker_core: usize,
+    /// Measure under SCHED_FIFO, one round at a time, if that is permitted.
+    pub realtime: bool,
+    /// With the permission, whole preemptions by signal are measured, too.
+    pub hard: Option<HardPreemption>,
+    /// Fewer rounds: about 3 s in all instead of 10 s.
+    pub quick: bool,
+}
+
+/// One row of the table.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Cost {
+    /// What was measured, as `group/row`.
+    pub name: String,
+    /// Median over the rounds, in nanoseconds. A difference of two measurements (`probe/...`, what a preemption
+    /// loses) that is smaller than the noise can come out below 0.
+    pub nanos: f64,
+    /// Least of the rounds.
+    pub low: f64,
+    /// Greatest of the rounds.
+    pub high: f64,
+    /// What exactly, and for a whole how it compares with its parts.
+    pub note: String,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MeasureError {
+    /// The machine or kernel lacks something.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// No contexts to measure with.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// No signals to measure with.
+    #[error(transparent)]
+    Signal(#[from] SignalError),
+    /// A message to oneself cannot be timed.
+    #[error("sender and worker need a core each, but both were given core {0}")]
+    SameCore(usize),
+    /// A core is not there, or not for this process.
+    #[error("cannot pin a thread to core {core}: {source}. `taskset -p` shows the allowed ones")]
+    Pin {
+        /// The core's number.
+        core: usize,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The system gave no memory for a stack, or no thread.
+    #[error("no memory or thread for the measurement: {0}")]
+    Resources(#[from] std::io::Error),
+}
+
+/// Something measured once a round.
+trait Part {
+    fn round(&mut self, samples: &mut Samples);
+}
+
+const ROUNDS: usize = 200;
+const QUICK_ROUNDS: usize = 60;
+/// Above ordinary threads is enough.
+const PRIORITY: i32 = 10;
+
+/// Measures the table on threads of its own. `progress` is told now and then how far it is.
+///
+/// Under SCHED_FIFO a round takes a few per cent of a second and is followed by a rest, so that the cores stay usable.
+///
+/// # Errors
+/// [`MeasureError`] says what is missing. A refused SCHED_FIFO is no error: `progress` is told.
+pub fn costs(
+    options: Options,
+    mut progress: impl FnMut(&str) + Send,
+) -> Result<Vec<Cost>, MeasureError> {
+    let rounds = if options.quick { QUICK_ROUNDS } else { ROUNDS };
+    // A thread of its own, since pinning and binding a worker leave traces.
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("measure-sender".to_owned())
+            .spawn_scoped(scope, || measure(options, rounds, &mut progress))?
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn measure(
+    options: Options,
+    rounds: usize,
+    progress: &mut impl FnMut(&str),
+) -> Result<Vec<Cost>, MeasureError> {
+    check_platform()?;
+    let Options {
+        sender_core,
+        worker_core,
+        ..
+    } = options;
+    if sender_core == worker_core {
+        return Err(MeasureError::SameCore(sender_core));
+    }
+    cores::pin(worker_core)?;
+    cores::pin(sender_core)?;
+    let mut parts: Vec<Box<dyn Part>> = vec![
+        Box::new(instructions::Instructions),
+        Box::new(switches::Switches::new()?),
+        Box::new(in_context::InContext::new()?),
+        Box::new(cache_line::CacheLine::new(worker_core)),
+        Box::new(signals::Signals::new(worker_core)),
+        Box::new(preemptions::Preemptions::new(worker_core, options.hard)?),
+    ];
+    let mut samples = Samples::new(&[
+        switches::ROWS,
+        instructions::ROWS,
+        in_context::ROWS,
+        cache_line::ROWS,
+        signals::ROWS,
+        preemptions::ROWS,
+    ]);
+    let mut realtime = options.realtime;
+    for round in 0..rounds {
+        if round % 10 == 0 {
+            progress(&format!("costs: round {round} of {rounds}"));
+        }
+        let fifo = match realtime.then(|| Realtime::enter(PRIORITY)).transpose() {
+            Ok(fifo) => fifo,
+            Err(refused) => {
+                progress(&format!("costs: {refused}; expect noise"));
+                realtime = false;
+                None
+            }
+        };
+        let start = Instant::now();
+        for part in &mut parts {
+            part.round(&mut samples);
+        }
+        drop(fifo);
+        // The kernel takes real-time threads off their cores for 50 ms if they leave others less than 5 %.
+        std::thread::sleep((start.elapsed() / 10).max(Duration::from_micros(100)));
+    }
+    Ok(samples.into_costs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_measured() {
+        // SAFETY: the measured loops rely on nothing that a change of thread would break.
+        let hard = Some(unsafe { HardPreemption::allow() });
+        let options = Options {
+            sender_core: 0,
+            worker_core: 1,
+            realtime: false,
+            hard,
+            quick: true,
+        };
+        let costs = match measure(options, 2, &mut |_| ()) {
+            Err(MeasureError::Pin { core, .. }) => return eprintln!("skipped: no core {core}"),
+            costs => costs.unwrap(),
+        };
+        for rows in [
+            switches::ROWS,
+            instructions::ROWS,
+            in_context::ROWS,
+            cache_line::ROWS,
+            signals::ROWS,
+            preemptions::ROWS,
+        ] {
+            for (name, _) in rows {
+                assert!(costs.iter().any(|cost| cost.name == *name), "no {name}");
+            }
+        }
+        for cost in &costs {
+            assert!(
+                cost.low <= cost.nanos && cost.nanos <= cost.high,
+                "{cost:?}"
+            );
+            let difference = cost.name.starts_with("probe/per") || cost.name.contains("preempt/");
+            assert!(difference || cost.nanos > 0.0, "{cost:?}");
+        }
+    }
+
+    #[test]
+    fn without_the_permission_nothing_is_preempted_by_signal() {
+        let options = Options {
+            sender_core: 1,
+            worker_core: 0,
+            realtime: false,
+            hard: None,
+            quick: true,
+        };
+        let costs = match measure(options, 1, &mut |_| ()) {
+            Err(MeasureError::Pin { core, .. }) => return eprintln!("skipped: no core {core}"),
+            costs => costs.unwrap(),
+        };
+        assert!(costs.iter().any(|cost| cost.name == "preempt/probe"));
+        assert!(
+            !costs
+                .iter()
+                .any(|cost| cost.name.starts_with("preempt/signal"))
+        );
+    }
+
+    #[test]
+    fn refusals_name_the_core() {
+        let options = Options {
+            sender_core: 0,
+            worker_core: 0,
+            realtime: false,
+            hard: None,
+            quick: true,
+        };
+        let same = costs(options, |_| ()).unwrap_err();
+        assert!(same.to_string().contains("core 0"), "{same}");
+        let absent = Options {
+            worker_core: 1023,
+            ..options
+        };
+        let absent = costs(absent, |_| ()).unwrap_err();
+        assert!(absent.to_string().contains("core 1023"), "{absent}");
+    }
+}

@@ -1,0 +1,206 @@
+//! From one stack to another and back, by several means.
+
+use std::arch::naked_asm;
+use std::cell::{Cell, UnsafeCell};
+
+use corosensei::{Coroutine, Yielder};
+
+use super::Part;
+use super::cores::per_call;
+use super::samples::{Rows, Samples};
+use crate::donor::PrivateStack;
+use crate::switch::{fs_base, switch, switch_same_tls};
+
+pub(super) const ROWS: Rows = &[
+    (
+        "switch/shared-tls",
+        "one way: callee-saved registers, mxcsr, x87 control word",
+    ),
+    (
+        "switch/own-tls",
+        "one way: the same and wrfsbase; every switch of this crate",
+    ),
+    (
+        "switch/corosensei",
+        "one way: the crate corosensei, inlined, without the control words",
+    ),
+    (
+        "switch/swapcontext",
+        "one way: glibc's, with a system call for the signal mask",
+    ),
+];
+
+const SWITCHES: u32 = 20_000;
+
+pub(super) struct Switches {
+    shared: Box<Bounce>,
+    own: Box<Bounce>,
+    corosensei: Coroutine<(), (), ()>,
+    swapcontext: Box<Swap>,
+}
+
+impl Switches {
+    pub(super) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            shared: Bounce::new(bounce_shared)?,
+            own: Bounce::new(bounce_own)?,
+            corosensei: Coroutine::new(|yielder: &Yielder<(), ()>, ()| {
+                loop {
+                    yielder.suspend(());
+                }
+            }),
+            swapcontext: Swap::new()?,
+        })
+    }
+}
+
+impl Part for Switches {
+    fn round(&mut self, samples: &mut Samples) {
+        let Self {
+            shared,
+            own,
+            corosensei,
+            swapcontext,
+        } = self;
+        let both_ways = per_call(SWITCHES, || {
+            // SAFETY: only this thread knows the other stack, which waits in its frame, and it shares our
+            // thread control block.
+            unsafe { switch_same_tls(shared.here.as_ptr(), shared.there.get()) }
+        });
+        samples.add("switch/shared-tls", both_ways / 2.0);
+        let fs = fs_base();
+        let both_ways = per_call(SWITCHES, || {
+            // SAFETY: as above; the block is the one that both stacks use.
+            unsafe { switch(own.here.as_ptr(), own.there.get(), fs) }
+        });
+        samples.add("switch/own-tls", both_ways / 2.0);
+        let both_ways = per_call(SWITCHES, || {
+            corosensei.resume(());
+        });
+        samples.add("switch/corosensei", both_ways / 2.0);
+        let both_ways = per_call(SWITCHES / 20, || {
+            // SAFETY: both were set up by `Swap::new`, and only this thread knows them.
+            unsafe { libc::swapcontext(swapcontext.here.get(), swapcontext.there.get()) };
+        });
+        samples.add("switch/swapcontext", both_ways / 2.0);
+    }
+}
+
+/// A stack without a context: whoever switches to it is switched back from it.
+struct Bounce {
+    here: Cell<usize>,
+    there: Cell<usize>,
+    fs: usize,
+    stack: PrivateStack,
+}
+
+impl Bounce {
+    fn new(body: unsafe extern "C" fn(*const Self) -> !) -> std::io::Result<Box<Self>> {
+        let stack = PrivateStack::new()?;
+        let bounce = Box::new(Self {
+            here: Cell::new(0),
+            there: Cell::new(0),
+            fs: fs_base(),
+            stack,
+        });
+        let control = default_control_words();
+        // The frame that `switch` takes, from the lowest word: control words, r15 to r12, rbx, rbp, return address;
+        // above it an empty word, so that the stack is aligned as after a call.
+        let itself: *const Self = &raw const *bounce;
+        let frame = [
+            control,
+            0,
+            0,
+            0,
+            body as usize,
+            itself.expose_provenance(),
+            0,
+            enter as *const () as usize,
+            0,
+            0,
+        ];
+        let frame_address = bounce.stack.top() - size_of_val(&frame);
+        // SAFETY: the upper end of our own fresh mapping, which is page-aligned.
+        unsafe { *std::ptr::with_exposed_provenance_mut(frame_address) = frame };
+        bounce.there.set(frame_address);
+        Ok(bounce)
+    }
+}
+
+fn default_control_words() -> usize {
+    let mut words: usize = 0;
+    // SAFETY: stores the two control words of this thread into a word of ours.
+    unsafe {
+        std::arch::asm!(
+            "stmxcsr [{0}]",
+            "fnstcw [{0} + 4]",
+            in(reg) &raw mut words,
+            options(nostack, preserves_flags)
+        );
+    }
+    words
+}
+
+/// The first code on a [`Bounce`]'s stack: its body in r12, itself in rbx.
+#[unsafe(naked)]
+unsafe extern "C" fn enter() {
+    naked_asm!("mov rdi, rbx", "call r12", "ud2")
+}
+
+unsafe extern "C" fn bounce_shared(bounce: *const Bounce) -> ! {
+    loop {
+        // SAFETY: whoever entered waits in `here`, and the box lives as long as somebody can enter.
+        unsafe { switch_same_tls((*bounce).there.as_ptr(), (*bounce).here.get()) };
+    }
+}
+
+unsafe extern "C" fn bounce_own(bounce: *const Bounce) -> ! {
+    loop {
+        // SAFETY: as above; `fs` is the block of the thread that made it, which is the one that enters.
+        unsafe { switch((*bounce).there.as_ptr(), (*bounce).here.get(), (*bounce).fs) };
+    }
+}
+
+/// The same by `swapcontext`.
+struct Swap {
+    here: UnsafeCell<libc::ucontext_t>,
+    there: UnsafeCell<libc::ucontext_t>,
+    stack: PrivateStack,
+}
+
+impl Swap {
+    fn new() -> std::io::Result<Box<Self>> {
+        let stack = PrivateStack::new()?;
+        // SAFETY: plain data, and zeroes are a valid value of it.
+        let (here, there) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        let swap = Box::new(Self {
+            here: UnsafeCell::new(here),
+            there: UnsafeCell::new(there),
+            stack,
+        });
+        let address = (&raw const *swap).expose_provenance();
+        // SAFETY: `there` is ours and stays where it is; the stack belongs to it alone. makecontext passes ints only,
+        // so the address goes in halves to a function that takes two.
+        unsafe {
+            if libc::getcontext(swap.there.get()) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            let there = &mut *swap.there.get();
+            there.uc_stack.ss_size = PrivateStack::SIZE;
+            there.uc_stack.ss_sp =
+                std::ptr::with_exposed_provenance_mut(swap.stack.top() - PrivateStack::SIZE);
+            let body = std::mem::transmute::<extern "C" fn(u32, u32), extern "C" fn()>(swap_back);
+            libc::makecontext(there, body, 2, address as u32, (address >> 32) as u32);
+        }
+        Ok(swap)
+    }
+}
+
+extern "C" fn swap_back(low: u32, high: u32) {
+    let address = low as usize | (high as usize) << 32;
+    let swap: *const Swap = std::ptr::with_exposed_provenance(address);
+    loop {
+        // SAFETY: the box lives as long as somebody can enter, and who did waits in `here`.
+        unsafe { libc::swapcontext((*swap).there.get(), (*swap).here.get()) };
+    }
+}

@@ -1,0 +1,185 @@
+//! What the dispatcher knows of one worker: what it was sent, since when it runs, what was asked of it.
+//!
+//! ```text
+//!            send                 answer                       answer
+//!   (empty) ──────▶ (running) ───────────▶ (empty)    (running, next staged) ──▶ (running)
+//!                      │ quantum over, others wait
+//!                      ▼
+//!                   (asked) ── grace over ──▶ (interrupted) ── no answer for `rescue_after` ──▶ (stuck)
+//!                      └────────────────────────────┴───────── any answer ──▶ (running | empty) ──┘
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::thread::Thread;
+
+use shinjuku_net::Transport;
+use shinjuku_policy::{Nanos, TaskId, WorkerId};
+use shinjuku_preempt::{Dispatched, MAX_DEPTH, Runnable, Sender, WorkerLink};
+
+use crate::request::{Done, Job};
+
+/// How a sleeping worker is reached.
+#[derive(Debug)]
+pub(crate) struct Bed {
+    /// Set by the worker before it sleeps.
+    pub(crate) sleeping: AtomicBool,
+    /// The core to run on, plus one; 0: wherever it is. For spare workers.
+    pub(crate) core: AtomicUsize,
+}
+
+impl Bed {
+    pub(crate) fn new() -> Self {
+        Self {
+            sleeping: AtomicBool::new(false),
+            core: AtomicUsize::new(0),
+        }
+    }
+}
+
+pub(crate) struct Desk<Tr: Transport> {
+    /// Whom the policy knows this worker as.
+    pub(crate) worker: WorkerId,
+    pub(crate) sender: Sender<Job<Tr>, Done<Tr>>,
+    pub(crate) link: WorkerLink,
+    pub(crate) thread: Thread,
+    pub(crate) bed: Arc<Bed>,
+    /// Sent and not answered, oldest first; the first one runs.
+    sent: [Option<Sent>; MAX_DEPTH],
+    count: usize,
+    /// Since when the first one runs, as far as the dispatcher can know.
+    pub(crate) running_since: Nanos,
+    pub(crate) asked: Option<Asked>,
+    /// Blocked in the kernel, to all appearance.
+    pub(crate) stuck: bool,
+    /// A recall brought nothing: not again before the next answer.
+    pub(crate) recalled_in_vain: bool,
+    idle_since: Nanos,
+    idle_time: u64,
+}
+
+pub(crate) struct Sent {
+    pub(crate) task: TaskId,
+    /// It never ran before.
+    pub(crate) fresh: bool,
+    pub(crate) dispatched: Dispatched,
+}
+
+/// A preemption that was asked for and not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) at: Nanos,
+    /// When the hard mechanism is used next.
+    pub(crate) interrupt_at: Nanos,
+    pub(crate) interrupts: u32,
+}
+
+impl<Tr: Transport> Desk<Tr> {
+    pub(crate) fn new(
+        worker: WorkerId,
+        sender: Sender<Job<Tr>, Done<Tr>>,
+        link: WorkerLink,
+        thread: Thread,
+        bed: Arc<Bed>,
+    ) -> Self {
+        Self {
+            worker,
+            sender,
+            link,
+            thread,
+            bed,
+            sent: [const { None }; MAX_DEPTH],
+            count: 0,
+            running_since: Nanos(0),
+            asked: None,
+            stuck: false,
+            recalled_in_vain: false,
+            idle_since: Nanos(0),
+            idle_time: 0,
+        }
+    }
+
+    /// Sent and not answered.
+    pub(crate) fn out(&self) -> usize {
+        self.count
+    }
+
+    /// Those of them that do not run yet.
+    pub(crate) fn staged(&self) -> usize {
+        self.count.saturating_sub(1)
+    }
+
+    /// Those of the staged that never ran: they count as waiting.
+    pub(crate) fn staged_fresh(&self) -> usize {
+        self.sent
+            .iter()
+            .skip(1)
+            .flatten()
+            .filter(|sent| sent.fresh)
+            .count()
+    }
+
+    /// For how long it had nothing to run since the last call.
+    pub(crate) fn take_idle_time(&mut self, now: Nanos) -> Nanos {
+        if self.count == 0 {
+            self.idle_time += now.since(self.idle_since).0;
+            self.idle_since = now;
+        }
+        Nanos(std::mem::take(&mut self.idle_time))
+    }
+
+    /// The request that runs.
+    pub(crate) fn running(&self) -> Option<&Sent> {
+        self.sent[0].as_ref()
+    }
+
+    /// Sends, and wakes the worker if it sleeps.
+    pub(crate) fn send(&mut self, task: TaskId, runnable: Runnable<Job<Tr>, Done<Tr>>, now: Nanos) {
+        let fresh = matches!(runnable, Runnable::Ready(_));
+        let Ok(dispatched) = self.sender.send(runnable) else {
+            unreachable!("the dispatcher asks for room first")
+        };
+        if self.count == 0 {
+            self.running_since = now;
+            self.asked = None;
+            self.idle_time += now.since(self.idle_since).0;
+            // Only a worker with nothing to do can sleep. Pairs with the fence in the worker's `sleep`: either it sees
+            // the message, or this sees it sleeping.
+            fence(Ordering::SeqCst);
+            if self.bed.sleeping.load(Ordering::Relaxed) {
+                self.thread.unpark();
+            }
+        }
+        self.sent[self.count] = Some(Sent {
+            task,
+            fresh,
+            dispatched,
+        });
+        self.count += 1;
+    }
+
+    /// The oldest one was answered: takes its note, and lets the next one's time begin.
+    pub(crate) fn answered(&mut self, now: Nanos) -> Sent {
+        let sent = self.sent[0]
+            .take()
+            .expect("workers answer what they were sent");
+        self.sent.rotate_left(1);
+        self.count -= 1;
+        self.running_since = now;
+        self.idle_since = now;
+        self.asked = None;
+        self.stuck = false;
+        self.recalled_in_vain = false;
+        sent
+    }
+
+    /// Takes back the newest one, if the worker has not begun it.
+    pub(crate) fn recall(&mut self) -> Option<(TaskId, Runnable<Job<Tr>, Done<Tr>>)> {
+        let runnable = self.sender.recall()?;
+        self.count -= 1;
+        let sent = self.sent[self.count]
+            .take()
+            .expect("noted when it was sent");
+        Some((sent.task, runnable))
+    }
+}

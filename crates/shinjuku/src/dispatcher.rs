@@ -1,0 +1,754 @@
+//! The dispatcher: sees every request, hands them out, and stops those that run too long while others wait.
+//!
+//! One turn of its loop: take the workers' answers, poll the transport, hand out, look at who has run too long, help
+//! where a worker is blocked. The policy decides the order; this file keeps the requests and the rules that hold
+//! whatever the policy says:
+//! - nothing is preempted while nothing waits;
+//! - a preempted request keeps its arrival time;
+//! - with no context free, only started requests are asked for;
+//! - a worker that leaves a preemption unanswered for `rescue_after` while suspended contexts wait is taken for
+//!   blocked in the kernel: what was staged for it is recalled, and a spare worker resumes *suspended* contexts
+//!   in its place until it answers (DESIGN, "Progress", rule 2; rule 1 is in [`Verified`]).
+//!
+//! After start nothing here allocates, frees, locks, or drops a user's value: a suspended context may hold any lock,
+//! the allocator's included, and only this thread brings it back. Its system calls are the interrupt's, the
+//! transport's, and waking a worker that sleeps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use shinjuku_net::{Arrival, Refusal, Transport};
+use shinjuku_policy::verified::PROGRESS_QUANTUM;
+use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want, WorkerId};
+use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Idle, Runnable, Suspended};
+
+use crate::desk::{Asked, Desk};
+use crate::floor::{PERIOD, Period};
+use crate::preemption::Preemption;
+use crate::request::{Done, Job, Meta};
+use crate::statistics::DispatcherStatistics;
+
+/// Requests taken from the transport in one turn.
+const BATCH: usize = 64;
+/// An idle dispatcher looks around this often even if nobody wakes it.
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+/// Runs shorter than this are never looked at for preemption.
+const SHORTEST_QUANTUM: Nanos = Nanos(500);
+/// An interrupt without an answer is sent again after this, then twice that, and so on.
+const INTERRUPT_AGAIN: Nanos = Nanos::from_micros(500);
+/// After the shutdown's deadline, running requests have this long to answer a last preemption.
+const LAST_WORD: Nanos = Nanos::from_millis(20);
+
+/// What the runtime wants of the dispatcher.
+#[derive(Debug)]
+pub(crate) struct Control(AtomicU8);
+
+impl Control {
+    const SERVE: u8 = 0;
+    const DRAIN: u8 = 1;
+    const END: u8 = 2;
+
+    pub(crate) fn new() -> Self {
+        Self(AtomicU8::new(Self::SERVE))
+    }
+
+    /// No new requests; finish those that are there.
+    pub(crate) fn drain(&self) {
+        self.0.fetch_max(Self::DRAIN, Ordering::Release);
+    }
+
+    /// The time for that is over.
+    pub(crate) fn end(&self) {
+        self.0.fetch_max(Self::END, Ordering::Release);
+    }
+
+    fn state(&self) -> u8 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What the dispatcher leaves behind.
+pub(crate) struct Remains<Tr: Transport> {
+    pub(crate) transport: Tr,
+    /// Contexts that can be handed back.
+    pub(crate) idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
+    /// Classes of the requests that started and did not finish.
+    pub(crate) unfinished: Vec<ClassId>,
+    /// Workers (spares after the others) that hold a request they do not give back.
+    pub(crate) blocked: Vec<usize>,
+    pub(crate) policy: Verified,
+}
+
+/// One admitted request.
+struct Record<Tr: Transport> {
+    class: ClassId,
+    arrival: Nanos,
+    deadline: Nanos,
+    place: Place<Tr>,
+}
+
+enum Place<Tr: Transport> {
+    /// No request in this slot.
+    Free,
+    /// Waits, never ran.
+    Fresh(Tr::Request, Tr::Route),
+    /// Waits, preempted.
+    Suspended(Suspended<Job<Tr>, Done<Tr>>),
+    /// At a worker, staged or running.
+    Out,
+}
+
+pub(crate) struct Dispatcher<Tr: Transport> {
+    transport: Tr,
+    policy: Verified,
+    /// Workers first, then spares.
+    desks: Vec<Desk<Tr>>,
+    workers: usize,
+    /// Cores of the workers, for the spares to go to.
+    cores: Vec<Option<usize>>,
+    /// For each spare, the worker whose place it takes.
+    stands_in: Vec<Option<usize>>,
+    idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
+    contexts: usize,
+    records: Vec<Record<Tr>>,
+    free: Vec<TaskId>,
+    turned_away: Vec<(Tr::Request, Tr::Route, Refusal)>,
+    spares_out: usize,
+    rules: Rules,
+    preemption: Preemption,
+    next_look: Nanos,
+    last_counters: CountersSnapshot,
+    first_desk: usize,
+    clock: Clock,
+    statistics: Arc<DispatcherStatistics>,
+    control: Arc<Control>,
+}
+
+/// Numbers from the configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    pub(crate) depth: usize,
+    /// Waiting requests at the most.
+    pub(crate) queue: usize,
+    pub(crate) rescue_after: Nanos,
+    /// Idle for so long, the dispatcher sleeps; `None`: never.
+    pub(crate) idle_backoff: Option<Nanos>,
+    /// Per class: how long after its arrival a request must have started.
+    pub(crate) deadlines: Vec<Option<Nanos>>,
+}
+
+/// What the dispatcher is made of.
+pub(crate) struct Parts<Tr: Transport> {
+    pub(crate) transport: Tr,
+    pub(crate) policy: Verified,
+    pub(crate) workers: Vec<Desk<Tr>>,
+    pub(crate) spares: Vec<Desk<Tr>>,
+    pub(crate) cores: Vec<Option<usize>>,
+    pub(crate) idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
+    /// Task slots: what the policy was built for.
+    pub(crate) capacity: usize,
+    pub(crate) rules: Rules,
+    pub(crate) preemption: Preemption,
+    pub(crate) statistics: Arc<DispatcherStatistics>,
+    pub(crate) control: Arc<Control>,
+}
+
+impl<Tr: Transport> Dispatcher<Tr> {
+    /// Takes all memory that it will ever use.
+    pub(crate) fn new(parts: Parts<Tr>) -> Self {
+        let Parts {
+            transport,
+            policy,
+            mut workers,
+            spares,
+            cores,
+            idle,
+            capacity,
+            rules,
+            preemption,
+            ..
+        } = parts;
+        let clock = Clock::get();
+        let worker_count = workers.len();
+        let stands_in = vec![None; spares.len()];
+        workers.extend(spares);
+        let record = || Record {
+            class: ClassId(0),
+            arrival: Nanos(0),
+            deadline: Nanos::MAX,
+            place: Place::Free,
+        };
+        let slots = u32::try_from(capacity).expect("the policy was built for it");
+        Self {
+            transport,
+            policy,
+            desks: workers,
+            workers: worker_count,
+            cores,
+            stands_in,
+            contexts: idle.len(),
+            idle,
+            records: std::iter::repeat_with(record).take(capacity).collect(),
+            free: (0..slots).rev().map(TaskId).collect(),
+            turned_away: Vec::with_capacity(BATCH),
+            spares_out: 0,
+            rules,
+            preemption,
+            next_look: Nanos(clock.now_nanos()),
+            last_counters: CountersSnapshot::default(),
+            first_desk: 0,
+            clock,
+            statistics: parts.statistics,
+            control: parts.control,
+        }
+    }
+
+    /// Serves until told to end, or to drain and drained.
+    pub(crate) fn run(mut self) -> Remains<Tr> {
+        let mut last = self.now();
+        let mut worked_at = last;
+        let mut worked = false;
+        let mut closed = false;
+        loop {
+            let now = self.now();
+            self.statistics.add_time(now.since(last), worked);
+            last = now;
+            worked = self.turn(now);
+            if worked {
+                worked_at = now;
+            } else if self.is_quiet() {
+                std::hint::spin_loop();
+                if self
+                    .rules
+                    .idle_backoff
+                    .is_some_and(|backoff| now.since(worked_at) > backoff)
+                {
+                    self.publish_gauges();
+                    self.transport.wait(LONGEST_SLEEP);
+                }
+            }
+            match self.control.state() {
+                Control::SERVE => {}
+                _ if !closed => {
+                    self.transport.close();
+                    closed = true;
+                }
+                Control::DRAIN if !self.is_quiet() => {}
+                _ => return self.end(),
+            }
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.clock.now_nanos())
+    }
+
+    /// One turn; tells whether there was anything to do.
+    pub(crate) fn turn(&mut self, now: Nanos) -> bool {
+        let mut worked = false;
+        let listening = if self.spares_out == 0 {
+            self.workers
+        } else {
+            self.desks.len()
+        };
+        for desk in 0..listening {
+            worked |= self.take_answers(desk, now);
+        }
+        worked |= self.poll(now);
+        if !self.policy.is_empty() {
+            worked |= self.hand_out(now);
+        }
+        for desk in 0..self.workers {
+            self.watch(desk, now);
+        }
+        if now >= self.next_look {
+            self.look_around(now);
+        }
+        worked
+    }
+
+    /// Nothing is at a worker and nothing waits.
+    fn is_quiet(&self) -> bool {
+        self.policy.is_empty() && self.desks.iter().all(|desk| desk.out() == 0)
+    }
+
+    // --- answers -------------------------------------------------------------------------------------------
+
+    fn take_answers(&mut self, at: usize, now: Nanos) -> bool {
+        let mut worked = false;
+        while let Some((context, completion)) = self.desks[at].sender.poll() {
+            worked = true;
+            let desk = &mut self.desks[at];
+            let sent = desk.answered(now);
+            assert_eq!(
+                sent.dispatched.id(),
+                context,
+                "workers answer in the order in which they were sent"
+            );
+            let (task, worker) = (sent.task, desk.worker);
+            match completion {
+                Completion::Finished(idle) => {
+                    self.policy.finished(task, worker);
+                    self.idle.push(idle);
+                    self.release(task);
+                    self.statistics.finished();
+                }
+                Completion::Preempted(suspended) => {
+                    let record = &mut self.records[task.0 as usize];
+                    record.place = Place::Suspended(suspended);
+                    self.statistics.preempted(record.class);
+                    self.policy.preempted(task, worker, now);
+                }
+            }
+            if at >= self.workers {
+                self.stands_in[at - self.workers] = None;
+                self.spares_out -= 1;
+            }
+        }
+        worked
+    }
+
+    fn release(&mut self, task: TaskId) {
+        self.records[task.0 as usize].place = Place::Free;
+        self.free.push(task);
+    }
+
+    // --- arrivals ------------------------------------------------------------------------------------------
+
+    fn poll(&mut self, now: Nanos) -> bool {
+        // Every slot may be taken by admitted requests; then the transport keeps the rest, or turns it away.
+        let room = BATCH.min(self.free.len());
+        if room == 0 {
+            return false;
+        }
+        let staged: usize = self.desks[..self.workers]
+            .iter()
+            .map(Desk::staged_fresh)
+            .sum();
+        let Self {
+            transport,
+            policy,
+            records,
+            free,
+            turned_away,
+            statistics,
+            rules,
+            ..
+        } = self;
+        let mut received = 0u64;
+        transport.poll(now.0, room, |arrival| {
+            received += 1;
+            let Arrival {
+                request,
+                route,
+                class,
+                flow,
+                arrived_nanos,
+                deadline_nanos,
+            } = arrival;
+            let Some(&class_deadline) = rules.deadlines.get(usize::from(class)) else {
+                turned_away.push((request, route, Refusal::UnknownClass));
+                return;
+            };
+            let fresh = policy.len() - policy.waiting_started() + staged;
+            let id = *free
+                .last()
+                .expect("the transport delivers no more than there is room for");
+            let task = Task {
+                id,
+                class: ClassId(class),
+                flow: FlowId(flow),
+                arrival: Nanos(arrived_nanos),
+                started: false,
+            };
+            if fresh >= rules.queue || policy.arrive(task).is_err() {
+                turned_away.push((request, route, Refusal::QueueFull));
+                return;
+            }
+            free.pop();
+            let class_deadline =
+                class_deadline.map(|allowed| arrived_nanos.saturating_add(allowed.0));
+            records[id.0 as usize] = Record {
+                class: task.class,
+                arrival: task.arrival,
+                deadline: Nanos(deadline_nanos.or(class_deadline).unwrap_or(u64::MAX)),
+                place: Place::Fresh(request, route),
+            };
+        });
+        if received > 0 {
+            statistics.received(received);
+            while let Some((request, route, cause)) = turned_away.pop() {
+                statistics.refused(cause);
+                transport.refuse(request, route, cause);
+            }
+        }
+        received > 0
+    }
+
+    // --- handing out ---------------------------------------------------------------------------------------
+
+    /// Gives every worker with room what the policy says, the emptiest first.
+    fn hand_out(&mut self, now: Nanos) -> bool {
+        let mut worked = false;
+        for level in 0..self.rules.depth {
+            for turn in 0..self.workers {
+                let at = (self.first_desk + turn) % self.workers;
+                let desk = &self.desks[at];
+                if desk.out() == level && !desk.stuck {
+                    worked |= self.hand_one(at, at, now);
+                    if self.policy.is_empty() {
+                        self.first_desk = (at + 1) % self.workers;
+                        return worked;
+                    }
+                }
+            }
+        }
+        if self.rules.depth > 1 {
+            worked |= self.recall_for_the_idle(now);
+        }
+        worked
+    }
+
+    /// Sends the next request for `worker` to the desk `at` (its own, or a spare's that stands in for it).
+    fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
+        let spare = at != worker;
+        let want = if spare || self.idle.is_empty() {
+            Want::StartedOnly
+        } else {
+            Want::Any
+        };
+        let id = self.desks[worker].worker;
+        while let Some(task) = self.policy.next(id, now, want) {
+            let record = &mut self.records[task.id.0 as usize];
+            let runnable: Runnable<_, _> = match std::mem::replace(&mut record.place, Place::Out) {
+                Place::Suspended(suspended) => suspended.into(),
+                Place::Fresh(request, route) if record.deadline < now => {
+                    self.policy.finished(task.id, id);
+                    self.release(task.id);
+                    self.statistics.refused(Refusal::DeadlinePassed);
+                    self.transport
+                        .refuse(request, route, Refusal::DeadlinePassed);
+                    continue;
+                }
+                Place::Fresh(request, route) => {
+                    let meta = Meta {
+                        class: record.class,
+                        arrival: record.arrival,
+                    };
+                    let context = self
+                        .idle
+                        .pop()
+                        .expect("fresh requests are asked for only with a context free");
+                    context
+                        .load(Job {
+                            meta,
+                            request,
+                            route,
+                        })
+                        .into()
+                }
+                Place::Free | Place::Out => {
+                    unreachable!("the watch over the policy knows what waits")
+                }
+            };
+            self.desks[at].send(task.id, runnable, now);
+            return true;
+        }
+        false
+    }
+
+    /// A worker is idle, nothing waits for it, and others have requests staged: those come back.
+    fn recall_for_the_idle(&mut self, now: Nanos) -> bool {
+        let Some(idle) =
+            (0..self.workers).find(|&at| self.desks[at].out() == 0 && !self.desks[at].stuck)
+        else {
+            return false;
+        };
+        let Some(at) = (0..self.workers)
+            .filter(|&at| self.desks[at].staged() > 0 && !self.desks[at].recalled_in_vain)
+            .max_by_key(|&at| self.desks[at].staged())
+        else {
+            return false;
+        };
+        if !self.take_back(at) {
+            return false;
+        }
+        let helped = self.hand_one(idle, idle, now);
+        if !helped {
+            // It belongs to that worker (its flow, its queue).
+            self.desks[at].recalled_in_vain = true;
+            self.hand_one(at, at, now);
+        }
+        helped
+    }
+
+    /// Recalls the request staged last at a worker, back into the policy's queue.
+    fn take_back(&mut self, at: usize) -> bool {
+        let desk = &mut self.desks[at];
+        if desk.staged() == 0 {
+            return false;
+        }
+        let Some((task, runnable)) = desk.recall() else {
+            return false;
+        };
+        let worker = desk.worker;
+        self.records[task.0 as usize].place = match runnable {
+            Runnable::Ready(ready) => {
+                let (idle, Job { request, route, .. }) = ready.unload();
+                self.idle.push(idle);
+                Place::Fresh(request, route)
+            }
+            Runnable::Suspended(suspended) => Place::Suspended(suspended),
+        };
+        self.policy.returned(task, worker);
+        true
+    }
+
+    // --- preemption ----------------------------------------------------------------------------------------
+
+    /// Looks whether the request that runs at a worker has run for too long.
+    fn watch(&mut self, at: usize, now: Nanos) {
+        let desk = &self.desks[at];
+        let Some(running) = desk.running() else {
+            return;
+        };
+        let ran = now.since(desk.running_since);
+        if !self.preemption.enabled || ran < SHORTEST_QUANTUM {
+            return;
+        }
+        let (task, worker) = (running.task, desk.worker);
+        match desk.asked {
+            None => {
+                let Some(quantum) = self.policy.quantum(task) else {
+                    return;
+                };
+                if ran < self.preemption.probe_floor.raise(quantum)
+                    || !self.somebody_waits(at, worker, ran)
+                {
+                    return;
+                }
+                let interrupt_after = self
+                    .preemption
+                    .hard_floor
+                    .raise(Nanos(quantum.0 + self.preemption.grace.0));
+                let desk = &mut self.desks[at];
+                if let Some(running) = desk.running() {
+                    running.dispatched.request();
+                }
+                let interrupt_at = Nanos(desk.running_since.0 + interrupt_after.0);
+                desk.asked = Some(Asked {
+                    at: now,
+                    interrupt_at,
+                    interrupts: 0,
+                });
+                self.statistics.requested();
+                if interrupt_at <= now {
+                    self.interrupt(at, now);
+                }
+            }
+            Some(asked) => {
+                if asked.interrupt_at <= now {
+                    self.interrupt(at, now);
+                }
+                if now.since(asked.at) > self.rules.rescue_after {
+                    self.rescue(at, now);
+                }
+            }
+        }
+    }
+
+    /// Whether preempting the worker would serve anybody.
+    fn somebody_waits(&self, at: usize, worker: WorkerId, ran: Nanos) -> bool {
+        let want = if self.idle.is_empty() {
+            Want::StartedOnly
+        } else {
+            Want::Any
+        };
+        self.desks[at].staged() > 0
+            || self.policy.waiting(worker, want) > 0
+            // Whatever the policy says: the one that runs may spin for a lock that a suspended one holds.
+            || ran > PROGRESS_QUANTUM && self.policy.waiting_started() > 0
+    }
+
+    fn interrupt(&mut self, at: usize, now: Nanos) {
+        let desk = &mut self.desks[at];
+        let (Some(hard), Some(asked)) = (&self.preemption.hard, &mut desk.asked) else {
+            return;
+        };
+        asked.interrupts += 1;
+        // It may have landed where the context could not leave (in a guard, with too little stack): again later,
+        // ever more seldom.
+        asked.interrupt_at = Nanos(now.0 + (INTERRUPT_AGAIN.0 << asked.interrupts.min(8)));
+        if hard.interrupt(&desk.link).is_ok() {
+            self.statistics.interrupted();
+        } else {
+            self.statistics.interrupt_failed();
+        }
+    }
+
+    // --- rescue --------------------------------------------------------------------------------------------
+
+    /// The worker does not answer: others go on in its place.
+    fn rescue(&mut self, stuck: usize, now: Nanos) {
+        if !self.desks[stuck].stuck {
+            self.desks[stuck].stuck = true;
+            self.statistics.stuck();
+        }
+        while self.take_back(stuck) {}
+        if self.policy.waiting_started() == 0 || self.is_stood_in_for(stuck, now) {
+            return;
+        }
+        let Some(spare) =
+            (0..self.stands_in.len()).find(|&spare| self.desks[self.workers + spare].out() == 0)
+        else {
+            self.statistics.spares_exhausted();
+            return;
+        };
+        let at = self.workers + spare;
+        let core = self.cores[stuck].map_or(0, |core| core + 1);
+        self.desks[at].bed.core.store(core, Ordering::Relaxed);
+        self.desks[at].worker = self.desks[stuck].worker;
+        if self.hand_one(at, stuck, now) {
+            self.stands_in[spare] = Some(stuck);
+            self.spares_out += 1;
+            self.statistics.rescued();
+        }
+    }
+
+    /// Whether a spare works in the place of `stuck`, and is not itself without an answer. Spares share the core's
+    /// time in quanta like workers do.
+    fn is_stood_in_for(&mut self, stuck: usize, now: Nanos) -> bool {
+        let mut stood_in = false;
+        for spare in 0..self.stands_in.len() {
+            if self.stands_in[spare] != Some(stuck) {
+                continue;
+            }
+            let at = self.workers + spare;
+            if now.since(self.desks[at].running_since) < self.rules.rescue_after {
+                stood_in = true;
+            } else {
+                self.ask_spare(at, now);
+                stood_in |= self.desks[at]
+                    .asked
+                    .is_none_or(|asked| now.since(asked.at) < self.rules.rescue_after);
+            }
+        }
+        stood_in
+    }
+
+    fn ask_spare(&mut self, at: usize, now: Nanos) {
+        let desk = &mut self.desks[at];
+        let Some(running) = desk.running() else {
+            return;
+        };
+        match desk.asked {
+            None => {
+                running.dispatched.request();
+                desk.asked = Some(Asked {
+                    at: now,
+                    interrupt_at: now,
+                    interrupts: 0,
+                });
+                self.interrupt(at, now);
+            }
+            Some(asked) if asked.interrupt_at <= now => self.interrupt(at, now),
+            Some(_) => {}
+        }
+    }
+
+    // --- every 10 ms ---------------------------------------------------------------------------------------
+
+    fn look_around(&mut self, now: Nanos) {
+        let period = Nanos(PERIOD.0 + now.since(self.next_look).0);
+        self.next_look = Nanos(now.0 + PERIOD.0);
+        self.publish_gauges();
+        // Spares whose worker answers again make way for it.
+        for spare in 0..self.stands_in.len() {
+            if self.stands_in[spare].is_some_and(|worker| !self.desks[worker].stuck) {
+                self.ask_spare(self.workers + spare, now);
+            }
+        }
+        let mut counters = CountersSnapshot::default();
+        for desk in &self.desks {
+            counters += desk.link.counters();
+        }
+        let last = std::mem::replace(&mut self.last_counters, counters);
+        let worker_time = Nanos(period.0 * self.workers as u64);
+        let idle = Nanos(
+            self.desks[..self.workers]
+                .iter_mut()
+                .map(|desk| desk.take_idle_time(now).0)
+                .sum(),
+        );
+        let hard = counters.taken_by_interrupt - last.taken_by_interrupt;
+        let soft = counters.taken() - last.taken() - hard;
+        self.preemption.probe_floor.adapt(Period {
+            worker_time,
+            idle,
+            preemptions: soft,
+        });
+        self.preemption.hard_floor.adapt(Period {
+            worker_time,
+            idle,
+            preemptions: hard,
+        });
+    }
+
+    fn publish_gauges(&self) {
+        self.statistics.gauges(
+            self.policy.len() + self.desks.iter().map(Desk::staged_fresh).sum::<usize>(),
+            self.contexts - self.idle.len(),
+            self.desks.iter().filter(|desk| desk.out() > 0).count(),
+            self.policy.progress_interventions(),
+            self.policy.error().is_some(),
+        );
+    }
+
+    // --- the end -------------------------------------------------------------------------------------------
+
+    /// Turns away what never started, asks what runs to stop, and leaves the rest to be reported.
+    fn end(mut self) -> Remains<Tr> {
+        for at in 0..self.desks.len() {
+            while self.take_back(at) {}
+        }
+        while let Some(task) = self.policy.take_fresh(WorkerId(0)) {
+            let place = std::mem::replace(&mut self.records[task.id.0 as usize].place, Place::Free);
+            if let Place::Fresh(request, route) = place {
+                self.statistics.refused(Refusal::ShuttingDown);
+                self.transport.refuse(request, route, Refusal::ShuttingDown);
+            }
+        }
+        let start = self.now();
+        for at in 0..self.desks.len() {
+            self.ask_spare(at, start);
+        }
+        while self.desks.iter().any(|desk| desk.out() > 0) {
+            let now = self.now();
+            if now.since(start) > LAST_WORD {
+                break;
+            }
+            for at in 0..self.desks.len() {
+                self.take_answers(at, now);
+            }
+            std::hint::spin_loop();
+        }
+        self.publish_gauges();
+        let unfinished = self
+            .records
+            .iter()
+            .filter(|record| !matches!(record.place, Place::Free))
+            .map(|record| record.class)
+            .collect();
+        let blocked = (0..self.desks.len())
+            .filter(|&at| self.desks[at].out() > 0)
+            .collect();
+        Remains {
+            transport: self.transport,
+            idle: self.idle,
+            unfinished,
+            blocked,
+            policy: self.policy,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The floor under the quantum: no more preemption than the worker's time allows.
+//!
+//! A preemption costs the worker time. Under a policy's quantum alone a dear mechanism would eat what it is to
+//! save. So `Auto` keeps, for each mechanism, a floor that the quantum in force never goes below: ten times the
+//! mechanism's measured cost at least, and more when the last 10 ms show that preemption took more than 10 % of the
+//! workers' time, or more than half of what would idle without it. At overload nothing idles, the floor rises without
+//! bound, and the policy turns into first come, first served, which is the best there.
+
+use shinjuku_policy::Nanos;
+
+/// How often the floor is looked at again.
+pub(crate) const PERIOD: Nanos = Nanos::from_millis(10);
+
+/// Quantum over cost at the least.
+const COST_MULTIPLE: u64 = 10;
+/// Preemption's share of the workers' time at the most.
+const LARGEST_SHARE: f64 = 0.10;
+/// Preemption's share of what would idle without it at the most.
+const SHARE_OF_IDLE: f64 = 0.5;
+/// Beyond that nothing is ever preempted.
+const HIGHEST: u64 = 1_000_000_000;
+
+/// The floor for one mechanism.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Floor {
+    /// Worker time that one preemption takes; 0: a floor that stays at 0.
+    cost: Nanos,
+    current: u64,
+}
+
+/// What a period showed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Period {
+    /// Its length, times the number of workers.
+    pub(crate) worker_time: Nanos,
+    /// How much of that the workers were without a request.
+    pub(crate) idle: Nanos,
+    /// Preemptions by this mechanism.
+    pub(crate) preemptions: u64,
+}
+
+impl Floor {
+    /// No floor: the policy's quantum holds.
+    pub(crate) const NONE: Self = Self {
+        cost: Nanos(0),
+        current: 0,
+    };
+
+    pub(crate) const fn at_cost(cost: Nanos) -> Self {
+        Self {
+            cost,
+            current: cost.0 * COST_MULTIPLE,
+        }
+    }
+
+    /// The quantum in force where the policy says `quantum`.
+    pub(crate) fn raise(&self, quantum: Nanos) -> Nanos {
+        Nanos(quantum.0.max(self.current))
+    }
+
+    /// Adapts to what the last period showed.
+    pub(crate) fn adapt(&mut self, period: Period) {
+        if self.cost.0 == 0 || period.worker_time.0 == 0 {
+            return;
+        }
+        let whole = period.worker_time.0 as f64;
+        let spent = (period.preemptions * self.cost.0) as f64 / whole;
+        let idle = period.idle.0 as f64 / whole;
+        let allowed = LARGEST_SHARE.min(SHARE_OF_IDLE * (idle + spent));
+        // Preemptions go about with the inverse of the quantum. Up at once, down by halves at most.
+        let factor = if spent <= 0.0 {
+            0.5
+        } else {
+            (spent / allowed.max(1e-6)).clamp(0.5, 16.0)
+        };
+        let lowest = self.cost.0 * COST_MULTIPLE;
+        self.current = ((self.current as f64 * factor) as u64).clamp(lowest, HIGHEST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COST: Nanos = Nanos(7_000);
+
+    fn period(idle_share: f64, preemptions: u64) -> Period {
+        Period {
+            worker_time: PERIOD,
+            idle: Nanos((PERIOD.0 as f64 * idle_share) as u64),
+            preemptions,
+        }
+    }
+
+    #[test]
+    fn never_below_ten_times_the_cost() {
+        let mut floor = Floor::at_cost(COST);
+        for _ in 0..10 {
+            floor.adapt(period(0.9, 0));
+        }
+        assert_eq!(floor.raise(Nanos(5_000)), Nanos(70_000));
+        assert_eq!(floor.raise(Nanos(200_000)), Nanos(200_000));
+    }
+
+    #[test]
+    fn rises_when_nothing_idles_and_falls_again() {
+        let mut floor = Floor::at_cost(COST);
+        // 140 preemptions of 7 us in 10 ms are 9.8 %, but nothing idles.
+        floor.adapt(period(0.0, 140));
+        let risen = floor.raise(Nanos(0));
+        assert!(risen > Nanos(130_000), "{risen:?}");
+        for _ in 0..40 {
+            floor.adapt(period(0.0, 10));
+        }
+        assert!(floor.raise(Nanos(0)) > risen);
+        for _ in 0..40 {
+            floor.adapt(period(0.8, 0));
+        }
+        assert_eq!(floor.raise(Nanos(0)), Nanos(70_000));
+    }
+
+    #[test]
+    fn settles_where_the_share_is_allowed() {
+        // A worker with 30 % idle and as many preemptions as the quantum allows in the busy time.
+        let mut floor = Floor::at_cost(COST);
+        let mut spent = 0.0;
+        for _ in 0..200 {
+            let quantum = floor.raise(Nanos(0)).0;
+            let preemptions = PERIOD.0 * 6 / 10 / quantum;
+            spent = (preemptions * COST.0) as f64 / PERIOD.0 as f64;
+            floor.adapt(period(0.4 - spent, preemptions));
+        }
+        assert!(spent <= 0.12, "{spent}");
+    }
+
+    #[test]
+    fn without_cost_there_is_no_floor() {
+        let mut floor = Floor::NONE;
+        floor.adapt(period(0.0, 1_000_000));
+        assert_eq!(floor.raise(Nanos(3)), Nanos(3));
+    }
+}

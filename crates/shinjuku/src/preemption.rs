@@ -1,0 +1,119 @@
+//! Which mechanism preempts, from which quantum on, and why.
+//!
+//! | mechanism | at the quantum | after the grace period |
+//! |---|---|---|
+//! | none | - | - |
+//! | probe | request, found by the code's probes | - |
+//! | signal | request and interrupt | interrupt again, ever more seldom |
+//! | escalation | request | interrupt |
+//! | auto | escalation if hard preemption is allowed, else probe; both under a [`Floor`] | |
+
+use shinjuku_policy::Nanos;
+use shinjuku_preempt::{HardPreemption, Mechanism, Signal};
+
+use crate::calibrate::{self, Costs};
+use crate::config::{Config, MechanismKind};
+use crate::floor::Floor;
+use crate::layout::Layout;
+use crate::runtime::StartError;
+
+/// How this runtime preempts.
+pub(crate) struct Preemption {
+    /// Whether requests are made at all.
+    pub(crate) enabled: bool,
+    /// The mechanism for code that does not answer the request.
+    pub(crate) hard: Option<Box<dyn Mechanism>>,
+    /// How long the code has to answer before the hard mechanism; 0: it comes with the request.
+    pub(crate) grace: Nanos,
+    pub(crate) probe_floor: Floor,
+    pub(crate) hard_floor: Floor,
+    /// What was chosen and why, for the log.
+    pub(crate) why: String,
+}
+
+impl Preemption {
+    /// Chooses as the configuration says. `Auto` measures what the mechanisms cost on the cores of `layout`.
+    pub(crate) fn choose(
+        config: &Config,
+        layout: &Layout,
+        token: Option<HardPreemption>,
+    ) -> Result<Self, StartError> {
+        let grace = config.preemption.grace();
+        let soft = |enabled, why: &str| Self {
+            enabled,
+            hard: None,
+            grace,
+            probe_floor: Floor::NONE,
+            hard_floor: Floor::NONE,
+            why: why.to_owned(),
+        };
+        let signal = |grace, why: &str| match token {
+            Some(token) => Ok(Self {
+                hard: Some(Box::new(Signal::install(token)?)),
+                ..soft(true, why)
+            })
+            .map(|chosen| Self { grace, ..chosen }),
+            None => Err(StartError::NotAllowed {
+                mechanism: config.preemption.mechanism,
+            }),
+        };
+        let fall_back = |error: StartError| {
+            if config.strict {
+                return Err(error);
+            }
+            Ok(soft(true, &format!("probe, because {error}")))
+        };
+        match config.preemption.mechanism {
+            MechanismKind::None => Ok(soft(false, "none, as configured")),
+            MechanismKind::Probe => Ok(soft(true, "probe, as configured")),
+            MechanismKind::Signal => signal(Nanos(0), "signal, as configured").or_else(fall_back),
+            MechanismKind::Escalation => {
+                signal(grace, "escalation from probe to signal, as configured").or_else(fall_back)
+            }
+            MechanismKind::Auto => Self::automatic(layout, token, grace),
+        }
+    }
+
+    fn automatic(
+        layout: &Layout,
+        token: Option<HardPreemption>,
+        grace: Nanos,
+    ) -> Result<Self, StartError> {
+        let signal = token.map(Signal::install).transpose()?;
+        let costs = calibrate::measure(layout, signal);
+        let Costs {
+            probe,
+            signal: signal_cost,
+            how,
+        } = costs;
+        let probe_floor = Floor::at_cost(probe);
+        let micros = |nanos: Nanos| nanos.as_micros_f64();
+        Ok(match signal {
+            Some(signal) => Self {
+                enabled: true,
+                hard: Some(Box::new(signal)),
+                grace,
+                probe_floor,
+                hard_floor: Floor::at_cost(signal_cost),
+                why: format!(
+                    "auto: probe ({:.2} us a preemption), then signal ({:.1} us, so not below {:.0} us of running); {how}",
+                    micros(probe),
+                    micros(signal_cost),
+                    micros(Floor::at_cost(signal_cost).raise(Nanos(0))),
+                ),
+            },
+            None => Self {
+                enabled: true,
+                hard: None,
+                grace,
+                probe_floor,
+                hard_floor: Floor::NONE,
+                why: format!(
+                    "auto: probe ({:.2} us a preemption); signal not used, since `allow_hard_preemption` was not called; \
+                     {how}",
+                    micros(probe)
+                ),
+            },
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! A worker's loop: take a context from the mailbox, run it, send the reply, answer.
+//!
+//! Between contexts it neither allocates nor locks nor drops a user's value (DESIGN: a suspended context may
+//! hold any lock). Its system calls are the transport's one per reply, and sleeping when there is nothing to do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
+
+use shinjuku_net::{Replier, Transport};
+use shinjuku_preempt::{Clock, Completion, Cycles, Outcome, Receiver, Worker};
+
+use crate::desk::Bed;
+use crate::layout;
+use crate::request::{Done, Job};
+use crate::statistics::WorkerStatistics;
+
+/// A sleeping worker looks around this often even if nobody wakes it.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
+pub(crate) struct WorkerLoop<Tr: Transport> {
+    pub(crate) worker: Worker,
+    pub(crate) receiver: Receiver<Job<Tr>, Done<Tr>>,
+    pub(crate) replier: Tr::Replier,
+    pub(crate) statistics: Arc<WorkerStatistics>,
+    pub(crate) bed: Arc<Bed>,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) clock: Clock,
+    /// Idle for so long, it sleeps; `None`: never.
+    pub(crate) idle_backoff: Option<Cycles>,
+}
+
+impl<Tr: Transport> WorkerLoop<Tr> {
+    /// Runs until told to stop.
+    pub(crate) fn run(mut self) {
+        let mut core = 0;
+        let mut idle_since = Cycles::now();
+        let mut turns = 0u32;
+        while !self.stop.load(Ordering::Relaxed) {
+            if self.step() {
+                idle_since = Cycles::now();
+                turns = 0;
+                continue;
+            }
+            std::hint::spin_loop();
+            turns = turns.wrapping_add(1);
+            if turns % 64 == 0
+                && self
+                    .idle_backoff
+                    .is_some_and(|backoff| Cycles::now().since(idle_since) > backoff)
+            {
+                self.sleep();
+                self.follow_core(&mut core);
+            }
+        }
+    }
+
+    /// Serves one message, if there is one.
+    fn step(&mut self) -> bool {
+        let Some((runnable, generation)) = self.receiver.poll() else {
+            return false;
+        };
+        let start = Cycles::now();
+        match self.worker.run(runnable, generation) {
+            Outcome::Finished(finished) => {
+                let end = Cycles::now();
+                let service = Cycles(finished.run_time().0 + end.since(start).0);
+                let (idle, result) = finished.take();
+                match result {
+                    Ok(Done {
+                        meta,
+                        outgoing,
+                        failed,
+                    }) => {
+                        self.replier.send(outgoing);
+                        self.receiver.answer(Completion::Finished(idle));
+                        let latency = self.clock.nanos_at(end).saturating_sub(meta.arrival.0);
+                        self.statistics.record(
+                            meta.class,
+                            latency,
+                            self.clock.to_nanos(service),
+                            failed,
+                        );
+                    }
+                    Err(_) => {
+                        // Not the handler's panic, which is caught further in, but the transport's.
+                        self.statistics.record_lost();
+                        self.receiver.answer(Completion::Finished(idle));
+                    }
+                }
+            }
+            Outcome::Preempted(suspended) => {
+                suspended.add_run_time(Cycles::now().since(start));
+                self.receiver.answer(Completion::Preempted(suspended));
+            }
+        }
+        true
+    }
+
+    fn sleep(&self) {
+        self.bed.sleeping.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `Desk::send`.
+        fence(Ordering::SeqCst);
+        if !self.receiver.is_waiting() && !self.stop.load(Ordering::Relaxed) {
+            std::thread::park_timeout(LONGEST_SLEEP);
+        }
+        self.bed.sleeping.store(false, Ordering::Relaxed);
+    }
+
+    /// A spare worker goes to the core of the worker whose place it takes.
+    fn follow_core(&self, current: &mut usize) {
+        let wanted = self.bed.core.load(Ordering::Relaxed);
+        if wanted != 0 && wanted != *current {
+            // If it cannot be pinned it serves from where it is.
+            let _ = layout::pin_current(wanted - 1);
+            *current = wanted;
+        }
+    }
+}
