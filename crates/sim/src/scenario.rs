@@ -97,21 +97,21 @@ impl Scenario {
                 span_ns = at_ns;
                 machine.step()
             };
-            match outcome {
-                None => {}
-                Some(Outcome::Finished { request, at_ns }) => {
-                    if drive.counts(&request) {
-                        drive.settle();
-                        let latency_ns = at_ns - request.sent_ns;
-                        tally.record(request.class, latency_ns, request.service_ns);
-                    }
+            let (request, finish_ns) = match outcome {
+                None => continue,
+                Some(Outcome::Finished { request, at_ns }) => (request, Some(at_ns)),
+                Some(Outcome::Refused { request }) => (request, None),
+            };
+            if !drive.counts(&request) {
+                continue;
+            }
+            drive.settle();
+            match finish_ns {
+                Some(at_ns) => {
+                    let latency_ns = at_ns - request.sent_ns;
+                    tally.record(request.class, latency_ns, request.service_ns);
                 }
-                Some(Outcome::Refused { request }) => {
-                    if drive.counts(&request) {
-                        drive.settle();
-                        tally.refuse();
-                    }
-                }
+                None => tally.refuse(),
             }
         }
         machine.check()?;

@@ -191,6 +191,15 @@ impl Tally {
         self.classes[usize::from(class)].figures()
     }
 
+    /// The sojourn time of a class at a quantile between 0 and 1, in ns.
+    ///
+    /// # Panics
+    /// If there is no such class.
+    #[must_use]
+    pub fn class_quantile_ns(&self, class: u16, quantile: f64) -> u64 {
+        self.classes[usize::from(class)].quantile_ns(quantile)
+    }
+
     /// The number of classes.
     #[must_use]
     pub fn classes(&self) -> usize {

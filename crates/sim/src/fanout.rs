@@ -1,0 +1,317 @@
+//! Queries that fan out: a query is a task at each of several servers, and ends with the last of them.
+//!
+//! Every server has one worker and orders its tasks by a [`Discipline`]; a query has an SLO of its own. The servers of
+//! a query are drawn without replacement, its fan-out and its SLO independently by weight.
+//!
+//! Source: Wang et al., *TailGuard: Tail Latency SLO Guaranteed Task Scheduling for Data-Intensive User-Facing
+//! Applications*, ICDCS 2023.
+
+use std::collections::HashMap;
+
+use rand::RngExt;
+use shinjuku_workload::{Arrivals, Mix};
+
+use crate::calendar::{Calendar, NEVER};
+use crate::machine::Machine;
+use crate::policies::edf::{tail_guard_budget_ns, unloaded_service_ns};
+use crate::scenario::WARM_UP;
+use crate::server::Shape;
+use crate::source::Draws;
+use crate::tally::Tally;
+use crate::{Outcome, PolicySpec, Request, SimError};
+
+/// How a server orders tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discipline {
+    /// In order of arrival (FIFO).
+    Fifo,
+    /// Queries with the tighter SLO first (PRIQ).
+    Priority,
+    /// Earliest deadline first, the deadline from the query's SLO alone (T-EDFQ).
+    Edf,
+    /// Earliest deadline first, the deadline from SLO and fan-out (TF-EDFQ).
+    TailGuard,
+}
+
+impl Discipline {
+    /// All four.
+    pub const ALL: [Self; 4] = [Self::Fifo, Self::Priority, Self::Edf, Self::TailGuard];
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fifo => "FIFO",
+            Self::Priority => "PRIQ",
+            Self::Edf => "T-EDFQ (plain EDF)",
+            Self::TailGuard => "TailGuard (TF-EDFQ)",
+        }
+    }
+}
+
+/// Servers, queries, and how they are ordered.
+#[derive(Clone, Debug)]
+pub struct FanoutScenario {
+    /// The tasks' service times.
+    pub mix: Mix,
+    /// The number of servers.
+    pub servers: usize,
+    /// Fan-outs and their weights.
+    pub fanouts: Vec<(usize, f64)>,
+    /// SLOs, in us, and their weights, the tightest first.
+    pub slos_us: Vec<(f64, f64)>,
+    /// The percentile that the SLOs are about, for example 0.99.
+    pub percentile: f64,
+    /// How tasks are ordered.
+    pub discipline: Discipline,
+    /// The load of a server.
+    pub load: f64,
+    /// Queries to count.
+    pub queries: u64,
+}
+
+/// What one replication measured. A *type* of query is a pair of SLO and fan-out.
+#[derive(Clone)]
+pub struct FanoutRun {
+    /// The queries' latencies, by type: SLO index x number of fan-outs + fan-out index. "Service time" is that of the
+    /// query's longest task.
+    pub tally: Tally,
+    /// Events simulated.
+    pub events: u64,
+}
+
+impl From<FanoutRun> for crate::Sample {
+    fn from(run: FanoutRun) -> Self {
+        Self {
+            tally: run.tally,
+            events: run.events,
+            preemptions: 0,
+        }
+    }
+}
+
+struct Query {
+    sent_ns: u64,
+    kind: u16,
+    left: usize,
+    longest_ns: u64,
+}
+
+impl FanoutScenario {
+    /// The number of types of query.
+    #[must_use]
+    pub fn kinds(&self) -> usize {
+        self.fanouts.len() * self.slos_us.len()
+    }
+
+    /// The SLO of a type of query, in ns.
+    ///
+    /// # Panics
+    /// If there is no such type.
+    #[must_use]
+    pub fn slo_ns(&self, kind: usize) -> f64 {
+        self.slos_us[kind / self.fanouts.len()].0 * 1_000.0
+    }
+
+    fn policy(&self) -> PolicySpec {
+        let kinds = 0..self.kinds();
+        match self.discipline {
+            Discipline::Fifo => PolicySpec::CFcfs,
+            Discipline::Priority => PolicySpec::Priority {
+                priorities: kinds.map(|kind| (kind / self.fanouts.len()) as u16).collect(),
+            },
+            Discipline::Edf => PolicySpec::Edf {
+                budgets_ns: kinds.map(|kind| self.slo_ns(kind) as i64).collect(),
+            },
+            Discipline::TailGuard => {
+                let unloaded = unloaded_service_ns(&self.mix, 400_000, 1);
+                let budget = |kind: usize| {
+                    let (fanout, _) = self.fanouts[kind % self.fanouts.len()];
+                    tail_guard_budget_ns(
+                        &unloaded,
+                        self.slo_ns(kind) as u64,
+                        fanout,
+                        self.percentile,
+                    )
+                };
+                PolicySpec::Edf {
+                    budgets_ns: kinds.map(budget).collect(),
+                }
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), SimError> {
+        if self.servers == 0 || self.fanouts.is_empty() || self.slos_us.is_empty() {
+            let expected = "a server, a fan-out and an SLO at least are needed";
+            return Err(SimError::parameter("fan-out scenario", "empty", expected));
+        }
+        for &(fanout, weight) in &self.fanouts {
+            if fanout == 0 || fanout > self.servers || !(weight > 0.0 && weight.is_finite()) {
+                let expected = "from 1 to the number of servers, with a weight above zero";
+                return Err(SimError::parameter("fan-out", fanout, expected));
+            }
+        }
+        for &(slo, weight) in &self.slos_us {
+            if !(slo > 0.0 && slo.is_finite() && weight > 0.0 && weight.is_finite()) {
+                let expected = "SLO and weight must be above zero";
+                return Err(SimError::parameter("SLO (us)", slo, expected));
+            }
+        }
+        if !(self.percentile > 0.0 && self.percentile < 1.0) {
+            let expected = "it must lie between 0 and 1";
+            return Err(SimError::parameter("percentile", self.percentile, expected));
+        }
+        if !(self.load > 0.0 && self.load < 1.0) {
+            let expected = "it must lie between 0 and 1";
+            return Err(SimError::parameter("load", self.load, expected));
+        }
+        if self.queries == 0 {
+            let expected = "at least one is needed";
+            return Err(SimError::parameter("queries", 0, expected));
+        }
+        Ok(())
+    }
+
+    /// Runs one replication; the same seed gives the same queries whatever the discipline. The first tenth is warm-up.
+    ///
+    /// # Errors
+    /// A parameter is out of range, or a policy breaks its contract.
+    pub fn run(&self, seed: u64) -> Result<FanoutRun, SimError> {
+        self.check()?;
+        let policy = self.policy();
+        let shape = Shape {
+            capacity: 1 << 12,
+            ..Shape::ideal(1)
+        };
+        let machines: Result<Vec<_>, _> = (0..self.servers)
+            .map(|_| Machine::new(&policy, shape, seed))
+            .collect();
+        let mut machines = machines?;
+        let mut calendar = Calendar::new(self.servers);
+        let mut draws = Draws::new(seed);
+        let total: f64 = self.fanouts.iter().map(|(_, weight)| weight).sum();
+        let tasks = self
+            .fanouts
+            .iter()
+            .map(|(fanout, weight)| *fanout as f64 * weight / total)
+            .sum::<f64>();
+        let gap_ns = self.mix.mean_ns() * tasks / (self.load * self.servers as f64);
+        let mut gaps = Arrivals::poisson().gaps(gap_ns)?;
+
+        let warm_up = self.queries / (WARM_UP - 1);
+        let (end, stop) = (warm_up + self.queries, 2 * warm_up + self.queries);
+        let mut open: HashMap<u64, Query> = HashMap::new();
+        let mut tally = Tally::new(self.kinds());
+        let mut order: Vec<usize> = (0..self.servers).collect();
+        let (mut number, mut events) = (0_u64, 0_u64);
+        let mut at = gaps.next_gap_ns(&mut draws.gaps);
+        loop {
+            let now = at.round() as u64;
+            let first = calendar.first_ns();
+            let mut outcome = None;
+            if number < stop && now < first {
+                let slo = pick(&self.slos_us, draws.gaps.random());
+                let fan = pick(&self.fanouts, draws.gaps.random());
+                let kind = (slo * self.fanouts.len() + fan) as u16;
+                let fanout = self.fanouts[fan].0;
+                let mut longest_ns = 0;
+                for task in 0..fanout {
+                    // The first `fanout` of a random permutation (Fisher and Yates).
+                    let chosen = draws.gaps.random_range(task..self.servers);
+                    order.swap(task, chosen);
+                    let server = order[task];
+                    let (_, service_ns) = draws.service(&self.mix);
+                    longest_ns = longest_ns.max(service_ns);
+                    let request = Request {
+                        sent_ns: now,
+                        service_ns,
+                        flow: number,
+                        class: kind,
+                        tag: number,
+                    };
+                    if machines[server].arrive(now, request).is_some() {
+                        let expected = "queues overflow: choose a lower load";
+                        return Err(SimError::parameter("load", self.load, expected));
+                    }
+                    calendar.set(server, machines[server].next_ns());
+                    events += 1;
+                }
+                let query = Query {
+                    sent_ns: now,
+                    kind,
+                    left: fanout,
+                    longest_ns,
+                };
+                open.insert(number, query);
+                number += 1;
+                at += gaps.next_gap_ns(&mut draws.gaps);
+            } else if first == NEVER {
+                break;
+            } else {
+                let server = calendar.first_slot();
+                outcome = machines[server].step();
+                calendar.set(server, machines[server].next_ns());
+                events += 1;
+            }
+            if let Some(Outcome::Finished { request, at_ns }) = outcome
+                && let Some(query) = open.get_mut(&request.tag)
+            {
+                query.left -= 1;
+                if query.left == 0 {
+                    if (warm_up..end).contains(&request.tag) {
+                        tally.record(query.kind, at_ns - query.sent_ns, query.longest_ns);
+                    }
+                    open.remove(&request.tag);
+                }
+            }
+        }
+        for machine in &machines {
+            machine.check()?;
+        }
+        Ok(FanoutRun { tally, events })
+    }
+
+    /// Whether every type of query meets its SLO in this run.
+    #[must_use]
+    pub fn met(&self, run: &FanoutRun) -> bool {
+        (0..self.kinds()).all(|kind| {
+            run.tally.class_quantile_ns(kind as u16, self.percentile) as f64 <= self.slo_ns(kind)
+        })
+    }
+
+    /// The highest load, within `step`, at which every type of query meets its SLO; zero if none does. By bisection,
+    /// all loads with the same seed.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn highest_load(&self, step: f64, seed: u64) -> Result<f64, SimError> {
+        let (mut met, mut missed) = (0.0, 0.99);
+        while missed - met > step {
+            let load = f64::midpoint(met, missed);
+            let scenario = Self {
+                load,
+                ..self.clone()
+            };
+            if scenario.met(&scenario.run(seed)?) {
+                met = load;
+            } else {
+                missed = load;
+            }
+        }
+        Ok(met)
+    }
+}
+
+/// The index of the entry that `draw`, uniform from 0 to 1, falls on by weight.
+fn pick<T>(entries: &[(T, f64)], draw: f64) -> usize {
+    let total: f64 = entries.iter().map(|(_, weight)| weight).sum();
+    let mut left = draw * total;
+    for (index, (_, weight)) in entries.iter().enumerate() {
+        left -= weight;
+        if left < 0.0 {
+            return index;
+        }
+    }
+    entries.len() - 1
+}

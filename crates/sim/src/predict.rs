@@ -1,0 +1,95 @@
+//! What a measured point should look like: the simulator's answer for a mix, a load, workers, a policy and costs.
+
+use serde::{Deserialize, Serialize};
+use shinjuku_workload::Mix;
+
+use crate::replicate::{Replicated, Until, replicate};
+use crate::{Estimate, Measure, Overheads, PolicySpec, Sample, Scenario, SimError};
+
+/// Requests simulated by [`predict`], in all its replications: a tenth of a second for most policies.
+pub const REQUESTS: u64 = 200_000;
+
+/// Replications of [`predict`]: enough for an interval.
+const REPLICATIONS: u32 = 4;
+
+/// Predicted figures of a class, or of all requests, each with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// Median sojourn time, us.
+    pub p50_us: Estimate,
+    /// 99th percentile of the sojourn time, us.
+    pub p99_us: Estimate,
+    /// 99.9th percentile of the sojourn time, us.
+    pub p999_us: Estimate,
+    /// 99th percentile of the slowdown.
+    pub p99_slowdown: Estimate,
+    /// Mean slowdown.
+    pub mean_slowdown: Estimate,
+}
+
+/// A prediction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// Of all requests.
+    pub all: Predicted,
+    /// Of each class of the mix, in its order.
+    pub classes: Vec<Predicted>,
+    /// Whether requests were refused: the simulated server is saturated, and its latencies mean little.
+    pub saturated: bool,
+}
+
+/// Predicts a server of `workers` workers under `policy` (its quantum is part of it) at `load` of the workers' capacity,
+/// with Poisson arrivals. With [`Overheads::IDEAL`] it is the floor: what the policy could reach if scheduling cost
+/// nothing. The same arguments give the same answer, always.
+///
+/// ```
+/// use shinjuku_policy::Nanos;
+/// use shinjuku_sim::{Overheads, PolicySpec, predict};
+/// use shinjuku_workload::Mix;
+///
+/// let mix = Mix::named("hi")?;
+/// let policy = PolicySpec::SingleQueue { quantum: Nanos::from_micros(5) };
+/// let floor = predict(&mix, 0.6, 2, &policy, Overheads::IDEAL)?;
+/// let costs = Overheads { switch_ns: 100, preempt_receive_ns: 100, ..Overheads::IDEAL };
+/// let priced = predict(&mix, 0.6, 2, &policy, costs)?;
+/// let short = usize::from(Mix::SHORT);
+/// assert!(priced.classes[short].p99_us.value > floor.classes[short].p99_us.value);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// A parameter is out of range, or the policy breaks its contract.
+pub fn predict(
+    mix: &Mix,
+    load: f64,
+    workers: usize,
+    policy: &PolicySpec,
+    overheads: Overheads,
+) -> Result<Prediction, SimError> {
+    let mut scenario = Scenario::new(mix.clone(), load, policy.clone(), workers)
+        .with_requests(REQUESTS / u64::from(REPLICATIONS));
+    scenario.shape.overheads = overheads;
+    let run = |seed| scenario.run(seed).map(Sample::from);
+    let result = replicate(run, 1, Until::Replications(REPLICATIONS), |_, _| {})?;
+    Ok(Prediction::of(&result, mix.classes().len()))
+}
+
+impl Prediction {
+    fn of(result: &Replicated, classes: usize) -> Self {
+        let of = |class| {
+            let estimate = |measure| result.estimate(measure, class);
+            Predicted {
+                p50_us: estimate(Measure::P50Us),
+                p99_us: estimate(Measure::P99Us),
+                p999_us: estimate(Measure::P999Us),
+                p99_slowdown: estimate(Measure::P99Slowdown),
+                mean_slowdown: estimate(Measure::MeanSlowdown),
+            }
+        };
+        Self {
+            all: of(None),
+            classes: (0..classes as u16).map(|class| of(Some(class))).collect(),
+            saturated: result.refused > 0,
+        }
+    }
+}

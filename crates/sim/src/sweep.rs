@@ -1,0 +1,251 @@
+//! Runs a plan, and presents what came out.
+
+use std::fmt::Write;
+
+use crate::plan::{Plan, Point};
+use crate::replicate::{Replicated, Until, replicate};
+use crate::{Estimate, Measure, SimError};
+
+/// A point and its result.
+pub struct Measured<'a> {
+    /// The point.
+    pub point: &'a Point,
+    /// Its result.
+    pub result: Replicated,
+}
+
+/// What a caller sees of a sweep's progress.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Points done.
+    pub points: usize,
+    /// Points in all.
+    pub of: usize,
+    /// Replications of the current point done.
+    pub replications: u32,
+    /// Replications of it expected.
+    pub expected: u32,
+}
+
+/// Runs all points of the plan, until `until` if given in place of the plan's own.
+///
+/// # Errors
+/// As [`replicate`].
+pub fn run<'a>(
+    plan: &'a Plan,
+    until: Option<Until>,
+    mut progress: impl FnMut(Progress),
+) -> Result<Vec<Measured<'a>>, SimError> {
+    let of = plan.points.len();
+    let points = plan.points.iter().enumerate().map(|(points, point)| {
+        let result = replicate(
+            |seed| point.target.run(seed),
+            plan.seed,
+            until.unwrap_or(plan.until),
+            |replications, expected| {
+                progress(Progress {
+                    points,
+                    of,
+                    replications,
+                    expected,
+                });
+            },
+        )?;
+        Ok(Measured { point, result })
+    });
+    points.collect()
+}
+
+impl Measured<'_> {
+    /// The class of that name.
+    fn class(&self, name: Option<&str>) -> Option<u16> {
+        let mix = self.point.target.mix();
+        let index = mix.classes().iter().position(|c| Some(c.name.as_str()) == name)?;
+        Some(index as u16)
+    }
+
+    fn key(&self, name: &str) -> &str {
+        let found = self.point.keys.iter().find(|(key, _)| *key == name);
+        found.map_or("", |(_, value)| value)
+    }
+
+    fn estimate(&self, plan: &Plan) -> Estimate {
+        let class = self.class(plan.class.as_deref());
+        self.result.estimate(plan.y, class)
+    }
+
+    /// The values of the keys that vary over the plan, but for the one on the x axis.
+    fn series(&self, plan: &Plan) -> String {
+        let varies = |key: &str, value: &str| {
+            let differs = |point: &Point| point.keys.iter().any(|(k, v)| *k == key && v != value);
+            // The quantum is part of the policy's name.
+            key != plan.x && key != "quantum_us" && plan.points.iter().any(differs)
+        };
+        let keys = self.point.keys.iter();
+        let parts: Vec<_> = keys
+            .filter(|(key, value)| varies(key, value))
+            .map(|(_, value)| value.as_str())
+            .collect();
+        if parts.is_empty() {
+            return self.key("policy").to_owned();
+        }
+        parts.join(" ")
+    }
+}
+
+/// A table: a row for every x, a column for everything else that varies.
+#[must_use]
+pub fn table(plan: &Plan, measured: &[Measured<'_>]) -> String {
+    let mut columns: Vec<String> = Vec::new();
+    let mut rows: Vec<(String, Vec<(usize, String)>)> = Vec::new();
+    for each in measured {
+        let series = each.series(plan);
+        let column = columns.iter().position(|c| *c == series).unwrap_or_else(|| {
+            columns.push(series);
+            columns.len() - 1
+        });
+        let x = each.key(&plan.x);
+        let row = rows.iter().position(|(row, _)| row == x).unwrap_or_else(|| {
+            rows.push((x.to_owned(), Vec::new()));
+            rows.len() - 1
+        });
+        let mut cell = format!("{:.2}", each.estimate(plan));
+        if each.result.refused > 0 {
+            cell.push_str(" (refusals)");
+        }
+        rows[row].1.push((column, cell));
+    }
+    let of = plan.class.as_deref().unwrap_or("all");
+    let mut text = format!("{}\n{} of {of} requests\n\n", plan.title, plan.y.name());
+    let widths: Vec<usize> = (0..columns.len())
+        .map(|column| {
+            let cells = rows.iter().flat_map(|(_, cells)| cells);
+            let cells = cells.filter(|(at, _)| *at == column);
+            let widest = cells.map(|(_, cell)| cell.chars().count()).max();
+            widest.unwrap_or(0).max(columns[column].chars().count())
+        })
+        .collect();
+    let first = rows.iter().map(|(x, _)| x.len()).max().unwrap_or(0).max(plan.x.len());
+    let _ = write!(text, "{:>first$}", plan.x);
+    for (column, width) in columns.iter().zip(&widths) {
+        let _ = write!(text, "  {column:>width$}");
+    }
+    text.push('\n');
+    for (x, cells) in &rows {
+        let _ = write!(text, "{x:>first$}");
+        for (column, width) in widths.iter().enumerate() {
+            let cell = cells.iter().find(|(at, _)| *at == column);
+            let _ = write!(text, "  {:>width$}", cell.map_or("", |(_, cell)| cell));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+const MEASURES: [Measure; 8] = [
+    Measure::MeanUs,
+    Measure::MeanWaitUs,
+    Measure::P50Us,
+    Measure::P99Us,
+    Measure::P999Us,
+    Measure::MeanSlowdown,
+    Measure::P99Slowdown,
+    Measure::P999Slowdown,
+];
+
+/// Every figure of every point and class as CSV: a line each, with the half-width of its 95 % interval.
+#[must_use]
+pub fn csv(measured: &[Measured<'_>]) -> String {
+    let mut text = String::new();
+    let Some(first) = measured.first() else {
+        return text;
+    };
+    for (key, _) in &first.point.keys {
+        let _ = write!(text, "{key},");
+    }
+    text.push_str("class,replications,requests,refused,events,preemptions");
+    for measure in MEASURES {
+        let _ = write!(text, ",{0},{0}_half_width", measure.name());
+    }
+    text.push('\n');
+    for each in measured {
+        let mix = each.point.target.mix();
+        let classes = mix.classes().iter().zip(0..).map(|(c, index)| (c.name.as_str(), Some(index)));
+        for (name, class) in std::iter::once(("all", None)).chain(classes) {
+            for (_, value) in &each.point.keys {
+                let _ = write!(text, "{},", quote(value));
+            }
+            let result = &each.result;
+            let requests: u64 = match class {
+                None => result.all.iter().map(|figures| figures.requests).sum(),
+                Some(class) => {
+                    let of_class = result.classes.iter().map(|c| &c[usize::from(class)]);
+                    of_class.map(|figures| figures.requests).sum()
+                }
+            };
+            let _ = write!(
+                text,
+                "{},{},{requests},{},{},{}",
+                quote(name),
+                result.all.len(),
+                result.refused,
+                result.events,
+                result.preemptions
+            );
+            for measure in MEASURES {
+                let Estimate { value, half_width } = result.estimate(measure, class);
+                let _ = write!(text, ",{value},{half_width}");
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// A field, in quotation marks where RFC 4180 asks for them.
+fn quote(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        return format!("\"{}\"", field.replace('"', "\"\""));
+    }
+    field.to_owned()
+}
+
+/// Compares two plans point by point: the ratio of the figures of plan `a` to those of plan `b`, paired by seed, so that
+/// luck in the arrivals cancels out.
+///
+/// # Errors
+/// [`SimError::Parameter`] if the plans do not have the same number of points, measure, seed and replications.
+pub fn compare(
+    (a, in_a): (&Plan, &[Measured<'_>]),
+    (b, in_b): (&Plan, &[Measured<'_>]),
+) -> Result<String, SimError> {
+    if in_a.len() != in_b.len() {
+        let value = format!("{} against {}", in_a.len(), in_b.len());
+        let expected = "both plans must have the same points, but for what is compared";
+        return Err(SimError::parameter("number of points", value, expected));
+    }
+    if a.y != b.y || a.seed != b.seed {
+        let value = format!("{}, seed {} against {}, seed {}", a.y.name(), a.seed, b.y.name(), b.seed);
+        let expected = "both plans must have the same";
+        return Err(SimError::parameter("report.y and seed", value, expected));
+    }
+    let mut text = format!("{} ({}) / {} ({})\n\n", a.y.name(), a.title, b.y.name(), b.title);
+    for (a_point, b_point) in in_a.iter().zip(in_b) {
+        let class_a = a_point.class(a.class.as_deref());
+        let class_b = b_point.class(b.class.as_deref());
+        let values_a = a_point.result.values(a.y, class_a);
+        let values_b = b_point.result.values(b.y, class_b);
+        let pairs = values_a.iter().zip(&values_b);
+        let ratios: Vec<_> = pairs.map(|(a, b)| a / b).collect();
+        let _ = writeln!(
+            text,
+            "{} {}: {} against {}: ratio {:.3}",
+            a.x,
+            a_point.key(&a.x),
+            a_point.series(a),
+            b_point.series(b),
+            Estimate::of(&ratios)
+        );
+    }
+    Ok(text)
+}
