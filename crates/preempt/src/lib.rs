@@ -55,6 +55,8 @@ mod current;
 mod donor;
 pub mod fault;
 mod mailbox;
+#[cfg(feature = "measure")]
+pub mod measure;
 mod mechanism;
 mod overflow;
 mod platform;

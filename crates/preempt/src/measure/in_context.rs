@@ -132,7 +132,10 @@ impl Part for InContext {
 impl Drop for InContext {
     fn drop(&mut self) {
         if let Some(handles) = self.handles.take() {
-            handles.hand_back(self.idle.take().into_iter().collect(), Duration::from_secs(1));
+            handles.hand_back(
+                self.idle.take().into_iter().collect(),
+                Duration::from_secs(1),
+            );
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | `signals` | `signal/...`: an interrupt whose handler does nothing |
 //! | `preemptions` | `preempt/...`: whole preemptions |
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::platform::{Unsupported, check_platform};
@@ -30,6 +31,7 @@ mod preemptions;
 mod samples;
 mod signals;
 mod switches;
+mod work;
 
 use samples::Samples;
 
@@ -129,6 +131,9 @@ fn measure(
     rounds: usize,
     progress: &mut impl FnMut(&str),
 ) -> Result<Vec<Cost>, MeasureError> {
+    // Two at a time would measure each other.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     check_platform()?;
     let Options {
         sender_core,

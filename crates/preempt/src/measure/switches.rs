@@ -31,6 +31,8 @@ pub(super) const ROWS: Rows = &[
 ];
 
 const SWITCHES: u32 = 20_000;
+/// What of its [`PrivateStack`] the other side of `swapcontext` gets.
+const SWAP_STACK: usize = 8 * 1024;
 
 pub(super) struct Switches {
     shared: Box<Bounce>,
@@ -186,9 +188,9 @@ impl Swap {
                 return Err(std::io::Error::last_os_error());
             }
             let there = &mut *swap.there.get();
-            there.uc_stack.ss_size = PrivateStack::SIZE;
+            there.uc_stack.ss_size = SWAP_STACK;
             there.uc_stack.ss_sp =
-                std::ptr::with_exposed_provenance_mut(swap.stack.top() - PrivateStack::SIZE);
+                std::ptr::with_exposed_provenance_mut(swap.stack.top() - SWAP_STACK);
             let body = std::mem::transmute::<extern "C" fn(u32, u32), extern "C" fn()>(swap_back);
             libc::makecontext(there, body, 2, address as u32, (address >> 32) as u32);
         }

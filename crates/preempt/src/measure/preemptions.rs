@@ -1,0 +1,285 @@
+//! Whole preemptions: two contexts on the worker take turns, each preempted as soon as it has run for a pause.
+//!
+//! ```text
+//!   sender   ──request A──▶              poll: A, send A ─────pause───── request B ──▶
+//!   worker    A runs       A gives way, B taken from the mailbox, B runs ...
+//!                          └────────── lost ──────────┘
+//! ```
+//!
+//! Both have a known amount of work. What it takes longer than undisturbed, divided by the preemptions that
+//! happened, is what one loses: interruption, switch away, mailbox both ways, switch to the other one, and what the
+//! caches and predictors forgot.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::cores::{beside, nanos};
+use super::samples::{Rows, Samples};
+use super::work::Work;
+use super::{MeasureError, Part, signals};
+use crate::clock::Cycles;
+use crate::{
+    Completion, Dispatched, Handles, HardPreemption, Idle, Mechanism, Outcome, Pool, PoolConfig,
+    Probe, Receiver, Runnable, Sender, Signal, Worker, WorkerLink, mailbox,
+};
+
+pub(super) const ROWS: Rows = &[
+    (
+        "preempt/probe-request",
+        "what asking for it takes the sender",
+    ),
+    (
+        "preempt/probe-end-to-end",
+        "from before the request until the sender has the suspended context",
+    ),
+    (
+        "preempt/probe",
+        "worker time lost, the next context staged in the mailbox",
+    ),
+    (
+        "preempt/probe-unstaged",
+        "worker time lost, the next context sent after the answer",
+    ),
+    (
+        "preempt/signal-end-to-end",
+        "from before tgkill until the sender has the suspended context",
+    ),
+    (
+        "preempt/signal",
+        "worker time lost, the next context staged in the mailbox",
+    ),
+];
+
+/// The two contexts' together. Probes cost little, so that there must be many in a short time to see them.
+const PROBE_STEPS: u32 = 300_000;
+const PROBE_PAUSE: Duration = Duration::from_micros(2);
+
+pub(super) struct Preemptions {
+    worker_core: usize,
+    signal: Option<Signal>,
+    idle: Vec<Idle<Work, u64>>,
+    handles: Option<Handles<Work, u64>>,
+}
+
+/// One way of preempting.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    mechanism: &'a dyn Mechanism,
+    work: Work,
+    pause: Duration,
+    staged: bool,
+}
+
+/// What a way took.
+#[derive(Default)]
+struct Taken {
+    undisturbed: Cycles,
+    disturbed: Cycles,
+    preemptions: u32,
+    requesting: u64,
+    end_to_end: u64,
+}
+
+impl Preemptions {
+    pub(super) fn new(
+        worker_core: usize,
+        hard: Option<HardPreemption>,
+    ) -> Result<Self, MeasureError> {
+        let signal = hard.map(Signal::install).transpose()?;
+        let config = PoolConfig {
+            contexts: 2,
+            stack_size: 64 * 1024,
+            name: "measure".to_owned(),
+        };
+        let pool = Pool::new(config, Work::run)?;
+        Ok(Self {
+            worker_core,
+            signal,
+            idle: pool.idle,
+            handles: Some(pool.handles),
+        })
+    }
+
+    fn measure(&mut self, way: Way<'_>) -> Taken {
+        let (sender, receiver) = mailbox(if way.staged { 2 } else { 1 });
+        let stop = AtomicBool::new(false);
+        let (send_link, links) = mpsc::channel();
+        let idle = &mut self.idle;
+        let ((), taken) = beside(
+            self.worker_core,
+            || serve(receiver, &send_link, &stop),
+            || {
+                let taken = links.recv().map_or_else(
+                    |_| Taken::default(),
+                    |link| {
+                        let mut desk = Desk {
+                            sender,
+                            link,
+                            idle,
+                            waiting: VecDeque::with_capacity(2),
+                            out: VecDeque::with_capacity(2),
+                        };
+                        let mut taken = Taken::default();
+                        taken.undisturbed = desk.run(way, None);
+                        taken.disturbed = desk.run(way, Some(&mut taken));
+                        taken
+                    },
+                );
+                stop.store(true, Ordering::Release);
+                taken
+            },
+        );
+        taken
+    }
+}
+
+impl Part for Preemptions {
+    fn round(&mut self, samples: &mut Samples) {
+        let probe = Way {
+            mechanism: &Probe,
+            work: Work {
+                steps: PROBE_STEPS / 2,
+                probes: true,
+            },
+            pause: PROBE_PAUSE,
+            staged: true,
+        };
+        let taken = self.measure(probe);
+        if taken.preemptions > 0 {
+            samples.add("preempt/probe", taken.lost());
+            samples.add("preempt/probe-request", taken.each(taken.requesting));
+            samples.add("preempt/probe-end-to-end", taken.each(taken.end_to_end));
+        }
+        let taken = self.measure(Way {
+            staged: false,
+            ..probe
+        });
+        if taken.preemptions > 0 {
+            samples.add("preempt/probe-unstaged", taken.lost());
+        }
+        let Some(signal) = self.signal else {
+            return;
+        };
+        let taken = self.measure(Way {
+            mechanism: &signal,
+            work: Work {
+                steps: signals::STEPS / 2,
+                probes: false,
+            },
+            pause: signals::PAUSE,
+            staged: true,
+        });
+        if taken.preemptions > 0 {
+            samples.add("preempt/signal", taken.lost());
+            samples.add("preempt/signal-end-to-end", taken.each(taken.end_to_end));
+        }
+    }
+}
+
+impl Drop for Preemptions {
+    fn drop(&mut self) {
+        if let Some(handles) = self.handles.take() {
+            handles.hand_back(std::mem::take(&mut self.idle), Duration::from_secs(1));
+        }
+    }
+}
+
+impl Taken {
+    /// Nanoseconds that the worker lost per preemption.
+    fn lost(&self) -> f64 {
+        (nanos(self.disturbed) - nanos(self.undisturbed)) / f64::from(self.preemptions)
+    }
+
+    fn each(&self, cycles: u64) -> f64 {
+        nanos(Cycles(cycles)) / f64::from(self.preemptions)
+    }
+}
+
+/// The worker: runs what it is sent.
+fn serve(
+    mut receiver: Receiver<Work, u64>,
+    send_link: &mpsc::Sender<WorkerLink>,
+    stop: &AtomicBool,
+) {
+    let mut worker = Worker::bind(1).unwrap_or_else(|error| panic!("it worked at first: {error}"));
+    let _ = send_link.send(worker.link());
+    while !stop.load(Ordering::Relaxed) {
+        let Some((runnable, generation)) = receiver.poll() else {
+            continue;
+        };
+        receiver.answer(match worker.run(runnable, generation) {
+            Outcome::Finished(finished) => Completion::Finished(finished.take().0),
+            Outcome::Preempted(suspended) => Completion::Preempted(suspended),
+        });
+    }
+}
+
+/// The dispatcher's side.
+struct Desk<'a> {
+    sender: Sender<Work, u64>,
+    link: WorkerLink,
+    idle: &'a mut Vec<Idle<Work, u64>>,
+    waiting: VecDeque<Runnable<Work, u64>>,
+    /// What the worker has; it runs the first.
+    out: VecDeque<Dispatched>,
+}
+
+impl Desk<'_> {
+    /// Has both contexts' work done, and preempts if there is somewhere to note it.
+    fn run(&mut self, way: Way<'_>, mut note: Option<&mut Taken>) -> Cycles {
+        let start = Cycles::now();
+        let loaded = self.idle.drain(..).map(|idle| idle.load(way.work).into());
+        self.waiting.extend(loaded);
+        self.send();
+        let (mut since, mut asked) = (Instant::now(), None);
+        while !self.out.is_empty() {
+            match self.sender.poll() {
+                Some((_, completion)) => {
+                    let now = Cycles::now();
+                    self.out.pop_front();
+                    match completion {
+                        Completion::Finished(idle) => self.idle.push(idle),
+                        Completion::Preempted(suspended) => {
+                            self.waiting.push_back(suspended.into());
+                            if let (Some(note), Some(asked)) = (&mut note, asked) {
+                                note.preemptions += 1;
+                                note.end_to_end += now.since(asked).0;
+                            }
+                        }
+                    }
+                    self.send();
+                    (since, asked) = (Instant::now(), None);
+                }
+                None if asked.is_none() && since.elapsed() > way.pause => {
+                    let other = self.waiting.len() + self.out.len() == 2;
+                    let (Some(note), Some(running), true) = (&mut note, self.out.front(), other)
+                    else {
+                        continue;
+                    };
+                    let now = Cycles::now();
+                    running.request();
+                    // A refusal leaves the request to probes, or to the work's end.
+                    let _ = way.mechanism.interrupt(&self.link);
+                    note.requesting += Cycles::now().since(now).0;
+                    asked = Some(now);
+                }
+                None => (),
+            }
+        }
+        Cycles::now().since(start)
+    }
+
+    fn send(&mut self) {
+        while self.sender.has_room() {
+            let Some(runnable) = self.waiting.pop_front() else {
+                return;
+            };
+            match self.sender.send(runnable) {
+                Ok(dispatched) => self.out.push_back(dispatched),
+                Err(runnable) => unreachable!("there was room for {runnable:?}"),
+            }
+        }
+    }
+}
