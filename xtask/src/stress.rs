@@ -36,9 +36,9 @@ pub struct Options {
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     quantum_us: u64,
     /// Worker threads, each pinned to one of the allowed cores.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=Config::MAX_WORKERS as i64))]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=Config::MAX_WORKERS as i64))]
     workers: u16,
-    /// Contexts that share the workers.
+    /// Contexts that share the workers: more than twice as many.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=Config::MAX_CONTEXTS as i64))]
     contexts: u16,
     /// How contexts are preempted.

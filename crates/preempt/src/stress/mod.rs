@@ -4,11 +4,12 @@
 //! blocking calls and so on). A dispatcher of its own moves them between pinned workers through the crate's
 //! mailboxes and interrupts every worker once a quantum of some tens of microseconds, also with requests and signals
 //! that come too late on purpose. What goes wrong is counted by name. With one defence of [`fault`](crate::fault)
-//! taken out it must fail: that shows it can see what it looks for.
+//! taken out it must fail: that shows it can see what it looks for. `docs/stress.md` lists what is checked.
 //!
 //! | room | what it holds |
 //! |---|---|
-//! | `scheduler` | dispatcher and workers, and what they check after every run |
+//! | `scheduler`, `dispatcher`, `worker` | a small scheduler on the crate's public interface, and what it checks |
+//! | `watchdog`, `report` | hangs, and what is told in the end |
 //! | `world` | what contexts share: counters, locks, pipes |
 //! | `job` | the list of operations, and the job that draws from it |
 //! | `memory`, `thread`, `locks`, `blocking`, `unwinding` | operations by subject |
@@ -19,25 +20,32 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::{CountersSnapshot, HardPreemption, Mechanism, PoolError, Probe, Signal, SignalError};
+use crate::{HardPreemption, Mechanism, PoolError, Probe, Signal, SignalError};
 
 mod blocking;
+mod dispatcher;
 #[cfg(feature = "fault-injection")]
 mod early;
 mod job;
 mod locks;
 mod memory;
 mod registers;
+mod report;
 mod scheduler;
 mod thread;
 mod unwinding;
 mod vectors;
+mod watchdog;
+mod worker;
 mod world;
 
 #[cfg(feature = "fault-injection")]
 pub(crate) use early::publish_early;
 
+pub use report::Report;
+
 use scheduler::Scheduler;
+use watchdog::Watchdog;
 use world::{Check, World};
 
 /// What the stress test shall do.
@@ -117,49 +125,6 @@ pub enum StressError {
     /// The system gave no pipe or thread.
     #[error("no pipe or thread for the stress test: {0}")]
     System(#[from] std::io::Error),
-}
-
-/// What happened, so far or in all.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Time since the first dispatch.
-    pub elapsed: Duration,
-    /// The workers' counters, summed.
-    pub counters: CountersSnapshot,
-    /// Jobs that ran to their end.
-    pub requests: u64,
-    /// How often each operation ran, by name.
-    pub operations: Vec<(&'static str, u64)>,
-    /// How often each operation, or check of the scheduler, found something wrong, by name; zeroes included.
-    pub errors: Vec<(&'static str, u64)>,
-}
-
-impl Report {
-    /// All errors.
-    #[must_use]
-    pub fn errors_total(&self) -> u64 {
-        self.errors.iter().map(|(_, count)| count).sum()
-    }
-
-    /// Why this run is no success, if it is none: something was wrong, or what was to be tested never happened.
-    #[must_use]
-    pub fn failure(&self) -> Option<String> {
-        if self.errors_total() > 0 {
-            let named: Vec<_> = self
-                .errors
-                .iter()
-                .filter(|(_, count)| *count > 0)
-                .map(|(name, count)| format!("{name} {count}"))
-                .collect();
-            Some(format!("errors: {}", named.join(", ")))
-        } else if self.counters.taken() == 0 {
-            Some("nothing was preempted".to_owned())
-        } else if self.counters.migrations == 0 {
-            Some("nothing migrated".to_owned())
-        } else {
-            None
-        }
-    }
 }
 
 /// Runs the stress test, calling `progress` about once a second. Once a process at a time.
@@ -252,36 +217,6 @@ fn check_ranges(config: &Config) -> Result<(), StressError> {
     Ok(())
 }
 
-/// Sees to it that every context gets on.
-struct Watchdog {
-    world: Arc<World>,
-    patience: Duration,
-    seen: Vec<(u64, Instant)>,
-}
-
-impl Watchdog {
-    fn new(config: &Config, world: &Arc<World>) -> Self {
-        Self {
-            world: Arc::clone(world),
-            patience: config.patience,
-            seen: vec![(0, Instant::now()); config.contexts],
-        }
-    }
-
-    fn sees_a_hang(&mut self) -> bool {
-        let now = Instant::now();
-        for (seen, progress) in self.seen.iter_mut().zip(&self.world.progress) {
-            let progress = progress.load(Ordering::Relaxed);
-            if seen.0 != progress {
-                *seen = (progress, now);
-            }
-        }
-        self.seen
-            .iter()
-            .any(|(_, since)| now.duration_since(*since) > self.patience)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,17 +262,5 @@ mod tests {
         assert_eq!(error(2, 65), "contexts is 65, but must be 5 to 64");
         assert_eq!(error(4, 8), "contexts is 8, but must be 9 to 64");
         assert_eq!(error(1, 8), "workers is 1, but must be 2 to 16");
-    }
-
-    #[test]
-    fn a_report_says_why_it_is_a_failure() {
-        let mut report = Report::default();
-        assert_eq!(report.failure().unwrap(), "nothing was preempted");
-        report.counters.taken_by_probe = 1;
-        assert_eq!(report.failure().unwrap(), "nothing migrated");
-        report.counters.migrations = 1;
-        assert_eq!(report.failure(), None);
-        report.errors = vec![("vec", 0), ("hang", 2)];
-        assert_eq!(report.failure().unwrap(), "errors: hang 2");
     }
 }

@@ -1,0 +1,65 @@
+//! What a stress test found.
+
+use std::time::Duration;
+
+use crate::CountersSnapshot;
+
+/// What happened, so far or in all.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Time since the first dispatch.
+    pub elapsed: Duration,
+    /// The workers' counters, summed.
+    pub counters: CountersSnapshot,
+    /// Jobs that ran to their end.
+    pub requests: u64,
+    /// How often each operation ran, by name.
+    pub operations: Vec<(&'static str, u64)>,
+    /// How often each operation, or check of the scheduler, found something wrong, by name; zeroes included.
+    pub errors: Vec<(&'static str, u64)>,
+}
+
+impl Report {
+    /// All errors.
+    #[must_use]
+    pub fn errors_total(&self) -> u64 {
+        self.errors.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Why this run is no success, if it is none: something was wrong, or what was to be tested never happened.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        if self.errors_total() > 0 {
+            let named: Vec<_> = self
+                .errors
+                .iter()
+                .filter(|(_, count)| *count > 0)
+                .map(|(name, count)| format!("{name} {count}"))
+                .collect();
+            Some(format!("errors: {}", named.join(", ")))
+        } else if self.counters.taken() == 0 {
+            Some("nothing was preempted".to_owned())
+        } else if self.counters.migrations == 0 {
+            Some("nothing migrated".to_owned())
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_why_it_is_a_failure() {
+        let mut report = Report::default();
+        assert_eq!(report.failure().unwrap(), "nothing was preempted");
+        report.counters.taken_by_probe = 1;
+        assert_eq!(report.failure().unwrap(), "nothing migrated");
+        report.counters.migrations = 1;
+        assert_eq!(report.failure(), None);
+        report.errors = vec![("vec", 0), ("hang", 2)];
+        assert_eq!(report.failure().unwrap(), "errors: hang 2");
+    }
+}
