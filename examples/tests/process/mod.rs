@@ -1,0 +1,148 @@
+//! An example as a process: found beside the test, watched, and ended by its own id.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Loopback loses nothing that fits the buffers, but a test shall fail rather than hang.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Few threads, which may share a core with other tests'.
+const CONFIG: &str = "
+    workers = 1
+    contexts = 16
+    spare_workers = 1
+    queue = 256
+    cores = { share = true }
+    class = [{ name = 'brief' }, { name = 'long' }]
+";
+
+/// `cargo test` builds the examples, too; cargo tells their place only indirectly.
+fn executable(example: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join("examples")
+        .join(example);
+    assert!(
+        path.exists(),
+        "{} is missing: run the whole package's tests, or `cargo build -p shinjuku-examples --examples`",
+        path.display()
+    );
+    path
+}
+
+fn config_file() -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, CONFIG).unwrap();
+    file
+}
+
+/// A server that listens.
+pub struct Server {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    /// Where it listens.
+    address: SocketAddr,
+    /// What it has said until it was ready.
+    pub head: String,
+    _config: tempfile::NamedTempFile,
+}
+
+impl Server {
+    pub fn start(example: &str, arguments: &[&str]) -> Self {
+        let config = config_file();
+        let mut child = Command::new(executable(example))
+            .args(["--listen", "127.0.0.1:0", "--config"])
+            .arg(config.path())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut head = String::new();
+        // The address, and how it preempts.
+        for _ in 0..2 {
+            output.read_line(&mut head).unwrap();
+        }
+        let address = head
+            .lines()
+            .next()
+            .and_then(|line| line.strip_prefix("listening on "));
+        let Some(address) = address.and_then(|address| address.parse().ok()) else {
+            let _ = child.kill();
+            panic!("{example} did not start: {head} {:?}", child.wait());
+        };
+        Self {
+            child,
+            output,
+            address,
+            head,
+            _config: config,
+        }
+    }
+
+    /// Asks it to end by `signal`; what it said since it was ready.
+    pub fn end(mut self, signal: Signal) -> String {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let status = wait(&mut self.child);
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        assert!(status, "ends well when it is asked to: {said}");
+        said
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // For tests that fail; one that has ended is left alone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A socket that talks to `server` only, and does not wait for ever.
+pub fn client(server: &Server) -> UdpSocket {
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(server.address).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client
+}
+
+/// Runs an example that ends by itself: whether it ended well, and all it said.
+pub fn run_to_the_end(example: &str, arguments: &[&str]) -> (bool, String) {
+    let mut output = tempfile::tempfile().unwrap();
+    let mut child = Command::new(executable(example))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().unwrap())
+        .stderr(output.try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    let ended_well = wait(&mut child);
+    let mut said = String::new();
+    std::io::Seek::rewind(&mut output).unwrap();
+    output.read_to_string(&mut said).unwrap();
+    (ended_well, said)
+}
+
+/// Whether it ended with success, in time; otherwise it is ended.
+fn wait(child: &mut Child) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.success();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}

@@ -1,0 +1,204 @@
+//! The example servers as processes of their own, with clients over loopback.
+
+mod process;
+
+use std::net::UdpSocket;
+
+use process::{Server, client, run_to_the_end};
+use rustix::process::Signal;
+use shinjuku_examples::store::{checksum, value_of};
+
+fn ask(client: &UdpSocket, request: &[u8]) -> Vec<u8> {
+    client.send(request).unwrap();
+    let mut reply = [0; 2048];
+    let length = client.recv(&mut reply).expect("a reply in time");
+    reply[..length].to_vec()
+}
+
+fn ask_text(client: &UdpSocket, request: &str) -> String {
+    String::from_utf8(ask(client, request.as_bytes())).unwrap()
+}
+
+fn work(micros: u64, number: u64) -> [u8; 16] {
+    let mut request = [0; 16];
+    request[..8].copy_from_slice(&(micros * 1000).to_le_bytes());
+    request[8..].copy_from_slice(&number.to_le_bytes());
+    request
+}
+
+#[test]
+fn synthetic_sends_requests_back_and_drops_what_is_none() {
+    let server = Server::start("synthetic", &["--max-us", "500"]);
+    let client = client(&server);
+    for (number, micros) in [0, 1, 30, 500].into_iter().enumerate() {
+        let request = work(micros, number as u64);
+        assert_eq!(ask(&client, &request), request);
+    }
+    for wrong in [
+        &work(501, 9)[..],
+        &work(u64::MAX / 1000, 9),
+        b"",
+        b"x",
+        &[0; 15],
+        &[0; 17],
+    ] {
+        client.send(wrong).unwrap();
+    }
+    // Datagrams of one socket stay in order on loopback: this reply is the next one.
+    let request = work(2, 77);
+    assert_eq!(ask(&client, &request), request);
+    let end = server.end(Signal::TERM);
+    // 17 bytes are too long for the buffers, the other five are no requests.
+    assert!(
+        end.contains("malformed: 5") && end.contains("truncated: 1"),
+        "{end}"
+    );
+    assert!(
+        end.contains("sent: 5") && end.contains("everything finished"),
+        "{end}"
+    );
+}
+
+#[test]
+fn synthetic_preempts_work_without_probes_by_signal() {
+    let server = Server::start(
+        "synthetic",
+        &["--no-probes", "--mechanism", "signal", "--quantum-us", "50"],
+    );
+    assert!(server.head.contains("preemption signal"), "{}", server.head);
+    let client = client(&server);
+    const REQUESTS: u64 = 40;
+    for number in 0..REQUESTS {
+        client
+            .send(&work(if number % 2 == 0 { 4_000 } else { 1 }, number))
+            .unwrap();
+    }
+    let mut numbers: Vec<u64> = (0..REQUESTS)
+        .map(|_| {
+            let mut reply = [0; 16];
+            assert_eq!(client.recv(&mut reply).expect("a reply in time"), 16);
+            u64::from_le_bytes(reply[8..].try_into().unwrap())
+        })
+        .collect();
+    numbers.sort_unstable();
+    assert!(
+        numbers.into_iter().eq(0..REQUESTS),
+        "every request is answered once"
+    );
+    let end = server.end(Signal::INT);
+    assert!(
+        !end.contains(" 0 by interrupt") && end.contains("by interrupt"),
+        "{end}"
+    );
+    assert!(end.contains("everything finished"), "{end}");
+}
+
+#[test]
+fn store_serves_gets_and_ranges_and_keeps_its_file() {
+    const KEYS: u64 = 3000;
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap();
+    let keys = KEYS.to_string();
+    let arguments = [
+        "--data",
+        data,
+        "--keys",
+        &keys,
+        "--mechanism",
+        "signal",
+        "--quantum-us",
+        "50",
+    ];
+    let server = Server::start("store", &arguments);
+    let first = client(&server);
+
+    let value: String = value_of(42)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_eq!(ask_text(&first, "GET 42"), format!("GET 42 = {value}"));
+    assert_eq!(
+        ask_text(&first, "GET 42 #17"),
+        format!("GET 42 #17 = {value}")
+    );
+    assert_eq!(ask_text(&first, "GET 3000"), "GET 3000 = none");
+    let sum = (2990..KEYS)
+        .chain(0..10)
+        .fold(0, |sum, key| checksum(sum, key, &value_of(key)));
+    assert_eq!(
+        ask_text(&first, "RANGE 2990 20"),
+        format!("RANGE 2990 20 = 20 {sum:016x}")
+    );
+
+    for (wrong, reply) in [
+        ("GET", "GET ! the key is missing"),
+        ("GET it", "GET it ! the key is not a number"),
+        ("GOT 1", "GOT 1 ! the commands are GET and RANGE"),
+        ("RANGE 1", "RANGE 1 ! the count is missing"),
+        ("RANGE 0 3001", "RANGE 0 3001 ! there are 3000 keys"),
+    ] {
+        assert_eq!(ask_text(&first, wrong), reply);
+    }
+    let long = "G".repeat(400);
+    assert!(ask_text(&first, &long).ends_with("! longer than 128 bytes"));
+    first.send(b"what?").unwrap();
+
+    // Ranges that wait for each other are preempted, and yet all right.
+    const RANGES: usize = 60;
+    for number in 0..RANGES {
+        first
+            .send(format!("RANGE {number} 3000").as_bytes())
+            .unwrap();
+    }
+    for _ in 0..RANGES {
+        let mut reply = [0; 512];
+        let length = first.recv(&mut reply).expect("a reply in time");
+        let reply = std::str::from_utf8(&reply[..length]).unwrap();
+        let from: u64 = reply.split(' ').nth(1).unwrap().parse().unwrap();
+        let sum = (from..KEYS)
+            .chain(0..from)
+            .fold(0, |sum, key| checksum(sum, key, &value_of(key)));
+        assert_eq!(reply, format!("RANGE {from} 3000 = 3000 {sum:016x}"));
+    }
+    let end = server.end(Signal::TERM);
+    assert!(end.contains("malformed: 1"), "{end}");
+    assert!(
+        !end.contains(" 0 by interrupt") && end.contains("by interrupt"),
+        "{end}"
+    );
+
+    let file = directory.path().join("store.redb");
+    let built = std::fs::metadata(&file).unwrap().modified().unwrap();
+    let server = Server::start("store", &arguments);
+    assert_eq!(ask_text(&client(&server), "GET 3000"), "GET 3000 = none");
+    assert!(server.end(Signal::INT).contains("everything finished"));
+    assert_eq!(std::fs::metadata(&file).unwrap().modified().unwrap(), built);
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (ended_well, said) = run_to_the_end("synthetic", &["--listen", &address]);
+    assert!(!ended_well && said.contains("address is in use"), "{said}");
+    let (ended_well, said) = run_to_the_end(
+        "synthetic",
+        &["--listen", "127.0.0.1:0", "--quantum-us", "0"],
+    );
+    assert!(!ended_well && said.contains("policy.quantum_us"), "{said}");
+}
+
+#[test]
+fn hello_and_pool_end_well() {
+    let (ended_well, said) = run_to_the_end("hello", &[]);
+    assert!(ended_well && said.contains("1 + ... + 5 = 15"), "{said}");
+    let (ended_well, said) = run_to_the_end("pool", &[]);
+    assert!(
+        ended_well && said.contains("awaited: 17984 primes"),
+        "{said}"
+    );
+    assert!(
+        said.contains("blocked for it: 25997 primes below 300000"),
+        "{said}"
+    );
+}
