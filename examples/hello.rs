@@ -24,13 +24,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let runtime = Runtime::builder(handler_fn(triangle)).workers(1).start()?;
     println!("{}", runtime.description());
     let start = Instant::now();
-    let long = runtime.handle().submit(ClassId(0), 20_000_000)?;
+    let long = runtime.handle().submit(ClassId(0), 10_000_000)?;
     for n in 1..=5 {
         let short = runtime.handle().submit(ClassId(0), n)?.wait()?;
         println!("{:8.3?}  1 + ... + {n} = {short}", start.elapsed());
     }
     let long = long.wait()?;
-    println!("{:8.3?}  1 + ... + 20000000 = {long}", start.elapsed());
+    println!("{:8.3?}  1 + ... + 10000000 = {long}", start.elapsed());
     println!("{}", runtime.statistics());
     println!("{}", runtime.shutdown(Duration::from_secs(1)));
     Ok(())

@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Any thread submits, through its own clone of the handle.
     thread::scope(|scope| {
-        for limit in [200_000, 250_000, 300_000] {
+        for limit in [60_000, 80_000, 100_000] {
             let handle = runtime.handle();
             scope.spawn(move || {
                 let ticket = handle.submit(LONG, limit).expect("the queue is not full");
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
     });
 
-    let mut ticket = runtime.handle().submit(LONG, 200_000)?;
+    let mut ticket = runtime.handle().submit(LONG, 60_000)?;
     let mut looks = 0;
     let reply = loop {
         match ticket.try_take() {
@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     println!("looked {looks} times in vain: {reply} primes");
 
-    let ticket = runtime.handle().submit(LONG, 200_000)?;
+    let ticket = runtime.handle().submit(LONG, 60_000)?;
     println!("awaited: {} primes", block_on(ticket)?);
 
     println!(

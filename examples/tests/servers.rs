@@ -194,11 +194,11 @@ fn hello_and_pool_end_well() {
     assert!(ended_well && said.contains("1 + ... + 5 = 15"), "{said}");
     let (ended_well, said) = run_to_the_end("pool", &[]);
     assert!(
-        ended_well && said.contains("awaited: 17984 primes"),
+        ended_well && said.contains("awaited: 6057 primes"),
         "{said}"
     );
     assert!(
-        said.contains("blocked for it: 25997 primes below 300000"),
+        said.contains("blocked for it: 9592 primes below 100000"),
         "{said}"
     );
 }
