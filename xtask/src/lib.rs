@@ -1,5 +1,6 @@
 //! The project's own commands, run as `cargo xtask <command>`: one module per command.
 //!
+//! - [`bench`]: contenders over the same arrivals, in one run.
 //! - [`mod@test`]: the whole test-suite, with a time limit per step and an honest count of what was skipped.
 //! - [`report`]: turns measurements ([`report::results::Results`]) into tables, plots, CSV and one HTML page.
 //! - [`stress`]: ordinary code under hostile preemption, and what went wrong.
@@ -7,8 +8,9 @@
 //!
 //! The binary only parses arguments; everything else is here, so that `tests/` can reach it.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod bench;
 pub mod machine;
 pub mod paths;
 pub mod report;

@@ -111,6 +111,18 @@ fn fsgsbase_enabled(auxv: &[u8]) -> bool {
     })
 }
 
+/// The commit checked out, with `-dirty` behind it if files have changed; `None` without git.
+pub fn commit() -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let output = std::process::Command::new("git").args(arguments).current_dir(crate::paths::workspace_root()).output();
+        let output = output.ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let dirty = git(&["status", "--porcelain"]).is_some_and(|changes| !changes.is_empty());
+    Some(commit + if dirty { "-dirty" } else { "" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,6 +19,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure the contenders on this machine; tables, plots and one page to read.
+    Bench(xtask::bench::Options),
     /// Run every test of the workspace: unit, end-to-end, documentation and model-checked tests.
     Test(xtask::test::Options),
     /// Preempt ordinary code at a hostile rate and count what goes wrong.
@@ -30,6 +32,7 @@ enum Command {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
+        Command::Bench(options) => xtask::bench::run(&options),
         Command::Test(options) => xtask::test::run(&options),
         Command::Stress(options) => xtask::stress::run(&options),
         Command::Report(options) => xtask::report::run(&options),

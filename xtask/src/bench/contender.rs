@@ -87,7 +87,6 @@ impl Contender {
             PolicyKind::CPreMq => "c-PRE-MQ",
             PolicyKind::DFcfs => "d-FCFS",
             PolicyKind::Stealing => "work stealing",
-            _ => "other",
         }
     }
 
