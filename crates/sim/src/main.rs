@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -55,8 +56,18 @@ fn share(text: &str) -> Result<f64, SimError> {
     parse_share(text)
 }
 
-fn main() -> Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    match work(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shinjuku-sim: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work(command: Command) -> Result<()> {
+    match command {
         Command::Run { plan, options, csv } => {
             let plan = Plan::read(&plan)?;
             let measured = options.measure(&plan)?;

@@ -86,10 +86,16 @@ impl Measured<'_> {
             .filter(|(key, value)| varies(key, value))
             .map(|(_, value)| value.as_str())
             .collect();
-        if parts.is_empty() {
-            return self.key("policy").to_owned();
+        let name = if parts.is_empty() {
+            self.key("policy").to_owned()
+        } else {
+            parts.join(" ")
+        };
+        if plan.x == "quantum_us" {
+            // It is on the axis already.
+            return name.split('(').next().unwrap_or(&name).to_owned();
         }
-        parts.join(" ")
+        name
     }
 }
 

@@ -84,6 +84,11 @@ impl Measure {
     }
 }
 
+/// An empty histogram. It grows with the logarithm of its largest value only.
+fn histogram() -> Histogram<u64> {
+    Histogram::new(3).expect("three significant digits are allowed")
+}
+
 /// The running sums of one class.
 #[derive(Clone)]
 pub(crate) struct ClassTally {
@@ -96,8 +101,6 @@ pub(crate) struct ClassTally {
 
 impl ClassTally {
     pub(crate) fn new() -> Self {
-        // Three digits are always valid, and the histogram grows with the logarithm of its largest value only.
-        let histogram = || Histogram::new(3).expect("three significant digits are allowed");
         Self {
             latency: histogram(),
             slowdown: histogram(),
@@ -109,9 +112,10 @@ impl ClassTally {
 
     pub(crate) fn record(&mut self, latency_ns: u64, service_ns: u64) {
         let slowdown = latency_ns as f64 / service_ns as f64;
-        self.latency.saturating_record(latency_ns);
+        self.latency.record(latency_ns).expect("grows as needed");
         self.slowdown
-            .saturating_record((slowdown * SLOWDOWN_UNIT) as u64);
+            .record((slowdown * SLOWDOWN_UNIT) as u64)
+            .expect("grows as needed");
         self.latency_sum += latency_ns as f64;
         self.wait_sum += latency_ns as f64 - service_ns as f64;
         self.slowdown_sum += slowdown;
@@ -160,6 +164,7 @@ impl ClassTally {
 #[derive(Clone)]
 pub struct Tally {
     classes: Vec<ClassTally>,
+    waits: Histogram<u64>,
     batches: BatchMeans,
     refused: u64,
 }
@@ -168,6 +173,7 @@ impl Tally {
     pub(crate) fn new(classes: usize) -> Self {
         Self {
             classes: vec![ClassTally::new(); classes],
+            waits: histogram(),
             batches: BatchMeans::new(),
             refused: 0,
         }
@@ -175,6 +181,9 @@ impl Tally {
 
     pub(crate) fn record(&mut self, class: u16, latency_ns: u64, service_ns: u64) {
         self.classes[usize::from(class)].record(latency_ns, service_ns);
+        self.waits
+            .record(latency_ns.saturating_sub(service_ns))
+            .expect("grows as needed");
         self.batches.record(latency_ns as f64);
     }
 
@@ -216,6 +225,12 @@ impl Tally {
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         self.merged().quantile_ns(quantile)
+    }
+
+    /// The waiting time (sojourn less service) of all requests at a quantile between 0 and 1, in ns.
+    #[must_use]
+    pub fn wait_quantile_ns(&self, quantile: f64) -> u64 {
+        self.waits.value_at_quantile(quantile)
     }
 
     fn merged(&self) -> ClassTally {

@@ -87,6 +87,24 @@ pub fn choices_mean_sojourn(load: f64, choices: u32, mean_service: f64) -> f64 {
     queue * mean_service / load
 }
 
+/// The probability that a sojourn in that system exceeds `time`: a request that becomes the k-th of its queue takes k
+/// exponential services.
+#[must_use]
+pub fn choices_sojourn_tail(load: f64, choices: u32, mean_service: f64, time: f64) -> f64 {
+    let scaled = time / mean_service;
+    // It finds a shortest queue of at least k with the probability that all of its choices are that long.
+    let finds = |length| choices_tail(load, choices, length).powi(choices as i32);
+    let (mut tail, mut term, mut erlang, mut length) = (0.0, (-scaled).exp(), 0.0, 0);
+    while finds(length) > 1e-12 {
+        // The tail of Erlang(k) is the sum of the first k Poisson probabilities.
+        erlang += term;
+        length += 1;
+        term *= scaled / f64::from(length);
+        tail += (finds(length - 1) - finds(length)) * erlang;
+    }
+    tail
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,5 +132,7 @@ mod tests {
         assert!(near(choices_tail(0.9, 1, 3), 0.9_f64.powi(3)));
         assert!(near(choices_tail(0.9, 2, 3), 0.9_f64.powi(7)));
         assert!((choices_mean_sojourn(0.9, 1, 1.0) - 10.0).abs() < 1e-6);
+        let tail = choices_sojourn_tail(0.5, 1, 1.0, 3.0);
+        assert!((tail - mm_sojourn_tail(1, 0.5, 1.0, 3.0)).abs() < 1e-9, "{tail}");
     }
 }
