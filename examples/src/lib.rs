@@ -6,3 +6,8 @@
 pub mod options;
 pub mod stop;
 pub mod store;
+
+/// The code of the README, compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
