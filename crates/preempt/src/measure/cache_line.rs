@@ -1,11 +1,15 @@
 //! A word from one core to the other and back: what every message between dispatcher and worker is made of.
+//!
+//! How long a line takes depends on what the cores did with it before. So there are two round trips: on one line after
+//! a pause, which is what a lone flag costs and the shortest there is; and on a line each way without a pause,
+//! which is what a mailbox under load comes to.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Part;
 use super::cores::{beside, nanos};
 use super::samples::{Rows, Samples};
-use crate::clock::Cycles;
+use crate::clock::{Clock, Cycles};
 
 pub(super) const ROWS: Rows = &[
     (
@@ -14,11 +18,17 @@ pub(super) const ROWS: Rows = &[
     ),
     (
         "cache-line/round-trip",
-        "a word there on one line, and an answer back on another",
+        "and until its acknowledgement on the same line is back",
+    ),
+    (
+        "cache-line/round-trip-two-lines",
+        "a word there on one line and back on another, one after the other without a pause",
     ),
 ];
 
-const TRIPS: u64 = 4_000;
+const TRIPS: u64 = 1_000;
+const PAUSE_NANOS: u64 = 1_000;
+const BUSY_TRIPS: u64 = 2_000;
 
 pub(super) struct CacheLine {
     worker_core: usize,
@@ -29,16 +39,18 @@ pub(super) struct CacheLine {
 /// A line of its own; CPUs fetch them in pairs.
 #[repr(align(128))]
 #[derive(Default)]
-struct Line(AtomicU64);
+struct Line {
+    word: AtomicU64,
+    acknowledgement: AtomicU64,
+}
 
-impl Line {
-    /// Waits for another word than `old`.
-    fn next(&self, old: u64) -> u64 {
-        loop {
-            let word = self.0.load(Ordering::Acquire);
-            if word != old {
-                return word;
-            }
+/// Waits for another word than `old`.
+#[inline(always)]
+fn next(word: &AtomicU64, old: u64) -> u64 {
+    loop {
+        let new = word.load(Ordering::Acquire);
+        if new != old {
+            return new;
         }
     }
 }
@@ -51,50 +63,78 @@ impl CacheLine {
             back: Line::default(),
         }
     }
-}
 
-impl Part for CacheLine {
-    fn round(&mut self, samples: &mut Samples) {
-        let Self { there, back, .. } = &*self;
-        there.0.store(0, Ordering::Relaxed);
-        back.0.store(0, Ordering::Relaxed);
-        let ((), time) = beside(
+    /// Cycles of all trips: until the word was seen, and until the acknowledgement was back.
+    fn one_line(&self) -> (Cycles, Cycles) {
+        let Line {
+            word,
+            acknowledgement,
+        } = &self.there;
+        word.store(0, Ordering::Relaxed);
+        acknowledgement.store(0, Ordering::Relaxed);
+        let pause = Clock::get().to_cycles(PAUSE_NANOS).0;
+        beside(
             self.worker_core,
             || {
-                for trip in 0..TRIPS {
-                    back.0.store(there.next(trip), Ordering::Release);
-                }
-            },
-            || {
-                let start = Cycles::now();
-                for trip in 0..TRIPS {
-                    there.0.store(trip + 1, Ordering::Release);
-                    back.next(trip);
-                }
-                Cycles::now().since(start)
-            },
-        );
-        samples.add("cache-line/round-trip", nanos(time) / TRIPS as f64);
-        // The word is the moment at which it was sent.
-        let (time, ()) = beside(
-            self.worker_core,
-            || {
-                let (mut sent, mut time) = (TRIPS, 0);
+                // The word is the moment at which it was sent.
+                let (mut sent, mut time) = (0, 0);
                 for _ in 0..TRIPS {
-                    sent = there.next(sent);
-                    time += Cycles::now().since(Cycles(sent)).0;
-                    back.0.store(sent, Ordering::Release);
+                    sent = next(word, sent);
+                    let seen = Cycles::now();
+                    acknowledgement.store(sent, Ordering::Release);
+                    time += seen.since(Cycles(sent)).0;
                 }
                 Cycles(time)
             },
             || {
-                let mut seen = TRIPS;
+                let (mut seen, mut time) = (0, 0);
                 for _ in 0..TRIPS {
-                    there.0.store(Cycles::now().0, Ordering::Release);
-                    seen = back.next(seen);
+                    let start = Cycles::now();
+                    while Cycles::now().since(start).0 < pause {}
+                    let sent = Cycles::now();
+                    word.store(sent.0, Ordering::Release);
+                    seen = next(acknowledgement, seen);
+                    time += Cycles::now().since(sent).0;
+                }
+                Cycles(time)
+            },
+        )
+    }
+
+    /// Cycles of all trips there and back.
+    fn two_lines(&self) -> Cycles {
+        let (there, back) = (&self.there.word, &self.back.word);
+        there.store(0, Ordering::Relaxed);
+        back.store(0, Ordering::Relaxed);
+        let ((), time) = beside(
+            self.worker_core,
+            || {
+                for trip in 0..BUSY_TRIPS {
+                    back.store(next(there, trip), Ordering::Release);
                 }
             },
+            || {
+                let start = Cycles::now();
+                for trip in 0..BUSY_TRIPS {
+                    there.store(trip + 1, Ordering::Release);
+                    next(back, trip);
+                }
+                Cycles::now().since(start)
+            },
         );
-        samples.add("cache-line/one-way", nanos(time) / TRIPS as f64);
+        time
+    }
+}
+
+impl Part for CacheLine {
+    fn round(&mut self, samples: &mut Samples) {
+        let (seen, acknowledged) = self.one_line();
+        samples.add("cache-line/one-way", nanos(seen) / TRIPS as f64);
+        samples.add("cache-line/round-trip", nanos(acknowledged) / TRIPS as f64);
+        let both_ways = nanos(self.two_lines());
+        samples.add(
+            "cache-line/round-trip-two-lines",
+            both_ways / BUSY_TRIPS as f64,
+        );
     }
 }

@@ -100,8 +100,8 @@ trait Part {
     fn round(&mut self, samples: &mut Samples);
 }
 
-const ROUNDS: usize = 200;
-const QUICK_ROUNDS: usize = 60;
+const ROUNDS: usize = 500;
+const QUICK_ROUNDS: usize = 150;
 /// Above ordinary threads is enough.
 const PRIORITY: i32 = 10;
 
@@ -189,6 +189,35 @@ fn measure(
 mod tests {
     use super::*;
 
+    const ALL: [samples::Rows; 6] = [
+        switches::ROWS,
+        instructions::ROWS,
+        in_context::ROWS,
+        cache_line::ROWS,
+        signals::ROWS,
+        preemptions::ROWS,
+    ];
+
+    /// A busy machine may take the sender off its core for all the time that it had to interrupt the worker: so a
+    /// few attempts. `None` on a machine without a second core.
+    fn rows(options: Options, wanted: impl Fn(&str) -> bool) -> Option<Vec<Cost>> {
+        let mut costs = Vec::new();
+        for _ in 0..20 {
+            costs = match measure(options, 2, &mut |_| ()) {
+                Err(MeasureError::Pin { core, .. }) => {
+                    eprintln!("skipped: no core {core} to pin to");
+                    return None;
+                }
+                costs => costs.unwrap(),
+            };
+            let mut names = ALL.iter().copied().flatten().map(|(name, _)| name);
+            if names.all(|name| !wanted(name) || costs.iter().any(|cost| cost.name == *name)) {
+                break;
+            }
+        }
+        Some(costs)
+    }
+
     #[test]
     fn every_row_is_measured() {
         // SAFETY: the measured loops rely on nothing that a change of thread would break.
@@ -200,29 +229,21 @@ mod tests {
             hard,
             quick: true,
         };
-        let costs = match measure(options, 2, &mut |_| ()) {
-            Err(MeasureError::Pin { core, .. }) => return eprintln!("skipped: no core {core}"),
-            costs => costs.unwrap(),
+        let Some(costs) = rows(options, |_| true) else {
+            return;
         };
-        for rows in [
-            switches::ROWS,
-            instructions::ROWS,
-            in_context::ROWS,
-            cache_line::ROWS,
-            signals::ROWS,
-            preemptions::ROWS,
-        ] {
-            for (name, _) in rows {
-                assert!(costs.iter().any(|cost| cost.name == *name), "no {name}");
-            }
-        }
+        let names: Vec<&str> = costs.iter().map(|cost| cost.name.as_str()).collect();
+        let declared = ALL.iter().copied().flatten().map(|(name, _)| *name);
+        assert_eq!(names, declared.collect::<Vec<_>>());
         for cost in &costs {
             assert!(
                 cost.low <= cost.nanos && cost.nanos <= cost.high,
                 "{cost:?}"
             );
-            let difference = cost.name.starts_with("probe/per") || cost.name.contains("preempt/");
-            assert!(difference || cost.nanos > 0.0, "{cost:?}");
+            let difference = ["probe/per", "preempt/", "signal/bare"]
+                .iter()
+                .any(|name| cost.name.starts_with(name));
+            assert!(difference || cost.low > 0.0, "{cost:?}");
         }
     }
 
@@ -235,16 +256,12 @@ mod tests {
             hard: None,
             quick: true,
         };
-        let costs = match measure(options, 1, &mut |_| ()) {
-            Err(MeasureError::Pin { core, .. }) => return eprintln!("skipped: no core {core}"),
-            costs => costs.unwrap(),
+        let by_signal = |name: &str| name.starts_with("preempt/signal");
+        let Some(costs) = rows(options, |name| !by_signal(name)) else {
+            return;
         };
         assert!(costs.iter().any(|cost| cost.name == "preempt/probe"));
-        assert!(
-            !costs
-                .iter()
-                .any(|cost| cost.name.starts_with("preempt/signal"))
-        );
+        assert!(!costs.iter().any(|cost| by_signal(&cost.name)));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!                          └────────── lost ──────────┘
 //! ```
 //!
-//! Both have a known amount of work. What it takes longer than undisturbed, divided by the preemptions that
+//! Both have a known amount of work. What it takes longer than undisturbed (before and after, once warm), divided by the preemptions that
 //! happened, is what one loses: interruption, switch away, mailbox both ways, switch to the other one, and what the
 //! caches and predictors forgot.
 
@@ -53,7 +53,7 @@ pub(super) const ROWS: Rows = &[
 ];
 
 /// The two contexts' together. Probes cost little, so that there must be many in a short time to see them.
-const PROBE_STEPS: u32 = 300_000;
+const PROBE_STEPS: u32 = 500_000;
 const PROBE_PAUSE: Duration = Duration::from_micros(2);
 
 pub(super) struct Preemptions {
@@ -122,8 +122,11 @@ impl Preemptions {
                             out: VecDeque::with_capacity(2),
                         };
                         let mut taken = Taken::default();
-                        taken.undisturbed = desk.run(way, None);
+                        desk.run(way, None);
+                        let before = desk.run(way, None);
                         taken.disturbed = desk.run(way, Some(&mut taken));
+                        let after = desk.run(way, None);
+                        taken.undisturbed = Cycles((before.0 + after.0) / 2);
                         taken
                     },
                 );

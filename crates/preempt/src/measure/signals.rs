@@ -1,6 +1,6 @@
 //! A signal from the other core whose handler does nothing: the floor under preemption by signal.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,11 @@ pub(super) const STEPS: u32 = 600_000;
 pub(super) const PAUSE: Duration = Duration::from_micros(20);
 /// A signal that is not seen for so long is blocked, or the other thread not running.
 const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Where the interrupted thread is in its round. The sender may sleep through any of them.
+const UNDISTURBED: u32 = 0;
+const DISTURBED: u32 = 1;
+const OVER: u32 = 2;
 
 static HANDLED: Handled = Handled {
     at: AtomicU64::new(0),
@@ -72,7 +77,7 @@ struct Sent {
 impl Part for Signals {
     fn round(&mut self, samples: &mut Samples) {
         let _handler = Handler::install();
-        let disturb = AtomicBool::new(false);
+        let phase = AtomicU32::new(UNDISTURBED);
         let stop = AtomicBool::new(false);
         let (send_thread, thread) = mpsc::channel();
         let work = Work {
@@ -84,21 +89,23 @@ impl Part for Signals {
             || {
                 // SAFETY: returns a number.
                 let _ = send_thread.send(unsafe { libc::gettid() });
-                let undisturbed = timed(work);
+                timed(work);
+                let earlier = timed(work);
                 let before = HANDLED.times.load(Ordering::Relaxed);
-                disturb.store(true, Ordering::Release);
+                phase.store(DISTURBED, Ordering::Release);
                 let disturbed = timed(work);
                 let handled = HANDLED.times.load(Ordering::Relaxed) - before;
-                disturb.store(false, Ordering::Release);
+                phase.store(OVER, Ordering::Release);
                 while !stop.load(Ordering::Acquire) {
                     std::hint::spin_loop();
                 }
+                let undisturbed = Cycles((earlier.0 + timed(work).0) / 2);
                 (handled > 0).then(|| (nanos(disturbed) - nanos(undisturbed)) / handled as f64)
             },
             || {
                 let sent = thread
                     .recv()
-                    .map_or_else(|_| Sent::default(), |thread| send(thread, &disturb));
+                    .map_or_else(|_| Sent::default(), |thread| send(thread, &phase));
                 stop.store(true, Ordering::Release);
                 sent
             },
@@ -114,15 +121,15 @@ impl Part for Signals {
     }
 }
 
-/// Sends signals from the moment that `disturb` is set until it is cleared.
-fn send(thread: libc::pid_t, disturb: &AtomicBool) -> Sent {
+/// Sends signals while the phase is [`DISTURBED`].
+fn send(thread: libc::pid_t, phase: &AtomicU32) -> Sent {
     // SAFETY: returns a number.
     let process = unsafe { libc::getpid() };
     let mut sent = Sent::default();
-    while !disturb.load(Ordering::Acquire) {
+    while phase.load(Ordering::Acquire) == UNDISTURBED {
         std::hint::spin_loop();
     }
-    while disturb.load(Ordering::Acquire) {
+    while phase.load(Ordering::Acquire) == DISTURBED {
         let seen = HANDLED.at.load(Ordering::Relaxed);
         let start = Cycles::now();
         // SAFETY: a handler is installed, and the thread waits for `stop` before it ends.
