@@ -705,6 +705,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         );
     }
 
+    /// What is left of a dispatcher that was only turned by hand.
+    #[cfg(feature = "stub-workers")]
+    pub(crate) fn into_idle(self) -> Vec<Idle<Job<Tr>, Done<Tr>>> {
+        self.idle
+    }
+
     // --- the end -------------------------------------------------------------------------------------------
 
     /// Turns away what never started, asks what runs to stop, and leaves the rest to be reported.

@@ -488,4 +488,4 @@ impl Replier for NoReplier {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

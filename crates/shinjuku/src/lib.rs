@@ -15,6 +15,9 @@ mod preemption;
 mod request;
 mod runtime;
 mod statistics;
+#[cfg(feature = "stub-workers")]
+#[doc(hidden)]
+pub mod stub;
 mod ticket;
 mod worker;
 

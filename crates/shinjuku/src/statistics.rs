@@ -156,6 +156,12 @@ impl DispatcherStatistics {
         self.finished.add(1);
     }
 
+    /// How many did so far.
+    #[cfg(feature = "stub-workers")]
+    pub(crate) fn finished_so_far(&self) -> u64 {
+        self.finished.get()
+    }
+
     /// A request of this class came back preempted.
     #[inline]
     pub(crate) fn preempted(&self, class: ClassId) {

@@ -326,6 +326,7 @@ mod tests {
     use shinjuku_preempt::{Generation, Outcome, Pool, PoolConfig, Worker};
 
     use super::*;
+    use crate::in_process::tests::bounded;
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -394,52 +395,56 @@ mod tests {
 
     #[test]
     fn an_endless_patience_is_no_deadline() {
-        let (mut ticket, route) = pair();
-        thread::scope(|scope| {
-            scope.spawn(move || {
-                thread::sleep(Duration::from_millis(5));
-                route.answer(Ok(6));
+        bounded(|| {
+            let (mut ticket, route) = pair();
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    thread::sleep(Duration::from_millis(5));
+                    route.answer(Ok(6));
+                });
+                assert_eq!(ticket.wait_timeout(Duration::MAX), Some(Ok(6)));
             });
-            assert_eq!(ticket.wait_timeout(Duration::MAX), Some(Ok(6)));
         });
     }
 
     /// The answer comes at any moment of registering, waiting, and polling.
     #[test]
     fn no_answer_is_missed() {
-        const ROUNDS: u64 = 3_000;
-        let courier = courier();
-        let (send, routes) = mpsc::sync_channel::<Route<u64>>(1);
-        let start = Instant::now();
-        thread::scope(|scope| {
-            scope.spawn(move || {
-                for (number, route) in routes.into_iter().enumerate() {
-                    (0..number % 64 * 8).for_each(|_| std::hint::spin_loop());
-                    route.answer(Ok(number as u64));
-                }
-            });
-            for number in 0..ROUNDS {
-                let (mut ticket, route) = ticket(courier.clone());
-                send.send(route).unwrap();
-                let reply = match number % 3 {
-                    0 => ticket.wait(),
-                    1 => ticket.wait_timeout(PATIENCE).expect("a wake-up was lost"),
-                    _ => {
-                        let count = Arc::default();
-                        loop {
-                            if let Poll::Ready(reply) = poll(&mut ticket, &count) {
-                                break reply;
-                            }
-                            // Woken at most once, and polled without being woken.
-                            assert!(count.get() <= 1 && start.elapsed() < PATIENCE);
-                        }
+        bounded(|| {
+            const ROUNDS: u64 = 3_000;
+            let courier = courier();
+            let (send, routes) = mpsc::sync_channel::<Route<u64>>(1);
+            let start = Instant::now();
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    for (number, route) in routes.into_iter().enumerate() {
+                        (0..number % 64 * 8).for_each(|_| std::hint::spin_loop());
+                        route.answer(Ok(number as u64));
                     }
-                };
-                assert_eq!(reply, Ok(number));
-            }
-            drop(send);
+                });
+                for number in 0..ROUNDS {
+                    let (mut ticket, route) = ticket(courier.clone());
+                    send.send(route).unwrap();
+                    let reply = match number % 3 {
+                        0 => ticket.wait(),
+                        1 => ticket.wait_timeout(PATIENCE).expect("a wake-up was lost"),
+                        _ => {
+                            let count = Arc::default();
+                            loop {
+                                if let Poll::Ready(reply) = poll(&mut ticket, &count) {
+                                    break reply;
+                                }
+                                // Woken at most once, and polled without being woken.
+                                assert!(count.get() <= 1 && start.elapsed() < PATIENCE);
+                            }
+                        }
+                    };
+                    assert_eq!(reply, Ok(number));
+                }
+                drop(send);
+            });
+            assert!(start.elapsed() < PATIENCE);
         });
-        assert!(start.elapsed() < PATIENCE);
     }
 
     #[test]
@@ -462,23 +467,25 @@ mod tests {
 
     #[test]
     fn the_end_wakes_who_waits_and_whoever_comes_later() {
-        let courier = courier();
-        let mut tickets: Vec<_> = (0..3).map(|_| ticket::<u64>(courier.clone())).collect();
-        let (late, _late_route) = tickets.pop().unwrap();
-        let (mut polled, _polled_route) = tickets.pop().unwrap();
-        let (blocked, _blocked_route) = tickets.pop().unwrap();
-        let count = Arc::default();
-        assert!(poll(&mut polled, &count).is_pending());
-        thread::scope(|scope| {
-            let blocked = scope.spawn(|| blocked.wait());
-            thread::sleep(Duration::from_millis(5));
-            courier.end();
-            assert_eq!(blocked.join().unwrap(), Err(TicketError::RuntimeEnded));
+        bounded(|| {
+            let courier = courier();
+            let mut tickets: Vec<_> = (0..3).map(|_| ticket::<u64>(courier.clone())).collect();
+            let (late, _late_route) = tickets.pop().unwrap();
+            let (mut polled, _polled_route) = tickets.pop().unwrap();
+            let (blocked, _blocked_route) = tickets.pop().unwrap();
+            let count = Arc::default();
+            assert!(poll(&mut polled, &count).is_pending());
+            thread::scope(|scope| {
+                let blocked = scope.spawn(|| blocked.wait());
+                thread::sleep(Duration::from_millis(5));
+                courier.end();
+                assert_eq!(blocked.join().unwrap(), Err(TicketError::RuntimeEnded));
+            });
+            assert_eq!(count.get(), 1);
+            let ended = Err(TicketError::RuntimeEnded);
+            assert_eq!(poll(&mut polled, &count), Poll::Ready(ended));
+            assert_eq!(late.wait(), ended);
         });
-        assert_eq!(count.get(), 1);
-        let ended = Err(TicketError::RuntimeEnded);
-        assert_eq!(poll(&mut polled, &count), Poll::Ready(ended));
-        assert_eq!(late.wait(), ended);
     }
 
     /// The end comes at any moment of registering and waiting, with an answer on the way or not.

@@ -49,6 +49,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::in_process::tests::bounded;
 
     #[test]
     fn patience_ends() {
@@ -67,32 +68,34 @@ mod tests {
     /// Two threads wake each other in turns; each lost wake-up would cost the whole patience.
     #[test]
     fn no_wake_up_is_lost() {
-        const ROUNDS: u32 = 5_000;
-        const PATIENCE: Duration = Duration::from_secs(20);
-        let start = Instant::now();
-        let sleepers = Arc::new([Sleeper::default(), Sleeper::default()]);
-        let turn = Arc::new(AtomicU32::new(0));
-        thread::scope(|scope| {
-            for who in 0..2 {
-                let (sleepers, turn) = (sleepers.clone(), turn.clone());
-                scope.spawn(move || {
-                    loop {
-                        let now = turn.load(Ordering::Acquire);
-                        if now >= ROUNDS {
-                            return;
+        bounded(|| {
+            const ROUNDS: u32 = 5_000;
+            const PATIENCE: Duration = Duration::from_secs(20);
+            let start = Instant::now();
+            let sleepers = Arc::new([Sleeper::default(), Sleeper::default()]);
+            let turn = Arc::new(AtomicU32::new(0));
+            thread::scope(|scope| {
+                for who in 0..2 {
+                    let (sleepers, turn) = (sleepers.clone(), turn.clone());
+                    scope.spawn(move || {
+                        loop {
+                            let now = turn.load(Ordering::Acquire);
+                            if now >= ROUNDS {
+                                return;
+                            }
+                            let mine = |turn: u32| turn % 2 == who || turn >= ROUNDS;
+                            if mine(now) {
+                                turn.store(now + 1, Ordering::Release);
+                                sleepers[1 - who as usize].wake();
+                            } else {
+                                sleepers[who as usize]
+                                    .sleep(PATIENCE, || mine(turn.load(Ordering::Acquire)));
+                            }
                         }
-                        let mine = |turn: u32| turn % 2 == who || turn >= ROUNDS;
-                        if mine(now) {
-                            turn.store(now + 1, Ordering::Release);
-                            sleepers[1 - who as usize].wake();
-                        } else {
-                            sleepers[who as usize]
-                                .sleep(PATIENCE, || mine(turn.load(Ordering::Acquire)));
-                        }
-                    }
-                });
-            }
+                    });
+                }
+            });
+            assert!(start.elapsed() < PATIENCE, "a wake-up was lost");
         });
-        assert!(start.elapsed() < PATIENCE, "a wake-up was lost");
     }
 }
