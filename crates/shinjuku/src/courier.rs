@@ -188,6 +188,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
+    use crate::in_process::tests::bounded;
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -220,37 +221,41 @@ mod tests {
 
     #[test]
     fn wakers_are_called_on_its_own_thread() {
-        let courier = Arc::new(Courier::new(4));
-        let thread = courier.clone().start(Nothing).unwrap();
-        let (send, names) = mpsc::channel();
-        for _ in 0..10 {
-            let send = send.clone();
-            courier.carry(waker(move || {
-                send.send(thread::current().name().map(str::to_owned))
-                    .unwrap();
-            }));
-            let name = names.recv_timeout(PATIENCE).unwrap();
-            assert_eq!(name.as_deref(), Some("shinjuku-courier"));
-        }
-        join(&courier, thread);
+        bounded(|| {
+            let courier = Arc::new(Courier::new(4));
+            let thread = courier.clone().start(Nothing).unwrap();
+            let (send, names) = mpsc::channel();
+            for _ in 0..10 {
+                let send = send.clone();
+                courier.carry(waker(move || {
+                    send.send(thread::current().name().map(str::to_owned))
+                        .unwrap();
+                }));
+                let name = names.recv_timeout(PATIENCE).unwrap();
+                assert_eq!(name.as_deref(), Some("shinjuku-courier"));
+            }
+            join(&courier, thread);
+        });
     }
 
     #[test]
     fn panicking_wakers_do_not_end_it() {
-        struct PanicsWhenDropped;
-        impl Drop for PanicsWhenDropped {
-            fn drop(&mut self) {
-                panic!("on purpose: a payload");
+        bounded(|| {
+            struct PanicsWhenDropped;
+            impl Drop for PanicsWhenDropped {
+                fn drop(&mut self) {
+                    panic!("on purpose: a payload");
+                }
             }
-        }
-        let courier = Arc::new(Courier::new(4));
-        let thread = courier.clone().start(Nothing).unwrap();
-        courier.carry(waker(|| panic!("on purpose: a waker")));
-        courier.carry(waker(|| std::panic::panic_any(PanicsWhenDropped)));
-        let (send, called) = mpsc::channel();
-        courier.carry(waker(move || send.send(()).unwrap()));
-        called.recv_timeout(PATIENCE).unwrap();
-        join(&courier, thread);
+            let courier = Arc::new(Courier::new(4));
+            let thread = courier.clone().start(Nothing).unwrap();
+            courier.carry(waker(|| panic!("on purpose: a waker")));
+            courier.carry(waker(|| std::panic::panic_any(PanicsWhenDropped)));
+            let (send, called) = mpsc::channel();
+            courier.carry(waker(move || send.send(()).unwrap()));
+            called.recv_timeout(PATIENCE).unwrap();
+            join(&courier, thread);
+        });
     }
 
     #[test]
@@ -273,25 +278,27 @@ mod tests {
 
     #[test]
     fn no_waker_is_lost_around_the_end() {
-        for _ in 0..200 {
-            let courier = Arc::new(Courier::new(64));
-            let thread = courier.clone().start(Nothing).unwrap();
-            let called = Arc::new(AtomicUsize::new(0));
-            thread::scope(|scope| {
-                for _ in 0..2 {
-                    scope.spawn(|| {
-                        for _ in 0..20 {
-                            let called = called.clone();
-                            courier.carry(waker(move || {
-                                called.fetch_add(1, Ordering::Relaxed);
-                            }));
-                        }
-                    });
-                }
-                courier.finish();
-            });
-            thread.join().unwrap();
-            assert_eq!(called.load(Ordering::Relaxed), 40);
-        }
+        bounded(|| {
+            for _ in 0..200 {
+                let courier = Arc::new(Courier::new(64));
+                let thread = courier.clone().start(Nothing).unwrap();
+                let called = Arc::new(AtomicUsize::new(0));
+                thread::scope(|scope| {
+                    for _ in 0..2 {
+                        scope.spawn(|| {
+                            for _ in 0..20 {
+                                let called = called.clone();
+                                courier.carry(waker(move || {
+                                    called.fetch_add(1, Ordering::Relaxed);
+                                }));
+                            }
+                        });
+                    }
+                    courier.finish();
+                });
+                thread.join().unwrap();
+                assert_eq!(called.load(Ordering::Relaxed), 40);
+            }
+        });
     }
 }
