@@ -65,7 +65,11 @@ impl Calendar {
         while node > 1 {
             let (left, right) = (self.nodes[node & !1], self.nodes[node | 1]);
             node /= 2;
-            self.nodes[node] = if right.at_ns < left.at_ns { right } else { left };
+            self.nodes[node] = if right.at_ns < left.at_ns {
+                right
+            } else {
+                left
+            };
         }
     }
 }

@@ -94,7 +94,13 @@ mod tests {
 
     #[test]
     fn student_meets_its_table() {
-        for (degrees, quantile) in [(1, 12.706), (9, 2.262), (15, 2.131), (30, 2.042), (120, 1.980)] {
+        for (degrees, quantile) in [
+            (1, 12.706),
+            (9, 2.262),
+            (15, 2.131),
+            (30, 2.042),
+            (120, 1.980),
+        ] {
             assert!((student_975(degrees) - quantile).abs() < 1e-3, "{degrees}");
         }
     }

@@ -118,7 +118,9 @@ impl FanoutScenario {
         match self.discipline {
             Discipline::Fifo => PolicySpec::CFcfs,
             Discipline::Priority => PolicySpec::Priority {
-                priorities: kinds.map(|kind| (kind / self.fanouts.len()) as u16).collect(),
+                priorities: kinds
+                    .map(|kind| (kind / self.fanouts.len()) as u16)
+                    .collect(),
             },
             Discipline::Edf => PolicySpec::Edf {
                 budgets_ns: kinds.map(|kind| self.slo_ns(kind) as i64).collect(),

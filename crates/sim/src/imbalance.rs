@@ -46,7 +46,10 @@ pub fn connections_needed(queues: u32, limit: f64, confidence: f64, draws: u32, 
     let enough =
         |connections| balanced_share(connections, queues, limit, draws, seed) >= confidence;
     let at = candidates.partition_point(|connections| !enough(*connections));
-    assert!(at < candidates.len(), "ten million connections are not enough");
+    assert!(
+        at < candidates.len(),
+        "ten million connections are not enough"
+    );
     candidates[at]
 }
 

@@ -187,7 +187,10 @@ impl Source<'_> {
         if holds(given) {
             return Ok(given);
         }
-        Err(self.error(value.span(), format!("it is {}: {expected}", given.to_string())))
+        Err(self.error(
+            value.span(),
+            format!("it is {}: {expected}", given.to_string()),
+        ))
     }
 
     /// The values, if there are any and all hold.
@@ -288,7 +291,8 @@ impl Plan {
             Some(names) => {
                 source.not_empty(names)?;
                 let parse = |name: &String| Ok((name.clone(), name.parse()?));
-                let parsed: Result<Vec<_>, SimError> = names.get_ref().0.iter().map(parse).collect();
+                let parsed: Result<Vec<_>, SimError> =
+                    names.get_ref().0.iter().map(parse).collect();
                 parsed.map_err(|error| source.error(names.span(), error))?
             }
             None => vec![("power-of-2".to_owned(), BalancerSpec::PowerOf(2))],
@@ -302,7 +306,11 @@ impl Plan {
         for mix in &spec.mix.get_ref().0 {
             for name in &spec.policy.get_ref().0 {
                 let has_quantum = name.to_ascii_lowercase().starts_with("c-pre");
-                let quanta = if has_quantum { &quanta[..] } else { &quanta[..1] };
+                let quanta = if has_quantum {
+                    &quanta[..]
+                } else {
+                    &quanta[..1]
+                };
                 for &quantum_us in quanta {
                     let quantum = Nanos((quantum_us * 1_000.0).round() as u64);
                     let policy = PolicySpec::named(name, mix, quantum)
@@ -365,7 +373,9 @@ impl Plan {
                                                     requests,
                                                     ..scenario
                                                 };
-                                                Target::Rack(Box::new(rack.apply(scenario, &source)?))
+                                                Target::Rack(Box::new(
+                                                    rack.apply(scenario, &source)?,
+                                                ))
                                             }
                                         };
                                         points.push(Point { keys, target });
@@ -409,7 +419,8 @@ impl Spec {
     fn until(&self, source: &Source<'_>, overloaded: bool) -> Result<Until, SimError> {
         if let Some(until) = &self.until_ci {
             if overloaded {
-                let what = "an overloaded server has no figures to converge to: give `replications`";
+                let what =
+                    "an overloaded server has no figures to converge to: give `replications`";
                 return Err(source.error(until.span(), what));
             }
             let relative =
@@ -456,11 +467,7 @@ impl Spec {
 }
 
 impl RackSpec {
-    fn apply(
-        &self,
-        scenario: RackScenario,
-        source: &Source<'_>,
-    ) -> Result<RackScenario, SimError> {
+    fn apply(&self, scenario: RackScenario, source: &Source<'_>) -> Result<RackScenario, SimError> {
         let loss = match &self.loss {
             Some(loss) => source.check(
                 loss,
@@ -517,9 +524,14 @@ impl ReportSpec {
         if let Some(class) = &self.class {
             for point in points {
                 let mix = point.target.mix();
-                if !mix.classes().iter().any(|each| each.name == *class.get_ref()) {
+                if !mix
+                    .classes()
+                    .iter()
+                    .any(|each| each.name == *class.get_ref())
+                {
                     let names: Vec<_> = mix.classes().iter().map(|c| c.name.as_str()).collect();
-                    let what = format!("mix {} has no such class: {}", mix.name(), names.join(", "));
+                    let what =
+                        format!("mix {} has no such class: {}", mix.name(), names.join(", "));
                     return Err(source.error(class.span(), what));
                 }
             }

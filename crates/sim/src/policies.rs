@@ -15,7 +15,8 @@ pub mod priority;
 mod waiting;
 
 /// Builds a policy of the user's: from capacity, number of workers and seed.
-pub type Build = Arc<dyn Fn(usize, usize, u64) -> Result<Box<dyn Policy>, ConfigError> + Send + Sync>;
+pub type Build =
+    Arc<dyn Fn(usize, usize, u64) -> Result<Box<dyn Policy>, ConfigError> + Send + Sync>;
 
 /// A policy to be built.
 #[derive(Clone)]
@@ -63,13 +64,7 @@ pub enum PolicySpec {
 impl PolicySpec {
     /// The names that [`named`](Self::named) knows.
     pub const NAMES: [&'static str; 7] = [
-        "c-FCFS",
-        "d-FCFS",
-        "stealing",
-        "c-PRE-SQ",
-        "c-PRE-MQ",
-        "PS",
-        "d-PS",
+        "c-FCFS", "d-FCFS", "stealing", "c-PRE-SQ", "c-PRE-MQ", "PS", "d-PS",
     ];
 
     /// A policy by its name in the literature, whatever its case. MQ's SLOs are those of the mix's classes; a class

@@ -253,7 +253,11 @@ impl RackScenario {
         }
         if let Some(change) = self.changes.iter().find(|change| change.server >= 4096) {
             let expected = "choose 0 to 4095";
-            return Err(SimError::parameter("server of a change", change.server, expected));
+            return Err(SimError::parameter(
+                "server of a change",
+                change.server,
+                expected,
+            ));
         }
         Ok(())
     }
@@ -382,7 +386,10 @@ impl Rack {
             seed,
         )?;
         loop {
-            let change = self.changes.last().map_or(NEVER, |(change, _)| change.at_ns);
+            let change = self
+                .changes
+                .last()
+                .map_or(NEVER, |(change, _)| change.at_ns);
             let forward = self.forward.front().map_or(NEVER, |packet| packet.at_ns);
             let backward = self.backward.front().map_or(NEVER, |reply| reply.at_ns);
             let server = self.calendar.first_ns();
@@ -397,7 +404,8 @@ impl Rack {
                 for (number, queue) in (1..).zip(&mut self.later) {
                     queue.push_back((request.sent_ns + number * scenario.packet_gap_ns, request));
                 }
-            } else if first == NEVER || (first == change && drive.next_ns() == NEVER && self.idle()) {
+            } else if first == NEVER || (first == change && drive.next_ns() == NEVER && self.idle())
+            {
                 break;
             } else if first == change {
                 if let Some((change, known)) = self.changes.pop() {
@@ -424,8 +432,12 @@ impl Rack {
             host.machine.check()?;
             self.run.preemptions += host.machine.preemptions();
         }
-        self.run.events =
-            self.events + self.hosts.iter().map(|host| host.machine.events()).sum::<u64>();
+        self.run.events = self.events
+            + self
+                .hosts
+                .iter()
+                .map(|host| host.machine.events())
+                .sum::<u64>();
         Ok(self.run)
     }
 
@@ -442,13 +454,7 @@ impl Rack {
     }
 
     /// A request's first packet is at the switch.
-    fn send(
-        &mut self,
-        now: u64,
-        request: Request,
-        scenario: &RackScenario,
-        drive: &mut Drive<'_>,
-    ) {
+    fn send(&mut self, now: u64, request: Request, scenario: &RackScenario, drive: &mut Drive<'_>) {
         self.events += 1;
         if self.open.is_empty() {
             if self.later.is_empty() {
@@ -493,10 +499,9 @@ impl Rack {
             Some(table) => table
                 .find(request.tag)
                 .or_else(|| Some(self.open[spread(request.tag, self.open.len())])),
-            None => {
-                self.balancer
-                    .choose(request.class, &self.open, &self.loads, &mut self.random)
-            }
+            None => self
+                .balancer
+                .choose(request.class, &self.open, &self.loads, &mut self.random),
         };
         match server {
             Some(server) => self.forward(now, server, request, scenario, drive),

@@ -136,7 +136,9 @@ pub fn replicate(
             .map(|number| {
                 let sample = run(replication_seed(seed, u64::from(number)))?;
                 let tally = &sample.tally;
-                let classes: Vec<_> = (0..tally.classes() as u16).map(|c| tally.class(c)).collect();
+                let classes: Vec<_> = (0..tally.classes() as u16)
+                    .map(|c| tally.class(c))
+                    .collect();
                 Ok::<_, SimError>((
                     tally.all(),
                     classes,
@@ -165,7 +167,9 @@ pub fn replicate(
                 }
                 // The half-width falls with the square root of the number.
                 let factor = (reached / relative).powi(2).min(f64::from(most));
-                ((f64::from(done) * factor).ceil() as u32).clamp(done + 1, most)
+                ((f64::from(done) * factor).ceil() as u32)
+                    .max(done + 1)
+                    .min(most)
             }
         };
         progress(done, expected);

@@ -272,7 +272,8 @@ impl Server {
             self.tell(now_ns, Message::Arrived(id));
         } else {
             self.network_free_ns = self.network_free_ns.max(now_ns) + network_ns;
-            self.network.push_back((self.network_free_ns + message_ns, id));
+            self.network
+                .push_back((self.network_free_ns + message_ns, id));
         }
         self.set_control();
         self.take_refused()
@@ -532,10 +533,7 @@ impl Server {
 
     /// Asks the policy for a request for worker `at`, which has room.
     fn offer(&mut self, at: usize, now: u64) {
-        let Some(task) = self
-            .policy
-            .next(WorkerId(at as u16), Nanos(now), Want::Any)
-        else {
+        let Some(task) = self.policy.next(WorkerId(at as u16), Nanos(now), Want::Any) else {
             return;
         };
         let costs = &self.shape.overheads;

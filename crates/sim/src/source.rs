@@ -96,8 +96,7 @@ impl<'a> Source<'a> {
 
 /// The seed of replication `number` of a run: the output of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 pub(crate) fn replication_seed(seed: u64, number: u64) -> u64 {
-    let mut state =
-        seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let mut state = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     state = (state ^ (state >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     state ^ (state >> 31)

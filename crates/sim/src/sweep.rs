@@ -60,7 +60,10 @@ impl Measured<'_> {
     /// The class of that name.
     fn class(&self, name: Option<&str>) -> Option<u16> {
         let mix = self.point.target.mix();
-        let index = mix.classes().iter().position(|c| Some(c.name.as_str()) == name)?;
+        let index = mix
+            .classes()
+            .iter()
+            .position(|c| Some(c.name.as_str()) == name)?;
         Some(index as u16)
     }
 
@@ -106,15 +109,21 @@ pub fn table(plan: &Plan, measured: &[Measured<'_>]) -> String {
     let mut rows: Vec<(String, Vec<(usize, String)>)> = Vec::new();
     for each in measured {
         let series = each.series(plan);
-        let column = columns.iter().position(|c| *c == series).unwrap_or_else(|| {
-            columns.push(series);
-            columns.len() - 1
-        });
+        let column = columns
+            .iter()
+            .position(|c| *c == series)
+            .unwrap_or_else(|| {
+                columns.push(series);
+                columns.len() - 1
+            });
         let x = each.key(&plan.x);
-        let row = rows.iter().position(|(row, _)| row == x).unwrap_or_else(|| {
-            rows.push((x.to_owned(), Vec::new()));
-            rows.len() - 1
-        });
+        let row = rows
+            .iter()
+            .position(|(row, _)| row == x)
+            .unwrap_or_else(|| {
+                rows.push((x.to_owned(), Vec::new()));
+                rows.len() - 1
+            });
         let mut cell = format!("{:.2}", each.estimate(plan));
         if each.result.refused > 0 {
             cell.push_str(" (refusals)");
@@ -131,7 +140,12 @@ pub fn table(plan: &Plan, measured: &[Measured<'_>]) -> String {
             widest.unwrap_or(0).max(columns[column].chars().count())
         })
         .collect();
-    let first = rows.iter().map(|(x, _)| x.len()).max().unwrap_or(0).max(plan.x.len());
+    let first = rows
+        .iter()
+        .map(|(x, _)| x.len())
+        .max()
+        .unwrap_or(0)
+        .max(plan.x.len());
     let _ = write!(text, "{:>first$}", plan.x);
     for (column, width) in columns.iter().zip(&widths) {
         let _ = write!(text, "  {column:>width$}");
@@ -176,7 +190,11 @@ pub fn csv(measured: &[Measured<'_>]) -> String {
     text.push('\n');
     for each in measured {
         let mix = each.point.target.mix();
-        let classes = mix.classes().iter().zip(0..).map(|(c, index)| (c.name.as_str(), Some(index)));
+        let classes = mix
+            .classes()
+            .iter()
+            .zip(0..)
+            .map(|(c, index)| (c.name.as_str(), Some(index)));
         for (name, class) in std::iter::once(("all", None)).chain(classes) {
             for (_, value) in &each.point.keys {
                 let _ = write!(text, "{},", quote(value));
@@ -231,11 +249,23 @@ pub fn compare(
         return Err(SimError::parameter("number of points", value, expected));
     }
     if a.y != b.y || a.seed != b.seed {
-        let value = format!("{}, seed {} against {}, seed {}", a.y.name(), a.seed, b.y.name(), b.seed);
+        let value = format!(
+            "{}, seed {} against {}, seed {}",
+            a.y.name(),
+            a.seed,
+            b.y.name(),
+            b.seed
+        );
         let expected = "both plans must have the same";
         return Err(SimError::parameter("report.y and seed", value, expected));
     }
-    let mut text = format!("{} ({}) / {} ({})\n\n", a.y.name(), a.title, b.y.name(), b.title);
+    let mut text = format!(
+        "{} ({}) / {} ({})\n\n",
+        a.y.name(),
+        a.title,
+        b.y.name(),
+        b.title
+    );
     for (a_point, b_point) in in_a.iter().zip(in_b) {
         let class_a = a_point.class(a.class.as_deref());
         let class_b = b_point.class(b.class.as_deref());

@@ -118,7 +118,10 @@ mod tests {
         assert!(near(erlang_c(1, 0.7), 0.7));
         assert!(near(mm_mean_wait(1, 0.8, 1.0), 4.0));
         // The sojourn time of M/M/1 is exponential with rate 1 - load.
-        assert!(near(mm_sojourn_quantile(1, 0.5, 1.0, 0.99), 100_f64.ln() / 0.5));
+        assert!(near(
+            mm_sojourn_quantile(1, 0.5, 1.0, 0.99),
+            100_f64.ln() / 0.5
+        ));
     }
 
     #[test]
@@ -133,6 +136,9 @@ mod tests {
         assert!(near(choices_tail(0.9, 2, 3), 0.9_f64.powi(7)));
         assert!((choices_mean_sojourn(0.9, 1, 1.0) - 10.0).abs() < 1e-6);
         let tail = choices_sojourn_tail(0.5, 1, 1.0, 3.0);
-        assert!((tail - mm_sojourn_tail(1, 0.5, 1.0, 3.0)).abs() < 1e-9, "{tail}");
+        assert!(
+            (tail - mm_sojourn_tail(1, 0.5, 1.0, 3.0)).abs() < 1e-9,
+            "{tail}"
+        );
     }
 }

@@ -34,8 +34,14 @@ fn simulate(scenario: &Scenario, count: u32) -> Replicated {
 
 #[track_caller]
 fn agree(what: &str, estimate: Estimate, truth: f64, narrow: f64) {
-    assert!(estimate.relative() < narrow, "{what}: {estimate:.4} is too wide to tell");
-    assert!(estimate.agrees_with(truth, 1.6), "{what}: {estimate:.4}, theory {truth:.4}");
+    assert!(
+        estimate.relative() < narrow,
+        "{what}: {estimate:.4} is too wide to tell"
+    );
+    assert!(
+        estimate.agrees_with(truth, 1.6),
+        "{what}: {estimate:.4}, theory {truth:.4}"
+    );
 }
 
 #[test]
@@ -44,11 +50,26 @@ fn mm1_waits_as_theory_says() {
         let scenario = Scenario::new(exponential(), load, PolicySpec::CFcfs, 1);
         let result = simulate(&scenario, 12);
         let truth = theory::mm_mean_wait(1, load, MEAN_US);
-        agree("mean wait", result.estimate(Measure::MeanWaitUs, None), truth, 0.04);
+        agree(
+            "mean wait",
+            result.estimate(Measure::MeanWaitUs, None),
+            truth,
+            0.04,
+        );
         let truth = theory::mm_sojourn_quantile(1, load, MEAN_US, 0.99);
-        agree("p99 sojourn", result.estimate(Measure::P99Us, None), truth, 0.04);
+        agree(
+            "p99 sojourn",
+            result.estimate(Measure::P99Us, None),
+            truth,
+            0.04,
+        );
         let truth = theory::mm_sojourn_quantile(1, load, MEAN_US, 0.5);
-        agree("median sojourn", result.estimate(Measure::P50Us, None), truth, 0.04);
+        agree(
+            "median sojourn",
+            result.estimate(Measure::P50Us, None),
+            truth,
+            0.04,
+        );
     }
 }
 
@@ -58,9 +79,19 @@ fn mmc_waits_as_erlang_c_says() {
         let scenario = Scenario::new(exponential(), load, PolicySpec::CFcfs, servers);
         let result = simulate(&scenario, 12);
         let truth = theory::mm_mean_wait(servers, load, MEAN_US);
-        agree("mean wait", result.estimate(Measure::MeanWaitUs, None), truth, 0.06);
+        agree(
+            "mean wait",
+            result.estimate(Measure::MeanWaitUs, None),
+            truth,
+            0.06,
+        );
         let truth = theory::mm_sojourn_quantile(servers, load, MEAN_US, 0.99);
-        agree("p99 sojourn", result.estimate(Measure::P99Us, None), truth, 0.02);
+        agree(
+            "p99 sojourn",
+            result.estimate(Measure::P99Us, None),
+            truth,
+            0.02,
+        );
     }
 }
 
@@ -83,15 +114,28 @@ fn mm1_and_mmc_waiting_times_have_their_quantiles() {
 fn md1_and_mg1_wait_as_pollaczek_and_khinchine_say() {
     let cases = [
         ("M/D/1", ServiceTime::fixed(MEAN_US).unwrap(), 0.8),
-        ("lognormal", ServiceTime::lognormal(MEAN_US, 2.0 * MEAN_US).unwrap(), 0.6),
-        ("bimodal", ServiceTime::bimodal(50.0, 1_050.0, 0.05).unwrap(), 0.7),
+        (
+            "lognormal",
+            ServiceTime::lognormal(MEAN_US, 2.0 * MEAN_US).unwrap(),
+            0.6,
+        ),
+        (
+            "bimodal",
+            ServiceTime::bimodal(50.0, 1_050.0, 0.05).unwrap(),
+            0.7,
+        ),
         ("Pareto 3", ServiceTime::pareto(MEAN_US, 3.0).unwrap(), 0.5),
     ];
     for (name, service, load) in cases {
         let truth = lindley::mean_wait_ns(load, service.mean_ns(), service.second_moment()) / 1e3;
         let scenario = Scenario::new(only(service), load, PolicySpec::CFcfs, 1);
         let result = simulate(&scenario, 12);
-        agree(name, result.estimate(Measure::MeanWaitUs, None), truth, 0.05);
+        agree(
+            name,
+            result.estimate(Measure::MeanWaitUs, None),
+            truth,
+            0.05,
+        );
     }
 }
 
@@ -102,7 +146,11 @@ fn mg1_ps_gives_every_size_its_share() {
     let size = |power: i32| 10.0 * 2_f64.powi(power);
     let class = |power: i32| {
         let service = ServiceTime::fixed(size(power)).unwrap();
-        Class::new(format!("{}us", size(power)), size(power).powf(-1.5), service)
+        Class::new(
+            format!("{}us", size(power)),
+            size(power).powf(-1.5),
+            service,
+        )
     };
     let mix = Mix::new("heavy", (0..=10).map(class).collect()).unwrap();
     let load = 0.7;
@@ -134,7 +182,12 @@ fn a_small_quantum_is_nearly_processor_sharing() {
     let scenario = Scenario::new(exponential(), load, policy, 1).with_requests(20_000);
     let result = simulate(&scenario, 12);
     let estimate = result.estimate(Measure::MeanUs, None);
-    agree("mean sojourn", estimate, theory::sharing_sojourn(load, MEAN_US), 0.05);
+    agree(
+        "mean sojourn",
+        estimate,
+        theory::sharing_sojourn(load, MEAN_US),
+        0.05,
+    );
 }
 
 /// A flow of its own for every request: each worker is an M/M/1 with the whole system's load.
@@ -144,15 +197,30 @@ fn d_fcfs_is_as_many_single_servers() {
     let scenario = Scenario::new(exponential(), load, PolicySpec::DFcfs, 8);
     let result = simulate(&scenario, 12);
     let truth = theory::mm_mean_wait(1, load, MEAN_US);
-    agree("M/M/1 wait", result.estimate(Measure::MeanWaitUs, None), truth, 0.05);
+    agree(
+        "M/M/1 wait",
+        result.estimate(Measure::MeanWaitUs, None),
+        truth,
+        0.05,
+    );
     let truth = theory::mm_sojourn_quantile(1, load, MEAN_US, 0.99);
-    agree("M/M/1 p99", result.estimate(Measure::P99Us, None), truth, 0.05);
+    agree(
+        "M/M/1 p99",
+        result.estimate(Measure::P99Us, None),
+        truth,
+        0.05,
+    );
 
     let service = ServiceTime::bimodal(50.0, 1_050.0, 0.05).unwrap();
     let truth = lindley::mean_wait_ns(load, service.mean_ns(), service.second_moment()) / 1e3;
     let scenario = Scenario::new(only(service), load, PolicySpec::DFcfs, 8);
     let result = simulate(&scenario, 12);
-    agree("M/G/1 wait", result.estimate(Measure::MeanWaitUs, None), truth, 0.05);
+    agree(
+        "M/G/1 wait",
+        result.estimate(Measure::MeanWaitUs, None),
+        truth,
+        0.05,
+    );
 }
 
 /// Mitzenmacher's limit for many servers. With 400 of them the finite system differs by less than a hundredth, which
@@ -173,10 +241,16 @@ fn power_of_two_has_its_mean_field_tail() {
     let result = replications(|seed| scenario.run(seed).map(Sample::from), 6);
     let mean = result.estimate(Measure::MeanUs, None);
     let truth = theory::choices_mean_sojourn(load, 2, MEAN_US);
-    assert!((mean.value - truth).abs() < 1.6 * mean.half_width + 0.01 * truth, "{mean} {truth}");
+    assert!(
+        (mean.value - truth).abs() < 1.6 * mean.half_width + 0.01 * truth,
+        "{mean} {truth}"
+    );
     let p99 = result.estimate(Measure::P99Us, None);
     let tail = theory::choices_sojourn_tail(load, 2, MEAN_US, p99.value);
-    assert!((tail - 0.01).abs() < 0.0008, "P(T > {p99}) should be 0.01, theory says {tail}");
+    assert!(
+        (tail - 0.01).abs() < 0.0008,
+        "P(T > {p99}) should be 0.01, theory says {tail}"
+    );
 }
 
 #[test]
@@ -184,6 +258,12 @@ fn batch_means_of_one_run_cover_the_truth() {
     let scenario = Scenario::new(exponential(), 0.6, PolicySpec::CFcfs, 1).with_requests(500_000);
     let truth = theory::mm_mean_wait(1, 0.6, MEAN_US) + MEAN_US;
     let run = scenario.run(SEED).unwrap();
-    let means: Vec<f64> = run.tally.batch_means().means().iter().map(|ns| ns / 1e3).collect();
+    let means: Vec<f64> = run
+        .tally
+        .batch_means()
+        .means()
+        .iter()
+        .map(|ns| ns / 1e3)
+        .collect();
     agree("batch means", Estimate::of(&means), truth, 0.05);
 }

@@ -34,7 +34,10 @@ impl Priority {
 impl Policy for Priority {
     fn arrive(&mut self, task: Task) -> Result<(), Full> {
         let class = usize::from(task.class.0).min(self.priorities.len() - 1);
-        if self.waiting.arrive(task, i128::from(self.priorities[class])) {
+        if self
+            .waiting
+            .arrive(task, i128::from(self.priorities[class]))
+        {
             Ok(())
         } else {
             Err(Full)

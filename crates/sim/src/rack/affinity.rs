@@ -79,7 +79,9 @@ mod tests {
     #[test]
     fn requests_are_found_until_cleared_and_a_full_table_says_so() {
         let mut table = RequestTable::new(3, 4);
-        let inserted: Vec<u64> = (0..100).filter(|n| table.insert(*n, *n as usize % 5)).collect();
+        let inserted: Vec<u64> = (0..100)
+            .filter(|n| table.insert(*n, *n as usize % 5))
+            .collect();
         assert!((4..=12).contains(&inserted.len()), "{inserted:?}");
         for &request in &inserted {
             assert_eq!(table.find(request), Some(request as usize % 5));

@@ -1,0 +1,189 @@
+//! Plans: the ones of the repository run, and bad ones are refused by line and key.
+
+use std::path::Path;
+
+use shinjuku_sim::plan::{Plan, Target};
+use shinjuku_sim::{SimError, Until, sweep};
+
+const GOOD: &str = "\
+mix = \"hi\"
+workers = 2
+load = [0.3, 0.6]
+policy = [\"c-FCFS\", \"c-PRE-SQ\"]
+quantum_us = [5, 10]
+requests = 2_000
+replications = 3
+";
+
+/// The line and key that the error names, and the rest of its message.
+#[track_caller]
+fn refused(text: &str) -> (usize, String, String) {
+    match Plan::parse(text, Path::new("plan.toml")).map(|_| ()) {
+        Err(SimError::Plan {
+            line, key, what, ..
+        }) => (line, key, what),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `GOOD` with a line replaced.
+fn with(line: usize, text: &str) -> String {
+    let mut lines: Vec<_> = GOOD.lines().collect();
+    lines[line - 1] = text;
+    lines.join("\n")
+}
+
+#[test]
+fn a_plan_is_all_combinations_and_prints_as_table_and_csv() {
+    let plan = Plan::parse(GOOD, Path::new("plan.toml")).unwrap();
+    // c-FCFS has no quantum to sweep: 3 contenders at 2 loads.
+    assert_eq!(plan.points.len(), 6);
+    let mut steps = 0;
+    let measured = sweep::run(&plan, None, |_| steps += 1).unwrap();
+    assert_eq!(steps, 6);
+    let table = sweep::table(&plan, &measured);
+    assert!(
+        table.contains("c-PRE-SQ(10us)") && table.contains('±'),
+        "{table}"
+    );
+    let csv = sweep::csv(&measured);
+    // A heading, and three lines a point: all, short, long.
+    assert_eq!(csv.lines().count(), 1 + 6 * 3, "{csv}");
+    let columns = csv.lines().map(|line| line.split(',').count());
+    assert!(
+        columns
+            .clone()
+            .all(|count| Some(count) == columns.clone().next()),
+        "{csv}"
+    );
+}
+
+#[test]
+fn the_plans_of_the_repository_are_good() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans");
+    let mut count = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let plan = Plan::read(&entry.unwrap().path()).unwrap();
+        plan.points[0].target.run(1).unwrap();
+        count += 1;
+    }
+    assert!(count >= 3, "{count}");
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line() {
+    let (line, key, what) = refused(&with(5, "quantm_us = 5"));
+    assert_eq!((line, key.as_str()), (5, "quantm_us"));
+    assert!(what.contains("unknown field `quantm_us`"), "{what}");
+    let (line, key, _) = refused(&format!(
+        "{GOOD}[rack]\nservers = 2\nbalancr = \"random\"\n"
+    ));
+    assert_eq!((line, key.as_str()), (10, "balancr"));
+    let (line, key, _) = refused(&format!("{GOOD}[overheads]\nswitch = 2\n"));
+    assert_eq!((line, key.as_str()), (9, "switch"));
+}
+
+#[test]
+fn a_load_over_one_needs_an_end() {
+    let (line, key, what) =
+        refused(&with(3, "load = [0.5, 1.2]").replace("requests = 2_000\n", ""));
+    assert_eq!((line, key.as_str()), (3, "load"));
+    assert!(what.contains("1.2") && what.contains("requests"), "{what}");
+    // With an end it is fine.
+    let plan = Plan::parse(&with(3, "load = 1.2"), Path::new("plan.toml")).unwrap();
+    let Target::Server(scenario) = &plan.points[0].target else {
+        panic!("a server was asked for");
+    };
+    assert_eq!(scenario.load, 1.2);
+    // But it never converges.
+    let (line, key, _) = refused(&format!("{}\nuntil_ci = \"2%\"", with(3, "load = 1.2")));
+    assert_eq!((line, key.as_str()), (8, "until_ci"));
+}
+
+#[test]
+fn zero_quanta_and_empty_mixes_are_refused() {
+    let (line, key, what) = refused(&with(5, "quantum_us = [5, 0]"));
+    assert_eq!((line, key.as_str()), (5, "quantum_us"));
+    assert!(what.contains("it is 0") && what.contains("PS"), "{what}");
+    let (line, key, what) = refused(&with(1, "mix = []"));
+    assert_eq!((line, key.as_str()), (1, "mix"));
+    assert!(what.contains("empty"), "{what}");
+    let (line, key, what) = refused(&with(1, "mix = { name = \"none\", classes = [] }"));
+    assert_eq!((line, key.as_str()), (1, "mix"));
+    assert!(what.contains("empty"), "{what}");
+}
+
+#[test]
+fn other_mistakes_are_named_too() {
+    let cases = [
+        (1, "mix = \"high\"", "mix", "no mix is named"),
+        (2, "workers = 0", "workers", "it is 0"),
+        (2, "workers = 2.5", "workers", "invalid type"),
+        (3, "load = -0.1", "load", "it is -0.1"),
+        (4, "policy = \"lifo\"", "policy", "c-PRE-SQ"),
+        (4, "policy = []", "policy", "empty"),
+        (6, "requests = 0", "requests", "at least 1"),
+        (7, "replications = 0", "replications", "at least 1"),
+        (7, "until_ci = \"much\"", "until_ci", "2%"),
+        (7, "depth = 0", "depth", "1 to 64"),
+        (7, "costs = \"missing.json\"", "costs", "missing.json"),
+        (7, "report = { x = \"mixx\" }", "report", "no key to sweep"),
+        (7, "report = { class = \"huge\" }", "report", "short, long"),
+        (
+            7,
+            "rack = { servers = 2, balancer = \"best\" }",
+            "rack",
+            "power-of-K",
+        ),
+        (7, "rack = { servers = 2, loss = 1 }", "rack", "below 1"),
+        (
+            7,
+            "arrivals = { kind = \"mmpp\", rate_ratio = 0.5, burst_fraction = 0.1, burst_requests = 9 }",
+            "arrivals",
+            "rate_ratio",
+        ),
+    ];
+    for (line, text, key, part) in cases {
+        let (found_line, found_key, what) = refused(&with(line, text));
+        assert_eq!(
+            (found_line, found_key.as_str()),
+            (line, key),
+            "{text}: {what}"
+        );
+        assert!(what.contains(part), "{text}: {what}");
+    }
+    let missing = GOOD.replace("workers = 2\n", "");
+    let (_, _, what) = refused(&missing);
+    assert!(what.contains("missing field `workers`"), "{what}");
+}
+
+#[test]
+fn until_ci_takes_a_share_in_either_form() {
+    for text in ["2%", "0.02", " 2 % "] {
+        let plan = with(7, &format!("until_ci = \"{text}\""));
+        let plan = Plan::parse(&plan, Path::new("plan.toml")).unwrap();
+        assert!(matches!(plan.until, Until::Precision { relative, .. } if relative == 0.02));
+    }
+}
+
+#[test]
+fn plans_are_compared_point_by_point_on_the_same_requests() {
+    let parse = |text: &str| Plan::parse(text, Path::new("plan.toml")).unwrap();
+    let (a, b) = (
+        parse(&with(4, "policy = \"c-FCFS\"")),
+        parse(&with(4, "policy = \"d-FCFS\"")),
+    );
+    let in_a = sweep::run(&a, None, |_| ()).unwrap();
+    let in_b = sweep::run(&b, None, |_| ()).unwrap();
+    let text = sweep::compare((&a, &in_a), (&a, &in_a)).unwrap();
+    assert_eq!(text.matches("ratio 1.000 ± 0.000").count(), 2, "{text}");
+    let text = sweep::compare((&a, &in_a), (&b, &in_b)).unwrap();
+    assert_eq!(
+        text.matches("c-FCFS against d-FCFS: ratio 0.").count(),
+        2,
+        "{text}"
+    );
+    let c = parse(GOOD);
+    let in_c = sweep::run(&c, None, |_| ()).unwrap();
+    assert!(sweep::compare((&a, &in_a), (&c, &in_c)).is_err());
+}
