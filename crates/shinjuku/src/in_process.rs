@@ -74,7 +74,6 @@ where
         discards,
         outstanding: bounds.outstanding,
         closed: false,
-        discarded: false,
         gate: gate.clone(),
         courier_thread: Some(thread),
     };
@@ -342,8 +341,6 @@ pub struct InProcess<Request, Reply: Send + 'static> {
     discards: Producer<Discard<Request, Reply>>,
     outstanding: usize,
     closed: bool,
-    /// Something was discarded that the courier was not woken for.
-    discarded: bool,
     gate: Arc<Gate<Request, Reply>>,
     courier_thread: Option<JoinHandle<()>>,
 }
@@ -374,24 +371,18 @@ impl<Request: Send + 'static, Reply: Send + 'static> InProcess<Request, Reply> {
         (self.discards.capacity() - self.discards.len()).saturating_sub(self.outstanding)
     }
 
-    fn wake_courier(&mut self) {
-        if std::mem::take(&mut self.discarded) {
-            self.gate.courier.wake();
-        }
-    }
-
     fn discard(&mut self, request: Request, route: Route<Reply>, cause: Refusal) {
         let discard = Discard {
             request,
             route,
             cause,
         };
-        self.discarded = true;
         assert!(
             self.discards.push(discard).is_ok(),
             "more than {} requests are outstanding: the transport was made for fewer than the runtime admits",
             self.outstanding
         );
+        self.gate.courier.wake();
     }
 }
 
@@ -408,7 +399,6 @@ impl<Request: Send + 'static, Reply: Send + 'static> Transport for InProcess<Req
         room: usize,
         mut deliver: impl FnMut(Arrival<Request, Route<Reply>>),
     ) {
-        self.wake_courier();
         let room = if self.closed {
             self.room()
         } else {
@@ -440,7 +430,6 @@ impl<Request: Send + 'static, Reply: Send + 'static> Transport for InProcess<Req
     }
 
     fn wait(&mut self, patience: Duration) {
-        self.wake_courier();
         let intake = &self.intake;
         self.gate
             .dispatcher
