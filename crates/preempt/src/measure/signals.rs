@@ -87,6 +87,7 @@ impl Part for Signals {
         let (lost, sent) = beside(
             self.worker_core,
             || {
+                unblock();
                 // SAFETY: returns a number.
                 let _ = send_thread.send(unsafe { libc::gettid() });
                 timed(work);
@@ -164,6 +165,17 @@ fn timed(work: Work) -> Cycles {
     let start = Cycles::now();
     work.run();
     Cycles::now().since(start)
+}
+
+/// Lets the signal through on the calling thread. Its parent may be a worker, which holds off most signals.
+fn unblock() {
+    // SAFETY: changes the calling thread's mask only.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, SIGNAL);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
 }
 
 /// The handler, until it is dropped.
