@@ -14,10 +14,11 @@
 //! Each arrow consumes the handle it starts from, and no handle can be cloned: running one context twice, or
 //! loading one that runs, cannot be written. A handle that is dropped leaks its context, which is safe.
 
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::clock::Cycles;
@@ -51,7 +52,7 @@ pub(crate) struct Head {
 
     pub(crate) id: Cell<ContextId>,
     /// The `UnsafeCell<Slot<T, R>>` of the pool it belongs to.
-    slot: Cell<*const ()>,
+    slot: AtomicPtr<()>,
     /// Lowest and highest address of the stack.
     pub(crate) stack_low: Cell<usize>,
     pub(crate) stack_high: Cell<usize>,
@@ -102,8 +103,8 @@ impl Head {
         head.running.worker.set(std::ptr::null());
         head.running.last_worker.set(u32::MAX);
         head.id.set(id);
-        head.slot
-            .set(Box::into_raw(Box::new(UnsafeCell::new(Slot::<T, R>::Empty))).cast());
+        let slot = Box::into_raw(Box::new(UnsafeCell::new(Slot::<T, R>::Empty)));
+        head.slot.store(slot.cast(), Ordering::Relaxed);
         head.wake.store(0, Ordering::Relaxed);
         head.parked.store(0, Ordering::Relaxed);
         head.hand_back.store(false, Ordering::Relaxed);
@@ -117,8 +118,7 @@ impl Head {
     pub(crate) unsafe fn release<T, R>(&'static self) {
         let slot = self
             .slot
-            .replace(std::ptr::null())
-            .cast_mut()
+            .swap(std::ptr::null_mut(), Ordering::Relaxed)
             .cast::<UnsafeCell<Slot<T, R>>>();
         // SAFETY: made by `Box::into_raw` in `obtain` with these types; nobody else can reach it any more.
         drop(unsafe { Box::from_raw(slot) });
@@ -134,7 +134,13 @@ impl Head {
     /// `T` and `R` must be the pool's. Whether the slot may be touched is the caller's to know.
     pub(crate) unsafe fn slot<T, R>(&self) -> *mut Slot<T, R> {
         // SAFETY: points to the box of `obtain` until `release`.
-        unsafe { (*self.slot.get().cast::<UnsafeCell<Slot<T, R>>>()).get() }
+        unsafe {
+            (*self
+                .slot
+                .load(Ordering::Relaxed)
+                .cast::<UnsafeCell<Slot<T, R>>>())
+            .get()
+        }
     }
 
     fn new() -> Self {
@@ -150,13 +156,23 @@ impl Head {
                 run_time: Cell::new(0),
             },
             id: Cell::new(ContextId(0)),
-            slot: Cell::new(std::ptr::null()),
+            slot: AtomicPtr::new(std::ptr::null_mut()),
             stack_low: Cell::new(0),
             stack_high: Cell::new(0),
             fs: Cell::new(0),
             wake: AtomicU32::new(0),
             parked: AtomicU32::new(0),
             hand_back: AtomicBool::new(false),
+        }
+    }
+
+    /// Brings the lines that entering the context will touch first near. A hint: nothing is read that matters.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        // SAFETY: prefetching reads nothing, whatever the address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(&self.running).cast());
+            _mm_prefetch::<_MM_HINT_T0>(self.slot.load(Ordering::Relaxed).cast_const().cast());
         }
     }
 
@@ -256,7 +272,6 @@ impl<T, R> Idle<T, R> {
     pub fn load(mut self, job: T) -> Ready<T, R> {
         let old = self.0.replace_slot(Slot::Job(job));
         assert!(matches!(old, Slot::Empty), "an idle context holds nothing");
-        self.0.head().running.run_time.set(0);
         Ready(self.0)
     }
 }

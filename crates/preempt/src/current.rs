@@ -20,7 +20,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::context::{FINISHED, Head, PREEMPTED};
 use crate::counters::{Counters, count};
@@ -132,7 +132,7 @@ fn lower(head: &Head) {
     head.running.guard.store(depth - 1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     if depth == 1 && head.requested.load(Ordering::Relaxed) != 0 {
-        give_way(head, |counters| &counters.taken_at_guard);
+        give_way(head, Cause::Guard);
     }
 }
 
@@ -144,36 +144,51 @@ fn probe_found(head: &Head) {
         count(unsafe { &worker_counters(head).deferred });
         return;
     }
-    give_way(head, |counters| &counters.taken_by_probe);
+    give_way(head, Cause::Probe);
 }
 
 /// An interrupt arrived in the context's own code, at guard 0.
 pub(crate) fn interrupted(head: &Head) {
     debug_assert_eq!(head.running.guard.load(Ordering::Relaxed), 0);
-    if head.requested.load(Ordering::Relaxed) == 0 && !fault::without(Defence::GenerationCheck) {
-        head.running.guard.store(1, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        // SAFETY: as in `probe_found`.
-        count(unsafe { &worker_counters(head).late });
-        compiler_fence(Ordering::SeqCst);
-        head.running.guard.store(0, Ordering::Relaxed);
-        if head.requested.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-    }
-    give_way(head, |counters| &counters.taken_by_interrupt);
+    give_way(head, Cause::Interrupt);
+}
+
+/// An interrupt arrived at guard 0, but with too little stack to leave from there.
+pub(crate) fn interrupted_in_vain(head: &Head) {
+    raise(head);
+    // SAFETY: the guard is up.
+    count(unsafe { &worker_counters(head).deferred });
+    compiler_fence(Ordering::SeqCst);
+    // Not `lower`: leaving is what there is no room for.
+    head.running.guard.store(0, Ordering::Relaxed);
+}
+
+/// What makes a context look at its request word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Probe,
+    Interrupt,
+    /// The guard was lowered.
+    Guard,
 }
 
 /// Leaves to the worker as long as the running generation is asked for; called at guard 0, returns at guard 0.
-fn give_way(head: &Head, by: fn(&Counters) -> &AtomicU64) {
+fn give_way(head: &Head, mut cause: Cause) {
     loop {
         head.running.guard.store(1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
+        // SAFETY: the guard is up; the reference is not used after leaving.
+        let counters = unsafe { worker_counters(head) };
         if is_requested(head) {
-            // SAFETY: the guard is up.
-            count(by(unsafe { worker_counters(head) }));
+            count(match cause {
+                Cause::Probe => &counters.taken_by_probe,
+                Cause::Interrupt => &counters.taken_by_interrupt,
+                Cause::Guard => &counters.taken_at_guard,
+            });
             // SAFETY: the guard is up, and this is the context's own code.
             unsafe { leave(head, PREEMPTED) };
+        } else if cause == Cause::Interrupt {
+            count(&counters.late);
         }
         compiler_fence(Ordering::SeqCst);
         head.running.guard.store(0, Ordering::Relaxed);
@@ -182,6 +197,7 @@ fn give_way(head: &Head, by: fn(&Counters) -> &AtomicU64) {
         if head.requested.load(Ordering::Relaxed) == 0 {
             return;
         }
+        cause = Cause::Guard;
     }
 }
 

@@ -83,10 +83,17 @@ fn encode<T, R>(handle: Handle<T, R>, state: u64) -> u64 {
 /// # Safety
 /// `word` must come from [`encode`] with the same types, and be decoded once.
 unsafe fn decode<T, R>(word: u64) -> (Handle<T, R>, u64) {
-    // SAFETY: the address of a head, which is never freed.
-    let head = unsafe { &*std::ptr::with_exposed_provenance::<Head>((word & ADDRESS) as usize) };
-    // SAFETY: the handle that was encoded is gone, so this is the one again.
-    (unsafe { Handle::new(head) }, word & STATE)
+    // SAFETY: the word comes from `encode`; the handle that was encoded is gone, so this is the one again.
+    (unsafe { Handle::new(head_of(word)) }, word & STATE)
+}
+
+/// The head that a word names.
+///
+/// # Safety
+/// `word` must come from [`encode`].
+unsafe fn head_of(word: u64) -> &'static Head {
+    // SAFETY: the address of a head, and heads are never freed.
+    unsafe { &*std::ptr::with_exposed_provenance::<Head>((word & ADDRESS) as usize) }
 }
 
 /// The dispatcher's end.
@@ -234,6 +241,12 @@ impl<T: Send, R: Send> Receiver<T, R> {
     #[inline]
     pub fn poll(&mut self) -> Option<(Runnable<T, R>, Generation)> {
         let (word, generation) = self.lines.to_worker.take(&mut self.take)?;
+        // What lies behind it comes near while this one runs.
+        let next = self.lines.to_worker.peek(self.take);
+        if next != 0 {
+            // SAFETY: words in a mailbox come from `encode`. It may be recalled meanwhile, but a head stays a head.
+            unsafe { head_of(next) }.prefetch();
+        }
         // SAFETY: `send` encoded it with these types, and the compare-and-swap in `take` gives it to one side only.
         let runnable = match unsafe { decode(word) } {
             (handle, READY) => Runnable::Ready(Ready(handle)),
@@ -246,7 +259,7 @@ impl<T: Send, R: Send> Receiver<T, R> {
     #[inline]
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.lines.to_worker.is_full(self.take)
+        self.lines.to_worker.peek(self.take) != 0
     }
 
     /// Answers for a context that was taken: each is answered once, in the order taken.

@@ -118,14 +118,28 @@ pub(crate) fn frame_room() -> usize {
     (frame.max(4 * 1024) + HANDLER_ROOM + 4 * 1024).next_multiple_of(4096)
 }
 
-/// Lets the signal through on the calling thread, whatever mask it inherited.
-pub(crate) fn unblock() {
+/// Gives the calling thread, a worker's, the signal mask that all workers share: this signal and faults pass, all
+/// others go to the process's other threads. A foreign handler that ran on a worker could be preempted in its frame and
+/// return on another worker, whose mask and alternate stack it would replace.
+pub(crate) fn mask_for_worker() {
+    const LET_THROUGH: [libc::c_int; 8] = [
+        SIGNAL,
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGABRT,
+        libc::SIGSYS,
+    ];
     // SAFETY: changes the calling thread's mask only.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, SIGNAL);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::sigfillset(&mut set);
+        for signal in LET_THROUGH {
+            libc::sigdelset(&mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
     }
 }
 
@@ -159,6 +173,7 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     // The handler itself is some frames below the interrupted code.
     let here = &raw const *frame as usize;
     if here < head.stack_low.get() + HANDLER_ROOM {
+        current::interrupted_in_vain(head);
         return;
     }
     if !fault::without(Defence::AlternateStackCare) {

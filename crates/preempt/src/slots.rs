@@ -113,10 +113,10 @@ impl Slots {
         })
     }
 
-    /// Consumer: whether a word is there.
+    /// Consumer: the word at `turn`, or 0. It may be recalled at any time.
     #[inline]
-    pub(crate) fn is_full(&self, turn: Turn) -> bool {
-        self.words[turn.0].load(Ordering::Relaxed) != 0
+    pub(crate) fn peek(&self, turn: Turn) -> u64 {
+        self.words[turn.0].load(Ordering::Relaxed)
     }
 }
 

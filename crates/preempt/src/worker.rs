@@ -46,7 +46,8 @@ impl std::fmt::Debug for WorkerHead {
 }
 
 impl Worker {
-    /// Makes the calling thread a worker, numbered `id` as [`current_worker`](crate::current_worker) will tell.
+    /// Makes the calling thread a worker, numbered `id` as [`current_worker`](crate::current_worker) will tell. From now
+    /// on it takes no signals but faults and the preemption signal.
     ///
     /// # Errors
     /// [`Unsupported`] if the machine cannot run contexts.
@@ -61,7 +62,7 @@ impl Worker {
         );
         assert!(!crate::in_context(), "a context cannot be a worker");
         overflow::ensure_alternate_stack();
-        signal::unblock();
+        signal::mask_for_worker();
         let counters = Arc::<Counters>::default();
         SCHEDULING.set(Arc::as_ptr(&counters));
         let link = WorkerLink::of_this_thread(Arc::clone(&counters));
@@ -96,7 +97,10 @@ impl Worker {
         let running = &head.running;
         running.generation.store(generation.0, Ordering::Relaxed);
         running.worker.set(&raw const *self.head);
-        if running.last_worker.replace(self.head.id) != self.head.id && resumed {
+        let last_worker = running.last_worker.replace(self.head.id);
+        if !resumed {
+            running.run_time.set(0);
+        } else if last_worker != self.head.id {
             count(&self.head.counters.migrations);
         }
         debug_assert_eq!(

@@ -2,16 +2,17 @@
 //!
 //! A context works a known number of steps, first undisturbed, then preempted again and again by the other core
 //! and sent back at once. The time lost, divided by the preemptions that happened, is the cost: interruption, switch
-//! away, the message to this core and back, switch, return.
+//! away, the message to this core and back, switch, return. Whatever else the machine does only adds, so the least
+//! undisturbed time of all rounds is the base, and the least cost of all rounds counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shinjuku_policy::Nanos;
 use shinjuku_preempt::{
-    Clock, Completion, Cycles, Mechanism, Outcome, Pool, PoolConfig, Probe, Signal, Worker,
-    mailbox, preempt_point,
+    Clock, Completion, Cycles, Idle, Mechanism, Outcome, Pool, PoolConfig, Probe, Realtime,
+    Runnable, Sender, Signal, Worker, WorkerLink, mailbox, preempt_point,
 };
 
 use crate::layout::{self, Layout};
@@ -28,13 +29,19 @@ pub(crate) struct Costs {
 /// What is taken for granted where nothing can be measured.
 const ASSUMED_PROBE: Nanos = Nanos(300);
 const ASSUMED_SIGNAL: Nanos = Nanos(10_000);
-/// Rounds of each mechanism. The least counts: whatever else the machine does only adds.
+/// Rounds of each mechanism.
 const ROUNDS: usize = 6;
+/// No signal is cheaper than the system calls around it, and no message than a cache line's way: less is a measuring
+/// error.
+const LEAST_SIGNAL: f64 = 1_000.0;
+const LEAST_PROBE: f64 = 100.0;
 /// Steps of the work, about 3 ms.
 const STEPS: u64 = 2_000_000;
 /// Pause between preemptions.
 const SIGNAL_PAUSE: Duration = Duration::from_micros(60);
 const PROBE_PAUSE: Duration = Duration::from_micros(10);
+/// A run that takes longer is given up.
+const LONGEST_RUN: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy)]
 struct Work {
@@ -43,7 +50,11 @@ struct Work {
 }
 
 /// Measures for about 50 ms. Falls back to assumptions where it cannot measure.
-pub(crate) fn measure(layout: &Layout, signal: Option<Signal>) -> Costs {
+pub(crate) fn measure(
+    layout: &Layout,
+    realtime_priority: Option<i32>,
+    signal: Option<Signal>,
+) -> Costs {
     let assumed = |why: &str| Costs {
         probe: ASSUMED_PROBE,
         signal: ASSUMED_SIGNAL,
@@ -59,7 +70,7 @@ pub(crate) fn measure(layout: &Layout, signal: Option<Signal>) -> Costs {
     let measured = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("shinjuku-calibrate".to_owned());
         thread
-            .spawn_scoped(scope, || measure_on(own, other, signal))
+            .spawn_scoped(scope, || measure_on(own, other, realtime_priority, signal))
             .ok()?
             .join()
             .ok()?
@@ -67,31 +78,61 @@ pub(crate) fn measure(layout: &Layout, signal: Option<Signal>) -> Costs {
     measured.unwrap_or_else(|| assumed("the calibration could not run"))
 }
 
-fn measure_on(own: usize, other: usize, signal: Option<Signal>) -> Option<Costs> {
+fn measure_on(
+    own: usize,
+    other: usize,
+    realtime_priority: Option<i32>,
+    signal: Option<Signal>,
+) -> Option<Costs> {
     layout::pin_current(own).ok()?;
-    let mut rounds_probe: Vec<f64> = Vec::new();
-    let mut rounds_signal: Vec<f64> = Vec::new();
-    for _ in 0..ROUNDS {
-        rounds_probe.extend(round(other, &Probe, true, PROBE_PAUSE));
-        if let Some(signal) = signal {
-            rounds_signal.extend(round(other, &signal, false, SIGNAL_PAUSE));
-        }
-    }
-    let least = |rounds: Vec<f64>| rounds.into_iter().reduce(f64::min);
-    let probe = least(rounds_probe)?.clamp(50.0, 100_000.0);
+    let _realtime = realtime_priority.map(Realtime::enter);
+    let probe = cost(other, realtime_priority, &Probe, true, PROBE_PAUSE)?;
     let signal = match signal {
-        Some(_) => least(rounds_signal)?.clamp(500.0, 1_000_000.0),
+        Some(signal) => {
+            cost(other, realtime_priority, &signal, false, SIGNAL_PAUSE)?.max(LEAST_SIGNAL)
+        }
         None => ASSUMED_SIGNAL.0 as f64,
     };
+    let nanos = |nanos: f64| Nanos(nanos.min(1e6) as u64);
     Some(Costs {
-        probe: Nanos(probe as u64),
-        signal: Nanos(signal as u64),
+        probe: nanos(probe.max(LEAST_PROBE)),
+        signal: nanos(signal),
         how: "measured".to_owned(),
     })
 }
 
-/// Nanoseconds lost per preemption in one round, if any happened.
-fn round(core: usize, mechanism: &dyn Mechanism, probes: bool, pause: Duration) -> Option<f64> {
+/// Nanoseconds lost per preemption.
+fn cost(
+    core: usize,
+    realtime_priority: Option<i32>,
+    mechanism: &dyn Mechanism,
+    probes: bool,
+    pause: Duration,
+) -> Option<f64> {
+    let rounds: Vec<Round> = (0..ROUNDS)
+        .filter_map(|_| round(core, realtime_priority, mechanism, probes, pause))
+        .collect();
+    let base = rounds.iter().map(|round| round.undisturbed).min()?;
+    rounds
+        .iter()
+        .map(|round| round.disturbed.saturating_sub(base) as f64 / round.preemptions as f64)
+        .reduce(f64::min)
+}
+
+/// Nanoseconds that the work took, and the preemptions in the disturbed run of it.
+struct Round {
+    undisturbed: u64,
+    disturbed: u64,
+    preemptions: u64,
+}
+
+fn round(
+    core: usize,
+    realtime_priority: Option<i32>,
+    mechanism: &dyn Mechanism,
+    probes: bool,
+    pause: Duration,
+) -> Option<Round> {
     let config = PoolConfig {
         contexts: 1,
         stack_size: 64 * 1024,
@@ -99,17 +140,18 @@ fn round(core: usize, mechanism: &dyn Mechanism, probes: bool, pause: Duration) 
     };
     let Pool { mut idle, handles } = Pool::new(config, work).ok()?;
     let stop = Arc::new(AtomicBool::new(false));
-    let (mut sender, mut receiver) = mailbox::<Work, Cycles>(1);
+    let (mut sender, mut receiver) = mailbox::<Work, ()>(1);
     let (send_link, links) = std::sync::mpsc::channel();
     let worker = std::thread::Builder::new()
         .name("shinjuku-calibrate-worker".to_owned())
         .spawn({
             let stop = Arc::clone(&stop);
             move || {
-                let Ok(mut worker) = layout::pin_current(core)
-                    .map_err(|_| ())
-                    .and_then(|()| Worker::bind(0).map_err(|_| ()))
-                else {
+                if layout::pin_current(core).is_err() {
+                    return;
+                }
+                let _realtime = realtime_priority.map(Realtime::enter);
+                let Ok(mut worker) = Worker::bind(0) else {
                     return;
                 };
                 if send_link.send(worker.link()).is_err() {
@@ -128,58 +170,77 @@ fn round(core: usize, mechanism: &dyn Mechanism, probes: bool, pause: Duration) 
             }
         });
     let worker = worker.ok()?;
-    let lost = (|| {
-        let link = links.recv_timeout(Duration::from_secs(1)).ok()?;
-        let clock = Clock::get();
-        let deadline = Instant::now() + Duration::from_millis(500);
-        let mut times = [0u64; 2];
-        let mut preemptions = 0u64;
-        for (disturbed, time) in times.iter_mut().enumerate() {
-            let start = Cycles::now();
-            let mut runnable = idle
-                .pop()?
-                .load(Work {
-                    steps: STEPS,
-                    probes,
-                })
-                .into();
-            'run: loop {
-                let dispatched = sender.send(runnable).ok()?;
-                let resumed = Instant::now();
-                let mut asked = false;
-                loop {
-                    match sender.poll() {
-                        Some((_, Completion::Finished(context))) => {
-                            idle.push(context);
-                            break 'run;
-                        }
-                        Some((_, Completion::Preempted(suspended))) => {
-                            preemptions += 1;
-                            runnable = suspended.into();
-                            break;
-                        }
-                        None if disturbed == 1 && !asked && resumed.elapsed() > pause => {
-                            dispatched.request();
-                            mechanism.interrupt(&link).ok()?;
-                            asked = true;
-                        }
-                        None if Instant::now() > deadline => return None,
-                        None => std::hint::spin_loop(),
-                    }
-                }
-            }
-            *time = clock.to_nanos(Cycles::now().since(start));
-        }
-        (preemptions > 0).then(|| times[1].saturating_sub(times[0]) as f64 / preemptions as f64)
-    })();
+    let measured = links
+        .recv_timeout(Duration::from_secs(1))
+        .ok()
+        .and_then(|link| {
+            let run = |sender: &mut _, idle: &mut _, disturb| {
+                run(sender, idle, disturb, &link, mechanism, probes, pause)
+            };
+            let (undisturbed, _) = run(&mut sender, &mut idle, false)?;
+            let (disturbed, preemptions) = run(&mut sender, &mut idle, true)?;
+            (preemptions > 0).then_some(Round {
+                undisturbed,
+                disturbed,
+                preemptions,
+            })
+        });
     stop.store(true, Ordering::Relaxed);
     let _ = worker.join();
     handles.hand_back(idle, Duration::from_secs(1));
-    lost
+    measured
 }
 
-fn work(work: Work) -> Cycles {
+/// Has the work done once; tells how long it took, in nanoseconds, and how often it was preempted.
+fn run(
+    sender: &mut Sender<Work, ()>,
+    idle: &mut Vec<Idle<Work, ()>>,
+    disturb: bool,
+    link: &WorkerLink,
+    mechanism: &dyn Mechanism,
+    probes: bool,
+    pause: Duration,
+) -> Option<(u64, u64)> {
+    let clock = Clock::get();
+    let pause = clock.to_cycles(pause.as_nanos() as u64);
+    let longest = clock.to_cycles(LONGEST_RUN.as_nanos() as u64);
     let start = Cycles::now();
+    let mut preemptions = 0;
+    let mut runnable: Runnable<Work, ()> = idle
+        .pop()?
+        .load(Work {
+            steps: STEPS,
+            probes,
+        })
+        .into();
+    loop {
+        let dispatched = sender.send(runnable).ok()?;
+        let sent = Cycles::now();
+        let mut asked = false;
+        runnable = loop {
+            match sender.poll() {
+                Some((_, Completion::Finished(context))) => {
+                    idle.push(context);
+                    return Some((clock.to_nanos(Cycles::now().since(start)), preemptions));
+                }
+                Some((_, Completion::Preempted(suspended))) => break suspended.into(),
+                None => {}
+            }
+            let now = Cycles::now();
+            if disturb && !asked && now.since(sent) > pause {
+                dispatched.request();
+                mechanism.interrupt(link).ok()?;
+                asked = true;
+            }
+            if now.since(start) > longest {
+                return None;
+            }
+        };
+        preemptions += 1;
+    }
+}
+
+fn work(work: Work) {
     let mut value = work.steps;
     for step in 0..work.steps {
         value = std::hint::black_box(
@@ -191,5 +252,4 @@ fn work(work: Work) -> Cycles {
             preempt_point();
         }
     }
-    Cycles::now().since(start)
 }

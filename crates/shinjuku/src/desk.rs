@@ -19,6 +19,12 @@ use shinjuku_preempt::{Dispatched, MAX_DEPTH, Runnable, Sender, WorkerLink};
 
 use crate::request::{Done, Job};
 
+/// What a worker is sent.
+type Load<Tr> = Runnable<Job<Tr>, Done<Tr>>;
+
+/// About what it takes a sleeping thread to run.
+const WAKE_UP: Nanos = Nanos::from_micros(50);
+
 /// How a sleeping worker is reached.
 #[derive(Debug)]
 pub(crate) struct Bed {
@@ -63,6 +69,15 @@ pub(crate) struct Sent {
     /// It never ran before.
     pub(crate) fresh: bool,
     pub(crate) dispatched: Dispatched,
+}
+
+/// What a worker has answered for.
+pub(crate) struct Answered {
+    pub(crate) sent: Sent,
+    /// How long it ran, as far as the dispatcher can know.
+    pub(crate) ran: Nanos,
+    /// Whether it took the hard mechanism to stop it.
+    pub(crate) interrupted: bool,
 }
 
 /// A preemption that was asked for and not answered yet.
@@ -134,7 +149,7 @@ impl<Tr: Transport> Desk<Tr> {
     }
 
     /// Sends, and wakes the worker if it sleeps.
-    pub(crate) fn send(&mut self, task: TaskId, runnable: Runnable<Job<Tr>, Done<Tr>>, now: Nanos) {
+    pub(crate) fn send(&mut self, task: TaskId, runnable: Load<Tr>, now: Nanos) {
         let fresh = matches!(runnable, Runnable::Ready(_));
         let Ok(dispatched) = self.sender.send(runnable) else {
             unreachable!("the dispatcher asks for room first")
@@ -148,6 +163,8 @@ impl<Tr: Transport> Desk<Tr> {
             fence(Ordering::SeqCst);
             if self.bed.sleeping.load(Ordering::Relaxed) {
                 self.thread.unpark();
+                // It runs when it is awake: its quantum does not begin before.
+                self.running_since = Nanos(now.0 + WAKE_UP.0);
             }
         }
         self.sent[self.count] = Some(Sent {
@@ -159,10 +176,12 @@ impl<Tr: Transport> Desk<Tr> {
     }
 
     /// The oldest one was answered: takes its note, and lets the next one's time begin.
-    pub(crate) fn answered(&mut self, now: Nanos) -> Sent {
+    pub(crate) fn answered(&mut self, now: Nanos) -> Answered {
         let sent = self.sent[0]
             .take()
             .expect("workers answer what they were sent");
+        let ran = now.since(self.running_since);
+        let interrupted = self.asked.is_some_and(|asked| asked.interrupts > 0);
         self.sent.rotate_left(1);
         self.count -= 1;
         self.running_since = now;
@@ -170,11 +189,15 @@ impl<Tr: Transport> Desk<Tr> {
         self.asked = None;
         self.stuck = false;
         self.recalled_in_vain = false;
-        sent
+        Answered {
+            sent,
+            ran,
+            interrupted,
+        }
     }
 
     /// Takes back the newest one, if the worker has not begun it.
-    pub(crate) fn recall(&mut self) -> Option<(TaskId, Runnable<Job<Tr>, Done<Tr>>)> {
+    pub(crate) fn recall(&mut self) -> Option<(TaskId, Load<Tr>)> {
         let runnable = self.sender.recall()?;
         self.count -= 1;
         let sent = self.sent[self.count]

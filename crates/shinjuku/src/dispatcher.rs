@@ -23,7 +23,7 @@ use shinjuku_policy::verified::PROGRESS_QUANTUM;
 use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want, WorkerId};
 use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Idle, Runnable, Suspended};
 
-use crate::desk::{Asked, Desk};
+use crate::desk::{Answered, Asked, Desk};
 use crate::floor::{PERIOD, Period};
 use crate::preemption::Preemption;
 use crate::request::{Done, Job, Meta};
@@ -85,6 +85,10 @@ struct Record<Tr: Transport> {
     class: ClassId,
     arrival: Nanos,
     deadline: Nanos,
+    /// How long it has run, as far as the dispatcher can know.
+    ran: Nanos,
+    /// How long it had run when it was first preempted, and whether it took the hard mechanism.
+    first_preempted: Option<(Nanos, bool)>,
     place: Place<Tr>,
 }
 
@@ -177,6 +181,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             class: ClassId(0),
             arrival: Nanos(0),
             deadline: Nanos::MAX,
+            ran: Nanos(0),
+            first_preempted: None,
             place: Place::Free,
         };
         let slots = u32::try_from(capacity).expect("the policy was built for it");
@@ -280,23 +286,35 @@ impl<Tr: Transport> Dispatcher<Tr> {
         while let Some((context, completion)) = self.desks[at].sender.poll() {
             worked = true;
             let desk = &mut self.desks[at];
-            let sent = desk.answered(now);
+            let Answered {
+                sent,
+                ran,
+                interrupted,
+            } = desk.answered(now);
             assert_eq!(
                 sent.dispatched.id(),
                 context,
                 "workers answer in the order in which they were sent"
             );
             let (task, worker) = (sent.task, desk.worker);
+            let record = &mut self.records[task.0 as usize];
+            record.ran = Nanos(record.ran.0 + ran.0);
             match completion {
                 Completion::Finished(idle) => {
+                    if let Some((before, hard)) = record.first_preempted {
+                        let left = record.ran.since(before);
+                        self.preemption.floor_of(hard).judge(left, now);
+                    }
                     self.policy.finished(task, worker);
                     self.idle.push(idle);
                     self.release(task);
                     self.statistics.finished();
                 }
                 Completion::Preempted(suspended) => {
-                    let record = &mut self.records[task.0 as usize];
                     record.place = Place::Suspended(suspended);
+                    record
+                        .first_preempted
+                        .get_or_insert((record.ran, interrupted));
                     self.statistics.preempted(record.class);
                     self.policy.preempted(task, worker, now);
                 }
@@ -373,6 +391,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 class: task.class,
                 arrival: task.arrival,
                 deadline: Nanos(deadline_nanos.or(class_deadline).unwrap_or(u64::MAX)),
+                ran: Nanos(0),
+                first_preempted: None,
                 place: Place::Fresh(request, route),
             };
         });
@@ -683,16 +703,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
         );
         let hard = counters.taken_by_interrupt - last.taken_by_interrupt;
         let soft = counters.taken() - last.taken() - hard;
-        self.preemption.probe_floor.adapt(Period {
-            worker_time,
-            idle,
-            preemptions: soft,
-        });
-        self.preemption.hard_floor.adapt(Period {
-            worker_time,
-            idle,
-            preemptions: hard,
-        });
+        for (is_hard, preemptions) in [(false, soft), (true, hard)] {
+            let period = Period {
+                worker_time,
+                idle,
+                preemptions,
+            };
+            self.preemption.floor_of(is_hard).adapt(period, now);
+        }
     }
 
     fn publish_gauges(&self) {

@@ -70,17 +70,27 @@ impl Preemption {
             MechanismKind::Escalation => {
                 signal(grace, "escalation from probe to signal, as configured").or_else(fall_back)
             }
-            MechanismKind::Auto => Self::automatic(layout, token, grace),
+            MechanismKind::Auto => Self::automatic(config, layout, token),
+        }
+    }
+
+    /// The floor for preemptions by the hard mechanism, or by probe.
+    pub(crate) fn floor_of(&mut self, hard: bool) -> &mut Floor {
+        if hard {
+            &mut self.hard_floor
+        } else {
+            &mut self.probe_floor
         }
     }
 
     fn automatic(
+        config: &Config,
         layout: &Layout,
         token: Option<HardPreemption>,
-        grace: Nanos,
     ) -> Result<Self, StartError> {
+        let grace = config.preemption.grace();
         let signal = token.map(Signal::install).transpose()?;
-        let costs = calibrate::measure(layout, signal);
+        let costs = calibrate::measure(layout, config.realtime_priority, signal);
         let Costs {
             probe,
             signal: signal_cost,

@@ -44,7 +44,7 @@ impl<Tr: Transport> WorkerLoop<Tr> {
             }
             std::hint::spin_loop();
             turns = turns.wrapping_add(1);
-            if turns % 64 == 0
+            if turns.is_multiple_of(64)
                 && self
                     .idle_backoff
                     .is_some_and(|backoff| Cycles::now().since(idle_since) > backoff)

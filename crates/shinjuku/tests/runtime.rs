@@ -483,11 +483,16 @@ fn progress_a_handler_that_blocks_in_read_for_ever() {
     });
     let handle = runtime.handle();
     let (mut reader, writer) = std::io::pipe().unwrap();
-    // Suspended in the middle when the blocking one starts.
+    let blocking = Arc::new(AtomicBool::new(false));
+    let (seen, tell) = (Arc::clone(&blocking), Arc::clone(&blocking));
+    // There is one worker: the other one starts only while this one is suspended.
     let long = handle.submit(
         ClassId(0),
-        Box::new(|| {
-            spin_for(Duration::from_millis(20));
+        Box::new(move || {
+            let start = Instant::now();
+            while !seen.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                preempt_point();
+            }
             1
         }),
     );
@@ -495,6 +500,7 @@ fn progress_a_handler_that_blocks_in_read_for_ever() {
         .submit(
             ClassId(0),
             Box::new(move || {
+                tell.store(true, Ordering::Relaxed);
                 let mut byte = [0];
                 reader.read(&mut byte).unwrap() as u64
             }),
