@@ -384,13 +384,18 @@ fn two_handlers_one_mutex(config: Config, spin_inside: impl Fn() + Send + Sync +
     let runtime = jobs(config);
     let handle = runtime.handle();
     let mutex = Arc::new(Mutex::new(0u64));
+    let all_submitted = Arc::new(AtomicBool::new(false));
     let tickets: Vec<_> = (0..6)
         .map(|_| {
-            let mutex = Arc::clone(&mutex);
+            let (mutex, all_submitted) = (Arc::clone(&mutex), Arc::clone(&all_submitted));
             handle.submit(
                 ClassId(0),
                 Box::new(move || {
                     let mut count = mutex.lock().unwrap();
+                    // Whoever has the lock first holds it while others wait.
+                    while !all_submitted.load(Ordering::Relaxed) {
+                        preempt_point();
+                    }
                     spin_inside();
                     *count += 1;
                     *count
@@ -398,6 +403,7 @@ fn two_handlers_one_mutex(config: Config, spin_inside: impl Fn() + Send + Sync +
             )
         })
         .collect();
+    all_submitted.store(true, Ordering::Relaxed);
     let answers: HashSet<u64> = tickets
         .into_iter()
         .map(|ticket| {
