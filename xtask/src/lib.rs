@@ -2,6 +2,7 @@
 //!
 //! - [`bench`]: contenders over the same arrivals, in one run.
 //! - [`mod@test`]: the whole test-suite, with a time limit per step and an honest count of what was skipped.
+//! - [`figures`]: every simulated figure of the papers.
 //! - [`report`]: turns measurements ([`report::results::Results`]) into tables, plots, CSV and one HTML page.
 //! - [`stress`]: ordinary code under hostile preemption, and what went wrong.
 //! - [`machine`]: what a report says about the machine it was measured on.
@@ -11,6 +12,7 @@
 #![deny(unsafe_code)]
 
 pub mod bench;
+pub mod figures;
 pub mod machine;
 pub mod paths;
 pub mod report;

@@ -25,6 +25,8 @@ enum Command {
     Test(xtask::test::Options),
     /// Preempt ordinary code at a hostile rate and count what goes wrong.
     Stress(xtask::stress::Options),
+    /// Simulate the papers' figures; plots, CSV and one page to read.
+    Figures(xtask::figures::Options),
     /// Draw the tables, plots and the page of a results.json again.
     #[command(hide = true)]
     Report(xtask::report::Options),
@@ -35,6 +37,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Bench(options) => xtask::bench::run(&options),
         Command::Test(options) => xtask::test::run(&options),
         Command::Stress(options) => xtask::stress::run(&options),
+        Command::Figures(options) => xtask::figures::run(&options),
         Command::Report(options) => xtask::report::run(&options),
     }
 }

@@ -3,7 +3,7 @@
 use super::results::{Class, Results, Run, distinct};
 use super::summary::percent;
 
-/// One figure: logarithmic y, one line a series.
+/// One figure, with one line a series.
 #[derive(Debug, Clone)]
 pub struct Figure {
     /// File name without extension.
@@ -12,8 +12,12 @@ pub struct Figure {
     pub title: String,
     /// The horizontal axis.
     pub x: XAxis,
+    /// The vertical axis.
+    pub y: YAxis,
     /// What the vertical axis shows, with its unit.
     pub y_label: String,
+    /// What the bars at the points are.
+    pub bars: &'static str,
     /// The lines.
     pub series: Vec<Series>,
 }
@@ -25,6 +29,17 @@ pub enum XAxis {
     Load,
     /// Quantum in microseconds, logarithmic.
     Quantum,
+    /// Anything else, with its unit, logarithmic.
+    Logarithmic(&'static str),
+}
+
+/// The vertical axis of a [`Figure`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum YAxis {
+    /// Logarithmic.
+    Logarithmic,
+    /// Percent, linear from 0 to 100.
+    Percent,
 }
 
 /// One line of a [`Figure`].
@@ -57,6 +72,9 @@ pub struct Point {
     /// Lowest and highest value of a repetition.
     pub spread: Option<(f64, f64)>,
 }
+
+/// What the bars of measured points are.
+const REPETITIONS: &str = "lowest and highest repetition";
 
 /// What a figure shows of a run.
 struct Measure {
@@ -174,7 +192,9 @@ pub fn of_sweep(results: &Results) -> Vec<Figure> {
                 requests(class)
             ),
             x: XAxis::Quantum,
+            y: YAxis::Logarithmic,
             y_label: format!("p99 latency, {} (µs, log)", requests(class)),
+            bars: REPETITIONS,
             series: series.collect(),
         });
     }
@@ -224,7 +244,9 @@ fn against_load(results: &Results, mix: &str, measure: &Measure) -> Option<Figur
         name: format!("{mix}-{}-{class}", measure.file),
         title: format!("{mix}: {}, {}", measure.text, requests(class)),
         x: XAxis::Load,
+        y: YAxis::Logarithmic,
         y_label: format!("{}, {} ({unit}, log)", measure.text, requests(class)),
+        bars: REPETITIONS,
         series,
     })
 }

@@ -8,7 +8,7 @@ use super::table::Table;
 
 use anyhow::Result;
 
-const STYLE: &str = include_str!("page.css");
+pub(crate) const STYLE: &str = include_str!("page.css");
 
 /// The page as text.
 ///
@@ -112,7 +112,7 @@ fn how_to_read() -> String {
     )
 }
 
-fn drawings(figures: &[Figure]) -> Result<String> {
+pub(crate) fn drawings(figures: &[Figure]) -> Result<String> {
     let mut text = String::from("<div class=\"figures\">\n");
     for figure in figures {
         let svg = plot::svg(figure)?;
@@ -154,7 +154,7 @@ fn list(heading: &str, items: &[String]) -> String {
 }
 
 /// Text made safe for element content and quoted attributes.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

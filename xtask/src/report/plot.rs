@@ -21,7 +21,7 @@ use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::axis::{Axis, tick};
-use super::figures::{Figure, Point, Series, Style, XAxis};
+use super::figures::{Figure, Point, Series, Style, XAxis, YAxis};
 use super::marker::{Canvas, Drawn};
 
 const TEXT: RGBColor = RGBColor(0x22, 0x22, 0x22);
@@ -129,9 +129,12 @@ impl Layout {
             height: (HEIGHT + strip) * scale,
             x: match figure.x {
                 XAxis::Load => Axis::load(),
-                XAxis::Quantum => Axis::quantum(points().map(|p| p.x)),
+                XAxis::Quantum | XAxis::Logarithmic(_) => Axis::quantum(points().map(|p| p.x)),
             },
-            y: Axis::logarithmic(values),
+            y: match figure.y {
+                YAxis::Logarithmic => Axis::logarithmic(values),
+                YAxis::Percent => Axis::load(),
+            },
             saturated,
         }
     }
@@ -221,6 +224,7 @@ impl Layout {
         let x_label = match figure.x {
             XAxis::Load => "offered load (% of the workers' capacity)",
             XAxis::Quantum => "quantum (µs, log)",
+            XAxis::Logarithmic(label) => label,
         };
         let middle = ((self.left + self.right) / 2, (self.top + self.bottom) / 2);
         write(
@@ -341,10 +345,10 @@ impl Layout {
             .flat_map(|s| &s.points)
             .any(|p| p.spread.is_some())
         {
-            notes.push("bars: lowest and highest repetition");
+            notes.push(format!("bars: {}", figure.bars));
         }
         if !self.saturated.is_empty() {
-            notes.push("hollow: saturated, no value");
+            notes.push("hollow: saturated, no value".to_owned());
         }
         y += 6 * scale;
         for note in notes {
@@ -371,7 +375,9 @@ mod tests {
             name: "f".into(),
             title: "t".into(),
             x: XAxis::Load,
+            y: YAxis::Logarithmic,
             y_label: "y".into(),
+            bars: "spread",
             series: vec![series.clone()],
         };
         let layout = Layout::new(&figure, 1);

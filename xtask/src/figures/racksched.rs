@@ -1,0 +1,232 @@
+//! The simulated claims of Zhu et al., *RackSched*, OSDI 2020: eight servers of eight workers.
+
+use anyhow::Result;
+use shinjuku_policy::Nanos;
+use shinjuku_sim::plan::Target;
+use shinjuku_sim::rack::{BalancerSpec, LoadInfo, RackScenario};
+use shinjuku_sim::{Measure, PolicySpec, Scenario};
+use shinjuku_workload::{Class, Mix, ServiceTime};
+
+use super::sweep::{against_load, at, highest_load, latency_figure, simulate};
+use super::{Drawing, Effort};
+use crate::report::figures::{Figure, Point, Series, Style, XAxis, YAxis};
+
+const SERVERS: usize = 8;
+const WORKERS: usize = 8;
+
+/// From switch to server, one way.
+const NETWORK_NS: u64 = 2_500;
+
+fn preemptive() -> PolicySpec {
+    PolicySpec::SingleQueue {
+        quantum: Nanos::from_micros(25),
+    }
+}
+
+fn low() -> Result<Mix> {
+    let service = ServiceTime::exponential(50.0)?;
+    Ok(Mix::new("low", vec![Class::new("request", 1.0, service)])?)
+}
+
+fn high() -> Result<Mix> {
+    let short = Class::new("short", 90.0, ServiceTime::fixed(50.0)?);
+    let long = Class::new("long", 10.0, ServiceTime::fixed(500.0)?);
+    Ok(Mix::new("high", vec![short, long])?)
+}
+
+/// A choice of server, and what it is based on; the label says both.
+type Choice = (&'static str, BalancerSpec, LoadInfo, u64);
+
+const CHOICES: [Choice; 6] = [
+    ("random", BalancerSpec::Random, LoadInfo::Exact, 0),
+    (
+        "shortest, exact load",
+        BalancerSpec::Shortest,
+        LoadInfo::Exact,
+        0,
+    ),
+    (
+        "two choices, exact load",
+        BalancerSpec::PowerOf(2),
+        LoadInfo::Exact,
+        0,
+    ),
+    (
+        "two choices, INT1",
+        BalancerSpec::PowerOf(2),
+        LoadInfo::Int1,
+        NETWORK_NS,
+    ),
+    (
+        "two choices, counters",
+        BalancerSpec::PowerOf(2),
+        LoadInfo::Counters,
+        NETWORK_NS,
+    ),
+    (
+        "shortest, INT1",
+        BalancerSpec::Shortest,
+        LoadInfo::Int1,
+        NETWORK_NS,
+    ),
+];
+
+fn rack(mix: &Mix, policy: &PolicySpec, choice: Choice, effort: Effort, load: f64) -> RackScenario {
+    let (_, balancer, load_info, network_ns) = choice;
+    RackScenario {
+        balancer,
+        load_info,
+        network_ns,
+        requests: effort.requests,
+        ..RackScenario::new(mix.clone(), load, policy.clone(), SERVERS, WORKERS)
+    }
+}
+
+fn layers(
+    name: &str,
+    title: &str,
+    mix: &Mix,
+    policy: &PolicySpec,
+    effort: Effort,
+) -> Result<(Figure, String)> {
+    let what = (Measure::P99Us, None);
+    let mut series = vec![against_load(
+        "one queue for all",
+        Style::Floor,
+        effort,
+        what,
+        |load| {
+            let scenario = Scenario::new(mix.clone(), load, policy.clone(), SERVERS * WORKERS);
+            Target::Server(Box::new(scenario.with_requests(effort.requests)))
+        },
+    )?];
+    for (number, choice) in CHOICES.into_iter().enumerate() {
+        series.push(against_load(
+            choice.0,
+            Style::Contender(number),
+            effort,
+            what,
+            |load| Target::Rack(Box::new(rack(mix, policy, choice, effort, load))),
+        )?);
+    }
+    let values: Vec<_> = series
+        .iter()
+        .map(|series| format!("{} {}", series.label, at(series, 90.0)))
+        .collect();
+    let ours = format!("p99 in µs at 90 % load: {}.", values.join(", "));
+    Ok((latency_figure(name, title, series), ours))
+}
+
+pub(super) fn low_dispersion(effort: Effort) -> Result<Drawing> {
+    let title = "Rack of 8 x 8, exponential, mean 50 µs; c-FCFS in each server";
+    let (figure, ours) = layers(
+        "racksched-low-dispersion",
+        title,
+        &low()?,
+        &PolicySpec::CFcfs,
+        effort,
+    )?;
+    Ok(Drawing {
+        figure,
+        paper: "low dispersion: choosing the shortest queue, with FCFS in the servers, is close to one queue for the whole \
+                rack."
+            .to_owned(),
+        ours,
+    })
+}
+
+pub(super) fn high_dispersion(effort: Effort) -> Result<Drawing> {
+    let title = "Rack of 8 x 8, 90 % of 50 µs and 10 % of 500 µs; c-PRE-SQ(25 µs) in each server";
+    let (figure, ours) = layers(
+        "racksched-high-dispersion",
+        title,
+        &high()?,
+        &preemptive(),
+        effort,
+    )?;
+    Ok(Drawing {
+        figure,
+        paper: "high dispersion: the same with preemption in the servers; load that is a round trip old makes a herd of the \
+                shortest queue, and two choices avoid it."
+            .to_owned(),
+        ours,
+    })
+}
+
+pub(super) fn scale_out(effort: Effort) -> Result<Drawing> {
+    let mix = high()?;
+    let policy = preemptive();
+    let limit_us = 1_000.0;
+    let counts = [1, 2, 4, 8, 16, 32];
+    let choices = [
+        (
+            "two choices, exact load",
+            BalancerSpec::PowerOf(2),
+            LoadInfo::Exact,
+            0,
+        ),
+        (
+            "two choices, INT1",
+            BalancerSpec::PowerOf(2),
+            LoadInfo::Int1,
+            NETWORK_NS,
+        ),
+        ("random", BalancerSpec::Random, LoadInfo::Exact, 0),
+    ];
+    let mut series = Vec::new();
+    for (number, choice) in choices.into_iter().enumerate() {
+        let mut points = Vec::new();
+        for servers in counts {
+            let load = highest_load(effort, |load| {
+                let scenario = RackScenario {
+                    servers,
+                    ..rack(&mix, &policy, choice, effort, load)
+                };
+                let result = simulate(&Target::Rack(Box::new(scenario)), effort)?;
+                Ok(result.estimate(Measure::P99Us, None).value <= limit_us)
+            })?;
+            // Thousand requests a second.
+            let throughput = load / 100.0 * (servers * WORKERS) as f64 / mix.mean_ns() * 1e6;
+            points.push(Point {
+                x: servers as f64,
+                y: Some(throughput),
+                spread: None,
+            });
+        }
+        series.push(Series {
+            label: choice.0.to_owned(),
+            style: Style::Contender(number),
+            points,
+        });
+    }
+    let ratio = |series: &Series| {
+        let ends = series
+            .points
+            .first()
+            .and_then(|a| a.y)
+            .zip(series.points.last().and_then(|b| b.y));
+        ends.map_or(0.0, |(first, last)| last / first)
+    };
+    let ours = format!(
+        "with p99 within {limit_us} µs, 32 servers carry {:.1} times what one does by two choices over exact load, {:.1} times \
+         over INT1, and {:.1} times at random.",
+        ratio(&series[0]),
+        ratio(&series[1]),
+        ratio(&series[2]),
+    );
+    Ok(Drawing {
+        figure: Figure {
+            name: "racksched-scale-out".to_owned(),
+            title: "Scale-out: 90 % of 50 µs and 10 % of 500 µs, p99 within 1 ms".to_owned(),
+            x: XAxis::Logarithmic("servers of 8 workers (log)"),
+            y: YAxis::Logarithmic,
+            y_label: "highest throughput (thousand requests / s, log)".to_owned(),
+            bars: "",
+            series,
+        },
+        paper:
+            "throughput at the same tail latency grows almost linearly with the number of servers."
+                .to_owned(),
+        ours,
+    })
+}

@@ -1,0 +1,180 @@
+//! The queueing models of Prekas et al., *ZygOS*, SOSP 2017, section 3: 16 servers, mean service time 1 us.
+
+use anyhow::Result;
+use shinjuku_sim::plan::Target;
+use shinjuku_sim::{Measure, Overheads, PolicySpec, Scenario};
+use shinjuku_workload::{Class, Mix, ServiceTime};
+
+use super::sweep::{against_load, at, highest_load, latency_figure, simulate};
+use super::{Drawing, Effort};
+use crate::report::figures::{Figure, Point, Series, Style, XAxis, YAxis};
+
+const WORKERS: usize = 16;
+
+fn mix(service: ServiceTime) -> Result<Mix> {
+    Ok(Mix::new("only", vec![Class::new("request", 1.0, service)])?)
+}
+
+fn models(
+    name: &str,
+    title: &str,
+    service: ServiceTime,
+    effort: Effort,
+    paper: &str,
+) -> Result<Drawing> {
+    let mix = mix(service)?;
+    let models = [
+        ("M/G/16/FCFS", PolicySpec::CFcfs),
+        ("16 x M/G/1/FCFS", PolicySpec::DFcfs),
+        ("M/G/16/PS", PolicySpec::Sharing),
+        ("16 x M/G/1/PS", PolicySpec::PartitionedSharing),
+    ];
+    let line = |(number, (label, policy)): (usize, &(&str, PolicySpec))| {
+        let target = |load| {
+            let scenario = Scenario::new(mix.clone(), load, policy.clone(), WORKERS);
+            Target::Server(Box::new(scenario.with_requests(effort.requests)))
+        };
+        against_load(
+            label,
+            Style::Contender(number),
+            effort,
+            (Measure::P99Us, None),
+            target,
+        )
+    };
+    let series: Vec<_> = models.iter().enumerate().map(line).collect::<Result<_>>()?;
+    let values: Vec<_> = series
+        .iter()
+        .map(|series| format!("{} {} µs", series.label, at(series, 70.0)))
+        .collect();
+    Ok(Drawing {
+        figure: latency_figure(name, title, series),
+        paper: paper.to_owned(),
+        ours: format!("at 70 % load: {}.", values.join(", ")),
+    })
+}
+
+pub(super) fn fixed(effort: Effort) -> Result<Drawing> {
+    models(
+        "zygos-fixed",
+        "Four queueing models, fixed service time of 1 µs",
+        ServiceTime::fixed(1.0)?,
+        effort,
+        "one queue (d-FCFS against c-FCFS) is better than sixteen, and FCFS better than PS.",
+    )
+}
+
+pub(super) fn exponential(effort: Effort) -> Result<Drawing> {
+    models(
+        "zygos-exponential",
+        "Four queueing models, exponential service times, mean 1 µs",
+        ServiceTime::exponential(1.0)?,
+        effort,
+        "the same order as with fixed service times, further apart.",
+    )
+}
+
+pub(super) fn bimodal_1(effort: Effort) -> Result<Drawing> {
+    models(
+        "zygos-bimodal-1",
+        "Four queueing models, 90 % of 0.5 µs and 10 % of 5.5 µs",
+        ServiceTime::bimodal(0.5, 5.5, 0.1)?,
+        effort,
+        "low dispersion: FCFS still leads PS where there is one queue.",
+    )
+}
+
+pub(super) fn bimodal_2(effort: Effort) -> Result<Drawing> {
+    models(
+        "zygos-bimodal-2",
+        "Four queueing models, 99.9 % of 0.5 µs and 0.1 % of 500.5 µs",
+        ServiceTime::bimodal(0.5, 500.5, 0.001)?,
+        effort,
+        "high dispersion: PS leads FCFS, whatever the number of queues, up to high loads.",
+    )
+}
+
+/// The highest load, percent, at which p99 is at most ten mean service times.
+fn highest(mix: &Mix, policy: &PolicySpec, overheads: Overheads, effort: Effort) -> Result<f64> {
+    let limit_us = mix.mean_ns() / 100.0;
+    highest_load(effort, |load| {
+        let mut scenario = Scenario::new(mix.clone(), load, policy.clone(), WORKERS)
+            .with_requests(effort.requests / 2);
+        scenario.shape.overheads = overheads;
+        let result = simulate(&Target::Server(Box::new(scenario)), effort)?;
+        let p99 = result.estimate(Measure::P99Us, None).value;
+        Ok(result.refused == 0 && p99 <= limit_us)
+    })
+}
+
+pub(super) fn load_at_slo(effort: Effort) -> Result<Drawing> {
+    // Half a microsecond of a worker's time for each request, as a network stack would take.
+    let stack = Overheads {
+        switch_ns: 500,
+        ..Overheads::IDEAL
+    };
+    let contenders = [
+        ("c-FCFS, ideal", PolicySpec::CFcfs, Overheads::IDEAL),
+        ("stealing, ideal", PolicySpec::Stealing, Overheads::IDEAL),
+        ("d-FCFS, ideal", PolicySpec::DFcfs, Overheads::IDEAL),
+        ("c-FCFS, 0.5 µs a request", PolicySpec::CFcfs, stack),
+        ("d-FCFS, 0.5 µs a request", PolicySpec::DFcfs, stack),
+    ];
+    let means_us = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
+    let mut series = Vec::new();
+    for (number, (label, policy, overheads)) in contenders.iter().enumerate() {
+        let mut points = Vec::new();
+        for mean_us in means_us {
+            // An ideal system has no scale of its own: one value holds for all.
+            let load = match points.first() {
+                Some(&Point { y: Some(first), .. }) if *overheads == Overheads::IDEAL => first,
+                _ => {
+                    let mix = mix(ServiceTime::exponential(mean_us)?)?;
+                    highest(&mix, policy, *overheads, effort)?
+                }
+            };
+            points.push(Point {
+                x: mean_us,
+                y: Some(load),
+                spread: None,
+            });
+        }
+        series.push(Series {
+            label: (*label).to_owned(),
+            style: Style::Contender(number),
+            points,
+        });
+    }
+    let bimodal = mix(ServiceTime::bimodal(0.5, 5.5, 0.1)?)?;
+    let fixed = mix(ServiceTime::fixed(1.0)?)?;
+    let ideal = |mix: &Mix, policy| highest(mix, &policy, Overheads::IDEAL, effort);
+    let ours = format!(
+        "ideal c-FCFS carries {} %, stealing {} %, d-FCFS {} %, whatever the service time; with 0.5 µs a request c-FCFS \
+         carries {} % at a mean of 1 µs and {} % at 10 µs. With fixed service times c-FCFS carries {:.0} % and d-FCFS \
+         {:.0} %, with 90 % of 0.5 and 10 % of 5.5 µs {:.0} % and {:.0} %.",
+        at(&series[0], 1.0),
+        at(&series[1], 1.0),
+        at(&series[2], 1.0),
+        at(&series[3], 1.0),
+        at(&series[3], 10.0),
+        ideal(&fixed, PolicySpec::CFcfs)?,
+        ideal(&fixed, PolicySpec::DFcfs)?,
+        ideal(&bimodal, PolicySpec::CFcfs)?,
+        ideal(&bimodal, PolicySpec::DFcfs)?,
+    );
+    Ok(Drawing {
+        figure: Figure {
+            name: "zygos-load-at-slo".to_owned(),
+            title: "Highest load with p99 within ten mean service times, exponential".to_owned(),
+            x: XAxis::Logarithmic("mean service time (µs, log)"),
+            y: YAxis::Percent,
+            y_label: "highest load (% of the workers' capacity)".to_owned(),
+            bars: "",
+            series,
+        },
+        paper: "with exponential service times one queue carries about 96 % and sixteen about 54 % of the capacity; real \
+                systems approach these limits as service times grow against their costs."
+            .to_owned(),
+        ours,
+    })
+}
