@@ -42,22 +42,26 @@ struct Effort {
     replications: u32,
     /// Between two loads, percent.
     load_step: usize,
-    /// Halvings of the interval in which a highest load is looked for.
+    /// Requests of a replication where a highest load is looked for: many, as queues near saturation take long to fill.
+    search_requests: u64,
+    /// Halvings of the interval in which it is looked for.
     halvings: u32,
 }
 
 impl Effort {
     const QUICK: Self = Self {
         requests: 40_000,
+        search_requests: 100_000,
         replications: 4,
         load_step: 10,
-        halvings: 6,
+        halvings: 7,
     };
     const FULL: Self = Self {
         requests: 200_000,
+        search_requests: 300_000,
         replications: 8,
         load_step: 5,
-        halvings: 8,
+        halvings: 9,
     };
 
     /// Loads to simulate, in percent: from 10 to 95.
@@ -224,7 +228,7 @@ fn page(body: &str, quick: bool) -> String {
          <h1>The papers' figures, simulated</h1>\n<p>Nothing here was measured: the runtime's own policies schedule \
          simulated cores. Unless a figure says otherwise scheduling costs nothing, arrivals are Poisson, d-FCFS and work \
          stealing see every request on a connection of its own, and latency is sojourn time. Bars are 95 % \
-         intervals over replications. What is said of the papers is from their text; their axes and parameters may differ \
-         where the text leaves them open.{effort}</p>\n{body}</body>\n</html>\n"
+         intervals over replications. What is said of the papers are the claims of their text; where a caption says &ldquo;our \
+         choice&rdquo;, a parameter is ours and the paper's may differ.{effort}</p>\n{body}</body>\n</html>\n"
     )
 }

@@ -108,7 +108,8 @@ pub(super) fn lognormal(effort: Effort) -> Result<Drawing> {
         "lognormal",
         "Ideal policies, lognormal service times, mean 1 µs, sd 10 µs",
         effort,
-        "figure 1b: with a heavy tail PS gets the lead over c-FCFS as the load grows, and d-FCFS is far off.",
+        "figure 1b: with a heavy tail PS gets the lead over c-FCFS as the load grows, and d-FCFS is far off (the \
+         distribution's parameters are our choice).",
     )
 }
 
@@ -159,7 +160,7 @@ pub(super) fn priced_exponential(effort: Effort) -> Result<Drawing> {
         "Preemption that costs, exponential service times, mean 1 µs",
         effort,
         "figure 2a: with light tails few requests reach their quantum, so that preemption does little good and little \
-         harm.",
+         harm (quanta and costs are our choice).",
     )
 }
 
@@ -169,7 +170,8 @@ pub(super) fn priced_lognormal(effort: Effort) -> Result<Drawing> {
         "lognormal",
         "Preemption that costs, lognormal service times, mean 1 µs, sd 10 µs",
         effort,
-        "figure 2b: a quantum of some microseconds with a cheap preemption comes near ideal PS.",
+        "figure 2b: a quantum of some microseconds with a cheap preemption comes near ideal PS (quanta, costs \
+         and the distribution's parameters are our choice).",
     )
 }
 
@@ -180,7 +182,7 @@ pub(super) fn priced_bimodal(effort: Effort) -> Result<Drawing> {
         "Preemption that costs, 99.5 % of 0.5 µs and 0.5 % of 500 µs",
         effort,
         "figure 2c: the quantum must be a few microseconds, and a preemption well under one, for the gain of PS over \
-         c-FCFS to be had in practice.",
+         c-FCFS to be had in practice (quanta and costs are our choice).",
     )
 }
 
@@ -228,9 +230,13 @@ pub(super) fn multi_queue(effort: Effort) -> Result<Drawing> {
 }
 
 pub(super) fn connections(effort: Effort) -> Result<Drawing> {
-    let draws = if effort.replications < 8 { 300 } else { 1_000 };
-    let queues = [2, 4, 8, 12, 16, 24, 32];
-    let needed = queues.map(|queues| connections_needed(queues, 0.1, 0.9, draws, SEED));
+    let queues = [2, 4, 8, 12, 16, 24, 32_u32];
+    let needed = queues.map(|queues| {
+        // About 30 q^2 connections will be needed; few queues can be drawn more often in the same time.
+        let draws = effort.requests * 100 / (30 * u64::from(queues).pow(2));
+        let draws = draws.clamp(300, 20_000) as u32;
+        connections_needed(queues, 0.1, 0.9, draws, SEED)
+    });
     let points = queues.iter().zip(needed).map(|(queues, needed)| Point {
         x: f64::from(*queues),
         y: Some(f64::from(needed)),

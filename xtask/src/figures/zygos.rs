@@ -99,7 +99,7 @@ fn highest(mix: &Mix, policy: &PolicySpec, overheads: Overheads, effort: Effort)
     let limit_us = mix.mean_ns() / 100.0;
     highest_load(effort, |load| {
         let mut scenario = Scenario::new(mix.clone(), load, policy.clone(), WORKERS)
-            .with_requests(effort.requests / 2);
+            .with_requests(effort.search_requests);
         scenario.shape.overheads = overheads;
         let result = simulate(&Target::Server(Box::new(scenario)), effort)?;
         let p99 = result.estimate(Measure::P99Us, None).value;
@@ -173,7 +173,7 @@ pub(super) fn load_at_slo(effort: Effort) -> Result<Drawing> {
             series,
         },
         paper: "with exponential service times one queue carries about 96 % and sixteen about 54 % of the capacity; real \
-                systems approach these limits as service times grow against their costs."
+                systems approach these limits as service times grow against their costs (the 0.5 µs a request is our choice)."
             .to_owned(),
         ours,
     })
