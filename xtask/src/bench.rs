@@ -24,6 +24,7 @@ use crate::report::{self, stamp};
 
 mod burst;
 mod contender;
+mod costs;
 mod injector;
 mod mixes;
 mod point;
@@ -39,7 +40,7 @@ const STORE_KEYS: u64 = 100_000;
 /// Load at which each class runs alone to find its SLO.
 const SLO_LOAD: f64 = 0.4;
 /// Priority of the measured threads under SCHED_FIFO.
-const PRIORITY: i32 = 10;
+const PRIORITY: i32 = 60;
 /// Confidence of the paired bounds.
 const CONFIDENCE: f64 = 0.95;
 /// What a burst costs beside its length: starting threads, ending them, letting real-time throttling forget.
@@ -96,13 +97,26 @@ struct Scope {
 
 impl Scope {
     fn of(options: &Options) -> Result<Self> {
-        let (mode, mixes, loads, repetitions, seconds): (_, &[&str], Vec<u32>, _, _) = if options.full {
-            ("full", &mixes::NAMES, (1..=9).map(|tenth| tenth * 10).collect(), 7, 0.6)
-        } else if options.quick {
-            ("quick", &["hi", "mid", "fixed", "store"], vec![40, 60, 80], 3, 0.35)
-        } else {
-            ("default", &mixes::NAMES, vec![20, 40, 60, 80], 5, 0.4)
-        };
+        let (mode, mixes, loads, repetitions, seconds): (_, &[&str], Vec<u32>, _, _) =
+            if options.full {
+                (
+                    "full",
+                    &mixes::NAMES,
+                    (1..=9).map(|tenth| tenth * 10).collect(),
+                    7,
+                    0.6,
+                )
+            } else if options.quick {
+                (
+                    "quick",
+                    &["hi", "mid", "fixed", "store"],
+                    vec![40, 60, 80],
+                    3,
+                    0.35,
+                )
+            } else {
+                ("default", &mixes::NAMES, vec![20, 40, 60, 80], 5, 0.4)
+            };
         let mixes = if options.mix.is_empty() {
             mixes.iter().map(|&name| name.to_owned()).collect()
         } else {
@@ -115,15 +129,25 @@ impl Scope {
                 mixes::NAMES.join(", ")
             );
         }
-        let loads = if options.load.is_empty() { loads } else { options.load.clone() };
+        let loads = if options.load.is_empty() {
+            loads
+        } else {
+            options.load.clone()
+        };
         let seconds = options.seconds.unwrap_or(seconds);
-        ensure!((0.01..=10.0).contains(&seconds), "--seconds is {seconds}, but must be 0.01 to 10");
+        ensure!(
+            (0.01..=10.0).contains(&seconds),
+            "--seconds is {seconds}, but must be 0.01 to 10"
+        );
         let repetitions = u64::from(options.repetitions.unwrap_or(repetitions));
         let custom = !options.mix.is_empty() || !options.load.is_empty();
         Ok(Self {
             mode: if custom { "custom" } else { mode },
             mixes,
-            loads: loads.iter().map(|&percent| f64::from(percent) / 100.0).collect(),
+            loads: loads
+                .iter()
+                .map(|&percent| f64::from(percent) / 100.0)
+                .collect(),
             seeds: (options.seed..options.seed + repetitions).collect(),
             length: Duration::from_secs_f64(seconds),
             sweep: !options.no_sweep,
@@ -135,7 +159,9 @@ impl Scope {
     fn contenders(&self, mix: &BenchMix, workers: usize) -> Vec<Contender> {
         let wanted = |one: &Contender| {
             let name = format!("{} {}", one.policy_name(), one.mechanism_name());
-            self.only.is_empty() || *one == Contender::FCFS || self.only.iter().any(|text| name.contains(text))
+            self.only.is_empty()
+                || *one == Contender::FCFS
+                || self.only.iter().any(|text| name.contains(text))
         };
         mix.contenders(workers).into_iter().filter(wanted).collect()
     }
@@ -151,7 +177,8 @@ impl Scope {
 /// Where nothing can be measured, and where results cannot be written.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let scope = Scope::of(options)?;
-    let cores = core_affinity::get_core_ids().context("the cores this process may use cannot be told")?;
+    let cores =
+        core_affinity::get_core_ids().context("the cores this process may use cannot be told")?;
     if cores.len() < 2 {
         bail!(
             "the bench needs two cores, one for the dispatcher and one for a worker; this process may use {}",
@@ -172,17 +199,32 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         );
     }
     let needs_store = scope.mixes.iter().any(|name| name.starts_with("store"));
-    let store = if needs_store { Some(Arc::new(open_store()?)) } else { None };
-    let bench = Bench { workers, realtime_priority, token: allow_signals(), store };
+    let store = if needs_store {
+        Some(Arc::new(open_store()?))
+    } else {
+        None
+    };
+    let bench = Bench {
+        workers,
+        realtime_priority,
+        token: allow_signals(),
+        store,
+    };
 
     let started = Instant::now();
-    let nanos_per_step = on_worker_core(cores[1], || work::nanos_per_step(Clock::get().cycles_per_nano()))?;
+    let nanos_per_step = on_worker_core(cores[1], || {
+        work::nanos_per_step(Clock::get().cycles_per_nano())
+    })?;
     let all: Vec<BenchMix> = scope
         .mixes
         .iter()
         .map(|name| match (name.as_str(), &bench.store) {
-            ("store", Some(store)) => on_worker_core(cores[1], || BenchMix::store(name, 0.005, store))?,
-            ("store-50", Some(store)) => on_worker_core(cores[1], || BenchMix::store(name, 0.5, store))?,
+            ("store", Some(store)) => {
+                on_worker_core(cores[1], || BenchMix::store(name, 0.005, store))?
+            }
+            ("store-50", Some(store)) => {
+                on_worker_core(cores[1], || BenchMix::store(name, 0.5, store))?
+            }
             _ => BenchMix::spinning(name, nanos_per_step),
         })
         .collect::<Result<_>>()?;
@@ -194,29 +236,55 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         machine: Machine::detect(realtime_priority.is_some()),
         settings: Settings {
             mode: scope.mode.to_owned(),
-            command: std::env::args().skip(1).fold("cargo xtask".to_owned(), |line, word| line + " " + &word),
+            command: std::env::args()
+                .skip(1)
+                .fold("cargo xtask".to_owned(), |line, word| line + " " + &word),
             workers: workers as u32,
             repetitions: scope.seeds.len() as u32,
             seconds_per_point: scope.length.as_secs_f64(),
             seeds: scope.seeds.clone(),
-            scheduler: if realtime_priority.is_some() { "SCHED_FIFO" } else { "SCHED_OTHER" }.to_owned(),
+            scheduler: if realtime_priority.is_some() {
+                "SCHED_FIFO"
+            } else {
+                "SCHED_OTHER"
+            }
+            .to_owned(),
             slo_us: BTreeMap::new(),
         },
         notes,
         costs: BTreeMap::new(),
-        mixes: all.iter().map(|mix| (mix.mix.name().to_owned(), mix.description())).collect(),
+        mixes: all
+            .iter()
+            .map(|mix| (mix.mix.name().to_owned(), mix.description()))
+            .collect(),
         runs: Vec::new(),
         quantum_sweep: Vec::new(),
         fcfs_check: Vec::new(),
         paired: Vec::new(),
     };
-    let bursts: usize = all.iter().map(|mix| scope.contenders(mix, workers).len()).sum::<usize>()
+    let bursts: usize = all
+        .iter()
+        .map(|mix| scope.contenders(mix, workers).len())
+        .sum::<usize>()
         * scope.loads.len()
         * scope.seeds.len();
     let mut progress = Progress::new(scope.per_burst() * bursts as u32);
-    progress.say(&format!("{}; {bursts} bursts of {:?}", results.machine.summary(), scope.length));
+    progress.say(&format!(
+        "{}; {bursts} bursts of {:?}",
+        results.machine.summary(),
+        scope.length
+    ));
     for note in &results.notes {
         progress.say(note);
+    }
+    if !options.no_costs {
+        progress.begin("costs of single operations");
+        let quick = !options.full;
+        let costs = costs::measure(&bench, (cores[0].id, cores[1].id), quick, |line| {
+            eprintln!("{line}")
+        })?;
+        results.costs = costs.nanos;
+        results.notes.extend(costs.notes);
     }
     for mix in &all {
         measure_mix(&bench, &scope, mix, &mut results, &mut progress)?;
@@ -225,7 +293,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         sweep(&bench, &scope, &all, &mut results, &mut progress)?;
     }
     progress.finish();
-    results.notes.push(format!("The bench took {:.0} s.", started.elapsed().as_secs_f64()));
+    results.notes.push(format!(
+        "The bench took {:.0} s.",
+        started.elapsed().as_secs_f64()
+    ));
     results.check()?;
     if let Some(path) = &options.json {
         results.write(path)?;
@@ -259,7 +330,8 @@ fn measure_mix(
         let mut points: Vec<Point> = contenders.iter().map(|_| Point::default()).collect();
         let mut checks = Vec::new();
         for &seed in &scope.seeds {
-            let schedule = mix.arrivals(load, bench.workers, Length::lasting(scope.length), seed)?;
+            let schedule =
+                mix.arrivals(load, bench.workers, Length::lasting(scope.length), seed)?;
             for (contender, point) in contenders.iter().zip(&mut points) {
                 progress.begin(&format!(
                     "{name} {:.0} %: {} {} seed {seed}",
@@ -268,10 +340,17 @@ fn measure_mix(
                     contender.mechanism_name()
                 ));
                 let arrivals = mix.plan(&schedule, contender.probes);
-                let outcome = bench.burst(contender, &arrivals, mix.mix.classes().len(), &slos_us)?;
-                if *contender == Contender::FCFS && !mix.is_real_code() && !outcome.records.is_empty() {
+                let outcome =
+                    bench.burst(contender, &arrivals, mix.mix.classes().len(), &slos_us)?;
+                if *contender == Contender::FCFS
+                    && !mix.is_real_code()
+                    && !outcome.records.is_empty()
+                {
                     let computed = lindley::records(schedule.arrivals(), bench.workers);
-                    checks.push((Summary::of(&mix.mix, &outcome.records)?, Summary::of(&mix.mix, &computed)?));
+                    checks.push((
+                        Summary::of(&mix.mix, &outcome.records)?,
+                        Summary::of(&mix.mix, &computed)?,
+                    ));
                 }
                 point.add(mix, outcome)?;
                 progress.end(scope.per_burst());
@@ -281,7 +360,9 @@ fn measure_mix(
             results.runs.extend(point.runs(mix, load, contender));
         }
         results.fcfs_check.extend(check_fcfs(mix, load, &checks));
-        results.paired.extend(pair(mix, load, leading, &contenders, &points));
+        results
+            .paired
+            .extend(pair(mix, load, leading, &contenders, &points));
     }
     Ok(())
 }
@@ -297,7 +378,12 @@ fn slos(bench: &Bench, scope: &Scope, mix: &BenchMix) -> Result<Vec<f64>> {
     for (at, class) in mix.mix.classes().iter().enumerate() {
         // A second class of no weight keeps the class's number, so that its work stays its own.
         let alone = mix.with_only(at)?;
-        let schedule = alone.arrivals(SLO_LOAD, bench.workers, Length::lasting(scope.length), scope.seeds[0])?;
+        let schedule = alone.arrivals(
+            SLO_LOAD,
+            bench.workers,
+            Length::lasting(scope.length),
+            scope.seeds[0],
+        )?;
         let arrivals = alone.plan(&schedule, contender.probes);
         let outcome = bench.burst(&contender, &arrivals, mix.mix.classes().len(), &[])?;
         let summary = Summary::of(&mix.mix, &outcome.records)
@@ -310,7 +396,10 @@ fn slos(bench: &Bench, scope: &Scope, mix: &BenchMix) -> Result<Vec<f64>> {
 /// c-FCFS as measured beside the recursion over the same arrivals.
 fn check_fcfs(mix: &BenchMix, load: f64, checks: &[(Summary, Summary)]) -> Option<FcfsCheck> {
     let p99 = |which: fn(&(Summary, Summary)) -> &Summary| {
-        let all: Vec<f64> = checks.iter().map(|pair| which(pair).all.p99_ns as f64 / 1e3).collect();
+        let all: Vec<f64> = checks
+            .iter()
+            .map(|pair| which(pair).all.p99_ns as f64 / 1e3)
+            .collect();
         median(&all)
     };
     Some(FcfsCheck {
@@ -323,10 +412,23 @@ fn check_fcfs(mix: &BenchMix, load: f64, checks: &[(Summary, Summary)]) -> Optio
 }
 
 /// Every contender against c-FCFS, seed by seed.
-fn pair(mix: &BenchMix, load: f64, class: Class, contenders: &[Contender], points: &[Point]) -> Vec<Paired> {
-    let Some(base) = contenders.iter().position(|one| *one == Contender::FCFS) else { return Vec::new() };
+fn pair(
+    mix: &BenchMix,
+    load: f64,
+    class: Class,
+    contenders: &[Contender],
+    points: &[Point],
+) -> Vec<Paired> {
+    let Some(base) = contenders.iter().position(|one| *one == Contender::FCFS) else {
+        return Vec::new();
+    };
     let against = points[base].p99s(mix, class);
-    let named = |at: usize| points[at].runs(mix, load, &contenders[at]).first().map(|run| run.contender());
+    let named = |at: usize| {
+        points[at]
+            .runs(mix, load, &contenders[at])
+            .first()
+            .map(|run| run.contender())
+    };
     (0..contenders.len())
         .filter(|&at| at != base)
         .filter_map(|at| {
@@ -359,21 +461,35 @@ fn sweep(
 ) -> Result<()> {
     const LOAD: f64 = 0.5;
     const QUANTA_US: [f64; 7] = [2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0];
-    let Some(mix) = all.iter().find(|mix| mix.mix.name() == "hi") else { return Ok(()) };
-    let contenders: Vec<Contender> =
-        QUANTA_US.iter().flat_map(|&quantum| [Contender::probe(quantum), Contender::signal(quantum)]).collect();
+    let Some(mix) = all.iter().find(|mix| mix.mix.name() == "hi") else {
+        return Ok(());
+    };
+    let contenders: Vec<Contender> = QUANTA_US
+        .iter()
+        .flat_map(|&quantum| [Contender::probe(quantum), Contender::signal(quantum)])
+        .collect();
     let mut points: Vec<Point> = contenders.iter().map(|_| Point::default()).collect();
     let seeds = &scope.seeds[..scope.seeds.len().min(3)];
     for &seed in seeds {
-        let schedule = mix.arrivals(LOAD, bench.workers, Length::lasting(scope.length / 2), seed)?;
+        let schedule =
+            mix.arrivals(LOAD, bench.workers, Length::lasting(scope.length / 2), seed)?;
         for (contender, point) in contenders.iter().zip(&mut points) {
-            progress.begin(&format!("quantum {} us, {}", contender.quantum_us.unwrap_or(0.0), contender.mechanism_name()));
+            progress.begin(&format!(
+                "quantum {} us, {}",
+                contender.quantum_us.unwrap_or(0.0),
+                contender.mechanism_name()
+            ));
             let arrivals = mix.plan(&schedule, contender.probes);
-            point.add(mix, bench.burst(contender, &arrivals, mix.mix.classes().len(), &[])?)?;
+            point.add(
+                mix,
+                bench.burst(contender, &arrivals, mix.mix.classes().len(), &[])?,
+            )?;
         }
     }
     for (contender, point) in contenders.iter().zip(&points) {
-        results.quantum_sweep.extend(point.runs(mix, LOAD, contender));
+        results
+            .quantum_sweep
+            .extend(point.runs(mix, LOAD, contender));
     }
     Ok(())
 }
@@ -391,11 +507,15 @@ fn open_store() -> Result<Store> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
     }
-    Store::open_or_build(&path, STORE_KEYS).with_context(|| format!("opening the store in {}", path.display()))
+    Store::open_or_build(&path, STORE_KEYS)
+        .with_context(|| format!("opening the store in {}", path.display()))
 }
 
 /// Runs `body` where the first worker will run, so that what it times is timed there.
-fn on_worker_core<Out: Send>(core: core_affinity::CoreId, body: impl FnOnce() -> Out + Send) -> Result<Out> {
+fn on_worker_core<Out: Send>(
+    core: core_affinity::CoreId,
+    body: impl FnOnce() -> Out + Send,
+) -> Result<Out> {
     std::thread::scope(|scope| {
         scope
             .spawn(|| {

@@ -114,7 +114,10 @@ fn fsgsbase_enabled(auxv: &[u8]) -> bool {
 /// The commit checked out, with `-dirty` behind it if files have changed; `None` without git.
 pub fn commit() -> Option<String> {
     let git = |arguments: &[&str]| {
-        let output = std::process::Command::new("git").args(arguments).current_dir(crate::paths::workspace_root()).output();
+        let output = std::process::Command::new("git")
+            .args(arguments)
+            .current_dir(crate::paths::workspace_root())
+            .output();
         let output = output.ok().filter(|output| output.status.success())?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };

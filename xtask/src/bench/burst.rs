@@ -62,6 +62,18 @@ impl Bench {
         classes: usize,
         slos_us: &[f64],
     ) -> Result<Outcome> {
+        self.burst_at_depth(contender, arrivals, classes, slos_us, contender.depth())
+    }
+
+    /// The same with another number of requests staged at the worker than the contender's.
+    pub fn burst_at_depth(
+        &self,
+        contender: &Contender,
+        arrivals: &Arc<[Planned]>,
+        classes: usize,
+        slos_us: &[f64],
+        depth: usize,
+    ) -> Result<Outcome> {
         let span = Duration::from_nanos(arrivals.last().map_or(0, |(last, _)| last.at_ns));
         let mut config = Config {
             workers: Some(self.workers),
@@ -74,28 +86,46 @@ impl Bench {
             ..Config::default()
         };
         contender.apply(&mut config);
+        config.depth = depth;
         config.class = (0..classes)
             .map(|class| ClassConfig {
-                slo_us: slos_us.get(class).copied().filter(|_| contender.wants_slos()),
+                slo_us: slos_us
+                    .get(class)
+                    .copied()
+                    .filter(|_| contender.wants_slos()),
                 ..ClassConfig::new(format!("class-{class}"))
             })
             .collect();
         let progress = Arc::new(Progress::default());
         let injector = Injector::new(Arc::clone(arrivals), Arc::clone(&progress));
-        let server = Runtime::builder(Worker { store: self.store.clone() })
-            .config(config)
-            .allow_hard_preemption(self.token)
-            .serve(injector)
-            .with_context(|| format!("starting {} with {}", contender.policy_name(), contender.mechanism_name()))?;
+        let server = Runtime::builder(Worker {
+            store: self.store.clone(),
+        })
+        .config(config)
+        .allow_hard_preemption(self.token)
+        .serve(injector)
+        .with_context(|| {
+            format!(
+                "starting {} with {}",
+                contender.policy_name(),
+                contender.mechanism_name()
+            )
+        })?;
         let description = server.description().to_owned();
         std::thread::sleep(span);
         let patience = Instant::now() + 2 * span + Duration::from_secs(1);
         while !progress.exhausted.load(Ordering::Acquire) && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let drain = patience.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
+        let drain = patience
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_millis(100));
         let preemptions = |statistics: &shinjuku::Statistics| {
-            statistics.classes.iter().map(|class| class.preemptions).collect::<Vec<_>>()
+            statistics
+                .classes
+                .iter()
+                .map(|class| class.preemptions)
+                .collect::<Vec<_>>()
         };
         let mut taken = preemptions(&server.statistics());
         // The drain's preemptions count as well: wait for its end before reading, as far as patience goes.
@@ -103,31 +133,59 @@ impl Bench {
             std::thread::sleep(Duration::from_millis(1));
             taken = preemptions(&server.statistics());
         }
+        let last = server.statistics();
         let (report, transport) = server.shutdown(drain);
         ensure!(report.policy_error.is_none(), "the policy failed: {report}");
+        ensure!(
+            report.workers_leaked == 0,
+            "a worker hangs in a request that ends by itself: {report}\n{last}"
+        );
         // Dropped, it says what was refused.
         drop(transport);
         let start = progress.start.load(Ordering::Acquire);
         let refused: Vec<u16> = {
-            let refused = progress.refused.lock().unwrap_or_else(PoisonError::into_inner);
-            refused.iter().map(|&index| arrivals[index as usize].0.class).collect()
+            let refused = progress
+                .refused
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            refused
+                .iter()
+                .map(|&index| arrivals[index as usize].0.class)
+                .collect()
         };
-        let mut finished: Vec<(u32, u64)> =
-            progress.finished.lock().unwrap_or_else(PoisonError::into_inner).iter().flatten().copied().collect();
+        let mut finished: Vec<(u32, u64)> = progress
+            .finished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .flatten()
+            .copied()
+            .collect();
         finished.sort_unstable();
         let records: Vec<Record> = finished
             .iter()
             .map(|&(index, at)| {
                 let arrival = &arrivals[index as usize].0;
                 let arrival_ns = start + arrival.at_ns;
-                Record { arrival_ns, service_ns: arrival.service_ns, finish_ns: at.max(arrival_ns), class: arrival.class }
+                Record {
+                    arrival_ns,
+                    service_ns: arrival.service_ns,
+                    finish_ns: at.max(arrival_ns),
+                    class: arrival.class,
+                }
             })
             .collect();
         let end_ns = span.as_nanos() as u64;
         let from_ns = end_ns / 5;
-        let offered = arrivals.iter().filter(|(arrival, _)| arrival.at_ns >= from_ns).count() as u64;
+        let offered = arrivals
+            .iter()
+            .filter(|(arrival, _)| arrival.at_ns >= from_ns)
+            .count() as u64;
         let window = start + from_ns..=start + end_ns;
-        let in_time = records.iter().filter(|record| window.contains(&record.finish_ns)).count() as u64;
+        let in_time = records
+            .iter()
+            .filter(|record| window.contains(&record.finish_ns))
+            .count() as u64;
         Ok(Outcome {
             records,
             refused,

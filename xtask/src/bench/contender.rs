@@ -27,8 +27,18 @@ pub enum Probes {
 }
 
 impl Contender {
-    const fn new(policy: PolicyKind, mechanism: MechanismKind, quantum_us: Option<f64>, probes: Probes) -> Self {
-        Self { policy, mechanism, quantum_us, probes }
+    const fn new(
+        policy: PolicyKind,
+        mechanism: MechanismKind,
+        quantum_us: Option<f64>,
+        probes: Probes,
+    ) -> Self {
+        Self {
+            policy,
+            mechanism,
+            quantum_us,
+            probes,
+        }
     }
 
     /// First come, first served from one queue: the baseline.
@@ -36,30 +46,55 @@ impl Contender {
 
     /// c-PRE-SQ with probes.
     pub const fn probe(quantum_us: f64) -> Self {
-        Self::new(PolicyKind::CPreSq, MechanismKind::Probe, Some(quantum_us), Probes::All)
+        Self::new(
+            PolicyKind::CPreSq,
+            MechanismKind::Probe,
+            Some(quantum_us),
+            Probes::All,
+        )
     }
 
     /// c-PRE-SQ with signals, on code without probes.
     pub const fn signal(quantum_us: f64) -> Self {
-        Self::new(PolicyKind::CPreSq, MechanismKind::Signal, Some(quantum_us), Probes::None)
+        Self::new(
+            PolicyKind::CPreSq,
+            MechanismKind::Signal,
+            Some(quantum_us),
+            Probes::None,
+        )
     }
 
     /// c-PRE-SQ with whatever `Auto` picks, on code without probes.
     pub const AUTO: Self = Self::new(PolicyKind::CPreSq, MechanismKind::Auto, None, Probes::None);
 
     /// c-PRE-SQ, probe first, signal for the half of the long requests without probes.
-    pub const ESCALATION: Self =
-        Self::new(PolicyKind::CPreSq, MechanismKind::Escalation, Some(5.0), Probes::HalfOfLong);
+    pub const ESCALATION: Self = Self::new(
+        PolicyKind::CPreSq,
+        MechanismKind::Escalation,
+        Some(5.0),
+        Probes::HalfOfLong,
+    );
 
     /// c-PRE-MQ with probes.
-    pub const MQ: Self = Self::new(PolicyKind::CPreMq, MechanismKind::Probe, Some(5.0), Probes::All);
+    pub const MQ: Self = Self::new(
+        PolicyKind::CPreMq,
+        MechanismKind::Probe,
+        Some(5.0),
+        Probes::All,
+    );
 
     /// All that make sense with so many workers.
     pub fn all(workers: usize) -> Vec<Self> {
         let mut all = vec![Self::FCFS];
         if workers > 1 {
-            all.push(Self { policy: PolicyKind::DFcfs, ..Self::FCFS });
-            all.push(Self { policy: PolicyKind::Stealing, ..Self::FCFS });
+            all.push(Self {
+                policy: PolicyKind::DFcfs,
+                ..Self::FCFS
+            });
+            all.push(Self {
+                policy: PolicyKind::Stealing,
+                ..Self::FCFS
+            });
         }
         all.extend([
             Self::probe(5.0),
@@ -74,8 +109,14 @@ impl Contender {
 
     /// All that make sense on code that nobody can put probes into.
     pub fn without_probes(workers: usize) -> Vec<Self> {
-        let mut all: Vec<_> = Self::all(workers).into_iter().filter(|one| one.probes == Probes::None).collect();
-        all.push(Self { policy: PolicyKind::CPreMq, ..Self::signal(50.0) });
+        let mut all: Vec<_> = Self::all(workers)
+            .into_iter()
+            .filter(|one| one.probes == Probes::None)
+            .collect();
+        all.push(Self {
+            policy: PolicyKind::CPreMq,
+            ..Self::signal(50.0)
+        });
         all
     }
 
@@ -98,6 +139,12 @@ impl Contender {
     /// Whether the policy wants SLOs.
     pub fn wants_slos(&self) -> bool {
         self.policy == PolicyKind::CPreMq
+    }
+
+    /// Requests staged at a worker, the running one included: with two it need not wait for the dispatcher (JBSQ(2),
+    /// Concord section 3.2). Under MQ a staged one would be ahead of more urgent ones that come later.
+    pub fn depth(&self) -> usize {
+        if self.wants_slos() { 1 } else { 2 }
     }
 
     /// Sets the runtime's configuration up for it.

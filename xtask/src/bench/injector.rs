@@ -47,14 +47,24 @@ impl Injector {
     /// Will inject `arrivals`, which are in order of time.
     pub fn new(arrivals: Arc<[Planned]>, progress: Arc<Progress>) -> Self {
         let refused = Vec::with_capacity(arrivals.len());
-        Self { arrivals, next: 0, start: 0, refused, progress }
+        Self {
+            arrivals,
+            next: 0,
+            start: 0,
+            refused,
+            progress,
+        }
     }
 }
 
 impl Drop for Injector {
     fn drop(&mut self) {
         let refused = std::mem::take(&mut self.refused);
-        *self.progress.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+        *self
+            .progress
+            .refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = refused;
     }
 }
 
@@ -65,7 +75,12 @@ impl Transport for Injector {
     type Outgoing = u32;
     type Replier = Recorder;
 
-    fn poll(&mut self, now_nanos: u64, room: usize, mut deliver: impl FnMut(net::Arrival<Work, u32>)) {
+    fn poll(
+        &mut self,
+        now_nanos: u64,
+        room: usize,
+        mut deliver: impl FnMut(net::Arrival<Work, u32>),
+    ) {
         if self.start == 0 {
             self.start = now_nanos + LEAD_IN;
             self.progress.start.store(self.start, Ordering::Release);
@@ -101,8 +116,14 @@ impl Transport for Injector {
     }
 
     fn replier(&mut self) -> std::io::Result<Recorder> {
-        let finished = Vec::with_capacity(self.arrivals.len());
-        Ok(Recorder { finished, clock: Clock::get(), progress: Arc::clone(&self.progress) })
+        // Written once, so that no page of it faults in the burst.
+        let mut finished = vec![(u32::MAX, u64::MAX); self.arrivals.len()];
+        finished.clear();
+        Ok(Recorder {
+            finished,
+            clock: Clock::get(),
+            progress: Arc::clone(&self.progress),
+        })
     }
 
     fn wait(&mut self, patience: Duration) {
@@ -134,6 +155,10 @@ impl Replier for Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         let finished = std::mem::take(&mut self.finished);
-        self.progress.finished.lock().unwrap_or_else(PoisonError::into_inner).push(finished);
+        self.progress
+            .finished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(finished);
     }
 }

@@ -17,7 +17,17 @@ const RANGE_KEYS: usize = 5_000;
 const FLOWS: u32 = 64;
 
 /// Names of all mixes.
-pub const NAMES: [&str; 9] = ["hi", "mid", "tri", "exp", "fixed", "lognormal", "tpcc", "store", "store-50"];
+pub const NAMES: [&str; 9] = [
+    "hi",
+    "mid",
+    "tri",
+    "exp",
+    "fixed",
+    "lognormal",
+    "tpcc",
+    "store",
+    "store-50",
+];
 
 /// A mix, and how its requests are made.
 #[derive(Clone, Debug)]
@@ -36,12 +46,17 @@ enum Kind {
 impl BenchMix {
     /// One of the workload crate's mixes, spinning.
     pub fn spinning(name: &str, nanos_per_step: f64) -> Result<Self> {
-        Ok(Self { mix: Mix::named(name)?, kind: Kind::Spin { nanos_per_step } })
+        Ok(Self {
+            mix: Mix::named(name)?,
+            kind: Kind::Spin { nanos_per_step },
+        })
     }
 
     /// GETs with a share of RANGEs on the store, both timed on the calling core first.
     pub fn store(name: &str, range_share: f64, store: &Arc<Store>) -> Result<Self> {
-        let worker = Worker { store: Some(Arc::clone(store)) };
+        let worker = Worker {
+            store: Some(Arc::clone(store)),
+        };
         let keys = store.len();
         let mean_us = |rounds: u64, work: fn(u64, u64) -> Work| {
             let mut times: Vec<f64> = (0..5)
@@ -62,7 +77,10 @@ impl BenchMix {
             Class::new("GET", 1.0 - range_share, ServiceTime::fixed(get)?),
             Class::new("RANGE", range_share, ServiceTime::fixed(range)?),
         ];
-        Ok(Self { mix: Mix::new(name, classes)?, kind: Kind::Store { keys } })
+        Ok(Self {
+            mix: Mix::new(name, classes)?,
+            kind: Kind::Store { keys },
+        })
     }
 
     /// Whether the requests are code of others, which nobody can put probes into.
@@ -73,9 +91,15 @@ impl BenchMix {
     /// Who competes on it.
     pub fn contenders(&self, workers: usize) -> Vec<Contender> {
         let several = self.mix.classes().len() > 1;
-        let all = if self.is_real_code() { Contender::without_probes(workers) } else { Contender::all(workers) };
+        let all = if self.is_real_code() {
+            Contender::without_probes(workers)
+        } else {
+            Contender::all(workers)
+        };
         // With one class MQ is SQ, and no request is one of the long ones.
-        all.into_iter().filter(|one| several || !one.wants_slos() && one.probes != Probes::HalfOfLong).collect()
+        all.into_iter()
+            .filter(|one| several || !one.wants_slos() && one.probes != Probes::HalfOfLong)
+            .collect()
     }
 
     /// In words, for the report.
@@ -83,17 +107,34 @@ impl BenchMix {
         let classes: Vec<String> = (self.mix.classes().iter().enumerate())
             .map(|(at, class)| {
                 let share = self.mix.share(at as u16) * 100.0;
-                format!("{share:.1} % {} (mean {:.2} us)", class.name, class.service.mean_ns() / 1e3)
+                format!(
+                    "{share:.1} % {} (mean {:.2} us)",
+                    class.name,
+                    class.service.mean_ns() / 1e3
+                )
             })
             .collect();
-        let what = if self.is_real_code() { "queries on a redb file" } else { "spinning" };
+        let what = if self.is_real_code() {
+            "queries on a redb file"
+        } else {
+            "spinning"
+        };
         format!("{}; {what}", classes.join(", "))
     }
 
     /// The arrivals of one burst.
-    pub fn arrivals(&self, load: f64, workers: usize, length: Length, seed: u64) -> Result<Schedule> {
-        let config = ScheduleConfig::at_load(load, workers, length).with_seed(seed).with_flows(FLOWS);
-        Schedule::generate(&self.mix, &config).with_context(|| format!("drawing arrivals for {}", self.mix.name()))
+    pub fn arrivals(
+        &self,
+        load: f64,
+        workers: usize,
+        length: Length,
+        seed: u64,
+    ) -> Result<Schedule> {
+        let config = ScheduleConfig::at_load(load, workers, length)
+            .with_seed(seed)
+            .with_flows(FLOWS);
+        Schedule::generate(&self.mix, &config)
+            .with_context(|| format!("drawing arrivals for {}", self.mix.name()))
     }
 
     /// The same with requests of one class only.
@@ -101,10 +142,17 @@ impl BenchMix {
         let class = &self.mix.classes()[wanted];
         // Weights must be positive: one request in a thousand million is none in a burst.
         let classes = (self.mix.classes().iter().enumerate())
-            .map(|(at, class)| Class { weight: if at == wanted { 1.0 } else { 1e-9 }, ..class.clone() })
+            .map(|(at, class)| Class {
+                weight: if at == wanted { 1.0 } else { 1e-9 },
+                ..class.clone()
+            })
             .collect();
-        let mix = Mix::new(self.mix.name(), classes).with_context(|| format!("{} alone", class.name))?;
-        Ok(Self { mix, kind: self.kind })
+        let mix =
+            Mix::new(self.mix.name(), classes).with_context(|| format!("{} alone", class.name))?;
+        Ok(Self {
+            mix,
+            kind: self.kind,
+        })
     }
 
     /// The arrivals with their work.
@@ -116,7 +164,10 @@ impl BenchMix {
                     Probes::None => false,
                     Probes::HalfOfLong => class == 0 || index.is_multiple_of(2),
                 };
-                Work::Spin { steps: (service_ns as f64 / nanos_per_step) as u64, probes: has_probes }
+                Work::Spin {
+                    steps: (service_ns as f64 / nanos_per_step) as u64,
+                    probes: has_probes,
+                }
             }
             Kind::Store { keys } if class == 0 => get(index as u64, keys),
             Kind::Store { keys } => range(index as u64, keys),
@@ -124,7 +175,12 @@ impl BenchMix {
         let planned = |(index, arrival): (usize, &shinjuku_workload::Arrival)| {
             (*arrival, work(index, arrival.class, arrival.service_ns))
         };
-        schedule.arrivals().iter().enumerate().map(planned).collect()
+        schedule
+            .arrivals()
+            .iter()
+            .enumerate()
+            .map(planned)
+            .collect()
     }
 }
 
@@ -132,9 +188,14 @@ impl BenchMix {
 const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn get(index: u64, keys: u64) -> Work {
-    Work::Get { key: index.wrapping_mul(SCATTER) % keys }
+    Work::Get {
+        key: index.wrapping_mul(SCATTER) % keys,
+    }
 }
 
 fn range(index: u64, keys: u64) -> Work {
-    Work::Range { from: index.wrapping_mul(SCATTER) % keys, count: RANGE_KEYS }
+    Work::Range {
+        from: index.wrapping_mul(SCATTER) % keys,
+        count: RANGE_KEYS,
+    }
 }

@@ -18,9 +18,19 @@ pub struct Point {
 impl Point {
     /// Adds a repetition.
     pub fn add(&mut self, mix: &BenchMix, outcome: Outcome) -> Result<()> {
-        let summary = if outcome.records.is_empty() { None } else { Some(Summary::of(&mix.mix, &outcome.records)?) };
+        let summary = if outcome.records.is_empty() {
+            None
+        } else {
+            Some(Summary::of(&mix.mix, &outcome.records)?)
+        };
         // The summary is all that is needed later, and a long bench has millions of records.
-        self.outcomes.push((Outcome { records: Vec::new(), ..outcome }, summary));
+        self.outcomes.push((
+            Outcome {
+                records: Vec::new(),
+                ..outcome
+            },
+            summary,
+        ));
         Ok(())
     }
 
@@ -38,14 +48,27 @@ impl Point {
 
     /// The report's rows for this point, one a class.
     pub fn runs(&self, mix: &BenchMix, load: f64, contender: &Contender) -> Vec<Run> {
-        let refused: u64 = self.outcomes.iter().map(|(outcome, _)| outcome.refused.len() as u64).sum();
-        let total = |figure: fn(&Outcome) -> u64| self.outcomes.iter().map(|(outcome, _)| figure(outcome)).sum::<u64>();
+        let refused: u64 = self
+            .outcomes
+            .iter()
+            .map(|(outcome, _)| outcome.refused.len() as u64)
+            .sum();
+        let total = |figure: fn(&Outcome) -> u64| {
+            self.outcomes
+                .iter()
+                .map(|(outcome, _)| figure(outcome))
+                .sum::<u64>()
+        };
         let seconds = total(|outcome| outcome.window_ns) as f64 / 1e9;
         let offered_rps = total(|outcome| outcome.offered) as f64 / seconds;
         let throughput_rps = total(|outcome| outcome.finished) as f64 / seconds;
         let saturated = Run::is_saturated(refused, throughput_rps, offered_rps);
         let (classes, share) = (mix.mix.classes().len(), |class| class_share(mix, class));
-        let wanted: &[Class] = if classes > 1 { &[Class::Short, Class::Long, Class::All] } else { &[Class::All] };
+        let wanted: &[Class] = if classes > 1 {
+            &[Class::Short, Class::Long, Class::All]
+        } else {
+            &[Class::All]
+        };
         let row = |&class: &Class| {
             let middle = |figure: fn(&Figures) -> f64| median(&self.each(mix, class, figure));
             let p99s = self.p99s(mix, class);
@@ -57,14 +80,19 @@ impl Point {
                 mechanism: contender.mechanism_name(),
                 quantum_us: contender.quantum_us,
                 class,
-                n: self.each(mix, class, |figures| figures.requests as f64).iter().sum::<f64>() as u64,
+                n: self
+                    .each(mix, class, |figures| figures.requests as f64)
+                    .iter()
+                    .sum::<f64>() as u64,
                 p50_us: middle(|figures| figures.p50_ns as f64 / 1e3),
                 p99_us: median(&p99s),
                 p999_us: middle(|figures| figures.p999_ns as f64 / 1e3),
                 p99_slowdown: middle(|figures| figures.p99_slowdown),
                 throughput_rps: throughput_rps * share(class),
                 preemptions: (self.outcomes.iter())
-                    .flat_map(|(outcome, _)| indices.clone().filter_map(|at| outcome.preemptions.get(at)))
+                    .flat_map(|(outcome, _)| {
+                        indices.clone().filter_map(|at| outcome.preemptions.get(at))
+                    })
                     .sum(),
                 offered_rps: offered_rps * share(class),
                 saturated,
@@ -76,7 +104,11 @@ impl Point {
                 p99_us_max: p99s.iter().copied().reduce(f64::max),
                 ideal_p99_us: None,
                 picked: (contender.mechanism == shinjuku::MechanismKind::Auto)
-                    .then(|| self.outcomes.first().map(|(outcome, _)| outcome.description.clone()))
+                    .then(|| {
+                        self.outcomes
+                            .first()
+                            .map(|(outcome, _)| outcome.description.clone())
+                    })
                     .flatten(),
             };
             if saturated {
@@ -99,7 +131,9 @@ fn class_indices(mix: &BenchMix, class: Class) -> std::ops::Range<usize> {
 }
 
 fn class_share(mix: &BenchMix, class: Class) -> f64 {
-    class_indices(mix, class).map(|at| mix.mix.share(at as u16)).sum()
+    class_indices(mix, class)
+        .map(|at| mix.mix.share(at as u16))
+        .sum()
 }
 
 fn of_class<'a>(summary: &'a Summary, mix: &BenchMix, class: Class) -> Option<&'a Figures> {

@@ -54,25 +54,41 @@ impl Worker {
     /// Does the work on the calling thread.
     pub fn serve(&self, work: Work) {
         match work {
-            Work::Spin { steps, probes: false } => spin(steps),
-            Work::Spin { steps, probes: true } => spin_with_probes(steps),
+            Work::Spin {
+                steps,
+                probes: false,
+            } => spin(steps),
+            Work::Spin {
+                steps,
+                probes: true,
+            } => spin_with_probes(steps),
             Work::Get { key } => {
                 black_box(self.store().get(key).expect("the store's own key"));
             }
             Work::Range { from, count } => {
-                black_box(self.store().range(from, count).expect("the store's own keys"));
+                black_box(
+                    self.store()
+                        .range(from, count)
+                        .expect("the store's own keys"),
+                );
             }
         }
     }
 
     fn store(&self) -> &Store {
-        self.store.as_ref().expect("mixes with queries come with a store")
+        self.store
+            .as_ref()
+            .expect("mixes with queries come with a store")
     }
 }
 
 #[inline(always)]
 fn step(value: u64) -> u64 {
-    black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1))
+    black_box(
+        value
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1),
+    )
 }
 
 #[inline(never)]

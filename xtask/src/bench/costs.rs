@@ -1,0 +1,99 @@
+//! The cost table: what the parts cost, and an empty request through dispatcher and worker, all in one run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use shinjuku_preempt::measure::{self, Options};
+use shinjuku_workload::Arrival;
+use shinjuku_workload::repeat::median;
+
+use super::burst::Bench;
+use super::contender::Contender;
+use super::injector::Planned;
+use super::work::Work;
+
+/// Empty requests in one burst: few enough to wait all at once.
+const EMPTY_REQUESTS: u64 = 40_000;
+/// Bursts of empty requests at each depth.
+const ROUNDS: usize = 5;
+
+/// What the table says beside the numbers.
+#[derive(Debug, Default)]
+pub struct Costs {
+    /// Name to nanoseconds.
+    pub nanos: BTreeMap<String, f64>,
+    /// Remarks: the ratios that matter.
+    pub notes: Vec<String>,
+}
+
+/// Measures for some ten seconds, or some four if `quick`.
+pub fn measure(
+    bench: &Bench,
+    cores: (usize, usize),
+    quick: bool,
+    say: impl FnMut(&str) + Send,
+) -> Result<Costs> {
+    let options = Options {
+        sender_core: cores.0,
+        worker_core: cores.1,
+        realtime: bench.realtime_priority.is_some(),
+        hard: Some(bench.token),
+        quick,
+    };
+    let mut costs = Costs::default();
+    for cost in measure::costs(options, say).context("measuring the cost table")? {
+        if matches!(
+            cost.name.as_str(),
+            "context/start-finish" | "preempt/probe" | "preempt/signal"
+        ) {
+            costs.notes.push(format!("{}: {}", cost.name, cost.note));
+        }
+        costs.nanos.insert(cost.name, cost.nanos);
+    }
+    for depth in [1, 2, 4] {
+        let rounds: Vec<f64> = (0..ROUNDS)
+            .map(|_| empty_request(bench, depth))
+            .collect::<Result<_>>()?;
+        costs
+            .nanos
+            .extend(median(&rounds).map(|nanos| (format!("request/empty/depth-{depth}"), nanos)));
+    }
+    let cost = |name: &str| costs.nanos.get(name).copied();
+    if let (Some(empty), Some(trip)) =
+        (cost("request/empty/depth-2"), cost("cache-line/round-trip"))
+    {
+        costs.notes.push(format!(
+            "An empty request through dispatcher and one worker takes {empty:.0} ns, {:.1} cache-line round trips.",
+            empty / trip
+        ));
+    }
+    Ok(costs)
+}
+
+/// Nanoseconds a request when many empty ones wait.
+fn empty_request(bench: &Bench, depth: usize) -> Result<f64> {
+    let empty = |_| -> Planned {
+        (
+            Arrival {
+                at_ns: 0,
+                service_ns: 1,
+                flow: 0,
+                class: 0,
+            },
+            Work::Spin {
+                steps: 0,
+                probes: false,
+            },
+        )
+    };
+    let arrivals: Arc<[Planned]> = (0..EMPTY_REQUESTS).map(empty).collect();
+    let outcome = bench.burst_at_depth(&Contender::FCFS, &arrivals, 1, &[], depth)?;
+    let finishes = || outcome.records.iter().map(|record| record.finish_ns);
+    let (first, last) = (finishes().min(), finishes().max());
+    let span = last
+        .zip(first)
+        .map(|(last, first)| last - first)
+        .context("empty requests finish")?;
+    Ok(span as f64 / (outcome.records.len() as f64 - 1.0))
+}
