@@ -187,3 +187,23 @@ fn plans_are_compared_point_by_point_on_the_same_requests() {
     let in_c = sweep::run(&c, None, |_| ()).unwrap();
     assert!(sweep::compare((&a, &in_a), (&c, &in_c)).is_err());
 }
+
+/// The examples of docs/simulator.md are plans.
+#[test]
+fn the_documentation_shows_good_plans() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/simulator.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let blocks: Vec<_> = text.split("```toml\n").skip(1).collect();
+    let blocks: Vec<_> = blocks
+        .iter()
+        .map(|b| b.split("```").next().unwrap())
+        .collect();
+    let [plan, rack] = blocks[..] else {
+        panic!("{} examples", blocks.len());
+    };
+    let server = Plan::parse(plan, Path::new("simulator.md")).unwrap();
+    assert_eq!(server.points.len(), 4 * 3);
+    let rack = Plan::parse(&format!("{plan}\n{rack}"), Path::new("simulator.md")).unwrap();
+    assert_eq!(rack.points.len(), 4 * 3 * 2);
+    assert!(matches!(rack.points[0].target, Target::Rack(_)));
+}

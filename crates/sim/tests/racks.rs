@@ -227,10 +227,6 @@ fn a_balancer_of_your_own_is_asked() {
         ) -> Option<usize> {
             servers.last().copied()
         }
-
-        fn name(&self) -> String {
-            "last".into()
-        }
     }
     let scenario = RackScenario {
         load: 0.1,

@@ -16,9 +16,6 @@ pub trait Balancer: Send {
         loads: &LoadView,
         random: &mut Xoshiro256PlusPlus,
     ) -> Option<usize>;
-
-    /// Its name in reports.
-    fn name(&self) -> String;
 }
 
 /// A uniformly random server.
@@ -33,10 +30,6 @@ impl Balancer for Random {
         random: &mut Xoshiro256PlusPlus,
     ) -> Option<usize> {
         Some(servers[random.random_range(0..servers.len())])
-    }
-
-    fn name(&self) -> String {
-        String::from("random")
     }
 }
 
@@ -57,10 +50,6 @@ impl Balancer for RoundRobin {
         self.turn = self.turn.wrapping_add(1);
         Some(servers[self.turn % servers.len()])
     }
-
-    fn name(&self) -> String {
-        String::from("round robin")
-    }
 }
 
 /// The server with the least known load (join the shortest queue); of several one at random.
@@ -75,10 +64,6 @@ impl Balancer for Shortest {
         random: &mut Xoshiro256PlusPlus,
     ) -> Option<usize> {
         Some(shortest(class, servers, loads, random))
-    }
-
-    fn name(&self) -> String {
-        String::from("shortest")
     }
 }
 
@@ -122,10 +107,6 @@ impl Balancer for PowerOf {
         // `min_by_key` keeps the first of equal ones.
         drawn.min_by_key(|server| loads.load(*server, class))
     }
-
-    fn name(&self) -> String {
-        format!("power of {}", self.k)
-    }
 }
 
 /// Join the bounded shortest queue: a server has at most `bound` requests that the switch knows of; when all have, the
@@ -152,9 +133,5 @@ impl Balancer for Jbsq {
         }
         let open: Vec<_> = servers.iter().copied().filter(|s| room(s)).collect();
         (!open.is_empty()).then(|| shortest(class, &open, loads, random))
-    }
-
-    fn name(&self) -> String {
-        format!("JBSQ({})", self.bound)
     }
 }

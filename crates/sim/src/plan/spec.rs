@@ -1,0 +1,426 @@
+//! What a plan's file says, and what it means: every value is checked where it stands.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use shinjuku_policy::Nanos;
+use shinjuku_workload::{Arrivals, Mix};
+use toml::Spanned;
+
+use super::many::Many;
+use super::source::Source;
+use super::{Plan, Point, Target, parse_share};
+use crate::rack::{Action, BalancerSpec, Change, LoadInfo, RackScenario};
+use crate::replicate::Until;
+use crate::server::Shape;
+use crate::{Measure, Overheads, PolicySpec, Scenario, SimError};
+
+/// What a plan's file says.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Spec {
+    title: Option<String>,
+    seed: Option<u64>,
+    mix: Spanned<Many<Mix>>,
+    load: Spanned<Many<f64>>,
+    workers: Spanned<Many<usize>>,
+    policy: Spanned<Many<String>>,
+    quantum_us: Option<Spanned<Many<f64>>>,
+    requests: Option<Spanned<u64>>,
+    replications: Option<Spanned<u32>>,
+    until_ci: Option<Spanned<String>>,
+    arrivals: Option<Arrivals>,
+    flows: Option<Spanned<u32>>,
+    depth: Option<Spanned<usize>>,
+    capacity: Option<Spanned<usize>>,
+    costs: Option<Spanned<PathBuf>>,
+    overheads: Option<Spanned<Overheads>>,
+    rack: Option<RackSpec>,
+    report: Option<ReportSpec>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RackSpec {
+    servers: Spanned<Many<usize>>,
+    balancer: Option<Spanned<Many<String>>>,
+    load_info: Option<Spanned<Many<LoadInfo>>>,
+    network_us: Option<Spanned<f64>>,
+    loss: Option<Spanned<f64>>,
+    packets: Option<Spanned<u32>>,
+    packet_gap_us: Option<Spanned<f64>>,
+    affinity: Option<bool>,
+    detection_us: Option<Spanned<f64>>,
+    changes: Option<Vec<ChangeSpec>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChangeSpec {
+    at_us: Spanned<f64>,
+    server: usize,
+    action: Action,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReportSpec {
+    x: Option<Spanned<String>>,
+    y: Option<Measure>,
+    class: Option<Spanned<String>>,
+}
+
+/// A policy to try, with its mix.
+struct Contender<'a> {
+    mix: &'a Mix,
+    policy: PolicySpec,
+    label: String,
+    quantum_us: f64,
+}
+
+impl Spec {
+    /// The plan that this is; without a title it is called `name`.
+    pub(super) fn plan(self, source: &Source<'_>, name: String) -> Result<Plan, SimError> {
+        let points = self.points(source)?;
+        let until = self.until(source)?;
+        let (x, class) = match &self.report {
+            Some(report) => report.check(&points, source)?,
+            None => ("load".to_owned(), None),
+        };
+        Ok(Plan {
+            title: self.title.unwrap_or(name),
+            seed: self.seed.unwrap_or(1),
+            until,
+            points,
+            x,
+            y: self
+                .report
+                .and_then(|report| report.y)
+                .unwrap_or(Measure::P99Us),
+            class,
+        })
+    }
+
+    fn points(&self, source: &Source<'_>) -> Result<Vec<Point>, SimError> {
+        let loads = self.loads(source)?;
+        let requests = match &self.requests {
+            Some(requests) => source.check(requests, |n| n > 0, "it must be at least 1")?,
+            None => 200_000,
+        };
+        if let Some(flows) = &self.flows {
+            source.check(flows, |n| n > 0, "it must be at least 1")?;
+        }
+        let few = |n: usize| (1..=4096).contains(&n);
+        let workers = source.check_all(&self.workers, few, "choose 1 to 4096 workers")?;
+        let shape = self.shape(source)?;
+        let racks = match &self.rack {
+            Some(rack) => rack.variants(source)?,
+            None => Vec::new(),
+        };
+        let mut points = Vec::new();
+        for contender in self.contenders(source)? {
+            for &workers in &workers {
+                let shape = Shape { workers, ..shape };
+                for &load in &loads {
+                    let server = Scenario {
+                        arrivals: self.arrivals.clone().unwrap_or_else(Arrivals::poisson),
+                        flows: self.flows.as_ref().map(|flows| *flows.get_ref()),
+                        shape,
+                        ..Scenario::new(
+                            contender.mix.clone(),
+                            load,
+                            contender.policy.clone(),
+                            workers,
+                        )
+                    }
+                    .with_requests(requests);
+                    let keys = vec![
+                        ("mix", contender.mix.name().to_owned()),
+                        ("policy", contender.label.clone()),
+                        ("quantum_us", contender.quantum_us.to_string()),
+                        ("workers", workers.to_string()),
+                        ("load", load.to_string()),
+                    ];
+                    for variant in &racks {
+                        points.push(variant.point(&keys, &server, self.capacity.is_some()));
+                    }
+                    if racks.is_empty() {
+                        points.push(Point {
+                            keys,
+                            target: Target::Server(Box::new(server)),
+                        });
+                    }
+                }
+            }
+        }
+        Ok(points)
+    }
+
+    fn loads(&self, source: &Source<'_>) -> Result<Vec<f64>, SimError> {
+        let positive = |load: f64| load.is_finite() && load > 0.0;
+        let loads = source.check_all(&self.load, positive, "a load is a share above 0")?;
+        let endless = loads.iter().find(|load| **load >= 1.0);
+        if let (Some(load), None) = (endless, &self.requests) {
+            return Err(source.error(self.load.span(), SimError::Endless { load: *load }));
+        }
+        Ok(loads)
+    }
+
+    fn contenders(&self, source: &Source<'_>) -> Result<Vec<Contender<'_>>, SimError> {
+        source.not_empty(&self.mix)?;
+        source.not_empty(&self.policy)?;
+        let all_quanta = match &self.quantum_us {
+            Some(quanta) => source.check_all(
+                quanta,
+                |us| us.is_finite() && us >= 0.001,
+                "a quantum is at least 0.001 us; for the limit of zero there is the policy PS",
+            )?,
+            None => vec![5.0],
+        };
+        let mut contenders = Vec::new();
+        for mix in &self.mix.get_ref().0 {
+            for name in &self.policy.get_ref().0 {
+                let preemptive = name.to_ascii_lowercase().starts_with("c-pre");
+                // Without a quantum the points would be the same for each.
+                let count = if preemptive { all_quanta.len() } else { 1 };
+                for &quantum_us in &all_quanta[..count] {
+                    let quantum = Nanos((quantum_us * 1_000.0).round() as u64);
+                    let policy = PolicySpec::named(name, mix, quantum)
+                        .map_err(|error| source.error(self.policy.span(), error))?;
+                    let label = if count > 1 {
+                        format!("{name}({quantum_us}us)")
+                    } else {
+                        name.clone()
+                    };
+                    contenders.push(Contender {
+                        mix,
+                        policy,
+                        label,
+                        quantum_us,
+                    });
+                }
+            }
+        }
+        Ok(contenders)
+    }
+
+    fn until(&self, source: &Source<'_>) -> Result<Until, SimError> {
+        if let Some(until) = &self.until_ci {
+            if self.load.get_ref().0.iter().any(|load| *load >= 1.0) {
+                let what =
+                    "an overloaded server has no figures to converge to: give `replications`";
+                return Err(source.error(until.span(), what));
+            }
+            let relative =
+                parse_share(until.get_ref()).map_err(|error| source.error(until.span(), error))?;
+            let measure = self.report.as_ref().and_then(|report| report.y);
+            return Ok(Until::Precision {
+                relative,
+                measure: measure.unwrap_or(Measure::P99Us),
+            });
+        }
+        let replications = match &self.replications {
+            Some(count) => source.check(count, |n| n > 0, "it must be at least 1")?,
+            None => 8,
+        };
+        Ok(Until::Replications(replications))
+    }
+
+    fn shape(&self, source: &Source<'_>) -> Result<Shape, SimError> {
+        let mut shape = Shape::ideal(1);
+        if let Some(depth) = &self.depth {
+            shape.depth = source.check(depth, |n| (1..=64).contains(&n), "choose 1 to 64")?;
+        }
+        if let Some(capacity) = &self.capacity {
+            let fits = |n| (1..=1 << 24).contains(&n);
+            shape.capacity = source.check(capacity, fits, "choose 1 to 16777216")?;
+        }
+        if let Some(costs) = &self.costs {
+            let beside = source.path.parent().unwrap_or(Path::new(""));
+            shape.overheads = Overheads::from_results(&beside.join(costs.get_ref()))
+                .map_err(|error| source.error(costs.span(), error))?;
+        }
+        if let Some(overheads) = &self.overheads {
+            if self.costs.is_some() {
+                let what = "give either `costs` or `overheads`";
+                return Err(source.error(overheads.span(), what));
+            }
+            shape.overheads = overheads
+                .get_ref()
+                .checked()
+                .map_err(|error| source.error(overheads.span(), error))?;
+        }
+        Ok(shape)
+    }
+}
+
+/// One combination of a rack's values.
+struct RackVariant {
+    servers: usize,
+    balancer: (String, BalancerSpec),
+    load_info: LoadInfo,
+    shared: SharedRack,
+}
+
+/// What all combinations of a rack share.
+#[derive(Clone)]
+struct SharedRack {
+    network_ns: u64,
+    loss: f64,
+    packets: u32,
+    packet_gap_ns: u64,
+    affinity: bool,
+    changes: Vec<Change>,
+    detection_ns: u64,
+}
+
+impl RackVariant {
+    /// The point of a server's keys and scenario, in this rack.
+    fn point(
+        &self,
+        keys: &[(&'static str, String)],
+        server: &Scenario,
+        own_capacity: bool,
+    ) -> Point {
+        let (balancer_name, balancer) = &self.balancer;
+        let (mix, policy) = (server.mix.clone(), server.policy.clone());
+        let workers = server.shape.workers;
+        let default = RackScenario::new(mix, server.load, policy, self.servers, workers);
+        let mut shape = server.shape;
+        if !own_capacity {
+            shape.capacity = default.shape.capacity;
+        }
+        let shared = self.shared.clone();
+        let scenario = RackScenario {
+            arrivals: server.arrivals.clone(),
+            shape,
+            balancer: *balancer,
+            load_info: self.load_info,
+            network_ns: shared.network_ns,
+            loss: shared.loss,
+            packets: shared.packets,
+            packet_gap_ns: shared.packet_gap_ns,
+            request_table: default.request_table.filter(|_| shared.affinity),
+            changes: shared.changes,
+            detection_ns: shared.detection_ns,
+            requests: server.requests,
+            ..default
+        };
+        let mut keys = keys.to_vec();
+        keys.push(("servers", self.servers.to_string()));
+        keys.push(("balancer", balancer_name.clone()));
+        keys.push(("load_info", format!("{:?}", self.load_info)));
+        Point {
+            keys,
+            target: Target::Rack(Box::new(scenario)),
+        }
+    }
+}
+
+impl RackSpec {
+    fn variants(&self, source: &Source<'_>) -> Result<Vec<RackVariant>, SimError> {
+        let few = |n: usize| (1..=4096).contains(&n);
+        let servers = source.check_all(&self.servers, few, "choose 1 to 4096 servers")?;
+        let balancers = match &self.balancer {
+            Some(names) => {
+                source.not_empty(names)?;
+                let parse = |name: &String| Ok((name.clone(), name.parse()?));
+                let parsed: Result<Vec<_>, SimError> =
+                    names.get_ref().0.iter().map(parse).collect();
+                parsed.map_err(|error| source.error(names.span(), error))?
+            }
+            None => vec![("power-of-2".to_owned(), BalancerSpec::PowerOf(2))],
+        };
+        let infos = match &self.load_info {
+            Some(infos) => {
+                source.not_empty(infos)?;
+                infos.get_ref().0.clone()
+            }
+            None => vec![LoadInfo::Int1],
+        };
+        let shared = self.shared(source)?;
+        let mut variants = Vec::new();
+        for &servers in &servers {
+            for balancer in &balancers {
+                for &load_info in &infos {
+                    variants.push(RackVariant {
+                        servers,
+                        balancer: balancer.clone(),
+                        load_info,
+                        shared: shared.clone(),
+                    });
+                }
+            }
+        }
+        Ok(variants)
+    }
+
+    fn shared(&self, source: &Source<'_>) -> Result<SharedRack, SimError> {
+        let loss = match &self.loss {
+            Some(loss) => {
+                let holds = |share: f64| (0.0..1.0).contains(&share);
+                source.check(loss, holds, "it must be at least 0 and below 1")?
+            }
+            None => 0.0,
+        };
+        let packets = match &self.packets {
+            Some(packets) => source.check(packets, |n| n > 0, "it must be at least 1")?,
+            None => 1,
+        };
+        let change = |spec: &ChangeSpec| {
+            let holds = |us: f64| (0.0..=1e12).contains(&us);
+            let at_us = source.check(&spec.at_us, holds, "it must lie between 0 and 1e12 us")?;
+            Ok(Change {
+                at_ns: (at_us * 1_000.0).round() as u64,
+                server: spec.server,
+                action: spec.action,
+            })
+        };
+        let changes = self.changes.iter().flatten().map(change);
+        Ok(SharedRack {
+            network_ns: source.micros(&self.network_us)?,
+            loss,
+            packets,
+            packet_gap_ns: source.micros(&self.packet_gap_us)?,
+            affinity: self.affinity.unwrap_or(true),
+            changes: changes.collect::<Result<_, SimError>>()?,
+            detection_ns: source.micros(&self.detection_us)?,
+        })
+    }
+}
+
+impl ReportSpec {
+    fn check(
+        &self,
+        points: &[Point],
+        source: &Source<'_>,
+    ) -> Result<(String, Option<String>), SimError> {
+        let x = match &self.x {
+            None => "load".to_owned(),
+            Some(x) => {
+                let keys: Vec<_> = points[0].keys.iter().map(|(key, _)| *key).collect();
+                if !keys.contains(&x.get_ref().as_str()) {
+                    let what = format!("{:?} is no key to sweep: {}", x.get_ref(), keys.join(", "));
+                    return Err(source.error(x.span(), what));
+                }
+                x.get_ref().clone()
+            }
+        };
+        if let Some(class) = &self.class {
+            for point in points {
+                let mix = point.target.mix();
+                if !mix
+                    .classes()
+                    .iter()
+                    .any(|each| each.name == *class.get_ref())
+                {
+                    let names: Vec<_> = mix.classes().iter().map(|c| c.name.as_str()).collect();
+                    let what =
+                        format!("mix {} has no such class: {}", mix.name(), names.join(", "));
+                    return Err(source.error(class.span(), what));
+                }
+            }
+        }
+        Ok((x, self.class.as_ref().map(|class| class.get_ref().clone())))
+    }
+}
