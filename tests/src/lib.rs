@@ -1,1 +1,50 @@
-//! Under construction.
+//! What the end-to-end tests have in common: how they configure, and how they wait.
+//!
+//! | test | what it shows |
+//! |---|---|
+//! | `allocation` | after start, the runtime's own threads never call the allocator |
+//! | `memory` | neither memory nor threads nor descriptors grow with the number of requests |
+//! | `restart` | nor with the number of runtimes started and shut down |
+//! | `udp` | clients over UDP: short requests overtake long ones, every reply goes where it belongs |
+
+use std::time::{Duration, Instant};
+
+use shinjuku::{Config, HardPreemption, MechanismKind};
+
+/// No wait in the tests lasts longer, however slow the machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// For whatever cores there are, shared with other tests.
+#[must_use]
+pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
+    let mut config = Config {
+        workers: Some(workers),
+        contexts: 16,
+        spare_workers: 2,
+        ..Config::default()
+    };
+    config.cores.share = true;
+    config.preemption.mechanism = mechanism;
+    config.policy.quantum_us = 100.0;
+    config
+}
+
+/// The permission to preempt the tests' handlers anywhere.
+#[must_use]
+pub fn token() -> HardPreemption {
+    // SAFETY: the tests' handlers are ordinary Rust code on `std` alone, which relies on nothing that the token's
+    // contract excludes.
+    unsafe { HardPreemption::allow() }
+}
+
+/// Waits until `condition` holds.
+///
+/// # Panics
+/// If that takes longer than [`PATIENCE`].
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "{what} never came");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}

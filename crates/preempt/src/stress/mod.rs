@@ -15,6 +15,7 @@
 //! | `memory`, `thread`, `locks`, `blocking`, `unwinding` | operations by subject |
 //! | `registers`, `vectors` | operations that hold values in registers over a preemption |
 //! | `early` | fault injection: a context handed on before it is saved |
+//! | `allocator` | a counting allocator, for tests of who must not allocate |
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use crate::{HardPreemption, Mechanism, PoolError, Probe, Signal, SignalError};
 
+mod allocator;
 mod blocking;
 mod dispatcher;
 #[cfg(feature = "fault-injection")]
@@ -42,6 +44,9 @@ mod world;
 #[cfg(feature = "fault-injection")]
 pub(crate) use early::publish_early;
 
+pub use allocator::{
+    Allocations, CountingAllocator, allocations_of_this_thread, contexts_in_the_allocator,
+};
 pub use report::Report;
 
 use scheduler::Scheduler;

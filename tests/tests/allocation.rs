@@ -1,0 +1,458 @@
+//! After start the dispatcher and the workers' own code never call the allocator, whatever the policy and the
+//! transport, while 64 contexts are preempted within malloc and may hold its locks.
+//!
+//! A context has its own thread-locals, so the counting allocator keeps what handlers do apart from what the threads do
+//! that run them.
+#![allow(missing_docs)]
+
+use std::collections::VecDeque;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shinjuku::net::udp::{Datagram, DatagramReply, Udp, UdpConfig};
+use shinjuku::policy::{ClassId, FlowId, Full, Nanos, Policy, Task, TaskId, Want, WorkerId};
+use shinjuku::{
+    ClassConfig, Config, Handle, MechanismKind, PolicyKind, RequestContext, RequestHandler,
+    Runtime, Statistics, SubmitOptions, Ticket,
+};
+use shinjuku_preempt::stress::{
+    Allocations, CountingAllocator, allocations_of_this_thread, contexts_in_the_allocator,
+};
+use shinjuku_tests::{PATIENCE, config, token, wait_for};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const CONTEXTS: usize = 64;
+const WORKERS: usize = 2;
+/// Requests in flight: some wait, so that every context is in use.
+const WINDOW: usize = CONTEXTS + 16;
+/// More contexts within the allocator than threads that could run them: the others are suspended there.
+const SUSPENDED: usize = 16;
+
+const POLICIES: [PolicyKind; 5] = [
+    PolicyKind::CFcfs,
+    PolicyKind::CPreSq,
+    PolicyKind::CPreMq,
+    PolicyKind::DFcfs,
+    PolicyKind::Stealing,
+];
+
+/// The classes: two that are served, and one whose requests are too late.
+const HASTY: u16 = 2;
+const UNKNOWN: u16 = 3;
+
+fn configuration(kind: PolicyKind) -> Config {
+    let mut config = config(WORKERS, MechanismKind::Signal);
+    config.contexts = CONTEXTS;
+    config.queue = 4 * WINDOW;
+    config.policy.kind = kind;
+    config.policy.quantum_us = 50.0;
+    let class = |name| ClassConfig {
+        slo_us: Some(100.0),
+        ..ClassConfig::new(name)
+    };
+    config.class = vec![
+        class("even"),
+        class("odd"),
+        ClassConfig {
+            deadline_us: Some(0.001),
+            ..class("hasty")
+        },
+    ];
+    config
+}
+
+/// Who must not allocate, and what they did.
+#[derive(Default)]
+struct Watch {
+    threads: Mutex<Vec<(String, Allocations)>>,
+    /// The most contexts that were within the allocator when one had just been preempted.
+    most_in_the_allocator: AtomicUsize,
+}
+
+impl Watch {
+    /// The calling thread, from now on.
+    fn add_this_thread(&self) {
+        let name = std::thread::current().name().unwrap_or("?").to_owned();
+        let mut threads = self.threads.lock().unwrap();
+        threads.push((name, allocations_of_this_thread()));
+    }
+
+    fn counts(&self) -> Vec<(String, u64)> {
+        let threads = self.threads.lock().unwrap();
+        let mut counts: Vec<_> = threads
+            .iter()
+            .map(|(name, allocations)| (name.clone(), allocations.count()))
+            .collect();
+        counts.sort();
+        counts
+    }
+}
+
+/// Serves with a function, and has the workers' threads watched, spare ones included.
+struct Watched<Request, Reply> {
+    serve: fn(Request) -> Reply,
+    watch: Arc<Watch>,
+}
+
+impl<Request: Send + 'static, Reply: Send + 'static> RequestHandler for Watched<Request, Reply> {
+    type Request = Request;
+    type Reply = Reply;
+    type PerCore = ();
+
+    fn init_per_core(&self, _: usize) {
+        self.watch.add_this_thread();
+    }
+
+    fn handle_request(&self, request: Request, _: &RequestContext<'_, ()>) -> Reply {
+        (self.serve)(request)
+    }
+}
+
+/// The policy, which the dispatcher calls on its own thread.
+struct WatchedPolicy {
+    policy: Box<dyn Policy>,
+    watch: Arc<Watch>,
+    seen: bool,
+    /// Allocates where it must not.
+    sloppy: bool,
+}
+
+impl Policy for WatchedPolicy {
+    fn arrive(&mut self, task: Task) -> Result<(), Full> {
+        if !std::mem::replace(&mut self.seen, true) {
+            self.watch.add_this_thread();
+        }
+        self.policy.arrive(task)
+    }
+    fn preempted(&mut self, task: Task, worker: WorkerId, now: Nanos) {
+        let most = &self.watch.most_in_the_allocator;
+        most.fetch_max(contexts_in_the_allocator(), Ordering::Relaxed);
+        self.policy.preempted(task, worker, now);
+    }
+    fn returned(&mut self, task: Task, worker: WorkerId) {
+        self.policy.returned(task, worker);
+    }
+    fn finished(&mut self, task: Task, worker: WorkerId) {
+        if self.sloppy {
+            drop(std::hint::black_box(Box::new(task)));
+        }
+        self.policy.finished(task, worker);
+    }
+    fn next(&mut self, worker: WorkerId, now: Nanos, want: Want) -> Option<Task> {
+        self.policy.next(worker, now, want)
+    }
+    fn remove(&mut self, id: TaskId, worker: WorkerId) -> Option<Task> {
+        self.policy.remove(id, worker)
+    }
+    fn quantum(&self, task: &Task) -> Option<Nanos> {
+        self.policy.quantum(task)
+    }
+    fn waiting(&self, worker: WorkerId, want: Want) -> usize {
+        self.policy.waiting(worker, want)
+    }
+    fn len(&self) -> usize {
+        self.policy.len()
+    }
+    fn name(&self) -> String {
+        self.policy.name()
+    }
+}
+
+fn policy(config: &Config, watch: &Arc<Watch>, sloppy: bool) -> Box<WatchedPolicy> {
+    Box::new(WatchedPolicy {
+        policy: config.build_policy(WORKERS).unwrap(),
+        watch: Arc::clone(watch),
+        seen: false,
+        sloppy,
+    })
+}
+
+/// A handler's work: takes, grows and gives back memory of all sizes, some of it taken by other contexts.
+fn churn(seed: u64) -> u64 {
+    const ROUNDS: u64 = 200;
+    static SHELF: [Mutex<Vec<u8>>; 16] = [const { Mutex::new(Vec::new()) }; 16];
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut held: Vec<Vec<u8>> = Vec::new();
+    for _ in 0..ROUNDS {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let size = (random >> 20) as usize % (1 << (4 + (random >> 8) % 15));
+        match random % 4 {
+            0 => held.push(Vec::with_capacity(size)),
+            1 => held.iter_mut().for_each(|block| block.reserve_exact(size)),
+            2 if !held.is_empty() => drop(held.swap_remove(size % held.len())),
+            _ => {
+                // Not waited for: whoever has it may be suspended.
+                if let Ok(mut theirs) = SHELF[size % SHELF.len()].try_lock() {
+                    *theirs = Vec::with_capacity(size);
+                }
+            }
+        }
+    }
+    seed
+}
+
+/// Whoever sends requests.
+trait Client {
+    /// One that is answered.
+    fn submit(&mut self, number: u64);
+    /// One that is refused.
+    fn submit_in_vain(&mut self, class: u16);
+    /// Waits for the reply to one that is answered.
+    fn wait(&mut self);
+    fn statistics(&self) -> Statistics;
+}
+
+/// Keeps requests in flight until there was enough of everything. What the threads did that must not allocate, from when
+/// every context had been used.
+fn steady_state(client: &mut impl Client, watch: &Watch, preemptive: bool) -> Vec<(String, u64)> {
+    let start = std::time::Instant::now();
+    let (mut sent, mut answered) = (0, 0);
+    let mut warm = None;
+    loop {
+        while sent < answered + WINDOW as u64 {
+            client.submit(sent);
+            sent += 1;
+        }
+        client.wait();
+        answered += 1;
+        if answered.is_multiple_of(8) {
+            client.submit_in_vain(HASTY);
+            client.submit_in_vain(UNKNOWN);
+        }
+        let Some((at, before)) = &warm else {
+            if answered == 2 * CONTEXTS as u64 {
+                warm = Some((answered, watch.counts()));
+            }
+            continue;
+        };
+        let statistics = client.statistics();
+        let most = watch.most_in_the_allocator.load(Ordering::Relaxed);
+        let preempted = !preemptive
+            || statistics.preemptions.by_interrupt > 200
+                && most > WORKERS + config(WORKERS, MechanismKind::None).spare_workers + SUSPENDED;
+        if answered - at > 100 && statistics.refused.total() > 10 && preempted {
+            let after = watch.counts();
+            assert_eq!(before.len(), after.len(), "all threads are known by then");
+            let grown = before.iter().zip(after);
+            while answered < sent {
+                client.wait();
+                answered += 1;
+            }
+            return grown
+                .map(|((name, before), (_, after))| (name.clone(), after - before))
+                .collect();
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "not enough happened: {answered} answered, {most} contexts in the allocator, {statistics}"
+        );
+    }
+}
+
+/// Tests share the count of contexts in the allocator.
+fn one_at_a_time() -> impl Sized {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn assert_none(grown: &[(String, u64)], how: &str) {
+    for expected in [
+        "shinjuku-dispatcher",
+        "shinjuku-worker-0",
+        "shinjuku-worker-1",
+    ] {
+        assert!(
+            grown.iter().any(|(name, _)| name == expected),
+            "{expected} is watched: {grown:?}"
+        );
+    }
+    let guilty: Vec<_> = grown.iter().filter(|(_, calls)| *calls > 0).collect();
+    assert!(guilty.is_empty(), "{how}: calls of malloc: {guilty:?}");
+}
+
+fn is_preemptive(kind: PolicyKind) -> bool {
+    matches!(kind, PolicyKind::CPreSq | PolicyKind::CPreMq)
+}
+
+// --- in process --------------------------------------------------------------------------------------------
+
+struct InProcess {
+    runtime: Runtime<Watched<u64, u64>>,
+    handle: Handle<u64, u64>,
+    tickets: VecDeque<(u64, Ticket<u64>)>,
+}
+
+impl InProcess {
+    fn start(config: Config, watch: &Arc<Watch>, sloppy: bool) -> Self {
+        let policy = policy(&config, watch, sloppy);
+        let handler = Watched {
+            serve: churn as fn(u64) -> u64,
+            watch: Arc::clone(watch),
+        };
+        let runtime = Runtime::builder(handler)
+            .config(config)
+            .policy(policy)
+            .allow_hard_preemption(token())
+            .start()
+            .unwrap();
+        Self {
+            handle: runtime.handle(),
+            runtime,
+            tickets: VecDeque::new(),
+        }
+    }
+}
+
+impl Client for InProcess {
+    fn submit(&mut self, number: u64) {
+        let options = SubmitOptions::new(ClassId((number % 2) as u16)).flow(FlowId(number % 13));
+        let ticket = self.handle.submit_with(options, number).unwrap();
+        self.tickets.push_back((number, ticket));
+    }
+
+    fn submit_in_vain(&mut self, class: u16) {
+        // Nobody waits for the answer.
+        drop(self.handle.submit(ClassId(class), 0).unwrap());
+    }
+
+    fn wait(&mut self) {
+        let (number, mut ticket) = self.tickets.pop_front().unwrap();
+        let answer = ticket.wait_timeout(PATIENCE).expect("an answer in time");
+        assert_eq!(answer, Ok(number));
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.runtime.statistics()
+    }
+}
+
+#[test]
+fn in_process_nobody_allocates_under_any_policy() {
+    let _turn = one_at_a_time();
+    for kind in POLICIES {
+        let watch = Arc::default();
+        let mut client = InProcess::start(configuration(kind), &watch, false);
+        let grown = steady_state(&mut client, &watch, is_preemptive(kind));
+        assert_none(&grown, &format!("{kind:?}"));
+        let report = client.runtime.shutdown(PATIENCE);
+        assert!(report.is_clean(), "{kind:?}: {report}");
+        assert_eq!(report.policy_error, None, "{kind:?}");
+    }
+}
+
+#[test]
+fn in_process_nobody_allocates_with_requests_staged_and_recalled() {
+    let _turn = one_at_a_time();
+    let watch = Arc::default();
+    let config = Config {
+        depth: 4,
+        ..configuration(PolicyKind::CPreSq)
+    };
+    let mut client = InProcess::start(config, &watch, false);
+    let grown = steady_state(&mut client, &watch, true);
+    assert_none(&grown, "depth 4");
+    assert!(client.runtime.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn a_policy_that_allocates_is_noticed() {
+    let _turn = one_at_a_time();
+    let watch = Arc::default();
+    let mut client = InProcess::start(configuration(PolicyKind::CFcfs), &watch, true);
+    let grown = steady_state(&mut client, &watch, false);
+    let dispatcher = grown
+        .iter()
+        .find(|(name, _)| name == "shinjuku-dispatcher")
+        .unwrap();
+    assert!(dispatcher.1 > 100, "two calls a request: {grown:?}");
+    assert!(client.runtime.shutdown(PATIENCE).is_clean());
+}
+
+// --- UDP ---------------------------------------------------------------------------------------------------
+
+type Server<C> = shinjuku::Server<Watched<Datagram, Option<DatagramReply>>, Udp<C>>;
+
+/// Several sockets, so that there are several flows.
+struct OverUdp<C: shinjuku::net::udp::Classifier> {
+    server: Server<C>,
+    sockets: Vec<(UdpSocket, u64)>,
+}
+
+impl<C: shinjuku::net::udp::Classifier> Client for OverUdp<C> {
+    fn submit(&mut self, number: u64) {
+        let at = number as usize % self.sockets.len();
+        let (socket, unanswered) = &mut self.sockets[at];
+        let mut request = number.to_le_bytes().to_vec();
+        request.push((number % 2) as u8);
+        socket.send(&request).unwrap();
+        *unanswered += 1;
+    }
+
+    fn submit_in_vain(&mut self, class: u16) {
+        let request = [0, 0, 0, 0, 0, 0, 0, 0, class as u8];
+        self.sockets[0].0.send(&request).unwrap();
+    }
+
+    fn wait(&mut self) {
+        let (socket, unanswered) = self.sockets.iter_mut().max_by_key(|(_, n)| *n).unwrap();
+        let mut reply = [0; 64];
+        let length = socket.recv(&mut reply).expect("a reply in time");
+        assert_eq!(length, 9);
+        *unanswered -= 1;
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.server.statistics()
+    }
+}
+
+#[test]
+fn over_udp_nobody_allocates_under_any_policy() {
+    let _turn = one_at_a_time();
+    for kind in POLICIES {
+        let watch: Arc<Watch> = Arc::default();
+        let config = configuration(kind);
+        let udp = Udp::bind_classified(
+            UdpConfig::new("127.0.0.1:0".parse().unwrap()).max_datagram(64),
+            |datagram: &[u8], _| datagram.get(8).map(|&class| u16::from(class)),
+        )
+        .unwrap();
+        let address = udp.local_addr();
+        let handler = Watched {
+            serve: (|request| {
+                churn(u64::from_le_bytes(request[..8].try_into().unwrap()));
+                Some(request.echo())
+            }) as fn(Datagram) -> Option<DatagramReply>,
+            watch: Arc::clone(&watch),
+        };
+        let policy = policy(&config, &watch, false);
+        let server = Runtime::builder(handler)
+            .config(config)
+            .policy(policy)
+            .allow_hard_preemption(token())
+            .serve(udp)
+            .unwrap();
+        let sockets = (0..5).map(|_| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.connect(address).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            (socket, 0)
+        });
+        let mut client = OverUdp {
+            server,
+            sockets: sockets.collect(),
+        };
+        let grown = steady_state(&mut client, &watch, is_preemptive(kind));
+        assert_none(&grown, &format!("{kind:?}"));
+        wait_for("the last answer's count", || {
+            client.server.statistics().started == 0
+        });
+        let (report, _) = client.server.shutdown(PATIENCE);
+        assert!(report.is_clean(), "{kind:?}: {report}");
+    }
+}
