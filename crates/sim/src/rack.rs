@@ -13,6 +13,9 @@
 //! - Servers are added, removed (they serve what they have) and fail (what they have is lost; the switch goes on choosing
 //!   them until it hears of it).
 //!
+//! Several dispatchers on one machine, each with its own workers, are a rack without a network whose balancer is
+//! [`balancer::ByFlow`].
+//!
 //! Latency is from the first packet's arrival at the switch to the reply's.
 //!
 //! Source: Zhu et al., *RackSched: A Microsecond-Scale Scheduler for Rack-Scale Computers*, OSDI 2020.
@@ -41,6 +44,8 @@ pub enum BalancerSpec {
     Random,
     /// [`balancer::RoundRobin`].
     RoundRobin,
+    /// [`balancer::ByFlow`].
+    ByFlow,
     /// [`balancer::Shortest`].
     Shortest,
     /// [`balancer::PowerOf`].
@@ -56,6 +61,7 @@ impl BalancerSpec {
         match self {
             Self::Random => Box::new(balancer::Random),
             Self::RoundRobin => Box::new(balancer::RoundRobin::default()),
+            Self::ByFlow => Box::new(balancer::ByFlow),
             Self::Shortest => Box::new(balancer::Shortest),
             Self::PowerOf(k) => Box::new(balancer::PowerOf { k }),
             Self::Jbsq(bound) => Box::new(balancer::Jbsq { bound }),
@@ -66,7 +72,7 @@ impl BalancerSpec {
 impl std::str::FromStr for BalancerSpec {
     type Err = SimError;
 
-    /// `random`, `round-robin`, `shortest`, `power-of-K` or `jbsq-N`.
+    /// `random`, `round-robin`, `by-flow`, `shortest`, `power-of-K` or `jbsq-N`.
     fn from_str(text: &str) -> Result<Self, SimError> {
         let number = |prefix: &str| {
             let digits = text.strip_prefix(prefix)?;
@@ -75,6 +81,7 @@ impl std::str::FromStr for BalancerSpec {
         match text {
             "random" => return Ok(Self::Random),
             "round-robin" => return Ok(Self::RoundRobin),
+            "by-flow" => return Ok(Self::ByFlow),
             "shortest" => return Ok(Self::Shortest),
             _ => {}
         }
@@ -83,7 +90,7 @@ impl std::str::FromStr for BalancerSpec {
         }
         number("jbsq-").map(Self::Jbsq).ok_or_else(|| {
             let expected =
-                "it must be random, round-robin, shortest, power-of-K or jbsq-N, with a number above zero";
+                "it must be random, round-robin, by-flow, shortest, power-of-K or jbsq-N, with a number above zero";
             SimError::parameter("balancer", format!("{text:?}"), expected)
         })
     }
@@ -121,6 +128,8 @@ pub struct RackScenario {
     pub arrivals: Arrivals,
     /// The load offered, as a share of what the workers of the servers present at the start can do.
     pub load: f64,
+    /// The number of flows; `None`: every request is its own.
+    pub flows: Option<u32>,
     /// Servers present at the start.
     pub servers: usize,
     /// Each server's policy.
@@ -187,6 +196,7 @@ impl RackScenario {
             mix,
             arrivals: Arrivals::poisson(),
             load,
+            flows: None,
             servers,
             policy,
             shape: Shape {

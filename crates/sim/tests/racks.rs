@@ -3,7 +3,7 @@
 use shinjuku_policy::Nanos;
 use shinjuku_sim::rack::balancer::Balancer;
 use shinjuku_sim::rack::{Action, BalancerSpec, Change, LoadInfo, LoadView, RackScenario};
-use shinjuku_sim::{PolicySpec, SimError};
+use shinjuku_sim::{PolicySpec, Request, SimError};
 use shinjuku_workload::Mix;
 
 const REQUESTS: u64 = 20_000;
@@ -22,6 +22,7 @@ fn every_balancer_answers_every_request() {
     let balancers = [
         "random",
         "round-robin",
+        "by-flow",
         "shortest",
         "power-of-2",
         "power-of-3",
@@ -214,13 +215,34 @@ fn servers_keep_their_own_policy() {
     assert!(none == 0 && some > 1_000);
 }
 
+/// Two dispatchers of eight workers each: with few connections one has more of them, and is overloaded at a load that many
+/// connections spread evenly.
+#[test]
+fn few_flows_are_spread_unevenly_over_dispatchers() {
+    let p99 = |flows| {
+        let scenario = RackScenario {
+            flows,
+            balancer: BalancerSpec::ByFlow,
+            network_ns: 0,
+            ..RackScenario::new(Mix::named("exp").unwrap(), 0.85, PolicySpec::CFcfs, 2, 8)
+        };
+        let run = scenario.run(4).unwrap();
+        let (few, many) = (run.sent[0].min(run.sent[1]), run.sent[0].max(run.sent[1]));
+        (run.tally.all().p99_ns, many as f64 / few as f64)
+    };
+    let (uneven, ratio) = p99(Some(5));
+    let (even, _) = p99(None);
+    assert!(ratio > 1.2, "{ratio}");
+    assert!(uneven > 3.0 * even, "{uneven} {even}");
+}
+
 #[test]
 fn a_balancer_of_your_own_is_asked() {
     struct Last;
     impl Balancer for Last {
         fn choose(
             &mut self,
-            _class: u16,
+            _request: &Request,
             servers: &[usize],
             _loads: &LoadView,
             _random: &mut rand_xoshiro::Xoshiro256PlusPlus,

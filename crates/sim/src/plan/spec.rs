@@ -293,6 +293,7 @@ impl RackVariant {
         let shared = self.shared.clone();
         let scenario = RackScenario {
             arrivals: server.arrivals.clone(),
+            flows: server.flows,
             shape,
             balancer: *balancer,
             load_info: self.load_info,

@@ -4,14 +4,16 @@ use rand::RngExt;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::load::LoadView;
+use crate::Request;
+use crate::machine::spread;
 
 /// Chooses a server for a request.
 pub trait Balancer: Send {
-    /// The server for a request of `class`, one of `servers` (never empty, rising), by what is known of their load.
+    /// The server for `request`, one of `servers` (never empty, rising), by what is known of their load.
     /// `None`: the switch holds the request until a reply comes.
     fn choose(
         &mut self,
-        class: u16,
+        request: &Request,
         servers: &[usize],
         loads: &LoadView,
         random: &mut Xoshiro256PlusPlus,
@@ -24,12 +26,27 @@ pub struct Random;
 impl Balancer for Random {
     fn choose(
         &mut self,
-        _class: u16,
+        _request: &Request,
         servers: &[usize],
         _loads: &LoadView,
         random: &mut Xoshiro256PlusPlus,
     ) -> Option<usize> {
         Some(servers[random.random_range(0..servers.len())])
+    }
+}
+
+/// The server that the request's flow hashes to, whatever the load: what a NIC or a stateless load balancer does.
+pub struct ByFlow;
+
+impl Balancer for ByFlow {
+    fn choose(
+        &mut self,
+        request: &Request,
+        servers: &[usize],
+        _loads: &LoadView,
+        _random: &mut Xoshiro256PlusPlus,
+    ) -> Option<usize> {
+        Some(servers[spread(request.flow, servers.len())])
     }
 }
 
@@ -42,7 +59,7 @@ pub struct RoundRobin {
 impl Balancer for RoundRobin {
     fn choose(
         &mut self,
-        _class: u16,
+        _request: &Request,
         servers: &[usize],
         _loads: &LoadView,
         _random: &mut Xoshiro256PlusPlus,
@@ -58,12 +75,12 @@ pub struct Shortest;
 impl Balancer for Shortest {
     fn choose(
         &mut self,
-        class: u16,
+        request: &Request,
         servers: &[usize],
         loads: &LoadView,
         random: &mut Xoshiro256PlusPlus,
     ) -> Option<usize> {
-        Some(shortest(class, servers, loads, random))
+        Some(shortest(request.class, servers, loads, random))
     }
 }
 
@@ -98,14 +115,14 @@ pub struct PowerOf {
 impl Balancer for PowerOf {
     fn choose(
         &mut self,
-        class: u16,
+        request: &Request,
         servers: &[usize],
         loads: &LoadView,
         random: &mut Xoshiro256PlusPlus,
     ) -> Option<usize> {
         let drawn = (0..self.k.max(1)).map(|_| servers[random.random_range(0..servers.len())]);
         // `min_by_key` keeps the first of equal ones.
-        drawn.min_by_key(|server| loads.load(*server, class))
+        drawn.min_by_key(|server| loads.load(*server, request.class))
     }
 }
 
@@ -121,7 +138,7 @@ pub struct Jbsq {
 impl Balancer for Jbsq {
     fn choose(
         &mut self,
-        class: u16,
+        request: &Request,
         servers: &[usize],
         loads: &LoadView,
         random: &mut Xoshiro256PlusPlus,
@@ -129,9 +146,9 @@ impl Balancer for Jbsq {
         let room = |server: &usize| loads.counter(*server) < self.bound;
         // Nothing is allocated where all have room, the usual case at low load.
         if servers.iter().all(room) {
-            return Some(shortest(class, servers, loads, random));
+            return Some(shortest(request.class, servers, loads, random));
         }
         let open: Vec<_> = servers.iter().copied().filter(|s| room(s)).collect();
-        (!open.is_empty()).then(|| shortest(class, &open, loads, random))
+        (!open.is_empty()).then(|| shortest(request.class, &open, loads, random))
     }
 }

@@ -133,7 +133,7 @@ impl Rack {
             &scenario.arrivals,
             scenario.load,
             workers,
-            None,
+            scenario.flows,
             scenario.requests,
             seed,
         )?;
@@ -218,7 +218,7 @@ impl Rack {
         }
         let choice = if self.held.is_empty() {
             self.balancer
-                .choose(request.class, &self.open, &self.loads, &mut self.random)
+                .choose(&request, &self.open, &self.loads, &mut self.random)
         } else {
             None
         };
@@ -253,7 +253,7 @@ impl Rack {
                 .or_else(|| Some(self.open[spread(request.tag, self.open.len())])),
             None => self
                 .balancer
-                .choose(request.class, &self.open, &self.loads, &mut self.random),
+                .choose(&request, &self.open, &self.loads, &mut self.random),
         };
         match server {
             Some(server) => self.forward(now, server, request, scenario, drive),
@@ -437,7 +437,7 @@ impl Rack {
                 None
             } else {
                 self.balancer
-                    .choose(request.class, &self.open, &self.loads, &mut self.random)
+                    .choose(&request, &self.open, &self.loads, &mut self.random)
             };
             let Some(server) = choice else {
                 self.held.push_front(request);

@@ -4,8 +4,8 @@ use rand::RngExt;
 use shinjuku_policy::{Nanos, TaskId, Want, WorkerId};
 
 use super::{Message, NONE, Next, Server};
-use crate::calendar::NEVER;
 use crate::Outcome;
+use crate::calendar::NEVER;
 
 impl Server {
     /// A worker's event.
