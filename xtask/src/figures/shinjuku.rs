@@ -138,7 +138,8 @@ fn priced(name: &str, mix: &str, title: &str, effort: Effort, paper: &str) -> Re
     let ours = format!(
         "at 70 % load p99 is {} µs without preemption; with a quantum of 5 µs it is {} if preemption is free, {} if it \
          costs what a posted interrupt does, {} if it costs what a signal does; with 15 µs and posted interrupts {}. Ideal \
-         PS: {}.",
+         PS: {}. A posted interrupt takes 0.12 µs of the dispatcher and 0.49 of the worker, a signal 1 and 2.4 µs, so that \
+         signals at this quantum soon use up the one dispatcher.",
         at(&series[0], 70.0),
         at(&series[1], 70.0),
         at(&series[2], 70.0),
