@@ -38,7 +38,7 @@ fn primes(limit: u32) -> u32 {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let runtime = Runtime::builder(handler_fn(primes))
-        .configure(|config| config.class = ["short", "long"].map(ClassConfig::new).to_vec())
+        .class(["short", "long"].map(ClassConfig::new).to_vec())
         .start()?;
     println!("{}", runtime.description());
 

@@ -14,17 +14,20 @@
 //! the allocator's included, and only this thread brings it back. Its system calls are the interrupt's, the
 //! transport's, and waking a worker that sleeps.
 
+mod end;
+mod watch;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use shinjuku_net::{Arrival, Refusal, Transport};
-use shinjuku_policy::verified::PROGRESS_QUANTUM;
-use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want, WorkerId};
+use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want};
 use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Idle, Runnable, Suspended};
 
-use crate::desk::{Answered, Asked, Desk};
-use crate::floor::{PERIOD, Period};
+pub(crate) use end::Remains;
+
+use crate::desk::{Answered, Desk};
 use crate::preemption::Preemption;
 use crate::request::{Done, Job, Meta};
 use crate::statistics::DispatcherStatistics;
@@ -33,12 +36,6 @@ use crate::statistics::DispatcherStatistics;
 const BATCH: usize = 64;
 /// An idle dispatcher looks around this often even if nobody wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-/// Runs shorter than this are never looked at for preemption.
-const SHORTEST_QUANTUM: Nanos = Nanos(500);
-/// An interrupt without an answer is sent again after this, then twice that, and so on.
-const INTERRUPT_AGAIN: Nanos = Nanos::from_micros(500);
-/// After the shutdown's deadline, running requests have this long to answer a last preemption.
-const LAST_WORD: Nanos = Nanos::from_millis(20);
 
 /// What the runtime wants of the dispatcher.
 #[derive(Debug)]
@@ -66,18 +63,6 @@ impl Control {
     fn state(&self) -> u8 {
         self.0.load(Ordering::Acquire)
     }
-}
-
-/// What the dispatcher leaves behind.
-pub(crate) struct Remains<Tr: Transport> {
-    pub(crate) transport: Tr,
-    /// Contexts that can be handed back.
-    pub(crate) idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
-    /// Classes of the requests that started and did not finish.
-    pub(crate) unfinished: Vec<ClassId>,
-    /// Workers (spares after the others) that hold a request they do not give back.
-    pub(crate) blocked: Vec<usize>,
-    pub(crate) policy: Verified,
 }
 
 /// One admitted request.
@@ -525,254 +510,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         true
     }
 
-    // --- preemption ----------------------------------------------------------------------------------------
-
-    /// Looks whether the request that runs at a worker has run for too long.
-    fn watch(&mut self, at: usize, now: Nanos) {
-        let desk = &self.desks[at];
-        let Some(running) = desk.running() else {
-            return;
-        };
-        let ran = now.since(desk.running_since);
-        if !self.preemption.enabled || ran < SHORTEST_QUANTUM {
-            return;
-        }
-        let (task, worker) = (running.task, desk.worker);
-        match desk.asked {
-            None => {
-                let Some(quantum) = self.policy.quantum(task) else {
-                    return;
-                };
-                if ran < self.preemption.probe_floor.raise(quantum)
-                    || !self.somebody_waits(at, worker, ran)
-                {
-                    return;
-                }
-                let interrupt_after = self
-                    .preemption
-                    .hard_floor
-                    .raise(Nanos(quantum.0 + self.preemption.grace.0));
-                let desk = &mut self.desks[at];
-                if let Some(running) = desk.running() {
-                    running.dispatched.request();
-                }
-                let interrupt_at = Nanos(desk.running_since.0 + interrupt_after.0);
-                desk.asked = Some(Asked {
-                    at: now,
-                    interrupt_at,
-                    interrupts: 0,
-                });
-                self.statistics.requested();
-                if interrupt_at <= now {
-                    self.interrupt(at, now);
-                }
-            }
-            Some(asked) => {
-                if asked.interrupt_at <= now {
-                    self.interrupt(at, now);
-                }
-                if now.since(asked.at) > self.rules.rescue_after {
-                    self.rescue(at, now);
-                }
-            }
-        }
-    }
-
-    /// Whether preempting the worker would serve anybody.
-    fn somebody_waits(&self, at: usize, worker: WorkerId, ran: Nanos) -> bool {
-        let want = if self.idle.is_empty() {
-            Want::StartedOnly
-        } else {
-            Want::Any
-        };
-        self.desks[at].staged() > 0
-            || self.policy.waiting(worker, want) > 0
-            // Whatever the policy says: the one that runs may spin for a lock that a suspended one holds.
-            || ran > PROGRESS_QUANTUM && self.policy.waiting_started() > 0
-    }
-
-    fn interrupt(&mut self, at: usize, now: Nanos) {
-        let desk = &mut self.desks[at];
-        let (Some(hard), Some(asked)) = (&self.preemption.hard, &mut desk.asked) else {
-            return;
-        };
-        asked.interrupts += 1;
-        // It may have landed where the context could not leave (in a guard, with too little stack): again later,
-        // ever more seldom.
-        asked.interrupt_at = Nanos(now.0 + (INTERRUPT_AGAIN.0 << asked.interrupts.min(8)));
-        if hard.interrupt(&desk.link).is_ok() {
-            self.statistics.interrupted();
-        } else {
-            self.statistics.interrupt_failed();
-        }
-    }
-
-    // --- rescue --------------------------------------------------------------------------------------------
-
-    /// The worker does not answer: others go on in its place.
-    fn rescue(&mut self, stuck: usize, now: Nanos) {
-        if !self.desks[stuck].stuck {
-            self.desks[stuck].stuck = true;
-            self.statistics.stuck();
-        }
-        while self.take_back(stuck) {}
-        if self.policy.waiting_started() == 0 || self.is_stood_in_for(stuck, now) {
-            return;
-        }
-        let Some(spare) =
-            (0..self.stands_in.len()).find(|&spare| self.desks[self.workers + spare].out() == 0)
-        else {
-            self.statistics.spares_exhausted();
-            return;
-        };
-        let at = self.workers + spare;
-        let core = self.cores[stuck].map_or(0, |core| core + 1);
-        self.desks[at].bed.core.store(core, Ordering::Relaxed);
-        self.desks[at].worker = self.desks[stuck].worker;
-        if self.hand_one(at, stuck, now) {
-            self.stands_in[spare] = Some(stuck);
-            self.spares_out += 1;
-            self.statistics.rescued();
-        }
-    }
-
-    /// Whether a spare works in the place of `stuck`, and is not itself without an answer. Spares share the core's
-    /// time in quanta like workers do.
-    fn is_stood_in_for(&mut self, stuck: usize, now: Nanos) -> bool {
-        let mut stood_in = false;
-        for spare in 0..self.stands_in.len() {
-            if self.stands_in[spare] != Some(stuck) {
-                continue;
-            }
-            let at = self.workers + spare;
-            if now.since(self.desks[at].running_since) < self.rules.rescue_after {
-                stood_in = true;
-            } else {
-                self.ask_spare(at, now);
-                stood_in |= self.desks[at]
-                    .asked
-                    .is_none_or(|asked| now.since(asked.at) < self.rules.rescue_after);
-            }
-        }
-        stood_in
-    }
-
-    fn ask_spare(&mut self, at: usize, now: Nanos) {
-        let desk = &mut self.desks[at];
-        let Some(running) = desk.running() else {
-            return;
-        };
-        match desk.asked {
-            None => {
-                running.dispatched.request();
-                desk.asked = Some(Asked {
-                    at: now,
-                    interrupt_at: now,
-                    interrupts: 0,
-                });
-                self.interrupt(at, now);
-            }
-            Some(asked) if asked.interrupt_at <= now => self.interrupt(at, now),
-            Some(_) => {}
-        }
-    }
-
-    // --- every 10 ms ---------------------------------------------------------------------------------------
-
-    fn look_around(&mut self, now: Nanos) {
-        let period = Nanos(PERIOD.0 + now.since(self.next_look).0);
-        self.next_look = Nanos(now.0 + PERIOD.0);
-        self.publish_gauges();
-        // Spares whose worker answers again make way for it.
-        for spare in 0..self.stands_in.len() {
-            if self.stands_in[spare].is_some_and(|worker| !self.desks[worker].stuck) {
-                self.ask_spare(self.workers + spare, now);
-            }
-        }
-        let mut counters = CountersSnapshot::default();
-        for desk in &self.desks {
-            counters += desk.link.counters();
-        }
-        let last = std::mem::replace(&mut self.last_counters, counters);
-        let worker_time = Nanos(period.0 * self.workers as u64);
-        let idle = Nanos(
-            self.desks[..self.workers]
-                .iter_mut()
-                .map(|desk| desk.take_idle_time(now).0)
-                .sum(),
-        );
-        let hard = counters.taken_by_interrupt - last.taken_by_interrupt;
-        let soft = counters.taken() - last.taken() - hard;
-        for (is_hard, preemptions) in [(false, soft), (true, hard)] {
-            let period = Period {
-                worker_time,
-                idle,
-                preemptions,
-            };
-            self.preemption.floor_of(is_hard).adapt(period, now);
-        }
-    }
-
-    fn publish_gauges(&self) {
-        self.statistics.gauges(
-            self.policy.len() + self.desks.iter().map(Desk::staged_fresh).sum::<usize>(),
-            self.contexts - self.idle.len(),
-            self.desks.iter().filter(|desk| desk.out() > 0).count(),
-            self.policy.progress_interventions(),
-            self.policy.error().is_some(),
-        );
-    }
-
     /// What is left of a dispatcher that was only turned by hand.
     #[cfg(feature = "stub-workers")]
     pub(crate) fn into_idle(self) -> Vec<Idle<Job<Tr>, Done<Tr>>> {
         self.idle
-    }
-
-    // --- the end -------------------------------------------------------------------------------------------
-
-    /// Turns away what never started, asks what runs to stop, and leaves the rest to be reported.
-    fn end(mut self) -> Remains<Tr> {
-        for at in 0..self.desks.len() {
-            while self.take_back(at) {}
-        }
-        while let Some(task) = self.policy.take_fresh(WorkerId(0)) {
-            let place = std::mem::replace(&mut self.records[task.id.0 as usize].place, Place::Free);
-            if let Place::Fresh(request, route) = place {
-                self.statistics.refused(Refusal::ShuttingDown);
-                self.transport.refuse(request, route, Refusal::ShuttingDown);
-            }
-        }
-        let start = self.now();
-        for at in 0..self.desks.len() {
-            self.ask_spare(at, start);
-        }
-        while self.desks.iter().any(|desk| desk.out() > 0) {
-            let now = self.now();
-            if now.since(start) > LAST_WORD {
-                break;
-            }
-            for at in 0..self.desks.len() {
-                self.take_answers(at, now);
-            }
-            std::hint::spin_loop();
-        }
-        self.publish_gauges();
-        let unfinished = self
-            .records
-            .iter()
-            .filter(|record| !matches!(record.place, Place::Free))
-            .map(|record| record.class)
-            .collect();
-        let blocked = (0..self.desks.len())
-            .filter(|&at| self.desks[at].out() > 0)
-            .collect();
-        Remains {
-            transport: self.transport,
-            idle: self.idle,
-            unfinished,
-            blocked,
-            policy: self.policy,
-        }
     }
 }

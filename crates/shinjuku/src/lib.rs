@@ -1,6 +1,42 @@
 //! Microsecond-scale preemptive request scheduling on stock Linux.
+//!
+//! A server's requests vary from half a microsecond to milliseconds. Here one dispatcher sees them all, and a request
+//! that runs longer than some microseconds while others wait is preempted and goes on later, on whichever worker is
+//! free. It is Shinjuku (Kaffes et al., NSDI'19) for ordinary Rust: handlers allocate, lock, panic and use
+//! thread-locals as ever.
+//!
+//! ```
+//! use shinjuku::policy::ClassId;
+//! use shinjuku::{Runtime, handler_fn, preemptible};
+//! use std::time::Duration;
+//!
+//! /// From nanoseconds to milliseconds; its loops have probes.
+//! #[preemptible]
+//! fn collatz(start: u64) -> u64 {
+//!     let (mut n, mut steps) = (start, 0);
+//!     while n != 1 {
+//!         n = if n % 2 == 0 { n / 2 } else { 3 * n + 1 };
+//!         steps += 1;
+//!     }
+//!     steps
+//! }
+//!
+//! let runtime = Runtime::builder(handler_fn(collatz)).start()?;
+//! let ticket = runtime.handle().submit(ClassId(0), 27)?;
+//! assert_eq!(ticket.wait()?, 111);
+//! assert!(runtime.shutdown(Duration::from_secs(1)).is_clean());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - [`RequestHandler`] is what you implement (or [`handler_fn`]); [`Builder`] and [`Config`] set the runtime up.
+//! - [`Runtime`] serves requests submitted in this process: from any thread, answered by a [`Ticket`] that blocks,
+//!   polls, or is a `Future`. [`Server`] serves a [`net::Transport`], such as [`net::udp`].
+//! - Code is preempted where it has probes, which [`preemptible`] puts into its loops; with
+//!   [`Builder::allow_hard_preemption`] anywhere. [`without_preemption`] holds it off.
+//! - [`policy`] has the scheduling policies and the trait to write one; the default is c-PRE-SQ with 5 us.
 #![forbid(unsafe_code)]
 
+mod builder;
 mod calibrate;
 mod config;
 mod courier;
@@ -14,13 +50,17 @@ mod layout;
 mod preemption;
 mod request;
 mod runtime;
+mod shutdown;
+mod start_error;
 mod statistics;
 #[cfg(feature = "stub-workers")]
 #[doc(hidden)]
 pub mod stub;
+mod threads;
 mod ticket;
 mod worker;
 
+pub use builder::Builder;
 pub use config::{
     ClassConfig, Config, ConfigError, CoresConfig, MechanismKind, PolicyConfig, PolicyKind,
     PreemptionConfig,
@@ -28,10 +68,12 @@ pub use config::{
 pub use handler::{FromFn, RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};
 pub use layout::{Layout, LayoutError};
-pub use runtime::{Builder, Runtime, Server, ShutdownReport, StartError};
+pub use runtime::{Runtime, Server};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;
 pub use shinjuku_policy as policy;
 pub use shinjuku_preempt::{HardPreemption, in_context, preempt_point, without_preemption};
+pub use shutdown::ShutdownReport;
+pub use start_error::StartError;
 pub use statistics::{ClassStatistics, Preemptions, Refusals, Statistics};
 pub use ticket::{Ticket, TicketError};

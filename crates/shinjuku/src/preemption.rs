@@ -15,7 +15,7 @@ use crate::calibrate::{self, Costs};
 use crate::config::{Config, MechanismKind};
 use crate::floor::Floor;
 use crate::layout::Layout;
-use crate::runtime::StartError;
+use crate::start_error::StartError;
 
 /// How this runtime preempts.
 pub(crate) struct Preemption {

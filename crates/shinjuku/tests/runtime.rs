@@ -610,7 +610,7 @@ fn a_wrong_policy_is_reported_and_nothing_is_lost() {
     let policy = Liar(CFcfs::new(config.task_capacity(1)).unwrap(), 0);
     let runtime = Runtime::builder(handler_fn(|n: u64| n))
         .config(config)
-        .policy(Box::new(policy))
+        .own_policy(Box::new(policy))
         .start()
         .unwrap();
     let handle = runtime.handle();

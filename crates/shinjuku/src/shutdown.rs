@@ -1,0 +1,53 @@
+//! What is left when a runtime has shut down.
+
+use shinjuku_policy::PolicyError;
+
+/// What a shutdown left.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Requests that started and did not finish by the deadline, by the name of their class.
+    pub unfinished: Vec<String>,
+    /// Contexts whose donor threads have ended.
+    pub contexts_returned: usize,
+    /// Contexts that are leaked: those of the unfinished requests.
+    pub contexts_leaked: usize,
+    /// Worker threads that are still within a request, and so could not end.
+    pub workers_leaked: usize,
+    /// What the policy did wrong, if it did; the runtime went on first come, first served.
+    pub policy_error: Option<PolicyError>,
+}
+
+impl ShutdownReport {
+    /// Whether everything that was admitted finished, and every thread ended.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.unfinished.is_empty() && self.contexts_leaked == 0 && self.workers_leaked == 0
+    }
+}
+
+impl std::fmt::Display for ShutdownReport {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_clean() {
+            write!(
+                formatter,
+                "everything finished; {} contexts returned",
+                self.contexts_returned
+            )?;
+        } else {
+            write!(
+                formatter,
+                "{} requests unfinished ({}); {} contexts and {} worker threads leaked, {} contexts returned",
+                self.unfinished.len(),
+                self.unfinished.join(", "),
+                self.contexts_leaked,
+                self.workers_leaked,
+                self.contexts_returned
+            )?;
+        }
+        match &self.policy_error {
+            Some(error) => write!(formatter, "; the policy was set aside: {error}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Why a runtime did not start.
+
+use shinjuku_preempt::{PoolError, RealtimeError, SignalError, Unsupported};
+
+use crate::config::{ConfigError, MechanismKind};
+use crate::layout::LayoutError;
+
+/// Why a runtime did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A value of the configuration cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Contexts cannot be made.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// Workers cannot run here.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// A thread cannot have its core.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// Real-time priority was asked for and refused.
+    #[error(transparent)]
+    Realtime(#[from] RealtimeError),
+    /// The signal handler cannot be installed.
+    #[error(transparent)]
+    Signal(#[from] SignalError),
+    /// A mechanism was asked for that interrupts handlers anywhere, without the permission.
+    #[error(
+        "preemption.mechanism is \"{mechanism}\", which interrupts handlers at any instruction: call \
+         `allow_hard_preemption` on the builder with the token, whose constructor says what handlers must not rely on; \
+         or choose \"probe\""
+    )]
+    NotAllowed {
+        /// What was asked for.
+        mechanism: MechanismKind,
+    },
+    /// The handler's own `init` refused.
+    #[error("the handler's init failed: {0}")]
+    Init(Box<dyn std::error::Error + Send + Sync>),
+    /// A callback panicked.
+    #[error("the handler's {callback} panicked on {place}")]
+    Panicked {
+        /// Which callback.
+        callback: &'static str,
+        /// On which thread.
+        place: String,
+    },
+    /// The transport cannot serve another worker.
+    #[error("the transport failed to start: {0}")]
+    Transport(std::io::Error),
+    /// The operating system gave no thread.
+    #[error("thread {name} could not be started: {source}")]
+    Thread {
+        /// The thread's name.
+        name: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
