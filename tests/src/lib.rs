@@ -7,8 +7,11 @@
 //! | `restart` | nor with the number of runtimes started and shut down |
 //! | `udp` | clients over UDP: short requests overtake long ones, every reply goes where it belongs |
 
+mod process;
+
 use std::time::{Duration, Instant};
 
+pub use process::Usage;
 use shinjuku::{Config, HardPreemption, MechanismKind};
 
 /// No wait in the tests lasts longer, however slow the machine.
