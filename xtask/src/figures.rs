@@ -232,3 +232,50 @@ fn page(body: &str, quick: bool) -> String {
          choice&rdquo;, a parameter is ours and the paper's may differ.{effort}</p>\n{body}</body>\n</html>\n"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::figures::{Point, Series, Style, XAxis, YAxis};
+
+    #[test]
+    fn loads_rise_from_10_to_95() {
+        for effort in [Effort::QUICK, Effort::FULL] {
+            let loads: Vec<_> = effort.loads().collect();
+            assert_eq!((loads[0], loads[loads.len() - 1]), (10.0, 95.0));
+            assert!(loads.is_sorted_by(|a, b| a < b), "{loads:?}");
+        }
+    }
+
+    #[test]
+    fn figures_have_names_of_their_own() {
+        let mut names: Vec<_> = FIGURES.iter().map(|(_, name, ..)| name).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), FIGURES.len());
+    }
+
+    #[test]
+    fn a_saturated_point_has_no_value_in_csv() {
+        let point = |x, y: Option<f64>| Point {
+            x,
+            y,
+            spread: y.map(|y| (y - 1.0, y + 1.0)),
+        };
+        let figure = Figure {
+            name: "f".into(),
+            title: "t".into(),
+            x: XAxis::Load,
+            y: YAxis::Logarithmic,
+            y_label: "y".into(),
+            bars: "interval",
+            series: vec![Series {
+                label: "c-FCFS".into(),
+                style: Style::Contender(0),
+                points: vec![point(10.0, Some(2.5)), point(90.0, None)],
+            }],
+        };
+        let expected = "series,x,y,low,high\n\"c-FCFS\",10,2.5,1.5,3.5\n\"c-FCFS\",90,,,\n";
+        assert_eq!(csv(&figure), expected);
+    }
+}
