@@ -296,7 +296,7 @@ impl InProcess {
         };
         let runtime = Runtime::builder(handler)
             .config(config)
-            .policy(policy)
+            .own_policy(policy)
             .allow_hard_preemption(token())
             .start()
             .unwrap();
@@ -433,7 +433,7 @@ fn over_udp_nobody_allocates_under_any_policy() {
         let policy = policy(&config, &watch, false);
         let server = Runtime::builder(handler)
             .config(config)
-            .policy(policy)
+            .own_policy(policy)
             .allow_hard_preemption(token())
             .serve(udp)
             .unwrap();

@@ -1,0 +1,221 @@
+//! Neither threads nor descriptors nor memory mappings grow with the number of runtimes started and shut down, and
+//! every donor thread comes back.
+//!
+//! The one test of its program: others beside it would count.
+#![allow(missing_docs)]
+
+use std::cell::Cell;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
+use shinjuku::policy::ClassId;
+use shinjuku::{
+    ClassConfig, Config, MechanismKind, PolicyKind, RequestContext, RequestHandler, Runtime,
+    StartError, handler_fn, preempt_point,
+};
+use shinjuku_tests::{PATIENCE, Usage, config, token, wait_for};
+
+/// Starts before the first look: by then every kind of start has been seen, and what is cached is.
+const FIRST: usize = 30;
+const IN_ALL: usize = 150;
+
+/// All that differs between starts, in turn.
+fn configuration(round: usize) -> Config {
+    const POLICIES: [PolicyKind; 5] = [
+        PolicyKind::CFcfs,
+        PolicyKind::CPreSq,
+        PolicyKind::CPreMq,
+        PolicyKind::DFcfs,
+        PolicyKind::Stealing,
+    ];
+    const MECHANISMS: [MechanismKind; 4] = [
+        MechanismKind::None,
+        MechanismKind::Probe,
+        MechanismKind::Signal,
+        MechanismKind::Escalation,
+    ];
+    let mut config = config(1 + round % 2, MECHANISMS[round % 4]);
+    config.contexts = [2, 5, 12][round % 3];
+    config.stack_kib = [64, 256][round % 2];
+    config.depth = 1 + round % 3;
+    config.spare_workers = round % 3;
+    config.queue = 64;
+    config.policy.kind = POLICIES[round % 5];
+    config.class = vec![ClassConfig {
+        slo_us: Some(100.0),
+        ..ClassConfig::new("only")
+    }];
+    config
+}
+
+thread_local! {
+    /// Every context that served has one, and drops it when its donor ends.
+    static LOCAL: Cell<Option<Counted>> = const { Cell::new(None) };
+}
+static MADE: AtomicU64 = AtomicU64::new(0);
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+struct Counted(#[allow(dead_code)] Box<u64>);
+
+impl Counted {
+    fn new() -> Self {
+        Self(Box::new(MADE.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn serve(number: u64) -> u64 {
+    LOCAL.with(|local| local.set(Some(local.take().unwrap_or_else(Counted::new))));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_micros(150) {
+        preempt_point();
+    }
+    number + 1
+}
+
+fn in_process(round: usize) {
+    let config = configuration(round);
+    let contexts = config.contexts;
+    let runtime = Runtime::builder(handler_fn(serve))
+        .config(config)
+        .allow_hard_preemption(token())
+        .start()
+        .unwrap();
+    let handle = runtime.handle();
+    let tickets: Vec<_> = (0..8)
+        .map(|number| handle.submit(ClassId(0), number).unwrap())
+        .collect();
+    if round.is_multiple_of(7) {
+        // Dropped with everything in flight, and drained all the same.
+        drop(runtime);
+        for ticket in tickets {
+            let _ = ticket.wait();
+        }
+        return;
+    }
+    for (number, mut ticket) in (0..).zip(tickets) {
+        let answer = ticket.wait_timeout(PATIENCE).expect("an answer in time");
+        assert_eq!(answer, Ok(number + 1));
+    }
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "round {round}: {report}");
+    assert_eq!(report.contexts_returned, contexts, "round {round}");
+}
+
+fn over_udp(round: usize) {
+    let config = configuration(round);
+    let contexts = config.contexts;
+    let udp = Udp::bind(UdpConfig::new("127.0.0.1:0".parse().unwrap()).buffers(64)).unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(udp.local_addr()).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let server = Runtime::builder(handler_fn(|request: Datagram| {
+        serve(0);
+        Some(request.echo())
+    }))
+    .config(config)
+    .allow_hard_preemption(token())
+    .serve(udp)
+    .unwrap();
+    for number in 0..4 {
+        client.send(&[number]).unwrap();
+    }
+    let mut numbers = [9; 4];
+    for number in &mut numbers {
+        let length = client.recv(std::slice::from_mut(number));
+        assert_eq!(length.expect("a reply in time"), 1);
+    }
+    numbers.sort_unstable();
+    assert_eq!(numbers, [0, 1, 2, 3]);
+    let (report, udp) = server.shutdown(PATIENCE);
+    assert!(
+        report.is_clean() && udp.is_some(),
+        "round {round}: {report}"
+    );
+    assert_eq!(report.contexts_returned, contexts, "round {round}");
+}
+
+/// A start that fails after its contexts and some of its threads were made.
+fn in_vain(round: usize) {
+    struct Broken;
+    impl RequestHandler for Broken {
+        type Request = ();
+        type Reply = ();
+        type PerCore = Arc<()>;
+
+        fn init_per_core(&self, worker: usize) -> Arc<()> {
+            if worker > 0 {
+                std::panic::panic_any("on purpose");
+            }
+            Arc::default()
+        }
+
+        fn handle_request(&self, (): (), _: &RequestContext<'_, Arc<()>>) {}
+    }
+    let config = Config {
+        spare_workers: 2,
+        ..configuration(round)
+    };
+    let error = Runtime::builder(Broken)
+        .config(config)
+        .allow_hard_preemption(token())
+        .start()
+        .unwrap_err();
+    assert!(matches!(error, StartError::Panicked { .. }), "{error}");
+}
+
+#[test]
+fn hundreds_of_starts_and_shutdowns_leave_nothing_behind() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str() != Some("on purpose") {
+            report(panic);
+        }
+    }));
+    let at_start = Usage::now();
+    let mut first = at_start;
+    for round in 0..IN_ALL {
+        match round % 6 {
+            5 => in_vain(round),
+            3 | 4 => over_udp(round),
+            _ => in_process(round),
+        }
+        // A thread that was joined is on the kernel's list for a moment longer.
+        wait_for("the end of every thread", || {
+            Usage::now().threads == at_start.threads
+        });
+        assert_eq!(
+            MADE.load(Ordering::Relaxed),
+            DROPPED.load(Ordering::Relaxed),
+            "round {round}: thread-locals of contexts are dropped"
+        );
+        if round == FIRST {
+            first = Usage::now();
+        }
+    }
+    let last = Usage::now();
+    println!("{at_start:?}, then {first:?}, then {last:?}");
+    assert!(
+        MADE.load(Ordering::Relaxed) > IN_ALL as u64 / 2,
+        "contexts served"
+    );
+    assert_eq!(last.descriptors, at_start.descriptors);
+    // Neighbouring mappings merge, so their size counts as well as their number. A context leaked a start would be
+    // 120 mappings and as many times its stack.
+    assert!(
+        last.mappings <= first.mappings + 40,
+        "mappings: {first:?}, then {last:?}"
+    );
+    assert!(
+        last.data_kib <= first.data_kib + 2048,
+        "address space: {first:?}, then {last:?}"
+    );
+}
