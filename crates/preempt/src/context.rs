@@ -252,14 +252,41 @@ macro_rules! handle {
 
 handle! {
     /// A context without a job.
+    ///
+    /// Like every handle it cannot be cloned:
+    /// ```compile_fail,E0599
+    /// fn twice(idle: shinjuku_preempt::Idle<u64, u64>) {
+    ///     let (_one, _two) = (idle.clone(), idle);
+    /// }
+    /// ```
     Idle
 }
 handle! {
     /// A context with a job that has not started.
+    ///
+    /// It runs once. What can run again is in the outcome:
+    /// ```compile_fail,E0382
+    /// use shinjuku_preempt::{Generation, Ready, Worker};
+    ///
+    /// fn twice(worker: &mut Worker, ready: Ready<u64, u64>) {
+    ///     let _ = worker.run(ready.into(), Generation(1));
+    ///     let _ = worker.run(ready.into(), Generation(2));
+    /// }
+    /// ```
     Ready
 }
 handle! {
     /// A context whose job was preempted; its stack and registers are wholly saved.
+    ///
+    /// It goes on at one worker:
+    /// ```compile_fail,E0382
+    /// use shinjuku_preempt::{Sender, Suspended};
+    ///
+    /// fn twice(one: &mut Sender<u64, u64>, two: &mut Sender<u64, u64>, it: Suspended<u64, u64>) {
+    ///     let _ = one.send(it.into());
+    ///     let _ = two.send(it.into());
+    /// }
+    /// ```
     Suspended
 }
 handle! {

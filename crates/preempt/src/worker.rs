@@ -31,7 +31,11 @@ thread_local! {
     pub(crate) static SCHEDULING: Cell<*const Counters> = const { Cell::new(std::ptr::null()) };
 }
 
-/// An OS thread that runs contexts. Stays on the thread it was bound to.
+/// An OS thread that runs contexts. Stays on the thread it was bound to:
+/// ```compile_fail,E0277
+/// let worker = shinjuku_preempt::Worker::bind(0).unwrap();
+/// std::thread::spawn(move || drop(worker));
+/// ```
 #[derive(Debug)]
 pub struct Worker {
     head: Box<WorkerHead>,

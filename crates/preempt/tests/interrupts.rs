@@ -1,0 +1,472 @@
+//! Preemption at the moments that go wrong most easily. One worker, on the test's own thread; jobs interrupt themselves,
+//! so that every interrupt lands exactly where the test wants it.
+#![allow(missing_docs)]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
+
+use shinjuku_preempt::{
+    Completion, CountersSnapshot, Dispatched, Handles, HardPreemption, Idle, Mechanism, Outcome,
+    Pool, PoolConfig, Receiver, Runnable, Sender, Signal, Suspended, Worker, WorkerLink, mailbox,
+    preempt_point, without_preemption,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A job, and what it can interrupt itself with.
+type Job = (Box<dyn FnOnce(&Lever) -> u64 + Send>, Lever);
+
+/// What a job can interrupt itself with.
+struct Lever {
+    signal: Signal,
+    link: WorkerLink,
+    dispatched: Arc<OnceLock<Dispatched>>,
+}
+
+impl Lever {
+    /// Asks for the preemption of the dispatch that `Stage::start` made.
+    fn request(&self) {
+        self.dispatched.get().unwrap().request();
+    }
+
+    /// The signal is delivered before this returns, unless something holds it off.
+    fn interrupt(&self) {
+        self.signal.interrupt(&self.link).unwrap();
+    }
+}
+
+/// A pool, a mailbox, and a worker on this thread.
+struct Stage {
+    worker: Worker,
+    sender: Sender<Job, u64>,
+    receiver: Receiver<Job, u64>,
+    idle: Vec<Idle<Job, u64>>,
+    handles: Handles<Job, u64>,
+    signal: Signal,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let config = PoolConfig {
+            contexts: 2,
+            ..PoolConfig::default()
+        };
+        let pool = Pool::new(config, |(job, lever): Job| job(&lever)).unwrap();
+        let (sender, receiver) = mailbox(1);
+        // SAFETY: the tests' jobs rely on nothing that the token's contract excludes.
+        let signal = Signal::install(unsafe { HardPreemption::allow() }).unwrap();
+        Self {
+            worker: Worker::bind(0).unwrap(),
+            sender,
+            receiver,
+            idle: pool.idle,
+            handles: pool.handles,
+            signal,
+        }
+    }
+
+    /// A context with a job, not sent yet.
+    fn load(
+        &mut self,
+        job: impl FnOnce(&Lever) -> u64 + Send + 'static,
+    ) -> (Runnable<Job, u64>, Arc<OnceLock<Dispatched>>) {
+        let dispatched = Arc::new(OnceLock::new());
+        let lever = Lever {
+            signal: self.signal,
+            link: self.worker.link(),
+            dispatched: Arc::clone(&dispatched),
+        };
+        let ready = self.idle.pop().unwrap().load((Box::new(job), lever));
+        (ready.into(), dispatched)
+    }
+
+    fn send(&mut self, runnable: Runnable<Job, u64>) -> Dispatched {
+        self.sender
+            .send(runnable)
+            .unwrap_or_else(|_| panic!("no room"))
+    }
+
+    /// The worker's part: one message.
+    fn step(&mut self) -> Result<u64, Suspended<Job, u64>> {
+        let (runnable, generation) = self.receiver.poll().unwrap();
+        let outcome = self.worker.run(runnable, generation);
+        let result = match outcome {
+            Outcome::Finished(finished) => {
+                let (idle, result) = finished.take();
+                self.receiver.answer(Completion::Finished(idle));
+                Ok(result.unwrap())
+            }
+            Outcome::Preempted(suspended) => {
+                self.receiver.answer(Completion::Preempted(suspended));
+                Err(())
+            }
+        };
+        match self.sender.poll().unwrap().1 {
+            Completion::Finished(idle) => {
+                self.idle.push(idle);
+                Ok(result.unwrap())
+            }
+            Completion::Preempted(suspended) => Err(suspended),
+        }
+    }
+
+    /// Runs a job until it ends or is preempted.
+    fn start(
+        &mut self,
+        job: impl FnOnce(&Lever) -> u64 + Send + 'static,
+    ) -> Result<u64, Suspended<Job, u64>> {
+        let (runnable, lever) = self.load(job);
+        let dispatched = self.send(runnable);
+        assert!(lever.set(dispatched).is_ok());
+        self.step()
+    }
+
+    /// Goes on with a suspended job.
+    fn resume(&mut self, suspended: Suspended<Job, u64>) -> Result<u64, Suspended<Job, u64>> {
+        self.send(suspended.into());
+        self.step()
+    }
+
+    fn counters(&self) -> CountersSnapshot {
+        self.worker.link().counters()
+    }
+
+    fn end(self) {
+        let contexts = self.idle.len();
+        let report = self.handles.hand_back(self.idle, PATIENCE);
+        assert_eq!((report.returned, contexts), (2, 2));
+    }
+}
+
+#[test]
+fn a_request_that_is_there_on_entry_is_taken_on_entry() {
+    static STARTED: AtomicBool = AtomicBool::new(false);
+    let mut stage = Stage::new();
+    let (runnable, _lever) = stage.load(|_| {
+        STARTED.store(true, Ordering::Relaxed);
+        7
+    });
+    let dispatched = stage.send(runnable);
+    dispatched.request();
+    let suspended = stage.step().expect_err("preempted");
+    assert!(
+        !STARTED.load(Ordering::Relaxed),
+        "before the job's first instruction"
+    );
+    // The same on resumption, in code that has no probe.
+    let dispatched = stage.send(suspended.into());
+    dispatched.request();
+    let suspended = stage.step().expect_err("preempted again");
+    assert!(!STARTED.load(Ordering::Relaxed));
+    assert_eq!(stage.resume(suspended).ok(), Some(7));
+    assert_eq!(stage.counters().taken_at_guard, 2);
+    stage.end();
+}
+
+#[test]
+fn a_worker_is_interrupted_again_after_a_context_left_from_the_handler() {
+    let mut stage = Stage::new();
+    let preempted_at_once = |lever: &Lever| {
+        lever.request();
+        lever.interrupt();
+        1
+    };
+    // The second is fresh: no return from a handler has restored the worker's signal mask before.
+    let first = stage.start(preempted_at_once).expect_err("preempted");
+    let second = stage.start(preempted_at_once).expect_err("preempted");
+    assert_eq!(stage.counters().taken_by_interrupt, 2);
+    assert_eq!(stage.resume(first).ok(), Some(1));
+    assert_eq!(stage.resume(second).ok(), Some(1));
+    stage.end();
+}
+
+#[test]
+fn an_interrupt_that_nobody_requested_hands_nothing_on() {
+    let mut stage = Stage::new();
+    let result = stage.start(|lever| {
+        for _ in 0..100 {
+            lever.interrupt();
+        }
+        // A request for another dispatch is none for this one.
+        without_preemption(|| ());
+        preempt_point();
+        3
+    });
+    assert_eq!(result.ok(), Some(3));
+    let counters = stage.counters();
+    assert_eq!((counters.taken(), counters.late), (0, 100));
+    stage.end();
+}
+
+#[test]
+fn a_request_for_an_earlier_dispatch_is_ignored_after_resumption() {
+    let mut stage = Stage::new();
+    let result = stage.start(|lever| {
+        lever.request();
+        lever.interrupt();
+        // Resumed, and so another dispatch: what asks for the first one is late, however it is found.
+        lever.request();
+        lever.interrupt();
+        lever.request();
+        preempt_point();
+        lever.request();
+        without_preemption(|| ());
+        4
+    });
+    let suspended = result.expect_err("preempted once");
+    assert_eq!(stage.resume(suspended).ok(), Some(4));
+    let counters = stage.counters();
+    assert_eq!((counters.taken(), counters.late), (1, 1));
+    stage.end();
+}
+
+/// Lowest address of the calling context's stack.
+fn stack_low() -> usize {
+    // SAFETY: reads the attributes of the thread whose control block this is into locals.
+    unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        libc::pthread_getattr_np(libc::pthread_self(), &mut attributes);
+        let (mut low, mut size) = (std::ptr::null_mut(), 0);
+        libc::pthread_attr_getstack(&attributes, &mut low, &mut size);
+        libc::pthread_attr_destroy(&mut attributes);
+        low as usize
+    }
+}
+
+#[test]
+fn an_interrupt_without_room_on_the_stack_is_put_off() {
+    /// Runs `body` when the stack has been used down to `lowest`.
+    #[inline(never)]
+    fn descend(lowest: usize, body: &mut dyn FnMut()) {
+        let frame = std::hint::black_box([0u8; 64]);
+        if frame.as_ptr() as usize > lowest {
+            descend(lowest, body);
+        } else {
+            body();
+        }
+        std::hint::black_box(&frame);
+    }
+    let mut stage = Stage::new();
+    let result = stage.start(|lever| {
+        // SAFETY: getauxval only reads.
+        let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
+        // Room for the kernel's frame and the handler's calls, but less than the handler wants to leave behind it.
+        let lowest = stack_low() + frame + 7 * 1024;
+        descend(lowest, &mut || {
+            lever.request();
+            lever.interrupt();
+        });
+        // The request stands.
+        lever.interrupt();
+        5
+    });
+    let suspended = result.expect_err("preempted where there was room");
+    let counters = stage.counters();
+    assert_eq!(
+        (
+            counters.deferred,
+            counters.taken_by_interrupt,
+            counters.taken()
+        ),
+        (1, 1, 1)
+    );
+    assert_eq!(stage.resume(suspended).ok(), Some(5));
+    stage.end();
+}
+
+#[test]
+fn an_interrupt_on_a_stack_that_is_not_the_contexts_is_put_off() {
+    extern "C" fn interrupt(lever: *const Lever) {
+        // SAFETY: the job waits with the lever in its hand.
+        let lever = unsafe { &*lever };
+        lever.request();
+        lever.interrupt();
+    }
+    let mut stage = Stage::new();
+    let result = stage.start(|lever| {
+        let mut other = vec![0u128; 8 * 1024];
+        let top = other.as_mut_ptr_range().end;
+        // As a coroutine within the request would: calls a function on another stack.
+        // SAFETY: the stack is 128 KiB, aligned to 16 bytes, and comes back through a register that calls preserve.
+        unsafe {
+            std::arch::asm!(
+                "mov r12, rsp",
+                "mov rsp, {top}",
+                "call {interrupt}",
+                "mov rsp, r12",
+                top = in(reg) top,
+                interrupt = in(reg) interrupt as extern "C" fn(*const Lever),
+                in("rdi") std::ptr::from_ref(lever),
+                out("r12") _,
+                clobber_abi("C"),
+            );
+        }
+        lever.interrupt();
+        6
+    });
+    let suspended = result.expect_err("preempted on its own stack");
+    assert_eq!(stage.counters().taken(), 1);
+    assert_eq!(stage.resume(suspended).ok(), Some(6));
+    stage.end();
+}
+
+#[test]
+fn calls_that_answer_eintr_despite_sa_restart_do_so() {
+    let mut stage = Stage::new();
+    let result = stage.start(|lever| {
+        // From a thread that is no worker, again and again: one finds the call below asleep.
+        let (link, signal, over) = (
+            lever.link.clone(),
+            lever.signal,
+            Arc::new(AtomicBool::new(false)),
+        );
+        let theirs = Arc::clone(&over);
+        let sender = std::thread::spawn(move || {
+            while !theirs.load(Ordering::Relaxed) {
+                signal.interrupt(&link).unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let mut nothing = libc::pollfd {
+            fd: -1,
+            events: 0,
+            revents: 0,
+        };
+        // SAFETY: one entry, which is ignored; sleeps for long.
+        let answer = unsafe { libc::poll(&mut nothing, 1, 30_000) };
+        let error = std::io::Error::last_os_error();
+        over.store(true, Ordering::Relaxed);
+        sender.join().unwrap();
+        assert_eq!(answer, -1);
+        u64::from(error.kind() == std::io::ErrorKind::Interrupted)
+    });
+    assert_eq!(result.ok(), Some(1), "as the token's contract says");
+    stage.end();
+}
+
+/// MXCSR without its sticky flags, and the x87 control word.
+fn control_words() -> (u32, u16) {
+    let (mut mxcsr, mut x87) = (0u32, 0u16);
+    // SAFETY: both instructions only store to the operand.
+    unsafe {
+        std::arch::asm!("stmxcsr [{}]", "fnstcw [{}]", in(reg) &raw mut mxcsr, in(reg) &raw mut x87);
+    }
+    (mxcsr & !0x3f, x87)
+}
+
+fn set_control_words((mxcsr, x87): (u32, u16)) {
+    // SAFETY: the words have all exceptions masked; only the rounding differs, and nothing here depends on it.
+    unsafe {
+        std::arch::asm!("ldmxcsr [{}]", "fldcw [{}]", in(reg) &raw const mxcsr, in(reg) &raw const x87);
+    }
+}
+
+#[test]
+fn rounding_modes_belong_to_the_context() {
+    const DOWN: (u32, u16) = (0x3f80, 0x077f);
+    let ordinary = control_words();
+    assert_ne!(ordinary, DOWN);
+    let mut stage = Stage::new();
+    let result = stage.start(|lever| {
+        set_control_words(DOWN);
+        lever.request();
+        preempt_point();
+        let by_probe = control_words();
+        u64::from(by_probe == DOWN)
+    });
+    let suspended = result.expect_err("preempted");
+    assert_eq!(control_words(), ordinary, "the worker's own");
+    let other = stage.start(|_| u64::from(control_words().0));
+    assert_eq!(other.ok(), Some(u64::from(ordinary.0)), "another context's");
+    assert_eq!(stage.resume(suspended).ok(), Some(1));
+    assert_eq!(control_words(), ordinary, "the worker's own at the end");
+    stage.end();
+}
+
+#[test]
+fn the_thread_that_rust_knows_stays_while_the_kernels_changes() {
+    fn threads() -> (std::thread::ThreadId, usize, i32) {
+        // SAFETY: both calls only return numbers.
+        let (posix, kernel) = unsafe { (libc::pthread_self() as usize, libc::gettid()) };
+        (std::thread::current().id(), posix, kernel)
+    }
+    let mut stage = Stage::new();
+    let result = stage.start(|lever| {
+        let (rust, posix, kernel) = threads();
+        lever.request();
+        lever.interrupt();
+        let (rust_after, posix_after, kernel_after) = threads();
+        assert_eq!((rust, posix), (rust_after, posix_after));
+        u64::from(kernel != kernel_after)
+    });
+    let suspended = result.expect_err("preempted");
+    let elsewhere = std::thread::spawn(move || {
+        let mut worker = Worker::bind(1).unwrap();
+        // Above all that the mailbox has used.
+        let outcome = worker.run(suspended.into(), shinjuku_preempt::Generation(u64::MAX));
+        assert_eq!(worker.link().counters().migrations, 1);
+        match outcome {
+            Outcome::Finished(finished) => finished.take(),
+            Outcome::Preempted(_) => panic!("preempted again"),
+        }
+    });
+    let (idle, result) = elsewhere.join().unwrap();
+    assert_eq!(result, Ok(1));
+    stage.idle.push(idle);
+    stage.end();
+}
+
+#[test]
+fn preemptions_are_counted_at_the_worker_that_the_context_runs_on_now() {
+    static ROUNDS: AtomicU64 = AtomicU64::new(0);
+    let mut stage = Stage::new();
+    let (runnable, lever) = stage.load(|_| {
+        // Every dispatch is asked to give way before it begins, so each ends at the next probe or guard, and the
+        // worker's pointer kept over a way out would lead to the wrong worker.
+        while ROUNDS.fetch_add(1, Ordering::Relaxed) < 20 {
+            preempt_point();
+        }
+        0
+    });
+    drop(lever);
+    let (to_other, from_here) = mpsc::channel::<Receiver<Job, u64>>();
+    let (to_here, from_other) = mpsc::channel();
+    let other = std::thread::spawn(move || {
+        let mut worker = Worker::bind(1).unwrap();
+        for mut receiver in from_here {
+            let (runnable, generation) = receiver.poll().unwrap();
+            match worker.run(runnable, generation) {
+                Outcome::Finished(_) => panic!("preempted before that"),
+                Outcome::Preempted(suspended) => {
+                    receiver.answer(Completion::Preempted(suspended));
+                }
+            }
+            to_here.send(receiver).unwrap();
+        }
+        worker.link().counters()
+    });
+    let mut runnable = Some(runnable);
+    for _ in 0..5 {
+        stage.send(runnable.take().unwrap()).request();
+        let suspended = stage.step().expect_err("preempted here");
+        let (mut sender, receiver) = mailbox(1);
+        let sent = sender.send(suspended.into());
+        sent.unwrap_or_else(|_| panic!("no room")).request();
+        to_other.send(receiver).unwrap();
+        let _receiver = from_other.recv_timeout(PATIENCE).unwrap();
+        match sender.poll().unwrap().1 {
+            Completion::Preempted(suspended) => runnable = Some(suspended.into()),
+            Completion::Finished(_) => panic!("preempted there"),
+        }
+    }
+    drop(to_other);
+    let there = other.join().unwrap();
+    let here = stage.counters();
+    assert_eq!((here.taken(), there.taken()), (5, 5));
+    assert_eq!((here.migrations, there.migrations), (4, 5));
+    ROUNDS.store(100, Ordering::Relaxed);
+    stage.send(runnable.unwrap());
+    assert_eq!(stage.step().ok(), Some(0));
+    stage.end();
+}
