@@ -28,6 +28,7 @@ mod costs;
 mod injector;
 mod mixes;
 mod point;
+mod simulated;
 mod work;
 
 use burst::Bench;
@@ -357,7 +358,16 @@ fn measure_mix(
             }
         }
         for (contender, point) in contenders.iter().zip(&points) {
-            results.runs.extend(point.runs(mix, load, contender));
+            let mut runs = point.runs(mix, load, contender);
+            simulated::complete(
+                &mut runs,
+                mix,
+                contender,
+                &slos_us,
+                bench.workers,
+                &results.costs,
+            )?;
+            results.runs.extend(runs);
         }
         results.fcfs_check.extend(check_fcfs(mix, load, &checks));
         results

@@ -26,6 +26,7 @@ fn every_field_is_documented_and_every_documented_field_exists() {
     let mut results = sample();
     // Absent options leave no key behind: fill them.
     results.runs[0].ideal_p99_us = Some(1.0);
+    results.runs[0].predicted_p99_us = Some(1.1);
     results.runs[0].picked = Some("probe".into());
     let value = serde_json::to_value(&results).unwrap();
 

@@ -103,6 +103,7 @@ impl Point {
                 p99_us_min: p99s.iter().copied().reduce(f64::min),
                 p99_us_max: p99s.iter().copied().reduce(f64::max),
                 ideal_p99_us: None,
+                predicted_p99_us: None,
                 picked: (contender.mechanism == shinjuku::MechanismKind::Auto)
                     .then(|| {
                         self.outcomes

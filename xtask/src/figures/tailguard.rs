@@ -15,8 +15,7 @@ pub(super) fn policies(effort: Effort) -> Result<Drawing> {
     let tail = Class::new("tail", 1.0, ServiceTime::fixed(475.0)?);
     let mix = Mix::new("store", vec![body, tail])?;
     let slos_us = [600.0, 800.0, 1_000.0, 1_200.0, 1_400.0];
-    let mut series = Vec::new();
-    for (number, discipline) in Discipline::ALL.into_iter().enumerate() {
+    let line = |(number, discipline): (usize, Discipline)| {
         let mut points = Vec::new();
         for slo_us in slos_us {
             let scenario = FanoutScenario {
@@ -36,12 +35,23 @@ pub(super) fn policies(effort: Effort) -> Result<Drawing> {
                 spread: None,
             });
         }
-        series.push(Series {
+        Ok(Series {
             label: discipline.name().to_owned(),
             style: Style::Contender(number),
             points,
-        });
-    }
+        })
+    };
+    // A search is one run after the other, so the lines are drawn side by side.
+    let series: Vec<Series> = std::thread::scope(|scope| {
+        let lines = Discipline::ALL.into_iter().enumerate();
+        let threads: Vec<_> = lines.map(|of| scope.spawn(move || line(of))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Series>>| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect::<Result<_>>()
+    })?;
     let values: Vec<_> = series
         .iter()
         .map(|series| format!("{} {} %", series.label, at(series, 1_000.0)))

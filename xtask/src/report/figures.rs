@@ -58,6 +58,8 @@ pub struct Series {
 pub enum Style {
     /// The contender of this number.
     Contender(usize),
+    /// What the simulator predicts for a contender, in its colour, without a line in the legend.
+    Predicted(usize),
     /// The simulator's floor.
     Floor,
 }
@@ -222,18 +224,7 @@ fn against_load(results: &Results, mix: &str, measure: &Measure) -> Option<Figur
         return None;
     }
     if measure.with_spread {
-        let runs = results
-            .of(mix, class)
-            .filter(|run| run.ideal_p99_us.is_some());
-        let mut floor = points(runs, load, |run| run.ideal_p99_us, false);
-        floor.dedup_by(|a, b| a.x == b.x);
-        if !floor.is_empty() {
-            series.push(Series {
-                label: "no cost at all (simulated)".into(),
-                style: Style::Floor,
-                points: floor,
-            });
-        }
+        series.extend(simulated(results, mix, class));
     }
     let unit = if measure.file == "p99-slowdown" {
         "latency / service time"
@@ -249,6 +240,46 @@ fn against_load(results: &Results, mix: &str, measure: &Measure) -> Option<Figur
         bars: REPETITIONS,
         series,
     })
+}
+
+/// Each contender as the simulator predicts it from the costs measured, and as the floor the lowest that any of the
+/// policies could reach without cost.
+fn simulated(results: &Results, mix: &str, class: Class) -> Vec<Series> {
+    let load = |run: &Run| Some(run.load * 100.0);
+    let mut series = Vec::new();
+    for (number, contender) in results.contenders().into_iter().enumerate() {
+        let runs = results
+            .of(mix, class)
+            .filter(|run| run.contender() == contender && run.predicted_p99_us.is_some());
+        let points = points(runs, load, |run| run.predicted_p99_us, false);
+        if !points.is_empty() {
+            series.push(Series {
+                label: String::new(),
+                style: Style::Predicted(number),
+                points,
+            });
+        }
+    }
+    let ideal = results
+        .of(mix, class)
+        .filter(|run| run.ideal_p99_us.is_some());
+    let mut floor: Vec<Point> = Vec::new();
+    for point in points(ideal, load, |run| run.ideal_p99_us, false) {
+        match floor.last_mut() {
+            Some(last) if last.x == point.x => {
+                last.y = last.y.zip(point.y).map(|(a, b)| a.min(b));
+            }
+            _ => floor.push(point),
+        }
+    }
+    if !floor.is_empty() {
+        series.push(Series {
+            label: "best of them without cost (simulated)".into(),
+            style: Style::Floor,
+            points: floor,
+        });
+    }
+    series
 }
 
 fn points<'a>(

@@ -77,14 +77,14 @@ impl Style {
     pub(super) fn colour(self) -> RGBColor {
         match self {
             // Past the palette the colours come round again, beside another shape.
-            Self::Contender(number) => COLOURS[number % COLOURS.len()],
+            Self::Contender(number) | Self::Predicted(number) => COLOURS[number % COLOURS.len()],
             Self::Floor => FLOOR,
         }
     }
 
     fn shape(self) -> Option<Shape> {
         match self {
-            Self::Contender(number) => {
+            Self::Contender(number) | Self::Predicted(number) => {
                 Some(SHAPES[(number + number / SHAPES.len()) % SHAPES.len()])
             }
             Self::Floor => None,

@@ -254,6 +254,7 @@ impl Layout {
                 (Some(_), Some(_), Style::Contender(_)) => {
                     canvas.draw(&PathElement::new(ends, stroke))?
                 }
+                (Some(_), Some(_), Style::Predicted(_)) => self.dashes(canvas, ends, hair)?,
                 // The way into saturation is no measurement: dashed.
                 (Some(_), None, _) | (None, Some(_), _) => self.dashes(canvas, ends, hair)?,
                 (Some(_), Some(_), Style::Floor) => self.dashes(canvas, ends, stroke)?,
@@ -301,6 +302,9 @@ impl Layout {
 
     fn markers<B: DrawingBackend>(&self, canvas: &Canvas<B>, series: &Series) -> Drawn<B> {
         let radius = MARKER * self.scale;
+        if matches!(series.style, Style::Predicted(_)) {
+            return Ok(());
+        }
         for point in &series.points {
             let centre = self.at(series, point);
             match point.y {
@@ -320,12 +324,13 @@ impl Layout {
         let scale = self.scale;
         let (left, mut y) = (self.right + 20 * scale, (TOP + 8) * scale);
         let style = self.text(14, HPos::Left, VPos::Center);
-        for series in &figure.series {
+        let predicted = |series: &&Series| matches!(series.style, Style::Predicted(_));
+        for series in figure.series.iter().filter(|series| !predicted(series)) {
             let line = [(left, y), (left + 30 * scale, y)];
             let stroke = series.style.colour().stroke_width(2 * scale.unsigned_abs());
             match series.style {
                 Style::Contender(_) => canvas.draw(&PathElement::new(line, stroke))?,
-                Style::Floor => self.dashes(canvas, line, stroke)?,
+                Style::Predicted(_) | Style::Floor => self.dashes(canvas, line, stroke)?,
             }
             series
                 .style
@@ -346,6 +351,10 @@ impl Layout {
             .any(|p| p.spread.is_some())
         {
             notes.push(format!("bars: {}", figure.bars));
+        }
+        if figure.series.iter().any(|series| predicted(&series)) {
+            notes.push("thin dashes: simulated, with the".to_owned());
+            notes.push("costs measured in this run".to_owned());
         }
         if !self.saturated.is_empty() {
             notes.push("hollow: saturated, no value".to_owned());

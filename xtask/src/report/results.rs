@@ -130,9 +130,12 @@ pub struct Run {
     pub p99_us_min: Option<f64>,
     /// Highest p99 of a repetition, us.
     pub p99_us_max: Option<f64>,
-    /// p99 of a simulated system without any cost, us: the floor.
+    /// p99 of a simulated system with the same policy and quantum, without any cost, us.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ideal_p99_us: Option<f64>,
+    /// The same with the costs measured in this run, us.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_p99_us: Option<f64>,
     /// What the runtime picked where the mechanism is `auto`, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub picked: Option<String>,

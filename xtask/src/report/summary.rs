@@ -46,10 +46,15 @@ pub fn mix_tables(results: &Results, mix: &str) -> Vec<Table> {
 
 /// The tables that belong to no single mix: costs, the check of the baseline, paired comparisons.
 pub fn other_tables(results: &Results) -> Vec<Table> {
-    [costs(results), fcfs_check(results), paired(results)]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        costs(results),
+        fcfs_check(results),
+        simulated(results),
+        paired(results),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Rows are contenders; three columns a load: p99, its spread over the repetitions, the ratio to the baseline.
@@ -129,6 +134,40 @@ fn fcfs_check(results: &Results) -> Option<Table> {
                 "{:+.1} %",
                 100.0 * (check.measured_p99_us / check.lindley_p99_us - 1.0)
             ),
+        ]);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// How far each point is from what its policy could reach if scheduling cost nothing, and from what the costs measured
+/// explain.
+fn simulated(results: &Results) -> Option<Table> {
+    let mut table = Table::new(
+        "measured beside simulated: p99, µs",
+        [
+            "point",
+            "measured",
+            "no cost",
+            "measured / it",
+            "costs as measured",
+            "measured / it",
+        ],
+    );
+    for run in &results.runs {
+        let (Some(p99), Some(ideal)) = (run.p99_us, run.ideal_p99_us) else {
+            continue;
+        };
+        if run.class != results.leading_class(&run.mix) {
+            continue;
+        }
+        let over = |simulated: f64| format!("{}x", figure(p99 / simulated));
+        table.push([
+            format!("{} {}: {}", run.mix, percent(run.load), run.contender()),
+            figure(p99),
+            figure(ideal),
+            over(ideal),
+            run.predicted_p99_us.map_or_else(String::new, figure),
+            run.predicted_p99_us.map_or_else(String::new, over),
         ]);
     }
     (!table.rows.is_empty()).then_some(table)

@@ -1,0 +1,98 @@
+//! What the simulator says of a measured point: the same policy without any cost, and with the costs measured here.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use shinjuku::policy::{ClassRule, Nanos};
+use shinjuku::{MechanismKind, PolicyKind};
+use shinjuku_sim::{Overheads, PolicySpec, Predicted, predict};
+
+use super::contender::{Contender, Probes};
+use super::mixes::BenchMix;
+use crate::report::results::{Class, Run};
+
+/// Fills in the simulated figures of one point's rows.
+///
+/// What it leaves out: `auto`, whose quantum moves, and contenders of which only some requests have probes; d-FCFS and work
+/// stealing on flows that the simulator would draw differently.
+pub fn complete(
+    runs: &mut [Run],
+    mix: &BenchMix,
+    contender: &Contender,
+    slos_us: &[f64],
+    workers: usize,
+    costs: &BTreeMap<String, f64>,
+) -> Result<()> {
+    let Some(policy) = policy(contender, slos_us) else {
+        return Ok(());
+    };
+    let Some(load) = runs.first().map(|run| run.load).filter(|&load| load < 1.0) else {
+        return Ok(());
+    };
+    let ideal = predict(&mix.mix, load, workers, &policy, Overheads::IDEAL)?;
+    let priced = match overheads(contender, costs) {
+        Some(overheads) => Some(predict(&mix.mix, load, workers, &policy, overheads)?),
+        None => None,
+    };
+    for run in runs {
+        let figure = |prediction: &shinjuku_sim::Prediction| {
+            let of_class = |predicted: &Predicted| predicted.p99_us.value;
+            (!prediction.saturated).then(|| match run.class {
+                Class::Short => of_class(&prediction.classes[0]),
+                Class::Long => of_class(&prediction.classes[prediction.classes.len() - 1]),
+                Class::All => of_class(&prediction.all),
+            })
+        };
+        run.ideal_p99_us = figure(&ideal);
+        run.predicted_p99_us = priced.as_ref().and_then(figure);
+    }
+    Ok(())
+}
+
+fn policy(contender: &Contender, slos_us: &[f64]) -> Option<PolicySpec> {
+    let quantum = || contender.quantum_us.map(|us| Nanos((us * 1e3) as u64));
+    if contender.probes == Probes::HalfOfLong {
+        return None;
+    }
+    match contender.policy {
+        PolicyKind::CFcfs => Some(PolicySpec::CFcfs),
+        PolicyKind::CPreSq => Some(PolicySpec::SingleQueue {
+            quantum: quantum()?,
+        }),
+        PolicyKind::CPreMq => {
+            let quantum = quantum()?;
+            let rule = |&slo_us: &f64| ClassRule::new(Nanos((slo_us * 1e3) as u64), quantum);
+            Some(PolicySpec::MultiQueue {
+                rules: slos_us.iter().map(rule).collect(),
+            })
+        }
+        PolicyKind::DFcfs | PolicyKind::Stealing => None,
+    }
+}
+
+/// The simulator's costs from the cost table of the same run; `None` without one.
+fn overheads(contender: &Contender, costs: &BTreeMap<String, f64>) -> Option<Overheads> {
+    let cost = |name: &str| costs.get(name).map(|ns| ns.max(0.0).round() as u64);
+    let preempted = match contender.mechanism {
+        MechanismKind::None => (0, 0, 0),
+        MechanismKind::Probe => (cost("preempt/probe-request")?, 0, cost("preempt/probe")?),
+        _ => {
+            let send = cost("signal/send")?;
+            (
+                send,
+                cost("signal/until-handler")?.saturating_sub(send),
+                cost("preempt/signal")?,
+            )
+        }
+    };
+    let (preempt_send_ns, preempt_delay_ns, preempt_receive_ns) = preempted;
+    Some(Overheads {
+        message_ns: cost("cache-line/one-way")?,
+        // What a request costs the slower of dispatcher and worker; which of them that is, the table does not tell.
+        switch_ns: cost("request/empty/depth-4")?,
+        preempt_send_ns,
+        preempt_delay_ns,
+        preempt_receive_ns,
+        ..Overheads::IDEAL
+    })
+}
