@@ -274,7 +274,7 @@ fn simulated(results: &Results, mix: &str, class: Class) -> Vec<Series> {
     }
     if !floor.is_empty() {
         series.push(Series {
-            label: "best of them without cost (simulated)".into(),
+            label: "no cost (simulated)".into(),
             style: Style::Floor,
             points: floor,
         });
