@@ -285,6 +285,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             eprintln!("{line}")
         })?;
         results.costs = costs.nanos;
+        results
+            .costs
+            .extend(simulated::costs_by_probe(&results.costs));
         results.notes.extend(costs.notes);
     }
     for mix in &all {

@@ -1,6 +1,6 @@
 //! The project's own commands, run as `cargo xtask <command>`: one module per command.
 //!
-//! - [`bench`]: contenders over the same arrivals, in one run.
+//! - [`mod@bench`]: contenders over the same arrivals, in one run.
 //! - [`mod@test`]: the whole test-suite, with a time limit per step and an honest count of what was skipped.
 //! - [`figures`]: every simulated figure of the papers.
 //! - [`report`]: turns measurements ([`report::results::Results`]) into tables, plots, CSV and one HTML page.

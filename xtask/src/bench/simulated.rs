@@ -70,29 +70,33 @@ fn policy(contender: &Contender, slos_us: &[f64]) -> Option<PolicySpec> {
     }
 }
 
+/// The costs that the simulator reads from a results.json, by the names that `docs/simulator.md` lists: those of preemption by
+/// probe.
+pub fn costs_by_probe(costs: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let names = [
+        ("sim/message", "cache-line/one-way"),
+        // What a request costs the slower of dispatcher and worker; which of them that is, the table does not tell.
+        ("sim/switch", "request/empty/depth-4"),
+        ("sim/preempt-send", "preempt/probe-request"),
+        ("sim/preempt-receive", "preempt/probe"),
+    ];
+    let known =
+        |(name, measured): (&str, &str)| Some((name.to_owned(), costs.get(measured)?.max(0.0)));
+    names.into_iter().filter_map(known).collect()
+}
+
 /// The simulator's costs from the cost table of the same run; `None` without one.
 fn overheads(contender: &Contender, costs: &BTreeMap<String, f64>) -> Option<Overheads> {
     let cost = |name: &str| costs.get(name).map(|ns| ns.max(0.0).round() as u64);
-    let preempted = match contender.mechanism {
-        MechanismKind::None => (0, 0, 0),
-        MechanismKind::Probe => (cost("preempt/probe-request")?, 0, cost("preempt/probe")?),
-        _ => {
-            let send = cost("signal/send")?;
-            (
-                send,
-                cost("signal/until-handler")?.saturating_sub(send),
-                cost("preempt/signal")?,
-            )
-        }
-    };
-    let (preempt_send_ns, preempt_delay_ns, preempt_receive_ns) = preempted;
-    Some(Overheads {
-        message_ns: cost("cache-line/one-way")?,
-        // What a request costs the slower of dispatcher and worker; which of them that is, the table does not tell.
-        switch_ns: cost("request/empty/depth-4")?,
-        preempt_send_ns,
-        preempt_delay_ns,
-        preempt_receive_ns,
-        ..Overheads::IDEAL
+    costs.get("sim/switch")?;
+    let by_probe = Overheads::from_costs(costs).ok()?;
+    Some(match contender.mechanism {
+        MechanismKind::None | MechanismKind::Probe => by_probe,
+        _ => Overheads {
+            preempt_send_ns: cost("signal/send")?,
+            preempt_delay_ns: cost("signal/until-handler")?.saturating_sub(cost("signal/send")?),
+            preempt_receive_ns: cost("preempt/signal")?,
+            ..by_probe
+        },
     })
 }
