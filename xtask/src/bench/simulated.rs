@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use shinjuku::policy::{ClassRule, Nanos};
 use shinjuku::{MechanismKind, PolicyKind};
-use shinjuku_sim::{Overheads, PolicySpec, Predicted, predict};
+use shinjuku_sim::{Overheads, PolicySpec, Prediction, predict};
 
 use super::contender::{Contender, Probes};
 use super::mixes::BenchMix;
@@ -35,18 +35,22 @@ pub fn complete(
         None => None,
     };
     for run in runs {
-        let figure = |prediction: &shinjuku_sim::Prediction| {
-            let of_class = |predicted: &Predicted| predicted.p99_us.value;
-            (!prediction.saturated).then(|| match run.class {
-                Class::Short => of_class(&prediction.classes[0]),
-                Class::Long => of_class(&prediction.classes[prediction.classes.len() - 1]),
-                Class::All => of_class(&prediction.all),
-            })
-        };
-        run.ideal_p99_us = figure(&ideal);
-        run.predicted_p99_us = priced.as_ref().and_then(figure);
+        run.ideal_p99_us = p99(&ideal, run.class);
+        run.predicted_p99_us = priced
+            .as_ref()
+            .and_then(|prediction| p99(prediction, run.class));
     }
     Ok(())
+}
+
+/// `None` where the simulated server is saturated.
+fn p99(prediction: &Prediction, class: Class) -> Option<f64> {
+    let predicted = match class {
+        Class::Short => prediction.classes.first()?,
+        Class::Long => prediction.classes.last()?,
+        Class::All => &prediction.all,
+    };
+    (!prediction.saturated).then_some(predicted.p99_us.value)
 }
 
 fn policy(contender: &Contender, slos_us: &[f64]) -> Option<PolicySpec> {
