@@ -2,6 +2,7 @@
 //! so that every interrupt lands exactly where the test wants it.
 #![allow(missing_docs)]
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
@@ -234,19 +235,41 @@ fn stack_low() -> usize {
     }
 }
 
+/// Runs `body` when the stack has been used down to `lowest`.
+#[inline(never)]
+fn descend(lowest: usize, body: &mut dyn FnMut()) {
+    let frame = std::hint::black_box([0u8; 64]);
+    if frame.as_ptr() as usize > lowest {
+        descend(lowest, body);
+    } else {
+        body();
+    }
+    std::hint::black_box(&frame);
+}
+
+#[test]
+fn all_the_stack_that_was_promised_can_be_used_and_interrupted() {
+    /// The job's own first frame, and what `descend` and the closure take besides.
+    const MARGIN: usize = 4 * 1024;
+    let mut stage = Stage::new();
+    let result = stage.start(|lever| {
+        let first = 0u8;
+        let promised = PoolConfig::default().stack_size - MARGIN;
+        descend((&raw const first) as usize - promised, &mut || {
+            lever.request();
+            lever.interrupt();
+        });
+        4
+    });
+    let suspended = result.expect_err("preempted down there");
+    let counters = stage.counters();
+    assert_eq!((counters.taken_by_interrupt, counters.deferred), (1, 0));
+    assert_eq!(stage.resume(suspended).ok(), Some(4));
+    stage.end();
+}
+
 #[test]
 fn an_interrupt_without_room_on_the_stack_is_put_off() {
-    /// Runs `body` when the stack has been used down to `lowest`.
-    #[inline(never)]
-    fn descend(lowest: usize, body: &mut dyn FnMut()) {
-        let frame = std::hint::black_box([0u8; 64]);
-        if frame.as_ptr() as usize > lowest {
-            descend(lowest, body);
-        } else {
-            body();
-        }
-        std::hint::black_box(&frame);
-    }
     let mut stage = Stage::new();
     let result = stage.start(|lever| {
         // SAFETY: getauxval only reads.
@@ -283,6 +306,7 @@ fn an_interrupt_on_a_stack_that_is_not_the_contexts_is_put_off() {
         lever.request();
         lever.interrupt();
     }
+    static BACK: AtomicBool = AtomicBool::new(false);
     let mut stage = Stage::new();
     let result = stage.start(|lever| {
         let mut other = vec![0u128; 8 * 1024];
@@ -302,12 +326,65 @@ fn an_interrupt_on_a_stack_that_is_not_the_contexts_is_put_off() {
                 clobber_abi("C"),
             );
         }
+        BACK.store(true, Ordering::Relaxed);
         lever.interrupt();
         6
     });
-    let suspended = result.expect_err("preempted on its own stack");
-    assert_eq!(stage.counters().taken(), 1);
+    let suspended = result.expect_err("preempted");
+    assert!(BACK.load(Ordering::Relaxed), "on its own stack");
+    let counters = stage.counters();
+    assert_eq!((counters.taken(), counters.deferred), (1, 0));
     assert_eq!(stage.resume(suspended).ok(), Some(6));
+    stage.end();
+}
+
+/// Interrupts the calling job's worker every millisecond, at least `times` and until the answer is dropped.
+fn keep_interrupting(lever: &Lever, times: u32, then: impl FnOnce() + Send + 'static) -> impl Drop {
+    struct Over(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
+    impl Drop for Over {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+            self.1.take().unwrap().join().unwrap();
+        }
+    }
+    let (link, signal, over) = (
+        lever.link.clone(),
+        lever.signal,
+        Arc::<AtomicBool>::default(),
+    );
+    let theirs = Arc::clone(&over);
+    let thread = std::thread::spawn(move || {
+        let mut then = Some(then);
+        for turn in 1.. {
+            signal.interrupt(&link).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+            if turn >= times {
+                then.take().into_iter().for_each(|then| then());
+                if theirs.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        }
+    });
+    Over(over, Some(thread))
+}
+
+#[test]
+fn a_blocking_read_is_restarted() {
+    let mut stage = Stage::new();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let result = stage.start(move |lever| {
+        let written = move || std::io::Write::write_all(&mut writer, &[42]).unwrap();
+        let _interrupts = keep_interrupting(lever, 30, written);
+        let mut byte = 0u8;
+        // `std` would retry by itself.
+        // SAFETY: one byte into a local; the descriptor is open.
+        let read = unsafe { libc::read(reader.as_raw_fd(), (&raw mut byte).cast(), 1) };
+        assert_eq!(read, 1, "{}", std::io::Error::last_os_error());
+        u64::from(byte)
+    });
+    assert_eq!(result.ok(), Some(42));
+    assert!(stage.counters().late > 10, "{:?}", stage.counters());
     stage.end();
 }
 
@@ -315,19 +392,7 @@ fn an_interrupt_on_a_stack_that_is_not_the_contexts_is_put_off() {
 fn calls_that_answer_eintr_despite_sa_restart_do_so() {
     let mut stage = Stage::new();
     let result = stage.start(|lever| {
-        // From a thread that is no worker, again and again: one finds the call below asleep.
-        let (link, signal, over) = (
-            lever.link.clone(),
-            lever.signal,
-            Arc::new(AtomicBool::new(false)),
-        );
-        let theirs = Arc::clone(&over);
-        let sender = std::thread::spawn(move || {
-            while !theirs.load(Ordering::Relaxed) {
-                signal.interrupt(&link).unwrap();
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
+        let interrupts = keep_interrupting(lever, 1, || ());
         let mut nothing = libc::pollfd {
             fd: -1,
             events: 0,
@@ -336,8 +401,7 @@ fn calls_that_answer_eintr_despite_sa_restart_do_so() {
         // SAFETY: one entry, which is ignored; sleeps for long.
         let answer = unsafe { libc::poll(&mut nothing, 1, 30_000) };
         let error = std::io::Error::last_os_error();
-        over.store(true, Ordering::Relaxed);
-        sender.join().unwrap();
+        drop(interrupts);
         assert_eq!(answer, -1);
         u64::from(error.kind() == std::io::ErrorKind::Interrupted)
     });
