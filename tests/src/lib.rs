@@ -5,6 +5,7 @@
 //! | `allocation` | after start, the runtime's own threads never call the allocator |
 //! | `memory` | neither memory nor threads nor descriptors grow with the number of requests |
 //! | `restart` | nor with the number of runtimes started and shut down |
+//! | `progress` | who spins for a lock cannot starve who holds it |
 //! | `udp` | clients over UDP: short requests overtake long ones, every reply goes where it belongs |
 
 mod process;
