@@ -96,7 +96,7 @@ mod tests {
         let mine = allocations_of_this_thread();
         let before = mine.count();
         // SAFETY: one block, grown once and freed once with the layout it has.
-        let use_it = || unsafe {
+        let use_it = move || unsafe {
             let block = CountingAllocator.alloc(layout);
             let block = CountingAllocator.realloc(block, layout, 200);
             CountingAllocator.dealloc(block, Layout::from_size_align(200, 8).unwrap());
