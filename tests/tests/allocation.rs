@@ -233,7 +233,7 @@ fn steady_state(client: &mut impl Client, watch: &Watch, preemptive: bool) -> Ve
         let statistics = client.statistics();
         let most = watch.most_in_the_allocator.load(Ordering::Relaxed);
         let preempted = !preemptive
-            || statistics.preemptions.by_interrupt > 200
+            || statistics.preemptions.taken() > 200
                 && most > WORKERS + config(WORKERS, MechanismKind::None).spare_workers + SUSPENDED;
         if answered - at > 100 && statistics.refused.total() > 10 && preempted {
             let after = watch.counts();
