@@ -6,6 +6,7 @@
 #![allow(missing_docs)]
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +15,7 @@ use shinjuku::net::udp::{Datagram, DatagramReply, Udp, UdpConfig};
 use shinjuku::policy::{ClassId, FlowId, Full, Nanos, Policy, Task, TaskId, Want, WorkerId};
 use shinjuku::{
     ClassConfig, Config, Handle, MechanismKind, PolicyKind, RequestContext, RequestHandler,
-    Runtime, Statistics, SubmitOptions, Ticket,
+    Runtime, ShutdownReport, Statistics, SubmitOptions, Ticket,
 };
 use shinjuku_preempt::stress::{
     Allocations, CountingAllocator, allocations_of_this_thread, contexts_in_the_allocator,
@@ -282,7 +283,8 @@ fn is_preemptive(kind: PolicyKind) -> bool {
 // --- in process --------------------------------------------------------------------------------------------
 
 struct InProcess {
-    runtime: Runtime<Watched<u64, u64>>,
+    /// Not dropped when a test fails: a dispatcher that hangs in malloc does not end.
+    runtime: ManuallyDrop<Runtime<Watched<u64, u64>>>,
     handle: Handle<u64, u64>,
     tickets: VecDeque<(u64, Ticket<u64>)>,
 }
@@ -302,9 +304,15 @@ impl InProcess {
             .unwrap();
         Self {
             handle: runtime.handle(),
-            runtime,
+            runtime: ManuallyDrop::new(runtime),
             tickets: VecDeque::new(),
         }
+    }
+}
+
+impl InProcess {
+    fn shutdown(self) -> ShutdownReport {
+        ManuallyDrop::into_inner(self.runtime).shutdown(PATIENCE)
     }
 }
 
@@ -339,7 +347,7 @@ fn in_process_nobody_allocates_under_any_policy() {
         let mut client = InProcess::start(configuration(kind), &watch, false);
         let grown = steady_state(&mut client, &watch, is_preemptive(kind));
         assert_none(&grown, &format!("{kind:?}"));
-        let report = client.runtime.shutdown(PATIENCE);
+        let report = client.shutdown();
         assert!(report.is_clean(), "{kind:?}: {report}");
         assert_eq!(report.policy_error, None, "{kind:?}");
     }
@@ -356,7 +364,7 @@ fn in_process_nobody_allocates_with_requests_staged_and_recalled() {
     let mut client = InProcess::start(config, &watch, false);
     let grown = steady_state(&mut client, &watch, true);
     assert_none(&grown, "depth 4");
-    assert!(client.runtime.shutdown(PATIENCE).is_clean());
+    assert!(client.shutdown().is_clean());
 }
 
 #[test]
@@ -370,7 +378,7 @@ fn a_policy_that_allocates_is_noticed() {
         .find(|(name, _)| name == "shinjuku-dispatcher")
         .unwrap();
     assert!(dispatcher.1 > 100, "two calls a request: {grown:?}");
-    assert!(client.runtime.shutdown(PATIENCE).is_clean());
+    assert!(client.shutdown().is_clean());
 }
 
 // --- UDP ---------------------------------------------------------------------------------------------------
@@ -379,7 +387,8 @@ type Server<C> = shinjuku::Server<Watched<Datagram, Option<DatagramReply>>, Udp<
 
 /// Several sockets, so that there are several flows.
 struct OverUdp<C: shinjuku::net::udp::Classifier> {
-    server: Server<C>,
+    /// Not dropped when a test fails, as above.
+    server: ManuallyDrop<Server<C>>,
     sockets: Vec<(UdpSocket, u64)>,
 }
 
@@ -444,7 +453,7 @@ fn over_udp_nobody_allocates_under_any_policy() {
             (socket, 0)
         });
         let mut client = OverUdp {
-            server,
+            server: ManuallyDrop::new(server),
             sockets: sockets.collect(),
         };
         let grown = steady_state(&mut client, &watch, is_preemptive(kind));
@@ -452,7 +461,7 @@ fn over_udp_nobody_allocates_under_any_policy() {
         wait_for("the last answer's count", || {
             client.server.statistics().started == 0
         });
-        let (report, _) = client.server.shutdown(PATIENCE);
+        let (report, _) = ManuallyDrop::into_inner(client.server).shutdown(PATIENCE);
         assert!(report.is_clean(), "{kind:?}: {report}");
     }
 }
