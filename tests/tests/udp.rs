@@ -161,7 +161,7 @@ fn short_requests_are_answered_while_long_ones_run_on_the_only_worker() {
             };
             let start = Instant::now();
             let mut number = 0;
-            while number < 20 || !seen() {
+            while number < 10 || !seen() {
                 let short = request(SHORT, 1, number);
                 hasty.send(&short).unwrap();
                 assert_eq!(reply(&hasty), short, "{mechanism} {kind:?}");
@@ -189,8 +189,8 @@ fn short_requests_are_answered_while_long_ones_run_on_the_only_worker() {
 
 #[test]
 fn every_client_gets_its_own_replies_each_once() {
-    const CLIENTS: u8 = 4;
-    const REQUESTS: u16 = 150;
+    const CLIENTS: u8 = 3;
+    const REQUESTS: u16 = 60;
     const WINDOW: u16 = 16;
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
         let (server, address, counters) = serve(mechanism, PolicyKind::CPreSq, &Arc::default());

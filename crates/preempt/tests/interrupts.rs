@@ -338,6 +338,67 @@ fn an_interrupt_on_a_stack_that_is_not_the_contexts_is_put_off() {
     stage.end();
 }
 
+/// Whether the calling thread blocks `signal`.
+fn blocks(signal: libc::c_int) -> bool {
+    // SAFETY: only asks, into a local.
+    unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
+        libc::sigismember(&mask, signal) == 1
+    }
+}
+
+#[test]
+fn workers_and_what_they_run_take_no_signals_but_faults_and_the_preemptions() {
+    fn is_right() -> bool {
+        let blocked = [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGCHLD];
+        let taken = [libc::SIGURG, libc::SIGSEGV, libc::SIGBUS];
+        blocked.into_iter().all(blocks) && !taken.into_iter().any(blocks)
+    }
+    let mut stage = Stage::new();
+    assert!(is_right());
+    let result = stage.start(|lever| {
+        let before = is_right();
+        lever.request();
+        lever.interrupt();
+        u64::from(before && is_right())
+    });
+    let suspended = result.expect_err("preempted");
+    assert!(is_right(), "after a context left from the handler");
+    assert_eq!(stage.resume(suspended).ok(), Some(1));
+    stage.end();
+}
+
+#[test]
+fn donors_take_no_signals() {
+    let config = PoolConfig {
+        contexts: 3,
+        name: "asleep".to_owned(),
+        ..PoolConfig::default()
+    };
+    let pool = Pool::new(config, |(): ()| ()).unwrap();
+    let mut donors = 0;
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        // Other tests' threads end meanwhile.
+        let Ok(status) = std::fs::read_to_string(task.unwrap().path().join("status")) else {
+            continue;
+        };
+        let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+        if !value("Name:").unwrap().trim().starts_with("asleep-") {
+            continue;
+        }
+        donors += 1;
+        let blocked = u64::from_str_radix(value("SigBlk:").unwrap().trim(), 16).unwrap();
+        let can_be_blocked = (1..32).filter(|&n| n != libc::SIGKILL && n != libc::SIGSTOP);
+        for signal in can_be_blocked {
+            assert_eq!(blocked >> (signal - 1) & 1, 1, "signal {signal}");
+        }
+    }
+    assert_eq!(donors, 3);
+    let report = pool.handles.hand_back(pool.idle, PATIENCE);
+    assert_eq!(report.returned, 3);
+}
+
 /// Interrupts the calling job's worker every millisecond, at least `times` and until the answer is dropped.
 fn keep_interrupting(lever: &Lever, times: u32, then: impl FnOnce() + Send + 'static) -> impl Drop {
     struct Over(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
