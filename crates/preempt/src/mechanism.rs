@@ -45,12 +45,12 @@ impl WorkerLink {
 #[non_exhaustive]
 pub enum InterruptError {
     /// The kernel refused.
-    #[error("interrupting worker thread {thread} failed: {source}")]
+    #[error("interrupting worker thread {thread} failed: {cause}")]
     Refused {
         /// The kernel's number of the thread.
         thread: i32,
         /// The kernel's answer.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 }
 

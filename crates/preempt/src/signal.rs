@@ -48,12 +48,12 @@ pub struct Signal(());
 #[non_exhaustive]
 pub enum SignalError {
     /// The handler could not be installed.
-    #[error("the handler for signal {signal} could not be installed: {source}")]
+    #[error("the handler for signal {signal} could not be installed: {cause}")]
     Install {
         /// The signal's number.
         signal: i32,
         /// The kernel's answer.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 }
 
@@ -85,7 +85,7 @@ impl Signal {
             if unsafe { libc::sigaction(SIGNAL, &action, std::ptr::null_mut()) } != 0 {
                 return Err(SignalError::Install {
                     signal: SIGNAL,
-                    source: std::io::Error::last_os_error(),
+                    cause: std::io::Error::last_os_error(),
                 });
             }
             *installed = true;
@@ -105,7 +105,7 @@ impl Mechanism for Signal {
             0 => Ok(()),
             _ => Err(InterruptError::Refused {
                 thread: worker.thread,
-                source: std::io::Error::last_os_error(),
+                cause: std::io::Error::last_os_error(),
             }),
         }
     }

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use rustix::io::Errno;
+
 /// The longest payload that fits an IPv4 datagram: 65,535 bytes without the IP header (20) and the UDP header (8).
 pub const LONGEST_DATAGRAM: usize = 65_507;
 
@@ -145,30 +147,57 @@ pub enum UdpError {
         /// Where it should have listened.
         listen: SocketAddr,
     },
+    /// The process, or the machine, has as many files open as it may.
+    #[error(
+        "UDP: cannot {action} for {listen}: {cause}; every worker and spare worker takes a file descriptor: raise \
+         `ulimit -n`, or lower `workers` or `spare_workers`"
+    )]
+    TooManyFiles {
+        /// What was attempted.
+        action: &'static str,
+        /// Where it should have listened.
+        listen: SocketAddr,
+        /// What the operating system said.
+        cause: io::Error,
+    },
     /// The operating system refused for another reason.
-    #[error("UDP: cannot {action} for {listen}: {source}")]
+    #[error("UDP: cannot {action} for {listen}: {cause}")]
     System {
         /// What was attempted.
         action: &'static str,
         /// Where it should have listened.
         listen: SocketAddr,
         /// What the operating system said.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
 impl UdpError {
     /// Why `listen` could not be bound.
-    pub(super) fn bind(listen: SocketAddr, source: io::Error) -> Self {
-        match source.kind() {
+    pub(super) fn bind(listen: SocketAddr, cause: io::Error) -> Self {
+        match cause.kind() {
             io::ErrorKind::AddrInUse => Self::AddressInUse { listen },
             io::ErrorKind::PermissionDenied => Self::PermissionDenied { listen },
             io::ErrorKind::AddrNotAvailable => Self::AddressNotAvailable { listen },
-            _ => Self::System {
-                action: "bind a socket",
+            _ => Self::system("bind a socket", listen, cause),
+        }
+    }
+
+    /// Why the operating system did not do `action`.
+    pub(super) fn system(action: &'static str, listen: SocketAddr, cause: io::Error) -> Self {
+        let full = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+        if full.contains(&cause.raw_os_error()) {
+            Self::TooManyFiles {
+                action,
                 listen,
-                source,
-            },
+                cause,
+            }
+        } else {
+            Self::System {
+                action,
+                listen,
+                cause,
+            }
         }
     }
 }
@@ -204,5 +233,11 @@ mod tests {
                 "{error}"
             );
         }
+        let full = io::Error::from_raw_os_error(Errno::MFILE.raw_os_error());
+        let error = UdpError::bind(listen, full).to_string();
+        assert!(
+            error.contains("raise `ulimit -n`") && error.contains("127.0.0.1:80"),
+            "{error}"
+        );
     }
 }

@@ -83,11 +83,9 @@ impl<C: Classifier> Udp<C> {
     pub fn bind_classified(config: UdpConfig, classifier: C) -> Result<Self, UdpError> {
         config.check()?;
         let socket = socket::open(&config)?;
-        let local_addr = socket.local_addr().map_err(|error| UdpError::System {
-            action: "read the address",
-            listen: config.listen,
-            source: error,
-        })?;
+        let local_addr = socket
+            .local_addr()
+            .map_err(|cause| UdpError::system("read the address", config.listen, cause))?;
         let mut free = Taker::new(config.buffers, config.max_datagram);
         let ready = free.take();
         let counters = Arc::default();
@@ -243,8 +241,13 @@ impl<C: Classifier> Transport for Udp<C> {
     }
 
     fn replier(&mut self) -> std::io::Result<UdpReplier> {
+        let socket = self.socket.try_clone().map_err(|cause| {
+            let kind = cause.kind();
+            let error = UdpError::system("give a worker its socket", self.local_addr, cause);
+            std::io::Error::new(kind, error)
+        })?;
         Ok(UdpReplier {
-            socket: self.socket.try_clone()?,
+            socket,
             counters: Arc::clone(&self.counters),
         })
     }

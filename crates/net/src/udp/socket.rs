@@ -12,13 +12,7 @@ use super::config::{UdpConfig, UdpError};
 /// A bound socket, as `config` wants it.
 pub(super) fn open(config: &UdpConfig) -> Result<UdpSocket, UdpError> {
     let listen = config.listen;
-    let failed = |action| {
-        move |error: Errno| UdpError::System {
-            action,
-            listen,
-            source: error.into(),
-        }
-    };
+    let failed = |action| move |error: Errno| UdpError::system(action, listen, error.into());
     let family = if listen.is_ipv4() {
         AddressFamily::INET
     } else {
