@@ -58,9 +58,9 @@ pub enum PoolError {
     },
     /// The system gave no more threads or memory.
     #[error(
-        "donor thread {number} of {wanted} could not be made: {source}. Each context takes a sleeping thread and its \
-         stack: lower `contexts`, or raise the limits on threads (ulimit -u, the cgroup's pids.max) and memory maps \
-         (vm.max_map_count)"
+        "donor thread {number} of {wanted} could not be made: {cause}. Each context takes a sleeping thread and its \
+         stack: lower `contexts` or `stack_size`, or raise the limits on threads (ulimit -u, the cgroup's pids.max), \
+         address space (ulimit -v) and memory maps (vm.max_map_count)"
     )]
     Thread {
         /// How many there were already.
@@ -68,7 +68,7 @@ pub enum PoolError {
         /// How many were asked for.
         wanted: usize,
         /// The system's error.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 }
 
@@ -157,12 +157,12 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
                 &name,
                 Arc::clone(&entry),
             );
-            if let Err(source) = made {
+            if let Err(cause) = made {
                 pool.handles.hand_back(pool.idle, Duration::from_secs(10));
                 return Err(PoolError::Thread {
                     number,
                     wanted: contexts,
-                    source,
+                    cause,
                 });
             }
         }
