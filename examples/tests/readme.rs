@@ -1,0 +1,20 @@
+//! What the README tells to write down, works. (Its Rust code is compiled with the documentation's tests.)
+
+use shinjuku::{Config, PolicyKind};
+
+#[test]
+fn its_configuration_starts_on_this_machine() {
+    let readme = include_str!("../../README.md");
+    let sample = readme
+        .split("```toml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .find(|sample| sample.contains("[policy]"))
+        .expect("the README has a configuration");
+    let config = Config::from_toml(sample).unwrap();
+    config.validate().unwrap();
+    assert_eq!(config.workers, None, "it must suit small machines");
+    assert_eq!(config.policy.kind, PolicyKind::CPreMq);
+    let names: Vec<_> = config.class.iter().map(|class| &*class.name).collect();
+    assert_eq!(names, ["get", "range"]);
+}
