@@ -195,10 +195,14 @@ impl fmt::Display for Panicked {
 
 impl std::error::Error for Panicked {}
 
+/// Jobs go in as `T` and come out again by `unload`, results come out as `R`: no subtype and no supertype will do.
+pub(crate) type InAndOut<T, R> = PhantomData<fn(T, R) -> (T, R)>;
+
 /// The one reference to a context that is not running. Whoever holds it owns the context's memory.
 pub(crate) struct Handle<T, R> {
     head: &'static Head,
-    owns: PhantomData<(T, R)>,
+    /// Invariant: jobs go in and come out, so neither a shorter- nor a longer-lived type may stand for the pool's.
+    owns: InAndOut<T, R>,
 }
 
 // SAFETY: a handle is the only way to its context (it cannot be cloned, and while the context runs there is
@@ -315,7 +319,7 @@ impl<T, R> Ready<T, R> {
 
 impl<T, R> Suspended<T, R> {
     /// Adds to what [`run_time`](Self::run_time) tells. The worker loop measures; the context only carries.
-    pub fn add_run_time(&self, cycles: Cycles) {
+    pub fn add_run_time(&mut self, cycles: Cycles) {
         let total = &self.0.head().running.run_time;
         total.set(total.get().wrapping_add(cycles.0));
     }

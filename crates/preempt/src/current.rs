@@ -153,14 +153,26 @@ pub(crate) fn interrupted(head: &Head) {
     give_way(head, Cause::Interrupt);
 }
 
-/// An interrupt arrived at guard 0, but with too little stack to leave from there.
+/// An interrupt arrived at guard 0, but where the context cannot leave: too little stack, or another signal's handler.
 pub(crate) fn interrupted_in_vain(head: &Head) {
     raise(head);
     // SAFETY: the guard is up.
     count(unsafe { &worker_counters(head).deferred });
     compiler_fence(Ordering::SeqCst);
-    // Not `lower`: leaving is what there is no room for.
+    // Not `lower`: leaving is what cannot be.
     head.running.guard.store(0, Ordering::Relaxed);
+}
+
+/// Whether `mask` is the one that the context's worker has. Called by an interrupt handler at guard 0.
+pub(crate) fn has_workers_mask(head: &Head, mask: u64) -> bool {
+    head.running.guard.store(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
+    let same = unsafe { (*head.running.worker.get()).signal_mask } == mask;
+    compiler_fence(Ordering::SeqCst);
+    // What arrives in between is looked at by the caller next, or by whoever it leaves it to.
+    head.running.guard.store(0, Ordering::Relaxed);
+    same
 }
 
 /// What makes a context look at its request word.

@@ -16,7 +16,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::context::{ContextId, Generation, Handle, Head, Idle, Ready, Runnable, Suspended};
+use crate::context::{
+    ContextId, Generation, Handle, Head, Idle, InAndOut, Ready, Runnable, Suspended,
+};
 use crate::slots::{DEPTH, Slots, Turn};
 
 /// Most contexts that one worker can have been given and not answered (JBSQ's bound).
@@ -65,6 +67,7 @@ pub fn mailbox<T, R>(depth: usize) -> (Sender<T, R>, Receiver<T, R>) {
             lines,
             take: Turn::default(),
             put: Turn::default(),
+            open: 0,
             carries: PhantomData,
         },
     )
@@ -104,7 +107,8 @@ pub struct Sender<T, R> {
     depth: usize,
     out: usize,
     generation: u64,
-    carries: PhantomData<fn(T) -> R>,
+    /// Invariant, as the handles are.
+    carries: InAndOut<T, R>,
 }
 
 /// The worker's end.
@@ -112,7 +116,10 @@ pub struct Receiver<T, R> {
     lines: Arc<Lines>,
     take: Turn,
     put: Turn,
-    carries: PhantomData<fn(T) -> R>,
+    /// Taken and not answered.
+    open: usize,
+    /// Invariant, as the handles are.
+    carries: InAndOut<T, R>,
 }
 
 impl<T, R> std::fmt::Debug for Sender<T, R> {
@@ -130,6 +137,8 @@ impl<T, R> std::fmt::Debug for Receiver<T, R> {
 /// A dispatch that was sent: the right to ask for its preemption.
 pub struct Dispatched {
     head: &'static Head,
+    /// Noted here: the head may serve another context by now.
+    id: ContextId,
     generation: Generation,
 }
 
@@ -138,8 +147,7 @@ impl std::fmt::Debug for Dispatched {
         write!(
             formatter,
             "Dispatched(context {}, {:?})",
-            self.head.id.get().0,
-            self.generation
+            self.id.0, self.generation
         )
     }
 }
@@ -155,7 +163,7 @@ impl Dispatched {
     /// The context's number.
     #[must_use]
     pub fn id(&self) -> ContextId {
-        self.head.id.get()
+        self.id
     }
 }
 
@@ -199,13 +207,18 @@ impl<T: Send, R: Send> Sender<T, R> {
         };
         let handle = runnable.into_handle();
         let head = handle.head();
+        let id = head.id.get();
         self.generation += 1;
         let generation = Generation(self.generation);
         self.lines
             .to_worker
             .put(&mut self.put, encode(handle, state), generation.0);
         self.out += 1;
-        Ok(Dispatched { head, generation })
+        Ok(Dispatched {
+            head,
+            id,
+            generation,
+        })
     }
 
     /// Takes back the context sent last, unless the worker has it already.
@@ -241,6 +254,7 @@ impl<T: Send, R: Send> Receiver<T, R> {
     #[inline]
     pub fn poll(&mut self) -> Option<(Runnable<T, R>, Generation)> {
         let (word, generation) = self.lines.to_worker.take(&mut self.take)?;
+        self.open += 1;
         // What lies behind it comes near while this one runs.
         let next = self.lines.to_worker.peek(self.take);
         if next != 0 {
@@ -263,8 +277,14 @@ impl<T: Send, R: Send> Receiver<T, R> {
     }
 
     /// Answers for a context that was taken: each is answered once, in the order taken.
+    ///
+    /// # Panics
+    /// If every context that was taken has been answered for.
     #[inline]
     pub fn answer(&mut self, completion: Completion<T, R>) {
+        // Or the sender's count, on which the slots rely, would be wrong.
+        assert!(self.open > 0, "an answer to nothing");
+        self.open -= 1;
         let word = match completion {
             Completion::Finished(Idle(handle)) => encode(handle, IDLE),
             Completion::Preempted(Suspended(handle)) => encode(handle, SUSPENDED),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::context::{ContextId, Handle, Head, Idle};
+use crate::context::{ContextId, Handle, Head, Idle, InAndOut};
 use crate::donor::{PrivateStack, donor_main};
 use crate::platform::{Unsupported, check_platform};
 use crate::{overflow, signal};
@@ -85,7 +85,7 @@ pub struct Pool<T, R> {
 #[must_use = "hand the contexts back through it, or their threads stay"]
 pub struct Handles<T, R> {
     donors: Vec<Option<Donor>>,
-    of: PhantomData<fn(T) -> R>,
+    of: InAndOut<T, R>,
 }
 
 struct Donor {
@@ -246,10 +246,13 @@ impl<T, R> Handles<T, R> {
             };
             ending.push(donor);
         }
-        let deadline = Instant::now() + patience;
+        // A patience beyond what the clock can hold has no end.
+        let deadline = Instant::now().checked_add(patience);
         let mut report = HandBack::default();
         for donor in ending {
-            while !donor.thread.is_finished() && Instant::now() < deadline {
+            while !donor.thread.is_finished()
+                && deadline.is_none_or(|deadline| Instant::now() < deadline)
+            {
                 std::thread::sleep(Duration::from_micros(50));
             }
             if donor.thread.is_finished() {

@@ -33,8 +33,16 @@ use crate::worker::SCHEDULING;
 /// SIGURG is ignored by default and rarely used: what else arrives by it goes to the handler there was before.
 const SIGNAL: libc::c_int = libc::SIGURG;
 
-/// Stack that the handler needs below the kernel's frame to leave safely, and the next frame with it.
-const HANDLER_ROOM: usize = 8 * 1024;
+/// Stack that the handler needs below the kernel's frame to leave safely, with room for another signal's frame meanwhile.
+fn handler_room() -> usize {
+    (largest_frame() + 4 * 1024).max(8 * 1024)
+}
+
+/// The kernel's frame at its largest; it grows with the vector registers.
+fn largest_frame() -> usize {
+    // SAFETY: getauxval only reads.
+    (unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize).max(4 * 1024)
+}
 
 /// Not a valid value of `ss_flags`: `rt_sigreturn` then leaves the thread's alternate stack as it is.
 const LEAVE_ALTERNATE_STACK: libc::c_int = 0x7777;
@@ -113,34 +121,28 @@ impl Mechanism for Signal {
 
 /// Bytes that a context's stack needs beyond what its job may use: the kernel's frame, and the handler's room.
 pub(crate) fn frame_room() -> usize {
-    // SAFETY: getauxval only reads.
-    let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
-    (frame.max(4 * 1024) + HANDLER_ROOM + 4 * 1024).next_multiple_of(4096)
+    (largest_frame() + handler_room() + 4 * 1024).next_multiple_of(4096)
 }
 
-/// Gives the calling thread, a worker's, the signal mask that all workers share: this signal and faults pass, all
-/// others go to the process's other threads. A foreign handler that ran on a worker could be preempted in its frame and
-/// return on another worker, whose mask and alternate stack it would replace.
-pub(crate) fn mask_for_worker() {
-    const LET_THROUGH: [libc::c_int; 8] = [
-        SIGNAL,
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGFPE,
-        libc::SIGILL,
-        libc::SIGTRAP,
-        libc::SIGABRT,
-        libc::SIGSYS,
-    ];
-    // SAFETY: changes the calling thread's mask only.
+/// Lets the signal through on the calling thread. Answers the thread's mask as it is then (the first 64 signals, as the
+/// kernel has it).
+pub(crate) fn unblock() -> u64 {
+    // SAFETY: changes and reads the calling thread's mask only.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut set);
-        for signal in LET_THROUGH {
-            libc::sigdelset(&mut set, signal);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, SIGNAL);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
+        first_64(&set)
     }
+}
+
+/// The kernel knows 64 signals; glibc's set has room for more, which a frame does not fill.
+fn first_64(set: &libc::sigset_t) -> u64 {
+    const { assert!(size_of::<libc::sigset_t>() >= size_of::<u64>()) };
+    // SAFETY: the set is at least that large, aligned like an unsigned long, and plain bits.
+    unsafe { *std::ptr::from_ref(set).cast::<u64>() }
 }
 
 extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
@@ -170,9 +172,12 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
         }
         return;
     }
-    // The handler itself is some frames below the interrupted code.
-    let here = &raw const *frame as usize;
-    if here < head.stack_low.get() + HANDLER_ROOM {
+    // The frame itself is some way below the interrupted code.
+    let has_room = &raw const *frame as usize >= head.stack_low.get() + handler_room();
+    // Another mask than the worker's own: the code is within another signal's handler, or blocks signals for a while. On
+    // another worker its frame, or its end, would install this one's mask there, and a handler's frame this one's
+    // alternate stack. It is asked again later.
+    if !has_room || !current::has_workers_mask(head, first_64(&frame.uc_sigmask)) {
         current::interrupted_in_vain(head);
         return;
     }

@@ -23,6 +23,8 @@ pub(crate) struct WorkerHead {
     pub(crate) id: u32,
     pub(crate) stack_pointer: Cell<usize>,
     pub(crate) fs: usize,
+    /// What is blocked on its thread outside of any handler.
+    pub(crate) signal_mask: u64,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -50,8 +52,8 @@ impl std::fmt::Debug for WorkerHead {
 }
 
 impl Worker {
-    /// Makes the calling thread a worker, numbered `id` as [`current_worker`](crate::current_worker) will tell. From now
-    /// on it takes no signals but faults and the preemption signal.
+    /// Makes the calling thread a worker, numbered `id` as [`current_worker`](crate::current_worker) will tell.
+    /// The preemption signal is unblocked on it; its signal mask must stay as it is then.
     ///
     /// # Errors
     /// [`Unsupported`] if the machine cannot run contexts.
@@ -66,7 +68,7 @@ impl Worker {
         );
         assert!(!crate::in_context(), "a context cannot be a worker");
         overflow::ensure_alternate_stack();
-        signal::mask_for_worker();
+        let signal_mask = signal::unblock();
         let counters = Arc::<Counters>::default();
         SCHEDULING.set(Arc::as_ptr(&counters));
         let link = WorkerLink::of_this_thread(Arc::clone(&counters));
@@ -74,6 +76,7 @@ impl Worker {
             id,
             stack_pointer: Cell::new(0),
             fs: fs_base(),
+            signal_mask,
             counters,
         });
         Ok(Self {

@@ -60,7 +60,7 @@ impl<H: RequestHandler> Builder<H> {
         stack_kib: usize => stack_kib;
         queue: usize => queue;
         depth: usize => depth;
-        spare_workers: usize => spare_workers;
+        spare_workers: usize => Some(spare_workers);
         rescue_after_ms: f64 => rescue_after_ms;
         idle_backoff_us: f64 => idle_backoff_us;
         realtime_priority: i32 => Some(realtime_priority);

@@ -63,9 +63,12 @@ pub struct Config {
     /// the dispatcher between short requests. Under c-pre-mq keep 1: a request staged already is ahead of a more urgent
     /// one that arrives later. Default 1.
     pub depth: usize,
-    /// Threads that resume suspended requests while a worker is blocked in the kernel, 0 to 1024; with 0, a handler
-    /// that blocks holds up its worker. Default 16.
-    pub spare_workers: usize,
+    /// Threads that resume suspended requests while workers are blocked in the kernel, 0 to 65535; with 0, a handler that
+    /// blocks holds up its worker. Each handler blocked for a lock takes one until the lock's holder, suspended, has had its
+    /// turn; with too few, that turn never comes. Default: with probes alone as many as can be blocked at a time, one less
+    /// than `contexts`; with a mechanism that interrupts blocked handlers, 16 or one less than `contexts`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spare_workers: Option<usize>,
     /// How long a worker may leave a preemption unanswered before a spare takes over, in milliseconds, 0.1 to 60000.
     /// Default 5.
     pub rescue_after_ms: f64,
@@ -201,7 +204,7 @@ impl Default for Config {
             stack_kib: 256,
             queue: 16384,
             depth: 1,
-            spare_workers: 16,
+            spare_workers: None,
             rescue_after_ms: 5.0,
             idle_backoff_us: 100.0,
             realtime_priority: None,
@@ -308,6 +311,18 @@ impl Config {
         self.queue
             .saturating_add(self.contexts)
             .saturating_add(workers.saturating_mul(self.depth))
+    }
+
+    /// `spare_workers`, or its default for a runtime with or without a mechanism that interrupts blocked handlers.
+    #[must_use]
+    pub fn spares(&self, interrupts: bool) -> usize {
+        let blocked_at_most = self.contexts.saturating_sub(1);
+        let enough = if interrupts {
+            blocked_at_most.min(16)
+        } else {
+            blocked_at_most
+        };
+        self.spare_workers.unwrap_or(enough)
     }
 
     /// `stack_kib` in bytes.

@@ -58,6 +58,8 @@ pub(crate) struct Desk<Tr: Transport> {
     pub(crate) asked: Option<Asked>,
     /// Blocked in the kernel, to all appearance.
     pub(crate) stuck: bool,
+    /// It is stuck, and there was no spare; counted once.
+    pub(crate) without_spare: bool,
     /// A recall brought nothing: not again before the next answer.
     pub(crate) recalled_in_vain: bool,
     idle_since: Nanos,
@@ -108,6 +110,7 @@ impl<Tr: Transport> Desk<Tr> {
             running_since: Nanos(0),
             asked: None,
             stuck: false,
+            without_spare: false,
             recalled_in_vain: false,
             idle_since: Nanos(0),
             idle_time: 0,
@@ -132,6 +135,11 @@ impl<Tr: Transport> Desk<Tr> {
             .flatten()
             .filter(|sent| sent.fresh)
             .count()
+    }
+
+    /// Those that do not run yet.
+    pub(crate) fn staged_tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.sent.iter().skip(1).flatten().map(|sent| sent.task)
     }
 
     /// For how long it had nothing to run since the last call.
@@ -188,6 +196,7 @@ impl<Tr: Transport> Desk<Tr> {
         self.idle_since = now;
         self.asked = None;
         self.stuck = false;
+        self.without_spare = false;
         self.recalled_in_vain = false;
         Answered {
             sent,

@@ -25,7 +25,7 @@ use shinjuku_net::{Arrival, Refusal, Transport};
 use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want};
 use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Idle, Runnable, Suspended};
 
-pub(crate) use end::Remains;
+pub(crate) use end::Farewell;
 
 use crate::desk::{Answered, Desk};
 use crate::preemption::Preemption;
@@ -34,6 +34,9 @@ use crate::statistics::DispatcherStatistics;
 
 /// Requests taken from the transport in one turn.
 const BATCH: usize = 64;
+/// A dispatcher that shares its core sleeps this long when there is nothing to do: under real-time priority, giving way
+/// would not do.
+const SHARED_PAUSE: Duration = Duration::from_micros(20);
 /// An idle dispatcher looks around this often even if nobody wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
@@ -112,6 +115,11 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     clock: Clock,
     statistics: Arc<DispatcherStatistics>,
     control: Arc<Control>,
+    orders: Arc<AtomicU8>,
+    farewell: Arc<Farewell<Tr>>,
+    /// Taken at start for the end: there may be no allocating then.
+    unfinished: Vec<ClassId>,
+    second_idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
 }
 
 /// Numbers from the configuration.
@@ -123,6 +131,8 @@ pub(crate) struct Rules {
     pub(crate) rescue_after: Nanos,
     /// Idle for so long, the dispatcher sleeps; `None`: never.
     pub(crate) idle_backoff: Option<Nanos>,
+    /// Whether other threads of the runtime may need the dispatcher's core.
+    pub(crate) shares_core: bool,
     /// Per class: how long after its arrival a request must have started.
     pub(crate) deadlines: Vec<Option<Nanos>>,
 }
@@ -141,6 +151,8 @@ pub(crate) struct Parts<Tr: Transport> {
     pub(crate) preemption: Preemption,
     pub(crate) statistics: Arc<DispatcherStatistics>,
     pub(crate) control: Arc<Control>,
+    pub(crate) orders: Arc<AtomicU8>,
+    pub(crate) farewell: Arc<Farewell<Tr>>,
 }
 
 impl<Tr: Transport> Dispatcher<Tr> {
@@ -179,6 +191,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             cores,
             stands_in,
             contexts: idle.len(),
+            unfinished: Vec::with_capacity(idle.len()),
+            second_idle: Vec::with_capacity(idle.len()),
             idle,
             records: std::iter::repeat_with(record).take(capacity).collect(),
             free: (0..slots).rev().map(TaskId).collect(),
@@ -192,11 +206,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
             clock,
             statistics: parts.statistics,
             control: parts.control,
+            orders: parts.orders,
+            farewell: parts.farewell,
         }
     }
 
     /// Serves until told to end, or to drain and drained.
-    pub(crate) fn run(mut self) -> Remains<Tr> {
+    pub(crate) fn run(mut self) {
         let mut last = self.now();
         let mut worked_at = last;
         let mut worked = false;
@@ -209,7 +225,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             if worked {
                 worked_at = now;
             } else if self.is_quiet() {
-                std::hint::spin_loop();
+                self.relax();
                 if self
                     .rules
                     .idle_backoff
@@ -218,6 +234,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     self.publish_gauges();
                     self.transport.wait(LONGEST_SLEEP);
                 }
+            } else {
+                self.relax();
             }
             match self.control.state() {
                 Control::SERVE => {}
@@ -228,6 +246,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 Control::DRAIN if !self.is_quiet() => {}
                 _ => return self.end(),
             }
+        }
+    }
+
+    /// Nothing to do at this moment.
+    fn relax(&self) {
+        if self.rules.shares_core {
+            // Whoever it waits for may be waiting for this core.
+            std::thread::sleep(SHARED_PAUSE);
+        } else {
+            std::hint::spin_loop();
         }
     }
 
@@ -249,6 +277,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked |= self.poll(now);
         if !self.policy.is_empty() {
             worked |= self.hand_out(now);
+        } else if self.rules.depth > 1 {
+            worked |= self.recall_for_the_idle(now);
         }
         for desk in 0..self.workers {
             self.watch(desk, now);
@@ -424,6 +454,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             Want::Any
         };
         let id = self.desks[worker].worker;
+        let mut refused = 0;
         while let Some(task) = self.policy.next(id, now, want) {
             let record = &mut self.records[task.id.0 as usize];
             let runnable: Runnable<_, _> = match std::mem::replace(&mut record.place, Place::Out) {
@@ -434,6 +465,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     self.statistics.refused(Refusal::DeadlinePassed);
                     self.transport
                         .refuse(request, route, Refusal::DeadlinePassed);
+                    refused += 1;
+                    if refused == BATCH {
+                        return true;
+                    }
                     continue;
                 }
                 Place::Fresh(request, route) => {

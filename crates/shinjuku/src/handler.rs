@@ -2,9 +2,10 @@
 
 use std::marker::PhantomData;
 use std::sync::{Mutex, OnceLock, TryLockError};
+use std::time::Duration;
 
 use shinjuku_policy::{ClassId, Nanos};
-use shinjuku_preempt::{current_worker, without_preemption};
+use shinjuku_preempt::{Clock, current_worker, without_preemption};
 
 /// Handles requests. One value serves all workers at once, so what changes needs a lock, an atomic, or
 /// [`RequestContext::per_core`].
@@ -24,8 +25,8 @@ pub trait RequestHandler: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Makes a worker's own state. Called on each worker's thread, spare workers included, before the first
-    /// request.
+    /// Makes a worker's own state. Called on each worker's thread before the first request; for a spare worker, which takes
+    /// the place of one that is blocked, only when a request on it asks for its state, within that request.
     fn init_per_core(&self, worker: usize) -> Self::PerCore;
 
     /// Serves one request. May be preempted and go on at another worker: thread-locals, locks and panics work as
@@ -52,10 +53,10 @@ impl<PerCore> RequestContext<'_, PerCore> {
         self.class
     }
 
-    /// When it arrived, on the runtime's clock.
+    /// How long ago it arrived: so far its sojourn time.
     #[must_use]
-    pub fn arrival(&self) -> Nanos {
-        self.arrival
+    pub fn age(&self) -> Duration {
+        Duration::from_nanos(Clock::get().now_nanos().saturating_sub(self.arrival.0))
     }
 
     /// Gives `body` the state of the worker that the request runs on, and holds preemption off meanwhile: keep it
@@ -72,26 +73,35 @@ impl<PerCore> RequestContext<'_, PerCore> {
 }
 
 /// One state a worker. Locked without contention: only the worker's own requests come here, guarded.
-#[derive(Debug)]
-pub(crate) struct PerCoreStates<PerCore>(Vec<OnceLock<Mutex<PerCore>>>);
+pub(crate) struct PerCoreStates<PerCore> {
+    states: Vec<OnceLock<Mutex<PerCore>>>,
+    make: Box<dyn Fn(usize) -> PerCore + Send + Sync>,
+}
+
+impl<PerCore> std::fmt::Debug for PerCoreStates<PerCore> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "PerCoreStates(of {} workers)", self.states.len())
+    }
+}
 
 impl<PerCore> PerCoreStates<PerCore> {
-    pub(crate) fn new(workers: usize) -> Self {
-        Self((0..workers).map(|_| OnceLock::new()).collect())
+    pub(crate) fn new(
+        workers: usize,
+        make: impl Fn(usize) -> PerCore + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            states: (0..workers).map(|_| OnceLock::new()).collect(),
+            make: Box::new(make),
+        }
     }
 
-    pub(crate) fn fill(&self, worker: usize, state: PerCore) {
-        assert!(
-            self.0[worker].set(Mutex::new(state)).is_ok(),
-            "worker {worker} starts once"
-        );
+    /// Makes the state of a worker, unless it is there.
+    pub(crate) fn make(&self, worker: usize) -> &Mutex<PerCore> {
+        self.states[worker].get_or_init(|| Mutex::new((self.make)(worker)))
     }
 
     fn lend(&self, worker: usize) -> impl std::ops::DerefMut<Target = PerCore> + '_ {
-        let state = self.0[worker]
-            .get()
-            .expect("filled before the worker's first request");
-        match state.try_lock() {
+        match self.make(worker).try_lock() {
             Ok(state) => state,
             // A body panicked: its state is as it left it, and its request was answered with the failure.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

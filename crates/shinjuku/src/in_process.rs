@@ -241,14 +241,9 @@ where
         )
     }
 
-    /// Ends the dispatcher's [`Transport::wait`].
-    pub fn wake_dispatcher(&self) {
-        self.0.dispatcher.wake();
-    }
-
     /// Nothing will be answered any more: every ticket without an answer resolves to [`TicketError::RuntimeEnded`],
     /// now and later. For requests whose context is given up. Calls wakers on the calling thread.
-    pub fn abandon(&self) {
+    pub(crate) fn abandon(&self) {
         self.0.courier.end();
     }
 }

@@ -2,6 +2,8 @@
 
 use shinjuku_policy::PolicyError;
 
+use crate::statistics::Statistics;
+
 /// What a shutdown left.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -10,10 +12,13 @@ pub struct ShutdownReport {
     pub unfinished: Vec<String>,
     /// Contexts whose donor threads have ended.
     pub contexts_returned: usize,
-    /// Contexts that are leaked: those of the unfinished requests.
+    /// Contexts that are leaked, with their donor threads and the handler: those of the unfinished requests, which go on in
+    /// the background until they finish. (Suspended for good, one could hold any lock, the allocator's included.)
     pub contexts_leaked: usize,
-    /// Worker threads that are still within a request, and so could not end.
+    /// Worker threads that were still within a request.
     pub workers_leaked: usize,
+    /// All that was counted; taken after the last request that finished in time.
+    pub statistics: Option<Statistics>,
     /// What the policy did wrong, if it did; the runtime went on first come, first served.
     pub policy_error: Option<PolicyError>,
 }

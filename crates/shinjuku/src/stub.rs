@@ -5,7 +5,7 @@
 //! context.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,11 +17,12 @@ use shinjuku_preempt::{
 
 use crate::config::{Config, MechanismKind};
 use crate::desk::{Bed, Desk};
-use crate::dispatcher::{Control, Dispatcher, Parts, Rules};
+use crate::dispatcher::{Control, Dispatcher, Farewell, Parts, Rules};
 use crate::layout::{self, Layout};
 use crate::preemption::Preemption;
 use crate::request::{Done, Job};
 use crate::statistics::DispatcherStatistics;
+use crate::worker::Orders;
 
 /// Always has a request, up to a number in the system.
 #[derive(Debug)]
@@ -193,11 +194,14 @@ impl StubWorkers {
                 queue: config.queue,
                 rescue_after: config.rescue_after(),
                 idle_backoff: None,
+                shares_core: false,
                 deadlines: vec![None; config.class.len()],
             },
             preemption: Preemption::choose(&probes_only, layout, None)?,
             statistics: Arc::clone(&statistics),
             control: Arc::new(Control::new()),
+            orders: Arc::new(AtomicU8::new(Orders::RUN)),
+            farewell: Arc::new(Farewell::new()),
         };
         Ok(Self {
             dispatcher: Some(Dispatcher::new(parts)),

@@ -2,19 +2,19 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shinjuku_net::{Failure, Transport};
-use shinjuku_policy::{Verified, WorkerId};
+use shinjuku_policy::{ClassId, Verified, WorkerId};
 use shinjuku_preempt::{Clock, Handles, Pool, PoolConfig, Realtime, Worker, WorkerLink, mailbox};
 
 use crate::builder::Builder;
 use crate::config::{ClassConfig, ConfigError};
 use crate::desk::{Bed, Desk};
-use crate::dispatcher::{Control, Dispatcher, Parts, Remains, Rules};
+use crate::dispatcher::{Control, Dispatcher, Farewell, Parts, Rules};
 use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
 use crate::layout::{self, Layout};
 use crate::preemption::Preemption;
@@ -22,16 +22,23 @@ use crate::request::{Done, Job};
 use crate::shutdown::ShutdownReport;
 use crate::start_error::StartError;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
-use crate::worker::WorkerLoop;
+use crate::worker::{Orders, WorkerLoop};
 
 /// How long a runtime that is dropped lets its requests finish.
 pub(crate) const DROP_DEADLINE: Duration = Duration::from_secs(1);
+/// What the dispatcher may take to leave its remains.
+const FAREWELL_PATIENCE: Duration = Duration::from_secs(2);
+/// What a worker may take to end once it has nothing to do.
+const WORKER_PATIENCE: Duration = Duration::from_secs(1);
+/// What the donors may take, with their thread-local destructors.
+const DONOR_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The threads of a runtime, whatever its transport.
 pub(crate) struct Threads<Tr: Transport> {
     control: Arc<Control>,
-    stop: Arc<AtomicBool>,
-    dispatcher: Option<JoinHandle<Remains<Tr>>>,
+    orders: Arc<AtomicU8>,
+    farewell: Arc<Farewell<Tr>>,
+    dispatcher: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
     handles: Option<Handles<Job<Tr>, Done<Tr>>>,
     worker_statistics: Vec<Arc<WorkerStatistics>>,
@@ -91,9 +98,11 @@ impl<Tr: Transport> Threads<Tr> {
         );
 
         let handler = Arc::new(handler);
-        let states = Arc::new(PerCoreStates::<H::PerCore>::new(
-            workers + config.spare_workers,
-        ));
+        let threads = workers + config.spares(preemption.hard.is_some());
+        let maker = Arc::clone(&handler);
+        let states = Arc::new(PerCoreStates::new(threads, move |worker| {
+            maker.init_per_core(worker)
+        }));
         let pool = Pool::new(
             PoolConfig {
                 contexts: config.contexts,
@@ -105,7 +114,8 @@ impl<Tr: Transport> Threads<Tr> {
 
         let mut core = Self {
             control: Arc::new(Control::new()),
-            stop: Arc::new(AtomicBool::new(false)),
+            orders: Arc::new(AtomicU8::new(Orders::RUN)),
+            farewell: Arc::new(Farewell::new()),
             dispatcher: None,
             workers: Vec::new(),
             handles: Some(pool.handles),
@@ -124,7 +134,8 @@ impl<Tr: Transport> Threads<Tr> {
         let started = (|| {
             let mut desks = Vec::new();
             let idle_backoff = config.idle_backoff();
-            for id in 0..workers + config.spare_workers {
+            let shares_core = layout.shared;
+            for id in 0..threads {
                 let spare = id >= workers;
                 let name = if spare {
                     format!("shinjuku-spare-{}", id - workers)
@@ -137,29 +148,29 @@ impl<Tr: Transport> Threads<Tr> {
                 let (ready, readiness) = mpsc::channel::<Ready>();
                 let replier = transport.replier().map_err(StartError::Transport)?;
                 let worker_core = if spare { None } else { layout.workers[id] };
-                let (handler, states) = (Arc::clone(&handler), Arc::clone(&states));
-                let (their_statistics, their_bed, stop) = (
+                let states = Arc::clone(&states);
+                let (their_statistics, their_bed, orders) = (
                     Arc::clone(&statistics),
                     Arc::clone(&bed),
-                    Arc::clone(&core.stop),
+                    Arc::clone(&core.orders),
                 );
                 let realtime_priority = config.realtime_priority;
                 let body = move || {
                     let number = u32::try_from(id).expect("workers are few");
                     let prepared = prepare(worker_core, realtime_priority).and_then(|realtime| {
                         let worker = Worker::bind(number)?;
-                        let state = catch_unwind(AssertUnwindSafe(|| handler.init_per_core(id)))
-                            .map_err(|_| {
+                        if !spare {
+                            catch_unwind(AssertUnwindSafe(|| states.make(id))).map_err(|_| {
                                 let place = format!("the thread of worker {id}");
                                 StartError::Panicked {
                                     callback: "init_per_core",
                                     place,
                                 }
                             })?;
-                        states.fill(id, state);
+                        }
                         Ok((worker, realtime))
                     });
-                    drop((handler, states));
+                    drop(states);
                     match prepared {
                         Err(error) => drop(ready.send(Err(error))),
                         Ok((worker, _realtime)) => {
@@ -175,7 +186,8 @@ impl<Tr: Transport> Threads<Tr> {
                                 replier,
                                 statistics: their_statistics,
                                 bed: their_bed,
-                                stop,
+                                orders,
+                                shares_core,
                                 clock,
                                 idle_backoff: if spare {
                                     idle_backoff.or(Some(clock.to_cycles(20_000)))
@@ -214,11 +226,14 @@ impl<Tr: Transport> Threads<Tr> {
                     queue: config.queue,
                     rescue_after: config.rescue_after(),
                     idle_backoff,
+                    shares_core,
                     deadlines: config.class.iter().map(ClassConfig::deadline).collect(),
                 },
                 preemption,
                 statistics: Arc::clone(&core.dispatcher_statistics),
                 control: Arc::clone(&core.control),
+                orders: Arc::clone(&core.orders),
+                farewell: Arc::clone(&core.farewell),
             };
             let dispatcher = Dispatcher::new(parts);
             let (ready, readiness) = mpsc::channel::<Result<(), StartError>>();
@@ -231,9 +246,8 @@ impl<Tr: Transport> Threads<Tr> {
                 };
                 drop(ready.send(report));
                 drop(ready);
-                let remains = dispatcher.run();
+                dispatcher.run();
                 drop(realtime);
-                remains
             })?);
             readiness.recv().map_err(|_| StartError::Panicked {
                 callback: "start",
@@ -267,45 +281,44 @@ impl<Tr: Transport> Threads<Tr> {
     pub(crate) fn shutdown(&mut self, deadline: Duration) -> ShutdownReport {
         let mut report = ShutdownReport::default();
         self.control.drain();
-        let mut blocked = Vec::new();
-        let mut idle = Vec::new();
-        if let Some(dispatcher) = self.dispatcher.take() {
-            let end = Instant::now() + deadline;
-            while !dispatcher.is_finished() && Instant::now() < end {
-                std::thread::sleep(Duration::from_micros(200));
-            }
+        let remains = self.dispatcher.take().and_then(|dispatcher| {
+            let is_done = || dispatcher.is_finished();
+            wait(deadline, is_done);
             self.control.end();
-            match dispatcher.join() {
-                Ok(remains) => {
-                    let name = |class: &shinjuku_policy::ClassId| {
-                        self.class_names[usize::from(class.0)].clone()
-                    };
-                    report.unfinished = remains.unfinished.iter().map(name).collect();
-                    report.policy_error = remains.policy.error().cloned();
-                    (blocked, idle) = (remains.blocked, remains.idle);
-                    self.transport = Some(remains.transport);
-                }
-                Err(_) => {
-                    tracing::error!(target: "shinjuku", "the dispatcher panicked, which is a bug in shinjuku")
-                }
+            let mut remains = None;
+            wait(FAREWELL_PATIENCE, || {
+                remains = self.farewell.take();
+                remains.is_some() || dispatcher.is_finished()
+            });
+            remains.or_else(|| self.farewell.take())
+        });
+        let in_background = remains
+            .as_ref()
+            .is_some_and(|remains| !remains.unfinished.is_empty());
+        let mut idle = Vec::new();
+        match remains {
+            Some(remains) => {
+                let name = |class: &ClassId| self.class_names[usize::from(class.0)].clone();
+                report.unfinished = remains.unfinished.iter().map(name).collect();
+                report.workers_leaked = remains.busy_workers;
+                report.policy_error = remains.policy_error;
+                idle = remains.idle;
+                self.transport = remains.transport;
             }
+            // It never started, or it panicked, which is a bug and was reported by the panic hook.
+            None => self.orders.store(Orders::END, Ordering::Release),
         }
-        self.stop.store(true, Ordering::Release);
-        for (at, thread) in self.workers.drain(..).enumerate() {
+        for thread in self.workers.drain(..) {
             thread.thread().unpark();
-            let end = Instant::now()
-                + Duration::from_millis(if blocked.contains(&at) { 1 } else { 1000 });
-            while !thread.is_finished() && Instant::now() < end {
-                std::thread::sleep(Duration::from_micros(50));
-            }
-            if thread.is_finished() {
+            if !in_background && wait(WORKER_PATIENCE, || thread.is_finished()) {
                 let _ = thread.join();
-            } else {
+            } else if !in_background {
                 report.workers_leaked += 1;
             }
         }
+        report.statistics = Some(self.statistics());
         if let Some(handles) = self.handles.take() {
-            let contexts = handles.hand_back(idle, Duration::from_secs(5));
+            let contexts = handles.hand_back(idle, DONOR_PATIENCE);
             (report.contexts_returned, report.contexts_leaked) =
                 (contexts.returned, contexts.leaked);
         }
@@ -314,6 +327,19 @@ impl<Tr: Transport> Threads<Tr> {
         }
         report
     }
+}
+
+/// Waits until `is_done`, `patience` at most; tells whether it is.
+fn wait(patience: Duration, mut is_done: impl FnMut() -> bool) -> bool {
+    // A deadline beyond what the clock can hold is none.
+    let end = Instant::now().checked_add(patience);
+    while !is_done() {
+        if end.is_some_and(|end| Instant::now() >= end) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    true
 }
 
 impl<Tr: Transport> Drop for Threads<Tr> {

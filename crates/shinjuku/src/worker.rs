@@ -4,7 +4,7 @@
 //! hold any lock). Its system calls are the transport's one per reply, and sleeping when there is nothing to do.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::time::Duration;
 
 use shinjuku_net::{Replier, Transport};
@@ -18,37 +18,57 @@ use crate::statistics::WorkerStatistics;
 /// A sleeping worker looks around this often even if nobody wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
+/// What the workers shall do, as told by the dispatcher at the end.
+pub(crate) struct Orders;
+
+impl Orders {
+    pub(crate) const RUN: u8 = 0;
+    /// Nobody waits for what still runs: serve it, but burn no core.
+    pub(crate) const BACKGROUND: u8 = 1;
+    pub(crate) const END: u8 = 2;
+}
+
 pub(crate) struct WorkerLoop<Tr: Transport> {
     pub(crate) worker: Worker,
     pub(crate) receiver: Receiver<Job<Tr>, Done<Tr>>,
     pub(crate) replier: Tr::Replier,
     pub(crate) statistics: Arc<WorkerStatistics>,
     pub(crate) bed: Arc<Bed>,
-    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) orders: Arc<AtomicU8>,
     pub(crate) clock: Clock,
     /// Idle for so long, it sleeps; `None`: never.
     pub(crate) idle_backoff: Option<Cycles>,
+    /// Whether other threads of the runtime may need the worker's core.
+    pub(crate) shares_core: bool,
 }
 
 impl<Tr: Transport> WorkerLoop<Tr> {
-    /// Runs until told to stop.
+    /// Runs until told to end.
     pub(crate) fn run(mut self) {
         let mut core = 0;
         let mut idle_since = Cycles::now();
         let mut turns = 0u32;
-        while !self.stop.load(Ordering::Relaxed) {
+        loop {
             if self.step() {
                 idle_since = Cycles::now();
                 turns = 0;
                 continue;
             }
-            std::hint::spin_loop();
+            let orders = self.orders.load(Ordering::Acquire);
+            if orders == Orders::END {
+                return;
+            }
+            if self.shares_core {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
             turns = turns.wrapping_add(1);
-            if turns.is_multiple_of(64)
-                && self
-                    .idle_backoff
-                    .is_some_and(|backoff| Cycles::now().since(idle_since) > backoff)
-            {
+            let idle_for_long = || {
+                let backoff = self.idle_backoff;
+                backoff.is_some_and(|backoff| Cycles::now().since(idle_since) > backoff)
+            };
+            if turns.is_multiple_of(64) && (orders == Orders::BACKGROUND || idle_for_long()) {
                 self.sleep();
                 self.follow_core(&mut core);
             }
@@ -89,7 +109,7 @@ impl<Tr: Transport> WorkerLoop<Tr> {
                     }
                 }
             }
-            Outcome::Preempted(suspended) => {
+            Outcome::Preempted(mut suspended) => {
                 suspended.add_run_time(Cycles::now().since(start));
                 self.receiver.answer(Completion::Preempted(suspended));
             }
@@ -101,7 +121,7 @@ impl<Tr: Transport> WorkerLoop<Tr> {
         self.bed.sleeping.store(true, Ordering::Relaxed);
         // Pairs with the fence in `Desk::send`.
         fence(Ordering::SeqCst);
-        if !self.receiver.is_waiting() && !self.stop.load(Ordering::Relaxed) {
+        if !self.receiver.is_waiting() && self.orders.load(Ordering::Relaxed) != Orders::END {
             std::thread::park_timeout(LONGEST_SLEEP);
         }
         self.bed.sleeping.store(false, Ordering::Relaxed);

@@ -53,7 +53,7 @@ fn all_keys() -> Config {
         stack_kib: 64,
         queue: 100,
         depth: 2,
-        spare_workers: 4,
+        spare_workers: Some(4),
         rescue_after_ms: 7.5,
         idle_backoff_us: 50.0,
         realtime_priority: Some(42),
@@ -112,7 +112,6 @@ fn what_is_left_out_takes_its_default() {
         stack_kib = 256
         queue = 16384
         depth = 1
-        spare_workers = 16
         rescue_after_ms = 5
         idle_backoff_us = 100
         strict = false
@@ -260,8 +259,8 @@ fn values_out_of_range_are_named_with_what_is_allowed() {
             "`depth` is 5, but must be 1 to 4: 1 suits most, 2 handlers so short that the dispatcher is waited for",
         ),
         (
-            "spare_workers = 1025",
-            "`spare_workers` is 1025, but must be 0 to 1024: choose how many handlers may block in the kernel at a \
+            "spare_workers = 65536",
+            "`spare_workers` is 65536, but must be 0 to 65535: choose how many handlers may block in the kernel at a \
              time",
         ),
         (
@@ -348,7 +347,7 @@ fn the_ends_of_every_range_are_allowed() {
     let share = "cores.share = true\n";
     let cases = [
         "workers = 1\ncontexts = 1\nstack_kib = 16\nqueue = 1\nspare_workers = 0\nrescue_after_ms = 0.1",
-        "workers = 1024\ncontexts = 65536\nstack_kib = 1048576\nqueue = 16777216\ndepth = 4\nspare_workers = 1024",
+        "workers = 1024\ncontexts = 65536\nstack_kib = 1048576\nqueue = 16777216\ndepth = 4\nspare_workers = 65535",
         "workers = 1\nidle_backoff_us = 0\npolicy.quantum_us = 0.001\npreemption.grace_us = 0",
         "workers = 1\npolicy = { quantum_us = 3.6e9, progress_limit = 1000000 }\nrescue_after_ms = 60000",
     ];

@@ -25,7 +25,7 @@ fn config(workers: usize, mechanism: MechanismKind) -> Config {
     let mut config = Config {
         workers: Some(workers),
         contexts: 16,
-        spare_workers: 4,
+        spare_workers: Some(4),
         ..Config::default()
     };
     config.cores.share = true;
@@ -426,7 +426,7 @@ fn several_handlers_one_mutex(config: Config, probes: bool) {
 #[test]
 fn progress_several_handlers_one_mutex_one_worker_probes_alone() {
     let config = Config {
-        spare_workers: 8,
+        spare_workers: Some(8),
         ..config(1, MechanismKind::Probe)
     };
     several_handlers_one_mutex(config, true);
@@ -482,7 +482,7 @@ fn progress_a_spin_lock_with_the_spinner_at_the_head() {
 #[test]
 fn progress_a_handler_that_blocks_in_read_for_ever() {
     let runtime = jobs(Config {
-        spare_workers: 4,
+        spare_workers: Some(4),
         ..config(1, MechanismKind::Probe)
     });
     let handle = runtime.handle();
@@ -722,7 +722,7 @@ fn shutdown_drains_what_was_admitted() {
 fn guarded_sections_are_not_interrupted_by_signals() {
     // Without spares: one that stands in for a worker the kernel took off its core runs beside it.
     let runtime = jobs(Config {
-        spare_workers: 0,
+        spare_workers: Some(0),
         ..config(1, MechanismKind::Signal)
     });
     let handle = runtime.handle();

@@ -48,7 +48,9 @@ fn numbers(config: &Config) -> Result<(), ConfigError> {
     let advice = "1 suits most, 2 handlers so short that the dispatcher is waited for";
     within("depth", config.depth, 1..=MAX_DEPTH, advice)?;
     let advice = "choose how many handlers may block in the kernel at a time";
-    within("spare_workers", config.spare_workers, 0..=1024, advice)?;
+    if let Some(spare_workers) = config.spare_workers {
+        within("spare_workers", spare_workers, 0..=65535, advice)?;
+    }
     let advice =
         "5 suits most; the less, the more often a worker that is only slow is taken for blocked";
     within("rescue_after_ms", config.rescue_after_ms, 0.1..=6e4, advice)?;

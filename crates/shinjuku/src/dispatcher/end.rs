@@ -1,30 +1,59 @@
-//! The end: what never started is turned away, what runs is asked to stop, the rest is left to be reported.
+//! The end: what never started is turned away; what started and does not finish is reported, and not abandoned.
+//!
+//! A context that stays suspended for good keeps the locks it holds, and a signal can have stopped it within the
+//! allocator: then nobody in the process could allocate any more. So after the report the dispatcher and the workers go
+//! on with what had started, in the background, until it has finished; nobody waits for them.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use shinjuku_net::{Refusal, Transport};
-use shinjuku_policy::{ClassId, Nanos, Verified, WorkerId};
+use shinjuku_policy::{ClassId, Nanos, PolicyError, WorkerId};
 use shinjuku_preempt::Idle;
 
 use super::{Dispatcher, Place};
 use crate::request::{Done, Job};
+use crate::worker::Orders;
 
-/// After the shutdown's deadline, running requests have this long to answer a last preemption.
-const LAST_WORD: Nanos = Nanos::from_millis(20);
+/// After the shutdown's deadline, requests that are about to finish have this long.
+const LAST_WORD: Nanos = Nanos::from_millis(5);
+/// In the background, this long from turn to turn.
+const BACKGROUND_TURN: Duration = Duration::from_micros(200);
 
-/// What the dispatcher leaves behind.
+/// What the dispatcher leaves to whoever shuts the runtime down. Its memory is taken at start.
 pub(crate) struct Remains<Tr: Transport> {
-    pub(crate) transport: Tr,
+    /// Unless requests are unfinished.
+    pub(crate) transport: Option<Tr>,
     /// Contexts that can be handed back.
     pub(crate) idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
     /// Classes of the requests that started and did not finish.
     pub(crate) unfinished: Vec<ClassId>,
-    /// Workers (spares after the others) that hold a request they do not give back.
-    pub(crate) blocked: Vec<usize>,
-    pub(crate) policy: Verified,
+    /// How many workers, spares included, are within a request.
+    pub(crate) busy_workers: usize,
+    pub(crate) policy_error: Option<PolicyError>,
+}
+
+/// Where the remains are left. Locked only by the dispatcher, once, and by whoever shuts down: never in a handler.
+pub(crate) struct Farewell<Tr: Transport>(Mutex<Option<Remains<Tr>>>);
+
+impl<Tr: Transport> Farewell<Tr> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    pub(crate) fn take(&self) -> Option<Remains<Tr>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn leave(&self, remains: Remains<Tr>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(remains);
+    }
 }
 
 impl<Tr: Transport> Dispatcher<Tr> {
-    /// Turns away what never started, asks what runs to stop, and leaves the rest to be reported.
-    pub(super) fn end(mut self) -> Remains<Tr> {
+    /// Turns away what never started and leaves the remains; goes on in the background if need be.
+    pub(super) fn end(mut self) {
         for at in 0..self.desks.len() {
             while self.take_back(at) {}
         }
@@ -34,37 +63,45 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 self.statistics.refused(Refusal::ShuttingDown);
                 self.transport.refuse(request, route, Refusal::ShuttingDown);
             }
+            self.policy.finished(task.id, WorkerId(0));
+            self.free.push(task.id);
         }
         let start = self.now();
-        for at in 0..self.desks.len() {
-            self.ask_spare(at, start);
-        }
-        while self.desks.iter().any(|desk| desk.out() > 0) {
+        while !self.is_quiet() && self.now().since(start) < LAST_WORD {
             let now = self.now();
-            if now.since(start) > LAST_WORD {
-                break;
-            }
-            for at in 0..self.desks.len() {
-                self.take_answers(at, now);
-            }
-            std::hint::spin_loop();
+            self.turn(now);
         }
         self.publish_gauges();
-        let unfinished = self
+        let mut unfinished = std::mem::take(&mut self.unfinished);
+        let started = self
             .records
             .iter()
-            .filter(|record| !matches!(record.place, Place::Free))
-            .map(|record| record.class)
-            .collect();
-        let blocked = (0..self.desks.len())
-            .filter(|&at| self.desks[at].out() > 0)
-            .collect();
-        Remains {
-            transport: self.transport,
-            idle: self.idle,
+            .filter(|record| !matches!(record.place, Place::Free));
+        unfinished.extend(started.map(|record| record.class));
+        let spare_list = std::mem::take(&mut self.second_idle);
+        let remains = Remains {
+            transport: None,
+            idle: std::mem::replace(&mut self.idle, spare_list),
             unfinished,
-            blocked,
-            policy: self.policy,
+            busy_workers: self.desks.iter().filter(|desk| desk.out() > 0).count(),
+            policy_error: self.policy.error().cloned(),
+        };
+        let farewell = std::sync::Arc::clone(&self.farewell);
+        if remains.unfinished.is_empty() {
+            self.orders.store(Orders::END, Ordering::Release);
+            farewell.leave(Remains {
+                transport: Some(self.transport),
+                ..remains
+            });
+            return;
         }
+        self.orders.store(Orders::BACKGROUND, Ordering::Release);
+        farewell.leave(remains);
+        while !self.is_quiet() {
+            let now = self.now();
+            self.turn(now);
+            std::thread::sleep(BACKGROUND_TURN);
+        }
+        self.orders.store(Orders::END, Ordering::Release);
     }
 }

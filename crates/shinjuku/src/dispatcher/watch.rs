@@ -10,12 +10,13 @@ use std::sync::atomic::Ordering;
 
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
-use shinjuku_policy::{Nanos, Want, WorkerId};
+use shinjuku_policy::{Nanos, TaskId, Want, WorkerId};
 use shinjuku_preempt::CountersSnapshot;
 
 use super::Dispatcher;
 use crate::desk::{Asked, Desk};
 use crate::floor::{PERIOD, Period};
+use crate::preemption::Preemption;
 
 /// Runs shorter than this are never looked at for preemption.
 const SHORTEST_QUANTUM: Nanos = Nanos(500);
@@ -39,20 +40,26 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 let Some(quantum) = self.policy.quantum(task) else {
                     return;
                 };
-                if ran < self.preemption.probe_floor.raise(quantum)
-                    || !self.somebody_waits(at, worker, ran)
-                {
+                let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
+                // No floor holds up progress: the one that runs may want a lock that a suspended one has.
+                let (ask_after, interrupt_after) = if self.may_hold_up_others(ran) {
+                    (quantum, graced)
+                } else {
+                    let Preemption {
+                        probe_floor,
+                        hard_floor,
+                        ..
+                    } = &self.preemption;
+                    (probe_floor.raise(quantum), hard_floor.raise(graced))
+                };
+                if ran < ask_after || !self.somebody_waits(at, worker, ran) {
                     return;
                 }
-                let interrupt_after = self
-                    .preemption
-                    .hard_floor
-                    .raise(Nanos(quantum.0 + self.preemption.grace.0));
                 let desk = &mut self.desks[at];
                 if let Some(running) = desk.running() {
                     running.dispatched.request();
                 }
-                let interrupt_at = Nanos(desk.running_since.0 + interrupt_after.0);
+                let interrupt_at = Nanos(desk.running_since.0.saturating_add(interrupt_after.0));
                 desk.asked = Some(Asked {
                     at: now,
                     interrupt_at,
@@ -83,8 +90,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
         };
         self.desks[at].staged() > 0
             || self.policy.waiting(worker, want) > 0
-            // Whatever the policy says: the one that runs may spin for a lock that a suspended one holds.
-            || ran > PROGRESS_QUANTUM && self.policy.waiting_started() > 0
+            // Whatever the policy says.
+            || self.may_hold_up_others(ran)
+    }
+
+    /// Whether what runs for so long may be spinning for something that a suspended request has.
+    fn may_hold_up_others(&self, ran: Nanos) -> bool {
+        ran > PROGRESS_QUANTUM && self.policy.waiting_started() > 0
     }
 
     fn interrupt(&mut self, at: usize, now: Nanos) {
@@ -116,7 +128,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let Some(spare) =
             (0..self.stands_in.len()).find(|&spare| self.desks[self.workers + spare].out() == 0)
         else {
-            self.statistics.spares_exhausted();
+            if !std::mem::replace(&mut self.desks[stuck].without_spare, true) {
+                self.statistics.spares_exhausted();
+            }
             return;
         };
         let at = self.workers + spare;
@@ -176,6 +190,15 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let period = Nanos(PERIOD.0 + now.since(self.next_look).0);
         self.next_look = Nanos(now.0 + PERIOD.0);
         self.publish_gauges();
+        for at in 0..self.workers {
+            if self.desks[at]
+                .staged_tasks()
+                .any(|task| self.is_expired(task, now))
+            {
+                // Back in the queue, those that are too late are refused when their turn comes.
+                while self.take_back(at) {}
+            }
+        }
         // Spares whose worker answers again make way for it.
         for spare in 0..self.stands_in.len() {
             if self.stands_in[spare].is_some_and(|worker| !self.desks[worker].stuck) {
@@ -204,6 +227,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
             };
             self.preemption.floor_of(is_hard).adapt(period, now);
         }
+    }
+
+    fn is_expired(&self, task: TaskId, now: Nanos) -> bool {
+        let record = &self.records[task.0 as usize];
+        record.deadline < now && record.ran == Nanos(0)
     }
 
     pub(super) fn publish_gauges(&self) {

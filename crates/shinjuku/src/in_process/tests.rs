@@ -60,7 +60,7 @@ fn end<Request: Send + 'static, Reply: Send + 'static>(
     thread: JoinHandle<InProcess<Request, Reply>>,
 ) {
     stop.store(true, Ordering::Release);
-    handle.wake_dispatcher();
+    handle.0.dispatcher.wake();
     assert!(thread.join().unwrap().finish(PATIENCE));
 }
 
