@@ -765,3 +765,228 @@ fn guarded_sections_are_not_interrupted_by_signals() {
     }
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
+
+// --- found by review ----------------------------------------------------------------------------------------
+
+#[test]
+fn an_idle_worker_takes_what_is_staged_elsewhere() {
+    let mut config = config(2, MechanismKind::None);
+    config.policy.kind = PolicyKind::CFcfs;
+    config.depth = 2;
+    let runtime = jobs(config);
+    let handle = runtime.handle();
+    let (stop, started) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
+    let (their_stop, theirs) = (Arc::clone(&stop), Arc::clone(&started));
+    let endless = handle.submit(
+        ClassId(0),
+        Box::new(move || {
+            theirs.fetch_add(1, Ordering::Relaxed);
+            wait_for("the end", || their_stop.load(Ordering::Relaxed));
+            0
+        }),
+    );
+    wait_for("the start", || started.load(Ordering::Relaxed) == 1);
+    // Some of these are staged behind the endless one, and come back when the other worker has done the rest.
+    let tickets: Vec<_> = (0..3)
+        .map(|n| handle.submit(ClassId(0), Box::new(move || n)).unwrap())
+        .collect();
+    for (n, mut ticket) in tickets.into_iter().enumerate() {
+        assert_eq!(
+            ticket
+                .wait_timeout(PATIENCE)
+                .expect("not behind the endless one"),
+            Ok(n as u64)
+        );
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert_eq!(endless.unwrap().wait(), Ok(0));
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn a_staged_request_does_not_outlive_its_deadline() {
+    let mut config = config(1, MechanismKind::None);
+    config.depth = 2;
+    let runtime = jobs(config);
+    let handle = runtime.handle();
+    let stop = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&stop);
+    let long = handle.submit(
+        ClassId(0),
+        Box::new(move || {
+            wait_for("the end", || theirs.load(Ordering::Relaxed));
+            1
+        }),
+    );
+    wait_for("the start", || runtime.statistics().running == 1);
+    let options = SubmitOptions::new(ClassId(0)).deadline(Duration::from_millis(5));
+    let staged = handle
+        .submit_with(options, Box::new(|| 2u64) as Job)
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(60));
+    stop.store(true, Ordering::Relaxed);
+    assert_eq!(
+        staged.wait(),
+        Err(TicketError::Refused(Refusal::DeadlinePassed))
+    );
+    assert_eq!(long.unwrap().wait(), Ok(1));
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn a_deadline_without_end_is_none() {
+    assert!(
+        jobs(config(1, MechanismKind::Probe))
+            .shutdown(Duration::MAX)
+            .is_clean()
+    );
+}
+
+/// Without a mechanism that interrupts blocked handlers there is a spare for each that can be blocked.
+#[test]
+fn progress_thirty_handlers_one_mutex_probes_alone() {
+    let config = Config {
+        contexts: 32,
+        spare_workers: None,
+        ..config(1, MechanismKind::Probe)
+    };
+    let runtime = jobs(config);
+    let handle = runtime.handle();
+    let lock = Arc::new(Mutex::new(()));
+    let started = Arc::new(AtomicU64::new(0));
+    let tickets: Vec<_> = (0..30)
+        .map(|n| {
+            let (lock, started) = (Arc::clone(&lock), Arc::clone(&started));
+            handle.submit(
+                ClassId(0),
+                Box::new(move || {
+                    started.fetch_add(1, Ordering::Relaxed);
+                    while started.load(Ordering::Relaxed) < 30 {
+                        preempt_point();
+                    }
+                    let _held = lock.lock().unwrap();
+                    spin_for(Duration::from_millis(1));
+                    n
+                }),
+            )
+        })
+        .collect();
+    for (n, ticket) in tickets.into_iter().enumerate() {
+        let answer = ticket
+            .unwrap()
+            .wait_timeout(PATIENCE)
+            .expect("nobody hangs");
+        assert_eq!(answer, Ok(n as u64));
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// Stopped within the allocator and never resumed, a request would keep its lock for good.
+#[test]
+fn after_an_unclean_shutdown_the_program_can_allocate() {
+    if std::env::var_os("SHINJUKU_TEST_CHILD").is_none() {
+        // In a process of its own: what does not finish goes on in the background.
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "after_an_unclean_shutdown_the_program_can_allocate",
+                "--exact",
+            ])
+            .env("SHINJUKU_TEST_CHILD", "1")
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if start.elapsed() > 2 * PATIENCE {
+                child.kill().unwrap();
+                panic!("the program hangs");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert!(status.success());
+        return;
+    }
+    let runtime = jobs(Config {
+        contexts: 64,
+        ..config(2, MechanismKind::Signal)
+    });
+    let handle = runtime.handle();
+    let tickets: Vec<_> = (0..64)
+        .map(|n| {
+            handle.submit(
+                ClassId(0),
+                Box::new(move || {
+                    let mut kept: Vec<Vec<u8>> = Vec::new();
+                    while std::hint::black_box(true) {
+                        kept.push(Vec::with_capacity(1500 + (kept.len() * 97 + n) % 5000));
+                        if kept.len() > 32 {
+                            kept.clear();
+                        }
+                    }
+                    0
+                }),
+            )
+        })
+        .collect();
+    wait_for("preemptions", || {
+        runtime.statistics().preemptions.taken() > 200
+    });
+    let report = runtime.shutdown(Duration::ZERO);
+    assert_eq!(report.unfinished.len(), 64, "{report}");
+    for ticket in tickets {
+        assert_eq!(ticket.unwrap().wait(), Err(TicketError::RuntimeEnded));
+    }
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            std::thread::spawn(|| {
+                let all: Vec<Vec<u8>> = (0..500)
+                    .map(|n| Vec::with_capacity(1500 + n * 97 % 5000))
+                    .collect();
+                all.len()
+            })
+        })
+        .collect();
+    for thread in threads {
+        assert_eq!(thread.join().unwrap(), 500);
+    }
+}
+
+/// Dispatcher and worker on one core, each spinning at the same real-time priority, would wait for each other for ever.
+#[test]
+fn one_shared_core_serves_under_real_time_priority() {
+    std::thread::spawn(|| {
+        let core = core_affinity::get_core_ids().unwrap()[0];
+        assert!(core_affinity::set_for_current(core));
+        for idle_backoff_us in [100.0, 0.0] {
+            let config = Config {
+                realtime_priority: Some(1),
+                idle_backoff_us,
+                ..config(1, MechanismKind::Probe)
+            };
+            let started = Runtime::builder(handler_fn(|n: u64| n + 1))
+                .config(config)
+                .start();
+            let runtime = match started {
+                Ok(runtime) => runtime,
+                Err(shinjuku::StartError::Realtime(error)) => {
+                    println!("SKIPPED one_shared_core_serves_under_real_time_priority: {error}");
+                    return;
+                }
+                Err(error) => panic!("{error}"),
+            };
+            for n in 0..50 {
+                let mut ticket = runtime.handle().submit(ClassId(0), n).unwrap();
+                assert_eq!(ticket.wait_timeout(PATIENCE).expect("answered"), Ok(n + 1));
+            }
+            assert!(runtime.shutdown(PATIENCE).is_clean());
+        }
+    })
+    .join()
+    .unwrap();
+}
