@@ -31,12 +31,10 @@ use crate::desk::{Answered, Desk};
 use crate::preemption::Preemption;
 use crate::request::{Done, Job, Meta};
 use crate::statistics::DispatcherStatistics;
+use crate::worker::SHARED_PAUSE;
 
 /// Requests taken from the transport in one turn.
 const BATCH: usize = 64;
-/// A dispatcher that shares its core sleeps this long when there is nothing to do: under real-time priority, giving way
-/// would not do.
-const SHARED_PAUSE: Duration = Duration::from_micros(20);
 /// An idle dispatcher looks around this often even if nobody wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
@@ -252,7 +250,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Nothing to do at this moment.
     fn relax(&self) {
         if self.rules.shares_core {
-            // Whoever it waits for may be waiting for this core.
             std::thread::sleep(SHARED_PAUSE);
         } else {
             std::hint::spin_loop();

@@ -15,6 +15,9 @@ use crate::layout;
 use crate::request::{Done, Job};
 use crate::statistics::WorkerStatistics;
 
+/// A loop that shares its core sleeps this long when there is nothing to do: whoever it waits for may be waiting for the
+/// core, and under real-time priority giving way would not do.
+pub(crate) const SHARED_PAUSE: Duration = Duration::from_micros(20);
 /// A sleeping worker looks around this often even if nobody wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
@@ -59,7 +62,7 @@ impl<Tr: Transport> WorkerLoop<Tr> {
                 return;
             }
             if self.shares_core {
-                std::thread::yield_now();
+                std::thread::sleep(SHARED_PAUSE);
             } else {
                 std::hint::spin_loop();
             }
