@@ -79,11 +79,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let ticket = runtime.handle().submit(LONG, 60_000)?;
     println!("awaited: {} primes", block_on(ticket)?);
 
-    println!(
-        "{}\n{}",
-        runtime.statistics(),
-        runtime.shutdown(Duration::from_secs(1))
-    );
+    let report = runtime.shutdown(Duration::from_secs(1));
+    if let Some(statistics) = &report.statistics {
+        println!("{statistics}");
+    }
+    println!("{report}");
     Ok(())
 }
 

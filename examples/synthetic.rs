@@ -83,9 +83,11 @@ fn main() -> anyhow::Result<()> {
     println!("{}", server.description());
 
     stop.wait();
-    let statistics = server.statistics();
     let (report, _) = server.shutdown(Duration::from_secs(2));
-    println!("{statistics}\n{:?}\n{report}", counters.read());
+    if let Some(statistics) = &report.statistics {
+        println!("{statistics}");
+    }
+    println!("{:?}\n{report}", counters.read());
     Ok(())
 }
 

@@ -34,14 +34,14 @@ pub enum StoreError {
     #[error("a store needs at least one key")]
     NoKeys,
     /// The file system refused.
-    #[error("cannot {action} {path}: {source}", path = path.display())]
+    #[error("cannot {action} {path}: {cause}", path = path.display())]
     File {
         /// What was attempted.
         action: &'static str,
         /// On which file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Another process writes to the file.
     #[error("{path} is open in another process that writes to it: wait for it, or choose another directory",
@@ -58,15 +58,15 @@ pub enum StoreError {
     },
     /// redb refused.
     #[error("the store failed: {0}")]
-    Redb(#[source] Box<redb::Error>),
+    Redb(Box<redb::Error>),
 }
 
 impl StoreError {
     fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::File {
+        move |cause| Self::File {
             action,
             path: path.to_owned(),
-            source,
+            cause,
         }
     }
 }

@@ -26,6 +26,14 @@ fn work(micros: u64, number: u64) -> [u8; 16] {
     request
 }
 
+/// How many requests of `class` the final table in `said` has as finished.
+fn finished(said: &str, class: &str) -> Option<u64> {
+    said.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next()? == class).then(|| words.next()?.parse().ok())?
+    })
+}
+
 #[test]
 fn synthetic_sends_requests_back_and_drops_what_is_none() {
     let server = Server::start("synthetic", &["--max-us", "500"]);
@@ -55,6 +63,12 @@ fn synthetic_sends_requests_back_and_drops_what_is_none() {
     );
     assert!(
         end.contains("sent: 5") && end.contains("everything finished"),
+        "{end}"
+    );
+    // The last one is in the table, too.
+    assert_eq!(
+        (finished(&end, "brief"), finished(&end, "long")),
+        (Some(3), Some(2)),
         "{end}"
     );
 }
@@ -192,6 +206,7 @@ fn a_server_that_cannot_start_says_why() {
 fn hello_and_pool_end_well() {
     let (ended_well, said) = run_to_the_end("hello", &[]);
     assert!(ended_well && said.contains("1 + ... + 5 = 15"), "{said}");
+    assert_eq!(finished(&said, "default"), Some(6), "{said}");
     let (ended_well, said) = run_to_the_end("pool", &[]);
     assert!(
         ended_well && said.contains("awaited: 6057 primes"),
@@ -199,6 +214,11 @@ fn hello_and_pool_end_well() {
     );
     assert!(
         said.contains("blocked for it: 9592 primes below 100000"),
+        "{said}"
+    );
+    assert_eq!(
+        (finished(&said, "short"), finished(&said, "long")),
+        (Some(1000), Some(5)),
         "{said}"
     );
 }
