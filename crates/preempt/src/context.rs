@@ -263,6 +263,13 @@ handle! {
     ///     let (_one, _two) = (idle.clone(), idle);
     /// }
     /// ```
+    /// A job of a shorter life than the pool's would outlive what it borrows:
+    /// ```compile_fail
+    /// fn shorter<'a>(idle: shinjuku_preempt::Idle<&'static str, ()>, text: &'a str) {
+    ///     let idle: shinjuku_preempt::Idle<&'a str, ()> = idle;
+    ///     let _ = idle.load(text);
+    /// }
+    /// ```
     Idle
 }
 handle! {

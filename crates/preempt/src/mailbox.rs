@@ -112,6 +112,15 @@ pub struct Sender<T, R> {
 }
 
 /// The worker's end.
+///
+/// What comes out is just what went in, not something that borrows for longer:
+/// ```compile_fail
+/// use shinjuku_preempt::Receiver;
+///
+/// fn longer(receiver: Receiver<fn(&'static str), ()>) -> Receiver<fn(&str), ()> {
+///     receiver
+/// }
+/// ```
 pub struct Receiver<T, R> {
     lines: Arc<Lines>,
     take: Turn,
