@@ -24,7 +24,7 @@ pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
     let mut config = Config {
         workers: Some(workers),
         contexts: 16,
-        spare_workers: 2,
+        spare_workers: Some(2),
         ..Config::default()
     };
     config.cores.share = true;

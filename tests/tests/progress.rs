@@ -87,7 +87,7 @@ fn the_holder_of_a_spin_lock_goes_on_while_newer_requests_spin_for_it() {
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
         // Without spares: one that stands in for a worker without an answer would run the holder beside it.
         let config = Config {
-            spare_workers: 0,
+            spare_workers: Some(0),
             ..config(1, mechanism)
         };
         let policy = NewestFirst {

@@ -41,7 +41,7 @@ fn configuration(round: usize) -> Config {
     config.contexts = [2, 5, 12][round % 3];
     config.stack_kib = [64, 256][round % 2];
     config.depth = 1 + round % 3;
-    config.spare_workers = round % 3;
+    config.spare_workers = Some(round % 3);
     config.queue = 64;
     config.policy.kind = POLICIES[round % 5];
     config.class = vec![ClassConfig {
@@ -161,7 +161,7 @@ fn in_vain(round: usize) {
         fn handle_request(&self, (): (), _: &RequestContext<'_, Arc<()>>) {}
     }
     let config = Config {
-        spare_workers: 2,
+        spare_workers: Some(2),
         ..configuration(round)
     };
     let error = Runtime::builder(Broken)
