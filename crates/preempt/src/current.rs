@@ -40,7 +40,8 @@ pub(crate) fn current() -> Option<&'static Head> {
 }
 
 /// Gives way if the dispatcher asks for it: a *probe*. Costs a load and a branch; outside a context it does
-/// nothing. `#[preemptible]` puts it into loops.
+/// nothing. `#[preemptible]` puts it into loops. Not for signal handlers: what leaves there returns from the handler on
+/// another thread.
 #[inline(always)]
 pub fn preempt_point() {
     let head = CURRENT.get();

@@ -25,8 +25,9 @@ impl HardPreemption {
     ///   `epoll_wait`, `nanosleep` in C code, and `recv` with a time-out answer `EINTR` all the same. (`std` retries
     ///   where it promises to.)
     ///
-    /// Signal handlers that handlers reach must not switch stacks or leave by `longjmp`, and nothing may unblock
-    /// or block the preemption signal within a handler without restoring it before the handler returns.
+    /// Signal handlers that run on workers must not switch stacks or leave by `longjmp`; those installed with
+    /// `SA_NODEFER`, an empty mask and without `SA_ONSTACK` must not depend on the thread they return on. Nothing may
+    /// unblock or block the preemption signal within a request without restoring it before the request ends.
     #[must_use]
     pub const unsafe fn allow() -> Self {
         Self(())

@@ -66,10 +66,14 @@ impl<H: RequestHandler> Runtime<H> {
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let mut statistics = self.threads.statistics();
+        self.add_refusals_at_submit(&mut statistics);
+        statistics
+    }
+
+    fn add_refusals_at_submit(&self, statistics: &mut Statistics) {
         let at_submit = self.handle.refusals();
         statistics.received += at_submit.total();
         statistics.refused += at_submit;
-        statistics
     }
 
     /// How the runtime preempts and why: the line that was logged at start.
@@ -78,20 +82,24 @@ impl<H: RequestHandler> Runtime<H> {
         &self.threads.description
     }
 
-    /// Stops intake, lets admitted requests finish for at most `deadline`, and ends all threads. What has not
-    /// finished by then is reported; its context is leaked, with its donor thread and the handler.
+    /// Stops intake, lets admitted requests finish for at most `deadline`, and ends all threads. What has started and not
+    /// finished by then is reported and goes on in the background, where nobody waits for it: its context is leaked, with its
+    /// donor thread and the handler.
     #[must_use = "the report says what did not finish"]
     pub fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
         self.end(deadline)
     }
 
     fn end(&mut self, deadline: Duration) -> ShutdownReport {
-        let report = self.threads.shutdown(deadline);
+        let mut report = self.threads.shutdown(deadline);
         if let Some(transport) = self.threads.transport.take() {
             transport.finish(COURIER_PATIENCE);
         }
         // Whoever still waits for a leaked request is told.
         self.handle.abandon();
+        if let Some(statistics) = &mut report.statistics {
+            self.add_refusals_at_submit(statistics);
+        }
         report
     }
 }
