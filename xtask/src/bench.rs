@@ -4,180 +4,61 @@
 //! moments, worker cores run real contexts. Every contender gets the same arrivals (same seed), burst after burst in
 //! turn, so that a drift of the machine's speed meets all alike. Figures are medians over the repetitions.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use anyhow::{Context, Result, bail};
+use core_affinity::CoreId;
 use shinjuku_examples::store::Store;
 use shinjuku_preempt::{Clock, HardPreemption, Realtime};
-use shinjuku_workload::repeat::{PairedRatio, median};
-use shinjuku_workload::{Length, Summary, lindley};
+use shinjuku_workload::Length;
 
 use crate::machine::Machine;
 use crate::report::progress::Progress;
-use crate::report::results::{Class, FcfsCheck, Paired, Results, SCHEMA, Settings};
+use crate::report::results::{Results, SCHEMA, Settings};
 use crate::report::{self, stamp};
 
+mod baseline;
 mod burst;
 mod contender;
 mod costs;
 mod injector;
 mod mixes;
+mod paired;
 mod point;
+mod saturation;
+mod scope;
 mod simulated;
+mod slo;
+mod sweep;
+mod throttling;
 mod work;
 
 use burst::Bench;
 use contender::Contender;
 use mixes::BenchMix;
 use point::Point;
+pub use scope::Options;
+use scope::Scope;
+use throttling::Throttling;
 
 /// Keys of the store, as in examples/store.
 const STORE_KEYS: u64 = 100_000;
-/// Load at which each class runs alone to find its SLO.
-const SLO_LOAD: f64 = 0.4;
 /// Priority of the measured threads under SCHED_FIFO.
 const PRIORITY: i32 = 60;
-/// Confidence of the paired bounds.
-const CONFIDENCE: f64 = 0.95;
-/// What a burst costs beside its length: starting threads, ending them, letting real-time throttling forget.
-const AROUND: Duration = Duration::from_millis(120);
-
-/// Options of `cargo xtask bench`.
-#[derive(Debug, Args)]
-pub struct Options {
-    /// hi, mid, fixed and store at three loads: under three minutes.
-    #[arg(long, conflicts_with = "full")]
-    quick: bool,
-    /// Every mix at every load, more and longer repetitions: over an hour.
-    #[arg(long)]
-    full: bool,
-    /// Only this mix (may be given several times).
-    #[arg(long, value_name = "NAME")]
-    mix: Vec<String>,
-    /// Only this load in per cent (may be given several times).
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=200))]
-    load: Vec<u32>,
-    /// Only contenders whose name contains this, besides c-FCFS (may be given several times).
-    #[arg(long, value_name = "TEXT")]
-    contender: Vec<String>,
-    /// Repetitions of each point.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
-    repetitions: Option<u32>,
-    /// Seconds of one repetition.
-    #[arg(long, value_name = "SECONDS")]
-    seconds: Option<f64>,
-    /// First seed; repetitions count up from it.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Leave the cost table out.
-    #[arg(long)]
-    no_costs: bool,
-    /// Leave the sweep over quanta out.
-    #[arg(long)]
-    no_sweep: bool,
-    /// Also write results.json here.
-    #[arg(long, value_name = "PATH")]
-    json: Option<PathBuf>,
-}
-
-/// What is measured.
-struct Scope {
-    mode: &'static str,
-    mixes: Vec<String>,
-    loads: Vec<f64>,
-    seeds: Vec<u64>,
-    length: Duration,
-    sweep: bool,
-    only: Vec<String>,
-}
-
-impl Scope {
-    fn of(options: &Options) -> Result<Self> {
-        let (mode, mixes, loads, repetitions, seconds): (_, &[&str], Vec<u32>, _, _) =
-            if options.full {
-                (
-                    "full",
-                    &mixes::NAMES,
-                    (1..=9).map(|tenth| tenth * 10).collect(),
-                    7,
-                    0.6,
-                )
-            } else if options.quick {
-                (
-                    "quick",
-                    &["hi", "mid", "fixed", "store"],
-                    vec![40, 60, 80],
-                    3,
-                    0.35,
-                )
-            } else {
-                ("default", &mixes::NAMES, vec![20, 40, 60, 80], 5, 0.4)
-            };
-        let mixes = if options.mix.is_empty() {
-            mixes.iter().map(|&name| name.to_owned()).collect()
-        } else {
-            options.mix.clone()
-        };
-        for name in &mixes {
-            ensure!(
-                mixes::NAMES.contains(&name.as_str()),
-                "there is no mix \"{name}\"; there are {}",
-                mixes::NAMES.join(", ")
-            );
-        }
-        let loads = if options.load.is_empty() {
-            loads
-        } else {
-            options.load.clone()
-        };
-        let seconds = options.seconds.unwrap_or(seconds);
-        ensure!(
-            (0.01..=10.0).contains(&seconds),
-            "--seconds is {seconds}, but must be 0.01 to 10"
-        );
-        let repetitions = u64::from(options.repetitions.unwrap_or(repetitions));
-        let custom = !options.mix.is_empty() || !options.load.is_empty();
-        Ok(Self {
-            mode: if custom { "custom" } else { mode },
-            mixes,
-            loads: loads
-                .iter()
-                .map(|&percent| f64::from(percent) / 100.0)
-                .collect(),
-            seeds: (options.seed..options.seed + repetitions).collect(),
-            length: Duration::from_secs_f64(seconds),
-            sweep: !options.no_sweep,
-            only: options.contender.clone(),
-        })
-    }
-
-    /// Who competes on a mix.
-    fn contenders(&self, mix: &BenchMix, workers: usize) -> Vec<Contender> {
-        let wanted = |one: &Contender| {
-            let name = format!("{} {}", one.policy_name(), one.mechanism_name());
-            self.only.is_empty()
-                || *one == Contender::FCFS
-                || self.only.iter().any(|text| name.contains(text))
-        };
-        mix.contenders(workers).into_iter().filter(wanted).collect()
-    }
-
-    fn per_burst(&self) -> Duration {
-        self.length + AROUND
-    }
-}
 
 /// Runs the bench and publishes what it found.
 ///
 /// # Errors
-/// Where nothing can be measured, and where results cannot be written.
+/// Where nothing can be measured, and where results cannot be written: the latter before anything is measured, as far as it
+/// can be told.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    let scope = Scope::of(options)?;
+    let started = Instant::now();
     let cores =
         core_affinity::get_core_ids().context("the cores this process may use cannot be told")?;
     if cores.len() < 2 {
@@ -186,74 +67,23 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             cores.len()
         );
     }
-    let workers = cores.len() - 1;
-    let fifo = Realtime::enter(PRIORITY);
+    let scope = Scope::of(options, cores.len() - 1)?;
+    let stamp = stamp::now();
+    let directory = report::directory(&stamp);
+    reserve(&directory, options.json.as_deref())?;
+
     let mut notes = Vec::new();
-    if let Err(error) = &fifo {
-        notes.push(format!("Expect noise: {error}"));
-    }
-    let realtime_priority = fifo.is_ok().then_some(PRIORITY);
-    drop(fifo);
-    if workers == 1 {
-        notes.push(
-            "With one worker d-FCFS and work stealing are the same as c-FCFS, so they are left out.".to_owned(),
-        );
-    }
-    let needs_store = scope.mixes.iter().any(|name| name.starts_with("store"));
-    let store = if needs_store {
-        Some(Arc::new(open_store()?))
-    } else {
-        None
-    };
-    let bench = Bench {
-        workers,
-        realtime_priority,
-        token: allow_signals(),
-        store,
-    };
-
-    let started = Instant::now();
-    let nanos_per_step = on_worker_core(cores[1], || {
-        work::nanos_per_step(Clock::get().cycles_per_nano())
-    })?;
-    let all: Vec<BenchMix> = scope
-        .mixes
-        .iter()
-        .map(|name| match (name.as_str(), &bench.store) {
-            ("store", Some(store)) => {
-                on_worker_core(cores[1], || BenchMix::store(name, 0.005, store))?
-            }
-            ("store-50", Some(store)) => {
-                on_worker_core(cores[1], || BenchMix::store(name, 0.5, store))?
-            }
-            _ => BenchMix::spinning(name, nanos_per_step),
-        })
-        .collect::<Result<_>>()?;
-
+    let bench = prepare(&scope, cores.len() - 1, &mut notes)?;
+    let all = mixes_of(&scope, &bench, cores[1])?;
     let mut results = Results {
         schema: SCHEMA,
-        stamp: stamp::now(),
+        stamp,
         commit: crate::machine::commit(),
-        machine: Machine::detect(realtime_priority.is_some()),
-        settings: Settings {
-            mode: scope.mode.to_owned(),
-            command: std::env::args()
-                .skip(1)
-                .fold("cargo xtask".to_owned(), |line, word| line + " " + &word),
-            workers: workers as u32,
-            repetitions: scope.seeds.len() as u32,
-            seconds_per_point: scope.length.as_secs_f64(),
-            seeds: scope.seeds.clone(),
-            scheduler: if realtime_priority.is_some() {
-                "SCHED_FIFO"
-            } else {
-                "SCHED_OTHER"
-            }
-            .to_owned(),
-            slo_us: BTreeMap::new(),
-        },
+        machine: Machine::detect(bench.realtime_priority.is_some()),
+        settings: settings(&scope, &bench),
         notes,
         costs: BTreeMap::new(),
+        cost_details: BTreeMap::new(),
         mixes: all
             .iter()
             .map(|mix| (mix.mix.name().to_owned(), mix.description()))
@@ -263,50 +93,172 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         fcfs_check: Vec::new(),
         paired: Vec::new(),
     };
-    let bursts: usize = all
-        .iter()
-        .map(|mix| scope.contenders(mix, workers).len())
-        .sum::<usize>()
-        * scope.loads.len()
-        * scope.seeds.len();
-    let mut progress = Progress::new(scope.per_burst() * bursts as u32);
+    measure(
+        options,
+        &scope,
+        &bench,
+        &all,
+        (cores[0], cores[1]),
+        &mut results,
+    )?;
+    results.notes.push(format!(
+        "The bench took {:.0} s.",
+        started.elapsed().as_secs_f64()
+    ));
+    report::publish(&results, &directory)?;
+    if let Some(path) = &options.json {
+        results.write(path)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes sure that results can be written, before minutes are spent on them. What is in `json` stays until there is better.
+fn reserve(directory: &Path, json: Option<&Path>) -> Result<()> {
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("cannot create {}", directory.display()))?;
+    if let Some(path) = json {
+        (OpenOptions::new().create(true).append(true).open(path))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Finds out what is permitted here, and opens what the mixes need.
+fn prepare(scope: &Scope, workers: usize, notes: &mut Vec<String>) -> Result<Bench> {
+    let fifo = Realtime::enter(PRIORITY);
+    if let Err(error) = &fifo {
+        notes.push(format!("Expect noise: {error}"));
+    }
+    let realtime_priority = fifo.is_ok().then_some(PRIORITY);
+    drop(fifo);
+    let throttling = realtime_priority.and_then(|_| Throttling::in_force());
+    if let Some(throttling) = throttling {
+        throttling.check(scope.length)?;
+    }
+    if workers == 1 {
+        notes.push(
+            "With one worker d-FCFS and work stealing are the same as c-FCFS, so they are left out.".to_owned(),
+        );
+    }
+    let needs_store = scope.mixes.iter().any(|name| name.starts_with("store"));
+    let store = needs_store.then(open_store).transpose()?.map(Arc::new);
+    Ok(Bench {
+        workers,
+        realtime_priority,
+        token: allow_signals(),
+        store,
+        throttling,
+        ended: Cell::new(None),
+    })
+}
+
+/// The mixes, with their work timed where the first worker will run.
+fn mixes_of(scope: &Scope, bench: &Bench, core: CoreId) -> Result<Vec<BenchMix>> {
+    let nanos_per_step = on_worker_core(core, || {
+        work::nanos_per_step(Clock::get().cycles_per_nano())
+    })?;
+    let mix = |name: &String| match (name.as_str(), &bench.store) {
+        ("store", Some(store)) => on_worker_core(core, || BenchMix::store(name, 0.005, store))?,
+        ("store-50", Some(store)) => on_worker_core(core, || BenchMix::store(name, 0.5, store))?,
+        _ => BenchMix::spinning(name, nanos_per_step),
+    };
+    scope.mixes.iter().map(mix).collect()
+}
+
+fn settings(scope: &Scope, bench: &Bench) -> Settings {
+    let depths = Contender::all(bench.workers)
+        .into_iter()
+        .map(|one| (one.policy_name().to_owned(), one.depth(bench.workers)));
+    let scheduler = match bench.realtime_priority {
+        Some(_) => "SCHED_FIFO",
+        None => "SCHED_OTHER",
+    };
+    Settings {
+        mode: scope.mode.to_owned(),
+        command: std::env::args()
+            .skip(1)
+            .fold("cargo xtask".to_owned(), |line, word| line + " " + &word),
+        workers: bench.workers as u32,
+        repetitions: scope.seeds.len() as u32,
+        seconds_per_point: scope.length.as_secs_f64(),
+        seeds: scope.seeds.clone(),
+        scheduler: scheduler.to_owned(),
+        depth: depths.collect(),
+        contexts: burst::CONTEXTS,
+        queue: burst::QUEUE,
+        slo_us: BTreeMap::new(),
+    }
+}
+
+/// Fills in all that is measured.
+fn measure(
+    options: &Options,
+    scope: &Scope,
+    bench: &Bench,
+    all: &[BenchMix],
+    cores: (CoreId, CoreId),
+    results: &mut Results,
+) -> Result<()> {
+    let swept = all.iter().find(|mix| mix.mix.name() == sweep::MIX);
+    let bursts = bursts(scope, bench, all, swept.is_some());
+    let quick = !options.full;
+    let costs = if options.no_costs {
+        Duration::ZERO
+    } else {
+        costs::duration(quick)
+    };
+    let mut progress = Progress::new(costs + bench.per_burst(scope.length) * bursts as u32);
     progress.say(&format!(
         "{}; {bursts} bursts of {:?}",
         results.machine.summary(),
         scope.length
     ));
+    if scope.sweep && swept.is_none() {
+        results.notes.push(format!(
+            "The quantum is not swept: the mix for it, {}, is not among those measured.",
+            sweep::MIX
+        ));
+    }
     for note in &results.notes {
         progress.say(note);
     }
     if !options.no_costs {
         progress.begin("costs of single operations");
-        let quick = !options.full;
-        let costs = costs::measure(&bench, (cores[0].id, cores[1].id), quick, |line| {
-            eprintln!("{line}")
+        let measured = costs::measure(bench, (cores.0.id, cores.1.id), quick, |line| {
+            progress.detail(line);
         })?;
-        results.costs = costs.nanos;
-        results
-            .costs
-            .extend(simulated::costs_by_probe(&results.costs));
-        results.notes.extend(costs.notes);
+        results.costs = measured.nanos;
+        results.cost_details = measured.details;
+        results.notes.extend(measured.notes);
+        progress.end(costs);
     }
-    for mix in &all {
-        measure_mix(&bench, &scope, mix, &mut results, &mut progress)?;
+    for mix in all {
+        measure_mix(bench, scope, mix, results, &mut progress)?;
     }
-    if scope.sweep {
-        sweep(&bench, &scope, &all, &mut results, &mut progress)?;
+    if let (Some(mix), true) = (swept, scope.sweep) {
+        results.quantum_sweep = sweep::measure(bench, scope, mix, &mut progress)?;
+    }
+    if !results.fcfs_check.is_empty() {
+        results.notes.push(baseline::NOTE.to_owned());
     }
     progress.finish();
-    results.notes.push(format!(
-        "The bench took {:.0} s.",
-        started.elapsed().as_secs_f64()
-    ));
-    results.check()?;
-    if let Some(path) = &options.json {
-        results.write(path)?;
-    }
-    report::publish(&results, &report::directory(&results.stamp))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// How many bursts are to come: the points', the SLOs', the sweep's.
+fn bursts(scope: &Scope, bench: &Bench, all: &[BenchMix], sweeps: bool) -> usize {
+    let of_mix = |mix: &BenchMix| {
+        let contenders = scope.contenders(mix, bench.workers);
+        let slos = contenders.iter().any(Contender::wants_slos);
+        contenders.len() * scope.loads.len() * scope.seeds.len()
+            + if slos { mix.mix.classes().len() } else { 0 }
+    };
+    let sweep = if sweeps && scope.sweep {
+        sweep::bursts(scope)
+    } else {
+        0
+    };
+    all.iter().map(of_mix).sum::<usize>() + sweep
 }
 
 /// All loads of one mix.
@@ -318,46 +270,42 @@ fn measure_mix(
     progress: &mut Progress,
 ) -> Result<()> {
     let name = mix.mix.name();
-    let contenders = scope.contenders(mix, bench.workers);
-    let slos_us = if contenders.iter().any(Contender::wants_slos) {
+    let mut contenders = scope.contenders(mix, bench.workers);
+    let mut slos_us = Vec::new();
+    if contenders.iter().any(Contender::wants_slos) {
         progress.begin(&format!("{name}: SLOs, each class alone"));
-        slos(bench, scope, mix)?
-    } else {
-        Vec::new()
-    };
-    if let (Some(first), Some(last)) = (slos_us.first(), slos_us.last()) {
-        let both = BTreeMap::from([(Class::Short, *first), (Class::Long, *last)]);
-        results.settings.slo_us.insert(name.to_owned(), both);
+        let slos = slo::measure(bench, scope, mix)?;
+        progress.end(bench.per_burst(scope.length) * mix.mix.classes().len() as u32);
+        results.notes.extend(slos.notes);
+        slos_us = slos.us;
+        if slos_us.is_empty() {
+            contenders.retain(|one| !one.wants_slos());
+        } else {
+            let names = mix.mix.classes().iter().map(|class| class.name.clone());
+            let by_name = names.zip(slos_us.iter().copied()).collect();
+            results.settings.slo_us.insert(name.to_owned(), by_name);
+        }
     }
-    let leading = results.leading_class(name);
     for &load in &scope.loads {
         let mut points: Vec<Point> = contenders.iter().map(|_| Point::default()).collect();
-        let mut checks = Vec::new();
+        let mut computed = Vec::new();
         for &seed in &scope.seeds {
-            let schedule =
-                mix.arrivals(load, bench.workers, Length::lasting(scope.length), seed)?;
+            let length = Length::lasting(scope.length);
+            let schedule = mix.arrivals(load, bench.workers, length, seed)?;
+            if !mix.is_real_code() {
+                computed.push(baseline::lindley_p99_us(mix, &schedule, bench.workers)?);
+            }
             for (contender, point) in contenders.iter().zip(&mut points) {
                 progress.begin(&format!(
-                    "{name} {:.0} %: {} {} seed {seed}",
+                    "{name} {:.0} %: {} seed {seed}",
                     load * 100.0,
-                    contender.policy_name(),
-                    contender.mechanism_name()
+                    contender.name()
                 ));
                 let arrivals = mix.plan(&schedule, contender.probes);
                 let outcome =
                     bench.burst(contender, &arrivals, mix.mix.classes().len(), &slos_us)?;
-                if *contender == Contender::FCFS
-                    && !mix.is_real_code()
-                    && !outcome.records.is_empty()
-                {
-                    let computed = lindley::records(schedule.arrivals(), bench.workers);
-                    checks.push((
-                        Summary::of(&mix.mix, &outcome.records)?,
-                        Summary::of(&mix.mix, &computed)?,
-                    ));
-                }
                 point.add(mix, outcome)?;
-                progress.end(scope.per_burst());
+                progress.end(bench.per_burst(scope.length));
             }
         }
         for (contender, point) in contenders.iter().zip(&points) {
@@ -370,139 +318,15 @@ fn measure_mix(
                 bench.workers,
                 &results.costs,
             )?;
+            if *contender == Contender::FCFS && !mix.is_real_code() {
+                let check = baseline::check(mix, load, point, &runs, &computed);
+                results.fcfs_check.extend(check);
+            }
             results.runs.extend(runs);
         }
-        results.fcfs_check.extend(check_fcfs(mix, load, &checks));
         results
             .paired
-            .extend(pair(mix, load, leading, &contenders, &points));
-    }
-    Ok(())
-}
-
-/// SLO of each class, us: its p99 alone under SQ (the paper's rule, section 5.2).
-fn slos(bench: &Bench, scope: &Scope, mix: &BenchMix) -> Result<Vec<f64>> {
-    let contender = mix
-        .contenders(bench.workers)
-        .into_iter()
-        .find(|one| one.policy == shinjuku::PolicyKind::CPreSq)
-        .context("SQ competes on every mix")?;
-    let mut slos = Vec::new();
-    for (at, class) in mix.mix.classes().iter().enumerate() {
-        // A second class of no weight keeps the class's number, so that its work stays its own.
-        let alone = mix.with_only(at)?;
-        let schedule = alone.arrivals(
-            SLO_LOAD,
-            bench.workers,
-            Length::lasting(scope.length),
-            scope.seeds[0],
-        )?;
-        let arrivals = alone.plan(&schedule, contender.probes);
-        let outcome = bench.burst(&contender, &arrivals, mix.mix.classes().len(), &[])?;
-        let summary = Summary::of(&mix.mix, &outcome.records)
-            .with_context(|| format!("{} alone finished nothing", class.name))?;
-        slos.push(summary.all.p99_ns as f64 / 1e3);
-    }
-    Ok(slos)
-}
-
-/// c-FCFS as measured beside the recursion over the same arrivals.
-fn check_fcfs(mix: &BenchMix, load: f64, checks: &[(Summary, Summary)]) -> Option<FcfsCheck> {
-    let p99 = |which: fn(&(Summary, Summary)) -> &Summary| {
-        let all: Vec<f64> = checks
-            .iter()
-            .map(|pair| which(pair).all.p99_ns as f64 / 1e3)
-            .collect();
-        median(&all)
-    };
-    Some(FcfsCheck {
-        mix: mix.mix.name().to_owned(),
-        load,
-        class: Class::All,
-        measured_p99_us: p99(|pair| &pair.0)?,
-        lindley_p99_us: p99(|pair| &pair.1)?,
-    })
-}
-
-/// Every contender against c-FCFS, seed by seed.
-fn pair(
-    mix: &BenchMix,
-    load: f64,
-    class: Class,
-    contenders: &[Contender],
-    points: &[Point],
-) -> Vec<Paired> {
-    let Some(base) = contenders.iter().position(|one| *one == Contender::FCFS) else {
-        return Vec::new();
-    };
-    let against = points[base].p99s(mix, class);
-    let named = |at: usize| {
-        points[at]
-            .runs(mix, load, &contenders[at])
-            .first()
-            .map(|run| run.contender())
-    };
-    (0..contenders.len())
-        .filter(|&at| at != base)
-        .filter_map(|at| {
-            let own = points[at].p99s(mix, class);
-            let pairs: Vec<(f64, f64)> = own.iter().copied().zip(against.iter().copied()).collect();
-            let ratio = PairedRatio::of(&pairs, CONFIDENCE)?;
-            Some(Paired {
-                mix: mix.mix.name().to_owned(),
-                load,
-                class,
-                contender: named(at)?,
-                against: named(base)?,
-                pairs: pairs.len() as u32,
-                ratio: ratio.ratio.median,
-                // With too few pairs for a bound of that confidence, the range seen.
-                ratio_low: ratio.lower.unwrap_or(ratio.ratio.min),
-                ratio_high: ratio.upper.unwrap_or(ratio.ratio.max),
-            })
-        })
-        .collect()
-}
-
-/// Figure 7a of the paper: p99 over the quantum, on the most dispersed mix measured.
-fn sweep(
-    bench: &Bench,
-    scope: &Scope,
-    all: &[BenchMix],
-    results: &mut Results,
-    progress: &mut Progress,
-) -> Result<()> {
-    const LOAD: f64 = 0.5;
-    const QUANTA_US: [f64; 7] = [2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0];
-    let Some(mix) = all.iter().find(|mix| mix.mix.name() == "hi") else {
-        return Ok(());
-    };
-    let contenders: Vec<Contender> = QUANTA_US
-        .iter()
-        .flat_map(|&quantum| [Contender::probe(quantum), Contender::signal(quantum)])
-        .collect();
-    let mut points: Vec<Point> = contenders.iter().map(|_| Point::default()).collect();
-    let seeds = &scope.seeds[..scope.seeds.len().min(3)];
-    for &seed in seeds {
-        let schedule =
-            mix.arrivals(LOAD, bench.workers, Length::lasting(scope.length / 2), seed)?;
-        for (contender, point) in contenders.iter().zip(&mut points) {
-            progress.begin(&format!(
-                "quantum {} us, {}",
-                contender.quantum_us.unwrap_or(0.0),
-                contender.mechanism_name()
-            ));
-            let arrivals = mix.plan(&schedule, contender.probes);
-            point.add(
-                mix,
-                bench.burst(contender, &arrivals, mix.mix.classes().len(), &[])?,
-            )?;
-        }
-    }
-    for (contender, point) in contenders.iter().zip(&points) {
-        results
-            .quantum_sweep
-            .extend(point.runs(mix, LOAD, contender));
+            .extend(paired::pair(mix, load, &contenders, &points));
     }
     Ok(())
 }
@@ -525,10 +349,7 @@ fn open_store() -> Result<Store> {
 }
 
 /// Runs `body` where the first worker will run, so that what it times is timed there.
-fn on_worker_core<Out: Send>(
-    core: core_affinity::CoreId,
-    body: impl FnOnce() -> Out + Send,
-) -> Result<Out> {
+fn on_worker_core<Out: Send>(core: CoreId, body: impl FnOnce() -> Out + Send) -> Result<Out> {
     std::thread::scope(|scope| {
         scope
             .spawn(|| {

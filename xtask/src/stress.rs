@@ -6,13 +6,17 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use rustix::process::{Pid, Signal};
 use shinjuku_preempt::fault::Defence;
 use shinjuku_preempt::stress::{Config, Interruption};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::paths;
 
@@ -27,7 +31,7 @@ const GRACE: Duration = Duration::from_secs(45);
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// How long to run.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
     /// Where the results are written; target/stress.json by default. `docs/stress.md` describes them.
     #[arg(long, value_name = "PATH")]
@@ -99,26 +103,28 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if options.in_child {
         return in_child(options);
     }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .context("cannot watch for Ctrl-C")?;
+    }
     if options.without.is_some() && !cfg!(feature = "fault-injection") {
-        return run_with_fault_injection();
+        return run_with_fault_injection(&stop);
     }
-    // What an earlier run left must not pass for this one's.
+    // At once: a path that cannot be written is noticed before the run, and an earlier run's results do not pass for this
+    // one's.
     let json = options.json();
-    if json.exists() {
-        std::fs::remove_file(&json).with_context(|| format!("cannot remove {}", json.display()))?;
-    }
-    let end = run_child(options)?;
-    let mut results = if json.exists() {
-        Results::read(&json)?
-    } else {
-        Results::new(options)
-    };
+    let nothing_yet = Results::new(options);
+    write(&nothing_yet, &json)?;
+    let end = run_child(options, &stop)?;
+    let mut results = Results::read(&json)?;
     match end {
         End::Exited(status) if status.code().is_some_and(|code| code <= 1) => {
-            anyhow::ensure!(json.exists(), "the stress could not be started");
+            anyhow::ensure!(results != nothing_yet, "the stress could not be started");
         }
         End::Exited(status) => results.failed_by("crash", &how_it_ended(status)),
-        End::Killed => results.failed_by("hang", "hung, and was killed"),
+        End::Hung => results.failed_by("hang", "hung, and was killed"),
+        End::Interrupted => results.interrupted(),
     }
     write(&results, &json)?;
     println!("\n{results}\nwritten to {}", json.display());
@@ -141,10 +147,13 @@ fn verdict(results: &Results) -> String {
 
 enum End {
     Exited(ExitStatus),
-    Killed,
+    /// Past its limit, and killed.
+    Hung,
+    /// This process was asked to end, and has ended the child first.
+    Interrupted,
 }
 
-fn run_child(options: &Options) -> Result<End> {
+fn run_child(options: &Options, stop: &AtomicBool) -> Result<End> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut child = Command::new(program)
         .args(std::env::args_os().skip(1))
@@ -153,18 +162,47 @@ fn run_child(options: &Options) -> Result<End> {
         .spawn()
         .context("cannot start the child process")?;
     let limit = Duration::from_secs(options.seconds) + GRACE;
+    watch(&mut child, Some(limit), stop)
+}
+
+/// Waits until the child ends, and ends it when it passes `limit` or `stop` is set.
+fn watch(child: &mut Child, limit: Option<Duration>, stop: &AtomicBool) -> Result<End> {
     let start = Instant::now();
     loop {
-        if let Some(status) = child.try_wait()? {
+        let status = child.try_wait()?;
+        // The terminal's Ctrl-C reaches the child as well: that is no crash of it.
+        if stop.load(Ordering::Relaxed) {
+            if status.is_none() {
+                end(child)?;
+            }
+            return Ok(End::Interrupted);
+        }
+        if let Some(status) = status {
             return Ok(End::Exited(status));
         }
-        if start.elapsed() > limit {
-            child.kill()?;
-            child.wait()?;
-            return Ok(End::Killed);
+        if limit.is_some_and(|limit| start.elapsed() > limit) {
+            end(child)?;
+            return Ok(End::Hung);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Asks the child to end, so that it can end its own; kills it if it does not.
+fn end(child: &mut Child) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    rustix::process::kill_process(Pid::from_child(child), Signal::TERM)
+        .context("cannot end the child process")?;
+    let asked = Instant::now();
+    while asked.elapsed() < PATIENCE {
+        if child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(())
 }
 
 fn how_it_ended(status: ExitStatus) -> String {
@@ -175,19 +213,25 @@ fn how_it_ended(status: ExitStatus) -> String {
 }
 
 /// Defences can be taken out only of a build that was made for it.
-fn run_with_fault_injection() -> Result<ExitCode> {
+fn run_with_fault_injection(stop: &AtomicBool) -> Result<ExitCode> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let status = Command::new(cargo)
+    let mut child = Command::new(cargo)
         .args(["run", "--quiet", "--release", "--package", "xtask"])
         .args(["--features", "fault-injection", "--"])
         .args(std::env::args_os().skip(1))
-        .status()
+        .spawn()
         .context("cannot start cargo to build with fault injection")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    let code = match watch(&mut child, None, stop)? {
+        End::Exited(status) => status.code().and_then(|code| u8::try_from(code).ok()),
+        End::Hung | End::Interrupted => None,
+    };
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 fn in_child(options: &Options) -> Result<ExitCode> {
+    // A parent that is killed cannot pass that on.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .context("cannot ask to end with the parent process")?;
     take_out(options);
     let json = options.json();
     let mut last = 0;
@@ -271,16 +315,47 @@ mod tests {
         assert!(error.contains("late-publication"), "{error}");
         assert!(parse("stress --contexts 65").is_err());
         assert!(parse("stress --seconds 0").is_err());
+        assert!(parse("stress --seconds 86401").is_err());
     }
 
     #[test]
     fn verdicts_tell_noticed_from_not_noticed() {
         let mut results = Results::new(&parse("stress --without guard").unwrap());
+        assert!(verdict(&results).starts_with("failed, as it must"));
+        results.failure = None;
         assert!(verdict(&results).starts_with("NOT NOTICED"));
         results.failed_by("crash", "died of signal 11");
         assert_eq!(
             verdict(&results),
             "failed, as it must without guard: died of signal 11"
         );
+    }
+
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("600").spawn().unwrap()
+    }
+
+    #[test]
+    fn who_is_asked_to_end_ends_its_child_first() {
+        let mut child = sleeper();
+        let end = watch(&mut child, None, &AtomicBool::new(true)).unwrap();
+        assert!(matches!(end, End::Interrupted));
+        assert!(child.try_wait().unwrap().is_some(), "the child still runs");
+    }
+
+    #[test]
+    fn a_child_past_its_limit_is_ended() {
+        let mut child = sleeper();
+        let stop = AtomicBool::new(false);
+        let end = watch(&mut child, Some(Duration::from_millis(50)), &stop).unwrap();
+        assert!(matches!(end, End::Hung));
+        assert!(child.try_wait().unwrap().is_some(), "the child still runs");
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_written_is_noticed_at_once() {
+        let results = Results::new(&parse("stress").unwrap());
+        let error = write(&results, Path::new("/dev/null/results.json")).unwrap_err();
+        assert!(format!("{error:#}").contains("/dev/null/results.json"));
     }
 }

@@ -37,6 +37,10 @@ fn every_field_is_documented_and_every_documented_field_exists() {
         ("## The whole", &value),
         ("## machine", &value["machine"]),
         ("## settings", &value["settings"]),
+        (
+            "## costs and cost_details",
+            &value["cost_details"]["switch/own"],
+        ),
         ("## runs", &value["runs"][0]),
         ("## fcfs_check", &value["fcfs_check"][0]),
         ("## paired", &value["paired"][0]),

@@ -1,5 +1,7 @@
 //! One burst: one contender serves one schedule.
 
+use std::cell::Cell;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -12,6 +14,8 @@ use shinjuku_workload::Record;
 
 use super::contender::Contender;
 use super::injector::{Injector, Planned, Progress};
+use super::saturation::Counts;
+use super::throttling::Throttling;
 use super::work::Worker;
 
 /// What is common to all bursts.
@@ -25,6 +29,10 @@ pub struct Bench {
     pub token: HardPreemption,
     /// For the mixes of queries.
     pub store: Option<Arc<Store>>,
+    /// Bound on the time of real-time threads, where they are measured and there is one.
+    pub throttling: Option<Throttling>,
+    /// When the last burst's threads ended.
+    pub ended: Cell<Option<Instant>>,
 }
 
 /// What came of a burst.
@@ -32,28 +40,40 @@ pub struct Bench {
 pub struct Outcome {
     /// Finished requests, in order of arrival.
     pub records: Vec<Record>,
-    /// Classes of the refused ones.
-    pub refused: Vec<u16>,
+    /// What became of the requests of each class.
+    pub counts: Vec<Counts>,
     /// Preemptions by class.
     pub preemptions: Vec<u64>,
     /// How the runtime preempted, in its own words.
     pub description: String,
-    /// Requests offered between the burst's first fifth and its last arrival, and finished in that time.
-    pub offered: u64,
-    /// See `offered`.
-    pub finished: u64,
-    /// Length of that time, ns.
+    /// Length of the window of `counts`, ns.
     pub window_ns: u64,
 }
 
 /// Contexts of every runtime measured.
-const CONTEXTS: usize = 512;
+pub const CONTEXTS: usize = 512;
 /// Requests that may wait; more are refused, and the point counts as saturated.
-const QUEUE: usize = 65_536;
+pub const QUEUE: usize = 65_536;
 /// Idle threads look for work for this long, so that none sleeps in a burst, and all do soon after it.
-const BACKOFF_US: f64 = 20_000.0;
+pub const BACKOFF_US: f64 = 20_000.0;
+
+/// What a burst takes beside its arrivals, for the estimate of the time left: its threads start, drain and end, the figures
+/// are summed up, and each point is simulated once.
+const AROUND: Duration = Duration::from_millis(350);
 
 impl Bench {
+    /// About how long a burst takes.
+    pub fn per_burst(&self, length: Duration) -> Duration {
+        length + AROUND
+    }
+
+    /// Waits until the last burst's real-time threads are forgotten.
+    fn rest(&self) {
+        if let (Some(throttling), Some(ended)) = (self.throttling, self.ended.get()) {
+            std::thread::sleep(throttling.rest().saturating_sub(ended.elapsed()));
+        }
+    }
+
     /// Serves `arrivals` (in order of time) by `contender`; `slos_us` has the classes' SLOs where it wants them.
     pub fn burst(
         &self,
@@ -62,7 +82,13 @@ impl Bench {
         classes: usize,
         slos_us: &[f64],
     ) -> Result<Outcome> {
-        self.burst_at_depth(contender, arrivals, classes, slos_us, contender.depth())
+        self.burst_at_depth(
+            contender,
+            arrivals,
+            classes,
+            slos_us,
+            contender.depth(self.workers),
+        )
     }
 
     /// The same with another number of requests staged at the worker than the contender's.
@@ -74,13 +100,14 @@ impl Bench {
         slos_us: &[f64],
         depth: usize,
     ) -> Result<Outcome> {
+        self.rest();
         let span = Duration::from_nanos(arrivals.last().map_or(0, |(last, _)| last.at_ns));
         let mut config = Config {
             workers: Some(self.workers),
             contexts: CONTEXTS,
             queue: QUEUE,
             stack_kib: 64,
-            spare_workers: 1,
+            spare_workers: Some(1),
             idle_backoff_us: BACKOFF_US,
             realtime_priority: self.realtime_priority,
             ..Config::default()
@@ -135,6 +162,7 @@ impl Bench {
         }
         let last = server.statistics();
         let (report, transport) = server.shutdown(drain);
+        self.ended.set(Some(Instant::now()));
         ensure!(report.policy_error.is_none(), "the policy failed: {report}");
         ensure!(
             report.workers_leaked == 0,
@@ -143,16 +171,6 @@ impl Bench {
         // Dropped, it says what was refused.
         drop(transport);
         let start = progress.start.load(Ordering::Acquire);
-        let refused: Vec<u16> = {
-            let refused = progress
-                .refused
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            refused
-                .iter()
-                .map(|&index| arrivals[index as usize].0.class)
-                .collect()
-        };
         let mut finished: Vec<(u32, u64)> = progress
             .finished
             .lock()
@@ -175,25 +193,107 @@ impl Bench {
                 }
             })
             .collect();
+        let refused = progress
+            .refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let end_ns = span.as_nanos() as u64;
         let from_ns = end_ns / 5;
-        let offered = arrivals
-            .iter()
-            .filter(|(arrival, _)| arrival.at_ns >= from_ns)
-            .count() as u64;
-        let window = start + from_ns..=start + end_ns;
-        let in_time = records
-            .iter()
-            .filter(|record| window.contains(&record.finish_ns))
-            .count() as u64;
+        let counts = count(
+            arrivals,
+            &refused,
+            &records,
+            start,
+            from_ns..=end_ns,
+            classes,
+        );
         Ok(Outcome {
             records,
-            refused,
+            counts,
             preemptions: taken,
             description,
-            offered,
-            finished: in_time,
             window_ns: end_ns - from_ns,
         })
+    }
+}
+
+/// Sorts a burst's requests by class; `window` is ns after `start`, the first arrival's clock.
+fn count(
+    arrivals: &[Planned],
+    refused: &[u32],
+    records: &[Record],
+    start: u64,
+    window: RangeInclusive<u64>,
+    classes: usize,
+) -> Vec<Counts> {
+    let mut counts = vec![Counts::default(); classes];
+    for (arrival, _) in arrivals {
+        let counts = &mut counts[usize::from(arrival.class)];
+        counts.offered += u64::from(window.contains(&arrival.at_ns));
+        counts.unfinished += 1;
+    }
+    for &index in refused {
+        let counts = &mut counts[usize::from(arrivals[index as usize].0.class)];
+        counts.refused += 1;
+        counts.unfinished -= 1;
+    }
+    for record in records {
+        let counts = &mut counts[usize::from(record.class)];
+        counts.finished += u64::from(window.contains(&(record.finish_ns - start)));
+        counts.unfinished -= 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use shinjuku_workload::Arrival;
+
+    use super::super::work::Work;
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_class_in_one_window() {
+        let planned = |at_ns, class| -> Planned {
+            let arrival = Arrival {
+                at_ns,
+                service_ns: 1,
+                flow: 0,
+                class,
+            };
+            (arrival, Work::Get { key: 0 })
+        };
+        let record = |arrival_ns, finish_ns, class| Record {
+            arrival_ns,
+            service_ns: 1,
+            finish_ns,
+            class,
+        };
+        // Early, in the window but late, refused, lost; and one of the other class that carries over into the window.
+        let arrivals = [
+            planned(0, 0),
+            planned(50, 0),
+            planned(60, 0),
+            planned(70, 0),
+            planned(10, 1),
+        ];
+        let records = [
+            record(1000, 1005, 0),
+            record(1050, 1150, 0),
+            record(1010, 1030, 1),
+        ];
+        let counts = count(&arrivals, &[2], &records, 1000, 20..=100, 2);
+        let short = Counts {
+            offered: 3,
+            finished: 0,
+            refused: 1,
+            unfinished: 1,
+        };
+        let long = Counts {
+            finished: 1,
+            ..Counts::default()
+        };
+        assert_eq!(counts, [short, long]);
     }
 }

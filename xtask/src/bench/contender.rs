@@ -2,6 +2,8 @@
 
 use shinjuku::{Config, MechanismKind, PolicyKind};
 
+use crate::report::results::contender_name;
+
 /// One way to schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contender {
@@ -136,15 +138,25 @@ impl Contender {
         self.mechanism.to_string()
     }
 
+    /// Policy, mechanism, quantum, as the report writes them.
+    pub fn name(&self) -> String {
+        contender_name(self.policy_name(), &self.mechanism_name(), self.quantum_us)
+    }
+
     /// Whether the policy wants SLOs.
     pub fn wants_slos(&self) -> bool {
         self.policy == PolicyKind::CPreMq
     }
 
-    /// Requests staged at a worker, the running one included: with two it need not wait for the dispatcher (JBSQ(2),
-    /// Concord section 3.2). Under MQ a staged one would be ahead of more urgent ones that come later.
-    pub fn depth(&self) -> usize {
-        if self.wants_slos() { 1 } else { 2 }
+    /// Requests staged at a worker, the running one included. With two, a worker need not wait for the dispatcher (JBSQ(2),
+    /// Concord section 3.2). Under MQ the staged one would be ahead of more urgent ones that come later; and among several
+    /// workers it may wait behind a long request while another worker idles, which would handicap whoever cannot preempt.
+    pub fn depth(&self, workers: usize) -> usize {
+        if workers > 1 || self.wants_slos() {
+            1
+        } else {
+            2
+        }
     }
 
     /// Sets the runtime's configuration up for it.
@@ -155,5 +167,32 @@ impl Contender {
         if let Some(quantum) = self.quantum_us {
             config.policy.quantum_us = quantum;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn among_several_workers_nobody_has_requests_staged() {
+        for workers in 1..4 {
+            for one in Contender::all(workers) {
+                let depth = if workers == 1 && !one.wants_slos() {
+                    2
+                } else {
+                    1
+                };
+                assert_eq!(one.depth(workers), depth, "{} on {workers}", one.name());
+            }
+        }
+    }
+
+    #[test]
+    fn names_tell_contenders_apart() {
+        let names: Vec<_> = Contender::all(2).iter().map(Contender::name).collect();
+        let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len(), "{names:?}");
+        assert_eq!(names[0], crate::report::results::BASELINE);
     }
 }

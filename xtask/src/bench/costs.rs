@@ -2,32 +2,42 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shinjuku_preempt::measure::{self, Options};
 use shinjuku_workload::Arrival;
-use shinjuku_workload::repeat::median;
+use shinjuku_workload::repeat::Spread;
 
 use super::burst::Bench;
 use super::contender::Contender;
 use super::injector::Planned;
+use super::simulated;
 use super::work::Work;
+use crate::report::results::CostDetail;
 
 /// Empty requests in one burst: few enough to wait all at once.
 const EMPTY_REQUESTS: u64 = 40_000;
 /// Bursts of empty requests at each depth.
 const ROUNDS: usize = 5;
 
-/// What the table says beside the numbers.
+/// The table.
 #[derive(Debug, Default)]
 pub struct Costs {
     /// Name to nanoseconds.
     pub nanos: BTreeMap<String, f64>,
+    /// How sure each is.
+    pub details: BTreeMap<String, CostDetail>,
     /// Remarks: the ratios that matter.
     pub notes: Vec<String>,
 }
 
-/// Measures for some ten seconds, or some four if `quick`.
+/// About how long [`measure`] takes.
+pub fn duration(quick: bool) -> Duration {
+    Duration::from_secs(if quick { 8 } else { 16 })
+}
+
+/// Measures for some ten seconds, or some four if `quick`, and empty requests after that.
 pub fn measure(
     bench: &Bench,
     cores: (usize, usize),
@@ -49,15 +59,38 @@ pub fn measure(
         ) {
             costs.notes.push(format!("{}: {}", cost.name, cost.note));
         }
+        let detail = CostDetail {
+            low: Some(cost.low),
+            high: Some(cost.high),
+            note: cost.note,
+        };
+        costs.details.insert(cost.name.clone(), detail);
         costs.nanos.insert(cost.name, cost.nanos);
     }
     for depth in [1, 2, 4] {
         let rounds: Vec<f64> = (0..ROUNDS)
             .map(|_| empty_request(bench, depth))
             .collect::<Result<_>>()?;
-        costs
-            .nanos
-            .extend(median(&rounds).map(|nanos| (format!("request/empty/depth-{depth}"), nanos)));
+        let Some(spread) = Spread::of(&rounds) else {
+            continue;
+        };
+        let name = format!("request/empty/depth-{depth}");
+        let detail = CostDetail {
+            low: Some(spread.min),
+            high: Some(spread.max),
+            note: format!("a request without work when many wait, {depth} staged at the worker"),
+        };
+        costs.details.insert(name.clone(), detail);
+        costs.nanos.insert(name, spread.median);
+    }
+    for (name, source, nanos) in simulated::costs_by_probe(&costs.nanos) {
+        let detail = CostDetail {
+            low: None,
+            high: None,
+            note: format!("{source}, under the name that the simulator reads"),
+        };
+        costs.details.insert(name.to_owned(), detail);
+        costs.nanos.insert(name.to_owned(), nanos);
     }
     let cost = |name: &str| costs.nanos.get(name).copied();
     if let (Some(empty), Some(trip)) =

@@ -10,6 +10,7 @@ use shinjuku_workload::{Class, Length, Mix, Schedule, ScheduleConfig, ServiceTim
 use super::contender::{Contender, Probes};
 use super::injector::Planned;
 use super::work::{Work, Worker};
+use crate::report::results::Class as Leading;
 
 /// Keys that a RANGE of the store mixes reads.
 const RANGE_KEYS: usize = 5_000;
@@ -86,6 +87,15 @@ impl BenchMix {
     /// Whether the requests are code of others, which nobody can put probes into.
     pub fn is_real_code(&self) -> bool {
         matches!(self.kind, Kind::Store { .. })
+    }
+
+    /// The class whose latency the mix is about: the short requests, or all where there is only one kind.
+    pub fn leading_class(&self) -> Leading {
+        if self.mix.classes().len() > 1 {
+            Leading::Short
+        } else {
+            Leading::All
+        }
     }
 
     /// Who competes on it.
@@ -197,5 +207,21 @@ fn range(index: u64, keys: u64) -> Work {
     Work::Range {
         from: index.wrapping_mul(SCATTER) % keys,
         count: RANGE_KEYS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mixes_of_several_classes_are_about_their_short_requests() {
+        let leading = |name| BenchMix::spinning(name, 1.0).unwrap().leading_class();
+        for name in ["hi", "mid", "tri", "tpcc"] {
+            assert_eq!(leading(name), Leading::Short, "{name}");
+        }
+        for name in ["exp", "fixed", "lognormal"] {
+            assert_eq!(leading(name), Leading::All, "{name}");
+        }
     }
 }

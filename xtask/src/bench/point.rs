@@ -7,72 +7,103 @@ use shinjuku_workload::{Figures, Summary};
 use super::burst::Outcome;
 use super::contender::Contender;
 use super::mixes::BenchMix;
+use super::saturation::{self, Counts};
 use crate::report::results::{Class, Run};
 
 /// The repetitions of a point.
 #[derive(Debug, Default)]
 pub struct Point {
-    outcomes: Vec<(Outcome, Option<Summary>)>,
+    repetitions: Vec<Repetition>,
+}
+
+/// What is kept of an outcome: a long bench has too many records to keep them.
+#[derive(Debug)]
+struct Repetition {
+    /// `None` if nothing finished.
+    summary: Option<Summary>,
+    counts: Vec<Counts>,
+    preemptions: Vec<u64>,
+    window_ns: u64,
+    description: String,
 }
 
 impl Point {
-    /// Adds a repetition.
+    /// Adds a repetition; all contenders add theirs in the same order of seeds.
+    ///
+    /// # Errors
+    /// If the outcome's records are not of `mix`.
     pub fn add(&mut self, mix: &BenchMix, outcome: Outcome) -> Result<()> {
         let summary = if outcome.records.is_empty() {
             None
         } else {
             Some(Summary::of(&mix.mix, &outcome.records)?)
         };
-        // The summary is all that is needed later, and a long bench has millions of records.
-        self.outcomes.push((
-            Outcome {
-                records: Vec::new(),
-                ..outcome
-            },
+        self.repetitions.push(Repetition {
             summary,
-        ));
+            counts: outcome.counts,
+            preemptions: outcome.preemptions,
+            window_ns: outcome.window_ns,
+            description: outcome.description,
+        });
         Ok(())
     }
 
-    /// p99 of each repetition, us.
-    pub fn p99s(&self, mix: &BenchMix, class: Class) -> Vec<f64> {
+    /// p99 of each repetition, us; `None` where a repetition has no request of the class.
+    pub fn p99s_us(&self, mix: &BenchMix, class: Class) -> Vec<Option<f64>> {
         self.each(mix, class, |figures| figures.p99_ns as f64 / 1e3)
     }
 
-    fn each(&self, mix: &BenchMix, class: Class, figure: impl Fn(&Figures) -> f64) -> Vec<f64> {
-        self.outcomes
+    /// Whether the point is saturated, judged over all repetitions together.
+    pub fn is_saturated(&self) -> bool {
+        saturation::is_saturated(&self.counts())
+    }
+
+    /// What became of the requests of each class in all repetitions.
+    fn counts(&self) -> Vec<Counts> {
+        let classes = self.repetitions.first().map_or(0, |one| one.counts.len());
+        let of_class = |class: usize| self.repetitions.iter().map(|one| one.counts[class]).sum();
+        (0..classes).map(of_class).collect()
+    }
+
+    fn each(
+        &self,
+        mix: &BenchMix,
+        class: Class,
+        figure: impl Fn(&Figures) -> f64,
+    ) -> Vec<Option<f64>> {
+        self.repetitions
             .iter()
-            .filter_map(|(_, summary)| of_class(summary.as_ref()?, mix, class).map(&figure))
+            .map(|one| of_class(one.summary.as_ref()?, mix, class).map(&figure))
             .collect()
     }
 
     /// The report's rows for this point, one a class.
     pub fn runs(&self, mix: &BenchMix, load: f64, contender: &Contender) -> Vec<Run> {
-        let refused: u64 = self
-            .outcomes
-            .iter()
-            .map(|(outcome, _)| outcome.refused.len() as u64)
-            .sum();
-        let total = |figure: fn(&Outcome) -> u64| {
-            self.outcomes
-                .iter()
-                .map(|(outcome, _)| figure(outcome))
-                .sum::<u64>()
-        };
-        let seconds = total(|outcome| outcome.window_ns) as f64 / 1e9;
-        let offered_rps = total(|outcome| outcome.offered) as f64 / seconds;
-        let throughput_rps = total(|outcome| outcome.finished) as f64 / seconds;
-        let saturated = Run::is_saturated(refused, throughput_rps, offered_rps);
-        let (classes, share) = (mix.mix.classes().len(), |class| class_share(mix, class));
-        let wanted: &[Class] = if classes > 1 {
+        let wanted: &[Class] = if mix.mix.classes().len() > 1 {
             &[Class::Short, Class::Long, Class::All]
         } else {
             &[Class::All]
         };
+        let counts = self.counts();
+        let window_ns = self
+            .repetitions
+            .iter()
+            .map(|one| one.window_ns)
+            .sum::<u64>()
+            .max(1);
+        let per_second = |count: u64| count as f64 * 1e9 / window_ns as f64;
+        let saturated = self.is_saturated();
         let row = |&class: &Class| {
-            let middle = |figure: fn(&Figures) -> f64| median(&self.each(mix, class, figure));
-            let p99s = self.p99s(mix, class);
+            let known = |figure: fn(&Figures) -> f64| -> Vec<f64> {
+                self.each(mix, class, figure)
+                    .into_iter()
+                    .flatten()
+                    .collect()
+            };
+            let middle = |figure| median(&known(figure));
+            let p99s = known(|figures| figures.p99_ns as f64 / 1e3);
             let indices = class_indices(mix, class);
+            let counts: Counts = counts[indices.clone()].iter().copied().sum();
             let mut run = Run {
                 mix: mix.mix.name().to_owned(),
                 load,
@@ -80,37 +111,26 @@ impl Point {
                 mechanism: contender.mechanism_name(),
                 quantum_us: contender.quantum_us,
                 class,
-                n: self
-                    .each(mix, class, |figures| figures.requests as f64)
-                    .iter()
-                    .sum::<f64>() as u64,
+                n: known(|figures| figures.requests as f64).iter().sum::<f64>() as u64,
                 p50_us: middle(|figures| figures.p50_ns as f64 / 1e3),
                 p99_us: median(&p99s),
                 p999_us: middle(|figures| figures.p999_ns as f64 / 1e3),
                 p99_slowdown: middle(|figures| figures.p99_slowdown),
-                throughput_rps: throughput_rps * share(class),
-                preemptions: (self.outcomes.iter())
-                    .flat_map(|(outcome, _)| {
-                        indices.clone().filter_map(|at| outcome.preemptions.get(at))
-                    })
+                throughput_rps: per_second(counts.finished),
+                preemptions: (self.repetitions.iter())
+                    .flat_map(|one| indices.clone().filter_map(|at| one.preemptions.get(at)))
                     .sum(),
-                offered_rps: offered_rps * share(class),
+                offered_rps: per_second(counts.offered),
                 saturated,
-                refusals: (self.outcomes.iter())
-                    .flat_map(|(outcome, _)| &outcome.refused)
-                    .filter(|&&class| indices.contains(&usize::from(class)))
-                    .count() as u64,
+                refusals: counts.refused,
+                unfinished: counts.unfinished,
                 p99_us_min: p99s.iter().copied().reduce(f64::min),
                 p99_us_max: p99s.iter().copied().reduce(f64::max),
                 ideal_p99_us: None,
                 predicted_p99_us: None,
-                picked: (contender.mechanism == shinjuku::MechanismKind::Auto)
-                    .then(|| {
-                        self.outcomes
-                            .first()
-                            .map(|(outcome, _)| outcome.description.clone())
-                    })
-                    .flatten(),
+                picked: (self.repetitions.first())
+                    .filter(|_| contender.mechanism == shinjuku::MechanismKind::Auto)
+                    .map(|one| one.description.clone()),
             };
             if saturated {
                 run.saturate();
@@ -131,15 +151,81 @@ fn class_indices(mix: &BenchMix, class: Class) -> std::ops::Range<usize> {
     }
 }
 
-fn class_share(mix: &BenchMix, class: Class) -> f64 {
-    class_indices(mix, class)
-        .map(|at| mix.mix.share(at as u16))
-        .sum()
-}
-
 fn of_class<'a>(summary: &'a Summary, mix: &BenchMix, class: Class) -> Option<&'a Figures> {
     match class {
         Class::All => Some(&summary.all),
         _ => summary.class(class_indices(mix, class).start as u16),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shinjuku_workload::Record;
+
+    use super::*;
+
+    /// A burst in which every class has as many requests as `finished` says, all answered in time.
+    fn outcome(finished: [u64; 2]) -> Outcome {
+        let record = |at: u64, class: u16| Record {
+            arrival_ns: at * 1000,
+            service_ns: 500,
+            finish_ns: at * 1000 + 1000,
+            class,
+        };
+        let records = (0..2u16)
+            .flat_map(|class| (0..finished[usize::from(class)]).map(move |at| record(at, class)))
+            .collect();
+        let counts = finished.map(|n| Counts {
+            offered: n,
+            finished: n,
+            ..Counts::default()
+        });
+        Outcome {
+            records,
+            counts: counts.to_vec(),
+            preemptions: vec![0, 7],
+            description: String::new(),
+            window_ns: 1_000_000_000,
+        }
+    }
+
+    fn point(mix: &BenchMix, outcomes: impl IntoIterator<Item = Outcome>) -> Point {
+        let mut point = Point::default();
+        for outcome in outcomes {
+            point.add(mix, outcome).unwrap();
+        }
+        point
+    }
+
+    #[test]
+    fn each_class_has_its_own_counts() {
+        let mix = BenchMix::spinning("hi", 1.0).unwrap();
+        let point = point(&mix, [outcome([1000, 10]), outcome([1000, 30])]);
+        let runs = point.runs(&mix, 0.5, &Contender::FCFS);
+        let throughputs: Vec<f64> = runs.iter().map(|run| run.throughput_rps).collect();
+        assert_eq!(throughputs, [1000.0, 20.0, 1020.0]);
+        let preemptions: Vec<u64> = runs.iter().map(|run| run.preemptions).collect();
+        assert_eq!(preemptions, [0, 14, 14]);
+        assert!(runs.iter().all(|run| run.p99_us.is_some()));
+    }
+
+    #[test]
+    fn a_class_without_requests_has_no_percentiles_and_is_not_saturated() {
+        let mix = BenchMix::spinning("hi", 1.0).unwrap();
+        let runs = point(&mix, [outcome([1000, 0])]).runs(&mix, 0.5, &Contender::FCFS);
+        assert_eq!((runs[1].n, runs[1].p99_us), (0, None));
+        assert!(!runs[1].saturated && runs[0].p99_us.is_some());
+    }
+
+    #[test]
+    fn a_repetition_without_records_keeps_its_place() {
+        let mix = BenchMix::spinning("hi", 1.0).unwrap();
+        let empty = Outcome {
+            records: Vec::new(),
+            ..outcome([1000, 10])
+        };
+        let point = point(&mix, [empty, outcome([1000, 10])]);
+        let p99s = point.p99s_us(&mix, Class::Short);
+        assert!(p99s[0].is_none() && p99s[1].is_some());
     }
 }

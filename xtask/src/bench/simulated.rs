@@ -75,8 +75,8 @@ fn policy(contender: &Contender, slos_us: &[f64]) -> Option<PolicySpec> {
 }
 
 /// The costs that the simulator reads from a results.json, by the names that `docs/simulator.md` lists: those of preemption by
-/// probe.
-pub fn costs_by_probe(costs: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+/// probe. Each with the row it is taken from.
+pub fn costs_by_probe(costs: &BTreeMap<String, f64>) -> Vec<(&'static str, &'static str, f64)> {
     let names = [
         ("sim/message", "cache-line/one-way"),
         // What a request costs the slower of dispatcher and worker; which of them that is, the table does not tell.
@@ -84,9 +84,10 @@ pub fn costs_by_probe(costs: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
         ("sim/preempt-send", "preempt/probe-request"),
         ("sim/preempt-receive", "preempt/probe"),
     ];
-    let known =
-        |(name, measured): (&str, &str)| Some((name.to_owned(), costs.get(measured)?.max(0.0)));
-    names.into_iter().filter_map(known).collect()
+    names
+        .into_iter()
+        .filter_map(|(name, row)| Some((name, row, costs.get(row)?.max(0.0))))
+        .collect()
 }
 
 /// The simulator's costs from the cost table of the same run; `None` without one.

@@ -43,6 +43,7 @@ pub fn page(
     for t in summary::other_tables(results) {
         body += &table(&t);
     }
+    body += &list("What the costs are", &cost_notes(results));
     Ok(format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -84,6 +85,13 @@ fn machine(results: &Results) -> String {
     format!("<table class=\"facts\">\n{rows}</table>\n")
 }
 
+fn cost_notes(results: &Results) -> Vec<String> {
+    let notes = results.cost_details.iter();
+    notes
+        .map(|(name, detail)| format!("{name}: {}", detail.note))
+        .collect()
+}
+
 fn how_to_read() -> String {
     let saturation = 100.0 * SATURATION_THROUGHPUT;
     list(
@@ -103,8 +111,9 @@ fn how_to_read() -> String {
                  times belong to this machine; ratios travel better."
             ),
             format!(
-                "A point where requests were refused, or less than {saturation} % of the offered load was answered, is \
-                 saturated: its latency grows with the length of the experiment, so it has no percentile."
+                "A point where requests were refused, or less than {saturation} % of the offered load was answered (and less by \
+                 more than its counting noise), in all or of one class, is saturated: its latency grows with the length of the \
+                 experiment, so it has no percentile."
             ),
             "d-FCFS and work stealing are the policies of IX and ZygOS without those systems' costs."
                 .to_owned(),

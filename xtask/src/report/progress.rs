@@ -51,6 +51,13 @@ impl Progress {
         }
     }
 
+    /// Says how far the present step is: on the bar only, since lines would scroll all else away.
+    pub fn detail(&self, text: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(text.to_owned());
+        }
+    }
+
     /// Says that a step is done which was expected to take `expected`.
     pub fn end(&mut self, expected: Duration) {
         self.done += expected;

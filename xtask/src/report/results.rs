@@ -10,10 +10,14 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Machine;
 
 /// The version of the schema written by this code.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// A point counts as saturated when it delivered less than this share of what was offered.
 pub const SATURATION_THROUGHPUT: f64 = 0.99;
+
+/// By how many standard deviations of a count of requests (its square root) less must have been delivered, where that is
+/// more than 1 %.
+pub const COUNTING_NOISE: f64 = 3.0;
 
 /// The name of the policy that every ratio is taken against.
 pub const BASELINE: &str = "c-FCFS";
@@ -35,6 +39,8 @@ pub struct Results {
     pub notes: Vec<String>,
     /// Price of single operations, ns. A `/` in a name groups: `switch/own`, `switch/swapcontext`.
     pub costs: BTreeMap<String, f64>,
+    /// How sure each of `costs` is, by the same names.
+    pub cost_details: BTreeMap<String, CostDetail>,
     /// What each mix is, in words.
     pub mixes: BTreeMap<String, String>,
     /// The measured points: one entry per mix, load, contender and class.
@@ -50,7 +56,7 @@ pub struct Results {
 /// How the bench ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// `quick`, `full` or `custom`.
+    /// `quick`, `default`, `full` or `custom`.
     pub mode: String,
     /// The command line.
     pub command: String,
@@ -64,8 +70,25 @@ pub struct Settings {
     pub seeds: Vec<u64>,
     /// Scheduling class of the measured threads, for example `SCHED_FIFO`.
     pub scheduler: String,
-    /// SLOs given to c-PRE-MQ, us: mix, then class.
-    pub slo_us: BTreeMap<String, BTreeMap<Class, f64>>,
+    /// Requests staged at a worker, the running one included: by policy.
+    pub depth: BTreeMap<String, usize>,
+    /// Requests that may be started and unfinished.
+    pub contexts: usize,
+    /// Requests that may wait; more are refused.
+    pub queue: usize,
+    /// SLOs given to c-PRE-MQ, us: mix, then the name of the class in that mix.
+    pub slo_us: BTreeMap<String, BTreeMap<String, f64>>,
+}
+
+/// What stands behind one of [`Results::costs`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CostDetail {
+    /// Lower end of the spread over the rounds, ns; absent where the cost was taken over from another row.
+    pub low: Option<f64>,
+    /// Upper end of it.
+    pub high: Option<f64>,
+    /// What was measured.
+    pub note: String,
 }
 
 /// The kind of request a [`Run`] counts.
@@ -126,6 +149,8 @@ pub struct Run {
     pub saturated: bool,
     /// Requests of this class refused, over all repetitions.
     pub refusals: u64,
+    /// Requests of this class neither answered nor refused when the repetition's patience ended, over all repetitions.
+    pub unfinished: u64,
     /// Lowest p99 of a repetition, us.
     pub p99_us_min: Option<f64>,
     /// Highest p99 of a repetition, us.
@@ -150,10 +175,12 @@ pub struct FcfsCheck {
     pub load: f64,
     /// Which requests are counted.
     pub class: Class,
-    /// p99 measured, us.
-    pub measured_p99_us: f64,
-    /// p99 computed, us.
-    pub lindley_p99_us: f64,
+    /// p99 measured, us; absent where the point is saturated.
+    pub measured_p99_us: Option<f64>,
+    /// p99 computed, us; absent where the offered load has no steady state.
+    pub lindley_p99_us: Option<f64>,
+    /// p99 that the simulator gives with the costs measured in this run, us.
+    pub predicted_p99_us: Option<f64>,
 }
 
 /// The p99 of one contender over that of another, seed by seed.
@@ -169,33 +196,34 @@ pub struct Paired {
     pub contender: String,
     /// The contender below it.
     pub against: String,
-    /// Number of seeds.
+    /// Number of seeds that both have a p99 of.
     pub pairs: u32,
-    /// Median of the ratios.
-    pub ratio: f64,
-    /// Lower end of the confidence interval of the ratio.
-    pub ratio_low: f64,
-    /// Upper end of it.
-    pub ratio_high: f64,
+    /// Median of the ratios; absent, as the bounds are, where either point is saturated.
+    pub ratio: Option<f64>,
+    /// The true median ratio is at least this, with `confidence`; without one, the lowest ratio seen.
+    pub ratio_low: Option<f64>,
+    /// The true median ratio is at most this, with `confidence`; without one, the highest ratio seen.
+    pub ratio_high: Option<f64>,
+    /// Confidence of each of the two bounds by itself; absent below five pairs, which bound nothing.
+    pub confidence: Option<f64>,
+}
+
+/// A contender's name: policy, mechanism, quantum, as far as they apply.
+pub fn contender_name(policy: &str, mechanism: &str, quantum_us: Option<f64>) -> String {
+    let mut name = policy.to_owned();
+    if mechanism != "none" {
+        name += &format!(" {mechanism}");
+    }
+    if let Some(quantum) = quantum_us {
+        name += &format!(" {quantum} µs");
+    }
+    name
 }
 
 impl Run {
-    /// The contender's name: policy, mechanism, quantum, as far as they apply.
+    /// The contender's name, as [`contender_name`] writes it.
     pub fn contender(&self) -> String {
-        let mut name = self.policy.clone();
-        if self.mechanism != "none" {
-            name += &format!(" {}", self.mechanism);
-        }
-        if let Some(quantum) = self.quantum_us {
-            name += &format!(" {quantum} µs");
-        }
-        name
-    }
-
-    /// Whether a point with these totals (of all classes) is saturated: something was refused, or less was answered
-    /// than [`SATURATION_THROUGHPUT`] of what was offered.
-    pub fn is_saturated(refusals: u64, throughput_rps: f64, offered_rps: f64) -> bool {
-        refusals > 0 || throughput_rps < SATURATION_THROUGHPUT * offered_rps
+        contender_name(&self.policy, &self.mechanism, self.quantum_us)
     }
 
     /// Marks the run saturated and takes its percentiles away.
@@ -220,10 +248,10 @@ impl Run {
             self.load
         );
         let percentiles = [self.p50_us, self.p99_us, self.p999_us, self.p99_slowdown];
-        if self.saturated {
+        if self.saturated || self.n == 0 {
             ensure!(
                 percentiles.iter().all(Option::is_none),
-                "a saturated point has no percentiles"
+                "a point that is saturated or without requests has no percentiles"
             );
         } else {
             for value in percentiles {
@@ -282,6 +310,10 @@ impl Results {
         }
         if let Some((name, ns)) = self.costs.iter().find(|(_, ns)| !ns.is_finite()) {
             bail!("cost {name} is {ns}");
+        }
+        if let Some(name) = (self.cost_details.keys()).find(|name| !self.costs.contains_key(*name))
+        {
+            bail!("cost_details has {name}, which is not among the costs");
         }
         for (list, runs) in [("runs", &self.runs), ("quantum_sweep", &self.quantum_sweep)] {
             let mut seen = std::collections::HashSet::new();

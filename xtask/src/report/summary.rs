@@ -98,7 +98,8 @@ fn latency(
 
 fn cells(run: &Run, baseline: Option<f64>, ratio: fn(f64, f64) -> f64) -> [String; 3] {
     let Some(p99) = run.p99_us else {
-        return ["saturated", "", ""].map(String::from);
+        let why = if run.saturated { "saturated" } else { "none" };
+        return [why, "", ""].map(String::from);
     };
     let spread = match (run.p99_us_min, run.p99_us_max) {
         (Some(low), Some(high)) => format!("{}-{}", figure(low), figure(high)),
@@ -111,9 +112,15 @@ fn cells(run: &Run, baseline: Option<f64>, ratio: fn(f64, f64) -> f64) -> [Strin
 }
 
 fn costs(results: &Results) -> Option<Table> {
-    let mut table = Table::new("costs, ns", ["operation", "ns"]);
+    let mut table = Table::new("costs, ns", ["operation", "ns", "low", "high"]);
     for (name, ns) in &results.costs {
-        table.push([name.clone(), figure(*ns)]);
+        let detail = results.cost_details.get(name);
+        table.push([
+            name.clone(),
+            figure(*ns),
+            optional(detail.and_then(|detail| detail.low)),
+            optional(detail.and_then(|detail| detail.high)),
+        ]);
     }
     (!table.rows.is_empty()).then_some(table)
 }
@@ -123,17 +130,26 @@ fn fcfs_check(results: &Results) -> Option<Table> {
         format!(
             "{BASELINE} as measured against the Lindley recursion over the same requests: p99, µs"
         ),
-        ["point", "measured", "computed", "difference"],
+        [
+            "point",
+            "measured",
+            "computed",
+            "difference",
+            "with costs (simulated)",
+        ],
     );
     for check in &results.fcfs_check {
         table.push([
             format!("{} {}, {}", check.mix, percent(check.load), check.class),
-            figure(check.measured_p99_us),
-            figure(check.lindley_p99_us),
-            format!(
-                "{:+.1} %",
-                100.0 * (check.measured_p99_us / check.lindley_p99_us - 1.0)
-            ),
+            or_saturated(check.measured_p99_us.map(figure)),
+            or_saturated(check.lindley_p99_us.map(figure)),
+            check
+                .measured_p99_us
+                .zip(check.lindley_p99_us)
+                .map_or_else(String::new, |(measured, computed)| {
+                    format!("{:+.1} %", 100.0 * (measured / computed - 1.0))
+                }),
+            optional(check.predicted_p99_us),
         ]);
     }
     (!table.rows.is_empty()).then_some(table)
@@ -176,8 +192,16 @@ fn simulated(results: &Results) -> Option<Table> {
 fn paired(results: &Results) -> Option<Table> {
     let mut table = Table::new(
         "p99 of one contender over another's, paired over seeds",
-        ["comparison", "seeds", "ratio", "low", "high"],
+        [
+            "comparison",
+            "seeds",
+            "ratio",
+            "low",
+            "high",
+            "low and high",
+        ],
     );
+    let ratio = |value: Option<f64>| value.map(|value| format!("{value:.3}"));
     for pair in &results.paired {
         table.push([
             format!(
@@ -189,12 +213,25 @@ fn paired(results: &Results) -> Option<Table> {
                 pair.against
             ),
             pair.pairs.to_string(),
-            format!("{:.3}", pair.ratio),
-            format!("{:.3}", pair.ratio_low),
-            format!("{:.3}", pair.ratio_high),
+            or_saturated(ratio(pair.ratio)),
+            ratio(pair.ratio_low).unwrap_or_default(),
+            ratio(pair.ratio_high).unwrap_or_default(),
+            match (pair.ratio, pair.confidence) {
+                (None, _) => String::new(),
+                (_, None) => "range seen".to_owned(),
+                (_, Some(confidence)) => format!("bounds, {:.0} % each", 100.0 * confidence),
+            },
         ]);
     }
     (!table.rows.is_empty()).then_some(table)
+}
+
+fn or_saturated(cell: Option<String>) -> String {
+    cell.unwrap_or_else(|| "saturated".to_owned())
+}
+
+fn optional(value: Option<f64>) -> String {
+    value.map_or_else(String::new, figure)
 }
 
 /// A load as a percentage.

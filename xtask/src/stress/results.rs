@@ -60,10 +60,10 @@ pub struct PreemptionsBy {
 }
 
 impl Results {
-    /// Nothing yet.
+    /// Nothing yet: who finds this found a run that did not get anywhere.
     pub(super) fn new(options: &Options) -> Self {
         Self {
-            failure: None,
+            failure: Some("did not run for a second".to_owned()),
             ..Self::of(&Report::default(), options)
         }
     }
@@ -102,6 +102,11 @@ impl Results {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))
+    }
+
+    /// The run was ended from outside: no error of what it tests, but no success either.
+    pub(super) fn interrupted(&mut self) {
+        self.failure = Some("interrupted".to_owned());
     }
 
     /// The child could not say it itself.
