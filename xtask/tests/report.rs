@@ -110,7 +110,7 @@ fn contradictions_are_refused_by_name() {
     let saturated = |results: &Results| results.runs.iter().position(|run| run.saturated).unwrap();
     let measured = |results: &Results| results.runs.iter().position(|run| !run.saturated).unwrap();
     type Spoil = fn(&mut Results, usize, usize);
-    let cases: [(&str, Spoil); 5] = [
+    let cases: [(&str, Spoil); 6] = [
         ("no percentiles", |results, saturated, _| {
             results.runs[saturated].p99_us = Some(1.0)
         }),
@@ -123,6 +123,9 @@ fn contradictions_are_refused_by_name() {
         ("twice", |results, _, measured| {
             results.runs.push(results.runs[measured].clone())
         }),
+        ("not among the costs", |results, _, _| {
+            results.costs.remove("guard");
+        }),
         ("schema 99", |results, _, _| results.schema = 99),
     ];
     for (message, spoil) in cases {
@@ -132,6 +135,27 @@ fn contradictions_are_refused_by_name() {
         let error = format!("{:#}", results.check().unwrap_err());
         assert!(error.contains(message), "{error}");
     }
+}
+
+#[test]
+fn a_class_without_requests_needs_no_percentiles() {
+    let mut results = sample();
+    let run = results.runs.iter_mut().find(|run| !run.saturated).unwrap();
+    run.saturate();
+    (run.saturated, run.n) = (false, 0);
+    results.check().unwrap();
+}
+
+#[test]
+fn comparisons_with_saturated_points_say_so_and_claim_nothing() {
+    let tables = summary::other_tables(&sample());
+    let table = |words: &str| tables.iter().find(|t| t.title.contains(words)).unwrap();
+    let check = &table("Lindley").rows;
+    assert_eq!(check[0][3], "+1.0 %");
+    assert_eq!(check[1][1..], ["saturated", "saturated", "", ""]);
+    let paired = &table("paired").rows;
+    assert_eq!(paired[0][5], "bounds, 95 % each");
+    assert_eq!(paired[1][2..], ["saturated", "", "", ""]);
 }
 
 #[test]

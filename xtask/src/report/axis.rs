@@ -12,11 +12,14 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    pub(super) fn load() -> Self {
-        let ticks = (0..=10).map(|i| f64::from(i) * 10.0).collect();
+    /// Per cent, from 0 to 100 or as far as `values` go.
+    pub(super) fn percent(values: impl Iterator<Item = f64>) -> Self {
+        let tens = values.fold(10.0f64, |most, value| most.max((value / 10.0).ceil()));
+        let high = tens * 10.0;
+        let ticks = (0..=tens as u32).map(|i| f64::from(i) * 10.0).collect();
         Self {
             low: 0.0,
-            high: 100.0,
+            high,
             logarithmic: false,
             ticks,
             minor: Vec::new(),
@@ -107,6 +110,16 @@ mod tests {
         assert!(
             (axis.place((2.0f64 * 1000.0).sqrt()) - 0.5).abs() < 1e-9,
             "the geometric mean is the middle"
+        );
+    }
+
+    #[test]
+    fn a_load_above_the_capacity_is_on_the_axis() {
+        assert_eq!(Axis::percent([20.0, 90.0].into_iter()).high, 100.0);
+        let axis = Axis::percent([115.0].into_iter());
+        assert_eq!(
+            (axis.high, axis.ticks.last().copied()),
+            (120.0, Some(120.0))
         );
     }
 

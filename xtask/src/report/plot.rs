@@ -15,7 +15,7 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use plotters::prelude::*;
 use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -67,13 +67,17 @@ pub fn png(figure: &Figure, path: &Path) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn draw<B: DrawingBackend>(figure: &Figure, layout: &Layout, backend: B) -> Result<()> {
-    // Registered under the generic name, so that SVGs say `sans-serif` and every viewer has one.
+/// Makes the bundled font known, under the generic name, so that SVGs say `sans-serif` and every viewer has one.
+fn register() -> Result<()> {
     static FONT: OnceLock<bool> = OnceLock::new();
     let font = include_bytes!("../../assets/LiberationSans-Regular.ttf");
-    if !*FONT.get_or_init(|| register_font("sans-serif", FontStyle::Normal, font).is_ok()) {
-        return Err(anyhow!("the bundled font is damaged"));
-    }
+    let known = FONT.get_or_init(|| register_font("sans-serif", FontStyle::Normal, font).is_ok());
+    ensure!(known, "the bundled font is damaged");
+    Ok(())
+}
+
+fn draw<B: DrawingBackend>(figure: &Figure, layout: &Layout, backend: B) -> Result<()> {
+    register()?;
     let canvas = backend.into_drawing_area();
     let drawn: Drawn<B> = (|| {
         canvas.fill(&WHITE)?;
@@ -94,6 +98,7 @@ fn draw<B: DrawingBackend>(figure: &Figure, layout: &Layout, backend: B) -> Resu
 /// Where things go, in pixels.
 struct Layout {
     scale: i32,
+    width: i32,
     left: i32,
     right: i32,
     top: i32,
@@ -122,28 +127,26 @@ impl Layout {
         let strip = if rows == 0 { 0 } else { ROW * rows + GAP };
         Self {
             scale,
+            width: width(figure, &notes(figure, !saturated.is_empty())) * scale,
             left: LEFT * scale,
             right: (WIDTH - RIGHT) * scale,
             top: (TOP + strip) * scale,
             bottom: (HEIGHT + strip - BOTTOM) * scale,
             height: (HEIGHT + strip) * scale,
             x: match figure.x {
-                XAxis::Load => Axis::load(),
+                XAxis::Load => Axis::percent(points().map(|p| p.x)),
                 XAxis::Quantum | XAxis::Logarithmic(_) => Axis::quantum(points().map(|p| p.x)),
             },
             y: match figure.y {
                 YAxis::Logarithmic => Axis::logarithmic(values),
-                YAxis::Percent => Axis::load(),
+                YAxis::Percent => Axis::percent(std::iter::empty()),
             },
             saturated,
         }
     }
 
     fn size(&self) -> (u32, u32) {
-        (
-            (WIDTH * self.scale).unsigned_abs(),
-            self.height.unsigned_abs(),
-        )
+        (self.width.unsigned_abs(), self.height.unsigned_abs())
     }
 
     fn at_x(&self, x: f64) -> i32 {
@@ -343,29 +346,52 @@ impl Layout {
             y += 23 * scale;
         }
         let small = self.text(12, HPos::Left, VPos::Center);
-        let mut notes = Vec::new();
-        if figure
-            .series
-            .iter()
-            .flat_map(|s| &s.points)
-            .any(|p| p.spread.is_some())
-        {
-            notes.push(format!("bars: {}", figure.bars));
-        }
-        if figure.series.iter().any(|series| predicted(&series)) {
-            notes.push("thin dashes: simulated, with the".to_owned());
-            notes.push("costs measured in this run".to_owned());
-        }
-        if !self.saturated.is_empty() {
-            notes.push("hollow: saturated, no value".to_owned());
-        }
         y += 6 * scale;
-        for note in notes {
+        for note in notes(figure, !self.saturated.is_empty()) {
             canvas.draw(&Text::new(note, (left, y), small.clone()))?;
             y += 18 * scale;
         }
         Ok(())
     }
+}
+
+/// What the legend says below the series.
+fn notes(figure: &Figure, saturated: bool) -> Vec<String> {
+    let mut points = figure.series.iter().flat_map(|series| &series.points);
+    let mut notes = Vec::new();
+    if points.any(|point| point.spread.is_some()) {
+        notes.push(format!("bars: {}", figure.bars));
+    }
+    if (figure.series.iter()).any(|series| matches!(series.style, Style::Predicted(_))) {
+        notes.push("thin dashes: simulated, with the".to_owned());
+        notes.push("costs measured in this run".to_owned());
+    }
+    if saturated {
+        notes.push("hollow: saturated, no value".to_owned());
+    }
+    notes
+}
+
+/// The picture's width, before scaling: the usual one, or as much as the title and the legend need.
+fn width(figure: &Figure, notes: &[String]) -> i32 {
+    let legend = WIDTH - RIGHT;
+    let labels = figure
+        .series
+        .iter()
+        .map(|series| (legend + 60, series.label.as_str(), 14));
+    let notes = notes.iter().map(|note| (legend + 20, note.as_str(), 12));
+    let title = [(LEFT, figure.title.as_str(), 18)];
+    labels
+        .chain(notes)
+        .chain(title)
+        .map(|(at, text, size)| at + text_width(text, size) + 10)
+        .fold(WIDTH, i32::max)
+}
+
+fn text_width(text: &str, size: i32) -> i32 {
+    // Without the font nothing is drawn either, and that reports it.
+    let drawn = register().and_then(|()| Ok(("sans-serif", size).into_font().box_size(text)?));
+    drawn.map_or(0, |(width, _)| width as i32)
 }
 
 #[cfg(test)]
@@ -393,5 +419,26 @@ mod tests {
         assert!(layout.at(&series, &series.points[1]).1 < layout.top);
         assert!(layout.at(&series, &series.points[0]).1 > layout.top);
         assert!(svg(&figure).unwrap().contains("saturated"));
+    }
+
+    #[test]
+    fn a_long_name_widens_the_picture_instead_of_leaving_it() {
+        let figure = |label: &str| Figure {
+            name: "f".into(),
+            title: "t".into(),
+            x: XAxis::Load,
+            y: YAxis::Logarithmic,
+            y_label: "y".into(),
+            bars: "spread",
+            series: vec![Series {
+                label: label.into(),
+                style: Style::Contender(0),
+                points: Vec::new(),
+            }],
+        };
+        let usual = Layout::new(&figure("c-PRE-SQ escalation 5 µs"), 1).size();
+        let wide = Layout::new(&figure(&"very long ".repeat(10)), 1).size();
+        assert_eq!(usual.0, WIDTH.unsigned_abs());
+        assert!(wide.0 > usual.0);
     }
 }
