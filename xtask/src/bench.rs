@@ -93,14 +93,19 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         fcfs_check: Vec::new(),
         paired: Vec::new(),
     };
-    measure(
+    let measured = measure(
         options,
         &scope,
         &bench,
         &all,
         (cores[0], cores[1]),
         &mut results,
-    )?;
+    );
+    if let Err(error) = &measured {
+        results
+            .notes
+            .push(format!("The bench ended early: {error:#}"));
+    }
     results.notes.push(format!(
         "The bench took {:.0} s.",
         started.elapsed().as_secs_f64()
@@ -109,6 +114,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if let Some(path) = &options.json {
         results.write(path)?;
     }
+    measured?;
     Ok(ExitCode::SUCCESS)
 }
 

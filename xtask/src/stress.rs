@@ -22,7 +22,7 @@ use crate::paths;
 
 pub mod results;
 
-use results::Results;
+use results::{INTERRUPTED, Results};
 
 /// What the child may take beyond its running time: its own patience with hangs, and a slow machine.
 const GRACE: Duration = Duration::from_secs(45);
@@ -138,6 +138,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 
 fn verdict(results: &Results) -> String {
     match (&results.without, &results.failure) {
+        (_, Some(why)) if why == INTERRUPTED => why.clone(),
         (None, None) => "passed".to_owned(),
         (None, Some(why)) => format!("FAILED: {why}"),
         (Some(defence), Some(why)) => format!("failed, as it must without {defence}: {why}"),
@@ -329,6 +330,8 @@ mod tests {
             verdict(&results),
             "failed, as it must without guard: died of signal 11"
         );
+        results.interrupted();
+        assert_eq!(verdict(&results), "interrupted");
     }
 
     fn sleeper() -> Child {

@@ -286,15 +286,16 @@ impl Results {
         Ok(results)
     }
 
-    /// Checks and writes a `results.json`.
+    /// Writes a `results.json`, then checks what it wrote: a contradiction is to be reported, not to cost the measurement.
     ///
     /// # Errors
-    /// If the results contradict themselves or the file cannot be written.
+    /// If the file cannot be written or the results contradict themselves.
     pub fn write(&self, path: &Path) -> Result<()> {
-        self.check().context("the results contradict themselves")?;
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        self.check()
+            .with_context(|| format!("the results in {} contradict themselves", path.display()))
     }
 
     /// Checks what the types cannot: the schema's version, percentiles against saturation, names without doubles.

@@ -11,6 +11,9 @@ use shinjuku_preempt::stress::Report;
 use super::Options;
 use crate::report::table::Table;
 
+/// The failure of a run that was ended from outside.
+pub(super) const INTERRUPTED: &str = "interrupted";
+
 /// The file's content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
@@ -106,7 +109,7 @@ impl Results {
 
     /// The run was ended from outside: no error of what it tests, but no success either.
     pub(super) fn interrupted(&mut self) {
-        self.failure = Some("interrupted".to_owned());
+        self.failure = Some(INTERRUPTED.to_owned());
     }
 
     /// The child could not say it itself.
