@@ -59,7 +59,7 @@ pub const BACKOFF_US: f64 = 20_000.0;
 
 /// What a burst takes beside its arrivals, for the estimate of the time left: its threads start, drain and end, the figures
 /// are summed up, and each point is simulated once.
-const AROUND: Duration = Duration::from_millis(350);
+const AROUND: Duration = Duration::from_millis(200);
 
 impl Bench {
     /// About how long a burst takes.

@@ -34,7 +34,7 @@ pub struct Costs {
 
 /// About how long [`measure`] takes.
 pub fn duration(quick: bool) -> Duration {
-    Duration::from_secs(if quick { 8 } else { 16 })
+    Duration::from_secs(if quick { 5 } else { 14 })
 }
 
 /// Measures for some ten seconds, or some four if `quick`, and empty requests after that.
