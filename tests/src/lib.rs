@@ -28,6 +28,8 @@ pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
         ..Config::default()
     };
     config.cores.share = true;
+    // Loops that look for work in vain keep others from the core.
+    config.idle_backoff_us = 10.0;
     config.preemption.mechanism = mechanism;
     config.policy.quantum_us = 100.0;
     config
