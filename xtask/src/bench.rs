@@ -18,7 +18,7 @@ use shinjuku_examples::store::Store;
 use shinjuku_preempt::{Clock, HardPreemption, Realtime};
 use shinjuku_workload::Length;
 
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::report::progress::Progress;
 use crate::report::results::{Results, SCHEMA, Settings};
 use crate::report::{self, stamp};
@@ -59,6 +59,7 @@ const PRIORITY: i32 = 60;
 /// can be told.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let started = Instant::now();
+    let stolen_before = machine::stolen_ms();
     let cores =
         core_affinity::get_core_ids().context("the cores this process may use cannot be told")?;
     if cores.len() < 2 {
@@ -110,6 +111,15 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         "The bench took {:.0} s.",
         started.elapsed().as_secs_f64()
     ));
+    if let Some(stolen) = machine::stolen_ms()
+        .zip(stolen_before)
+        .map(|(now, before)| now - before)
+        && stolen > 0
+    {
+        results.notes.push(format!(
+            "The hypervisor took {stolen} ms from the cores meanwhile: bursts it fell into stand out in the spreads."
+        ));
+    }
     report::publish(&results, &directory)?;
     if let Some(path) = &options.json {
         results.write(path)?;

@@ -111,6 +111,14 @@ fn fsgsbase_enabled(auxv: &[u8]) -> bool {
     })
 }
 
+/// Time that the hypervisor took from all cores so far, in milliseconds; `None` where the kernel does not tell.
+pub fn stolen_ms() -> Option<u64> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    // "cpu  user nice system idle iowait irq softirq steal ...", in hundredths of a second.
+    let ticks = stat.lines().next()?.split_whitespace().nth(8)?;
+    Some(ticks.parse::<u64>().ok()? * 10)
+}
+
 /// The commit checked out, with `-dirty` behind it if files have changed; `None` without git.
 pub fn commit() -> Option<String> {
     let git = |arguments: &[&str]| {
