@@ -1,0 +1,222 @@
+//! Progress: locks held by suspended requests, and handlers that block.
+
+use super::*;
+
+/// Several handlers, one mutex, one worker: whoever has the lock first is preempted with it, and the others run into
+/// it meanwhile.
+fn several_handlers_one_mutex(config: Config, probes: bool) {
+    let runtime = jobs(config);
+    let handle = runtime.handle();
+    let mutex = Arc::new(Mutex::new(0u64));
+    let preempted = Arc::new(AtomicBool::new(false));
+    let tickets: Vec<_> = (0..6)
+        .map(|_| {
+            let (mutex, preempted) = (Arc::clone(&mutex), Arc::clone(&preempted));
+            handle.submit(
+                ClassId(0),
+                Box::new(move || {
+                    let mut count = mutex.lock().unwrap();
+                    let start = Instant::now();
+                    while !preempted.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                        if probes {
+                            preempt_point();
+                        }
+                    }
+                    *count += 1;
+                    *count
+                }),
+            )
+        })
+        .collect();
+    wait_for("a preemption", || {
+        runtime.statistics().preemptions.taken() > 0
+    });
+    preempted.store(true, Ordering::Relaxed);
+    let answers: HashSet<u64> = tickets
+        .into_iter()
+        .map(|ticket| {
+            ticket
+                .unwrap()
+                .wait_timeout(PATIENCE)
+                .expect("nobody hangs")
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(answers.len(), 6);
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn progress_several_handlers_one_mutex_one_worker_probes_alone() {
+    let config = Config {
+        spare_workers: Some(8),
+        ..config(1, MechanismKind::Probe)
+    };
+    several_handlers_one_mutex(config, true);
+}
+
+#[test]
+fn progress_several_handlers_one_mutex_mq_at_the_head_and_signals() {
+    let mut config = config(1, MechanismKind::Signal);
+    config.policy.kind = PolicyKind::CPreMq;
+    config.policy.requeue = Requeue::Head;
+    config.class = vec![ClassConfig {
+        slo_us: Some(50.0),
+        ..ClassConfig::new("only")
+    }];
+    several_handlers_one_mutex(config, false);
+}
+
+/// Without a mechanism that interrupts blocked handlers there is a spare for each that can be blocked.
+#[test]
+fn progress_thirty_handlers_one_mutex_probes_alone() {
+    let config = Config {
+        contexts: 32,
+        spare_workers: None,
+        ..config(1, MechanismKind::Probe)
+    };
+    let runtime = jobs(config);
+    let handle = runtime.handle();
+    let lock = Arc::new(Mutex::new(()));
+    let started = Arc::new(AtomicU64::new(0));
+    let tickets: Vec<_> = (0..30)
+        .map(|n| {
+            let (lock, started) = (Arc::clone(&lock), Arc::clone(&started));
+            handle.submit(
+                ClassId(0),
+                Box::new(move || {
+                    started.fetch_add(1, Ordering::Relaxed);
+                    while started.load(Ordering::Relaxed) < 30 {
+                        preempt_point();
+                    }
+                    let _held = lock.lock().unwrap();
+                    spin_for(Duration::from_millis(1));
+                    n
+                }),
+            )
+        })
+        .collect();
+    for (n, ticket) in tickets.into_iter().enumerate() {
+        let answer = ticket
+            .unwrap()
+            .wait_timeout(PATIENCE)
+            .expect("nobody hangs");
+        assert_eq!(answer, Ok(n as u64));
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn progress_a_spin_lock_with_the_spinner_at_the_head() {
+    let mut config = config(1, MechanismKind::Probe);
+    config.policy.requeue = Requeue::Head;
+    let runtime = jobs(config);
+    let handle = runtime.handle();
+    let held = Arc::new(AtomicBool::new(false));
+    let tickets: Vec<_> = (0..3)
+        .map(|n| {
+            let held = Arc::clone(&held);
+            handle.submit(
+                ClassId(0),
+                Box::new(move || {
+                    while held.swap(true, Ordering::Acquire) {
+                        preempt_point();
+                    }
+                    spin_for(Duration::from_millis(2));
+                    held.store(false, Ordering::Release);
+                    n
+                }),
+            )
+        })
+        .collect();
+    for (n, ticket) in tickets.into_iter().enumerate() {
+        assert_eq!(
+            ticket
+                .unwrap()
+                .wait_timeout(PATIENCE)
+                .expect("nobody hangs"),
+            Ok(n as u64)
+        );
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn progress_a_handler_that_blocks_in_read_for_ever() {
+    let runtime = jobs(Config {
+        spare_workers: Some(4),
+        ..config(1, MechanismKind::Probe)
+    });
+    let handle = runtime.handle();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let blocking = Arc::new(AtomicBool::new(false));
+    let (seen, tell) = (Arc::clone(&blocking), Arc::clone(&blocking));
+    // There is one worker: the other one starts only while this one is suspended.
+    let long = handle.submit(
+        ClassId(0),
+        Box::new(move || {
+            let start = Instant::now();
+            while !seen.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                preempt_point();
+            }
+            1
+        }),
+    );
+    let blocked = handle
+        .submit(
+            ClassId(0),
+            Box::new(move || {
+                tell.store(true, Ordering::Relaxed);
+                let mut byte = [0];
+                reader.read(&mut byte).unwrap() as u64
+            }),
+        )
+        .unwrap();
+    assert_eq!(
+        long.unwrap()
+            .wait_timeout(PATIENCE)
+            .expect("a spare goes on with it"),
+        Ok(1)
+    );
+    wait_for("the count of rescues", || runtime.statistics().rescued > 0);
+    let report = runtime.shutdown(Duration::from_millis(50));
+    assert_eq!(
+        (
+            report.unfinished.len(),
+            report.contexts_leaked,
+            report.workers_leaked
+        ),
+        (1, 1, 1),
+        "{report}"
+    );
+    assert_eq!(blocked.wait(), Err(TicketError::RuntimeEnded));
+    drop(writer);
+}
+
+#[test]
+fn a_blocking_handler_is_preempted_by_signal() {
+    let runtime = jobs(config(1, MechanismKind::Signal));
+    let handle = runtime.handle();
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    let blocked = handle
+        .submit(
+            ClassId(0),
+            Box::new(move || {
+                let mut byte = [0];
+                reader.read_exact(&mut byte).unwrap();
+                u64::from(byte[0])
+            }),
+        )
+        .unwrap();
+    for n in 0..10 {
+        let other = handle.submit(ClassId(0), Box::new(move || n)).unwrap();
+        assert_eq!(
+            other.wait(),
+            Ok(n),
+            "the worker is free while the other waits"
+        );
+    }
+    std::io::Write::write_all(&mut writer, &[42]).unwrap();
+    assert_eq!(blocked.wait(), Ok(42));
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
