@@ -26,6 +26,42 @@
 use std::arch::naked_asm;
 use std::sync::atomic::AtomicU32;
 
+/// Pushes the frame drawn above below the return address.
+macro_rules! push_frame {
+    () => {
+        concat!(
+            "push rbp\n",
+            "push rbx\n",
+            "push r12\n",
+            "push r13\n",
+            "push r14\n",
+            "push r15\n",
+            "sub rsp, 8\n",
+            "stmxcsr [rsp]\n",
+            "fnstcw [rsp + 4]\n",
+        )
+    };
+}
+
+/// Pops it, and goes on at the return address.
+macro_rules! pop_frame {
+    () => {
+        concat!(
+            "ldmxcsr [rsp]\n",
+            "fldcw [rsp + 4]\n",
+            "add rsp, 8\n",
+            "pop r15\n",
+            "pop r14\n",
+            "pop r13\n",
+            "pop r12\n",
+            "pop rbx\n",
+            "pop rbp\n",
+            "pop rcx\n",
+            "jmp rcx\n",
+        )
+    };
+}
+
 /// Saves the caller on its stack, notes its stack pointer in `*save`, sets the FS base to `fs` and goes on
 /// with the frame at `to`. Returns when somebody switches back to the frame noted in `*save`.
 ///
@@ -35,29 +71,11 @@ use std::sync::atomic::AtomicU32;
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn switch(save: *mut usize, to: usize, fs: usize) {
     naked_asm!(
-        "push rbp",
-        "push rbx",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "sub rsp, 8",
-        "stmxcsr [rsp]",
-        "fnstcw [rsp + 4]",
+        push_frame!(),
         "mov [rdi], rsp",
         "wrfsbase rdx",
         "mov rsp, rsi",
-        "ldmxcsr [rsp]",
-        "fldcw [rsp + 4]",
-        "add rsp, 8",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbx",
-        "pop rbp",
-        "pop rcx",
-        "jmp rcx",
+        pop_frame!(),
     )
 }
 
@@ -68,28 +86,10 @@ pub(crate) unsafe extern "C" fn switch(save: *mut usize, to: usize, fs: usize) {
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn switch_same_tls(save: *mut usize, to: usize) {
     naked_asm!(
-        "push rbp",
-        "push rbx",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "sub rsp, 8",
-        "stmxcsr [rsp]",
-        "fnstcw [rsp + 4]",
+        push_frame!(),
         "mov [rdi], rsp",
         "mov rsp, rsi",
-        "ldmxcsr [rsp]",
-        "fldcw [rsp + 4]",
-        "add rsp, 8",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbx",
-        "pop rbp",
-        "pop rcx",
-        "jmp rcx",
+        pop_frame!(),
     )
 }
 
@@ -112,15 +112,7 @@ pub(crate) unsafe extern "C" fn donate(
     parked: *const AtomicU32,
 ) {
     naked_asm!(
-        "push rbp",
-        "push rbx",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "sub rsp, 8",
-        "stmxcsr [rsp]",
-        "fnstcw [rsp + 4]",
+        push_frame!(),
         "mov [rdi], rsp",
         "mov rsp, rsi",
         "mov rbx, rdi",
@@ -137,17 +129,7 @@ pub(crate) unsafe extern "C" fn donate(
         "cmp dword ptr [r12], 0",
         "je 2b",
         "mov rsp, [rbx]",
-        "ldmxcsr [rsp]",
-        "fldcw [rsp + 4]",
-        "add rsp, 8",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbx",
-        "pop rbp",
-        "pop rcx",
-        "jmp rcx",
+        pop_frame!(),
         futex = const libc::SYS_futex,
         wait_private = const libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
     )
