@@ -31,10 +31,13 @@ const ASSUMED_PROBE: Nanos = Nanos(300);
 const ASSUMED_SIGNAL: Nanos = Nanos(10_000);
 /// Rounds of each mechanism.
 const ROUNDS: usize = 6;
-/// No signal is cheaper than the system calls around it, and no message than a cache line's way: less is a measuring
-/// error.
+/// What cannot be less, nanoseconds: a signal takes the system calls around it, a message a cache line's way.
 const LEAST_SIGNAL: f64 = 1_000.0;
 const LEAST_PROBE: f64 = 100.0;
+/// What is not believed to be more: a machine that was busy elsewhere while this was measured must not have its quantum
+/// spoilt for good.
+const MOST_SIGNAL: f64 = 30_000.0;
+const MOST_PROBE: f64 = 2_000.0;
 /// Steps of the work, about 3 ms.
 const STEPS: u64 = 2_000_000;
 /// Pause between preemptions.
@@ -88,14 +91,13 @@ fn measure_on(
     let _realtime = realtime_priority.map(Realtime::enter);
     let probe = cost(other, realtime_priority, &Probe, true, PROBE_PAUSE)?;
     let signal = match signal {
-        Some(signal) => {
-            cost(other, realtime_priority, &signal, false, SIGNAL_PAUSE)?.max(LEAST_SIGNAL)
-        }
+        Some(signal) => cost(other, realtime_priority, &signal, false, SIGNAL_PAUSE)?
+            .clamp(LEAST_SIGNAL, MOST_SIGNAL),
         None => ASSUMED_SIGNAL.0 as f64,
     };
-    let nanos = |nanos: f64| Nanos(nanos.min(1e6) as u64);
+    let nanos = |nanos: f64| Nanos(nanos as u64);
     Some(Costs {
-        probe: nanos(probe.max(LEAST_PROBE)),
+        probe: nanos(probe.clamp(LEAST_PROBE, MOST_PROBE)),
         signal: nanos(signal),
         how: "measured".to_owned(),
     })
