@@ -1,5 +1,7 @@
 //! What a measured point should look like: the simulator's answer for a mix, a load, workers, a policy and costs.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use serde::{Deserialize, Serialize};
 use shinjuku_workload::Mix;
 
@@ -34,7 +36,9 @@ pub struct Prediction {
     pub all: Predicted,
     /// Of each class of the mix, in its order.
     pub classes: Vec<Predicted>,
-    /// Whether requests were refused: the simulated server is saturated, and its latencies mean little.
+    /// Whether the simulated server is saturated, and its latencies mean little: it refused requests, or they piled up
+    /// in most replications. An overload of about one part in a hundred is too little to be seen, more if service times
+    /// vary much.
     pub saturated: bool,
 }
 
@@ -69,13 +73,19 @@ pub fn predict(
     let mut scenario = Scenario::new(mix.clone(), load, policy.clone(), workers)
         .with_requests(REQUESTS / u64::from(REPLICATIONS));
     scenario.shape.overheads = overheads;
-    let run = |seed| scenario.run(seed).map(Sample::from);
+    let growing = AtomicU32::new(0);
+    let run = |seed| {
+        let run = scenario.run(seed)?;
+        growing.fetch_add(u32::from(run.growing), Ordering::Relaxed);
+        Ok(Sample::from(run))
+    };
     let result = replicate(run, 1, Until::Replications(REPLICATIONS), |_, _| {})?;
-    Ok(Prediction::of(&result, mix.classes().len()))
+    let saturated = result.refused > 0 || growing.into_inner() > REPLICATIONS / 2;
+    Ok(Prediction::of(&result, mix.classes().len(), saturated))
 }
 
 impl Prediction {
-    fn of(result: &Replicated, classes: usize) -> Self {
+    fn of(result: &Replicated, classes: usize, saturated: bool) -> Self {
         let of = |class| {
             let estimate = |measure| result.estimate(measure, class);
             Predicted {
@@ -89,7 +99,7 @@ impl Prediction {
         Self {
             all: of(None),
             classes: (0..classes as u16).map(|class| of(Some(class))).collect(),
-            saturated: result.refused > 0,
+            saturated,
         }
     }
 }

@@ -5,6 +5,8 @@
 //! but at most another tenth, so that the last meet the same competition as the rest. An overloaded server is
 //! stopped then, and drained.
 
+use std::ops::Range;
+
 use shinjuku_workload::{Arrivals, Mix};
 
 use crate::machine::Machine;
@@ -47,6 +49,9 @@ pub struct Run {
     pub preemptions: u64,
     /// Simulated time until the last event, in ns.
     pub span_ns: u64,
+    /// Whether requests piled up: while the last quarter of the counted requests came, there were always more in the
+    /// server than in the mean while the first quarter came. A server that keeps up gets rid of its queue again.
+    pub growing: bool,
 }
 
 impl Scenario {
@@ -87,9 +92,11 @@ impl Scenario {
         )?;
         let mut tally = Tally::new(self.mix.classes().len());
         let mut span_ns = 0;
+        let mut crowd = Crowd::new(drive.warm_up..drive.end);
         loop {
             let at_ns = machine.next_ns();
             let outcome = if let Some(request) = drive.due(at_ns) {
+                crowd.see(request.tag, machine.len());
                 machine.arrive(request.sent_ns, request)
             } else if at_ns == u64::MAX {
                 break;
@@ -120,7 +127,44 @@ impl Scenario {
             events: machine.events(),
             preemptions: machine.preemptions(),
             span_ns,
+            growing: crowd.growing(),
         })
+    }
+}
+
+/// How many requests arriving ones find in the server, early and late among those that count.
+struct Crowd {
+    early: Range<u64>,
+    late: Range<u64>,
+    early_sum: u64,
+    late_least: usize,
+}
+
+impl Crowd {
+    fn new(counted: Range<u64>) -> Self {
+        let quarter = (counted.end - counted.start).div_ceil(4);
+        Self {
+            early: counted.start..counted.start + quarter,
+            late: counted.end - quarter..counted.end,
+            early_sum: 0,
+            late_least: usize::MAX,
+        }
+    }
+
+    #[inline]
+    fn see(&mut self, tag: u64, found: usize) {
+        if self.early.contains(&tag) {
+            self.early_sum += found as u64;
+        }
+        if self.late.contains(&tag) {
+            self.late_least = self.late_least.min(found);
+        }
+    }
+
+    fn growing(&self) -> bool {
+        let early = self.early_sum as f64 / (self.early.end - self.early.start) as f64;
+        // One more may be chance where the number hardly changes at all.
+        self.late_least as f64 > early + 1.0
     }
 }
 

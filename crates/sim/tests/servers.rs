@@ -396,3 +396,39 @@ fn impossible_servers_are_refused() {
     let none = Scenario::new(mix(), 0.5, PolicySpec::CFcfs, 1).with_requests(0);
     assert!(none.run(1).is_err());
 }
+
+#[test]
+fn a_prediction_tells_when_costs_saturate_the_server() {
+    let mix = Mix::named("exp").unwrap();
+    let saturated = |load, overheads| {
+        predict(&mix, load, 2, &PolicySpec::CFcfs, overheads)
+            .unwrap()
+            .saturated
+    };
+    let mean_ns = mix.mean_ns();
+    let switch = Overheads {
+        switch_ns: 500,
+        ..Overheads::IDEAL
+    };
+    assert!(0.9 * (mean_ns + 500.0) / mean_ns > 1.0);
+    assert!(saturated(0.9, switch));
+    assert!(!saturated(0.9, Overheads::IDEAL));
+    // The dispatcher alone: 1.8 requests come in a mean service time, of which each takes it a share.
+    let dispatch = |share: f64| Overheads {
+        dispatch_ns: (share * mean_ns) as u64,
+        ..Overheads::IDEAL
+    };
+    assert!(saturated(0.9, dispatch(0.6)));
+    assert!(!saturated(0.6, dispatch(0.4)));
+}
+
+#[test]
+fn a_long_tail_does_not_look_like_saturation() {
+    let mix = Mix::named("hi").unwrap();
+    for load in [0.5, 0.8] {
+        for policy in [PolicySpec::CFcfs, sq(5_000), PolicySpec::Sharing] {
+            let prediction = predict(&mix, load, 2, &policy, Overheads::IDEAL).unwrap();
+            assert!(!prediction.saturated, "{load} {policy:?}");
+        }
+    }
+}
