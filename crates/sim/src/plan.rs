@@ -7,7 +7,7 @@ use std::path::Path;
 
 use shinjuku_workload::Mix;
 
-use crate::rack::RackScenario;
+use crate::rack::{Losses, RackScenario};
 use crate::replicate::Until;
 use crate::{Measure, Sample, Scenario, SimError};
 
@@ -70,9 +70,21 @@ impl Target {
     /// # Errors
     /// As [`Scenario::run`] and [`RackScenario::run`].
     pub fn run(&self, seed: u64) -> Result<Sample, SimError> {
+        self.run_with_losses(seed).map(|(sample, _)| sample)
+    }
+
+    /// The same, with what a rack lost; a server loses nothing.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_with_losses(&self, seed: u64) -> Result<(Sample, Losses), SimError> {
         match self {
-            Self::Server(scenario) => scenario.run(seed).map(Sample::from),
-            Self::Rack(scenario) => scenario.run(seed).map(Sample::from),
+            Self::Server(scenario) => Ok((scenario.run(seed)?.into(), Losses::default())),
+            Self::Rack(scenario) => {
+                let run = scenario.run(seed)?;
+                let losses = run.losses();
+                Ok((run.into(), losses))
+            }
         }
     }
 }

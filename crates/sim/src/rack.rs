@@ -177,6 +177,46 @@ pub struct RackRun {
     pub sent: Vec<u64>,
 }
 
+/// What a rack did not answer, and what nearly led to that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// As in [`RackRun`].
+    pub lost: u64,
+    /// As in [`RackRun`].
+    pub broken: u64,
+    /// As in [`RackRun`].
+    pub table_overflows: u64,
+}
+
+impl Losses {
+    /// Whether counted requests were never answered. A request without a slot in the table may have been.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.lost > 0 || self.broken > 0
+    }
+}
+
+impl std::ops::AddAssign for Losses {
+    fn add_assign(&mut self, other: Self) {
+        self.lost += other.lost;
+        self.broken += other.broken;
+        self.table_overflows += other.table_overflows;
+    }
+}
+
+impl RackRun {
+    /// What was not answered.
+    #[must_use]
+    pub fn losses(&self) -> Losses {
+        Losses {
+            lost: self.lost,
+            broken: self.broken,
+            table_overflows: self.table_overflows,
+        }
+    }
+}
+
+/// Without the [`losses`](RackRun::losses): ask for them first.
 impl From<RackRun> for Sample {
     fn from(run: RackRun) -> Self {
         Self {

@@ -1,10 +1,12 @@
 //! Runs a plan, and presents what came out.
 
 use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
 
 use crate::plan::{Plan, Point};
+use crate::rack::Losses;
 use crate::replicate::{Replicated, Until, replicate};
-use crate::{Estimate, Measure, SimError};
+use crate::{Estimate, Figures, Measure, SimError};
 
 /// A point and its result.
 pub struct Measured<'a> {
@@ -12,6 +14,8 @@ pub struct Measured<'a> {
     pub point: &'a Point,
     /// Its result.
     pub result: Replicated,
+    /// What a rack lost, over all replications.
+    pub losses: Losses,
 }
 
 /// What a caller sees of a sweep's progress.
@@ -38,8 +42,13 @@ pub fn run<'a>(
 ) -> Result<Vec<Measured<'a>>, SimError> {
     let of = plan.points.len();
     let points = plan.points.iter().enumerate().map(|(points, point)| {
+        let losses = Mutex::new(Losses::default());
         let result = replicate(
-            |seed| point.target.run(seed),
+            |seed| {
+                let (sample, lost) = point.target.run_with_losses(seed)?;
+                *losses.lock().unwrap_or_else(PoisonError::into_inner) += lost;
+                Ok(sample)
+            },
             plan.seed,
             until.unwrap_or(plan.until),
             |replications, expected| {
@@ -51,7 +60,12 @@ pub fn run<'a>(
                 });
             },
         )?;
-        Ok(Measured { point, result })
+        let losses = losses.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Measured {
+            point,
+            result,
+            losses,
+        })
     });
     points.collect()
 }
@@ -72,9 +86,32 @@ impl Measured<'_> {
         found.map_or("", |(_, value)| value)
     }
 
-    fn estimate(&self, plan: &Plan) -> Estimate {
-        let class = self.class(plan.class.as_deref());
-        self.result.estimate(plan.y, class)
+    /// The measure in each replication; `None` where no request finished.
+    fn values(&self, measure: Measure, class: Option<u16>) -> Vec<Option<f64>> {
+        let of = |figures: &Figures| (figures.requests > 0).then(|| measure.of(figures));
+        match class {
+            None => self.result.all.iter().map(of).collect(),
+            Some(class) => {
+                let classes = self.result.classes.iter();
+                classes.map(|all| of(&all[usize::from(class)])).collect()
+            }
+        }
+    }
+
+    /// Over the replications in which requests finished, if there are any.
+    fn estimate(&self, measure: Measure, class: Option<u16>) -> Option<Estimate> {
+        let values: Vec<_> = self.values(measure, class).into_iter().flatten().collect();
+        (!values.is_empty()).then(|| Estimate::of(&values))
+    }
+
+    /// What a figure must not be read without.
+    fn remarks(&self) -> &'static str {
+        match (self.result.refused > 0, self.losses.any()) {
+            (false, false) => "",
+            (true, false) => " (refusals)",
+            (false, true) => " (losses)",
+            (true, true) => " (refusals, losses)",
+        }
     }
 
     /// The values of the keys that vary over the plan, but for the one on the x axis.
@@ -102,6 +139,9 @@ impl Measured<'_> {
     }
 }
 
+/// In place of the figures of a point at which no request finished.
+const NOTHING: &str = "none finished";
+
 /// A table: a row for every x, a column for everything else that varies.
 #[must_use]
 pub fn table(plan: &Plan, measured: &[Measured<'_>]) -> String {
@@ -124,10 +164,11 @@ pub fn table(plan: &Plan, measured: &[Measured<'_>]) -> String {
                 rows.push((x.to_owned(), Vec::new()));
                 rows.len() - 1
             });
-        let mut cell = format!("{:.2}", each.estimate(plan));
-        if each.result.refused > 0 {
-            cell.push_str(" (refusals)");
-        }
+        let class = each.class(plan.class.as_deref());
+        let mut cell = each
+            .estimate(plan.y, class)
+            .map_or_else(|| NOTHING.to_owned(), |figure| format!("{figure:.2}"));
+        cell.push_str(each.remarks());
         rows[row].1.push((column, cell));
     }
     let of = plan.class.as_deref().unwrap_or("all");
@@ -173,7 +214,8 @@ const MEASURES: [Measure; 8] = [
     Measure::P999Slowdown,
 ];
 
-/// Every figure of every point and class as CSV: a line each, with the half-width of its 95 % interval.
+/// Every figure of every point and class as CSV: a line each, with the half-width of its 95 % interval;
+/// figures of which no request finished are empty. Refusals and losses are those of all classes.
 #[must_use]
 pub fn csv(measured: &[Measured<'_>]) -> String {
     let mut text = String::new();
@@ -183,7 +225,9 @@ pub fn csv(measured: &[Measured<'_>]) -> String {
     for (key, _) in &first.point.keys {
         let _ = write!(text, "{key},");
     }
-    text.push_str("class,replications,requests,refused,events,preemptions");
+    text.push_str(
+        "class,replications,requests,refused,lost,broken,table_overflows,events,preemptions",
+    );
     for measure in MEASURES {
         let _ = write!(text, ",{0},{0}_half_width", measure.name());
     }
@@ -209,16 +253,21 @@ pub fn csv(measured: &[Measured<'_>]) -> String {
             };
             let _ = write!(
                 text,
-                "{},{},{requests},{},{},{}",
+                "{},{},{requests},{},{},{},{},{},{}",
                 quote(name),
                 result.all.len(),
                 result.refused,
+                each.losses.lost,
+                each.losses.broken,
+                each.losses.table_overflows,
                 result.events,
                 result.preemptions
             );
             for measure in MEASURES {
-                let Estimate { value, half_width } = result.estimate(measure, class);
-                let _ = write!(text, ",{value},{half_width}");
+                let _ = match each.estimate(measure, class) {
+                    Some(Estimate { value, half_width }) => write!(text, ",{value},{half_width}"),
+                    None => write!(text, ",,"),
+                };
             }
             text.push('\n');
         }
@@ -269,18 +318,25 @@ pub fn compare(
     for (a_point, b_point) in in_a.iter().zip(in_b) {
         let class_a = a_point.class(a.class.as_deref());
         let class_b = b_point.class(b.class.as_deref());
-        let values_a = a_point.result.values(a.y, class_a);
-        let values_b = b_point.result.values(b.y, class_b);
+        let values_a = a_point.values(a.y, class_a);
+        let values_b = b_point.values(b.y, class_b);
+        // By replication: one in which nothing finished leaves its pair out and shifts no other.
         let pairs = values_a.iter().zip(&values_b);
-        let ratios: Vec<_> = pairs.map(|(a, b)| a / b).collect();
+        let ratios: Vec<_> = pairs.filter_map(|(a, b)| Some((*a)? / (*b)?)).collect();
+        let ratio = if ratios.is_empty() {
+            NOTHING.to_owned()
+        } else {
+            format!("ratio {:.3}", Estimate::of(&ratios))
+        };
         let _ = writeln!(
             text,
-            "{} {}: {} against {}: ratio {:.3}",
+            "{} {}: {}{} against {}{}: {ratio}",
             a.x,
             a_point.key(&a.x),
             a_point.series(a),
+            a_point.remarks(),
             b_point.series(b),
-            Estimate::of(&ratios)
+            b_point.remarks(),
         );
     }
     Ok(text)

@@ -188,6 +188,59 @@ fn plans_are_compared_point_by_point_on_the_same_requests() {
     assert!(sweep::compare((&a, &in_a), (&c, &in_c)).is_err());
 }
 
+/// `GOOD` with the servers of a rack, of which the first `fail` fail at the start.
+fn rack(fail: usize, more: &str) -> String {
+    let changes: Vec<_> = (0..fail)
+        .map(|server| format!("{{ at_us = 0, server = {server}, action = \"fail\" }}"))
+        .collect();
+    format!(
+        "{}\n[rack]\nservers = 2\nchanges = [{}]\n{more}",
+        with(4, "policy = \"c-FCFS\""),
+        changes.join(", ")
+    )
+}
+
+#[test]
+fn losses_are_shown_and_nothing_is_said_of_no_request() {
+    let parse = |text: &str| Plan::parse(text, Path::new("plan.toml")).unwrap();
+    let run = |plan: &Plan| {
+        let measured = sweep::run(plan, None, |_| ()).unwrap();
+        let compared = sweep::compare((plan, &measured), (plan, &measured)).unwrap();
+        (
+            sweep::table(plan, &measured),
+            sweep::csv(&measured),
+            compared,
+        )
+    };
+    let column = |csv: &str, name: &str| {
+        let at = csv
+            .lines()
+            .next()
+            .unwrap()
+            .split(',')
+            .position(|c| c == name);
+        let row = csv.lines().nth(1).unwrap().split(',').nth(at.unwrap());
+        row.unwrap().to_owned()
+    };
+    let (table, csv, compared) = run(&parse(&rack(0, "loss = 0.01")));
+    assert_eq!(table.matches(" (losses)").count(), 2, "{table}");
+    assert!(table.contains('±') && compared.contains("(losses) against"));
+    assert!(column(&csv, "lost").parse::<u64>().unwrap() > 50, "{csv}");
+    let (table, csv, compared) = run(&parse(&rack(2, "")));
+    assert!(table.contains("none finished (losses)"), "{table}");
+    assert!(
+        !table.contains('±') && !compared.contains("ratio"),
+        "{table}{compared}"
+    );
+    assert_eq!(column(&csv, "p99_us"), "", "{csv}");
+    // 2,000 requests in each of three replications.
+    assert_eq!(column(&csv, "lost"), "6000", "{csv}");
+    let (table, ..) = run(&parse(&rack(0, "packets = 3\naffinity = false")));
+    assert!(table.contains("(losses)"), "{table}");
+    let (table, ..) = run(&parse(&rack(0, "")));
+    assert!(!table.contains("(losses)"), "{table}");
+}
+
 /// The examples of docs/simulator.md are plans.
 #[test]
 fn the_documentation_shows_good_plans() {
