@@ -177,6 +177,24 @@ fn a_failure_loses_what_the_server_had_and_what_is_sent_before_the_switch_hears(
 }
 
 #[test]
+fn a_server_added_again_before_its_failure_is_noticed_stays() {
+    let change = |at_ns, action| Change {
+        at_ns,
+        server: 3,
+        action,
+    };
+    let scenario = RackScenario {
+        changes: vec![change(100_000, Action::Fail), change(150_000, Action::Add)],
+        detection_ns: 100_000,
+        balancer: BalancerSpec::Random,
+        ..rack()
+    };
+    let sent = scenario.run(1).unwrap().sent;
+    // The run takes about 2,000 us: without the server's return it would get a tenth of a share.
+    assert!(10 * sent[3] > 9 * sent[0], "{sent:?}");
+}
+
+#[test]
 fn lost_packets_make_counters_drift_but_not_reports() {
     let lossy = |load_info| RackScenario {
         loss: 0.002,

@@ -473,6 +473,8 @@ impl Rack {
                 self.send_held(at_ns, scenario, drive);
             }
             Action::Remove => self.open.retain(|open| *open != server),
+            // It was added again before its failure was noticed: the news is out of date.
+            Action::Fail if known && self.hosts[server].alive => {}
             Action::Fail if known => {
                 self.open.retain(|open| *open != server);
                 self.loads.forget(server);
