@@ -13,6 +13,8 @@ pub(crate) struct Draws {
     classes: Xoshiro256PlusPlus,
     services: Xoshiro256PlusPlus,
     flows: Xoshiro256PlusPlus,
+    /// Of the flows' numbers.
+    salt: u64,
     /// For the gaps, and whatever else a model draws.
     pub(crate) gaps: Xoshiro256PlusPlus,
 }
@@ -29,6 +31,7 @@ impl Draws {
             classes: stream(),
             services: stream(),
             flows: stream(),
+            salt: split_mix(seed, 0),
             gaps: stream(),
         }
     }
@@ -46,12 +49,16 @@ impl Draws {
         (class, (service.round() as u64).max(1))
     }
 
-    /// A flow: one of `flows` equally likely ones, or, without a number, one never seen before.
+    /// A flow: one of `flows` equally likely ones, or, without a number, one never seen before. The flows have other
+    /// numbers in each replication, so that each hashes them anew.
     pub(crate) fn flow(&mut self, flows: Option<u32>) -> u64 {
         let random = self.flows.next_u64();
         match flows {
             None => random,
-            Some(flows) => ((u128::from(random) * u128::from(flows)) >> 64) as u64,
+            Some(flows) => {
+                let number = (u128::from(random) * u128::from(flows)) >> 64;
+                split_mix(self.salt, number as u64)
+            }
         }
     }
 }
@@ -94,10 +101,45 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The seed of replication `number` of a run: the output of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+/// The seed of replication `number` of a run.
 pub(crate) fn replication_seed(seed: u64, number: u64) -> u64 {
+    split_mix(seed, number)
+}
+
+/// Output `number` of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) with this seed: other for other numbers.
+pub(crate) fn split_mix(seed: u64, number: u64) -> u64 {
     let mut state = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     state = (state ^ (state >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     state ^ (state >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::machine::spread;
+
+    #[test]
+    fn each_replication_hashes_its_flows_anew() {
+        let (flows, replications) = (300, 400);
+        let counts: Vec<f64> = (0..replications)
+            .map(|number| {
+                let mut draws = Draws::new(replication_seed(1, number));
+                let seen: BTreeSet<u64> = (0..8_000).map(|_| draws.flow(Some(flows))).collect();
+                assert_eq!(seen.len(), flows as usize);
+                seen.iter().filter(|flow| spread(**flow, 2) == 0).count() as f64
+            })
+            .collect();
+        // On the first of two queues: Bin(300, 1/2). Four standard deviations are allowed.
+        let n = replications as f64;
+        let mean = counts.iter().sum::<f64>() / n;
+        let variance = counts.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        assert!((mean - 150.0).abs() < 4.0 * (75.0 / n).sqrt(), "{mean}");
+        assert!(
+            (variance / 75.0 - 1.0).abs() < 4.0 * (2.0 / n).sqrt(),
+            "{variance}"
+        );
+    }
 }
