@@ -4,7 +4,11 @@ use crate::calendar::{Calendar, NEVER};
 use crate::policies::PolicySpec;
 use crate::server::{Server, Shape};
 use crate::sharing::Sharing;
+use crate::source::split_mix;
 use crate::{Outcome, Request, SimError};
+
+/// What tells a machine's seed from that of its requests.
+const SALT: u64 = 0x6D61_6368_696E_6500;
 
 /// A server, built from its policy and its shape.
 pub enum Machine {
@@ -23,11 +27,12 @@ pub struct Partitioned {
 }
 
 impl Machine {
-    /// A server with this policy and shape.
+    /// A server with this policy and shape. What it draws is independent of a source of requests with the same `seed`.
     ///
     /// # Errors
     /// As [`Server::new`].
     pub fn new(policy: &PolicySpec, shape: Shape, seed: u64) -> Result<Self, SimError> {
+        let seed = split_mix(seed, SALT);
         if let Some(policy) = policy.build(shape.capacity, shape.workers, seed)? {
             return Ok(Self::Server(Box::new(Server::new(policy, shape, seed)?)));
         }

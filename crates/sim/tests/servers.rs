@@ -1,6 +1,8 @@
 //! Servers in detail: exact agreement with recursions, what each overhead does, and reproducibility.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use shinjuku_policy::{CFcfs, Nanos, Policy};
 use shinjuku_sim::{
@@ -430,5 +432,23 @@ fn a_long_tail_does_not_look_like_saturation() {
             let prediction = predict(&mix, load, 2, &policy, Overheads::IDEAL).unwrap();
             assert!(!prediction.saturated, "{load} {policy:?}");
         }
+    }
+}
+
+#[test]
+fn a_machine_has_other_random_numbers_than_its_requests() {
+    let given = Arc::new(AtomicU64::new(0));
+    let note = Arc::clone(&given);
+    let policy = PolicySpec::Custom {
+        name: "noted".to_owned(),
+        build: Arc::new(move |capacity, _, seed| {
+            note.store(seed, Ordering::Relaxed);
+            Ok(Box::new(CFcfs::new(capacity)?) as Box<dyn Policy>)
+        }),
+    };
+    let scenario = Scenario::new(Mix::named("exp").unwrap(), 0.5, policy, 2).with_requests(10);
+    for seed in [1, 7] {
+        scenario.run(seed).unwrap();
+        assert_ne!(given.load(Ordering::Relaxed), seed);
     }
 }
