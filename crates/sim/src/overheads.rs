@@ -24,7 +24,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::SimError;
 
-/// The costs of a server's parts, in ns.
+/// The most that a cost may be: a second.
+const MOST_NS: u64 = 1_000_000_000;
+
+/// The costs of a server's parts, in ns, each at most a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overheads {
@@ -115,11 +118,39 @@ impl Overheads {
         Self::from_costs(&results.costs)
     }
 
+    /// Sums of times stay far from overflow with costs of a second at most.
     pub(crate) fn checked(self) -> Result<Self, SimError> {
-        if (0.0..=1.0).contains(&self.late_share) {
-            return Ok(self);
+        let Self {
+            network_ns,
+            dispatch_ns,
+            message_ns,
+            switch_ns,
+            preempt_send_ns,
+            preempt_delay_ns,
+            preempt_receive_ns,
+            probe_interval_ns,
+            late_share,
+            late_ns,
+        } = self;
+        let costs = [
+            ("network_ns", network_ns),
+            ("dispatch_ns", dispatch_ns),
+            ("message_ns", message_ns),
+            ("switch_ns", switch_ns),
+            ("preempt_send_ns", preempt_send_ns),
+            ("preempt_delay_ns", preempt_delay_ns),
+            ("preempt_receive_ns", preempt_receive_ns),
+            ("probe_interval_ns", probe_interval_ns),
+            ("late_ns", late_ns),
+        ];
+        if let Some((name, ns)) = costs.into_iter().find(|(_, ns)| *ns > MOST_NS) {
+            let expected = "it must be at most 1e9 ns";
+            return Err(SimError::parameter(name, ns, expected));
         }
-        let expected = "it must lie between 0 and 1";
-        Err(SimError::parameter("late_share", self.late_share, expected))
+        if !(0.0..=1.0).contains(&late_share) {
+            let expected = "it must lie between 0 and 1";
+            return Err(SimError::parameter("late_share", late_share, expected));
+        }
+        Ok(self)
     }
 }

@@ -387,6 +387,33 @@ fn impossible_servers_are_refused() {
         ..Shape::ideal(1)
     };
     assert!(Server::new(policy(), shape, 1).is_err());
+    let endless = |overheads| {
+        let shape = Shape {
+            overheads,
+            ..Shape::ideal(1)
+        };
+        Server::new(policy(), shape, 1).is_err()
+    };
+    for (ns, refused) in [
+        (1_000_000_000, false),
+        (1_000_000_001, true),
+        (u64::MAX, true),
+    ] {
+        let with = |set: fn(&mut Overheads) -> &mut u64| {
+            let mut overheads = Overheads::IDEAL;
+            *set(&mut overheads) = ns;
+            endless(overheads)
+        };
+        assert_eq!(with(|o| &mut o.network_ns), refused);
+        assert_eq!(with(|o| &mut o.dispatch_ns), refused);
+        assert_eq!(with(|o| &mut o.message_ns), refused);
+        assert_eq!(with(|o| &mut o.switch_ns), refused);
+        assert_eq!(with(|o| &mut o.preempt_send_ns), refused);
+        assert_eq!(with(|o| &mut o.preempt_delay_ns), refused);
+        assert_eq!(with(|o| &mut o.preempt_receive_ns), refused);
+        assert_eq!(with(|o| &mut o.probe_interval_ns), refused);
+        assert_eq!(with(|o| &mut o.late_ns), refused);
+    }
     let mix = || Mix::named("exp").unwrap();
     for load in [0.0, -1.0, f64::NAN] {
         assert!(
