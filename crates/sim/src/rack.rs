@@ -37,6 +37,18 @@ mod switch;
 use balancer::Balancer;
 pub use load::{LoadInfo, LoadView};
 
+/// The most servers of a rack, the later ones included.
+pub(crate) const MOST_SERVERS: usize = 4096;
+
+/// The most packets of a request.
+pub(crate) const MOST_PACKETS: u32 = 64;
+
+/// The longest gap between two of them, in ns: as many as there may be never overflow the clock.
+const LONGEST_GAP_NS: u64 = 1_000_000_000_000_000;
+
+/// The most requests that all servers together have room for: a bound on the memory that one run takes.
+pub(crate) const MOST_ROOM: usize = 1 << 26;
+
 /// A balancer to be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BalancerSpec {
@@ -86,6 +98,14 @@ impl std::str::FromStr for BalancerSpec {
             _ => {}
         }
         if let Some(k) = number("power-of-") {
+            if k > MOST_SERVERS as u64 {
+                let expected = "choose from at most 4096 servers";
+                return Err(SimError::parameter(
+                    "balancer",
+                    format!("{text:?}"),
+                    expected,
+                ));
+            }
             return Ok(Self::PowerOf(k as usize));
         }
         number("jbsq-").map(Self::Jbsq).ok_or_else(|| {
@@ -277,7 +297,7 @@ impl RackScenario {
     }
 
     fn check(&self) -> Result<(), SimError> {
-        if !(1..=4096).contains(&self.servers) {
+        if !(1..=MOST_SERVERS).contains(&self.servers) {
             let expected = "choose 1 to 4096";
             return Err(SimError::parameter("servers", self.servers, expected));
         }
@@ -285,15 +305,30 @@ impl RackScenario {
             let expected = "it must be at least 0 and below 1";
             return Err(SimError::parameter("loss", self.loss, expected));
         }
-        if self.packets == 0 {
-            let expected = "at least one is needed";
+        if !(1..=MOST_PACKETS).contains(&self.packets) {
+            let expected = "choose 1 to 64";
             return Err(SimError::parameter("packets", self.packets, expected));
         }
         if self.packets > 1 && matches!(self.balancer, BalancerSpec::Jbsq(_)) {
             let expected = "JBSQ holds requests in the switch, which cannot hold several packets";
             return Err(SimError::parameter("packets", self.packets, expected));
         }
-        if let Some(change) = self.changes.iter().find(|change| change.server >= 4096) {
+        if self.packet_gap_ns > LONGEST_GAP_NS {
+            let expected = "choose at most 1e15 ns";
+            return Err(SimError::parameter(
+                "packet_gap_ns",
+                self.packet_gap_ns,
+                expected,
+            ));
+        }
+        if let BalancerSpec::PowerOf(k) = self.balancer
+            && !(1..=MOST_SERVERS).contains(&k)
+        {
+            let expected = "choose from 1 to 4096 servers";
+            return Err(SimError::parameter("power-of", k, expected));
+        }
+        let outside = |change: &&Change| change.server >= MOST_SERVERS;
+        if let Some(change) = self.changes.iter().find(outside) {
             let expected = "choose 0 to 4095";
             return Err(SimError::parameter(
                 "server of a change",
@@ -301,6 +336,22 @@ impl RackScenario {
                 expected,
             ));
         }
+        let room = self.shape.capacity.saturating_mul(self.hosts());
+        if room > MOST_ROOM {
+            let expected = "choose at most 2^26";
+            return Err(SimError::parameter("servers x capacity", room, expected));
+        }
         Ok(())
     }
+
+    /// How many servers there ever are, counting up to the last that is added.
+    fn hosts(&self) -> usize {
+        hosts(self.servers, &self.changes)
+    }
+}
+
+/// How many servers there are with these at the start, up to the last that a change names.
+pub(crate) fn hosts(servers: usize, changes: &[Change]) -> usize {
+    let named = changes.iter().map(|change| change.server.saturating_add(1));
+    named.max().unwrap_or(0).max(servers)
 }

@@ -188,6 +188,33 @@ fn plans_are_compared_point_by_point_on_the_same_requests() {
     assert!(sweep::compare((&a, &in_a), (&c, &in_c)).is_err());
 }
 
+#[test]
+fn what_would_take_all_memory_or_time_is_refused_in_its_line() {
+    let cases = [
+        ("packets = 65", "packets", "1 to 64"),
+        ("packets = 4000000000", "packets", "1 to 64"),
+        ("balancer = \"power-of-4097\"", "balancer", "4096"),
+        ("packet_gap_us = 1e13", "packet_gap_us", "1e12"),
+    ];
+    for (text, key, part) in cases {
+        let (line, found, what) = refused(&rack(0, text));
+        assert_eq!((line, found.as_str()), (11, key), "{text}: {what}");
+        assert!(what.contains(part), "{text}: {what}");
+    }
+    let (line, key, what) = refused(&with(5, "quantum_us = 1e10"));
+    assert_eq!((line, key.as_str()), (5, "quantum_us"), "{what}");
+    // 2 servers are few enough, 8 and one that may come as the 4096th are not.
+    let large = with(7, "capacity = 16777216");
+    let rack = |more: &str| format!("{large}\n[rack]\n{more}");
+    assert!(Plan::parse(&rack("servers = 4"), Path::new("plan.toml")).is_ok());
+    let late = "servers = 2\nchanges = [{ at_us = 1, server = 4095, action = \"add\" }]";
+    for more in ["servers = [1, 8]", late] {
+        let (line, key, what) = refused(&rack(more));
+        assert_eq!((line, key.as_str()), (7, "capacity"), "{what}");
+        assert!(what.contains("2^26"), "{what}");
+    }
+}
+
 /// `GOOD` with the servers of a rack, of which the first `fail` fail at the start.
 fn rack(fail: usize, more: &str) -> String {
     let changes: Vec<_> = (0..fail)

@@ -296,6 +296,21 @@ fn impossible_racks_are_refused() {
         ..rack()
     });
     refused(RackScenario {
+        packets: 65,
+        ..rack()
+    });
+    refused(RackScenario {
+        packet_gap_ns: u64::MAX / 2,
+        ..packets()
+    });
+    refused(RackScenario {
+        balancer: BalancerSpec::PowerOf(1 << 40),
+        ..rack()
+    });
+    let mut large = rack();
+    large.shape.capacity = 1 << 25;
+    refused(large);
+    refused(RackScenario {
         balancer: BalancerSpec::Jbsq(1),
         ..packets()
     });

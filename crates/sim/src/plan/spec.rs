@@ -10,7 +10,10 @@ use toml::Spanned;
 use super::many::Many;
 use super::source::Source;
 use super::{Plan, Point, Target, parse_share};
-use crate::rack::{Action, BalancerSpec, Change, LoadInfo, RackScenario};
+use crate::rack::{
+    Action, BalancerSpec, Change, LoadInfo, MOST_PACKETS, MOST_ROOM, MOST_SERVERS, RackScenario,
+    hosts,
+};
 use crate::replicate::Until;
 use crate::server::Shape;
 use crate::{Measure, Overheads, PolicySpec, Scenario, SimError};
@@ -117,6 +120,12 @@ impl Spec {
             Some(rack) => rack.variants(source)?,
             None => Vec::new(),
         };
+        if let Some(capacity) = &self.capacity {
+            let most = racks.iter().map(RackVariant::hosts).max().unwrap_or(1);
+            let fits = |capacity| most * capacity <= MOST_ROOM;
+            let expected = "servers (later ones included) times capacity must be at most 2^26";
+            source.check(capacity, fits, expected)?;
+        }
         let mut points = Vec::new();
         for contender in self.contenders(source)? {
             for &workers in &workers {
@@ -172,8 +181,8 @@ impl Spec {
         let all_quanta = match &self.quantum_us {
             Some(quanta) => source.check_all(
                 quanta,
-                |us| us.is_finite() && us >= 0.001,
-                "a quantum is at least 0.001 us; for the limit of zero there is the policy PS",
+                |us| (0.001..=1e9).contains(&us),
+                "a quantum is 0.001 to 1e9 us; for the limit of zero there is the policy PS, without one c-FCFS",
             )?,
             None => vec![5.0],
         };
@@ -275,6 +284,11 @@ struct SharedRack {
 }
 
 impl RackVariant {
+    /// How many servers there ever are.
+    fn hosts(&self) -> usize {
+        hosts(self.servers, &self.shared.changes)
+    }
+
     /// The point of a server's keys and scenario, in this rack.
     fn point(
         &self,
@@ -320,7 +334,7 @@ impl RackVariant {
 
 impl RackSpec {
     fn variants(&self, source: &Source<'_>) -> Result<Vec<RackVariant>, SimError> {
-        let few = |n: usize| (1..=4096).contains(&n);
+        let few = |n: usize| (1..=MOST_SERVERS).contains(&n);
         let servers = source.check_all(&self.servers, few, "choose 1 to 4096 servers")?;
         let balancers = match &self.balancer {
             Some(names) => {
@@ -365,7 +379,10 @@ impl RackSpec {
             None => 0.0,
         };
         let packets = match &self.packets {
-            Some(packets) => source.check(packets, |n| n > 0, "it must be at least 1")?,
+            Some(packets) => {
+                let few = |n| (1..=MOST_PACKETS).contains(&n);
+                source.check(packets, few, "choose 1 to 64")?
+            }
             None => 1,
         };
         let change = |spec: &ChangeSpec| {

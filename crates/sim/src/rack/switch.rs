@@ -76,8 +76,7 @@ impl Rack {
         balancer: Box<dyn Balancer>,
         seed: u64,
     ) -> Result<Self, SimError> {
-        let added = scenario.changes.iter().map(|change| change.server + 1);
-        let most = added.max().unwrap_or(0).max(scenario.servers);
+        let most = scenario.hosts();
         let classes = scenario.mix.classes().len();
         let host = |server| {
             Ok(Host {
