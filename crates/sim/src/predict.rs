@@ -43,7 +43,8 @@ pub struct Prediction {
 }
 
 /// Predicts a server of `workers` workers under `policy` (its quantum is part of it) at `load` of the workers' capacity,
-/// with Poisson arrivals. With [`Overheads::IDEAL`] it is the floor: what the policy could reach if scheduling cost
+/// with Poisson arrivals. A worker holds up to `depth` requests, the running one included (JBSQ; 1: no more than that
+/// one). With [`Overheads::IDEAL`] it is the floor: what the policy could reach if scheduling cost
 /// nothing. The same arguments give the same answer, always.
 ///
 /// ```
@@ -53,9 +54,9 @@ pub struct Prediction {
 ///
 /// let mix = Mix::named("hi")?;
 /// let policy = PolicySpec::SingleQueue { quantum: Nanos::from_micros(5) };
-/// let floor = predict(&mix, 0.6, 2, &policy, Overheads::IDEAL)?;
+/// let floor = predict(&mix, 0.6, 2, 1, &policy, Overheads::IDEAL)?;
 /// let costs = Overheads { switch_ns: 100, preempt_receive_ns: 100, ..Overheads::IDEAL };
-/// let priced = predict(&mix, 0.6, 2, &policy, costs)?;
+/// let priced = predict(&mix, 0.6, 2, 1, &policy, costs)?;
 /// let short = usize::from(Mix::SHORT);
 /// assert!(priced.classes[short].p99_us.value > floor.classes[short].p99_us.value);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -67,11 +68,13 @@ pub fn predict(
     mix: &Mix,
     load: f64,
     workers: usize,
+    depth: usize,
     policy: &PolicySpec,
     overheads: Overheads,
 ) -> Result<Prediction, SimError> {
     let mut scenario = Scenario::new(mix.clone(), load, policy.clone(), workers)
         .with_requests(REQUESTS / u64::from(REPLICATIONS));
+    scenario.shape.depth = depth;
     scenario.shape.overheads = overheads;
     let growing = AtomicU32::new(0);
     let run = |seed| {

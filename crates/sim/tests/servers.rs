@@ -366,14 +366,14 @@ fn costs_load_from_results_and_bad_ones_are_refused() {
 #[test]
 fn a_prediction_is_ordered_and_repeats() {
     let mix = Mix::named("hi").unwrap();
-    let ideal = predict(&mix, 0.6, 2, &sq(5_000), Overheads::IDEAL).unwrap();
+    let ideal = predict(&mix, 0.6, 2, 1, &sq(5_000), Overheads::IDEAL).unwrap();
     assert_eq!(
         ideal,
-        predict(&mix, 0.6, 2, &sq(5_000), Overheads::IDEAL).unwrap()
+        predict(&mix, 0.6, 2, 1, &sq(5_000), Overheads::IDEAL).unwrap()
     );
     let short = &ideal.classes[usize::from(Mix::SHORT)];
     assert!(short.p50_us.value < short.p99_us.value && short.p99_us.value < short.p999_us.value);
-    let fcfs = predict(&mix, 0.6, 2, &PolicySpec::CFcfs, Overheads::IDEAL).unwrap();
+    let fcfs = predict(&mix, 0.6, 2, 1, &PolicySpec::CFcfs, Overheads::IDEAL).unwrap();
     assert!(fcfs.classes[0].p99_us.value > 10.0 * short.p99_us.value);
     assert!(!ideal.saturated);
 }
@@ -430,7 +430,7 @@ fn impossible_servers_are_refused() {
 fn a_prediction_tells_when_costs_saturate_the_server() {
     let mix = Mix::named("exp").unwrap();
     let saturated = |load, overheads| {
-        predict(&mix, load, 2, &PolicySpec::CFcfs, overheads)
+        predict(&mix, load, 2, 1, &PolicySpec::CFcfs, overheads)
             .unwrap()
             .saturated
     };
@@ -456,7 +456,7 @@ fn a_long_tail_does_not_look_like_saturation() {
     let mix = Mix::named("hi").unwrap();
     for load in [0.5, 0.8] {
         for policy in [PolicySpec::CFcfs, sq(5_000), PolicySpec::Sharing] {
-            let prediction = predict(&mix, load, 2, &policy, Overheads::IDEAL).unwrap();
+            let prediction = predict(&mix, load, 2, 1, &policy, Overheads::IDEAL).unwrap();
             assert!(!prediction.saturated, "{load} {policy:?}");
         }
     }
@@ -478,4 +478,22 @@ fn a_machine_has_other_random_numbers_than_its_requests() {
         scenario.run(seed).unwrap();
         assert_ne!(given.load(Ordering::Relaxed), seed);
     }
+}
+
+#[test]
+fn a_prediction_knows_the_depth() {
+    let mix = Mix::named("exp").unwrap();
+    let costs = Overheads {
+        message_ns: 400,
+        ..Overheads::IDEAL
+    };
+    let median = |depth| {
+        let prediction = predict(&mix, 0.5, 1, depth, &PolicySpec::CFcfs, costs).unwrap();
+        assert!(!prediction.saturated);
+        prediction.all.p50_us
+    };
+    // A staged request need not wait for two messages when the one before it ends.
+    let (alone, staged) = (median(1), median(2));
+    assert!(staged.value + staged.half_width < alone.value - alone.half_width);
+    assert!(predict(&mix, 0.5, 1, 0, &PolicySpec::CFcfs, costs).is_err());
 }

@@ -29,9 +29,11 @@ pub fn complete(
     let Some(load) = runs.first().map(|run| run.load).filter(|&load| load < 1.0) else {
         return Ok(());
     };
-    let ideal = predict(&mix.mix, load, workers, &policy, Overheads::IDEAL)?;
+    let depth = contender.depth(workers);
+    let predict = |overheads| predict(&mix.mix, load, workers, depth, &policy, overheads);
+    let ideal = predict(Overheads::IDEAL)?;
     let priced = match overheads(contender, costs) {
-        Some(overheads) => Some(predict(&mix.mix, load, workers, &policy, overheads)?),
+        Some(overheads) => Some(predict(overheads)?),
         None => None,
     };
     for run in runs {
