@@ -215,6 +215,23 @@ fn what_would_take_all_memory_or_time_is_refused_in_its_line() {
     }
 }
 
+#[test]
+fn a_rack_that_cannot_run_is_refused_in_its_line() {
+    let (line, key, what) = refused(&rack(0, "balancer = [\"random\", \"jbsq-2\"]\npackets = 2"));
+    assert_eq!((line, key.as_str()), (12, "packets"), "{what}");
+    assert!(what.contains("JBSQ"), "{what}");
+    let one = rack(0, "balancer = \"jbsq-2\"\npackets = 1");
+    assert!(Plan::parse(&one, Path::new("plan.toml")).is_ok());
+    let change = "{ at_us = 1, server = 5000, action = \"add\" }";
+    let rack =
+        |changes: &str| refused(&format!("{GOOD}[rack]\nservers = 2\nchanges = {changes}\n"));
+    let (line, key, what) = rack(&format!("[{change}]"));
+    assert_eq!((line, key.as_str()), (10, "changes"), "{what}");
+    let (line, key, what) = rack(&format!("[\n    {change},\n]"));
+    assert_eq!((line, key.as_str()), (11, "server"), "{what}");
+    assert!(what.contains("it is 5000: choose 0 to 4095"), "{what}");
+}
+
 /// `GOOD` with the servers of a rack, of which the first `fail` fail at the start.
 fn rack(fail: usize, more: &str) -> String {
     let changes: Vec<_> = (0..fail)

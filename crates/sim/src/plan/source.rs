@@ -46,6 +46,13 @@ impl Source<'_> {
                 &before[from..=at]
             })
         };
+        let assignment = if assignment.trim_start().starts_with('{') {
+            // A table of a list, on a line of its own: the field around the place.
+            let from = self.text[line_start..start].rfind(['{', ',']);
+            &line[from.map_or(0, |at| at + 1)..]
+        } else {
+            assignment
+        };
         let key = assignment.split('=').next().unwrap_or(assignment);
         key.trim().trim_matches(['[', ']', '"']).to_owned()
     }

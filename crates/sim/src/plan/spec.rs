@@ -61,7 +61,7 @@ struct RackSpec {
 #[serde(deny_unknown_fields)]
 struct ChangeSpec {
     at_us: Spanned<f64>,
-    server: usize,
+    server: Spanned<usize>,
     action: Action,
 }
 
@@ -354,6 +354,14 @@ impl RackSpec {
             None => vec![LoadInfo::Int1],
         };
         let shared = self.shared(source)?;
+        let holds = |(_, balancer): &(_, BalancerSpec)| matches!(balancer, BalancerSpec::Jbsq(_));
+        if let Some(packets) = &self.packets
+            && balancers.iter().any(holds)
+        {
+            let expected =
+                "JBSQ holds requests in the switch, which cannot hold several packets: give 1";
+            source.check(packets, |n| n == 1, expected)?;
+        }
         let mut variants = Vec::new();
         for &servers in &servers {
             for balancer in &balancers {
@@ -390,7 +398,7 @@ impl RackSpec {
             let at_us = source.check(&spec.at_us, holds, "it must lie between 0 and 1e12 us")?;
             Ok(Change {
                 at_ns: (at_us * 1_000.0).round() as u64,
-                server: spec.server,
+                server: source.check(&spec.server, |n| n < MOST_SERVERS, "choose 0 to 4095")?,
                 action: spec.action,
             })
         };
