@@ -65,6 +65,15 @@ impl Target {
         }
     }
 
+    /// The load that it is offered.
+    #[must_use]
+    pub fn load(&self) -> f64 {
+        match self {
+            Self::Server(scenario) => scenario.load,
+            Self::Rack(scenario) => scenario.load,
+        }
+    }
+
     /// Runs one replication.
     ///
     /// # Errors

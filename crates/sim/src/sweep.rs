@@ -34,12 +34,19 @@ pub struct Progress {
 /// Runs all points of the plan, until `until` if given in place of the plan's own.
 ///
 /// # Errors
-/// As [`replicate`].
+/// [`SimError::Parameter`] if an overloaded point were to run until a precision; or as [`replicate`].
 pub fn run<'a>(
     plan: &'a Plan,
     until: Option<Until>,
     mut progress: impl FnMut(Progress),
 ) -> Result<Vec<Measured<'a>>, SimError> {
+    let until = until.unwrap_or(plan.until);
+    let overloaded = plan.points.iter().find(|point| point.target.load() >= 1.0);
+    if let (Until::Precision { .. }, Some(point)) = (until, overloaded) {
+        let value = format!("asked for at load {}", point.target.load());
+        let expected = "an overloaded server has no figures to converge to: give `replications`";
+        return Err(SimError::parameter("until-ci", value, expected));
+    }
     let of = plan.points.len();
     let points = plan.points.iter().enumerate().map(|(points, point)| {
         let losses = Mutex::new(Losses::default());
@@ -50,7 +57,7 @@ pub fn run<'a>(
                 Ok(sample)
             },
             plan.seed,
-            until.unwrap_or(plan.until),
+            until,
             |replications, expected| {
                 progress(Progress {
                     points,

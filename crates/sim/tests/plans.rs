@@ -167,6 +167,22 @@ fn until_ci_takes_a_share_in_either_form() {
 }
 
 #[test]
+fn an_overloaded_plan_does_not_run_until_a_precision() {
+    let plan = with(3, "load = [0.3, 1.2]");
+    let plan = Plan::parse(&plan, Path::new("plan.toml")).unwrap();
+    let until = Until::Precision {
+        relative: 0.5,
+        measure: plan.y,
+    };
+    let error = sweep::run(&plan, Some(until), |_| ())
+        .map(|_| ())
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("1.2") && text.contains("converge"), "{text}");
+    sweep::run(&plan, None, |_| ()).unwrap();
+}
+
+#[test]
 fn plans_are_compared_point_by_point_on_the_same_requests() {
     let parse = |text: &str| Plan::parse(text, Path::new("plan.toml")).unwrap();
     let (a, b) = (
