@@ -19,6 +19,9 @@ use crate::{Outcome, Request, SimError};
 /// The share of the requests that is warm-up, as one in so many.
 pub(crate) const WARM_UP: u64 = 10;
 
+/// The least load: the times of fewer requests would soon be too large to be told apart, or to be held.
+const LEAST_LOAD: f64 = 1e-6;
+
 /// A server, what it runs, and what it is offered.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -26,7 +29,7 @@ pub struct Scenario {
     pub mix: Mix,
     /// The arrival process.
     pub arrivals: Arrivals,
-    /// The load offered, as a share of what the workers can do.
+    /// The load offered, as a share of what the workers can do: 1e-6 or more.
     pub load: f64,
     /// The number of flows; `None`: every request is its own, so that flows hash evenly.
     pub flows: Option<u32>,
@@ -195,8 +198,8 @@ impl<'a> Drive<'a> {
             let expected = "at least one is needed";
             return Err(SimError::parameter("requests", requests, expected));
         }
-        if !(load.is_finite() && load > 0.0) {
-            let expected = "it must be finite and above zero";
+        if !(load.is_finite() && load >= LEAST_LOAD) {
+            let expected = "it must be finite and at least 1e-6";
             return Err(SimError::parameter("load", load, expected));
         }
         if flows == Some(0) {

@@ -415,7 +415,16 @@ fn impossible_servers_are_refused() {
         assert_eq!(with(|o| &mut o.late_ns), refused);
     }
     let mix = || Mix::named("exp").unwrap();
-    for load in [0.0, -1.0, f64::NAN] {
+    let least = Scenario::new(mix(), 1e-6, PolicySpec::CFcfs, 1).with_requests(100);
+    assert!(least.run(1).is_ok());
+    for load in [
+        0.0,
+        -1.0,
+        0.99e-6,
+        f64::MIN_POSITIVE,
+        f64::NAN,
+        f64::INFINITY,
+    ] {
         assert!(
             Scenario::new(mix(), load, PolicySpec::CFcfs, 1)
                 .run(1)
