@@ -16,6 +16,8 @@ pub struct Measured<'a> {
     pub result: Replicated,
     /// What a rack lost, over all replications.
     pub losses: Losses,
+    /// What ended the replications.
+    pub until: Until,
 }
 
 /// What a caller sees of a sweep's progress.
@@ -72,6 +74,7 @@ pub fn run<'a>(
             point,
             result,
             losses,
+            until,
         })
     });
     points.collect()
@@ -294,7 +297,9 @@ fn quote(field: &str) -> String {
 /// luck in the arrivals cancels out.
 ///
 /// # Errors
-/// [`SimError::Parameter`] if the plans do not have the same number of points, measure, seed and replications.
+/// [`SimError::Parameter`] if the plans differ in the number of points, the measure, its class, the seed, how many
+/// replications there are, what the x axis is, or in a point's value on it or load. Replications until a precision may
+/// differ in number: those that both have are paired.
 pub fn compare(
     (a, in_a): (&Plan, &[Measured<'_>]),
     (b, in_b): (&Plan, &[Measured<'_>]),
@@ -314,6 +319,18 @@ pub fn compare(
         );
         let expected = "both plans must have the same";
         return Err(SimError::parameter("report.y and seed", value, expected));
+    }
+    same("report.x", &a.x, &b.x)?;
+    let class = |plan: &Plan| plan.class.clone().unwrap_or_else(|| "all".to_owned());
+    same("report.class", &class(a), &class(b))?;
+    let until = |measured: &Measured<'_>| match measured.until {
+        Until::Replications(count) => count.to_string(),
+        Until::Precision { relative, .. } => format!("until {relative}"),
+    };
+    for (a_point, b_point) in in_a.iter().zip(in_b) {
+        same("replications", &until(a_point), &until(b_point))?;
+        same("x value of a point", a_point.key(&a.x), b_point.key(&b.x))?;
+        same("load of a point", a_point.key("load"), b_point.key("load"))?;
     }
     let mut text = format!(
         "{} ({}) / {} ({})\n\n",
@@ -347,4 +364,17 @@ pub fn compare(
         );
     }
     Ok(text)
+}
+
+/// Refuses plans that differ in what makes their figures comparable.
+fn same(what: &'static str, a: &str, b: &str) -> Result<(), SimError> {
+    if a == b {
+        return Ok(());
+    }
+    let expected = "both plans must have the same";
+    Err(SimError::parameter(
+        what,
+        format!("{a} against {b}"),
+        expected,
+    ))
 }

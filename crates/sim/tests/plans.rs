@@ -4,6 +4,7 @@ use std::path::Path;
 
 use shinjuku_sim::plan::{Plan, Target};
 use shinjuku_sim::{SimError, Until, sweep};
+use shinjuku_workload::Mix;
 
 const GOOD: &str = "\
 mix = \"hi\"
@@ -199,9 +200,60 @@ fn plans_are_compared_point_by_point_on_the_same_requests() {
         2,
         "{text}"
     );
-    let c = parse(GOOD);
-    let in_c = sweep::run(&c, None, |_| ()).unwrap();
-    assert!(sweep::compare((&a, &in_a), (&c, &in_c)).is_err());
+    let fcfs = with(4, "policy = \"c-FCFS\"");
+    let change = |from: &str, to: &str| fcfs.replace(from, to);
+    for (other, part) in [
+        (GOOD.to_owned(), "points"),
+        (
+            change("replications = 3", "replications = 2"),
+            "replications",
+        ),
+        (change("[0.3, 0.6]", "[0.3, 0.5]"), "0.6 against 0.5"),
+        (
+            format!("{fcfs}\nreport = {{ class = \"short\" }}"),
+            "report.class",
+        ),
+        (format!("{fcfs}\nreport = {{ x = \"mix\" }}"), "report.x"),
+        (format!("{fcfs}\nseed = 2"), "seed"),
+    ] {
+        let other = parse(&other);
+        let in_other = sweep::run(&other, None, |_| ()).unwrap();
+        let error = sweep::compare((&a, &in_a), (&other, &in_other)).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+/// Of a rare class nothing finishes in some replications: their pairs are left out and no other is shifted.
+#[test]
+fn pairs_stay_pairs_where_a_replication_finished_nothing() {
+    let text = with(6, "requests = 100")
+        .replace(
+            "replications = 3",
+            "replications = 12\nreport = { class = \"long\" }",
+        )
+        .replace("[\"c-FCFS\", \"c-PRE-SQ\"]", "\"c-FCFS\"");
+    let plan = Plan::parse(&text, Path::new("plan.toml")).unwrap();
+    let full = sweep::run(&plan, None, |_| ()).unwrap();
+    let mut less = sweep::run(&plan, None, |_| ()).unwrap();
+    let some = |each: &sweep::Measured<'_>| {
+        let classes = each.result.classes.iter();
+        classes
+            .map(|c| c[usize::from(Mix::LONG)].requests > 0)
+            .collect::<Vec<_>>()
+    };
+    let with_some = some(&full[0]);
+    let first = with_some.iter().position(|some| *some).unwrap();
+    assert!(
+        with_some.iter().filter(|some| **some).count() > 2,
+        "{with_some:?}"
+    );
+    // As if the first such replication of one plan had finished none.
+    for each in &mut less {
+        each.result.classes[first][usize::from(Mix::LONG)].requests = 0;
+    }
+    let text = sweep::compare((&plan, &less), (&plan, &full)).unwrap();
+    assert!(text.contains("ratio 1.000 ± 0.000"), "{text}");
+    assert!(!text.contains("NaN"), "{text}");
 }
 
 #[test]
