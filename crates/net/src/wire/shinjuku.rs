@@ -1,4 +1,4 @@
-//! The request format of the original Shinjuku's client: 16 bytes, over UDP.
+//! Shinjuku's: 16 bytes.
 //!
 //! | bytes | content |
 //! |---|---|
