@@ -47,6 +47,8 @@ pub(crate) struct Head {
     /// The generation that shall be preempted, or 0. Written by the dispatcher, polled by probes, cleared by the
     /// context.
     pub(crate) requested: AtomicU64,
+    /// The request holds from this moment on (TSC); 0: at once. Written before `requested`.
+    not_before: AtomicU64,
 
     pub(crate) running: Running,
 
@@ -98,6 +100,7 @@ impl Head {
         let used = UNUSED.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let head = used.unwrap_or_else(|| Box::leak(Box::new(Self::new())));
         head.requested.store(0, Ordering::Relaxed);
+        head.not_before.store(0, Ordering::Relaxed);
         head.running.guard.store(1, Ordering::Relaxed);
         head.running.generation.store(0, Ordering::Relaxed);
         head.running.worker.set(std::ptr::null());
@@ -146,6 +149,7 @@ impl Head {
     fn new() -> Self {
         Self {
             requested: AtomicU64::new(0),
+            not_before: AtomicU64::new(0),
             running: Running {
                 guard: AtomicU32::new(1),
                 status: Cell::new(0),
@@ -176,10 +180,36 @@ impl Head {
         }
     }
 
-    /// Asks the context to give way if it still runs dispatch `generation`.
-    pub(crate) fn request(&self, generation: Generation) {
+    /// Asks the context to give way if it runs dispatch `generation` at the moment `not_before` or later.
+    #[inline]
+    pub(crate) fn request(&self, generation: Generation, not_before: Cycles) {
         debug_assert_ne!(generation.0, 0, "0 means that nothing is requested");
+        self.not_before.store(not_before.0, Ordering::Relaxed);
+        // Release: whoever finds this generation finds its moment.
         self.requested.store(generation.0, Ordering::Release);
+    }
+
+    /// Whether some dispatch, this one or an earlier one, is asked to give way by now.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.requested.load(Ordering::Relaxed) != 0 && self.is_due()
+    }
+
+    /// How long it still has if it is asked to give way later.
+    pub(crate) fn not_due_for(&self) -> Option<Cycles> {
+        if self.requested.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let left = Cycles(self.not_before.load(Ordering::Relaxed)).since(Cycles::now());
+        (left.0 > 0).then_some(left)
+    }
+
+    /// Whether the moment of what is requested has come.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        let _ = self.requested.load(Ordering::Acquire);
+        let not_before = self.not_before.load(Ordering::Relaxed);
+        not_before == 0 || Cycles::now().0 >= not_before
     }
 }
 

@@ -3,7 +3,8 @@
 //! A preemption is a *state* before it is an event: the dispatcher stores the generation it wants stopped in
 //! the context's `requested` word. Probes poll the word. A signal only makes the context look at it. Whoever
 //! holds preemption off looks at it when he lets go. So a request that arrives at a bad moment (in a guard,
-//! during the switch) is never lost, and one that arrives late finds another generation and is dropped.
+//! during the switch) is never lost, and one that arrives late finds another generation and is dropped. A request can
+//! carry a moment before which it does not hold: the *deadline probes* of a dispatcher that shares the worker's thread.
 //!
 //! ```text
 //!        guard = 0: own code ──probe or interrupt, requested == generation──▶ guard = 1
@@ -132,7 +133,7 @@ fn lower(head: &Head) {
     debug_assert!(depth > 0, "the guard is lowered as often as it is raised");
     head.running.guard.store(depth - 1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    if depth == 1 && head.requested.load(Ordering::Relaxed) != 0 {
+    if depth == 1 && head.is_asked() {
         give_way(head, Cause::Guard);
     }
 }
@@ -140,6 +141,9 @@ fn lower(head: &Head) {
 #[cold]
 #[inline(never)]
 fn probe_found(head: &Head) {
+    if !head.is_due() {
+        return;
+    }
     if head.running.guard.load(Ordering::Relaxed) != 0 {
         // SAFETY: the guard is up, hence the worker is the one that runs this context, now and while it is read.
         count(unsafe { &worker_counters(head).deferred });
@@ -207,15 +211,18 @@ fn give_way(head: &Head, mut cause: Cause) {
         head.running.guard.store(0, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         // What arrived while the guard was up found it up and relied on this look.
-        if head.requested.load(Ordering::Relaxed) == 0 {
+        if !head.is_asked() {
             return;
         }
         cause = Cause::Guard;
     }
 }
 
-/// Takes the request down and tells whether it was for the running generation.
+/// Takes the request down, if its moment has come, and tells whether it was for the running generation.
 fn is_requested(head: &Head) -> bool {
+    if !head.is_due() {
+        return false;
+    }
     let requested = head.requested.swap(0, Ordering::Acquire);
     let running = head.running.generation.load(Ordering::Relaxed);
     if fault::without(Defence::GenerationCheck) {

@@ -37,7 +37,7 @@
 //! | `current` | [`preempt_point`], [`without_preemption`]: what runs inside a context |
 //! | `worker` | [`Worker::run`]: entering and leaving contexts |
 //! | `mailbox`, `slots` | handing contexts between dispatcher and workers |
-//! | `mechanism`, `probe`, `signal`, `token` | ways to interrupt, and the permission for the hard ones |
+//! | `mechanism`, `probe`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
 //! | `overflow` | what a stack overflow says before it dies |
 //! | `clock`, `platform`, `realtime` | the TSC, what the machine must offer, SCHED_FIFO |
 
@@ -68,6 +68,7 @@ mod slots;
 #[cfg(feature = "stress")]
 pub mod stress;
 mod switch;
+mod timer;
 mod token;
 mod worker;
 
@@ -84,5 +85,6 @@ pub use pool::{HandBack, Handles, Pool, PoolConfig, PoolError};
 pub use probe::Probe;
 pub use realtime::{Realtime, RealtimeError};
 pub use signal::{Signal, SignalError};
+pub use timer::{DeadlineTimer, TimerError};
 pub use token::HardPreemption;
 pub use worker::Worker;

@@ -16,6 +16,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::clock::Cycles;
 use crate::context::{
     ContextId, Generation, Handle, Head, Idle, InAndOut, Ready, Runnable, Suspended,
 };
@@ -166,7 +167,15 @@ impl Dispatched {
     /// Once the dispatch is over, by its end or by preemption, this does nothing.
     #[inline]
     pub fn request(&self) {
-        self.head.request(self.generation);
+        self.head.request(self.generation, Cycles(0));
+    }
+
+    /// As [`request`](Self::request), but the code may go on until the TSC reaches `moment`: a deadline that its own
+    /// probes look at. For a dispatcher that is the worker's own thread, and does not run meanwhile. Until then a probe
+    /// costs a reading of the TSC.
+    #[inline]
+    pub fn request_at(&self, moment: Cycles) {
+        self.head.request(self.generation, moment);
     }
 
     /// The context's number.

@@ -23,15 +23,17 @@
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
+use crate::clock::Clock;
 use crate::counters::count;
 use crate::current::{self, CURRENT};
 use crate::fault::{self, Defence};
 use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
+use crate::timer;
 use crate::token::HardPreemption;
 use crate::worker::SCHEDULING;
 
 /// SIGURG is ignored by default and rarely used: what else arrives by it goes to the handler there was before.
-const SIGNAL: libc::c_int = libc::SIGURG;
+pub(crate) const SIGNAL: libc::c_int = libc::SIGURG;
 
 /// Stack that the handler needs below the kernel's frame to leave safely, with room for another signal's frame meanwhile.
 fn handler_room() -> usize {
@@ -46,6 +48,9 @@ fn largest_frame() -> usize {
 
 /// Not a valid value of `ss_flags`: `rt_sigreturn` then leaves the thread's alternate stack as it is.
 const LEAVE_ALTERNATE_STACK: libc::c_int = 0x7777;
+
+/// After an interrupt in vain, a worker's own timer fires again after this, nanoseconds.
+const IN_VAIN_AGAIN: u64 = 500_000;
 
 /// Preemption by signal. Works on any Linux.
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +163,12 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     }
     // SAFETY: a context's head outlives the thread control block it was read from.
     let head = unsafe { &*head };
+    // SAFETY: the handler is installed with SA_SIGINFO.
+    let timer = unsafe { timer::sender(info) };
+    if let (Some(timer), Some(left)) = (timer, head.not_due_for()) {
+        // Set for an earlier request, which is over.
+        return timer::again(timer, left);
+    }
     // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to change.
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
     let stack_pointer = frame.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
@@ -179,6 +190,9 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     // alternate stack. It is asked again later.
     if !has_room || !current::has_workers_mask(head, first_64(&frame.uc_sigmask)) {
         current::interrupted_in_vain(head);
+        if let Some(timer) = timer {
+            timer::again(timer, Clock::get().to_cycles(IN_VAIN_AGAIN));
+        }
         return;
     }
     if !fault::without(Defence::AlternateStackCare) {

@@ -1,0 +1,146 @@
+//! Preemption by a timer of the worker's own: for a dispatcher that shares the worker's thread and does not run
+//! while a request does.
+//!
+//! A POSIX timer sends the preemption signal to the thread it was made on (`SIGEV_THREAD_ID`). What is asked of the
+//! context is a request with a moment ([`Dispatched::request_at`](crate::Dispatched::request_at)); the signal only
+//! makes the context look. Setting a timer is a system call, so it is not set anew for every request:
+//!
+//! ```text
+//!            arm(moment), none pending before that          fires
+//!   (quiet) ──────────────────────────────────▶ (pending) ────────▶ moment has come: preempted        ─▶ (quiet)
+//!      ▲                                            ▲       │
+//!      │                                            └───────┤ a later request runs: set for its moment
+//!      └────────────────────────────────────────────────────┘ no request runs
+//! ```
+//!
+//! So under short requests it costs a signal a quantum, whatever their number. Arming neither allocates nor locks.
+
+use std::marker::PhantomData;
+
+use crate::clock::{Clock, Cycles};
+use crate::signal::{SIGNAL, Signal};
+
+/// Marks our own timers among whatever else may use the signal.
+static MARK: u8 = 0;
+
+/// A timer that preempts the thread it was made on. Stays there.
+#[derive(Debug)]
+pub struct DeadlineTimer {
+    id: libc::c_int,
+    /// When it fires, as far as the thread's own code knows; in the past: it has fired.
+    pending: Cycles,
+    clock: Clock,
+    not_send: PhantomData<*mut ()>,
+}
+
+/// Why there is no timer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TimerError {
+    /// The kernel refused.
+    #[error(
+        "no timer for this thread: {cause}; each takes one of the user's pending signals (`ulimit -i`)"
+    )]
+    Refused {
+        /// The kernel's answer.
+        cause: std::io::Error,
+    },
+}
+
+impl DeadlineTimer {
+    /// A timer for the calling thread, quiet at first. The [`Signal`] is the evidence that its handler is installed.
+    ///
+    /// # Errors
+    /// [`TimerError`] if the kernel refuses.
+    pub fn new(_: Signal) -> Result<Self, TimerError> {
+        // SAFETY: `sigevent` is plain data, and zeroes are a valid one.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_signo = SIGNAL;
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        // SAFETY: only returns a number.
+        event.sigev_notify_thread_id = unsafe { libc::gettid() };
+        event.sigev_value.sival_ptr = (&raw const MARK).cast_mut().cast();
+        let mut id: libc::c_int = 0;
+        // SAFETY: the kernel reads the event and writes the id. The system call itself, since the C library's wrapper
+        // hides the kernel's id, which the handler is told.
+        let made = unsafe {
+            libc::syscall(
+                libc::SYS_timer_create,
+                libc::CLOCK_MONOTONIC,
+                &raw const event,
+                &raw mut id,
+            )
+        };
+        if made != 0 {
+            return Err(TimerError::Refused {
+                cause: std::io::Error::last_os_error(),
+            });
+        }
+        Ok(Self {
+            id,
+            pending: Cycles(0),
+            clock: Clock::get(),
+            not_send: PhantomData,
+        })
+    }
+
+    /// Has the thread interrupted at `moment`, or at the moment of whatever is asked of the context that runs then, if
+    /// that is later. A system call only if nothing is pending at `moment` or before.
+    #[inline]
+    pub fn arm(&mut self, moment: Cycles, now: Cycles) {
+        if self.pending > now && self.pending <= moment {
+            return;
+        }
+        self.pending = moment;
+        set(self.id, self.clock.to_nanos(moment.since(now)));
+    }
+}
+
+impl Drop for DeadlineTimer {
+    fn drop(&mut self) {
+        // SAFETY: the timer is this one's, and is not used any more. A signal under way finds nothing to preempt.
+        unsafe { libc::syscall(libc::SYS_timer_delete, self.id) };
+    }
+}
+
+/// The kernel's number of the timer that sent the signal, if it was one of ours. For the signal's handler.
+///
+/// # Safety
+/// `info` must be what the kernel gave a handler installed with `SA_SIGINFO`.
+pub(crate) unsafe fn sender(info: *const libc::siginfo_t) -> Option<libc::c_int> {
+    // SAFETY: for `SI_TIMER` the kernel fills the timer's id (where others have the process's) and the event's value.
+    unsafe {
+        let ours = (*info).si_code == libc::SI_TIMER
+            && (*info).si_value().sival_ptr.cast_const() == (&raw const MARK).cast();
+        ours.then(|| (*info).si_pid())
+    }
+}
+
+/// Has the timer fire again after `left`. For the signal's handler.
+pub(crate) fn again(id: libc::c_int, left: Cycles) {
+    set(id, Clock::get().to_nanos(left));
+}
+
+fn set(id: libc::c_int, nanos: u64) {
+    let value = libc::itimerspec {
+        it_interval: libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        },
+        it_value: libc::timespec {
+            tv_sec: (nanos / 1_000_000_000) as libc::time_t,
+            // 0 would switch it off.
+            tv_nsec: (nanos % 1_000_000_000).max(1) as libc::c_long,
+        },
+    };
+    // SAFETY: reads the value. With the id of a timer that is gone it fails, which does no harm.
+    unsafe {
+        libc::syscall(
+            libc::SYS_timer_settime,
+            id,
+            0,
+            &raw const value,
+            std::ptr::null_mut::<libc::itimerspec>(),
+        );
+    }
+}
