@@ -12,6 +12,7 @@
 //! and only the dispatcher brings it back.
 #![forbid(unsafe_code)]
 
+pub mod resp;
 mod transport;
 pub mod udp;
 pub mod wire;

@@ -1,0 +1,82 @@
+//! The arguments of a request, without a copy.
+
+use std::borrow::Cow;
+
+use super::framing::{Found, Progress, find};
+use super::inline::{Words, count_words};
+use super::integer::integer;
+use super::protocol_error::ProtocolError;
+
+/// The arguments of `frame`, a request as the codec found it; the first is the command.
+///
+/// # Errors
+/// What is wrong with it, for the client to be told. A frame that is cut short was cut at what goes beyond the
+/// codec's limits.
+pub fn arguments(frame: &[u8]) -> Result<Arguments<'_>, ProtocolError> {
+    match find(frame, &mut Progress::default(), usize::MAX) {
+        Found::Request { .. } if frame[0] == b'*' => {
+            let (left, bulks) = number(frame);
+            let form = Form::Bulks(bulks);
+            Ok(Arguments { left, form })
+        }
+        Found::Request { length } => {
+            let line = &frame[..length];
+            let (left, form) = (count_words(line)?, Form::Words(Words::new(line)));
+            Ok(Arguments { left, form })
+        }
+        Found::Nothing { .. } => Ok(Arguments {
+            left: 0,
+            form: Form::Bulks(&[]),
+        }),
+        Found::Malformed { error, .. } => Err(error),
+        Found::Incomplete if frame.first() == Some(&b'*') => Err(ProtocolError::InvalidLength),
+        Found::Incomplete => Err(ProtocolError::TooBigInline),
+    }
+}
+
+/// The arguments of a request that have not been taken yet; see [`arguments`]. An argument is a copy only if there are quotes
+/// in it.
+#[derive(Clone, Debug)]
+pub struct Arguments<'a> {
+    left: usize,
+    form: Form<'a>,
+}
+
+#[derive(Clone, Debug)]
+enum Form<'a> {
+    /// Whole bulk strings.
+    Bulks(&'a [u8]),
+    /// Words with balanced quotes.
+    Words(Words<'a>),
+}
+
+impl<'a> Iterator for Arguments<'a> {
+    type Item = Cow<'a, [u8]>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        match &mut self.form {
+            Form::Bulks(rest) => {
+                let (length, after) = number(rest);
+                let (argument, after) = after.split_at(length);
+                *rest = &after[2..];
+                Some(Cow::Borrowed(argument))
+            }
+            Form::Words(words) => words.next()?.ok(),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Arguments<'_> {}
+
+/// The number on the line that `bytes` begin with, and what comes after that line. It has been checked.
+fn number(bytes: &[u8]) -> (usize, &[u8]) {
+    let end = bytes.iter().position(|&byte| byte == b'\r');
+    let end = end.expect("the line has been found before");
+    let number = integer(&bytes[1..end]).expect("the number has been read before");
+    (number as usize, &bytes[end + 2..])
+}
