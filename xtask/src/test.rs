@@ -99,7 +99,7 @@ fn steps() -> Vec<Step> {
             ],
             ..cargo(
                 "loom",
-                "test -p shinjuku-preempt --release --lib loom -- --show-output",
+                "test -p shinjuku-preempt -p dune-sys --release --lib loom -- --show-output",
                 minutes(8),
                 true,
             )
