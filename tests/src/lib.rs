@@ -7,6 +7,8 @@
 //! | `restart` | nor with the number of runtimes started and shut down |
 //! | `progress` | who spins for a lock cannot starve who holds it |
 //! | `udp` | clients over UDP: short requests overtake long ones, every reply goes where it belongs |
+//! | `networker` | the same with a networker's thread, whose rings lose nothing |
+//! | `networker_allocation` | that thread never calls the allocator either |
 
 mod process;
 

@@ -47,6 +47,7 @@ mod handler;
 mod histogram;
 mod in_process;
 mod layout;
+mod networker;
 mod preemption;
 mod request;
 mod runtime;
@@ -68,6 +69,7 @@ pub use config::{
 pub use handler::{FromFn, RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};
 pub use layout::{Layout, LayoutError};
+pub use networker::{Networker, NetworkerConfig};
 pub use runtime::{Runtime, Server};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;
