@@ -12,6 +12,8 @@
 //! and only the dispatcher brings it back.
 #![forbid(unsafe_code)]
 
+pub mod dataplane;
+pub mod packet;
 pub mod resp;
 mod transport;
 pub mod udp;

@@ -1,0 +1,215 @@
+//! What an interface is told at start, and what can be wrong with it.
+
+use std::net::Ipv4Addr;
+
+use crate::packet::MacAddr;
+
+/// The most ports an interface listens on.
+pub const MOST_PORTS: usize = 64;
+
+/// Settings of an [`Interface`](super::Interface); checked by [`Interface::new`](super::Interface::new).
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct InterfaceConfig {
+    pub(super) mac: MacAddr,
+    pub(super) ip: Ipv4Addr,
+    pub(super) prefix: u8,
+    pub(super) gateway: Option<Ipv4Addr>,
+    pub(super) ports: Vec<u16>,
+    pub(super) mtu: usize,
+    pub(super) neighbours: usize,
+    pub(super) given: Vec<(Ipv4Addr, MacAddr)>,
+}
+
+impl InterfaceConfig {
+    /// An interface with these addresses that takes datagrams for `ports`; in a net of /24, without a gateway, with
+    /// an MTU of 1500 and room for 64 neighbours.
+    pub fn new(mac: MacAddr, ip: Ipv4Addr, ports: &[u16]) -> Self {
+        Self {
+            mac,
+            ip,
+            prefix: 24,
+            gateway: None,
+            ports: ports.to_vec(),
+            mtu: 1500,
+            neighbours: 64,
+            given: Vec::new(),
+        }
+    }
+
+    /// How many bits of the address name the net, 0 to 32: whoever shares them is on this wire.
+    pub fn prefix(self, bits: u8) -> Self {
+        Self {
+            prefix: bits,
+            ..self
+        }
+    }
+
+    /// Who takes packets for other nets. Replies do not need it: they go back to the station that the request came from.
+    pub fn gateway(self, ip: Ipv4Addr) -> Self {
+        Self {
+            gateway: Some(ip),
+            ..self
+        }
+    }
+
+    /// The longest packet on the wire, IPv4 header included, in bytes: 68 to 65,535.
+    pub fn mtu(self, bytes: usize) -> Self {
+        Self { mtu: bytes, ..self }
+    }
+
+    /// How many stations' addresses are remembered, 1 to 4096. Only those need one that are sent to without having
+    /// asked.
+    pub fn neighbours(self, stations: usize) -> Self {
+        Self {
+            neighbours: stations,
+            ..self
+        }
+    }
+
+    /// `ip` has `mac`, and nobody needs to be asked. For wires on which nobody answers ARP, and for queues that the
+    /// device does not lead ARP to.
+    pub fn neighbour(mut self, ip: Ipv4Addr, mac: MacAddr) -> Self {
+        self.given.push((ip, mac));
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), InterfaceError> {
+        let given = || self.given.iter().map(|&(_, mac)| mac);
+        if let Some(mac) = given().chain([self.mac]).find(|mac| !mac.is_station()) {
+            return Err(InterfaceError::Mac { mac });
+        }
+        in_range("prefix", self.prefix.into(), 0, 32)?;
+        in_range("mtu", self.mtu, 68, 65_535)?;
+        in_range("neighbours", self.neighbours, 1, 4096)?;
+        in_range("the number of given neighbours", self.given.len(), 0, 4096)?;
+        in_range("the number of ports", self.ports.len(), 1, MOST_PORTS)?;
+        if self.ports.contains(&0) {
+            return Err(InterfaceError::PortZero);
+        }
+        let net = self.net();
+        if !net.has_host(self.ip) {
+            return Err(InterfaceError::Ip {
+                ip: self.ip,
+                prefix: self.prefix,
+            });
+        }
+        match self.gateway {
+            Some(gateway) if gateway == self.ip || !net.has_host(gateway) => {
+                Err(InterfaceError::Gateway {
+                    gateway,
+                    ip: self.ip,
+                    prefix: self.prefix,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn net(&self) -> Net {
+        let mask = match self.prefix {
+            0 => 0,
+            bits => u32::MAX << (32 - u32::from(bits.min(32))),
+        };
+        Net {
+            address: self.ip.to_bits() & mask,
+            mask,
+        }
+    }
+}
+
+/// The addresses on this wire.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Net {
+    address: u32,
+    mask: u32,
+}
+
+impl Net {
+    /// Whether `ip` is on this wire.
+    pub(super) fn contains(self, ip: Ipv4Addr) -> bool {
+        ip.to_bits() & self.mask == self.address
+    }
+
+    /// Whether `ip` is on this wire and can be a single host's.
+    fn has_host(self, ip: Ipv4Addr) -> bool {
+        self.contains(ip) && self.can_be_host(ip)
+    }
+
+    /// Whether `ip`, here or elsewhere, can be a single host's: the only kind that a packet may come from, and the only
+    /// one that may be answered, lest an answer go to many.
+    pub(super) fn can_be_host(self, ip: Ipv4Addr) -> bool {
+        // RFC 3021: in nets of two addresses both are hosts'; in a net of one it is.
+        let has_broadcast = self.mask.count_ones() < 31;
+        let host = ip.to_bits() & !self.mask;
+        let everyone_or_no_one = host == !self.mask || host == 0;
+        !(ip.octets()[0] == 0
+            || ip.is_loopback()
+            || ip.octets()[0] >= 224
+            || self.contains(ip) && has_broadcast && everyone_or_no_one)
+    }
+}
+
+fn in_range(
+    setting: &'static str,
+    value: usize,
+    least: usize,
+    most: usize,
+) -> Result<(), InterfaceError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(InterfaceError::Setting {
+        setting,
+        value,
+        least,
+        most,
+    })
+}
+
+/// Why an interface or a dataplane did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InterfaceError {
+    /// A setting is out of its range.
+    #[error("interface: {setting} is {value}, but must be between {least} and {most}")]
+    Setting {
+        /// Which.
+        setting: &'static str,
+        /// What it was set to.
+        value: usize,
+        /// The least allowed.
+        least: usize,
+        /// The most allowed.
+        most: usize,
+    },
+    /// The Ethernet address of the interface, or of a given neighbour, is not one that a station can have.
+    #[error("interface: {mac} cannot be a station's address: it is zero, multicast or broadcast")]
+    Mac {
+        /// The address.
+        mac: MacAddr,
+    },
+    /// Nobody can send to port 0.
+    #[error("interface: port 0 is none to listen on; choose one from 1 to 65535")]
+    PortZero,
+    /// The interface's address is not one that a host can have.
+    #[error("interface: {ip}/{prefix} cannot be a host's address; choose one of its own for it")]
+    Ip {
+        /// The address.
+        ip: Ipv4Addr,
+        /// How many bits of it name the net.
+        prefix: u8,
+    },
+    /// The gateway cannot be reached.
+    #[error(
+        "interface: the gateway {gateway} must be another host in the net of {ip}/{prefix}; correct it, or the prefix"
+    )]
+    Gateway {
+        /// The gateway's address.
+        gateway: Ipv4Addr,
+        /// The interface's address.
+        ip: Ipv4Addr,
+        /// How many bits of it name the net.
+        prefix: u8,
+    },
+}

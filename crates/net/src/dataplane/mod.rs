@@ -1,0 +1,70 @@
+//! The network without the kernel: frames of a device are turned into requests here, and replies into frames.
+//!
+//! ```text
+//!              Device::receive      Interface::receive           deliver
+//!     device ─────────────────▶ frame ──────────────▶ verdict ──────────▶ request, its payload the device's buffer
+//!       ▲                                                │                       │
+//!       │  Device::transmit                              │ answer (ARP, echo)    │ handler, on any thread
+//!       ├────────────────────────────────────────────────┘                       ▼
+//!       └─────────────────────────── Headers::reply ◀──────────── reply, in the same buffer
+//! ```
+//!
+//! [`Device`] is what DPDK, AF_XDP and tests implement: batches of frames in buffers that are moved. [`Interface`] is
+//! the IP stack, a pure machine over the bytes. A server's loop, with neither threads nor pools:
+//!
+//! ```
+//! use shinjuku_net::dataplane::{Buffer, Checksums, Device, Interface, Outbound, Received, Verdict};
+//!
+//! /// Sends back every datagram; `frames` and `replies` are taken at start, as long as a batch.
+//! fn turn<D: Device>(
+//!     device: &mut D,
+//!     interface: &mut Interface,
+//!     frames: &mut Vec<Received<D::Buffer>>,
+//!     replies: &mut Vec<Outbound<D::Buffer>>,
+//!     now_nanos: u64,
+//! ) {
+//!     let offload = device.offload();
+//!     device.receive(frames);
+//!     for Received { mut buffer, verified } in frames.drain(..) {
+//!         let (length, checksums) = match interface.receive(buffer.frame_mut(), verified, now_nanos) {
+//!             Verdict::Deliver(request) => {
+//!                 // The reply's payload lies where the request's did; here it is the same. Cut what is behind it.
+//!                 let length = request.payload.end;
+//!                 buffer.set_length(length);
+//!                 match request.headers.reply(buffer.frame_mut(), offload) {
+//!                     Some(checksums) => (length, checksums),
+//!                     None => {
+//!                         device.free(buffer);
+//!                         continue;
+//!                     }
+//!                 }
+//!             }
+//!             Verdict::Answer { length } => (length, Checksums::default()),
+//!             Verdict::Learnt | Verdict::Drop(_) => {
+//!                 device.free(buffer);
+//!                 continue;
+//!             }
+//!         };
+//!         buffer.finish(length);
+//!         replies.push(Outbound { buffer, checksums });
+//!     }
+//!     device.transmit(replies);
+//! }
+//! ```
+//!
+//! Sending without having been asked goes by [`Interface::resolve`], which says when to send an ARP request
+//! ([`Interface::write_arp_request`]) and when to give up, and [`Interface::write_datagram`].
+
+mod cause;
+mod config;
+mod counters;
+mod device;
+mod interface;
+mod neighbours;
+
+pub use cause::Cause;
+pub use config::{InterfaceConfig, InterfaceError, MOST_PORTS};
+pub use counters::{InterfaceCounters, InterfaceCounts};
+pub use device::{Buffer, Checksums, Device, Offload, Outbound, Received, Verified};
+pub use interface::{Delivery, Headers, Interface, Peer, Verdict};
+pub use neighbours::Resolution;

@@ -1,0 +1,151 @@
+//! Who has which address on the wire: the ARP cache (RFC 826, RFC 1122 2.3.2).
+//!
+//! ```text
+//!               look_up: ask                 they answer, or ask for us
+//!     absent ─────────────────▶ asked ────────────────────────────────────▶ known
+//!                              │  ▲  ▲                                     │   ▲
+//!                              │  │  └───── look_up after AGE: ask ────────┘   │
+//!         TRIES in vain,       │  │                                            │
+//!         look_up after the    │  │ look_up after SILENT_FOR: ask              │
+//!         last one's ASK_EVERY ▼  │                                            │
+//!                              silent ─────────────────────────────────────────┘
+//!                                           they answer late, or ask for us
+//!
+//!     asked:  look_up after ASK_EVERY asks again, TRIES times in all
+//!     known:  renewed when they ask for us; also straight from absent
+//!     given:  known from start to end, whatever anybody says
+//! ```
+//!
+//! Nothing here has a timer: time passes when somebody looks up. With no place left, the entry untouched for the
+//! longest makes room, those given at start excepted; so a flood of claimed addresses can cost questions, not memory.
+//! Answers that nobody asked for teach nothing (RFC 826 would only renew by them; forged ones are the commoner).
+
+use std::net::Ipv4Addr;
+
+use crate::packet::MacAddr;
+
+const SECOND: u64 = 1_000_000_000;
+/// RFC 1122 2.3.2.1: at most one question a second for a destination.
+const ASK_EVERY: u64 = SECOND;
+/// How often it is asked before the address counts as silent.
+const TRIES: u8 = 3;
+/// How long an answer holds; RFC 1122 2.3.2.1 has "on the order of a minute".
+const AGE: u64 = 60 * SECOND;
+/// How long a silent address is not asked for again.
+const SILENT_FOR: u64 = SECOND;
+
+/// The cache.
+#[derive(Debug)]
+pub(super) struct Neighbours {
+    entries: Vec<Entry>,
+    capacity: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    ip: Ipv4Addr,
+    state: State,
+    /// When it came to this state, or was renewed in it, in nanoseconds.
+    at: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Asked { tries: u8 },
+    Known { mac: MacAddr },
+    Silent,
+    Given { mac: MacAddr },
+}
+
+/// Where a packet for an address is to go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resolution {
+    /// To this station.
+    Known(MacAddr),
+    /// Nobody knows yet: send an ARP request for this address, keep the packet, look up again.
+    Ask(Ipv4Addr),
+    /// It has been asked for; keep the packet, look up again.
+    Wait,
+    /// Nobody answers, or there is no gateway that leads there: drop the packet.
+    Unreachable,
+}
+
+impl Neighbours {
+    /// Room for `capacity` that are learnt, beside the `given`.
+    pub(super) fn new(capacity: usize, given: &[(Ipv4Addr, MacAddr)]) -> Self {
+        let capacity = capacity + given.len();
+        let mut entries = Vec::with_capacity(capacity);
+        entries.extend(given.iter().map(|&(ip, mac)| Entry {
+            ip,
+            state: State::Given { mac },
+            at: 0,
+        }));
+        Self { entries, capacity }
+    }
+
+    /// Where packets for `ip`, which is on this wire, go.
+    pub(super) fn look_up(&mut self, ip: Ipv4Addr, now: u64) -> Resolution {
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.ip == ip) else {
+            return match self.insert(ip, State::Asked { tries: 1 }, now) {
+                true => Resolution::Ask(ip),
+                false => Resolution::Unreachable,
+            };
+        };
+        let since = now.saturating_sub(entry.at);
+        let (state, resolution) = match entry.state {
+            State::Given { mac } => return Resolution::Known(mac),
+            State::Known { mac } if since < AGE => return Resolution::Known(mac),
+            State::Asked { .. } if since < ASK_EVERY => return Resolution::Wait,
+            State::Silent if since < SILENT_FOR => return Resolution::Unreachable,
+            State::Asked { tries } if tries == TRIES => (State::Silent, Resolution::Unreachable),
+            State::Asked { tries } => (State::Asked { tries: tries + 1 }, Resolution::Ask(ip)),
+            State::Known { .. } | State::Silent => (State::Asked { tries: 1 }, Resolution::Ask(ip)),
+        };
+        (entry.state, entry.at) = (state, now);
+        resolution
+    }
+
+    /// `ip` answers to have `mac`. Tells whether that was asked for.
+    pub(super) fn answered(&mut self, ip: Ipv4Addr, mac: MacAddr, now: u64) -> bool {
+        let entry = self.entries.iter_mut().find(|entry| entry.ip == ip);
+        match entry {
+            Some(entry) if matches!(entry.state, State::Asked { .. } | State::Silent) => {
+                (entry.state, entry.at) = (State::Known { mac }, now);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// `ip` at `mac` asks for us: it will want to be answered.
+    pub(super) fn asked_us(&mut self, ip: Ipv4Addr, mac: MacAddr, now: u64) {
+        match self.entries.iter_mut().find(|entry| entry.ip == ip) {
+            Some(Entry {
+                state: State::Given { .. },
+                ..
+            }) => {}
+            Some(entry) => (entry.state, entry.at) = (State::Known { mac }, now),
+            None => {
+                self.insert(ip, State::Known { mac }, now);
+            }
+        }
+    }
+
+    /// Puts an entry into a free place, or that of the one untouched for the longest.
+    fn insert(&mut self, ip: Ipv4Addr, state: State, at: u64) -> bool {
+        let entry = Entry { ip, state, at };
+        if self.entries.len() < self.capacity {
+            self.entries.push(entry);
+            return true;
+        }
+        let learnt = self
+            .entries
+            .iter_mut()
+            .filter(|entry| !matches!(entry.state, State::Given { .. }));
+        match learnt.min_by_key(|entry| entry.at) {
+            Some(oldest) => *oldest = entry,
+            None => return false,
+        }
+        true
+    }
+}

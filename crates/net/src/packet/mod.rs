@@ -1,0 +1,83 @@
+//! Views over the bytes of packets: checked once when parsed, safe to use afterwards.
+//!
+//! A layer is a file. Each has the header as it lies on the wire, a view made by `parse`, which borrows the bytes and
+//! hands on a payload of the length that the header claims and the bytes bear out, and what it takes to write one.
+//!
+//! ```
+//! use shinjuku_net::packet::{Ethernet, Ipv4, Udp};
+//!
+//! fn payload(frame: &[u8]) -> Result<&[u8], shinjuku_net::packet::Flaw> {
+//!     let ethernet = Ethernet::parse(frame)?;
+//!     let ipv4 = Ipv4::parse(ethernet.payload)?;
+//!     let udp = Udp::parse(ipv4.payload)?;
+//!     ipv4.verify()?;
+//!     udp.verify(&ipv4)?;
+//!     Ok(udp.payload)
+//! }
+//! # assert!(payload(&[0; 60]).is_err());
+//! ```
+//!
+//! Nothing here allocates, and no bytes make it panic.
+
+pub mod arp;
+pub mod checksum;
+pub mod ethernet;
+pub mod icmp;
+pub mod ipv4;
+mod mac;
+pub mod udp;
+
+pub use arp::Arp;
+pub use ethernet::{Ethernet, Vlans};
+pub use icmp::Icmp;
+pub use ipv4::Ipv4;
+pub use mac::{MacAddr, MacAddrError};
+pub use udp::Udp;
+
+/// What is wrong with a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// It ends before its headers do.
+    #[error("it ends within a header")]
+    Truncated,
+    /// It has more VLAN tags than 802.1ad's two.
+    #[error("it has more than two VLAN tags")]
+    VlanTags,
+    /// Its ARP message is not one of IPv4 over Ethernet, or neither request nor reply.
+    #[error("it is ARP, but not for IPv4 over Ethernet")]
+    Arp,
+    /// Its IPv4 header is of another version, or shorter than a header can be.
+    #[error("its IPv4 header is of another version or too short")]
+    Ipv4Header,
+    /// It claims a length in its IPv4 header that it does not have, or that does not hold the header itself.
+    #[error("it does not have the length that its IPv4 header claims")]
+    Ipv4Length,
+    /// The checksum over its IPv4 header is wrong.
+    #[error("the checksum of its IPv4 header is wrong")]
+    Ipv4Checksum,
+    /// The checksum over its ICMP message is wrong.
+    #[error("the checksum of its ICMP message is wrong")]
+    IcmpChecksum,
+    /// Its UDP header claims another length than IPv4 carries.
+    #[error("its UDP header and its IPv4 header disagree about its length")]
+    UdpLength,
+    /// The checksum over its UDP datagram is wrong.
+    #[error("the checksum of its UDP datagram is wrong")]
+    UdpChecksum,
+}
+
+impl Flaw {
+    /// All flaws, in the order of their declaration: `ALL[flaw as usize] == flaw`.
+    pub const ALL: [Self; 9] = [
+        Self::Truncated,
+        Self::VlanTags,
+        Self::Arp,
+        Self::Ipv4Header,
+        Self::Ipv4Length,
+        Self::Ipv4Checksum,
+        Self::IcmpChecksum,
+        Self::UdpLength,
+        Self::UdpChecksum,
+    ];
+}
