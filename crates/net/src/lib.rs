@@ -15,6 +15,7 @@
 pub mod dataplane;
 pub mod packet;
 pub mod resp;
+pub mod tcp;
 mod transport;
 pub mod udp;
 pub mod wire;

@@ -1,0 +1,93 @@
+//! New connections.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketFlags};
+
+use super::codec::Codec;
+use super::counters::count;
+use super::exchange::ConnectionId;
+use super::networker::Networker;
+use super::slot::{State, present};
+
+/// Accepted in one poll: each costs some microseconds.
+const ACCEPTS: usize = 4;
+/// With no descriptor left, nothing is accepted for so long, in nanoseconds.
+const PAUSE: u64 = 10_000_000;
+
+pub(super) struct Acceptor {
+    /// `None`: closed.
+    pub(super) listener: Option<TcpListener>,
+    /// Connections accepted so far.
+    pub(super) last_id: u64,
+    pub(super) paused_until: u64,
+}
+
+impl Acceptor {
+    /// Takes on some of the connections that wait.
+    pub(super) fn accept<C: Codec>(&mut self, networker: &mut Networker<C>) {
+        let Some(listener) = &self.listener else {
+            networker.acceptable = false;
+            return;
+        };
+        if networker.now < self.paused_until {
+            return;
+        }
+        for _ in 0..ACCEPTS {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let (stream, peer) = match rustix::net::acceptfrom_with(listener, flags) {
+                Ok(accepted) => accepted,
+                Err(Errno::AGAIN) => {
+                    networker.acceptable = false;
+                    return;
+                }
+                // Gone again before it was accepted.
+                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => continue,
+                Err(_) => {
+                    count(&networker.shared.counters.intake.accept_failed);
+                    self.paused_until = networker.now + PAUSE;
+                    return;
+                }
+            };
+            let shared = &networker.shared;
+            let Some(at) = networker.free.pop() else {
+                count(&shared.counters.intake.rejected);
+                let sorry = shared.codec.too_many_connections();
+                if !sorry.is_empty() {
+                    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                    let _ = rustix::net::send(&stream, sorry, flags);
+                }
+                continue;
+            };
+            self.last_id += 1;
+            let slot = &mut networker.slots[at as usize];
+            slot.generation = self.last_id as u32;
+            let name = u64::from(slot.generation) << 32 | u64::from(at);
+            let events = epoll::EventFlags::IN
+                | epoll::EventFlags::OUT
+                | epoll::EventFlags::RDHUP
+                | epoll::EventFlags::ET;
+            let data = epoll::EventData::new_u64(name);
+            if epoll::add(&networker.epoll, &stream, data, events).is_err() {
+                networker.free.push(at);
+                count(&shared.counters.intake.accept_failed);
+                continue;
+            }
+            count(&shared.counters.intake.accepted);
+            slot.state = State::Reading;
+            slot.since = networker.now;
+            let exchange = present(&mut slot.exchange);
+            exchange.stream = Some(stream);
+            exchange.id = ConnectionId(self.last_id);
+            exchange.peer = peer
+                .and_then(|peer| SocketAddr::try_from(peer).ok())
+                .unwrap_or(NOBODY);
+        }
+    }
+}
+
+/// Where the kernel does not say who the peer is.
+pub(super) const NOBODY: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

@@ -1,0 +1,237 @@
+//! What a TCP transport is told at start.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::error::TcpError;
+
+/// Who writes replies to the sockets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReplyBy {
+    /// The worker that ran the handler.
+    #[default]
+    Worker,
+    /// The networker: saves the workers the system call.
+    Networker,
+}
+
+/// Settings of a [`Tcp`](super::Tcp) transport; checked by [`Tcp::bind`](super::Tcp::bind).
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct TcpConfig {
+    pub(super) listen: SocketAddr,
+    pub(super) connections: Option<usize>,
+    pub(super) buffer: usize,
+    pub(super) max_request: usize,
+    pub(super) large_buffers: usize,
+    pub(super) max_reply: usize,
+    pub(super) reply_memory: usize,
+    pub(super) batch: usize,
+    pub(super) backlog: usize,
+    pub(super) write_timeout: Duration,
+    pub(super) request_timeout: Duration,
+    pub(super) idle_timeout: Option<Duration>,
+    pub(super) keep_alive: Option<Duration>,
+    pub(super) reuse_port: bool,
+    pub(super) reply_by: ReplyBy,
+}
+
+/// What `connections` is if it is not set and descriptors suffice.
+pub(super) const CONNECTIONS: usize = 10_240;
+
+impl TcpConfig {
+    /// Listens on `listen` (port 0: one that the kernel picks; `[::]`: IPv4, too, unless the system says otherwise).
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            connections: None,
+            buffer: 16 << 10,
+            max_request: 1 << 20,
+            large_buffers: 64,
+            max_reply: 64 << 20,
+            reply_memory: 256 << 20,
+            batch: 16,
+            backlog: 1024,
+            write_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(30),
+            idle_timeout: None,
+            keep_alive: Some(Duration::from_secs(300)),
+            reuse_port: false,
+            reply_by: ReplyBy::Worker,
+        }
+    }
+
+    /// Connections at the most, 1 to 65,536; more are told so and closed. By default 10,240, or as many as the
+    /// process's limit of descriptors allows. For each there is room for `buffer` bytes each way, which the kernel gives
+    /// when it is first used.
+    pub fn connections(self, connections: usize) -> Self {
+        Self {
+            connections: Some(connections),
+            ..self
+        }
+    }
+
+    /// The standard buffers' size in bytes, 256 to 1 MiB, by default 16 KiB. Requests and replies within it cost
+    /// nothing; once half of it is full of replies, they are sent even if further requests are there.
+    pub fn buffer(self, bytes: usize) -> Self {
+        Self {
+            buffer: bytes,
+            ..self
+        }
+    }
+
+    /// The longest request in bytes, up to 1 GiB, by default 1 MiB. A client that sends a longer one is told so, and the
+    /// connection closes.
+    pub fn max_request(self, bytes: usize) -> Self {
+        Self {
+            max_request: bytes,
+            ..self
+        }
+    }
+
+    /// Buffers of `max_request` bytes for requests longer than `buffer`, up to 65,536, by default 64, at least one if
+    /// there can be such requests. When all are in use, further connections with long requests wait.
+    pub fn large_buffers(self, buffers: usize) -> Self {
+        Self {
+            large_buffers: buffers,
+            ..self
+        }
+    }
+
+    /// The longest reply in bytes, `buffer` to 1 TiB, by default 64 MiB. Handlers that write more get an error.
+    pub fn max_reply(self, bytes: usize) -> Self {
+        Self {
+            max_reply: bytes,
+            ..self
+        }
+    }
+
+    /// All replies longer than `buffer` together, in bytes, up to 1 TiB, by default 256 MiB; memory that is taken when
+    /// it is needed.
+    pub fn reply_memory(self, bytes: usize) -> Self {
+        Self {
+            reply_memory: bytes,
+            ..self
+        }
+    }
+
+    /// The most requests that one poll delivers, and the most system calls for them, 1 to 1024, by default 16. While it
+    /// does that, nobody is dispatched or preempted: at roughly a microsecond each, keep it well below the quantum's
+    /// worth.
+    pub fn batch(self, requests: usize) -> Self {
+        Self {
+            batch: requests,
+            ..self
+        }
+    }
+
+    /// Connections that the kernel completes before they are accepted, 1 to 65,535, by default 1024. It grants no more
+    /// than `net.core.somaxconn`.
+    pub fn backlog(self, connections: usize) -> Self {
+        Self {
+            backlog: connections,
+            ..self
+        }
+    }
+
+    /// A client that takes none of what is to be sent for so long is cut off. 1 ms to a day, by default 10 s.
+    pub fn write_timeout(self, timeout: Duration) -> Self {
+        Self {
+            write_timeout: timeout,
+            ..self
+        }
+    }
+
+    /// A request must be complete so long after its first byte. 1 ms to a day, by default 30 s.
+    pub fn request_timeout(self, timeout: Duration) -> Self {
+        Self {
+            request_timeout: timeout,
+            ..self
+        }
+    }
+
+    /// A connection without a request for so long is closed. 1 ms to a day; by default it is not.
+    pub fn idle_timeout(self, timeout: Option<Duration>) -> Self {
+        Self {
+            idle_timeout: timeout,
+            ..self
+        }
+    }
+
+    /// After so long without traffic the kernel asks whether the peer is still there (`SO_KEEPALIVE`). 1 s to 32,767 s,
+    /// by default 300 s; `None`: never.
+    pub fn keep_alive(self, after: Option<Duration>) -> Self {
+        Self {
+            keep_alive: after,
+            ..self
+        }
+    }
+
+    /// Lets several sockets of this user share the address (`SO_REUSEPORT`); the kernel spreads connections over them.
+    pub fn reuse_port(self, reuse: bool) -> Self {
+        Self {
+            reuse_port: reuse,
+            ..self
+        }
+    }
+
+    /// Who writes replies, by default the worker.
+    pub fn reply_by(self, reply_by: ReplyBy) -> Self {
+        Self { reply_by, ..self }
+    }
+
+    pub(super) fn check(&self) -> Result<(), TcpError> {
+        const LONGEST: usize = 1 << 40;
+        let large = usize::from(self.max_request > self.buffer);
+        in_range("connections", self.connections.unwrap_or(1), 1, 65_536)?;
+        in_range("buffer", self.buffer, 256, 1 << 20)?;
+        in_range("max_request", self.max_request, 1, 1 << 30)?;
+        in_range("large_buffers", self.large_buffers, large, 65_536)?;
+        in_range("max_reply", self.max_reply, self.buffer, LONGEST)?;
+        in_range("reply_memory", self.reply_memory, 0, LONGEST)?;
+        in_range("batch", self.batch, 1, 1024)?;
+        in_range("backlog", self.backlog, 1, 65_535)?;
+        time_in_range("write_timeout", self.write_timeout)?;
+        time_in_range("request_timeout", self.request_timeout)?;
+        time_in_range("idle_timeout", self.idle_timeout.unwrap_or(LEAST_TIME))?;
+        let keep_alive = self.keep_alive.map_or(1, |after| after.as_secs());
+        range("keep_alive", keep_alive, 1, 32_767)
+    }
+
+    /// Whether there are requests that need the large buffers.
+    pub(super) fn large_buffers_needed(&self) -> usize {
+        if self.max_request > self.buffer {
+            self.large_buffers
+        } else {
+            0
+        }
+    }
+}
+
+const LEAST_TIME: Duration = Duration::from_millis(1);
+
+fn time_in_range(setting: &'static str, value: Duration) -> Result<(), TcpError> {
+    let micros = u64::try_from(value.as_micros()).unwrap_or(u64::MAX);
+    range(setting, micros, 1000, 86_400_000_000)
+}
+
+fn in_range(
+    setting: &'static str,
+    value: usize,
+    least: usize,
+    most: usize,
+) -> Result<(), TcpError> {
+    range(setting, value as u64, least as u64, most as u64)
+}
+
+fn range(setting: &'static str, value: u64, least: u64, most: u64) -> Result<(), TcpError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(TcpError::Setting {
+        setting,
+        value,
+        least,
+        most,
+    })
+}

@@ -1,0 +1,637 @@
+//! The networker: which connection is looked at when, and what becomes of it.
+//!
+//! Nothing here allocates, frees, locks or waits. Buffers are in stacks, so that the next request gets the one that the
+//! cache still has.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use rtrb::Consumer;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
+
+use super::codec::Codec;
+use super::counters::{Cause, OutputCounters, add, count};
+use super::exchange::{Exchange, Route, Sent, Shared};
+use super::input::{Found, Frame};
+use super::replier::Outgoing;
+use super::request::Request;
+use super::slot::{Slot, State, present};
+use crate::{Arrival, Refusal};
+
+/// The bell's and the listener's names among epoll's events; slots have others.
+pub(super) const BELL: u64 = u64::MAX;
+pub(super) const LISTENER: u64 = u64::MAX - 1;
+
+/// Events taken from epoll at once.
+const EVENTS: usize = 64;
+/// While requests come without, epoll is asked this often, in nanoseconds.
+const LOOK_EVERY: u64 = 20_000;
+/// Exchanges taken back in one poll.
+const RETURNS: usize = 256;
+/// Bytes read at once: a copy of some microseconds.
+const READ: usize = 64 << 10;
+/// How long a closing connection waits for its peer to close, in nanoseconds.
+const LINGER: u64 = 1_000_000_000;
+/// Bytes thrown away at once.
+pub(super) const SCRAP: usize = 16 << 10;
+
+pub(super) struct Networker<C: Codec> {
+    pub(super) shared: Arc<Shared<C>>,
+    pub(super) counters: Arc<OutputCounters>,
+    pub(super) epoll: OwnedFd,
+    pub(super) slots: Vec<Slot<C>>,
+    pub(super) free: Vec<u32>,
+    /// Buffers for what comes in, of standard and of full size.
+    pub(super) inputs: Vec<Box<[u8]>>,
+    pub(super) large_inputs: Vec<Box<[u8]>>,
+    pub(super) outputs: Vec<Vec<u8>>,
+    pub(super) scrap: Box<[u8]>,
+    /// What each worker has handed back.
+    pub(super) rings: Vec<Consumer<Outgoing<C>>>,
+    /// Slots to be looked at.
+    pub(super) queue: VecDeque<u32>,
+    /// Slots that wait for a large buffer.
+    pub(super) hungry: VecDeque<u32>,
+    pub(super) limits: Limits,
+    pub(super) now: u64,
+    pub(super) looked: u64,
+    pub(super) swept: u64,
+    pub(super) sweep_at: usize,
+    /// A connection may wait to be accepted.
+    pub(super) acceptable: bool,
+    pub(super) closed: bool,
+}
+
+/// Numbers from the configuration; times in nanoseconds.
+pub(super) struct Limits {
+    pub(super) buffer: usize,
+    pub(super) max_request: usize,
+    pub(super) batch: usize,
+    pub(super) write_timeout: u64,
+    pub(super) request_timeout: u64,
+    pub(super) idle_timeout: u64,
+    /// Every slot is looked at once in this time.
+    pub(super) sweep: u64,
+}
+
+impl<C: Codec> Networker<C> {
+    /// See [`Transport::poll`](crate::Transport::poll).
+    pub(super) fn poll(
+        &mut self,
+        now: u64,
+        room: usize,
+        mut deliver: impl FnMut(Arrival<Request<C>, Route<C>>),
+    ) {
+        self.now = now;
+        self.take_back();
+        let room = room.min(self.limits.batch);
+        let delivered = self.serve(room, &mut deliver);
+        if delivered == 0 || now.saturating_sub(self.looked) >= LOOK_EVERY {
+            self.looked = now;
+            self.look(Duration::ZERO);
+            self.serve(room - delivered, &mut deliver);
+        }
+        self.sweep();
+    }
+
+    /// See [`Transport::wait`](crate::Transport::wait).
+    pub(super) fn wait(&mut self, patience: Duration) {
+        self.shared.sleeping.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `TcpReplier::send`.
+        fence(Ordering::SeqCst);
+        if self.queue.is_empty() && !self.acceptable && self.rings.iter().all(Consumer::is_empty) {
+            self.look(patience);
+        }
+        self.shared.sleeping.store(false, Ordering::Relaxed);
+    }
+
+    /// Takes down what epoll has to say.
+    fn look(&mut self, patience: Duration) {
+        let patience = Timespec::try_from(patience).unwrap_or(Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        });
+        let mut events = [MaybeUninit::uninit(); EVENTS];
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&patience)) else {
+            // A signal came.
+            return;
+        };
+        for event in events {
+            let (flags, name) = (event.flags, event.data.u64());
+            match name {
+                LISTENER => self.acceptable = true,
+                BELL => {
+                    let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
+                }
+                _ => self.note(name, flags),
+            }
+        }
+    }
+
+    fn note(&mut self, name: u64, flags: epoll::EventFlags) {
+        let at = name as u32;
+        let slot = &mut self.slots[at as usize];
+        if slot.generation != (name >> 32) as u32 || slot.state == State::Free {
+            return;
+        }
+        let gone = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        slot.hung_up |= flags.intersects(gone);
+        slot.readable |= slot.hung_up || flags.contains(epoll::EventFlags::IN);
+        if !matches!(slot.state, State::Away | State::Apart) {
+            self.enqueue(at);
+        }
+    }
+
+    fn enqueue(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        if !std::mem::replace(&mut slot.queued, true) {
+            self.queue.push_back(at);
+        }
+    }
+
+    /// Looks at slots in the queue, until `room` requests were delivered, each once and a bounded number of them.
+    fn serve(
+        &mut self,
+        room: usize,
+        deliver: &mut impl FnMut(Arrival<Request<C>, Route<C>>),
+    ) -> usize {
+        let mut delivered = 0;
+        for _ in 0..self.queue.len().min(self.limits.batch) {
+            if delivered == room {
+                break;
+            }
+            let Some(at) = self.queue.pop_front() else {
+                break;
+            };
+            let slot = &mut self.slots[at as usize];
+            slot.queued = false;
+            match slot.state {
+                State::Reading => delivered += usize::from(self.read(at, deliver)),
+                State::Writing => self.write(at),
+                State::Lingering => self.throw_away(at),
+                State::Free | State::Away | State::Apart => {}
+            }
+        }
+        delivered
+    }
+
+    // --- requests ------------------------------------------------------------------------------------------
+
+    /// Delivers a request, or reads once. Tells whether it delivered.
+    fn read(&mut self, at: u32, deliver: &mut impl FnMut(Arrival<Request<C>, Route<C>>)) -> bool {
+        let mut has_read = false;
+        loop {
+            let slot = &mut self.slots[at as usize];
+            let exchange = present(&mut slot.exchange);
+            let codec = &self.shared.codec;
+            match exchange
+                .input
+                .next(codec, &exchange.session, self.limits.max_request)
+            {
+                Found::Frame(frame) if self.closed => {
+                    exchange.input.deliver(
+                        frame,
+                        codec,
+                        &exchange.session,
+                        self.limits.max_request,
+                    );
+                    exchange.input.done(&exchange.session);
+                    count(&self.shared.counters.intake.received);
+                    self.refuse(at, Refusal::ShuttingDown);
+                    return false;
+                }
+                Found::Frame(frame) => {
+                    self.deliver(at, frame, deliver);
+                    return true;
+                }
+                Found::Skipping => {
+                    self.enqueue(at);
+                    return false;
+                }
+                Found::TooLong => {
+                    let sorry = codec.too_long();
+                    exchange.output.append_within(sorry);
+                    self.finish(at, Cause::TooLong);
+                    return false;
+                }
+                Found::Wrong => {
+                    self.close(at, Cause::Codec);
+                    return false;
+                }
+                Found::Incomplete => {}
+            }
+            // What was held back for company must not wait for bytes that may never come.
+            if !exchange.output.unsent().is_empty() {
+                self.write(at);
+                return false;
+            }
+            if slot.ended {
+                self.close(at, Cause::Peer);
+                return false;
+            }
+            if self.closed {
+                self.finish(at, Cause::Shutdown);
+                return false;
+            }
+            if !slot.readable {
+                self.rest(at);
+                return false;
+            }
+            if has_read {
+                self.enqueue(at);
+                return false;
+            }
+            has_read = true;
+            if !self.make_room(at) || !self.receive(at) {
+                return false;
+            }
+        }
+    }
+
+    /// Gives a connection's input room to read to. Tells whether there is any now.
+    fn make_room(&mut self, at: u32) -> bool {
+        let slot = &mut self.slots[at as usize];
+        let input = &mut present(&mut slot.exchange).input;
+        if input.end < input.bytes.len() {
+            return true;
+        }
+        if input.bytes.is_empty() {
+            let standard = self.inputs.pop().expect("one for each connection");
+            input.move_to(standard);
+        } else if input.pending() < input.bytes.len() {
+            input.compact();
+        } else if let Some(large) = self.large_inputs.pop() {
+            self.inputs.push(input.move_to(large));
+        } else {
+            if !std::mem::replace(&mut slot.hungry, true) {
+                self.hungry.push_back(at);
+            }
+            return false;
+        }
+        true
+    }
+
+    /// Reads once. Tells whether the connection is still there.
+    fn receive(&mut self, at: u32) -> bool {
+        let slot = &mut self.slots[at as usize];
+        let Exchange { stream, input, .. } = present(&mut slot.exchange);
+        let stream = stream.as_ref().expect("open connections have a socket");
+        let room = (input.bytes.len() - input.end).min(READ);
+        let buffer = &mut input.bytes[input.end..input.end + room];
+        let received = rustix::io::retry_on_intr(|| {
+            rustix::net::recv(stream, &mut *buffer, RecvFlags::DONTWAIT)
+        });
+        match received {
+            Ok((_, 0)) => {
+                slot.ended = true;
+                slot.readable = false;
+            }
+            Ok((_, length)) => {
+                add(&self.shared.counters.intake.bytes_in, length as u64);
+                if input.pending() == 0 {
+                    slot.since = self.now;
+                }
+                input.end += length;
+                // Less than there was room for: that was all. What comes later makes a new event.
+                slot.readable = length == room || slot.hung_up;
+            }
+            Err(Errno::AGAIN) => slot.readable = false,
+            Err(_) => {
+                self.close(at, Cause::Broken);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn deliver(
+        &mut self,
+        at: u32,
+        frame: Frame,
+        deliver: &mut impl FnMut(Arrival<Request<C>, Route<C>>),
+    ) {
+        let slot = &mut self.slots[at as usize];
+        let (Some(mut exchange), Some(route)) = (slot.exchange.take(), slot.route.take()) else {
+            unreachable!("both are back while the slot reads");
+        };
+        slot.state = State::Away;
+        if exchange.output.standard.capacity() == 0 {
+            exchange.output.standard = self.outputs.pop().expect("one for each connection");
+        }
+        exchange.output.begin();
+        let class = frame.class;
+        exchange.close = frame.last.then_some(Cause::Server);
+        exchange.more = exchange.input.deliver(
+            frame,
+            &self.shared.codec,
+            &exchange.session,
+            self.limits.max_request,
+        );
+        count(&self.shared.counters.intake.received);
+        let flow = exchange.id.0;
+        deliver(Arrival {
+            request: Request::new(exchange),
+            route,
+            class,
+            flow,
+            arrived_nanos: self.now,
+            deadline_nanos: None,
+        });
+    }
+
+    /// A connection waits for its peer: parts with what it does not need meanwhile.
+    fn rest(&mut self, at: u32) {
+        let exchange = present(&mut self.slots[at as usize].exchange);
+        exchange.output.leave_large();
+        if exchange.output.standard.capacity() > 0 {
+            self.outputs
+                .push(std::mem::take(&mut exchange.output.standard));
+        }
+        let input = &mut exchange.input;
+        if input.pending() == 0 {
+            let buffer = input.clear();
+            self.put_input(buffer);
+        } else if input.bytes.len() > self.limits.buffer
+            && input.pending() <= self.limits.buffer / 2
+        {
+            let standard = self.inputs.pop().expect("one for each connection");
+            let large = input.move_to(standard);
+            self.put_input(large);
+        }
+    }
+
+    fn put_input(&mut self, buffer: Box<[u8]>) {
+        if buffer.len() == self.limits.buffer {
+            self.inputs.push(buffer);
+        } else if !buffer.is_empty() {
+            self.large_inputs.push(buffer);
+            if let Some(at) = self.hungry.pop_front() {
+                let slot = &mut self.slots[at as usize];
+                slot.hungry = false;
+                if slot.state == State::Reading {
+                    slot.since = self.now;
+                    self.enqueue(at);
+                }
+            }
+        } else {
+            // It never had one; an empty box owns no memory.
+            drop(buffer);
+        }
+    }
+
+    // --- replies -------------------------------------------------------------------------------------------
+
+    /// Takes back what workers are done with.
+    fn take_back(&mut self) {
+        let in_use = &self.shared.counters.repliers_in_use;
+        let in_use = in_use.load(Ordering::Acquire).min(self.rings.len());
+        let mut budget = RETURNS;
+        for ring in 0..in_use {
+            while budget > 0
+                && let Ok(outgoing) = self.rings[ring].pop()
+            {
+                budget -= 1;
+                self.returned(outgoing);
+            }
+        }
+    }
+
+    fn returned(&mut self, outgoing: Outgoing<C>) {
+        let is_own = outgoing.is_own();
+        let Outgoing {
+            route,
+            exchange,
+            failed,
+        } = outgoing;
+        let at = route.0.slot;
+        let intake = &self.shared.counters.intake;
+        let slot = &mut self.slots[at as usize];
+        slot.route = Some(route);
+        if is_own {
+            slot.exchange = exchange;
+            if failed {
+                count(&intake.failed);
+            }
+            return self.home(at);
+        }
+        // A handler gave back what it was not asked for, or nothing.
+        slot.cause = if failed {
+            Cause::Failed
+        } else {
+            Cause::Misdirected
+        };
+        count(match (&exchange, failed) {
+            (Some(_), _) => &intake.misdirected,
+            (None, _) => &intake.kept,
+        });
+        self.apart(at);
+        if let Some(mut exchange) = exchange {
+            let its = exchange.place.slot;
+            exchange.output.clear();
+            exchange.replies = 0;
+            let slot = &mut self.slots[its as usize];
+            slot.exchange = Some(exchange);
+            slot.cause = Cause::Misdirected;
+            self.apart(its);
+        }
+    }
+
+    /// A slot whose exchange and route went different ways: closed when both are back.
+    fn apart(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        slot.state = State::Apart;
+        if slot.route.is_some() && slot.exchange.is_none() {
+            slot.exchange = slot.place.take();
+        }
+        if slot.route.is_some() && slot.exchange.is_some() {
+            self.close(at, self.slots[at as usize].cause);
+        }
+    }
+
+    /// An exchange is back with its reply.
+    fn home(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        slot.since = self.now;
+        let exchange = present(&mut slot.exchange);
+        exchange.input.done(&exchange.session);
+        if exchange.broken {
+            return self.close(at, Cause::Broken);
+        }
+        if exchange.is_due() && !exchange.output.unsent().is_empty() {
+            return self.write(at);
+        }
+        self.go_on(at);
+    }
+
+    /// Sends what the kernel takes.
+    fn write(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        let exchange = present(&mut slot.exchange);
+        let before = exchange.output.unsent().len();
+        match exchange.send(&self.counters) {
+            Sent::All => {
+                slot.since = self.now;
+                self.go_on(at);
+            }
+            Sent::Part => {
+                if slot.state != State::Writing || exchange.output.unsent().len() < before {
+                    slot.since = self.now;
+                }
+                slot.state = State::Writing;
+            }
+            Sent::Broken => self.close(at, Cause::Broken),
+        }
+    }
+
+    /// Nothing needs to be sent at the moment.
+    fn go_on(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        let exchange = present(&mut slot.exchange);
+        if let Some(cause) = exchange.close {
+            return self.linger(at, cause);
+        }
+        slot.state = State::Reading;
+        if exchange.input.has_more() || slot.readable || slot.ended || self.closed {
+            self.enqueue(at);
+        } else {
+            self.rest(at);
+        }
+    }
+
+    /// Turns away the request that was found last; its exchange and route are back.
+    pub(super) fn refuse(&mut self, at: u32, cause: Refusal) {
+        count(&self.shared.counters.intake.refused);
+        let exchange = present(&mut self.slots[at as usize].exchange);
+        if exchange.output.standard.capacity() == 0 {
+            exchange.output.standard = self.outputs.pop().expect("one for each connection");
+        }
+        let fits = exchange
+            .output
+            .append_within(self.shared.codec.refusal(cause));
+        if !fits {
+            exchange.close = Some(Cause::Codec);
+        }
+        self.home(at);
+    }
+
+    /// The runtime does not want a request that was delivered.
+    pub(super) fn turn_away(&mut self, request: Request<C>, route: Route<C>, cause: Refusal) {
+        let exchange = request.into_exchange();
+        let at = route.0.slot;
+        let slot = &mut self.slots[at as usize];
+        slot.exchange = Some(exchange);
+        slot.route = Some(route);
+        self.refuse(at, cause);
+    }
+
+    // --- closing -------------------------------------------------------------------------------------------
+
+    /// Closes when everything is sent.
+    fn finish(&mut self, at: u32, cause: Cause) {
+        present(&mut self.slots[at as usize].exchange).close = Some(cause);
+        self.write(at);
+    }
+
+    /// Everything is sent: shuts the sending side and waits for the peer to close.
+    fn linger(&mut self, at: u32, cause: Cause) {
+        let slot = &mut self.slots[at as usize];
+        let stream = &present(&mut slot.exchange).stream;
+        let stream = stream.as_ref().expect("open connections have a socket");
+        let shut = rustix::net::shutdown(stream, Shutdown::Write);
+        if slot.ended || shut.is_err() {
+            return self.close(at, cause);
+        }
+        slot.state = State::Lingering;
+        slot.cause = cause;
+        slot.since = self.now;
+        if slot.readable {
+            self.enqueue(at);
+        }
+    }
+
+    fn throw_away(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        let stream = &present(&mut slot.exchange).stream;
+        let stream = stream.as_ref().expect("open connections have a socket");
+        match rustix::net::recv(stream, &mut *self.scrap, RecvFlags::DONTWAIT) {
+            Ok((_, length)) if length > 0 => {
+                add(&self.shared.counters.intake.bytes_in, length as u64);
+                self.enqueue(at);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => slot.readable = false,
+            _ => self.close(at, self.slots[at as usize].cause),
+        }
+    }
+
+    /// Closes now, whatever is unsent. Exchange and route are back.
+    pub(super) fn close(&mut self, at: u32, cause: Cause) {
+        let slot = &mut self.slots[at as usize];
+        let exchange = present(&mut slot.exchange);
+        let intake = &self.shared.counters.intake;
+        add(&intake.cut_off, std::mem::take(&mut exchange.replies));
+        count(&intake.closed[cause as usize]);
+        // Closing takes it out of epoll, too.
+        exchange.stream = None;
+        exchange.session = C::Session::default();
+        exchange.close = None;
+        exchange.broken = false;
+        exchange.more = false;
+        exchange.output.clear();
+        exchange.output.leave_large();
+        if exchange.output.standard.capacity() > 0 {
+            self.outputs
+                .push(std::mem::take(&mut exchange.output.standard));
+        }
+        let buffer = exchange.input.clear();
+        slot.state = State::Free;
+        slot.readable = false;
+        slot.hung_up = false;
+        slot.ended = false;
+        self.free.push(at);
+        self.put_input(buffer);
+    }
+
+    /// Looks at the slots that have their turn, for time-outs and what came back on other ways.
+    fn sweep(&mut self) {
+        let slots = self.slots.len() as u64;
+        let elapsed = self.now.saturating_sub(self.swept);
+        let due = slots.saturating_mul(elapsed) / self.limits.sweep;
+        if due == 0 {
+            return;
+        }
+        self.swept = self.now;
+        for _ in 0..due.min(64) {
+            self.sweep_at = (self.sweep_at + 1) % self.slots.len();
+            let at = self.sweep_at as u32;
+            let slot = &mut self.slots[self.sweep_at];
+            let waited = self.now.saturating_sub(slot.since);
+            let limits = &self.limits;
+            match slot.state {
+                State::Free | State::Away => {}
+                State::Apart => self.apart(at),
+                State::Lingering if waited > LINGER => {
+                    let cause = slot.cause;
+                    self.close(at, cause);
+                }
+                State::Writing if waited > limits.write_timeout => {
+                    self.close(at, Cause::SlowReader);
+                }
+                State::Reading if self.closed => self.enqueue(at),
+                State::Reading if slot.queued || slot.hungry => {}
+                State::Reading if present(&mut slot.exchange).input.has_more() => {
+                    if waited > limits.request_timeout {
+                        self.finish(at, Cause::HalfRequest);
+                    }
+                }
+                State::Reading if waited > limits.idle_timeout => self.finish(at, Cause::Idle),
+                State::Reading | State::Writing | State::Lingering => {}
+            }
+        }
+    }
+}
