@@ -1,0 +1,173 @@
+//! What can go wrong, and what to do about it.
+
+use std::ffi::{CStr, c_int};
+use std::fmt;
+
+use crate::ffi;
+
+/// A number that DPDK gives as the cause; displayed as DPDK's own text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(c_int);
+
+impl Errno {
+    /// Of a function that returns a negative number on failure.
+    pub(crate) fn check(status: c_int) -> Result<(), Self> {
+        if status < 0 {
+            Err(Self(-status))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The number, as `<errno.h>` or `rte_errno.h` has it.
+    #[must_use]
+    pub fn number(self) -> i32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // SAFETY: any number is allowed; the text is constant, or in a buffer of this thread's that the next call on
+        // this thread writes to.
+        let text = unsafe { CStr::from_ptr(ffi::dpdk_strerror(self.0)) };
+        write!(formatter, "{} ({})", text.to_string_lossy(), self.0)
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+/// Why something of DPDK's did not come about. DPDK writes details to standard error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DpdkError {
+    /// [`Eal::init`](crate::Eal::init) was called before.
+    #[error(
+        "DPDK: started already; a process can start it once: pass the Eal on, or take Eal::current()"
+    )]
+    Started,
+    /// [`Eal::init`](crate::Eal::init) was called before, and failed.
+    #[error(
+        "DPDK: an earlier start failed, and a process can try once: correct the configuration and start the program anew"
+    )]
+    FailedBefore,
+    /// An argument that cannot be passed on.
+    #[error("DPDK: argument {argument:?}: {why}")]
+    Argument {
+        /// The argument.
+        argument: String,
+        /// What is wrong with it, and what to do.
+        why: &'static str,
+    },
+    /// The declarations of this crate are not those of the library.
+    #[error(
+        "DPDK {version}: {what} is {of_c} there and {of_rust} in shinjuku-dpdk-sys: use DPDK 22.11 as Debian builds it, \
+         or correct ffi.rs"
+    )]
+    Layout {
+        /// DPDK's version.
+        version: String,
+        /// What differs.
+        what: &'static str,
+        /// In Rust.
+        of_rust: u64,
+        /// In C.
+        of_c: u64,
+    },
+    /// DPDK did not start.
+    #[error(
+        "DPDK: cannot start with arguments {arguments:?}: {cause}; DPDK's own lines above say at what. Without huge \
+         pages, use EalConfig::without_hardware; for devices, check permissions and names"
+    )]
+    Start {
+        /// The arguments it was given.
+        arguments: Vec<String>,
+        /// What DPDK said.
+        cause: Errno,
+    },
+    /// The thread that DPDK is started on could not be had or pinned.
+    #[error("DPDK: cannot {action}: {cause}")]
+    Thread {
+        /// What was attempted.
+        action: &'static str,
+        /// What the operating system said.
+        cause: std::io::Error,
+    },
+    /// A pool could not be made.
+    #[error(
+        "DPDK: cannot make pool {name:?} of {mbufs} mbufs with {data_room} bytes each: {cause}; give DPDK more memory \
+         (-m, or huge pages), use another name, or fewer mbufs"
+    )]
+    Pool {
+        /// Its name.
+        name: String,
+        /// How many mbufs.
+        mbufs: u32,
+        /// Bytes a packet may have.
+        data_room: u16,
+        /// What DPDK said.
+        cause: Errno,
+    },
+    /// A virtual device could not be made.
+    #[error("DPDK: cannot make device {device:?}: {cause}; check driver, name and parameters")]
+    Device {
+        /// Its name and parameters.
+        device: String,
+        /// What DPDK said.
+        cause: Errno,
+    },
+    /// There is no such port.
+    #[error(
+        "DPDK: no port {name:?} ({cause}); name a device that DPDK was started with, or attach it"
+    )]
+    NoPort {
+        /// The name asked for.
+        name: String,
+        /// What DPDK said.
+        cause: Errno,
+    },
+    /// The port is somebody's.
+    #[error("DPDK: port {name:?} is in use in this process")]
+    PortTaken {
+        /// Its name.
+        name: String,
+    },
+    /// A setting is out of the device's, or this crate's, range.
+    #[error("DPDK: port {port:?}: {setting} is {value}, but must be between {least} and {most}")]
+    Setting {
+        /// The port.
+        port: String,
+        /// Which setting.
+        setting: &'static str,
+        /// What it was set to.
+        value: usize,
+        /// The least allowed.
+        least: usize,
+        /// The most allowed.
+        most: usize,
+    },
+    /// Something asked of a port failed.
+    #[error("DPDK: port {port:?}: cannot {action}: {cause}")]
+    Port {
+        /// The port.
+        port: String,
+        /// What was attempted.
+        action: &'static str,
+        /// What DPDK said.
+        cause: Errno,
+    },
+    /// A reset needs the queues at rest, and some are not polled.
+    #[error(
+        "DPDK: port {port:?}: queue {queue} was not polled in time, so the device cannot be reset; poll or drop every queue"
+    )]
+    QueueBusy {
+        /// The port.
+        port: String,
+        /// Which queue.
+        queue: usize,
+    },
+}

@@ -1,0 +1,173 @@
+//! Where mbufs come from and go to.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::NonNull;
+
+use crate::eal::{c_string, control};
+use crate::error::{DpdkError, Errno};
+use crate::ffi::{self, rte_mbuf, rte_mempool};
+use crate::mbuf::{Chain, Dropped, Mbuf, Private};
+
+/// How many are freed in one call.
+const BULK: usize = 32;
+
+/// A pool, in the hands of whoever allocates from it and collects what was dropped: the networker. Not on a thread that
+/// a handler runs on: see the [crate].
+///
+/// The pool itself lives as long as the process.
+pub struct Mempool {
+    gauge: PoolGauge,
+    dropped: &'static Dropped,
+    /// Taken off the list, not yet freed.
+    taken: Chain,
+}
+
+// SAFETY: DPDK's pools may be used by any thread; what is this handle's own moves with it. The chain's mbufs are owned
+// by it.
+unsafe impl Send for Mempool {}
+
+impl Mempool {
+    pub(crate) fn new(name: &str, mbufs: u32, data_room: u16) -> Result<Self, DpdkError> {
+        let failed = |cause| DpdkError::Pool {
+            name: name.to_owned(),
+            mbufs,
+            data_room,
+            cause,
+        };
+        let _control = control();
+        let c_name = c_string(name)?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: a string that ends with a zero, and room for the answer.
+        let status = unsafe {
+            ffi::dpdk_pool_create(c_name.as_ptr(), mbufs, Private::SIZE, data_room, &mut raw)
+        };
+        Errno::check(status).map_err(failed)?;
+        let dropped: &'static Dropped = Box::leak(Box::default());
+        let home: *const Dropped = dropped;
+        // SAFETY: the pool is new: nobody has any of its mbufs, and each has a private area of the size asked for.
+        // `settle` does not unwind, and takes the argument for what it is.
+        unsafe { ffi::dpdk_pool_each(raw, settle, home.cast_mut().cast()) };
+        Ok(Self {
+            gauge: PoolGauge {
+                raw: NonNull::new(raw).expect("it was made"),
+                mbufs,
+            },
+            dropped,
+            taken: Chain::default(),
+        })
+    }
+
+    /// An empty packet. `None`: all mbufs are in use.
+    #[must_use]
+    pub fn alloc(&mut self) -> Option<Mbuf> {
+        self.collect(BULK);
+        // SAFETY: the pool lives as long as the process.
+        let raw = unsafe { ffi::dpdk_mbuf_alloc(self.raw()) };
+        // SAFETY: just allocated, of this pool.
+        NonNull::new(raw).map(|raw| unsafe { Mbuf::allocated(raw) })
+    }
+
+    /// Frees mbufs of this pool that were dropped, about `most` of them. [`alloc`](Self::alloc) and
+    /// [`Queue::receive`](crate::Queue::receive) do. Returns how many.
+    pub fn collect(&mut self, most: usize) -> usize {
+        let mut freed = 0;
+        while freed < most {
+            let mut bulk = [std::ptr::null_mut(); BULK];
+            let mut count = 0;
+            while count < BULK {
+                let Some(mbuf) = self.next_dropped() else {
+                    break;
+                };
+                bulk[count] = mbuf.as_ptr();
+                count += 1;
+            }
+            if count == 0 {
+                break;
+            }
+            // SAFETY: `count` mbufs that were dropped, so nobody has them.
+            unsafe { ffi::dpdk_mbuf_free_bulk(bulk.as_mut_ptr(), count as u32) };
+            freed += count;
+        }
+        freed
+    }
+
+    fn next_dropped(&mut self) -> Option<NonNull<rte_mbuf>> {
+        if let Some(mbuf) = self.taken.next() {
+            return Some(mbuf);
+        }
+        self.taken = self.dropped.take();
+        self.taken.next()
+    }
+
+    /// A view of how many are free, for any thread.
+    #[must_use]
+    pub fn gauge(&self) -> PoolGauge {
+        self.gauge
+    }
+
+    pub(crate) fn raw(&self) -> *mut rte_mempool {
+        self.gauge.raw.as_ptr()
+    }
+}
+
+impl Drop for Mempool {
+    fn drop(&mut self) {
+        // Those dropped later stay on the list: nobody will allocate from this pool again.
+        self.collect(self.gauge.mbufs as usize);
+    }
+}
+
+/// Called by DPDK once for each mbuf of a new pool.
+unsafe extern "C" fn settle(home: *mut c_void, mbuf: *mut rte_mbuf) {
+    // SAFETY: `Mempool::new` passes a `Dropped` that is never freed.
+    let home: &'static Dropped = unsafe { &*home.cast::<Dropped>() };
+    if let Some(mbuf) = NonNull::new(mbuf) {
+        // SAFETY: the pool is new, its mbufs have the area, and nobody has them.
+        unsafe { Private::write(mbuf, home) }
+    }
+}
+
+impl fmt::Debug for Mempool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.gauge.fmt(formatter)
+    }
+}
+
+/// How full a pool is.
+#[derive(Clone, Copy)]
+pub struct PoolGauge {
+    raw: NonNull<rte_mempool>,
+    mbufs: u32,
+}
+
+// SAFETY: it only counts, which DPDK allows to any thread at any time.
+unsafe impl Send for PoolGauge {}
+// SAFETY: as above.
+unsafe impl Sync for PoolGauge {}
+
+impl PoolGauge {
+    /// Mbufs in the pool; without those dropped and not yet collected. Exact when nobody uses the pool meanwhile.
+    #[must_use]
+    pub fn available(self) -> u32 {
+        // SAFETY: the pool lives as long as the process.
+        unsafe { ffi::dpdk_pool_available(self.raw.as_ptr()) }
+    }
+
+    /// All mbufs that it was made with.
+    #[must_use]
+    pub fn size(self) -> u32 {
+        self.mbufs
+    }
+}
+
+impl fmt::Debug for PoolGauge {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{} of {} mbufs free",
+            self.available(),
+            self.mbufs
+        )
+    }
+}
