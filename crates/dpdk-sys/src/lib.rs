@@ -39,8 +39,8 @@
 //! # #[cfg(not(feature = "link"))]
 //! # fn main() {}
 //! ```
-#![cfg(feature = "link")]
 #![cfg_attr(not(feature = "link"), allow(rustdoc::broken_intra_doc_links))]
+#![cfg(feature = "link")]
 
 mod eal;
 mod error;
