@@ -349,9 +349,9 @@ fn measure_mix(
 
 /// The one place of this package that may promise what the compiler cannot check.
 #[allow(unsafe_code)]
-fn allow_signals() -> HardPreemption {
+pub(crate) fn allow_signals() -> HardPreemption {
     // SAFETY: the bench's handlers multiply, or read a redb file through memory it owns; neither relies on the OS
-    // thread's identity, on priority inheritance, or on system calls that never answer EINTR.
+    // thread's identity, on priority inheritance, or on system calls that never answer EINTR. The doctor's does nothing.
     unsafe { HardPreemption::allow() }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! - [`mod@bench`]: contenders over the same arrivals, in one run.
 //! - [`mod@test`]: the whole test-suite, with a time limit per step and an honest count of what was skipped.
+//! - [`doctor`]: what this machine offers, what is missing, and what to do about it.
 //! - [`figures`]: every simulated figure of the papers.
 //! - [`report`]: turns measurements ([`report::results::Results`]) into tables, plots, CSV and one HTML page.
 //! - [`stress`]: ordinary code under hostile preemption, and what went wrong.
@@ -12,6 +13,7 @@
 #![deny(unsafe_code)]
 
 pub mod bench;
+pub mod doctor;
 pub mod figures;
 pub mod machine;
 pub mod paths;

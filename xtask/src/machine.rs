@@ -101,7 +101,7 @@ fn memory_mib(meminfo: &str) -> Option<u64> {
 /// Whether the auxiliary vector says that the kernel switched FSGSBASE on.
 ///
 /// The flag in `/proc/cpuinfo` tells what the CPU can do; only bit 1 of `AT_HWCAP2` tells that programs may use it.
-fn fsgsbase_enabled(auxv: &[u8]) -> bool {
+pub(crate) fn fsgsbase_enabled(auxv: &[u8]) -> bool {
     const AT_HWCAP2: u64 = 26;
     const HWCAP2_FSGSBASE: u64 = 1 << 1;
     let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).unwrap_or(0);

@@ -25,6 +25,8 @@ enum Command {
     Test(xtask::test::Options),
     /// Preempt ordinary code at a hostile rate and count what goes wrong.
     Stress(xtask::stress::Options),
+    /// Say what this machine offers, what is missing, and what to do about it.
+    Doctor(xtask::doctor::Options),
     /// Simulate the papers' figures; plots, CSV and one page to read.
     Figures(xtask::figures::Options),
     /// Draw the tables, plots and the page of a results.json again.
@@ -37,6 +39,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Bench(options) => xtask::bench::run(&options),
         Command::Test(options) => xtask::test::run(&options),
         Command::Stress(options) => xtask::stress::run(&options),
+        Command::Doctor(options) => xtask::doctor::run(&options),
         Command::Figures(options) => xtask::figures::run(&options),
         Command::Report(options) => xtask::report::run(&options),
     }
