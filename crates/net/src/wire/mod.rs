@@ -3,12 +3,17 @@
 //! | format | bytes | requests of several packets |
 //! |---|---|---|
 //! | [`ShinjukuRequest`] | 16 | no |
-//! | [`RackSchedMessage`] | 41, and a payload if one likes | yes |
+//! | [`RackSchedMessage`] | 41, and a payload if one likes | yes: [`Reassembly`] |
 //!
-//! Here bytes become numbers and numbers bytes; what may stand in them together is for who uses them to check.
+//! The formats only turn bytes into numbers and back; which numbers make sense is checked where they are used.
 
 mod racksched;
+mod reassembly;
 mod shinjuku;
 
 pub use racksched::{NotRackSched, RackSchedKind, RackSchedMessage};
+pub use reassembly::{
+    Added, Assembled, Reassembly, ReassemblyBound, ReassemblyConfig, ReassemblyCounters,
+    ReassemblyCounts, Rejected,
+};
 pub use shinjuku::{ShinjukuRequest, WrongLength};
