@@ -4,7 +4,7 @@ use shinjuku_net::Transport;
 use shinjuku_policy::Policy;
 use shinjuku_preempt::HardPreemption;
 
-use crate::config::{ClassConfig, Config, CoresConfig, PolicyConfig, PreemptionConfig};
+use crate::config::{ClassConfig, Config, CoresConfig, LayoutKind, PolicyConfig, PreemptionConfig};
 use crate::handler::RequestHandler;
 use crate::runtime::{Runtime, Server};
 use crate::start_error::StartError;
@@ -65,6 +65,7 @@ impl<H: RequestHandler> Builder<H> {
         idle_backoff_us: f64 => idle_backoff_us;
         realtime_priority: i32 => Some(realtime_priority);
         strict: bool => strict;
+        layout: LayoutKind => layout;
         cores: CoresConfig => cores;
         policy: PolicyConfig => policy;
         class: Vec<ClassConfig> => class;

@@ -5,6 +5,8 @@
 //! away, the message to this core and back, switch, return. Whatever else the machine does only adds, so the least
 //! undisturbed time of all rounds is the base, and the least cost of all rounds counts.
 
+mod inline;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -63,6 +65,11 @@ pub(crate) fn measure(
         signal: ASSUMED_SIGNAL,
         how: format!("assumed: {why}"),
     };
+    if layout.inline {
+        let core = layout.dispatcher;
+        return on_a_thread(|| inline::measure(core, realtime_priority, signal))
+            .unwrap_or_else(|| assumed("the calibration could not run"));
+    }
     let (Some(own), Some(Some(other))) = (layout.dispatcher, layout.workers.first().copied())
     else {
         return assumed("the threads are not pinned");
@@ -70,15 +77,20 @@ pub(crate) fn measure(
     if own == other {
         return assumed("dispatcher and worker share a core");
     }
-    let measured = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("shinjuku-calibrate".to_owned());
-        thread
-            .spawn_scoped(scope, || measure_on(own, other, realtime_priority, signal))
+    on_a_thread(|| measure_on(own, other, realtime_priority, signal))
+        .unwrap_or_else(|| assumed("the calibration could not run"))
+}
+
+/// Pinning and binding a worker leave traces, so a thread of its own.
+fn on_a_thread(measure: impl FnOnce() -> Option<Costs> + Send) -> Option<Costs> {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("shinjuku-calibrate".to_owned())
+            .spawn_scoped(scope, measure)
             .ok()?
             .join()
             .ok()?
-    });
-    measured.unwrap_or_else(|| assumed("the calibration could not run"))
+    })
 }
 
 fn measure_on(

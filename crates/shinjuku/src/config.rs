@@ -82,6 +82,8 @@ pub struct Config {
     /// Whether a mechanism asked for by name that the machine or the builder does not grant is an error; otherwise the
     /// runtime falls back and says so. Default false.
     pub strict: bool,
+    /// Which loops share a thread. Default `auto`.
+    pub layout: LayoutKind,
     /// Which thread runs on which core.
     pub cores: CoresConfig,
     /// Which request runs next, and for how long.
@@ -90,6 +92,20 @@ pub struct Config {
     pub class: Vec<ClassConfig>,
     /// How a running request is interrupted.
     pub preemption: PreemptionConfig,
+}
+
+/// Which loops share a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LayoutKind {
+    /// `auto`: `inline` if the process may use one core only and nothing is said of workers and cores; else `threads`.
+    #[default]
+    Auto,
+    /// `threads`: networker and dispatcher on one thread, each worker on one of its own.
+    Threads,
+    /// `inline`: networker, dispatcher and one worker in turn on one thread, for one core. A request runs until a probe
+    /// finds its deadline passed or a timer of the thread's stops it; in between, nobody looks at the network.
+    Inline,
 }
 
 /// Which thread runs on which core. Default: chosen as [`Layout`](crate::Layout) tells.
@@ -209,6 +225,7 @@ impl Default for Config {
             idle_backoff_us: 100.0,
             realtime_priority: None,
             strict: false,
+            layout: LayoutKind::default(),
             cores: CoresConfig::default(),
             policy: PolicyConfig::default(),
             class: vec![ClassConfig::new("default")],

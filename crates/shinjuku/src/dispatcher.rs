@@ -15,6 +15,7 @@
 //! transport's, and waking a worker that sleeps.
 
 mod end;
+mod inline;
 mod watch;
 
 use std::sync::Arc;
@@ -26,6 +27,8 @@ use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want};
 use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Idle, Runnable, Suspended};
 
 pub(crate) use end::Farewell;
+use inline::Inline;
+pub(crate) use inline::{Deadline, Turn};
 
 use crate::desk::{Answered, Desk};
 use crate::preemption::Preemption;
@@ -118,12 +121,15 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     /// Taken at start for the end: there may be no allocating then.
     unfinished: Vec<ClassId>,
     second_idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
+    inline: Inline,
 }
 
 /// Numbers from the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) depth: usize,
+    /// The inline layout: every desk is a thread's that may have the dispatcher, and one has it.
+    pub(crate) inline: bool,
     /// Waiting requests at the most.
     pub(crate) queue: usize,
     pub(crate) rescue_after: Nanos,
@@ -184,6 +190,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         Self {
             transport,
             policy,
+            inline: Inline::new(workers.len(), Nanos(clock.now_nanos())),
             desks: workers,
             workers: worker_count,
             cores,
@@ -309,6 +316,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 "workers answer in the order in which they were sent"
             );
             let (task, worker) = (sent.task, desk.worker);
+            let interrupted = if self.rules.inline {
+                matches!(completion, Completion::Preempted(_)) && self.was_interrupted()
+            } else {
+                interrupted
+            };
             let record = &mut self.records[task.0 as usize];
             record.ran = Nanos(record.ran.0 + ran.0);
             match completion {
@@ -352,10 +364,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if room == 0 {
             return false;
         }
-        let staged: usize = self.desks[..self.workers]
-            .iter()
-            .map(Desk::staged_fresh)
-            .sum();
+        let staged: usize = if self.rules.depth > 1 {
+            let workers = &self.desks[..self.workers];
+            workers.iter().map(Desk::staged_fresh).sum()
+        } else {
+            0
+        };
         let Self {
             transport,
             policy,

@@ -9,7 +9,7 @@ use std::fmt;
 
 use core_affinity::CoreId;
 
-use crate::config::{Config, ConfigError, CoresConfig};
+use crate::config::{Config, ConfigError, CoresConfig, LayoutKind};
 use core_list::CoreList;
 use machine::Machine;
 
@@ -24,14 +24,17 @@ pub(crate) const CORES: usize = 1024;
 ///   and to the dispatcher last: handlers suffer most from other threads. Isolated cores outside of the process's
 ///   set are used only if `cores` names them, since nothing says for whom they are.
 ///
-/// If only one core can be used and nothing is said of cores or workers, dispatcher and worker share it.
+/// If only one core can be used and nothing is said of cores or workers, they take turns on one thread
+/// ([`LayoutKind::Inline`]), or, with [`LayoutKind::Threads`], share it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// The dispatcher's core.
     pub dispatcher: Option<usize>,
     /// Each worker's core; its length is the number of workers.
     pub workers: Vec<Option<usize>>,
-    /// Whether threads may share a core, because `cores.share` says so or because there is only one: a loop that waits
+    /// Whether dispatcher and the one worker are one thread.
+    pub inline: bool,
+    /// Whether threads, the process's others included, may share a core, because `cores.share` says so or because there is only one: a loop that waits
     /// for another thread has to give up the core meanwhile.
     pub shared: bool,
 }
@@ -83,12 +86,16 @@ impl Layout {
         let only_core = machine.allowed.len() == 1
             && config.workers.is_none()
             && *cores == CoresConfig::default();
+        if config.layout == LayoutKind::Inline || only_core && config.layout == LayoutKind::Auto {
+            return inline(machine, config, workers);
+        }
         if cores.share || only_core {
             let mut pinned: Vec<_> = cores.workers.iter().copied().map(Some).collect();
             pinned.resize(workers, None);
             return Ok(Self {
                 dispatcher: cores.dispatcher,
                 workers: pinned,
+                inline: false,
                 shared: true,
             });
         }
@@ -114,9 +121,49 @@ impl Layout {
         Ok(Self {
             dispatcher: Some(dispatcher),
             workers: workers.into_iter().map(Some).collect(),
+            inline: false,
             shared: false,
         })
     }
+}
+
+/// One thread, on the core that is given, or the first free of the isolated ones, or else of all; with `cores.share`
+/// wherever the kernel puts it.
+fn inline(machine: &Machine, config: &Config, workers: usize) -> Result<Layout, ConfigError> {
+    let cores = &config.cores;
+    if config.workers.is_some_and(|workers| workers != 1) || cores.workers.len() > 1 {
+        return Err(ConfigError::invalid(
+            "workers",
+            workers,
+            "1, since layout is \"inline\"",
+            "leave it out, or choose layout = \"threads\"",
+        ));
+    }
+    let given = cores.workers.first().copied().or(cores.dispatcher);
+    if cores
+        .dispatcher
+        .is_some_and(|dispatcher| Some(dispatcher) != given)
+    {
+        return Err(ConfigError::invalid(
+            "cores.workers[0]",
+            cores.workers[0],
+            "the same core as `cores.dispatcher`, since layout is \"inline\"",
+            "give one of the two, or choose layout = \"threads\"",
+        ));
+    }
+    let isolated = machine
+        .allowed
+        .iter()
+        .copied()
+        .find(|core| machine.isolated.contains(core));
+    let automatic = || isolated.or_else(|| machine.allowed.first().copied());
+    let core = given.or_else(|| if cores.share { None } else { automatic() });
+    Ok(Layout {
+        dispatcher: core,
+        workers: vec![core],
+        inline: true,
+        shared: cores.share || machine.allowed.len() == 1,
+    })
 }
 
 /// Checks the cores that are given by number.
@@ -152,7 +199,7 @@ fn check_given(machine: &Machine, config: &Config, workers: usize) -> Result<(),
             ));
         }
     }
-    if cores.share {
+    if cores.share || config.layout == LayoutKind::Inline {
         return Ok(());
     }
     for (worker, core) in cores.workers.iter().enumerate() {
@@ -201,6 +248,12 @@ fn too_many_threads(machine: &Machine, workers: usize) -> ConfigError {
 /// As the runtime logs it: `dispatcher on core 0, workers on cores 1-3`.
 impl fmt::Display for Layout {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.inline {
+            return match self.dispatcher {
+                Some(core) => write!(formatter, "inline on core {core}"),
+                None => formatter.write_str("inline on any core"),
+            };
+        }
         match self.dispatcher {
             Some(core) => write!(formatter, "dispatcher on core {core}, ")?,
             None => formatter.write_str("dispatcher on any core, ")?,

@@ -46,8 +46,10 @@ mod floor;
 mod handler;
 mod histogram;
 mod in_process;
+mod inline;
 mod layout;
 mod networker;
+mod observer;
 mod preemption;
 mod request;
 mod runtime;
@@ -63,13 +65,14 @@ mod worker;
 
 pub use builder::Builder;
 pub use config::{
-    ClassConfig, Config, ConfigError, CoresConfig, MechanismKind, PolicyConfig, PolicyKind,
-    PreemptionConfig,
+    ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
+    PolicyKind, PreemptionConfig,
 };
 pub use handler::{FromFn, RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};
 pub use layout::{Layout, LayoutError};
 pub use networker::{Networker, NetworkerConfig};
+pub use observer::Observer;
 pub use runtime::{Runtime, Server};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;

@@ -23,6 +23,8 @@ pub(crate) struct Preemption {
     pub(crate) enabled: bool,
     /// The mechanism for code that does not answer the request.
     pub(crate) hard: Option<Box<dyn Mechanism>>,
+    /// In the inline layout nobody is there to send it: a timer on the request's own thread does.
+    pub(crate) timer_signal: Option<Signal>,
     /// How long the code has to answer before the hard mechanism; 0: it comes with the request.
     pub(crate) grace: Nanos,
     pub(crate) probe_floor: Floor,
@@ -42,17 +44,22 @@ impl Preemption {
         let soft = |enabled, why: &str| Self {
             enabled,
             hard: None,
+            timer_signal: None,
             grace,
             probe_floor: Floor::NONE,
             hard_floor: Floor::NONE,
             why: why.to_owned(),
         };
         let signal = |grace, why: &str| match token {
-            Some(token) => Ok(Self {
-                hard: Some(Box::new(Signal::install(token)?)),
-                ..soft(true, why)
-            })
-            .map(|chosen| Self { grace, ..chosen }),
+            Some(token) => {
+                let signal = Signal::install(token)?;
+                Ok(Self {
+                    hard: Some(Box::new(signal)),
+                    timer_signal: layout.inline.then_some(signal),
+                    grace,
+                    ..soft(true, why)
+                })
+            }
             None => Err(StartError::NotAllowed {
                 mechanism: config.preemption.mechanism,
             }),
@@ -102,6 +109,7 @@ impl Preemption {
             Some(signal) => Self {
                 enabled: true,
                 hard: Some(Box::new(signal)),
+                timer_signal: layout.inline.then_some(signal),
                 grace,
                 probe_floor,
                 hard_floor: Floor::at_cost(signal_cost),
@@ -115,6 +123,7 @@ impl Preemption {
             None => Self {
                 enabled: true,
                 hard: None,
+                timer_signal: None,
                 grace,
                 probe_floor,
                 hard_floor: Floor::NONE,

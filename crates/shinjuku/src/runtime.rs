@@ -8,6 +8,7 @@ use crate::builder::Builder;
 use crate::handler::RequestHandler;
 use crate::in_process::{Handle, InProcess, InProcessBounds, in_process};
 use crate::layout::Layout;
+use crate::observer::Observer;
 use crate::shutdown::ShutdownReport;
 use crate::start_error::StartError;
 use crate::statistics::Statistics;
@@ -141,6 +142,12 @@ impl<H: RequestHandler, Tr: Transport<Request = H::Request, Reply = H::Reply>> S
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.threads.statistics()
+    }
+
+    /// A view of the statistics that handlers and other threads can keep.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        self.threads.observer()
     }
 
     /// How the runtime preempts and why: the line that was logged at start.

@@ -1,6 +1,6 @@
 //! Why a runtime did not start.
 
-use shinjuku_preempt::{PoolError, RealtimeError, SignalError, Unsupported};
+use shinjuku_preempt::{PoolError, RealtimeError, SignalError, TimerError, Unsupported};
 
 use crate::config::{ConfigError, MechanismKind};
 use crate::layout::LayoutError;
@@ -27,6 +27,9 @@ pub enum StartError {
     /// The signal handler cannot be installed.
     #[error(transparent)]
     Signal(#[from] SignalError),
+    /// A thread of the inline layout cannot have its timer.
+    #[error(transparent)]
+    Timer(#[from] TimerError),
     /// A mechanism was asked for that interrupts handlers anywhere, without the permission.
     #[error(
         "preemption.mechanism is \"{mechanism}\", which interrupts handlers at any instruction: call \

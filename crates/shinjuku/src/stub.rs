@@ -190,6 +190,7 @@ impl StubWorkers {
             idle,
             capacity,
             rules: Rules {
+                inline: false,
                 depth: config.depth,
                 queue: config.queue,
                 rescue_after: config.rescue_after(),

@@ -9,14 +9,18 @@ use std::time::{Duration, Instant};
 
 use shinjuku_net::{Failure, Transport};
 use shinjuku_policy::{ClassId, Verified, WorkerId};
-use shinjuku_preempt::{Clock, Handles, Pool, PoolConfig, Realtime, Worker, WorkerLink, mailbox};
+use shinjuku_preempt::{
+    Clock, DeadlineTimer, Handles, Pool, PoolConfig, Realtime, Worker, WorkerLink, mailbox,
+};
 
 use crate::builder::Builder;
 use crate::config::{ClassConfig, ConfigError};
 use crate::desk::{Bed, Desk};
 use crate::dispatcher::{Control, Dispatcher, Farewell, Parts, Rules};
 use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
+use crate::inline::{Baton, InlineLoop};
 use crate::layout::{self, Layout};
+use crate::observer::Observer;
 use crate::preemption::Preemption;
 use crate::request::{Done, Job};
 use crate::shutdown::ShutdownReport;
@@ -38,7 +42,7 @@ pub(crate) struct Threads<Tr: Transport> {
     control: Arc<Control>,
     orders: Arc<AtomicU8>,
     farewell: Arc<Farewell<Tr>>,
-    dispatcher: Option<JoinHandle<()>>,
+    dispatcher: Option<Seat>,
     workers: Vec<JoinHandle<()>>,
     handles: Option<Handles<Job<Tr>, Done<Tr>>>,
     worker_statistics: Vec<Arc<WorkerStatistics>>,
@@ -55,6 +59,13 @@ impl<Tr: Transport> std::fmt::Debug for Threads<Tr> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(&self.description)
     }
+}
+
+/// Where the dispatcher runs.
+enum Seat {
+    Thread(JoinHandle<()>),
+    /// On one of the workers' threads.
+    Inline,
 }
 
 /// What a worker's thread reports when it is ready.
@@ -90,8 +101,12 @@ impl<Tr: Transport> Threads<Tr> {
             .and_then(|policy| policy.with_progress_limit(config.policy.progress_limit))
             .map_err(ConfigError::from)?;
         let description = format!(
-            "{} workers, {} contexts, policy {}; preemption {}",
-            workers,
+            "{}, {} contexts, policy {}; preemption {}",
+            if layout.inline {
+                layout.to_string()
+            } else {
+                format!("{workers} workers")
+            },
             config.contexts,
             policy.name(),
             preemption.why
@@ -133,12 +148,22 @@ impl<Tr: Transport> Threads<Tr> {
         let mut idle = Some(pool.idle);
         let started = (|| {
             let mut desks = Vec::new();
+            let baton = Arc::new(Baton::new(
+                threads,
+                Duration::from_nanos(config.rescue_after().0),
+                Arc::clone(&core.orders),
+            ));
+            let (take_seat, seat) = mpsc::channel::<Box<Dispatcher<Tr>>>();
+            let mut seat = layout.inline.then_some(seat);
+            let timer_signal = preemption.timer_signal;
             let idle_backoff = config.idle_backoff();
             let shares_core = layout.shared;
             for id in 0..threads {
                 let spare = id >= workers;
                 let name = if spare {
                     format!("shinjuku-spare-{}", id - workers)
+                } else if layout.inline {
+                    "shinjuku-inline".to_owned()
                 } else {
                     format!("shinjuku-worker-{id}")
                 };
@@ -147,7 +172,13 @@ impl<Tr: Transport> Threads<Tr> {
                 let (sender, receiver) = mailbox(config.depth);
                 let (ready, readiness) = mpsc::channel::<Ready>();
                 let replier = transport.replier().map_err(StartError::Transport)?;
-                let worker_core = if spare { None } else { layout.workers[id] };
+                let worker_core = match spare {
+                    false => layout.workers[id],
+                    true if layout.inline => layout.workers[0],
+                    true => None,
+                };
+                let inline = layout.inline.then(|| Arc::clone(&baton));
+                let first = seat.take();
                 let states = Arc::clone(&states);
                 let (their_statistics, their_bed, orders) = (
                     Arc::clone(&statistics),
@@ -168,12 +199,16 @@ impl<Tr: Transport> Threads<Tr> {
                                 }
                             })?;
                         }
-                        Ok((worker, realtime))
+                        let timer = match timer_signal {
+                            Some(signal) if inline.is_some() => Some(DeadlineTimer::new(signal)?),
+                            _ => None,
+                        };
+                        Ok((worker, realtime, timer))
                     });
                     drop(states);
                     match prepared {
                         Err(error) => drop(ready.send(Err(error))),
-                        Ok((worker, _realtime)) => {
+                        Ok((worker, _realtime, timer)) => {
                             drop(ready.send(Ok(worker.link())));
                             drop(ready);
                             let idle_backoff = idle_backoff.map(|nanos| {
@@ -195,7 +230,17 @@ impl<Tr: Transport> Threads<Tr> {
                                     idle_backoff
                                 },
                             };
-                            worker_loop.run();
+                            match inline {
+                                None => worker_loop.run(),
+                                Some(baton) => InlineLoop {
+                                    me: id,
+                                    worker: worker_loop,
+                                    timer,
+                                    baton,
+                                    first,
+                                }
+                                .run(),
+                            }
                         }
                     }
                 };
@@ -209,10 +254,16 @@ impl<Tr: Transport> Threads<Tr> {
                 })??;
                 core.links.push(link.clone());
                 core.worker_statistics.push(statistics);
-                let worker = WorkerId(u16::try_from(id).expect("workers are few"));
+                // To the policy, the inline layout's threads are one worker.
+                let policy_id = if layout.inline { 0 } else { id };
+                let worker = WorkerId(u16::try_from(policy_id).expect("workers are few"));
                 desks.push(Desk::new(worker, sender, link, handle, bed));
             }
-            let spares = desks.split_off(workers);
+            let spares = if layout.inline {
+                Vec::new()
+            } else {
+                desks.split_off(workers)
+            };
             let parts = Parts {
                 transport,
                 policy,
@@ -222,7 +273,8 @@ impl<Tr: Transport> Threads<Tr> {
                 idle: idle.take().unwrap_or_default(),
                 capacity,
                 rules: Rules {
-                    depth: config.depth,
+                    depth: if layout.inline { 1 } else { config.depth },
+                    inline: layout.inline,
                     queue: config.queue,
                     rescue_after: config.rescue_after(),
                     idle_backoff,
@@ -236,9 +288,20 @@ impl<Tr: Transport> Threads<Tr> {
                 farewell: Arc::clone(&core.farewell),
             };
             let dispatcher = Dispatcher::new(parts);
+            if layout.inline {
+                let threads = core.workers.iter().map(|thread| thread.thread().clone());
+                baton.introduce(threads.collect());
+                core.dispatcher = Some(Seat::Inline);
+                return take_seat
+                    .send(Box::new(dispatcher))
+                    .map_err(|_| StartError::Panicked {
+                        callback: "start",
+                        place: "shinjuku-inline".to_owned(),
+                    });
+            }
             let (ready, readiness) = mpsc::channel::<Result<(), StartError>>();
             let (own_core, realtime_priority) = (layout.dispatcher, config.realtime_priority);
-            core.dispatcher = Some(spawn("shinjuku-dispatcher", move || {
+            core.dispatcher = Some(Seat::Thread(spawn("shinjuku-dispatcher", move || {
                 let prepared = prepare(own_core, realtime_priority);
                 let (realtime, report) = match prepared {
                     Ok(realtime) => (realtime, Ok(())),
@@ -248,7 +311,7 @@ impl<Tr: Transport> Threads<Tr> {
                 drop(ready);
                 dispatcher.run();
                 drop(realtime);
-            })?);
+            })?));
             readiness.recv().map_err(|_| StartError::Panicked {
                 callback: "start",
                 place: "the dispatcher".to_owned(),
@@ -274,6 +337,15 @@ impl<Tr: Transport> Threads<Tr> {
         )
     }
 
+    pub(crate) fn observer(&self) -> Observer {
+        Observer {
+            workers: self.worker_statistics.clone().into(),
+            dispatcher: Arc::clone(&self.dispatcher_statistics),
+            links: self.links.clone().into(),
+            class_names: self.class_names.clone().into(),
+        }
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.dispatcher.is_some()
     }
@@ -281,16 +353,18 @@ impl<Tr: Transport> Threads<Tr> {
     pub(crate) fn shutdown(&mut self, deadline: Duration) -> ShutdownReport {
         let mut report = ShutdownReport::default();
         self.control.drain();
-        let remains = self.dispatcher.take().and_then(|dispatcher| {
-            let is_done = || dispatcher.is_finished();
-            wait(deadline, is_done);
+        let remains = self.dispatcher.take().and_then(|seat| {
+            let is_over = || match &seat {
+                Seat::Thread(thread) => thread.is_finished(),
+                // Threads that end before all is over have panicked.
+                Seat::Inline => {
+                    self.farewell.is_left() || self.workers.iter().any(JoinHandle::is_finished)
+                }
+            };
+            wait(deadline, is_over);
             self.control.end();
-            let mut remains = None;
-            wait(FAREWELL_PATIENCE, || {
-                remains = self.farewell.take();
-                remains.is_some() || dispatcher.is_finished()
-            });
-            remains.or_else(|| self.farewell.take())
+            wait(FAREWELL_PATIENCE, || self.farewell.is_left() || is_over());
+            self.farewell.take()
         });
         let in_background = remains
             .as_ref()

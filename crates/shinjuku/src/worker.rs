@@ -79,7 +79,7 @@ impl<Tr: Transport> WorkerLoop<Tr> {
     }
 
     /// Serves one message, if there is one.
-    fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         let Some((runnable, generation)) = self.receiver.poll() else {
             return false;
         };

@@ -1,8 +1,8 @@
 //! The configuration: TOML and code say the same, and what is wrong is named.
 
 use shinjuku::{
-    ClassConfig, Config, ConfigError, CoresConfig, MechanismKind, PolicyConfig, PolicyKind,
-    PreemptionConfig,
+    ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
+    PolicyKind, PreemptionConfig,
 };
 use shinjuku_policy::{ClassId, FlowId, Full, Nanos, Requeue, Task, TaskId};
 
@@ -18,6 +18,7 @@ rescue_after_ms = 7.5
 idle_backoff_us = 50.0
 realtime_priority = 42
 strict = true
+layout = "threads"
 
 [cores]
 dispatcher = 0
@@ -48,6 +49,7 @@ grace_us = 10.0
 
 fn all_keys() -> Config {
     Config {
+        layout: LayoutKind::Threads,
         workers: Some(3),
         contexts: 512,
         stack_kib: 64,
@@ -394,7 +396,7 @@ fn text_that_cannot_be_read_is_located() {
         (
             "worker = 3",
             "line 1, column 1: unknown field `worker`, expected one of `workers`, `contexts`, `stack_kib`, `queue`, \
-             `depth`, `spare_workers`, `rescue_after_ms`, `idle_backoff_us`, `realtime_priority`, `strict`, `cores`, \
+             `depth`, `spare_workers`, `rescue_after_ms`, `idle_backoff_us`, `realtime_priority`, `strict`, `layout`, `cores`, \
              `policy`, `class`, `preemption`",
         ),
         (

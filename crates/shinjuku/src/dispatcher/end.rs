@@ -17,9 +17,9 @@ use crate::request::{Done, Job};
 use crate::worker::Orders;
 
 /// After the shutdown's deadline, requests that are about to finish have this long.
-const LAST_WORD: Nanos = Nanos::from_millis(5);
+pub(super) const LAST_WORD: Nanos = Nanos::from_millis(5);
 /// In the background, this long from turn to turn.
-const BACKGROUND_TURN: Duration = Duration::from_micros(200);
+pub(super) const BACKGROUND_TURN: Duration = Duration::from_micros(200);
 
 /// What the dispatcher leaves to whoever shuts the runtime down. Its memory is taken at start.
 pub(crate) struct Remains<Tr: Transport> {
@@ -46,6 +46,12 @@ impl<Tr: Transport> Farewell<Tr> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Whether the dispatcher has left its remains.
+    pub(crate) fn is_left(&self) -> bool {
+        let left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        left.is_some()
+    }
+
     fn leave(&self, remains: Remains<Tr>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(remains);
     }
@@ -54,6 +60,25 @@ impl<Tr: Transport> Farewell<Tr> {
 impl<Tr: Transport> Dispatcher<Tr> {
     /// Turns away what never started and leaves the remains; goes on in the background if need be.
     pub(super) fn end(mut self) {
+        self.turn_away_the_rest();
+        let start = self.now();
+        while !self.is_quiet() && self.now().since(start) < LAST_WORD {
+            let now = self.now();
+            self.turn(now);
+        }
+        if self.is_over_or_report() {
+            return self.leave();
+        }
+        while !self.is_quiet() {
+            let now = self.now();
+            self.turn(now);
+            std::thread::sleep(BACKGROUND_TURN);
+        }
+        self.orders.store(Orders::END, Ordering::Release);
+    }
+
+    /// What never started is refused.
+    pub(super) fn turn_away_the_rest(&mut self) {
         for at in 0..self.desks.len() {
             while self.take_back(at) {}
         }
@@ -66,11 +91,35 @@ impl<Tr: Transport> Dispatcher<Tr> {
             self.policy.finished(task.id, WorkerId(0));
             self.free.push(task.id);
         }
-        let start = self.now();
-        while !self.is_quiet() && self.now().since(start) < LAST_WORD {
-            let now = self.now();
-            self.turn(now);
+    }
+
+    /// Whether everything has finished. If not, that is reported, and what is left goes on in the background.
+    pub(super) fn is_over_or_report(&mut self) -> bool {
+        let is_over = self
+            .records
+            .iter()
+            .all(|record| matches!(record.place, Place::Free));
+        if !is_over {
+            let remains = self.remains();
+            self.orders.store(Orders::BACKGROUND, Ordering::Release);
+            self.farewell.leave(remains);
         }
+        is_over
+    }
+
+    /// Everything has finished: leaves the remains, the transport among them.
+    pub(super) fn leave(mut self) {
+        let remains = self.remains();
+        let farewell = std::sync::Arc::clone(&self.farewell);
+        self.orders.store(Orders::END, Ordering::Release);
+        farewell.leave(Remains {
+            transport: Some(self.transport),
+            ..remains
+        });
+    }
+
+    /// All but the transport.
+    fn remains(&mut self) -> Remains<Tr> {
         self.publish_gauges();
         let mut unfinished = std::mem::take(&mut self.unfinished);
         let started = self
@@ -78,30 +127,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
             .iter()
             .filter(|record| !matches!(record.place, Place::Free));
         unfinished.extend(started.map(|record| record.class));
-        let spare_list = std::mem::take(&mut self.second_idle);
-        let remains = Remains {
+        let second_idle = std::mem::take(&mut self.second_idle);
+        Remains {
             transport: None,
-            idle: std::mem::replace(&mut self.idle, spare_list),
+            idle: std::mem::replace(&mut self.idle, second_idle),
             unfinished,
             busy_workers: self.desks.iter().filter(|desk| desk.out() > 0).count(),
             policy_error: self.policy.error().cloned(),
-        };
-        let farewell = std::sync::Arc::clone(&self.farewell);
-        if remains.unfinished.is_empty() {
-            self.orders.store(Orders::END, Ordering::Release);
-            farewell.leave(Remains {
-                transport: Some(self.transport),
-                ..remains
-            });
-            return;
         }
-        self.orders.store(Orders::BACKGROUND, Ordering::Release);
-        farewell.leave(remains);
-        while !self.is_quiet() {
-            let now = self.now();
-            self.turn(now);
-            std::thread::sleep(BACKGROUND_TURN);
-        }
-        self.orders.store(Orders::END, Ordering::Release);
     }
 }

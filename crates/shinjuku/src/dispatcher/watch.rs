@@ -209,7 +209,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
         for desk in &self.desks {
             counters += desk.link.counters();
         }
-        let last = std::mem::replace(&mut self.last_counters, counters);
         let worker_time = Nanos(period.0 * self.workers as u64);
         let idle = Nanos(
             self.desks[..self.workers]
@@ -217,9 +216,24 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 .map(|desk| desk.take_idle_time(now).0)
                 .sum(),
         );
-        let hard = counters.taken_by_interrupt - last.taken_by_interrupt;
-        let soft = counters.taken() - last.taken() - hard;
-        for (is_hard, preemptions) in [(false, soft), (true, hard)] {
+        self.adapt_floors(counters, worker_time, idle);
+    }
+
+    /// What a period showed of the mechanisms, to their floors.
+    pub(super) fn adapt_floors(
+        &mut self,
+        counters: CountersSnapshot,
+        worker_time: Nanos,
+        idle: Nanos,
+    ) {
+        let now = self.now();
+        let last = std::mem::replace(&mut self.last_counters, counters);
+        // Saturating: in the inline layout the sum is over the threads that have a part at the time.
+        let hard = counters
+            .taken_by_interrupt
+            .saturating_sub(last.taken_by_interrupt);
+        let all = counters.taken().saturating_sub(last.taken());
+        for (is_hard, preemptions) in [(false, all.saturating_sub(hard)), (true, hard)] {
             let period = Period {
                 worker_time,
                 idle,

@@ -1,7 +1,7 @@
 //! The cores that there are to choose from.
 
 use super::core_list;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, LayoutKind};
 
 /// What this machine grants the process.
 #[derive(Clone, Debug)]
@@ -38,6 +38,7 @@ impl Machine {
         };
         match (config.workers, config.cores.workers.len()) {
             (Some(workers), _) => workers,
+            (None, 0) if config.layout == LayoutKind::Inline => 1,
             (None, 0) => automatic(),
             (None, given) => given,
         }

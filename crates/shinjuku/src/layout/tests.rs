@@ -26,6 +26,7 @@ fn by_default_dispatcher_and_workers_take_a_core_each() {
     let expected = Layout {
         dispatcher: Some(0),
         workers: vec![Some(1), Some(2), Some(3)],
+        inline: false,
         shared: false,
     };
     assert_eq!(layout, expected);
@@ -111,10 +112,11 @@ fn sharing_pins_only_what_is_given() {
 
 #[test]
 fn one_core_is_shared_unless_told_otherwise() {
-    let layout = Layout::plan_on(&machine(1), &Config::default()).unwrap();
+    let layout = Layout::plan_on(&machine(1), &config("layout = \"threads\"")).unwrap();
     let expected = Layout {
         dispatcher: None,
         workers: vec![None],
+        inline: false,
         shared: true,
     };
     assert_eq!(layout, expected);
@@ -123,6 +125,44 @@ fn one_core_is_shared_unless_told_otherwise() {
         "`workers` is 1, but must be at most 0 for each thread to have a core: the dispatcher takes one too, and \
          this process may use 1 (0): set cores.share = true"
     );
+}
+
+#[test]
+fn inline_is_one_thread_on_one_core() {
+    let layout = Layout::plan_on(&machine(1), &Config::default()).unwrap();
+    let expected = Layout {
+        dispatcher: Some(0),
+        workers: vec![Some(0)],
+        inline: true,
+        shared: true,
+    };
+    assert_eq!(layout, expected, "the default where there is one core");
+    let inline = |rest: &str| plan(&machine(4), &format!("layout = \"inline\"\n{rest}"));
+    assert_eq!(inline(""), "inline on core 0");
+    assert_eq!(
+        inline("workers = 1\n[cores]\nworkers = [2]"),
+        "inline on core 2"
+    );
+    assert_eq!(inline("[cores]\ndispatcher = 3"), "inline on core 3");
+    assert_eq!(
+        inline("[cores]\ndispatcher = 3\nworkers = [3]"),
+        "inline on core 3"
+    );
+    assert_eq!(inline("[cores]\nshare = true"), "inline on any core");
+    assert_eq!(
+        inline("workers = 2"),
+        "`workers` is 2, but must be 1, since layout is \"inline\": leave it out, or choose layout = \"threads\""
+    );
+    assert_eq!(
+        inline("[cores]\ndispatcher = 3\nworkers = [1]"),
+        "`cores.workers[0]` is 1, but must be the same core as `cores.dispatcher`, since layout is \"inline\": give one \
+         of the two, or choose layout = \"threads\""
+    );
+    let isolated = Machine {
+        isolated: vec![2],
+        ..machine(4)
+    };
+    assert_eq!(plan(&isolated, "layout = \"inline\""), "inline on core 2");
 }
 
 #[test]

@@ -158,23 +158,4 @@ fn start_errors_say_what_to_do() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("the data file is missing"), "{error}");
-    struct PanicsPerCore;
-    impl RequestHandler for PanicsPerCore {
-        type Request = ();
-        type Reply = ();
-        type PerCore = ();
-        fn init_per_core(&self, worker: usize) {
-            assert!(worker < 1, "on purpose");
-        }
-        fn handle_request(&self, (): (), _: &RequestContext<'_, ()>) {}
-    }
-    let error = Runtime::builder(PanicsPerCore)
-        .config(config(2, MechanismKind::Probe))
-        .start()
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("init_per_core panicked on the thread of worker 1"),
-        "{error}"
-    );
 }

@@ -121,22 +121,6 @@ fn a_short_request_overtakes_a_long_one_by_probe_and_by_signal() {
 }
 
 #[test]
-fn nothing_is_preempted_while_nothing_waits() {
-    let runtime = jobs(config(1, MechanismKind::Escalation));
-    let ticket = runtime.handle().submit(
-        ClassId(0),
-        Box::new(|| {
-            spin_for(Duration::from_millis(50));
-            1
-        }),
-    );
-    assert_eq!(ticket.unwrap().wait(), Ok(1));
-    let preemptions = runtime.statistics().preemptions;
-    assert_eq!((preemptions.requested, preemptions.taken()), (0, 0));
-    assert!(runtime.shutdown(PATIENCE).is_clean());
-}
-
-#[test]
 fn guarded_sections_are_not_interrupted_by_signals() {
     // Without spares: one that stands in for a worker the kernel took off its core runs beside it.
     let runtime = jobs(Config {
@@ -235,44 +219,6 @@ fn per_core_state_is_reached_with_preemption_held_off() {
         *most <= 100 && counts.iter().filter(|&&count| count == 1).count() <= 6,
         "{counts:?}"
     );
-    assert!(runtime.shutdown(PATIENCE).is_clean());
-}
-
-#[test]
-fn an_idle_worker_takes_what_is_staged_elsewhere() {
-    let mut config = config(2, MechanismKind::None);
-    config.policy.kind = PolicyKind::CFcfs;
-    config.depth = 2;
-    let runtime = jobs(config);
-    let handle = runtime.handle();
-    let (stop, started) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU64::new(0)),
-    );
-    let (their_stop, theirs) = (Arc::clone(&stop), Arc::clone(&started));
-    let endless = handle.submit(
-        ClassId(0),
-        Box::new(move || {
-            theirs.fetch_add(1, Ordering::Relaxed);
-            wait_for("the end", || their_stop.load(Ordering::Relaxed));
-            0
-        }),
-    );
-    wait_for("the start", || started.load(Ordering::Relaxed) == 1);
-    // Some of these are staged behind the endless one, and come back when the other worker has done the rest.
-    let tickets: Vec<_> = (0..3)
-        .map(|n| handle.submit(ClassId(0), Box::new(move || n)).unwrap())
-        .collect();
-    for (n, mut ticket) in tickets.into_iter().enumerate() {
-        assert_eq!(
-            ticket
-                .wait_timeout(PATIENCE)
-                .expect("not behind the endless one"),
-            Ok(n as u64)
-        );
-    }
-    stop.store(true, Ordering::Relaxed);
-    assert_eq!(endless.unwrap().wait(), Ok(0));
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 

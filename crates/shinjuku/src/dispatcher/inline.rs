@@ -1,0 +1,276 @@
+//! The dispatcher's part of the inline layout: networker, dispatcher and worker take turns on one thread
+//! (`crate::inline` has that thread's loop).
+//!
+//! ```text
+//!        ┌──▶ answers ─▶ poll ─▶ next request ─┬─▶ its deadline set, it runs: the dispatcher is lent out ─┐
+//!        │                                     └─▶ none: rest                                             │
+//!        └────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! While a request runs, nobody looks at the network. So every request gets its deadline before it starts, and one that
+//! reaches it is preempted whether others wait or not; if none do, it goes on at once.
+//!
+//! A request that blocks its thread in the kernel stops all of that. Then another thread takes the dispatcher, goes on in
+//! its place, and the blocked one answers like any worker when it is back. So a desk stands for a thread here.
+
+use shinjuku_net::Transport;
+use shinjuku_policy::Nanos;
+use shinjuku_policy::verified::PROGRESS_QUANTUM;
+use shinjuku_preempt::Cycles;
+
+use super::end::{BACKGROUND_TURN, LAST_WORD};
+use super::{Control, Dispatcher, LONGEST_SLEEP};
+use crate::floor::PERIOD;
+
+/// While requests wait, the network is looked at this often, and whenever none wait.
+const POLL_EVERY: Nanos = Nanos::from_micros(10);
+/// While other threads are within requests, nobody sleeps for longer: their answers wake no one.
+const REST_BESIDE_OTHERS: std::time::Duration = std::time::Duration::from_micros(200);
+
+/// What the thread has to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    /// Run what was sent to it.
+    Run(Deadline),
+    /// Take another turn.
+    Again,
+    /// Everything is over.
+    Over,
+}
+
+/// How long a request may run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Deadline {
+    /// From here on its probes give way; `None`: it runs to completion.
+    pub(crate) soft: Option<Cycles>,
+    /// Here a timer is to stop it, if one is used.
+    pub(crate) hard: Option<Cycles>,
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Serving,
+    /// No more requests; the last ones may finish until this moment.
+    LastWord(Nanos),
+    /// The rest was reported, and nobody waits for it.
+    Background,
+}
+
+/// What only this layout needs.
+#[derive(Debug)]
+pub(crate) struct Inline {
+    /// The desk of the thread whose turn it is.
+    active: usize,
+    /// Desks of threads that are within a request, and were found blocked in it.
+    elsewhere: Vec<usize>,
+    phase: Phase,
+    closed: bool,
+    next_poll: Nanos,
+    last_turn: Nanos,
+    worked_at: Nanos,
+    rested: bool,
+    /// Since the floors were looked at last.
+    idle: Nanos,
+    /// Interrupts taken when the active thread's counters were last looked at.
+    interrupts: u64,
+}
+
+impl Inline {
+    pub(super) fn new(threads: usize, now: Nanos) -> Self {
+        Self {
+            active: 0,
+            elsewhere: Vec::with_capacity(threads),
+            phase: Phase::Serving,
+            closed: false,
+            next_poll: now,
+            last_turn: now,
+            worked_at: now,
+            rested: false,
+            idle: Nanos(0),
+            interrupts: 0,
+        }
+    }
+}
+
+impl<Tr: Transport> Dispatcher<Tr> {
+    /// One turn on the thread that has the dispatcher.
+    pub(crate) fn inline_turn(&mut self) -> Turn {
+        let moment = Cycles::now();
+        let now = Nanos(self.clock.nanos_at(moment));
+        let past = now.since(self.inline.last_turn);
+        self.statistics.add_time(past, !self.inline.rested);
+        if std::mem::take(&mut self.inline.rested) {
+            self.inline.idle.0 += past.0;
+        }
+        self.inline.last_turn = now;
+
+        let mut worked = self.take_answers(self.inline.active, now);
+        if !self.inline.elsewhere.is_empty() {
+            worked |= self.answers_from_elsewhere(now);
+        }
+        if let Some(over) = self.inline_phase(now) {
+            return over;
+        }
+        if self.policy.is_empty() || now >= self.inline.next_poll {
+            worked |= self.poll(now);
+            self.inline.next_poll = Nanos(now.0 + POLL_EVERY.0);
+        }
+        if now >= self.next_look {
+            self.inline_look_around(now);
+        }
+        if !self.policy.is_empty() {
+            let active = self.inline.active;
+            worked |= self.hand_one(active, active, now);
+            if self.desks[active].out() > 0 {
+                self.inline.worked_at = now;
+                return Turn::Run(self.set_deadline(active, moment));
+            }
+        }
+        if worked {
+            self.inline.worked_at = now;
+        } else {
+            self.rest(now);
+        }
+        Turn::Again
+    }
+
+    /// The active thread is blocked within a request: thread `successor` goes on in its place.
+    pub(crate) fn taken_over_by(&mut self, successor: usize, spares_left: bool) {
+        let blocked = self.inline.active;
+        self.desks[blocked].stuck = true;
+        self.inline.elsewhere.push(blocked);
+        self.inline.active = successor;
+        self.inline.interrupts = self.desks[successor].link.counters().taken_by_interrupt;
+        self.statistics.stuck();
+        self.statistics.rescued();
+        if !spares_left {
+            self.statistics.spares_exhausted();
+        }
+    }
+
+    fn answers_from_elsewhere(&mut self, now: Nanos) -> bool {
+        let mut worked = false;
+        let mut place = 0;
+        while let Some(&at) = self.inline.elsewhere.get(place) {
+            worked |= self.take_answers(at, now);
+            if self.desks[at].out() == 0 {
+                self.inline.elsewhere.swap_remove(place);
+            } else {
+                place += 1;
+            }
+        }
+        worked
+    }
+
+    /// Looks at what is wanted of the runtime; tells if the loop is to do something about it.
+    fn inline_phase(&mut self, now: Nanos) -> Option<Turn> {
+        let state = self.control.state();
+        if state == Control::SERVE {
+            return None;
+        }
+        if !self.inline.closed {
+            self.inline.closed = true;
+            self.transport.close();
+        }
+        let is_quiet = self.policy.is_empty() && self.inline.elsewhere.is_empty();
+        match self.inline.phase {
+            Phase::Serving if is_quiet => return Some(Turn::Over),
+            Phase::Serving if state == Control::DRAIN => {}
+            Phase::Serving => {
+                self.turn_away_the_rest();
+                self.inline.phase = Phase::LastWord(Nanos(now.0 + LAST_WORD.0));
+            }
+            Phase::LastWord(_) | Phase::Background if is_quiet => return Some(Turn::Over),
+            Phase::LastWord(until) if now >= until => {
+                let over = self.is_over_or_report();
+                debug_assert!(!over, "it is not quiet");
+                self.inline.phase = Phase::Background;
+            }
+            Phase::LastWord(_) | Phase::Background => {}
+        }
+        None
+    }
+
+    /// Everything is over: leaves the remains, unless that was done.
+    pub(crate) fn inline_end(self) {
+        if self.inline.phase == Phase::Background {
+            let order = crate::worker::Orders::END;
+            self.orders
+                .store(order, std::sync::atomic::Ordering::Release);
+        } else {
+            self.leave();
+        }
+    }
+
+    /// Sets until when the request that was sent may run.
+    fn set_deadline(&self, at: usize, moment: Cycles) -> Deadline {
+        let running = self.desks[at].running();
+        let quantum = running
+            .filter(|_| self.preemption.enabled)
+            .and_then(|running| Some((running, self.policy.quantum(running.task)?)));
+        let Some((running, quantum)) = quantum else {
+            return Deadline {
+                soft: None,
+                hard: None,
+            };
+        };
+        let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
+        let mut soft = self.preemption.probe_floor.raise(quantum);
+        let mut hard = self.preemption.hard_floor.raise(graced);
+        if self.policy.waiting_started() > 0 {
+            // No floor holds up progress: the one that runs may want a lock that a suspended one has.
+            soft = soft.min(quantum.max(PROGRESS_QUANTUM));
+            hard = hard.min(graced.max(PROGRESS_QUANTUM));
+        }
+        let after = |time: Nanos| Cycles(moment.0.saturating_add(self.clock.to_cycles(time.0).0));
+        running.dispatched.request_at(after(soft));
+        Deadline {
+            soft: Some(after(soft)),
+            hard: self.preemption.hard.as_ref().map(|_| after(hard)),
+        }
+    }
+
+    /// Whether it took the timer to stop what the active thread ran last.
+    pub(super) fn was_interrupted(&mut self) -> bool {
+        let taken = self.desks[self.inline.active]
+            .link
+            .counters()
+            .taken_by_interrupt;
+        std::mem::replace(&mut self.inline.interrupts, taken) != taken
+    }
+
+    /// Nothing to do at this moment.
+    fn rest(&mut self, now: Nanos) {
+        self.inline.rested = true;
+        if self.inline.phase == Phase::Background {
+            return std::thread::sleep(BACKGROUND_TURN);
+        }
+        let is_idle_for_long = match self.rules.idle_backoff {
+            Some(backoff) => self.rules.shares_core || now.since(self.inline.worked_at) > backoff,
+            None => false,
+        };
+        if !is_idle_for_long {
+            return std::hint::spin_loop();
+        }
+        let patience = if self.inline.elsewhere.is_empty() {
+            self.publish_gauges();
+            LONGEST_SLEEP
+        } else {
+            REST_BESIDE_OTHERS
+        };
+        self.transport.wait(patience);
+    }
+
+    fn inline_look_around(&mut self, now: Nanos) {
+        let worker_time = Nanos(PERIOD.0 + now.since(self.next_look).0);
+        self.next_look = Nanos(now.0 + PERIOD.0);
+        self.publish_gauges();
+        let mut counters = self.desks[self.inline.active].link.counters();
+        for &at in &self.inline.elsewhere {
+            counters += self.desks[at].link.counters();
+        }
+        let idle = std::mem::take(&mut self.inline.idle);
+        self.adapt_floors(counters, worker_time, idle);
+    }
+}

@@ -1,0 +1,35 @@
+//! A view of a runtime's statistics for threads that do not own the runtime: handlers, a metrics endpoint.
+
+use std::sync::Arc;
+
+use shinjuku_preempt::WorkerLink;
+
+use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
+
+/// Reads a runtime's statistics from anywhere, also after the runtime's end; see [`Server::observer`](crate::Server::observer).
+#[derive(Clone)]
+pub struct Observer {
+    pub(crate) workers: Arc<[Arc<WorkerStatistics>]>,
+    pub(crate) dispatcher: Arc<DispatcherStatistics>,
+    pub(crate) links: Arc<[WorkerLink]>,
+    pub(crate) class_names: Arc<[String]>,
+}
+
+impl std::fmt::Debug for Observer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Observer(of {} threads)", self.workers.len())
+    }
+}
+
+impl Observer {
+    /// What happened so far. Allocates.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        Statistics::gather(
+            &self.workers,
+            &self.dispatcher,
+            self.links.iter().map(WorkerLink::counters),
+            &self.class_names,
+        )
+    }
+}

@@ -1,0 +1,168 @@
+//! The runtime's tests once more, in the inline layout.
+#![allow(missing_docs)]
+
+#[path = "runtime/suite.rs"]
+mod suite;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use shinjuku::net::Refusal;
+use shinjuku::policy::ClassId;
+use shinjuku::{Config, MechanismKind, TicketError, preempt_point};
+
+use suite::{PATIENCE, config, jobs, spin_for, wait_for};
+
+#[test]
+fn what_arrived_while_a_request_ran_is_refused_beyond_the_bound() {
+    let runtime = jobs(Config {
+        queue: 3,
+        contexts: 2,
+        ..config(1, MechanismKind::None)
+    });
+    let handle = runtime.handle();
+    let (started, open) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (starts, gate) = (Arc::clone(&started), Arc::clone(&open));
+    let first = handle.submit(
+        ClassId(0),
+        Box::new(move || {
+            starts.store(true, Ordering::Relaxed);
+            wait_for("the gate", || gate.load(Ordering::Relaxed));
+            1
+        }),
+    );
+    wait_for("the start", || started.load(Ordering::Relaxed));
+    let rest: Vec<_> = (0..10)
+        .map(|n| handle.submit(ClassId(0), Box::new(move || n)).unwrap())
+        .collect();
+    open.store(true, Ordering::Relaxed);
+    assert_eq!(first.unwrap().wait(), Ok(1));
+    let answers: Vec<_> = rest.into_iter().map(|ticket| ticket.wait()).collect();
+    assert_eq!(answers[..3], [Ok(0), Ok(1), Ok(2)]);
+    // As many are looked at in a turn as there are slots; of those, three may wait.
+    let refused = Err(TicketError::Refused(Refusal::QueueFull));
+    assert!(answers[3..].contains(&refused), "{answers:?}");
+    let as_they_should = |(n, answer)| answer == &Ok(n) || answer == &refused;
+    assert!((0..).zip(&answers).all(as_they_should), "{answers:?}");
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn others_are_served_while_handlers_sleep() {
+    let runtime = jobs(Config {
+        spare_workers: Some(3),
+        ..config(1, MechanismKind::Probe)
+    });
+    let handle = runtime.handle();
+    let open = Arc::new(AtomicBool::new(false));
+    let sleepers: Vec<_> = (0..3)
+        .map(|_| {
+            let gate = Arc::clone(&open);
+            handle.submit(
+                ClassId(0),
+                Box::new(move || {
+                    wait_for("the gate", || gate.load(Ordering::Relaxed));
+                    1
+                }),
+            )
+        })
+        .collect();
+    for n in 0..100 {
+        let mut ticket = handle.submit(ClassId(0), Box::new(move || n)).unwrap();
+        assert_eq!(ticket.wait_timeout(PATIENCE).expect("nobody hangs"), Ok(n));
+    }
+    open.store(true, Ordering::Relaxed);
+    for sleeper in sleepers {
+        assert_eq!(sleeper.unwrap().wait(), Ok(1));
+    }
+    // Those that were relieved stand by again, and can relieve others.
+    let again = handle.submit(
+        ClassId(0),
+        Box::new(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            2
+        }),
+    );
+    let meanwhile = handle.submit(ClassId(0), Box::new(|| 3)).unwrap();
+    assert_eq!(meanwhile.wait(), Ok(3));
+    assert_eq!(again.unwrap().wait(), Ok(2));
+    let statistics = runtime.statistics();
+    assert!(statistics.rescued >= 3, "{statistics}");
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+}
+
+#[test]
+fn a_request_short_of_its_deadline_is_not_preempted() {
+    let mut config = config(1, MechanismKind::Escalation);
+    config.policy.quantum_us = 3.6e9;
+    let runtime = jobs(config);
+    for _ in 0..20 {
+        let ticket = runtime.handle().submit(
+            ClassId(0),
+            Box::new(|| {
+                spin_for(Duration::from_millis(2));
+                1
+            }),
+        );
+        assert_eq!(ticket.unwrap().wait(), Ok(1));
+    }
+    assert_eq!(runtime.statistics().preemptions.taken(), 0);
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn a_long_request_with_probes_and_one_without_let_a_short_one_by() {
+    for (mechanism, probes) in [
+        (MechanismKind::Probe, true),
+        (MechanismKind::Signal, false),
+        (MechanismKind::Escalation, false),
+    ] {
+        let runtime = jobs(config(1, mechanism));
+        let handle = runtime.handle();
+        let done = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&done);
+        let long = handle.submit(
+            ClassId(0),
+            Box::new(move || {
+                let start = Instant::now();
+                while !seen.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                    if probes {
+                        preempt_point();
+                    }
+                }
+                u64::from(start.elapsed() < PATIENCE)
+            }),
+        );
+        let short = handle.submit(
+            ClassId(0),
+            Box::new(move || {
+                done.store(true, Ordering::Relaxed);
+                7
+            }),
+        );
+        assert_eq!(short.unwrap().wait(), Ok(7), "{mechanism}");
+        assert_eq!(long.unwrap().wait(), Ok(1), "{mechanism}");
+        let preemptions = runtime.statistics().preemptions;
+        assert!(preemptions.taken() > 0, "{mechanism}: {preemptions:?}");
+        assert!(runtime.shutdown(PATIENCE).is_clean());
+    }
+}
+
+#[test]
+fn auto_says_what_preempting_costs_on_this_thread() {
+    let runtime = jobs(config(1, MechanismKind::Auto));
+    let description = runtime.description().to_owned();
+    println!("{description}");
+    assert!(
+        description.starts_with("inline on any core"),
+        "{description}"
+    );
+    assert!(description.contains("then signal"), "{description}");
+    assert!(description.ends_with("measured"), "{description}");
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}

@@ -1,0 +1,79 @@
+//! What holds in every layout, and what the tests stand on.
+
+mod misuse;
+mod progress;
+mod refusals;
+mod serving;
+mod shutdown;
+
+use std::collections::HashSet;
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use shinjuku::net::{Failure, Refusal};
+use shinjuku::policy::{
+    CFcfs, ClassId, Full, Nanos, Policy, Requeue, Task, TaskId, Want, WorkerId,
+};
+use shinjuku::{
+    ClassConfig, Config, HardPreemption, LayoutKind, MechanismKind, PolicyKind, RequestContext,
+    RequestHandler, Runtime, SubmitOptions, TicketError, handler_fn, in_context, preempt_point,
+    without_preemption,
+};
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub type Job = Box<dyn FnOnce() -> u64 + Send>;
+
+/// All of this is compiled twice: into the test `runtime`, and into the test `inline`.
+fn layout() -> LayoutKind {
+    if module_path!().starts_with("inline") {
+        LayoutKind::Inline
+    } else {
+        LayoutKind::Threads
+    }
+}
+
+/// Tests run on whatever cores there are, several at a time.
+pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
+    let mut config = Config {
+        layout: layout(),
+        workers: (layout() == LayoutKind::Threads).then_some(workers),
+        contexts: 16,
+        spare_workers: Some(4),
+        ..Config::default()
+    };
+    config.cores.share = true;
+    config.preemption.mechanism = mechanism;
+    config.policy.quantum_us = 100.0;
+    config
+}
+
+fn token() -> HardPreemption {
+    // SAFETY: the tests' handlers rely on nothing that the token's contract excludes.
+    unsafe { HardPreemption::allow() }
+}
+
+pub fn jobs(config: Config) -> Runtime<impl RequestHandler<Request = Job, Reply = u64>> {
+    Runtime::builder(handler_fn(|job: Job| job()))
+        .config(config)
+        .allow_hard_preemption(token())
+        .start()
+        .unwrap()
+}
+
+pub fn spin_for(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        preempt_point();
+    }
+}
+
+pub fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "{what} never came");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
