@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use shinjuku::net::udp::{Datagram, DatagramReply, Udp, UdpConfig};
 use shinjuku::policy::{ClassId, FlowId, Full, Nanos, Policy, Task, TaskId, Want, WorkerId};
 use shinjuku::{
-    ClassConfig, Config, Handle, MechanismKind, PolicyKind, RequestContext, RequestHandler,
-    Runtime, ShutdownReport, Statistics, SubmitOptions, Ticket,
+    ClassConfig, Config, Handle, LayoutKind, MechanismKind, PolicyKind, RequestContext,
+    RequestHandler, Runtime, ShutdownReport, Statistics, SubmitOptions, Ticket,
 };
 use shinjuku_preempt::stress::{
     Allocations, CountingAllocator, allocations_of_this_thread, contexts_in_the_allocator,
@@ -261,12 +261,15 @@ fn one_at_a_time() -> impl Sized {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn assert_none(grown: &[(String, u64)], how: &str) {
-    for expected in [
-        "shinjuku-dispatcher",
-        "shinjuku-worker-0",
-        "shinjuku-worker-1",
-    ] {
+/// The threads that are watched.
+const THREADS: [&str; 3] = [
+    "shinjuku-dispatcher",
+    "shinjuku-worker-0",
+    "shinjuku-worker-1",
+];
+
+fn assert_none(grown: &[(String, u64)], threads: &[&str], how: &str) {
+    for expected in threads {
         assert!(
             grown.iter().any(|(name, _)| name == expected),
             "{expected} is watched: {grown:?}"
@@ -346,7 +349,7 @@ fn in_process_nobody_allocates_under_any_policy() {
         let watch = Arc::default();
         let mut client = InProcess::start(configuration(kind), &watch, false);
         let grown = steady_state(&mut client, &watch, is_preemptive(kind));
-        assert_none(&grown, &format!("{kind:?}"));
+        assert_none(&grown, &THREADS, &format!("{kind:?}"));
         let report = client.shutdown();
         assert!(report.is_clean(), "{kind:?}: {report}");
         assert_eq!(report.policy_error, None, "{kind:?}");
@@ -363,8 +366,27 @@ fn in_process_nobody_allocates_with_requests_staged_and_recalled() {
     };
     let mut client = InProcess::start(config, &watch, false);
     let grown = steady_state(&mut client, &watch, true);
-    assert_none(&grown, "depth 4");
+    assert_none(&grown, &THREADS, "depth 4");
     assert!(client.shutdown().is_clean());
+}
+
+#[test]
+fn in_process_nobody_allocates_inline() {
+    let _turn = one_at_a_time();
+    for kind in [PolicyKind::CPreSq, PolicyKind::CPreMq] {
+        let watch = Arc::default();
+        let config = Config {
+            layout: LayoutKind::Inline,
+            workers: None,
+            ..configuration(kind)
+        };
+        let mut client = InProcess::start(config, &watch, false);
+        let grown = steady_state(&mut client, &watch, true);
+        assert_none(&grown, &["shinjuku-inline"], &format!("{kind:?}, inline"));
+        let report = client.shutdown();
+        assert!(report.is_clean(), "{kind:?}: {report}");
+        assert_eq!(report.policy_error, None, "{kind:?}");
+    }
 }
 
 #[test]
@@ -457,7 +479,7 @@ fn over_udp_nobody_allocates_under_any_policy() {
             sockets: sockets.collect(),
         };
         let grown = steady_state(&mut client, &watch, is_preemptive(kind));
-        assert_none(&grown, &format!("{kind:?}"));
+        assert_none(&grown, &THREADS, &format!("{kind:?}"));
         wait_for("the last answer's count", || {
             client.server.statistics().started == 0
         });

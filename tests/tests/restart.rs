@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
 use shinjuku::policy::ClassId;
 use shinjuku::{
-    ClassConfig, Config, MechanismKind, PolicyKind, RequestContext, RequestHandler, Runtime,
-    StartError, handler_fn, preempt_point,
+    ClassConfig, Config, LayoutKind, MechanismKind, PolicyKind, RequestContext, RequestHandler,
+    Runtime, StartError, handler_fn, preempt_point,
 };
 use shinjuku_tests::{PATIENCE, Usage, config, token, wait_for};
 
@@ -38,6 +38,10 @@ fn configuration(round: usize) -> Config {
         MechanismKind::Escalation,
     ];
     let mut config = config(1 + round % 2, MECHANISMS[round % 4]);
+    if round % 5 < 2 {
+        config.layout = LayoutKind::Inline;
+        config.workers = None;
+    }
     config.contexts = [2, 5, 12][round % 3];
     config.stack_kib = [64, 256][round % 2];
     config.depth = 1 + round % 3;
@@ -161,6 +165,8 @@ fn in_vain(round: usize) {
         fn handle_request(&self, (): (), _: &RequestContext<'_, Arc<()>>) {}
     }
     let config = Config {
+        layout: LayoutKind::Threads,
+        workers: Some(2),
         spare_workers: Some(2),
         ..configuration(round)
     };
