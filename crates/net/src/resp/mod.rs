@@ -5,6 +5,7 @@
 //! | `framing.rs` | where a request ends: on the networker's thread, as its bytes come in |
 //! | `arguments.rs` `inline.rs` | the arguments of a request, for handlers |
 //! | `writer.rs` | replies, in RESP2 and RESP3 |
+//! | `reply.rs` | for clients: where a reply ends |
 //! | `integer.rs` `protocol_error.rs` | numbers as Redis reads them; what is wrong with a request |
 //!
 //! A request is an array of bulk strings, `*2\r\n$3\r\nGET\r\n$1\r\nk\r\n`, or an *inline command*, a line of words such as
@@ -18,6 +19,7 @@ mod framing;
 mod inline;
 mod integer;
 mod protocol_error;
+pub mod reply;
 mod writer;
 
 pub use arguments::{Arguments, arguments};

@@ -1,0 +1,74 @@
+//! What can go wrong before, or instead of, a measurement.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use shinjuku_workload::WorkloadError;
+
+/// A load that cannot be generated; the message says what is wrong and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A setting that does not go with the others.
+    #[error("{key}: {what}")]
+    Setting {
+        /// Which.
+        key: &'static str,
+        /// What is wrong, and what would be right.
+        what: String,
+    },
+    /// A plan that cannot be understood.
+    #[error("{path}: {source}", path = path.display())]
+    Plan {
+        /// The file.
+        path: PathBuf,
+        /// What, with line and key.
+        source: toml::de::Error,
+    },
+    /// A file that cannot be read.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file that cannot be written.
+    #[error("cannot write {path}: {source}", path = path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not one connection.
+    #[error("cannot connect to {target}: {source}; is the server running?")]
+    Connect {
+        /// The server.
+        target: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The operating system refuses something.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What.
+        action: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A core that this process may not use.
+    #[error("core {core} is not among those this process may use: {allowed}")]
+    Core {
+        /// The core.
+        core: usize,
+        /// Those it may use.
+        allowed: String,
+    },
+    /// The arrivals cannot be drawn.
+    #[error("arrivals: {0}")]
+    Workload(#[from] WorkloadError),
+    /// A thread of the generator panicked.
+    #[error("a thread of the load generator panicked: a defect of its own")]
+    Panicked,
+}

@@ -1,0 +1,151 @@
+//! `shinjuku-load`: reads options and plan, measures, writes what was measured.
+
+#![forbid(unsafe_code)]
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use shinjuku_loadgen::report::{self, Report, SCHEMA};
+use shinjuku_loadgen::{Control, Load, Plan, Progress, Settings};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+/// Open-loop load for RESP servers (Redis and its like) and for UDP servers in Shinjuku's and RackSched's formats.
+///
+/// Requests are due at moments drawn ahead, whatever the server does, and latency counts from the intended moment. Threads
+/// never sleep while load runs.
+#[derive(Parser)]
+#[command(
+    name = "shinjuku-load",
+    version,
+    after_help = "Examples:\n  \
+        shinjuku-load --request 'GET key:{uniform}' --rate 20k\n  \
+        shinjuku-load -r 'get:99.5:GET key:{zipf}' -r 'scan:0.5:SCAN 0 COUNT 5000' --rate 5k..50k/10 --repetitions 3\n  \
+        shinjuku-load -r 'SET key:{sequential} {value:64}' --saturate 16 --requests 100000   (fills the store)\n  \
+        shinjuku-load --protocol shinjuku --target 127.0.0.1:9000 --mix hi --rate 100k"
+)]
+struct Arguments {
+    /// A plan: a TOML file with the same settings; options given here go before it
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+    /// Write all figures as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    json: Option<PathBuf>,
+    /// Write all figures as CSV
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    csv: Option<PathBuf>,
+    /// Write all latencies as a HdrHistogram log
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    hdr: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match work(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shinjuku-load: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work(arguments: Arguments) -> Result<()> {
+    let settings = match &arguments.plan {
+        Some(path) => arguments.settings.or(Settings::read(path)?),
+        None => arguments.settings,
+    };
+    let target = settings.target.clone();
+    let plan = settings.check()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // The first ends the run, the second the process.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let live = std::io::stderr().is_terminal();
+    let (unloaded, measured) = measure(&plan, &stop, live)?;
+    let report = Report {
+        schema: SCHEMA,
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        target: target.unwrap_or_else(|| plan.target().to_string()),
+        unloaded_us: unloaded.iter().map(|ns| ns.map(|ns| ns / 1e3)).collect(),
+        points: measured.iter().map(|one| one.point.clone()).collect(),
+    };
+    print!("{}", report::table(&report));
+    if let Some(path) = &arguments.json {
+        write(path, &serde_json::to_vec_pretty(&report)?)?;
+    }
+    if let Some(path) = &arguments.csv {
+        write(path, report::csv(&report).as_bytes())?;
+    }
+    if let Some(path) = &arguments.hdr {
+        write(path, &report::hdr_log(plan.classes(), &measured)?)?;
+    }
+    Ok(())
+}
+
+/// All loads of all repetitions; repetition by repetition, so that a drift of the machine meets all loads alike.
+fn measure(
+    plan: &Plan,
+    stop: &AtomicBool,
+    live: bool,
+) -> Result<(Vec<Option<f64>>, Vec<shinjuku_loadgen::Measurement>)> {
+    let quiet = Control { stop, watch: None };
+    let unloaded = if plan.wants_unloaded() {
+        plan.unloaded_ns(&quiet)?
+    } else {
+        Vec::new()
+    };
+    let mut measured = Vec::new();
+    for seed in plan.seeds() {
+        for &load in plan.loads() {
+            if stop.load(Relaxed) {
+                eprintln!("shinjuku-load: interrupted; this is what was measured before");
+                return Ok((unloaded, measured));
+            }
+            let line = |progress: Progress| show(load, progress);
+            let control = Control {
+                stop,
+                watch: live.then_some(&line),
+            };
+            let one = plan.measure(load, seed, &unloaded, &control)?;
+            if live {
+                eprint!("\r\x1b[K");
+            }
+            if !stop.load(Relaxed) {
+                measured.push(one);
+            }
+        }
+    }
+    Ok((unloaded, measured))
+}
+
+/// The live line.
+fn show(load: Load, progress: Progress) {
+    let what = match load {
+        Load::Rate(rate) => format!("{rate:.0}/s"),
+        Load::Saturate(depth) => format!("saturating x{depth}"),
+    };
+    let Progress {
+        elapsed,
+        sent,
+        received,
+        failed,
+    } = progress;
+    eprint!(
+        "\r\x1b[K{what}  {:.1} s  sent {sent}  received {received}  under way {}  failed {failed}",
+        elapsed.as_secs_f64(),
+        sent.saturating_sub(received),
+    );
+    let _ = std::io::stderr().flush();
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<()> {
+    std::fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+}

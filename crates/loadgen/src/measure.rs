@@ -1,0 +1,373 @@
+//! Measuring one load: opens the connections, runs the threads, sums up.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use core_affinity::CoreId;
+use hdrhistogram::Histogram;
+
+use crate::client::Clock;
+use crate::engine::{self, Arrivals, Live, Offer};
+use crate::error::LoadError;
+use crate::plan::{Load, Pick, Plan};
+use crate::point::{ClassFigures, ClientFigures, Figures, Point};
+use crate::record::{Record, Tally};
+use crate::requests::stream;
+use crate::tcp::{Shape, Tcp};
+use crate::udp::Udp;
+
+/// From the moment all is ready to the first that a request can be due: the threads start meanwhile.
+const LEAD: Duration = Duration::from_millis(5);
+/// How long a class is measured alone.
+const ALONE: Duration = Duration::from_millis(250);
+/// How often the live line is asked for.
+const LIVE: Duration = Duration::from_millis(500);
+
+/// A load that was measured.
+#[derive(Debug)]
+pub struct Measurement {
+    /// Its figures.
+    pub point: Point,
+    /// Latencies in ns, one histogram a class: the load's, then the probe's.
+    pub histograms: Vec<Histogram<u64>>,
+}
+
+/// How far a load is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// Since it began.
+    pub elapsed: Duration,
+    /// Requests sent.
+    pub sent: u64,
+    /// Replies read.
+    pub received: u64,
+    /// Requests that failed: errors, losses, time-outs, those not sent.
+    pub failed: u64,
+}
+
+/// What a run is told from outside.
+pub struct Control<'a> {
+    /// Ends the run soon after it becomes true; what was measured so far is the result.
+    pub stop: &'a AtomicBool,
+    /// Told, twice a second, how far a load is. It costs the clients a little time if they share its core.
+    pub watch: Option<&'a dyn Fn(Progress)>,
+}
+
+impl Plan {
+    /// Measures a load with a seed. `unloaded_ns` has each class's median without load, or nothing.
+    ///
+    /// # Errors
+    /// No connection can be opened, or the operating system refuses a thread its core or its descriptors.
+    pub fn measure(
+        &self,
+        load: Load,
+        seed: u64,
+        unloaded_ns: &[Option<f64>],
+        control: &Control<'_>,
+    ) -> Result<Measurement, LoadError> {
+        let classes = self.requests.names().len();
+        let gathered = self.gather(load, seed, None, control)?;
+        let Gathered {
+            record,
+            seconds,
+            connections,
+            refused,
+            lost,
+        } = gathered;
+        let unloaded = |class: usize| unloaded_ns.get(class).copied().flatten();
+        let figures = |tallies: &[Tally]| -> Vec<ClassFigures> {
+            let named = tallies.iter().zip(self.requests.names()).enumerate();
+            named
+                .map(|(class, (tally, name))| ClassFigures {
+                    name: name.clone(),
+                    figures: Figures::of(&[(tally, unloaded(class))], seconds),
+                })
+                .collect()
+        };
+        let (loads, probes) = record.tallies.split_at(classes);
+        let all: Vec<_> = (loads.iter().enumerate())
+            .map(|(class, tally)| (tally, unloaded(class)))
+            .collect();
+        let all = Figures::of(&all, seconds);
+        let mut point = Point {
+            load,
+            seed,
+            seconds,
+            offered_rps: all.due as f64 / seconds,
+            all,
+            classes: figures(loads),
+            probe: if self.probe.is_some() {
+                figures(probes)
+            } else {
+                Vec::new()
+            },
+            client: ClientFigures {
+                late_share: record.late as f64 / (record.lateness.len().max(1)) as f64,
+                late_p99_us: record.lateness.value_at_quantile(0.99) as f64 / 1e3,
+                connections,
+                refused_connections: refused,
+                lost_connections: lost,
+                stray_replies: record.strays,
+                malformed_replies: record.malformed,
+                first_errors: record.stray_errors,
+            },
+            marks: Vec::new(),
+        };
+        point.marks = point.judge();
+        let tallies = record.tallies.into_iter();
+        let shown = if self.probe.is_some() { 2 } else { 1 } * classes;
+        Ok(Measurement {
+            point,
+            histograms: tallies.take(shown).map(|tally| tally.latency).collect(),
+        })
+    }
+
+    /// Each class's median latency without load, in ns: one request at a time, of that class alone. `None` for a class that
+    /// did not answer.
+    ///
+    /// # Errors
+    /// As [`measure`](Self::measure).
+    pub fn unloaded_ns(&self, control: &Control<'_>) -> Result<Vec<Option<f64>>, LoadError> {
+        let alone = Self {
+            connections: 1,
+            threads: 1,
+            cores: self.cores.iter().take(1).copied().collect(),
+            probe: None,
+            length: ALONE,
+            warm_up: ALONE / 20,
+            most_requests: u64::MAX,
+            pick: Pick::Idle,
+            ..self.clone()
+        };
+        let control = Control {
+            stop: control.stop,
+            watch: None,
+        };
+        let classes = self.requests.names().len() as u16;
+        let median = |class| {
+            let gathered = alone.gather(Load::Saturate(1), self.seed, Some(class), &control)?;
+            let tally = &gathered.record.tallies[usize::from(class)];
+            let latency = &tally.latency;
+            Ok((tally.answered > 0).then(|| latency.value_at_quantile(0.5) as f64))
+        };
+        (0..classes).map(median).collect()
+    }
+
+    /// Runs all threads and adds up what they counted.
+    fn gather(
+        &self,
+        load: Load,
+        seed: u64,
+        only: Option<u16>,
+        control: &Control<'_>,
+    ) -> Result<Gathered, LoadError> {
+        let cores = self.pinning()?;
+        let mut clients = Vec::new();
+        let (mut connections, mut refused) = (0, 0);
+        for part in 0..self.threads {
+            let shape = self.shape(load, part);
+            let client = match self.requests.format() {
+                None => {
+                    let (tcp, closed) = Tcp::connect(self.target, shape)?;
+                    refused += closed;
+                    connections += shape.connections + shape.probes - closed;
+                    Open::Tcp(tcp)
+                }
+                Some(format) => {
+                    connections += shape.connections + shape.probes;
+                    Open::Udp(Udp::open(self.target, shape, format)?)
+                }
+            };
+            clients.push((client, self.offer(load, seed, only, part)?));
+        }
+        let lives: Vec<_> = (0..self.threads).map(|_| Live::default()).collect();
+        let stop = control.stop;
+        let start = Instant::now() + LEAD;
+        let outcomes = thread::scope(|scope| {
+            let spawned: Vec<_> = clients
+                .into_iter()
+                .zip(&lives)
+                .zip(cores)
+                .map(|(((client, offer), live), core)| {
+                    let body = move || self.work(client, offer, start, core, live, stop);
+                    scope.spawn(body)
+                })
+                .collect();
+            if let Some(watch) = control.watch {
+                while spawned.iter().any(|one| !one.is_finished()) {
+                    thread::park_timeout(LIVE);
+                    watch(Progress::of(&lives, start));
+                }
+            }
+            let joined = spawned.into_iter().map(|one| one.join());
+            joined.collect::<Result<Vec<_>, _>>()
+        });
+        let outcomes = outcomes.map_err(|_| LoadError::Panicked)?;
+        let mut outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let (mut record, mut ended_ns, mut lost) = outcomes.swap_remove(0);
+        for (other, other_end, other_lost) in outcomes {
+            record.add(&other);
+            ended_ns = ended_ns.max(other_end);
+            lost += other_lost;
+        }
+        let seconds = ended_ns.saturating_sub(record.window.start).max(1) as f64 / 1e9;
+        Ok(Gathered {
+            record,
+            seconds,
+            connections,
+            refused,
+            lost,
+        })
+    }
+
+    /// One thread.
+    fn work(
+        &self,
+        client: Open,
+        offer: Offer,
+        start: Instant,
+        core: Option<CoreId>,
+        live: &Live,
+        stop: &AtomicBool,
+    ) -> Result<(Record, u64, usize), LoadError> {
+        if let Some(core) = core
+            && !core_affinity::set_for_current(core)
+        {
+            return Err(LoadError::System {
+                action: "pin a thread to its core",
+                source: std::io::Error::last_os_error(),
+            });
+        }
+        let clock = Clock::starting(start);
+        let window = nanos(self.warm_up)..offer.end_ns;
+        let mut record = Record::new(2 * usize::from(offer.classes), window, self.late_ns);
+        while Instant::now() < start {
+            std::hint::spin_loop();
+        }
+        let (ended_ns, lost) = match client {
+            Open::Tcp(mut tcp) => run(&mut tcp, offer, &clock, &mut record, live, stop),
+            Open::Udp(mut udp) => run(&mut udp, offer, &clock, &mut record, live, stop),
+        };
+        Ok((record, ended_ns, lost))
+    }
+
+    fn shape(&self, load: Load, part: usize) -> Shape {
+        let share = |whole: usize| whole * (part + 1) / self.threads - whole * part / self.threads;
+        let depth = match load {
+            Load::Rate(_) => 1,
+            Load::Saturate(depth) => depth,
+        };
+        Shape {
+            connections: share(self.connections),
+            probes: usize::from(self.probe.is_some() && part == 0),
+            depth,
+            // To saturate, requests go where there is room.
+            idle_first: self.pick == Pick::Idle || matches!(load, Load::Saturate(_)),
+        }
+    }
+
+    fn offer(
+        &self,
+        load: Load,
+        seed: u64,
+        only: Option<u16>,
+        part: usize,
+    ) -> Result<Offer, LoadError> {
+        let threads = self.threads as f64;
+        // Threads take streams of their own, the probe one that no thread has.
+        let arrivals = |arrivals: &shinjuku_workload::Arrivals, rate: f64, stream_of: usize| {
+            let gaps = arrivals.gaps(1e9 / rate)?;
+            let mut rng = stream(seed, stream_of);
+            rng.jump();
+            rng.jump();
+            Ok::<_, LoadError>(Arrivals::new(gaps, rng))
+        };
+        let load = match load {
+            Load::Rate(rate) => Some(arrivals(&self.arrivals, rate / threads, part)?),
+            Load::Saturate(_) => None,
+        };
+        let poisson = shinjuku_workload::Arrivals::poisson();
+        let probe = match self.probe {
+            Some(rate) if part == 0 => Some(arrivals(&poisson, rate, self.threads)?),
+            _ => None,
+        };
+        let most = self.most_requests;
+        let (parts, part_64) = (self.threads as u64, part as u64);
+        let most_requests = most / parts + u64::from(part_64 < most % parts);
+        Ok(Offer {
+            load,
+            probe,
+            draws: self.requests.draws(seed, part, self.threads, only),
+            classes: self.requests.names().len() as u16,
+            end_ns: nanos(self.length),
+            most_requests,
+            drain_ns: nanos(self.drain),
+            timeout_ns: nanos(self.timeout),
+            most_outstanding: self.most_outstanding,
+        })
+    }
+
+    /// The core of each thread, if they are to be pinned.
+    fn pinning(&self) -> Result<Vec<Option<CoreId>>, LoadError> {
+        if self.cores.is_empty() {
+            return Ok(vec![None; self.threads]);
+        }
+        let allowed = core_affinity::get_core_ids().unwrap_or_default();
+        let known = |&core: &usize| {
+            let found = allowed.iter().find(|one| one.id == core).copied();
+            let names = || {
+                let names: Vec<_> = allowed.iter().map(|one| one.id.to_string()).collect();
+                names.join(", ")
+            };
+            found.map(Some).ok_or_else(|| LoadError::Core {
+                core,
+                allowed: names(),
+            })
+        };
+        self.cores.iter().map(known).collect()
+    }
+}
+
+/// What all threads together counted.
+struct Gathered {
+    record: Record,
+    seconds: f64,
+    connections: usize,
+    refused: usize,
+    lost: usize,
+}
+
+enum Open {
+    Tcp(Tcp),
+    Udp(Udp),
+}
+
+fn run<C: crate::client::Client>(
+    client: &mut C,
+    offer: Offer,
+    clock: &Clock,
+    record: &mut Record,
+    live: &Live,
+    stop: &AtomicBool,
+) -> (u64, usize) {
+    let ended_ns = engine::run(client, offer, clock, record, live, stop);
+    (ended_ns, client.lost())
+}
+
+impl Progress {
+    fn of(lives: &[Live], start: Instant) -> Self {
+        let sum = |field: fn(&Live) -> u64| lives.iter().map(field).sum();
+        Self {
+            elapsed: Instant::now().saturating_duration_since(start),
+            sent: sum(|one| one.sent.load(Relaxed)),
+            received: sum(|one| one.received.load(Relaxed)),
+            failed: sum(|one| one.failed.load(Relaxed)),
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    // A day at most: it fits.
+    duration.as_nanos() as u64
+}

@@ -1,0 +1,257 @@
+//! What was measured at one load: the figures, and what must be said about them.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Load;
+use crate::record::Tally;
+
+/// One load, one repetition.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// What was offered.
+    pub load: Load,
+    /// The seed.
+    pub seed: u64,
+    /// How long was measured, in seconds, warm-up excluded.
+    pub seconds: f64,
+    /// Requests per second that were due.
+    pub offered_rps: f64,
+    /// All classes together.
+    pub all: Figures,
+    /// Each class.
+    pub classes: Vec<ClassFigures>,
+    /// Each class on the connection that only measures, if there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probe: Vec<ClassFigures>,
+    /// How the client itself did.
+    pub client: ClientFigures,
+    /// What a reader must know before believing the figures.
+    pub marks: Vec<Mark>,
+}
+
+/// The figures of one class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassFigures {
+    /// Its name.
+    pub name: String,
+    /// Its figures.
+    pub figures: Figures,
+}
+
+/// Figures of requests that were due while it was measured.
+///
+/// Latency counts from the intended moment (while saturating, from the sending). Requests that timed out, or had no
+/// answer at the end, count with their age when they were given up, so that a percentile is never too low for them; errors,
+/// and what was lost or never sent, do not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figures {
+    /// Were due.
+    pub due: u64,
+    /// Were answered with something else than an error.
+    pub answered: u64,
+    /// Were answered with an error.
+    pub errors: u64,
+    /// Went down with their connection, or met an error of the socket.
+    pub lost: u64,
+    /// Waited longer than the time-out.
+    pub timed_out: u64,
+    /// Had no answer at the end.
+    pub unanswered: u64,
+    /// Were not sent: too many were under way, or no connection was left.
+    pub unsent: u64,
+    /// Answers per second, errors excluded, whenever their requests were due.
+    pub throughput_rps: f64,
+    /// Mean latency, us.
+    pub mean_us: Option<f64>,
+    /// Median latency, us.
+    pub p50_us: Option<f64>,
+    /// 90th percentile, us.
+    pub p90_us: Option<f64>,
+    /// 99th percentile, us.
+    pub p99_us: Option<f64>,
+    /// 99.9th percentile, us.
+    pub p999_us: Option<f64>,
+    /// Longest, us.
+    pub max_us: Option<f64>,
+    /// Median of latency over the class's median without load.
+    pub p50_slowdown: Option<f64>,
+    /// Its 99th percentile.
+    pub p99_slowdown: Option<f64>,
+    /// Its 99.9th percentile.
+    pub p999_slowdown: Option<f64>,
+    /// The first errors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub first_errors: Vec<String>,
+}
+
+/// How the client itself did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientFigures {
+    /// The share of the requests that it sent later than the threshold.
+    pub late_share: f64,
+    /// How much later than intended it sent, 99th percentile, us.
+    pub late_p99_us: f64,
+    /// Connections that were open when the load began.
+    pub connections: usize,
+    /// Connections that could not be opened.
+    pub refused_connections: usize,
+    /// Connections lost on the way.
+    pub lost_connections: usize,
+    /// Replies that belong to no request.
+    pub stray_replies: u64,
+    /// Replies that break the protocol.
+    pub malformed_replies: u64,
+    /// The first errors that belong to no request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub first_errors: Vec<String>,
+}
+
+/// Something a reader must know before believing the figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mark {
+    /// The client sent more than 1 % of the requests late: part of what p99 shows is the client's.
+    Behind,
+    /// The server did not keep up: figures depend on how long it was measured.
+    Saturated,
+    /// Errors instead of answers.
+    Errors,
+    /// Requests or connections were lost, refused, timed out or unanswered.
+    Losses,
+}
+
+impl Mark {
+    /// As it stands in tables.
+    #[must_use]
+    pub fn letter(self) -> char {
+        match self {
+            Self::Behind => 'L',
+            Self::Saturated => 'S',
+            Self::Errors => 'E',
+            Self::Losses => 'X',
+        }
+    }
+
+    /// What the letter means.
+    #[must_use]
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Behind => "the client was late with more than 1 % of the requests",
+            Self::Saturated => "the server did not keep up",
+            Self::Errors => "error replies",
+            Self::Losses => {
+                "requests or connections lost, refused, timed out, unanswered or not sent"
+            }
+        }
+    }
+
+    /// All marks.
+    pub const ALL: [Self; 4] = [Self::Behind, Self::Saturated, Self::Errors, Self::Losses];
+}
+
+/// The least share of late requests that is marked.
+const BEHIND: f64 = 0.01;
+/// The throughput, as a share of what was offered, below which a server did not keep up.
+const KEPT_UP: f64 = 0.95;
+
+impl Point {
+    /// The marks that these figures deserve.
+    pub(crate) fn judge(&self) -> Vec<Mark> {
+        let Figures {
+            errors,
+            lost,
+            timed_out,
+            unanswered,
+            unsent,
+            ..
+        } = self.all;
+        let probe = |figure: fn(&Figures) -> u64| {
+            let figures = self.probe.iter().map(|one| figure(&one.figures));
+            figures.sum::<u64>()
+        };
+        let client = &self.client;
+        let open_loop = matches!(self.load, Load::Rate(_));
+        let behind = open_loop && client.late_share > BEHIND;
+        let kept_up = self.all.throughput_rps >= KEPT_UP * self.offered_rps;
+        let lost = lost
+            + timed_out
+            + unanswered
+            + unsent
+            + probe(|one| one.lost + one.timed_out + one.unanswered + one.unsent)
+            + client.malformed_replies
+            + (client.refused_connections + client.lost_connections) as u64;
+        let marks = [
+            behind,
+            open_loop && (unsent > 0 || !kept_up),
+            errors + probe(|one| one.errors) > 0 || !client.first_errors.is_empty(),
+            lost > 0,
+        ];
+        let all = Mark::ALL.into_iter().zip(marks);
+        all.filter_map(|(mark, deserved)| deserved.then_some(mark))
+            .collect()
+    }
+}
+
+impl Figures {
+    /// The figures of some classes together; each with its median without load, in ns, where known.
+    pub(crate) fn of(tallies: &[(&Tally, Option<f64>)], seconds: f64) -> Self {
+        let sum = |field: fn(&Tally) -> u64| tallies.iter().map(|(one, _)| field(one)).sum::<u64>();
+        let mut latency = crate::record::histogram();
+        for (tally, _) in tallies {
+            latency += &tally.latency;
+        }
+        let some = !latency.is_empty();
+        let at = |quantile| some.then(|| latency.value_at_quantile(quantile) as f64 / 1e3);
+        let slowdown = slowdown(tallies);
+        let slower = |quantile| {
+            let slowdown = slowdown.as_ref()?;
+            Some(slowdown.value_at_quantile(quantile) as f64 / SLOWDOWN_UNIT)
+        };
+        Self {
+            due: sum(|one| one.due),
+            answered: sum(|one| one.answered),
+            errors: sum(|one| one.errors),
+            lost: sum(|one| one.lost),
+            timed_out: sum(|one| one.timed_out),
+            unanswered: sum(|one| one.unanswered),
+            unsent: sum(|one| one.unsent),
+            throughput_rps: sum(|one| one.completed) as f64 / seconds,
+            mean_us: some.then(|| latency.mean() / 1e3),
+            p50_us: at(0.5),
+            p90_us: at(0.9),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: some.then(|| latency.max() as f64 / 1e3),
+            p50_slowdown: slower(0.5),
+            p99_slowdown: slower(0.99),
+            p999_slowdown: slower(0.999),
+            first_errors: (tallies.iter())
+                .flat_map(|(one, _)| one.errors_shown.clone())
+                .collect(),
+        }
+    }
+}
+
+/// Slowdowns are counted in thousandths.
+const SLOWDOWN_UNIT: f64 = 1e3;
+
+/// Latency over the median without load; `None` if that is not known of every class that has a request.
+fn slowdown(tallies: &[(&Tally, Option<f64>)]) -> Option<Histogram<u64>> {
+    let mut all = crate::record::histogram();
+    for (tally, unloaded) in tallies {
+        if tally.latency.is_empty() {
+            continue;
+        }
+        let unloaded = (*unloaded)?;
+        for step in tally.latency.iter_recorded() {
+            let slowdown = step.value_iterated_to() as f64 / unloaded * SLOWDOWN_UNIT;
+            all.saturating_record_n(slowdown.round() as u64, step.count_at_value());
+        }
+    }
+    (!all.is_empty()).then_some(all)
+}

@@ -1,0 +1,353 @@
+//! What a user writes: the same settings as options on the command line and as keys of a plan.
+//!
+//! A plan is a TOML file whose keys are the options' names, with `_` for `-`:
+//!
+//! ```
+//! # use shinjuku_loadgen::Settings;
+//! let plan = r#"
+//!     target = "127.0.0.1:6379"
+//!     request = ["get:99.5:GET key:{zipf}", "scan:0.5:SCAN 0 COUNT 5000"]
+//!     rate = "10k..60k/6"
+//!     arrivals = { kind = "mmpp", rate_ratio = 10.0, burst_fraction = 0.1, burst_requests = 100.0 }
+//!     seconds = 5.0
+//! "#;
+//! let settings: Settings = toml::from_str(plan)?;
+//! assert_eq!(settings.check()?.loads().len(), 6);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Each value is checked where it is read, so that an error names its line; what does not go together is
+//! found by [`Settings::check`].
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+use shinjuku_workload::{Arrivals, Mix};
+
+use crate::error::LoadError;
+use crate::keys::{Keys, MOST_KEYS};
+use crate::plan::{Load, Pick, Plan};
+use crate::rates::Rates;
+use crate::requests::{Command, Format, Requests};
+
+/// What is spoken with the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// RESP (Redis) over TCP.
+    Resp,
+    /// Shinjuku's 16-byte datagrams.
+    Shinjuku,
+    /// RackSched's 41-byte datagrams.
+    Racksched,
+}
+
+/// Every setting, where given.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The server: an address or name, and a port [default: 127.0.0.1:6379]
+    #[arg(long, short, value_name = "HOST:PORT", help_heading = "Server")]
+    pub target: Option<String>,
+    /// What is spoken with it [default: resp]
+    #[arg(long, value_enum, help_heading = "Server")]
+    pub protocol: Option<Protocol>,
+    /// Connections (RESP) or flows (UDP), over all threads [default: 64]
+    #[arg(long, short, value_name = "N", help_heading = "Server")]
+    pub connections: Option<usize>,
+
+    /// A class of RESP requests: NAME:WEIGHT:COMMAND, or just the command. May be given several times. Places in it:
+    /// {uniform} {zipf} {sequential} for a key's number (12 digits), {value:N} for N letters
+    #[arg(long, short, value_name = "REQUEST", help_heading = "Requests")]
+    #[serde(default)]
+    pub request: Vec<Command>,
+    /// Number of keys [default: 100000]
+    #[arg(long, value_name = "N", help_heading = "Requests")]
+    pub keys: Option<u64>,
+    /// Exponent of {zipf} [default: 0.99]
+    #[arg(long, value_name = "S", help_heading = "Requests")]
+    pub zipf: Option<f64>,
+    /// UDP: how long the server is asked to work: hi, mid, tri, exp, fixed, lognormal, tpcc; a plan can describe others
+    #[arg(long, help_heading = "Requests")]
+    pub mix: Option<Mix>,
+
+    /// Open loop: requests per second, such as 20k, a list 10k,20k or a range 10k..100k/10
+    #[arg(long, value_name = "RATES", help_heading = "Load")]
+    pub rate: Option<Rates>,
+    /// Instead, keep N requests under way on each connection: finds what the server can do
+    #[arg(long, value_name = "N", conflicts_with = "rate", help_heading = "Load")]
+    pub saturate: Option<usize>,
+    /// Besides, N requests per second on a connection of their own, measured apart
+    #[arg(long, value_name = "N", help_heading = "Load")]
+    pub probe: Option<f64>,
+    /// When requests are due: poisson or deterministic; a plan can have bursts (mmpp) or a trace [default: poisson]
+    #[arg(long, value_parser = arrivals, help_heading = "Load")]
+    pub arrivals: Option<Arrivals>,
+    /// Which connection takes a request [default: idle]
+    #[arg(long, value_enum, help_heading = "Load")]
+    pub pick: Option<Pick>,
+    /// How long a load lasts [default: 5]
+    #[arg(long, value_name = "SECONDS", help_heading = "Load")]
+    pub seconds: Option<f64>,
+    /// Its beginning, of which nothing is measured [default: a twentieth]
+    #[arg(long, value_name = "SECONDS", help_heading = "Load")]
+    pub warm_up: Option<f64>,
+    /// End a load after so many requests, too
+    #[arg(long, value_name = "N", help_heading = "Load")]
+    pub requests: Option<u64>,
+    /// Measure each load so many times, one after the other [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Load")]
+    pub repetitions: Option<u32>,
+    /// The first repetition's seed, which decides moments, classes and keys; others count up [default: 1]
+    #[arg(long, help_heading = "Load")]
+    pub seed: Option<u64>,
+
+    /// Threads; each sends its share of the load over its share of the connections [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Client")]
+    pub threads: Option<usize>,
+    /// Pin the threads to these cores, such as 1 or 2,3
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "Client"
+    )]
+    #[serde(default)]
+    pub cores: Vec<usize>,
+    /// Give a request up after so long; over TCP its connection with it [default: 10]
+    #[arg(long, value_name = "SECONDS", help_heading = "Client")]
+    pub timeout: Option<f64>,
+    /// Wait for answers no longer than this after the last request [default: 2]
+    #[arg(long, value_name = "SECONDS", help_heading = "Client")]
+    pub drain: Option<f64>,
+    /// Requests sent later than this count as late [default: 50]
+    #[arg(long, value_name = "MICROSECONDS", help_heading = "Client")]
+    pub late_us: Option<f64>,
+    /// Most requests under way on a thread; what is over is not sent, and counted [default: 100000]
+    #[arg(long, value_name = "N", help_heading = "Client")]
+    pub outstanding: Option<usize>,
+    /// Do not measure each class alone first, which slowdown needs
+    #[arg(long, help_heading = "Client")]
+    #[serde(default)]
+    pub no_unloaded: bool,
+}
+
+/// Arrivals without parameters, by name.
+fn arrivals(name: &str) -> Result<Arrivals, String> {
+    match name {
+        "poisson" => Ok(Arrivals::poisson()),
+        "deterministic" => Ok(Arrivals::deterministic()),
+        _ => Err("it is neither poisson nor deterministic; describe others in a plan".to_owned()),
+    }
+}
+
+impl Settings {
+    /// Reads a plan.
+    ///
+    /// # Errors
+    /// It cannot be read or understood: with line and key.
+    pub fn read(path: &Path) -> Result<Self, LoadError> {
+        let text = std::fs::read_to_string(path).map_err(|source| LoadError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|source| LoadError::Plan {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    /// These settings, and for those not given the ones of `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        // Whoever asks for a rate does not want the plan's saturation, and the other way round.
+        let (rate, saturate) = match (&self.rate, self.saturate) {
+            (None, None) => (other.rate, other.saturate),
+            _ => (self.rate, self.saturate),
+        };
+        let list = |own: Vec<_>, other| if own.is_empty() { other } else { own };
+        Self {
+            target: self.target.or(other.target),
+            protocol: self.protocol.or(other.protocol),
+            connections: self.connections.or(other.connections),
+            request: if self.request.is_empty() {
+                other.request
+            } else {
+                self.request
+            },
+            keys: self.keys.or(other.keys),
+            zipf: self.zipf.or(other.zipf),
+            mix: self.mix.or(other.mix),
+            rate,
+            saturate,
+            probe: self.probe.or(other.probe),
+            arrivals: self.arrivals.or(other.arrivals),
+            pick: self.pick.or(other.pick),
+            seconds: self.seconds.or(other.seconds),
+            warm_up: self.warm_up.or(other.warm_up),
+            requests: self.requests.or(other.requests),
+            repetitions: self.repetitions.or(other.repetitions),
+            seed: self.seed.or(other.seed),
+            threads: self.threads.or(other.threads),
+            cores: list(self.cores, other.cores),
+            timeout: self.timeout.or(other.timeout),
+            drain: self.drain.or(other.drain),
+            late_us: self.late_us.or(other.late_us),
+            outstanding: self.outstanding.or(other.outstanding),
+            no_unloaded: self.no_unloaded || other.no_unloaded,
+        }
+    }
+
+    /// What they ask for, complete.
+    ///
+    /// # Errors
+    /// A setting is out of range or does not go with another, or the server's name cannot be found.
+    pub fn check(self) -> Result<Plan, LoadError> {
+        let refuse = |key, what: &str| {
+            Err(LoadError::Setting {
+                key,
+                what: what.to_owned(),
+            })
+        };
+        let count = |key, given: Option<usize>, default, most: usize| {
+            let given = given.unwrap_or(default);
+            if (1..=most).contains(&given) {
+                Ok(given)
+            } else {
+                let what = format!("it is {given}: it must lie between 1 and {most}");
+                Err(LoadError::Setting { key, what })
+            }
+        };
+        let seconds = |key, given: Option<f64>, default: f64, least: f64| {
+            let given = given.unwrap_or(default);
+            if (least..=86_400.0).contains(&given) {
+                Ok(Duration::from_secs_f64(given))
+            } else {
+                let what = format!("it is {given}: it must lie between {least} and 86400 seconds");
+                Err(LoadError::Setting { key, what })
+            }
+        };
+
+        let requests = self.described_requests()?;
+        let threads = count("threads", self.threads, 1, 1024)?;
+        let connections = count("connections", self.connections, 64, 1_000_000)?;
+        if connections < threads {
+            return refuse("connections", "give each thread at least one");
+        }
+        if !self.cores.is_empty() && self.cores.len() != threads {
+            return refuse("cores", "give as many cores as threads");
+        }
+        let loads = match (self.rate, self.saturate) {
+            (Some(_), Some(_)) => return refuse("saturate", "it excludes rate"),
+            (None, None) => {
+                return refuse("rate", "give a rate such as 20k, or saturate");
+            }
+            (Some(rates), None) => rates.per_second().iter().copied().map(Load::Rate).collect(),
+            (None, given) => vec![Load::Saturate(count("saturate", given, 1, 4096)?)],
+        };
+        let probe = match self.probe {
+            Some(rate) if !(rate.is_finite() && (1e-3..=1e9).contains(&rate)) => {
+                return refuse(
+                    "probe",
+                    "it must be a rate above zero, in requests per second",
+                );
+            }
+            probe => probe,
+        };
+        let length = seconds("seconds", self.seconds, 5.0, 0.001)?;
+        let warm_up = match self.warm_up {
+            None => length / 20,
+            given => seconds("warm_up", given, 0.0, 0.0)?,
+        };
+        if warm_up >= length {
+            return refuse("warm_up", "it must be shorter than seconds");
+        }
+        let late_us = self.late_us.unwrap_or(50.0);
+        if !(0.0..=1e9).contains(&late_us) {
+            return refuse("late_us", "it must lie between 0 and 1e9 us");
+        }
+        let repetitions = self.repetitions.unwrap_or(1);
+        if !(1..=1_000).contains(&repetitions) {
+            return refuse("repetitions", "it must lie between 1 and 1000");
+        }
+        Ok(Plan {
+            target: resolve(self.target.as_deref().unwrap_or("127.0.0.1:6379"))?,
+            connections,
+            requests,
+            loads,
+            probe,
+            arrivals: self.arrivals.unwrap_or_else(Arrivals::poisson),
+            pick: self.pick.unwrap_or(Pick::Idle),
+            length,
+            warm_up,
+            most_requests: self.requests.unwrap_or(u64::MAX),
+            repetitions,
+            seed: self.seed.unwrap_or(1),
+            threads,
+            cores: self.cores,
+            timeout: seconds("timeout", self.timeout, 10.0, 0.001)?,
+            drain: seconds("drain", self.drain, 2.0, 0.0)?,
+            late_ns: (late_us * 1e3) as u64,
+            most_outstanding: count("outstanding", self.outstanding, 100_000, 10_000_000)?,
+            unloaded: !self.no_unloaded,
+        })
+    }
+
+    fn described_requests(&self) -> Result<Requests, LoadError> {
+        let refuse = |key, what: String| Err(LoadError::Setting { key, what });
+        let format = match self.protocol.unwrap_or(Protocol::Resp) {
+            Protocol::Resp => None,
+            Protocol::Shinjuku => Some(Format::Shinjuku),
+            Protocol::Racksched => Some(Format::RackSched),
+        };
+        if let Some(format) = format {
+            return match &self.mix {
+                None => refuse("mix", "UDP needs one: say how long requests run".to_owned()),
+                Some(_) if !self.request.is_empty() => {
+                    refuse("request", "commands are RESP's; UDP takes a mix".to_owned())
+                }
+                Some(mix) => Ok(Requests::synthetic(mix, format)),
+            };
+        }
+        if self.mix.is_some() {
+            return refuse("mix", "it is for UDP; RESP takes request".to_owned());
+        }
+        if self.request.is_empty() {
+            return refuse(
+                "request",
+                "give at least one, such as \"GET key:{uniform}\"".to_owned(),
+            );
+        }
+        if self.request.len() > 1_000 {
+            return refuse("request", "at most 1000 classes are told apart".to_owned());
+        }
+        let count = self.keys.unwrap_or(100_000);
+        let exponent = self.zipf.unwrap_or(0.99);
+        let Some(keys) = Keys::new(count, exponent) else {
+            return refuse(
+                "keys",
+                format!(
+                    "there are {count}, with a Zipf exponent of {exponent}: 1 to {MOST_KEYS} keys, and an exponent of \
+                     zero or more"
+                ),
+            );
+        };
+        Ok(Requests::commands(&self.request, keys))
+    }
+}
+
+fn resolve(target: &str) -> Result<SocketAddr, LoadError> {
+    let refuse = |what| LoadError::Setting {
+        key: "target",
+        what,
+    };
+    let mut found = target
+        .to_socket_addrs()
+        .map_err(|error| refuse(format!("{target:?} is no address and port: {error}")))?;
+    found
+        .next()
+        .ok_or_else(|| refuse(format!("{target:?} has no address")))
+}
