@@ -150,6 +150,47 @@ impl Net {
     }
 }
 
+/// Settings of a [`Dataplane`](super::Dataplane); checked by [`Dataplane::new`](super::Dataplane::new).
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct DataplaneConfig {
+    pub(super) interface: InterfaceConfig,
+    pub(super) buffers: usize,
+    pub(super) batch: usize,
+}
+
+impl DataplaneConfig {
+    /// With 1024 buffers, in batches of 32.
+    pub fn new(interface: InterfaceConfig) -> Self {
+        Self {
+            interface,
+            buffers: 1024,
+            batch: 32,
+        }
+    }
+
+    /// How many requests can be held at once, from receipt until the reply is on its way: how many of the device's buffers
+    /// may be out, 1 to 2^20. Should exceed what the runtime admits plus what it has started. The device needs as many,
+    /// and its own queues' besides.
+    pub fn buffers(self, buffers: usize) -> Self {
+        Self { buffers, ..self }
+    }
+
+    /// The most frames that one poll takes, 1 to 1024. While it takes them, nobody is dispatched or preempted: at
+    /// roughly a tenth of a microsecond each, keep it well below the quantum's worth.
+    pub fn batch(self, frames: usize) -> Self {
+        Self {
+            batch: frames,
+            ..self
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), InterfaceError> {
+        in_range("buffers", self.buffers, 1, 1 << 20)?;
+        in_range("batch", self.batch, 1, 1024)
+    }
+}
+
 fn in_range(
     setting: &'static str,
     value: usize,

@@ -7,7 +7,7 @@ use crate::packet::ethernet::SHORTEST_FRAME;
 /// The memory of one frame, wherever it is: a DPDK mbuf, a piece of an AF_XDP area, a `Vec`.
 ///
 /// Whoever has it, has it alone, and it stays what it is for as long as it exists, even after its device has gone. The
-/// dataplane hands every buffer back to its device, on the device's thread. Only a buffer that
+/// [`Dataplane`](super::Dataplane) hands every buffer back to its device, on the device's thread. Only a buffer that
 /// outlives the dataplane is dropped, on whatever thread has it.
 pub trait Buffer: Send + 'static {
     /// The frame, without its check sequence.
@@ -97,8 +97,8 @@ pub trait Device: Send + 'static {
     /// What it computes for frames that go out. Asked once, at start.
     fn offload(&self) -> Offload;
 
-    /// Appends frames that are there, as many as fit `frames` without growing it.
-    fn receive(&mut self, frames: &mut Vec<Received<Self::Buffer>>);
+    /// Appends frames that are there to `frames`, at most `most`, for which it has room.
+    fn receive(&mut self, most: usize, frames: &mut Vec<Received<Self::Buffer>>);
 
     /// Sends frames from the front of `frames`, in their order, and removes them. What the queue has no room for stays,
     /// and is offered again.

@@ -24,7 +24,7 @@
 //!     now_nanos: u64,
 //! ) {
 //!     let offload = device.offload();
-//!     device.receive(frames);
+//!     device.receive(frames.capacity(), frames);
 //!     for Received { mut buffer, verified } in frames.drain(..) {
 //!         let (length, checksums) = match interface.receive(buffer.frame_mut(), verified, now_nanos) {
 //!             Verdict::Deliver(request) => {
@@ -54,17 +54,27 @@
 //!
 //! Sending without having been asked goes by [`Interface::resolve`], which says when to send an ARP request
 //! ([`Interface::write_arp_request`]) and when to give up, and [`Interface::write_datagram`].
+//!
+//! [`Dataplane`] is that loop as a [`Transport`](crate::Transport) for any [`Device`].
 
 mod cause;
 mod config;
 mod counters;
+mod datagram;
 mod device;
 mod interface;
+mod lending;
+pub mod memory;
 mod neighbours;
+mod replier;
+mod transport;
 
 pub use cause::Cause;
-pub use config::{InterfaceConfig, InterfaceError, MOST_PORTS};
-pub use counters::{InterfaceCounters, InterfaceCounts};
+pub use config::{DataplaneConfig, InterfaceConfig, InterfaceError, MOST_PORTS};
+pub use counters::{DataplaneCounters, DataplaneCounts, InterfaceCounters, InterfaceCounts};
+pub use datagram::{Datagram, DatagramReply, ReplyTooLong};
 pub use device::{Buffer, Checksums, Device, Offload, Outbound, Received, Verified};
 pub use interface::{Delivery, Headers, Interface, Peer, Verdict};
 pub use neighbours::Resolution;
+pub use replier::{DataplaneReplier, Outgoing};
+pub use transport::{Dataplane, RequestId};

@@ -1,0 +1,74 @@
+//! The worker's side: headers and checksums written in place, and the frame handed to the networker.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rtrb::{Producer, PushError};
+
+use super::counters::TransportCounters;
+use super::lending::Finished;
+use super::{Buffer, DatagramReply, Offload, Outbound};
+use crate::Replier;
+
+/// What a worker sends when a handler is done.
+#[derive(Debug)]
+pub struct Outgoing<B: Buffer>(pub(super) Answer<B>);
+
+/// How a request was answered.
+#[derive(Debug)]
+pub(super) enum Answer<B: Buffer> {
+    Reply(DatagramReply<B>),
+    /// It was made of another request's buffer.
+    Foreign(DatagramReply<B>),
+    None,
+}
+
+/// A worker's way to the networker: a ring of its own.
+pub struct DataplaneReplier<B: Buffer> {
+    pub(super) ring: Producer<Finished<B>>,
+    pub(super) offload: Offload,
+    pub(super) counters: Arc<TransportCounters>,
+}
+
+impl<B: Buffer> Replier for DataplaneReplier<B> {
+    type Outgoing = Outgoing<B>;
+
+    fn send(&mut self, Outgoing(answer): Outgoing<B>) {
+        let DatagramReply {
+            mut lent,
+            headers,
+            length,
+            ..
+        } = match answer {
+            Answer::Reply(reply) => reply,
+            Answer::Foreign(_) => return count(&self.counters.workers.unsendable),
+            Answer::None => return count(&self.counters.workers.unanswered),
+        };
+        let length = headers.length() + length;
+        lent.buffer_mut().set_length(length);
+        let Some(checksums) = headers.reply(lent.buffer_mut().frame_mut(), self.offload) else {
+            return count(&self.counters.workers.unsendable);
+        };
+        lent.buffer_mut().finish(length);
+        let finished = Finished(Outbound {
+            buffer: lent,
+            checksums,
+        });
+        if let Err(PushError::Full(finished)) = self.ring.push(finished) {
+            finished.give_back();
+        }
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl<B: Buffer> std::fmt::Debug for DataplaneReplier<B> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("DataplaneReplier")
+            .field("room", &self.ring.slots())
+            .finish_non_exhaustive()
+    }
+}

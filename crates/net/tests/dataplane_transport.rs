@@ -1,0 +1,390 @@
+//! The dataplane as a transport, over a wire in memory, with a toy dispatcher: poll, handle, conclude, send.
+#![forbid(unsafe_code)]
+
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use shinjuku_net::dataplane::memory::{MemoryDevice, MemoryFrame, wire};
+use shinjuku_net::dataplane::{
+    Buffer, Cause, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounts,
+    DataplaneReplier, Device, Interface, InterfaceConfig, InterfaceError, Offload, Outbound,
+    Received, RequestId, Verdict, Verified,
+};
+use shinjuku_net::packet::{Flaw, MacAddr};
+use shinjuku_net::udp::{Classifier, OneClass};
+use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
+
+const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 9000);
+const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 1234);
+const CLIENT_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+const DEVICE_BUFFERS: usize = 256;
+
+type Answer = Result<Option<DatagramReply<MemoryFrame>>, Failure>;
+
+fn config() -> DataplaneConfig {
+    DataplaneConfig::new(InterfaceConfig::new(
+        SERVER_MAC,
+        *SERVER.ip(),
+        &[SERVER.port()],
+    ))
+    .buffers(8)
+    .batch(4)
+}
+
+/// The client's end of the wire.
+struct Client {
+    device: MemoryDevice,
+    interface: Interface,
+}
+
+impl Client {
+    fn send(&mut self, payload: &[u8]) {
+        self.send_changed(payload, |_| {});
+    }
+
+    fn send_changed(&mut self, payload: &[u8], change: impl FnOnce(&mut [u8])) {
+        let mut buffer = self.device.allocate().expect("buffers are enough");
+        buffer.set_length(Interface::PAYLOAD + payload.len());
+        let frame = buffer.frame_mut();
+        frame[Interface::PAYLOAD..].copy_from_slice(payload);
+        let checksums = self
+            .interface
+            .write_datagram(frame, CLIENT.port(), SERVER_MAC, SERVER, Offload::default())
+            .unwrap();
+        change(frame);
+        let mut frames = vec![Outbound { buffer, checksums }];
+        self.device.transmit(&mut frames);
+        assert!(frames.is_empty(), "the wire is long enough");
+    }
+
+    /// The payloads that came.
+    fn received(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        self.device.receive(DEVICE_BUFFERS, &mut frames);
+        let mut payloads = Vec::new();
+        for Received { mut buffer, .. } in frames {
+            let frame = buffer.frame_mut();
+            match self.interface.receive(frame, Verified::default(), 0) {
+                Verdict::Deliver(delivery) => {
+                    assert_eq!(delivery.peer.address, SERVER);
+                    payloads.push(frame[delivery.payload].to_vec());
+                }
+                other => panic!("{other:?}"),
+            }
+            self.device.free(buffer);
+        }
+        payloads
+    }
+}
+
+struct Server<C: Classifier = OneClass> {
+    dataplane: Dataplane<MemoryDevice, C>,
+    replier: DataplaneReplier<MemoryFrame>,
+}
+
+type Arrived = Arrival<Datagram<MemoryFrame>, RequestId>;
+
+impl<C: Classifier> Server<C> {
+    fn poll(&mut self) -> Vec<Arrived> {
+        let mut arrivals = Vec::new();
+        self.dataplane
+            .poll(17, 1000, |arrival| arrivals.push(arrival));
+        arrivals
+    }
+
+    fn conclude(&mut self, route: RequestId, answer: Answer) {
+        self.replier
+            .send(Dataplane::<MemoryDevice, C>::conclude(route, answer));
+    }
+
+    fn counts(&self) -> DataplaneCounts {
+        self.dataplane.counters().read()
+    }
+
+    /// Nothing is under way: every buffer is back, and every request has come to one end.
+    fn assert_balanced(&mut self) {
+        assert!(self.poll().is_empty());
+        let counts = self.counts();
+        let ends = counts.malformed
+            + counts.refused
+            + counts.replies
+            + counts.unanswered
+            + counts.unsendable;
+        assert_eq!(counts.interface.delivered, ends, "{counts:?}");
+        assert_eq!(counts.out, 0, "{counts:?}");
+        let free = self.dataplane.device().free_buffers();
+        assert_eq!(free, DEVICE_BUFFERS, "{counts:?}");
+    }
+}
+
+fn start() -> (Client, Server) {
+    start_classified(config(), OneClass)
+}
+
+fn start_classified<C: Classifier>(config: DataplaneConfig, classifier: C) -> (Client, Server<C>) {
+    let (theirs, ours) = wire(64, DEVICE_BUFFERS, 2048);
+    let interface = InterfaceConfig::new(CLIENT_MAC, *CLIENT.ip(), &[CLIENT.port()]);
+    let client = Client {
+        device: theirs,
+        interface: Interface::new(interface).unwrap(),
+    };
+    let mut dataplane = Dataplane::classified(ours, config, classifier).unwrap();
+    let replier = dataplane.replier().unwrap();
+    (client, Server { dataplane, replier })
+}
+
+#[test]
+fn a_request_is_answered_in_its_own_buffer() {
+    let (mut client, mut server) = start();
+    client.send(b"hello");
+    let [arrival] = server.poll().try_into().unwrap();
+    assert_eq!(&*arrival.request, b"hello");
+    assert_eq!(arrival.request.peer(), CLIENT.into());
+    assert_eq!(arrival.request.station().mac, CLIENT_MAC);
+    assert_eq!(arrival.request.port(), SERVER.port());
+    assert_eq!((arrival.class, arrival.arrived_nanos), (0, 17));
+    let at = arrival.request.as_ptr();
+    let mut reply = arrival.request.echo();
+    reply.make_ascii_uppercase();
+    write!(reply, " {}", 42).unwrap();
+    assert_eq!(reply.as_ptr(), at);
+    server.conclude(arrival.route, Ok(Some(reply)));
+    server.assert_balanced();
+    assert_eq!(client.received(), [b"HELLO 42"]);
+    let counts = server.counts();
+    assert_eq!((counts.replies, counts.transmitted), (1, 1));
+}
+
+#[test]
+fn replies_may_be_as_long_as_the_mtu_allows_and_no_longer() {
+    let (mut client, mut server) = start();
+    client.send(b"");
+    let arrival = server.poll().pop().unwrap();
+    let mut reply = arrival.request.reply(&[7; 1000]).unwrap();
+    assert_eq!(reply.capacity(), 1472);
+    assert_eq!(reply.write(&[8; 1000]).unwrap(), 472);
+    let error = reply.extend_from_slice(&[9]).unwrap_err();
+    assert_eq!((error.needed, error.capacity), (1473, 1472));
+    server.conclude(arrival.route, Ok(Some(reply)));
+    server.assert_balanced();
+    assert_eq!(client.received(), [[vec![7; 1000], vec![8; 472]].concat()]);
+}
+
+#[test]
+fn what_is_dropped_refused_unanswered_or_panicked_loses_no_buffer() {
+    let (mut client, mut server) = start();
+    for payload in [b"refuse", b"silent", b"panics", b"thread", b"answer"] {
+        client.send(payload);
+    }
+    let mut arrivals = server.poll();
+    arrivals.extend(server.poll());
+    assert_eq!(arrivals.len(), 5);
+    for Arrival { request, route, .. } in arrivals {
+        match &*request {
+            b"refuse" => server.dataplane.refuse(request, route, Refusal::QueueFull),
+            b"silent" => {
+                drop(request);
+                server.conclude(route, Ok(None));
+            }
+            b"panics" => {
+                let caught = catch_unwind(AssertUnwindSafe(|| {
+                    let _request = request;
+                    std::panic::resume_unwind(Box::new(()));
+                }));
+                assert!(caught.is_err());
+                server.conclude(route, Err(Failure::Panicked));
+            }
+            b"thread" => {
+                std::thread::spawn(move || drop(request)).join().unwrap();
+                server.conclude(route, Ok(None));
+            }
+            _ => server.conclude(route, Ok(Some(request.echo()))),
+        }
+    }
+    server.assert_balanced();
+    assert_eq!(client.received(), [b"answer"]);
+    let counts = server.counts();
+    assert_eq!((counts.refused, counts.unanswered), (1, 3));
+}
+
+#[test]
+fn with_all_buffers_out_the_device_keeps_the_rest() {
+    let (mut client, mut server) = start();
+    for _ in 0..12 {
+        client.send(b"many");
+    }
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.extend(server.poll());
+    }
+    assert_eq!((held.len(), server.counts().no_buffer), (8, 1));
+    assert_eq!(server.counts().out, 8);
+    for Arrival { request, route, .. } in held {
+        server.conclude(route, Ok(Some(request.echo())));
+    }
+    let rest: Vec<_> = (0..3).flat_map(|_| server.poll()).collect();
+    assert_eq!(rest.len(), 4);
+    drop(rest);
+    // Dropped where nobody was told of an end.
+    server.poll();
+    assert_eq!(server.counts().out, 0);
+    assert_eq!(client.received().len(), 8);
+}
+
+#[test]
+fn a_worker_whose_ring_is_full_loses_no_reply() {
+    let (mut client, mut server) = start_classified(config().buffers(100).batch(50), OneClass);
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        for _ in 0..50 {
+            client.send(b"x");
+        }
+        held.extend(server.poll());
+    }
+    assert_eq!(held.len(), 100);
+    for Arrival { request, route, .. } in held {
+        server.conclude(route, Ok(Some(request.echo())));
+    }
+    let replier = format!("{:?}", server.replier);
+    assert!(replier.contains("room: 0"), "{replier}");
+    let mut received = 0;
+    for _ in 0..4 {
+        server.poll();
+        received += client.received().len();
+    }
+    assert_eq!(received, 100);
+    server.assert_balanced();
+}
+
+#[test]
+fn what_the_device_has_no_room_for_is_sent_later_and_nothing_is_lost() {
+    let (mut client, mut server) = start_classified(config().buffers(32).batch(4), OneClass);
+    let mut received = 0;
+    // The wire holds 64 frames, and nobody takes them off.
+    for round in 0..10 {
+        for _ in 0..8 {
+            client.send(b"x");
+        }
+        while let arrivals = server.poll()
+            && !arrivals.is_empty()
+        {
+            for Arrival { request, route, .. } in arrivals {
+                server.conclude(route, Ok(Some(request.echo())));
+            }
+        }
+        let counts = server.counts();
+        assert!(counts.transmitted <= 64, "{round}: {counts:?}");
+    }
+    while let payloads = client.received()
+        && !payloads.is_empty()
+    {
+        received += payloads.len();
+        server.poll();
+    }
+    assert_eq!(received, 80);
+    server.assert_balanced();
+}
+
+#[test]
+fn a_reply_made_of_another_request_goes_to_nobody() {
+    let (mut client, mut server) = start();
+    client.send(b"first");
+    client.send(b"second");
+    let [first, second] = server.poll().try_into().unwrap();
+    server.conclude(first.route, Ok(Some(second.request.echo())));
+    drop(first.request);
+    server.conclude(second.route, Ok(None));
+    server.assert_balanced();
+    assert!(client.received().is_empty());
+    assert_eq!(server.counts().unsendable, 1);
+}
+
+#[test]
+fn flaws_are_counted_and_nothing_of_them_reaches_the_handler() {
+    let (mut client, mut server) = start();
+    client.send_changed(b"payload", |frame| frame[Interface::PAYLOAD] ^= 1);
+    client.send_changed(b"payload", |frame| frame[20] |= 0x20);
+    client.send_changed(b"payload", |frame| frame[12] = 0x99);
+    assert!(server.poll().is_empty());
+    let counts = server.counts().interface;
+    assert_eq!(counts.received, 3);
+    for cause in [
+        Cause::Malformed(Flaw::UdpChecksum),
+        Cause::Malformed(Flaw::Ipv4Checksum),
+        Cause::EtherType,
+    ] {
+        assert_eq!(counts.dropped_for(cause), 1, "{cause:?}");
+    }
+    server.assert_balanced();
+}
+
+#[test]
+fn the_classifier_tells_classes_and_may_decline() {
+    let classifier = |datagram: &[u8], peer: std::net::SocketAddr| {
+        assert_eq!(peer, CLIENT.into());
+        datagram.first().map(|&first| u16::from(first))
+    };
+    let (mut client, mut server) = start_classified(config(), classifier);
+    client.send(&[3]);
+    client.send(&[]);
+    let classes: Vec<_> = server.poll().iter().map(|arrival| arrival.class).collect();
+    assert_eq!(classes, [3]);
+    assert_eq!(server.counts().malformed, 1);
+}
+
+#[test]
+fn once_closed_it_turns_away_but_still_sends() {
+    let (mut client, mut server) = start();
+    client.send(b"before");
+    let arrival = server.poll().pop().unwrap();
+    server.dataplane.close();
+    client.send(b"after");
+    assert!(server.poll().is_empty());
+    server.conclude(arrival.route, Ok(Some(arrival.request.echo())));
+    server.assert_balanced();
+    assert_eq!(client.received(), [b"before"]);
+    assert_eq!(server.counts().refused, 1);
+}
+
+#[test]
+fn flows_are_told_apart_and_recognised() {
+    let (mut client, mut server) = start();
+    client.send(b"a");
+    client.send(b"b");
+    let flows: Vec<_> = server.poll().iter().map(|arrival| arrival.flow).collect();
+    assert_eq!(flows[0], flows[1]);
+    client.send_changed(b"c", |frame| {
+        frame[34] ^= 1;
+        frame[40..42].fill(0);
+    });
+    assert_ne!(server.poll()[0].flow, flows[0]);
+}
+
+#[test]
+fn what_is_left_when_the_dataplane_goes_is_sent_or_outlives_it() {
+    let (mut client, mut server) = start();
+    client.send(b"answered");
+    client.send(b"held");
+    let [answered, held] = server.poll().try_into().unwrap();
+    server.conclude(answered.route, Ok(Some(answered.request.echo())));
+    let Server { dataplane, replier } = server;
+    drop(dataplane);
+    assert_eq!(client.received(), [b"answered"]);
+    assert_eq!(&*held.request, b"held");
+    let outgoing = Dataplane::<MemoryDevice>::conclude(held.route, Ok(Some(held.request.echo())));
+    { replier }.send(outgoing);
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    for (config, says) in [
+        (config().buffers(0), "buffers is 0"),
+        (config().batch(1025), "batch is 1025"),
+    ] {
+        let (_, device) = wire(1, 1, 64);
+        let error: InterfaceError = Dataplane::new(device, config).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
