@@ -1,6 +1,7 @@
 //! New connections.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -26,13 +27,27 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
+    /// How long the networker may sleep. `None`: not at all.
+    pub(super) fn patience<C: Codec>(
+        &self,
+        networker: &Networker<C>,
+        patience: Duration,
+    ) -> Option<Duration> {
+        if self.listener.is_none() || !networker.acceptable {
+            Some(patience)
+        } else if networker.now < self.paused_until {
+            Some(patience.min(Duration::from_nanos(PAUSE)))
+        } else {
+            None
+        }
+    }
+
     /// Takes on some of the connections that wait.
     pub(super) fn accept<C: Codec>(&mut self, networker: &mut Networker<C>) {
         let Some(listener) = &self.listener else {
-            networker.acceptable = false;
             return;
         };
-        if networker.now < self.paused_until {
+        if !networker.acceptable || networker.now < self.paused_until {
             return;
         }
         for _ in 0..ACCEPTS {

@@ -35,6 +35,7 @@ impl TcpCounters {
             misdirected,
             kept,
             cut_off,
+            receives,
             bytes_in,
         } = &self.counters.intake;
         let closed = closed.each_ref().map(|counter| counter.load(Relaxed));
@@ -67,6 +68,8 @@ impl TcpCounters {
             misdirected: misdirected.load(Relaxed),
             kept: kept.load(Relaxed),
             cut_off: cut_off.load(Relaxed),
+            receives: receives.load(Relaxed),
+            sends: sum(|output| &output.sends),
             bytes_in: bytes_in.load(Relaxed),
             bytes_out: sum(|output| &output.bytes_out),
             reply_memory: self.memory.taken(),
@@ -125,6 +128,10 @@ pub struct TcpCounts {
     pub kept: u64,
     /// Requests whose reply was not, or not all, sent when the connection closed.
     pub cut_off: u64,
+    /// System calls that received.
+    pub receives: u64,
+    /// System calls that sent, or tried to.
+    pub sends: u64,
     /// Bytes received.
     pub bytes_in: u64,
     /// Bytes sent.
@@ -191,6 +198,7 @@ pub(super) struct Intake {
     pub(super) misdirected: AtomicU64,
     pub(super) kept: AtomicU64,
     pub(super) cut_off: AtomicU64,
+    pub(super) receives: AtomicU64,
     pub(super) bytes_in: AtomicU64,
 }
 
@@ -199,6 +207,7 @@ pub(super) struct Intake {
 #[repr(align(128))]
 pub(super) struct OutputCounters {
     pub(super) answered: AtomicU64,
+    pub(super) sends: AtomicU64,
     pub(super) bytes_out: AtomicU64,
 }
 

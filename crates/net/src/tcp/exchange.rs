@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::codec::Codec;
-use super::counters::{Cause, Counters, OutputCounters, add};
+use super::counters::{Cause, Counters, OutputCounters, add, count};
 use super::input::Input;
 use super::memory::Memory;
 use super::output::Output;
@@ -80,8 +80,10 @@ impl<C: Codec> Exchange<C> {
         };
         let unsent = self.output.unsent();
         if unsent.is_empty() {
+            add(&counters.answered, std::mem::take(&mut self.replies));
             return Sent::All;
         }
+        count(&counters.sends);
         let sent = rustix::io::retry_on_intr(|| {
             rustix::net::send(stream, unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
         });

@@ -199,6 +199,7 @@ impl<C: Codec> Tcp<C> {
             looked: 0,
             swept: 0,
             sweep_at: 0,
+            close_at: 0,
             acceptable: false,
             closed: false,
             shared,
@@ -250,9 +251,7 @@ impl<C: Codec> Transport for Tcp<C> {
         deliver: impl FnMut(Arrival<Request<C>, Route<C>>),
     ) {
         self.networker.poll(now_nanos, room, deliver);
-        if self.networker.acceptable {
-            self.acceptor.accept(&mut self.networker);
-        }
+        self.acceptor.accept(&mut self.networker);
     }
 
     fn refuse(&mut self, request: Request<C>, route: Route<C>, cause: Refusal) {
@@ -296,7 +295,9 @@ impl<C: Codec> Transport for Tcp<C> {
     }
 
     fn wait(&mut self, patience: Duration) {
-        self.networker.wait(patience);
+        if let Some(patience) = self.acceptor.patience(&self.networker, patience) {
+            self.networker.wait(patience);
+        }
     }
 
     fn close(&mut self) {
@@ -306,8 +307,11 @@ impl<C: Codec> Transport for Tcp<C> {
 }
 
 impl<C: Codec> Drop for Tcp<C> {
-    /// Requests that handlers still have lose their connections when they are dropped.
+    /// Tries for a second at the most to send what is unsent. Requests that handlers still have lose their connections
+    /// when they are dropped.
     fn drop(&mut self) {
+        self.acceptor.listener = None;
+        self.networker.end();
         for slot in &self.networker.slots {
             slot.place.close();
         }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rtrb::Consumer;
 use rustix::event::{Timespec, epoll};
@@ -38,6 +38,8 @@ const RETURNS: usize = 256;
 const READ: usize = 64 << 10;
 /// How long a closing connection waits for its peer to close, in nanoseconds.
 const LINGER: u64 = 1_000_000_000;
+/// How long the transport tries to send what is unsent when it is dropped.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// Bytes thrown away at once.
 pub(super) const SCRAP: usize = 16 << 10;
 
@@ -63,6 +65,8 @@ pub(super) struct Networker<C: Codec> {
     pub(super) looked: u64,
     pub(super) swept: u64,
     pub(super) sweep_at: usize,
+    /// Once closed: slots up to here have been told.
+    pub(super) close_at: usize,
     /// A connection may wait to be accepted.
     pub(super) acceptable: bool,
     pub(super) closed: bool,
@@ -90,6 +94,9 @@ impl<C: Codec> Networker<C> {
     ) {
         self.now = now;
         self.take_back();
+        if self.closed {
+            self.close_some();
+        }
         let room = room.min(self.limits.batch);
         let delivered = self.serve(room, &mut deliver);
         if delivered == 0 || now.saturating_sub(self.looked) >= LOOK_EVERY {
@@ -102,10 +109,13 @@ impl<C: Codec> Networker<C> {
 
     /// See [`Transport::wait`](crate::Transport::wait).
     pub(super) fn wait(&mut self, patience: Duration) {
+        if self.closed && self.close_at < self.slots.len() {
+            return;
+        }
         self.shared.sleeping.store(true, Ordering::Relaxed);
         // Pairs with the fence in `TcpReplier::send`.
         fence(Ordering::SeqCst);
-        if self.queue.is_empty() && !self.acceptable && self.rings.iter().all(Consumer::is_empty) {
+        if self.queue.is_empty() && self.rings.iter().all(Consumer::is_empty) {
             self.look(patience);
         }
         self.shared.sleeping.store(false, Ordering::Relaxed);
@@ -194,20 +204,14 @@ impl<C: Codec> Networker<C> {
                 .input
                 .next(codec, &exchange.session, self.limits.max_request)
             {
-                Found::Frame(frame) if self.closed => {
-                    exchange.input.deliver(
-                        frame,
-                        codec,
-                        &exchange.session,
-                        self.limits.max_request,
-                    );
-                    exchange.input.done(&exchange.session);
-                    count(&self.shared.counters.intake.received);
-                    self.refuse(at, Refusal::ShuttingDown);
-                    return false;
-                }
                 Found::Frame(frame) => {
-                    self.deliver(at, frame, deliver);
+                    let class = frame.class;
+                    self.begin(at, frame);
+                    if self.closed {
+                        self.refuse(at, Refusal::ShuttingDown);
+                        return false;
+                    }
+                    self.deliver(at, class, deliver);
                     return true;
                 }
                 Found::Skipping => {
@@ -215,8 +219,8 @@ impl<C: Codec> Networker<C> {
                     return false;
                 }
                 Found::TooLong => {
-                    let sorry = codec.too_long();
-                    exchange.output.append_within(sorry);
+                    // Without room for it the connection closes without a word.
+                    self.append(at, C::too_long);
                     self.finish(at, Cause::TooLong);
                     return false;
                 }
@@ -269,7 +273,8 @@ impl<C: Codec> Networker<C> {
         } else if let Some(large) = self.large_inputs.pop() {
             self.inputs.push(input.move_to(large));
         } else {
-            if !std::mem::replace(&mut slot.hungry, true) {
+            slot.hungry = true;
+            if !std::mem::replace(&mut slot.listed, true) {
                 self.hungry.push_back(at);
             }
             return false;
@@ -284,6 +289,7 @@ impl<C: Codec> Networker<C> {
         let stream = stream.as_ref().expect("open connections have a socket");
         let room = (input.bytes.len() - input.end).min(READ);
         let buffer = &mut input.bytes[input.end..input.end + room];
+        count(&self.shared.counters.intake.receives);
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recv(stream, &mut *buffer, RecvFlags::DONTWAIT)
         });
@@ -310,39 +316,52 @@ impl<C: Codec> Networker<C> {
         true
     }
 
+    /// The request in `frame` is the connection's present one.
+    fn begin(&mut self, at: u32, frame: Frame) {
+        self.give_output(at);
+        let exchange = present(&mut self.slots[at as usize].exchange);
+        exchange.output.begin();
+        exchange.close = frame.last.then_some(Cause::Server);
+        let Exchange { input, session, .. } = &mut *exchange;
+        let limit = self.limits.max_request;
+        exchange.more = input.deliver(frame, &self.shared.codec, session, limit);
+        count(&self.shared.counters.intake.received);
+    }
+
     fn deliver(
         &mut self,
         at: u32,
-        frame: Frame,
+        class: u16,
         deliver: &mut impl FnMut(Arrival<Request<C>, Route<C>>),
     ) {
         let slot = &mut self.slots[at as usize];
-        let (Some(mut exchange), Some(route)) = (slot.exchange.take(), slot.route.take()) else {
+        let (Some(exchange), Some(route)) = (slot.exchange.take(), slot.route.take()) else {
             unreachable!("both are back while the slot reads");
         };
         slot.state = State::Away;
-        if exchange.output.standard.capacity() == 0 {
-            exchange.output.standard = self.outputs.pop().expect("one for each connection");
-        }
-        exchange.output.begin();
-        let class = frame.class;
-        exchange.close = frame.last.then_some(Cause::Server);
-        exchange.more = exchange.input.deliver(
-            frame,
-            &self.shared.codec,
-            &exchange.session,
-            self.limits.max_request,
-        );
-        count(&self.shared.counters.intake.received);
-        let flow = exchange.id.0;
         deliver(Arrival {
+            flow: exchange.id.0,
             request: Request::new(exchange),
             route,
             class,
-            flow,
             arrived_nanos: self.now,
             deadline_nanos: None,
         });
+    }
+
+    /// Sees to it that there is something to write to.
+    fn give_output(&mut self, at: u32) {
+        let output = &mut present(&mut self.slots[at as usize].exchange).output;
+        if output.standard.capacity() == 0 {
+            output.standard = self.outputs.pop().expect("one for each connection");
+        }
+    }
+
+    /// Tells the client what the codec wants it to be told, if there is room.
+    fn append(&mut self, at: u32, what: impl Fn(&C) -> &'static [u8]) -> bool {
+        self.give_output(at);
+        let output = &mut present(&mut self.slots[at as usize].exchange).output;
+        output.append_within(what(&self.shared.codec))
     }
 
     /// A connection waits for its peer: parts with what it does not need meanwhile.
@@ -371,17 +390,22 @@ impl<C: Codec> Networker<C> {
             self.inputs.push(buffer);
         } else if !buffer.is_empty() {
             self.large_inputs.push(buffer);
-            if let Some(at) = self.hungry.pop_front() {
-                let slot = &mut self.slots[at as usize];
-                slot.hungry = false;
-                if slot.state == State::Reading {
-                    slot.since = self.now;
-                    self.enqueue(at);
-                }
-            }
+            self.feed();
         } else {
             // It never had one; an empty box owns no memory.
             drop(buffer);
+        }
+    }
+
+    /// There is a large buffer for the first connection that still waits for one.
+    fn feed(&mut self) {
+        while let Some(at) = self.hungry.pop_front() {
+            let slot = &mut self.slots[at as usize];
+            slot.listed = false;
+            if std::mem::take(&mut slot.hungry) {
+                slot.since = self.now;
+                return self.enqueue(at);
+            }
         }
     }
 
@@ -433,8 +457,8 @@ impl<C: Codec> Networker<C> {
         self.apart(at);
         if let Some(mut exchange) = exchange {
             let its = exchange.place.slot;
-            exchange.output.clear();
-            exchange.replies = 0;
+            // What was in the output before this reply is lost with the connection.
+            exchange.replies -= 1;
             let slot = &mut self.slots[its as usize];
             slot.exchange = Some(exchange);
             slot.cause = Cause::Misdirected;
@@ -463,13 +487,13 @@ impl<C: Codec> Networker<C> {
         if exchange.broken {
             return self.close(at, Cause::Broken);
         }
-        if exchange.is_due() && !exchange.output.unsent().is_empty() {
+        if exchange.is_due() {
             return self.write(at);
         }
         self.go_on(at);
     }
 
-    /// Sends what the kernel takes.
+    /// Sends what the kernel takes; no system call if there is nothing.
     fn write(&mut self, at: u32) {
         let slot = &mut self.slots[at as usize];
         let exchange = present(&mut slot.exchange);
@@ -507,15 +531,8 @@ impl<C: Codec> Networker<C> {
     /// Turns away the request that was found last; its exchange and route are back.
     pub(super) fn refuse(&mut self, at: u32, cause: Refusal) {
         count(&self.shared.counters.intake.refused);
-        let exchange = present(&mut self.slots[at as usize].exchange);
-        if exchange.output.standard.capacity() == 0 {
-            exchange.output.standard = self.outputs.pop().expect("one for each connection");
-        }
-        let fits = exchange
-            .output
-            .append_within(self.shared.codec.refusal(cause));
-        if !fits {
-            exchange.close = Some(Cause::Codec);
+        if !self.append(at, |codec| codec.refusal(cause)) {
+            present(&mut self.slots[at as usize].exchange).close = Some(Cause::Codec);
         }
         self.home(at);
     }
@@ -593,8 +610,49 @@ impl<C: Codec> Networker<C> {
         slot.readable = false;
         slot.hung_up = false;
         slot.ended = false;
+        slot.hungry = false;
         self.free.push(at);
         self.put_input(buffer);
+    }
+
+    /// The transport closes: has some more of the waiting connections looked at.
+    fn close_some(&mut self) {
+        let some = self.close_at..self.slots.len().min(self.close_at + self.limits.batch);
+        self.close_at = some.end;
+        for at in some {
+            if self.slots[at].state == State::Reading {
+                self.enqueue(at as u32);
+            }
+        }
+    }
+
+    /// The transport goes away, on a thread that may wait: tries for a while to send what is unsent, and closes what can
+    /// be closed.
+    pub(super) fn end(&mut self) {
+        self.closed = true;
+        let (start, began) = (Instant::now(), self.now);
+        loop {
+            self.poll(began + start.elapsed().as_nanos() as u64, 1, |_| {
+                unreachable!("a closed transport delivers nothing")
+            });
+            let unsent = |slot: &Slot<C>| {
+                slot.state == State::Writing || slot.state == State::Reading && slot.queued
+            };
+            let over = start.elapsed() > LAST_WORD;
+            if over || self.close_at == self.slots.len() && !self.slots.iter().any(unsent) {
+                break;
+            }
+            if self.queue.is_empty() && self.close_at == self.slots.len() {
+                self.look(Duration::from_millis(10));
+            }
+        }
+        for at in 0..self.slots.len() as u32 {
+            match self.slots[at as usize].state {
+                State::Free | State::Away | State::Apart => {}
+                State::Lingering => self.close(at, self.slots[at as usize].cause),
+                State::Reading | State::Writing => self.close(at, Cause::Shutdown),
+            }
+        }
     }
 
     /// Looks at the slots that have their turn, for time-outs and what came back on other ways.
@@ -622,7 +680,6 @@ impl<C: Codec> Networker<C> {
                 State::Writing if waited > limits.write_timeout => {
                     self.close(at, Cause::SlowReader);
                 }
-                State::Reading if self.closed => self.enqueue(at),
                 State::Reading if slot.queued || slot.hungry => {}
                 State::Reading if present(&mut slot.exchange).input.has_more() => {
                     if waited > limits.request_timeout {
@@ -630,7 +687,8 @@ impl<C: Codec> Networker<C> {
                     }
                 }
                 State::Reading if waited > limits.idle_timeout => self.finish(at, Cause::Idle),
-                State::Reading | State::Writing | State::Lingering => {}
+                State::Reading => present(&mut slot.exchange).output.leave_large(),
+                State::Writing | State::Lingering => {}
             }
         }
     }

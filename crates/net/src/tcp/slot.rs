@@ -52,6 +52,8 @@ pub(super) struct Slot<C: Codec> {
     pub(super) queued: bool,
     /// Waits for a large buffer.
     pub(super) hungry: bool,
+    /// In the list of those that do, or did.
+    pub(super) listed: bool,
     /// When the present wait began: for the next request, the rest of one, the peer to take bytes or to close.
     pub(super) since: u64,
     /// Why it is being closed.
@@ -72,6 +74,7 @@ impl<C: Codec> Slot<C> {
             ended: false,
             queued: false,
             hungry: false,
+            listed: false,
             since: 0,
             cause: Cause::Peer,
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use shinjuku_net::tcp::{
     Codec, Framing, Reply, Request, Route, Tcp, TcpConfig, TcpCounts, TcpReplier,
 };
-use shinjuku_net::{Arrival, Refusal, Replier, Transport};
+use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
 
 /// No wait lasts longer, however slow the machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,15 +52,17 @@ impl Codec for Lines {
     }
 }
 
-pub type Delivered = Arrival<Request<Lines>, Route<Lines>>;
+pub type Delivered<C = Lines> = Arrival<Request<C>, Route<C>>;
 
 /// The server.
-pub struct House {
-    pub tcp: Tcp<Lines>,
-    pub replier: TcpReplier<Lines>,
+pub struct House<C: Codec = Lines> {
+    pub tcp: Tcp<C>,
+    replier: TcpReplier<C>,
     /// Delivered, and not handled yet.
-    pub arrived: VecDeque<Delivered>,
+    pub arrived: VecDeque<Delivered<C>>,
     start: Instant,
+    /// By how much the house's clock is ahead.
+    ahead: Duration,
 }
 
 pub fn config() -> TcpConfig {
@@ -68,7 +70,7 @@ pub fn config() -> TcpConfig {
 }
 
 /// The reply is the request.
-pub fn echo(mut request: Request<Lines>) -> Reply<Lines> {
+pub fn echo<C: Codec>(mut request: Request<C>) -> Reply<C> {
     let (line, output, _) = request.parts();
     output.extend_from_slice(line).unwrap();
     request.reply()
@@ -76,13 +78,20 @@ pub fn echo(mut request: Request<Lines>) -> Reply<Lines> {
 
 impl House {
     pub fn new(config: TcpConfig) -> Self {
-        let mut tcp = Tcp::bind(config, Lines).unwrap();
+        Self::of(config, Lines)
+    }
+}
+
+impl<C: Codec> House<C> {
+    pub fn of(config: TcpConfig, codec: C) -> Self {
+        let mut tcp = Tcp::bind(config, codec).unwrap();
         let replier = tcp.replier().unwrap();
         Self {
             tcp,
             replier,
             arrived: VecDeque::new(),
             start: Instant::now(),
+            ahead: Duration::ZERO,
         }
     }
 
@@ -101,21 +110,35 @@ impl House {
         self.tcp.counters().read()
     }
 
+    /// Time passes. The server has seen everything that came before.
+    pub fn advance(&mut self, time: Duration) {
+        for _ in 0..3 {
+            self.poll();
+        }
+        self.ahead += time;
+    }
+
     /// The networker's step.
     pub fn poll(&mut self) {
-        let now = self.start.elapsed().as_nanos() as u64;
+        let now = (self.start.elapsed() + self.ahead).as_nanos() as u64;
         let arrived = &mut self.arrived;
         self.tcp
             .poll(now, 1024, |arrival| arrived.push_back(arrival));
     }
 
+    /// Ends a request without its reply, as a panic does.
+    pub fn fail(&mut self, route: Route<C>) {
+        self.replier
+            .send(Tcp::conclude(route, Err(Failure::Panicked)));
+    }
+
     /// Ends a request as a worker does.
-    pub fn answer(&mut self, route: Route<Lines>, reply: Reply<Lines>) {
+    pub fn answer(&mut self, route: Route<C>, reply: Reply<C>) {
         self.replier.send(Tcp::conclude(route, Ok(reply)));
     }
 
     /// Polls, and handles what there is.
-    pub fn turn(&mut self, mut handler: impl FnMut(Request<Lines>) -> Reply<Lines>) {
+    pub fn turn(&mut self, mut handler: impl FnMut(Request<C>) -> Reply<C>) {
         self.poll();
         while let Some(arrival) = self.arrived.pop_front() {
             let reply = handler(arrival.request);
@@ -139,6 +162,33 @@ impl House {
         });
     }
 
+    /// Handles until so many were answered.
+    pub fn until_answered(&mut self, count: u64, handler: impl Fn(Request<C>) -> Reply<C>) {
+        self.until("the answers", |house| {
+            house.turn(&handler);
+            house.counts().answered == count
+        });
+    }
+
+    /// Handles until the client has `length` bytes.
+    pub fn until_answered_by(
+        &mut self,
+        client: &mut Client,
+        handler: impl Fn(Request<C>) -> Reply<C>,
+        length: usize,
+    ) {
+        self.until("the bytes", |house| {
+            house.turn(&handler);
+            client.receive();
+            client.received.len() == length
+        });
+    }
+
+    /// Turns a request away as the dispatcher does.
+    pub fn refuse(&mut self, arrival: Delivered<C>, cause: Refusal) {
+        self.tcp.refuse(arrival.request, arrival.route, cause);
+    }
+
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
         while !done(self) {
@@ -152,7 +202,7 @@ impl House {
     }
 
     /// Polls until there is a request, and takes it.
-    pub fn next(&mut self) -> Delivered {
+    pub fn next(&mut self) -> Delivered<C> {
         self.poll_until("a request", |house| !house.arrived.is_empty());
         self.arrived.pop_front().unwrap()
     }
@@ -190,6 +240,15 @@ impl Client {
     pub fn is_closed(&mut self) -> bool {
         self.receive();
         self.ended
+    }
+
+    /// For a stream that was made blocking.
+    pub fn receive_blocking(&mut self) {
+        let mut buffer = [0; 65536];
+        match self.stream.read(&mut buffer) {
+            Ok(0) | Err(_) => self.ended = true,
+            Ok(length) => self.received.extend_from_slice(&buffer[..length]),
+        }
     }
 
     pub fn receive(&mut self) {
