@@ -32,7 +32,7 @@
 //! println!("{port:?}");
 //! let mut packets = Vec::with_capacity(64);
 //! loop {
-//!     queues[0].receive(&mut packets);
+//!     queues[0].receive(&mut packets, 64);
 //!     queues[0].send(&mut packets); // echoes
 //! }
 //! # }

@@ -205,6 +205,12 @@ impl Port {
         })
     }
 
+    /// The device's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.claim.name
+    }
+
     /// What the device is and can.
     ///
     /// # Errors

@@ -32,11 +32,12 @@ impl Queue {
         }
     }
 
-    /// Appends packets that have come to `packets`: at most [`BURST`], and at most what it has room for without
-    /// allocating. Returns how many. Also frees packets of its pool that were dropped.
-    pub fn receive(&mut self, packets: &mut Vec<Mbuf>) -> usize {
+    /// Appends packets that have come to `packets`: at most `most`, at most [`BURST`], and at most what it has room for
+    /// without allocating. Returns how many. Also frees packets of its pool that were dropped.
+    pub fn receive(&mut self, packets: &mut Vec<Mbuf>, most: usize) -> usize {
         self.pool.collect(BURST);
-        let room = (packets.capacity() - packets.len()).min(BURST);
+        let spare = packets.capacity() - packets.len();
+        let room = spare.min(most).min(BURST);
         if room == 0 || !self.port.runs(self.number) {
             return 0;
         }

@@ -214,18 +214,18 @@ fn a_full_queue_leaves_the_rest_with_the_sender() {
     );
     assert_eq!(here.send(&mut packets), 0);
     let mut received = batch();
-    assert_eq!(there.receive(&mut received), 16);
+    assert_eq!(there.receive(&mut received, BURST), 16);
     assert_eq!(here.send(&mut packets), 4);
     assert!(packets.is_empty());
-    assert_eq!(there.receive(&mut received), 4);
+    assert_eq!(there.receive(&mut received, BURST), 4);
     assert!(received.iter().map(content).eq(0..20));
     // No room: nothing is taken, and nothing allocated.
     let mut small = Vec::with_capacity(1);
     packets.extend([1, 2].map(|i| packet(&mut here, i).unwrap()));
     here.send(&mut packets);
-    assert_eq!(there.receive(&mut small), 1);
-    assert_eq!((there.receive(&mut small), small.capacity()), (0, 1));
-    assert_eq!(there.receive(&mut received), 1);
+    assert_eq!(there.receive(&mut small, BURST), 1);
+    assert_eq!((there.receive(&mut small, BURST), small.capacity()), (0, 1));
+    assert_eq!(there.receive(&mut received, BURST), 1);
 }
 
 /// An echo on one thread, and requests from another; some packets are kept for a while and dropped elsewhere.
@@ -246,7 +246,7 @@ fn a_million_packets_there_and_back_lose_no_mbuf() {
             let start = Instant::now();
             while !done.load(Ordering::Acquire) && start.elapsed() < PATIENCE {
                 let before = packets.len();
-                server.receive(&mut packets);
+                server.receive(&mut packets, BURST);
                 for at in (before..packets.len()).rev() {
                     let number = content(&packets[at]);
                     if number.is_multiple_of(97) {
@@ -275,7 +275,7 @@ fn a_million_packets_there_and_back_lose_no_mbuf() {
                 sent += 1;
             }
             client.send(&mut out);
-            if client.receive(&mut received) == 0 {
+            if client.receive(&mut received, BURST) == 0 {
                 thread::yield_now();
             }
             back += received.len() as u64;
@@ -312,7 +312,7 @@ fn a_reset_waits_for_the_queue_and_then_all_goes_on() {
             let mut packets = batch();
             let start = Instant::now();
             while !stop.load(Ordering::Acquire) && start.elapsed() < PATIENCE {
-                here.receive(&mut packets);
+                here.receive(&mut packets, BURST);
                 here.send(&mut packets);
             }
         });
@@ -326,7 +326,7 @@ fn a_reset_waits_for_the_queue_and_then_all_goes_on() {
         while back.len() < 2 {
             assert!(start.elapsed() < PATIENCE, "no answer after the reset");
             there.send(&mut out);
-            there.receive(&mut back);
+            there.receive(&mut back, BURST);
         }
         stop.store(true, Ordering::Release);
         polling.join().unwrap();
@@ -345,7 +345,7 @@ fn the_link_goes_down_and_up_and_statistics_count() {
     assert!(port.link().unwrap().up && !port.wants_reset());
     let mut out = vec![packet(&mut here, 1).unwrap(), packet(&mut here, 2).unwrap()];
     here.send(&mut out);
-    there.receive(&mut batch());
+    there.receive(&mut batch(), BURST);
     assert_eq!(port.statistics().unwrap().sent, 2);
     assert_eq!(other.statistics().unwrap().received, 2);
     let info = port.info().unwrap();

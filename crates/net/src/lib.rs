@@ -13,6 +13,8 @@
 #![forbid(unsafe_code)]
 
 pub mod dataplane;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 pub mod packet;
 pub mod resp;
 pub mod tcp;

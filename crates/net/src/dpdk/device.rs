@@ -1,0 +1,214 @@
+//! One dispatcher's queue, as the dataplane wants it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rtrb::{Consumer, Producer};
+use shinjuku_dpdk_sys::{BURST, Checksum, Mbuf, Mempool, Queue};
+
+use super::counters::{QueueCounters, add};
+use super::spread::{Hop, Mesh};
+use crate::dataplane::{Buffer, Device, Offload, Outbound, Received, Verified};
+
+impl Buffer for Mbuf {
+    fn frame(&self) -> &[u8] {
+        self
+    }
+
+    fn frame_mut(&mut self) -> &mut [u8] {
+        self
+    }
+
+    fn capacity(&self) -> usize {
+        self.room()
+    }
+
+    fn set_length(&mut self, length: usize) {
+        // Not above the capacity, so there is room; and if not, no frame is longer than its buffer.
+        let _ = self.set_len(length.min(self.room()));
+    }
+}
+
+/// A receive and a send queue, and a pool of mbufs; or, where there are more dispatchers than queues, a share of
+/// another's. Made by [`Nic::open`](super::Nic::open).
+#[derive(Debug)]
+pub struct DpdkDevice {
+    // The pool is in `side`, dropped after these, so that what they hold is collected.
+    /// Received, and about to be handed on.
+    incoming: Vec<Mbuf>,
+    /// Taken from the dataplane, and not yet in the send queue.
+    outgoing: Vec<Mbuf>,
+    mesh: Option<Mesh>,
+    side: Side,
+    counters: Arc<QueueCounters>,
+}
+
+/// How it reaches the network.
+#[derive(Debug)]
+pub(super) enum Side {
+    /// By its own queue, by which it also sends what others have to send.
+    Queue {
+        queue: Queue,
+        others: Vec<Consumer<Mbuf>>,
+    },
+    /// Through another device.
+    Detour { pool: Mempool, out: Producer<Mbuf> },
+}
+
+impl DpdkDevice {
+    pub(super) fn new(side: Side, mesh: Option<Mesh>, counters: Arc<QueueCounters>) -> Self {
+        Self {
+            incoming: Vec::with_capacity(BURST),
+            outgoing: Vec::with_capacity(BURST),
+            mesh,
+            side,
+            counters,
+        }
+    }
+
+    /// Gives the send queue what waits for it.
+    fn flush(&mut self) {
+        let counters = &*self.counters;
+        match &mut self.side {
+            Side::Queue { queue, others } => {
+                add(&counters.sent, queue.send(&mut self.outgoing));
+                for other in others {
+                    while self.outgoing.len() < BURST
+                        && let Ok(frame) = other.pop()
+                    {
+                        self.outgoing.push(frame);
+                    }
+                    add(&counters.sent, queue.send(&mut self.outgoing));
+                }
+            }
+            Side::Detour { out, .. } => {
+                let room = out.slots().min(self.outgoing.len());
+                for frame in self.outgoing.drain(..room) {
+                    // There is room, and nobody else fills it.
+                    let _ = out.push(frame);
+                }
+            }
+        }
+        if !self.outgoing.is_empty() {
+            add(&counters.send_queue_full, 1);
+        }
+    }
+
+    /// Frames of its own queue, at most `most`.
+    fn take_own(&mut self, most: usize, frames: &mut Vec<Received<Mbuf>>) {
+        let Side::Queue { queue, .. } = &mut self.side else {
+            return;
+        };
+        let counters = &*self.counters;
+        let count = queue.receive(&mut self.incoming, most);
+        add(&counters.received, count);
+        counters.unusable.store(queue.unusable(), Relaxed);
+        let Some(mesh) = &mut self.mesh else {
+            return frames.extend(self.incoming.drain(..).map(received));
+        };
+        for frame in self.incoming.drain(..) {
+            match mesh.pass(frame) {
+                Hop::Here(frame) => frames.push(received(frame)),
+                Hop::Gone => add(&counters.handed_on, 1),
+                Hop::Full(frame) => {
+                    drop(frame);
+                    add(&counters.handing_on_failed, 1);
+                }
+            }
+        }
+    }
+
+    /// Frames that other devices handed on, at most `most`.
+    fn take_others(&mut self, most: usize, frames: &mut Vec<Received<Mbuf>>) {
+        let Some(mesh) = &mut self.mesh else {
+            return;
+        };
+        let before = frames.len();
+        frames.extend(std::iter::from_fn(|| mesh.take()).take(most).map(received));
+        add(&self.counters.taken_over, frames.len() - before);
+    }
+}
+
+fn received(buffer: Mbuf) -> Received<Mbuf> {
+    let verified = Verified {
+        ipv4: buffer.ip_checksum() == Checksum::Good,
+        udp: buffer.udp_checksum() == Checksum::Good,
+    };
+    Received { buffer, verified }
+}
+
+impl Device for DpdkDevice {
+    type Buffer = Mbuf;
+
+    fn offload(&self) -> Offload {
+        let offers = match &self.side {
+            Side::Queue { queue, .. } => queue.sends_checksums(),
+            // Its frames would have to take along what is left to do; they are done here instead.
+            Side::Detour { .. } => false,
+        };
+        Offload {
+            ipv4: offers,
+            udp: offers,
+        }
+    }
+
+    fn receive(&mut self, most: usize, frames: &mut Vec<Received<Mbuf>>) {
+        self.flush();
+        // Others' frames first, but not so many that none of its own come in.
+        let before = frames.len();
+        match &mut self.side {
+            Side::Queue { .. } => self.take_others(most / 2, frames),
+            Side::Detour { pool, .. } => {
+                pool.collect(BURST);
+                self.take_others(most, frames);
+            }
+        }
+        let rest = most.saturating_sub(frames.len() - before);
+        self.take_own(rest, frames);
+    }
+
+    fn transmit(&mut self, frames: &mut Vec<Outbound<Mbuf>>) {
+        loop {
+            let room = (BURST - self.outgoing.len()).min(frames.len());
+            for Outbound {
+                mut buffer,
+                checksums,
+            } in frames.drain(..room)
+            {
+                let ready = !(checksums.ipv4 || checksums.udp)
+                    || buffer
+                        .offload_checksums(
+                            checksums.ethernet_length.into(),
+                            checksums.ipv4_length.into(),
+                        )
+                        .is_ok();
+                if ready {
+                    self.outgoing.push(buffer);
+                } else {
+                    add(&self.counters.unsendable, 1);
+                }
+            }
+            self.flush();
+            if frames.is_empty() || !self.outgoing.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn allocate(&mut self) -> Option<Mbuf> {
+        let pool = match &mut self.side {
+            Side::Queue { queue, .. } => queue.pool(),
+            Side::Detour { pool, .. } => pool,
+        };
+        let buffer = pool.alloc();
+        if buffer.is_none() {
+            add(&self.counters.no_buffer, 1);
+        }
+        buffer
+    }
+
+    fn free(&mut self, buffer: Mbuf) {
+        // Onto the list of its own pool, which need not be this device's.
+        drop(buffer);
+    }
+}

@@ -1,0 +1,45 @@
+//! Network devices by DPDK, without the kernel.
+//!
+//! ```no_run
+//! use shinjuku_net::dpdk::{Eal, EalConfig, Nic, NicConfig};
+//!
+//! // On the program's own thread, before anything else; once.
+//! let eal = Eal::init(&EalConfig::without_hardware(256).device("net_tap0,iface=shinjuku0"))?;
+//! let (nic, devices) = Nic::open(eal.port("net_tap0")?, NicConfig::new())?;
+//! println!("{} is {}", nic.name(), nic.mac());
+//! for device in devices {
+//!     // One for each dispatcher: to a `Dataplane`, and that to a runtime. `nic` stays here.
+//!     # let _ = device;
+//! }
+//! # Ok::<(), shinjuku_net::dpdk::DpdkError>(())
+//! ```
+//!
+//! [`Nic::open`] takes all memory and starts the port: for each dispatcher a [`DpdkDevice`] with its own receive and
+//! send queue and its own pool of mbufs. What a device receives *is* the request's payload, and, written over, the reply's.
+//! Only the thread that polls a device enters DPDK for it; a handler that drops a request puts the mbuf on a list,
+//! which the next poll empties.
+//!
+//! | comes about | what happens | where it is counted |
+//! |---|---|---|
+//! | the link goes down | the device receives nothing and loses what is sent; when it is up again all goes on | [`NicCounts::link_changes`] |
+//! | the device wants a reset | [`Nic`]'s thread does it while the queues rest between two polls; frames in them are lost | [`NicCounts::resets`] |
+//! | a send queue is full | frames wait, at most [`BURST`] here, the rest with the dataplane | [`QueueCounts::send_queue_full`] |
+//! | the mbufs are used up | the device drops what comes (its `no_mbuf`); nothing can be allocated, until some are dropped | [`QueueCounts::no_buffer`], [`NicCounts::port`] |
+//!
+//! Several dispatchers need their requests spread. The device does it by RSS if it can; else, or if it has fewer queues
+//! than there are dispatchers, [`DpdkDevice`]s hand frames on to each other by a [hash](Spread) of the sender's address.
+
+mod config;
+mod counters;
+mod device;
+mod nic;
+mod spread;
+
+pub use config::NicConfig;
+pub use counters::{NicCounts, QueueCounts};
+pub use device::DpdkDevice;
+pub use nic::Nic;
+pub use shinjuku_dpdk_sys::{
+    BURST, DpdkError, Eal, EalConfig, Link, Mbuf, Port, PortConfig, PortInfo, PortStatistics,
+};
+pub use spread::Spread;

@@ -1,0 +1,239 @@
+//! A port in service: opened with a device for each dispatcher, and looked after by a thread.
+//!
+//! Asking for the link and resetting may allocate, lock and take long, so that no dispatcher can do it.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use shinjuku_dpdk_sys::{DpdkError, Eal, Mempool, PoolGauge, Port, RunningPort};
+
+use super::NicConfig;
+use super::counters::{NicCounts, PortCounters, QueueCounters};
+use super::device::{DpdkDevice, Side};
+use super::spread::{Detour, Mesh, detours};
+use crate::packet::MacAddr;
+
+/// How often the port is looked after.
+const EVERY: Duration = Duration::from_millis(10);
+/// What the queues may take to come to rest for a reset.
+const REST: Duration = Duration::from_secs(1);
+
+/// A port that is open: what it is, how it does, and its thread, which ends when this is dropped. Without it the devices
+/// go on, but are not reset.
+#[derive(Debug)]
+pub struct Nic {
+    name: String,
+    driver: String,
+    mac: MacAddr,
+    spread_by_device: bool,
+    care: Arc<Care>,
+    queues: Vec<Arc<QueueCounters>>,
+    pools: Vec<PoolGauge>,
+    // In this order: the thread ends when the sender is gone.
+    stop: Option<mpsc::Sender<()>>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+/// What the thread and the handle share.
+#[derive(Debug)]
+struct Care {
+    port: Mutex<RunningPort>,
+    counters: PortCounters,
+}
+
+impl Care {
+    fn port(&self) -> MutexGuard<'_, RunningPort> {
+        self.port.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Once around.
+    fn look(&self) {
+        let mut port = self.port();
+        if port.wants_reset() {
+            let _ = self.reset(&mut port);
+        }
+        if let Ok(link) = port.link()
+            && self.counters.up.swap(link.up, Relaxed) != link.up
+        {
+            self.counters.link_changes.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn reset(&self, port: &mut RunningPort) -> Result<(), DpdkError> {
+        let result = port.reset(REST);
+        let counter = match result {
+            Ok(()) => &self.counters.resets,
+            Err(_) => &self.counters.failed_resets,
+        };
+        counter.fetch_add(1, Relaxed);
+        result
+    }
+}
+
+impl Nic {
+    /// Takes the memory, starts the port, and makes a device for each dispatcher.
+    ///
+    /// # Errors
+    /// A setting out of range, too little memory, or what DPDK says of the port.
+    pub fn open(port: Port, config: NicConfig) -> Result<(Self, Vec<DpdkDevice>), DpdkError> {
+        let info = port.info()?;
+        config.check(port.name(), &info)?;
+        let (queues, by_device) = config.queues(&info);
+        let dispatchers = config.dispatchers;
+        let pools = pools(&config)?;
+        let gauges = pools.iter().map(Mempool::gauge).collect();
+        let mut pools = pools.into_iter();
+        let (port, started) = port.start(&config.port, pools.by_ref().take(queues).collect())?;
+
+        let counters: Vec<Arc<QueueCounters>> = (0..dispatchers).map(|_| Arc::default()).collect();
+        let mut meshes: Vec<Option<Mesh>> = if by_device {
+            (0..dispatchers).map(|_| None).collect()
+        } else {
+            Mesh::new(dispatchers, queues)
+                .into_iter()
+                .map(Some)
+                .collect()
+        };
+        let mut started = started.into_iter();
+        let devices = detours(dispatchers, queues)
+            .into_iter()
+            .enumerate()
+            .map(|(place, Detour { out, others })| {
+                let side = match out {
+                    None => Side::Queue {
+                        queue: started.next().expect("as many as were asked for"),
+                        others,
+                    },
+                    Some(out) => Side::Detour {
+                        pool: pools.next().expect("one each"),
+                        out,
+                    },
+                };
+                DpdkDevice::new(side, meshes[place].take(), Arc::clone(&counters[place]))
+            })
+            .collect();
+
+        let name = port.name().to_owned();
+        let care = Arc::new(Care {
+            port: Mutex::new(port),
+            counters: PortCounters::default(),
+        });
+        care.look();
+        care.counters.link_changes.store(0, Relaxed);
+        let (stop, stopped) = mpsc::channel();
+        let for_thread = Arc::clone(&care);
+        let keeper = thread::Builder::new()
+            .name("dpdk-keeper".to_owned())
+            .spawn(move || {
+                while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+                    for_thread.look();
+                }
+            })
+            .map_err(|cause| DpdkError::Thread {
+                action: "start the thread that looks after a port",
+                cause,
+            })?;
+        let nic = Self {
+            name,
+            driver: info.driver,
+            mac: MacAddr(info.mac),
+            spread_by_device: by_device,
+            care,
+            queues: counters,
+            pools: gauges,
+            stop: Some(stop),
+            keeper: Some(keeper),
+        };
+        Ok((nic, devices))
+    }
+
+    /// The device's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its driver's name.
+    #[must_use]
+    pub fn driver(&self) -> &str {
+        &self.driver
+    }
+
+    /// Its hardware address.
+    #[must_use]
+    pub fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    /// Whether frames stay on the queues that they come in on; else software spreads them.
+    #[must_use]
+    pub fn spread_by_device(&self) -> bool {
+        self.spread_by_device
+    }
+
+    /// Whether there is a link, as of some milliseconds ago.
+    #[must_use]
+    pub fn link_up(&self) -> bool {
+        self.care.counters.up.load(Relaxed)
+    }
+
+    /// Each dispatcher's pool.
+    #[must_use]
+    pub fn pools(&self) -> &[PoolGauge] {
+        &self.pools
+    }
+
+    /// All counters.
+    #[must_use]
+    pub fn counts(&self) -> NicCounts {
+        let counters = &self.care.counters;
+        NicCounts {
+            queues: self.queues.iter().map(|queue| queue.read()).collect(),
+            port: self.care.port().statistics().ok(),
+            link_changes: counters.link_changes.load(Relaxed),
+            resets: counters.resets.load(Relaxed),
+            failed_resets: counters.failed_resets.load(Relaxed),
+        }
+    }
+
+    /// Takes the line down or up from this side, for maintenance.
+    ///
+    /// # Errors
+    /// What DPDK says; not every device can.
+    pub fn set_link(&self, up: bool) -> Result<(), DpdkError> {
+        self.care.port().set_link(up)
+    }
+
+    /// Resets the device now, as is done when it asks for it. Frames in its queues are lost.
+    ///
+    /// # Errors
+    /// If a device is neither polled nor dropped, or what DPDK says.
+    pub fn reset(&self) -> Result<(), DpdkError> {
+        self.care.reset(&mut self.care.port())
+    }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(keeper) = self.keeper.take() {
+            // It looks once more at most.
+            let _ = keeper.join();
+        }
+    }
+}
+
+/// A pool for each dispatcher, with names of their own.
+fn pools(config: &NicConfig) -> Result<Vec<Mempool>, DpdkError> {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let eal = Eal::current().expect("there is a port");
+    (0..config.dispatchers)
+        .map(|_| {
+            let name = format!("shinjuku-{}", MADE.fetch_add(1, Relaxed));
+            eal.pool(&name, config.mbufs, config.data_room())
+        })
+        .collect()
+}
