@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::report::figures::Figure;
 use crate::report::html::{STYLE, drawings, escape};
-use crate::report::{plot, progress::Progress};
+use crate::report::progress::Progress;
+use shinjuku_plot::Figure;
 
 mod racksched;
 mod shinjuku;
@@ -183,9 +183,9 @@ fn write(drawing: &Drawing, directory: &Path) -> Result<String> {
         let path = directory.join(format!("{}.{extension}", figure.name));
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
-    put("svg", &plot::svg(figure)?)?;
+    put("svg", &shinjuku_plot::svg(figure)?)?;
     put("csv", &csv(figure))?;
-    plot::png(figure, &directory.join(format!("{}.png", figure.name)))?;
+    shinjuku_plot::png(figure, &directory.join(format!("{}.png", figure.name)))?;
     Ok(format!(
         "{}<p><strong>The paper:</strong> {}</p>\n<p><strong>Ours:</strong> {}</p>\n<p><a href=\"{name}.png\">PNG</a> \
          <a href=\"{name}.svg\">SVG</a> <a href=\"{name}.csv\">CSV</a></p>\n",
@@ -236,7 +236,7 @@ fn page(body: &str, quick: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::figures::{Point, Series, Style, XAxis, YAxis};
+    use shinjuku_plot::{Point, Series, Style, XAxis, YAxis};
 
     #[test]
     fn loads_rise_from_10_to_95() {

@@ -9,12 +9,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-mod axis;
 pub mod csv;
 pub mod figures;
 pub mod html;
-mod marker;
-pub mod plot;
 pub mod progress;
 pub mod results;
 pub mod stamp;
@@ -93,9 +90,9 @@ pub fn write(results: &Results, directory: &Path) -> Result<()> {
         put(
             directory,
             &format!("{}.svg", figure.name),
-            &plot::svg(figure)?,
+            &shinjuku_plot::svg(figure)?,
         )?;
-        plot::png(figure, &directory.join(format!("{}.png", figure.name)))?;
+        shinjuku_plot::png(figure, &directory.join(format!("{}.png", figure.name)))?;
     }
     put(
         directory,

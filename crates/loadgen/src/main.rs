@@ -43,6 +43,9 @@ struct Arguments {
     /// Write all latencies as a HdrHistogram log
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     hdr: Option<PathBuf>,
+    /// Draw latency and slowdown against throughput, as SVG and PNG, into this directory
+    #[arg(long, value_name = "DIRECTORY", help_heading = "Output")]
+    plot: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -86,6 +89,15 @@ fn work(arguments: Arguments) -> Result<()> {
     }
     if let Some(path) = &arguments.hdr {
         write(path, &report::hdr_log(plan.classes(), &measured)?)?;
+    }
+    if let Some(directory) = &arguments.plot {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        for figure in report::plots(&report) {
+            let path = |ending| directory.join(format!("{}.{ending}", figure.name));
+            write(&path("svg"), shinjuku_plot::svg(&figure)?.as_bytes())?;
+            shinjuku_plot::png(&figure, &path("png"))?;
+        }
     }
     Ok(())
 }

@@ -2,10 +2,12 @@
 
 mod csv;
 mod hdr;
+mod plots;
 mod table;
 
 pub use csv::csv;
 pub use hdr::hdr_log;
+pub use plots::plots;
 pub use table::table;
 
 use serde::{Deserialize, Serialize};

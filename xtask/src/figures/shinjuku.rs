@@ -10,7 +10,7 @@ use shinjuku_workload::Mix;
 
 use super::sweep::{SEED, against_load, at, latency_figure};
 use super::{Drawing, Effort};
-use crate::report::figures::{Figure, Point, Series, Style, XAxis, YAxis};
+use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 
 const WORKERS: usize = 16;
 

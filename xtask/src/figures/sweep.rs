@@ -5,7 +5,7 @@ use shinjuku_sim::plan::Target;
 use shinjuku_sim::{Estimate, Measure, Replicated, Until, replicate};
 
 use super::Effort;
-use crate::report::figures::{Figure, Point, Series, Style, XAxis, YAxis};
+use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 
 /// The seed of all figures.
 pub(super) const SEED: u64 = 2019;

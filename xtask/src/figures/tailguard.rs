@@ -6,7 +6,7 @@ use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::sweep::{SEED, at};
 use super::{Drawing, Effort};
-use crate::report::figures::{Figure, Point, Series, Style, XAxis, YAxis};
+use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 
 pub(super) fn policies(effort: Effort) -> Result<Drawing> {
     // As for a key-value store: a narrow body, and one task in 2000 that takes near three times as long. So queries of 100

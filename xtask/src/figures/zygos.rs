@@ -7,7 +7,7 @@ use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::sweep::{against_load, at, highest_load, latency_figure, simulate};
 use super::{Drawing, Effort};
-use crate::report::figures::{Figure, Point, Series, Style, XAxis, YAxis};
+use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 
 const WORKERS: usize = 16;
 

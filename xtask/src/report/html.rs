@@ -1,10 +1,9 @@
 //! One self-contained page: plots inlined as SVG, tables, the machine, the notes, and how to read it all.
 
-use super::figures::Figure;
-use super::plot;
 use super::results::{BASELINE, Results, SATURATION_THROUGHPUT};
 use super::summary;
 use super::table::Table;
+use shinjuku_plot::Figure;
 
 use anyhow::Result;
 
@@ -124,7 +123,7 @@ fn how_to_read() -> String {
 pub(crate) fn drawings(figures: &[Figure]) -> Result<String> {
     let mut text = String::from("<div class=\"figures\">\n");
     for figure in figures {
-        let svg = plot::svg(figure)?;
+        let svg = shinjuku_plot::svg(figure)?;
         text += &format!(
             "<figure role=\"img\" aria-label=\"{}\">\n{}</figure>\n",
             escape(&figure.title),

@@ -6,7 +6,7 @@ use std::f64::consts::SQRT_2;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::figures::Style;
+use crate::figure::Style;
 
 /// A drawing area in pixels.
 pub(super) type Canvas<B> = DrawingArea<B, Shift>;

@@ -20,9 +20,9 @@ use plotters::prelude::*;
 use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::axis::{Axis, tick};
-use super::figures::{Figure, Point, Series, Style, XAxis, YAxis};
-use super::marker::{Canvas, Drawn};
+use crate::axis::{Axis, tick};
+use crate::figure::{Figure, Point, Series, Style, XAxis, YAxis};
+use crate::marker::{Canvas, Drawn};
 
 const TEXT: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const AXIS: RGBColor = RGBColor(0x66, 0x66, 0x66);
@@ -70,7 +70,7 @@ pub fn png(figure: &Figure, path: &Path) -> Result<()> {
 /// Makes the bundled font known, under the generic name, so that SVGs say `sans-serif` and every viewer has one.
 fn register() -> Result<()> {
     static FONT: OnceLock<bool> = OnceLock::new();
-    let font = include_bytes!("../../assets/LiberationSans-Regular.ttf");
+    let font = include_bytes!("../assets/LiberationSans-Regular.ttf");
     let known = FONT.get_or_init(|| register_font("sans-serif", FontStyle::Normal, font).is_ok());
     ensure!(known, "the bundled font is damaged");
     Ok(())
@@ -136,6 +136,7 @@ impl Layout {
             x: match figure.x {
                 XAxis::Load => Axis::percent(points().map(|p| p.x)),
                 XAxis::Quantum | XAxis::Logarithmic(_) => Axis::quantum(points().map(|p| p.x)),
+                XAxis::Linear(_) => Axis::linear(points().map(|p| p.x)),
             },
             y: match figure.y {
                 YAxis::Logarithmic => Axis::logarithmic(values),
@@ -227,7 +228,7 @@ impl Layout {
         let x_label = match figure.x {
             XAxis::Load => "offered load (% of the workers' capacity)",
             XAxis::Quantum => "quantum (µs, log)",
-            XAxis::Logarithmic(label) => label,
+            XAxis::Logarithmic(label) | XAxis::Linear(label) => label,
         };
         let middle = ((self.left + self.right) / 2, (self.top + self.bottom) / 2);
         write(

@@ -1,7 +1,5 @@
 //! The axes of a plot: which values they span, and where their ticks are.
 
-use super::summary::figure;
-
 /// One axis: the values at its ends, and the ticks between them.
 pub(super) struct Axis {
     pub(super) low: f64,
@@ -22,6 +20,23 @@ impl Axis {
             high,
             logarithmic: false,
             ticks,
+            minor: Vec::new(),
+        }
+    }
+
+    /// From 0 to the first round value above all `values`, in at most ten even steps.
+    pub(super) fn linear(values: impl Iterator<Item = f64>) -> Self {
+        let (_, most) = range(values);
+        let step = steps(most / 100.0, most, &[1.0, 2.0, 5.0])
+            .into_iter()
+            .find(|step| most * 1.02 / step <= 10.0)
+            .unwrap_or(most);
+        let count = (most * 1.02 / step).ceil() as u32;
+        Self {
+            low: 0.0,
+            high: step * f64::from(count),
+            logarithmic: false,
+            ticks: (0..=count).map(|at| step * f64::from(at)).collect(),
             minor: Vec::new(),
         }
     }
@@ -93,7 +108,7 @@ pub(super) fn tick(value: f64) -> String {
     if value >= 1.0 || value == 0.0 {
         format!("{value:.0}")
     } else {
-        figure(value).trim_end_matches('0').to_owned()
+        format!("{value:.2}").trim_end_matches('0').to_owned()
     }
 }
 
@@ -121,6 +136,14 @@ mod tests {
             (axis.high, axis.ticks.last().copied()),
             (120.0, Some(120.0))
         );
+    }
+
+    #[test]
+    fn a_linear_axis_begins_at_zero_and_has_round_steps() {
+        let axis = Axis::linear([12_000.0, 87_000.0].into_iter());
+        assert_eq!((axis.low, axis.high), (0.0, 90_000.0));
+        assert_eq!(axis.ticks.len(), 10);
+        assert_eq!(axis.place(45_000.0), 0.5);
     }
 
     #[test]
