@@ -10,9 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use shinjuku_net::udp::{
-    Classifier, Datagram, DatagramReply, LONGEST_DATAGRAM, OneClass, ReplyTooLong, Udp, UdpConfig,
-    UdpCounts, UdpError, UdpReplier,
+    ByPort, Classifier, Datagram, DatagramReply, LONGEST_DATAGRAM, OneClass, ReplyTooLong, Udp,
+    UdpConfig, UdpCounts, UdpError, UdpReplier, UdpRoute,
 };
+use shinjuku_net::wire::{RackSchedKind, RackSchedMessage, ReassemblyConfig};
 use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
 
 /// No wait in these tests lasts longer, however slow the machine.
@@ -45,14 +46,14 @@ impl<C: Classifier> Server<C> {
         Server { udp, replier }
     }
 
-    fn poll(&mut self) -> Vec<Arrival<Datagram, SocketAddr>> {
+    fn poll(&mut self) -> Vec<Arrival<Datagram, UdpRoute>> {
         let mut arrivals = Vec::new();
         self.udp.poll(17, 1000, |arrival| arrivals.push(arrival));
         arrivals
     }
 
     /// What the first poll that is not in vain brings.
-    fn next_batch(&mut self) -> Vec<Arrival<Datagram, SocketAddr>> {
+    fn next_batch(&mut self) -> Vec<Arrival<Datagram, UdpRoute>> {
         let mut arrivals = Vec::new();
         self.until(|server| {
             arrivals = server.poll();
@@ -62,7 +63,7 @@ impl<C: Classifier> Server<C> {
     }
 
     /// Polls until `count` requests are there.
-    fn collect(&mut self, count: usize) -> Vec<Arrival<Datagram, SocketAddr>> {
+    fn collect(&mut self, count: usize) -> Vec<Arrival<Datagram, UdpRoute>> {
         let mut arrivals = Vec::new();
         while arrivals.len() < count {
             arrivals.extend(self.next_batch());
@@ -83,7 +84,7 @@ impl<C: Classifier> Server<C> {
         }
     }
 
-    fn conclude(&mut self, route: SocketAddr, answer: Answer) {
+    fn conclude(&mut self, route: UdpRoute, answer: Answer) {
         self.replier.send(Udp::<C>::conclude(route, answer));
     }
 
@@ -114,7 +115,8 @@ fn assert_balanced(counts: UdpCounts, buffers: usize) {
     );
     let ends =
         counts.truncated + counts.malformed + counts.refused + counts.sent + counts.unanswered;
-    assert_eq!(counts.received, ends + counts.send_failed, "{counts:?}");
+    let ends = ends + counts.send_failed + counts.reassembly.absorbed();
+    assert_eq!(counts.received, ends, "{counts:?}");
 }
 
 #[test]
@@ -125,7 +127,7 @@ fn a_request_is_echoed_to_its_sender() {
     let arrival = server.collect(1).remove(0);
     assert_eq!(*arrival.request, *b"hello");
     assert_eq!(arrival.request.peer(), client.local_addr().unwrap());
-    assert_eq!(arrival.route, client.local_addr().unwrap());
+    assert_eq!(arrival.route.peer(), client.local_addr().unwrap());
     assert_eq!(
         (arrival.class, arrival.arrived_nanos, arrival.deadline_nanos),
         (0, 17, None)
@@ -171,7 +173,7 @@ fn many_clients_get_their_own_replies_from_two_workers() {
         .collect();
     let (to_workers, workers): (Vec<_>, Vec<_>) = (0..2)
         .map(|_| {
-            let (sender, requests) = mpsc::channel::<Arrival<Datagram, SocketAddr>>();
+            let (sender, requests) = mpsc::channel::<Arrival<Datagram, UdpRoute>>();
             let mut replier = server.udp.replier().unwrap();
             let worker = thread::spawn(move || {
                 for Arrival { request, route, .. } in requests {
@@ -376,12 +378,21 @@ fn replies_are_written_into_the_requests_buffer() {
 
 #[test]
 fn a_reply_that_the_kernel_refuses_is_counted() {
+    let there = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+    if let Err(error) = UdpSocket::bind(there) {
+        return eprintln!(
+            "SKIPPED a_reply_that_the_kernel_refuses_is_counted: no IPv6 on the loopback interface: {error}"
+        );
+    }
     let mut server = Server::start(on_loopback());
     let client = server.client();
     client.send(b"request").unwrap();
     let arrival = server.collect(1).remove(0);
-    // A socket of IPv4 cannot send there.
-    server.conclude("[::1]:1".parse().unwrap(), Ok(Some(arrival.request.echo())));
+    // A socket of IPv4 cannot send to an address of IPv6.
+    let mut other = Server::start(UdpConfig::new(there));
+    other.client().send(b"request").unwrap();
+    let foreign = other.collect(1).remove(0);
+    server.conclude(foreign.route, Ok(Some(arrival.request.echo())));
     assert!(server.poll().is_empty());
     assert_eq!((server.counts().sent, server.counts().send_failed), (0, 1));
     assert_balanced(server.counts(), 8);
@@ -545,4 +556,275 @@ fn ipv6_works_alike() {
     assert_eq!(received(&client), b"hello");
     other.send(b"hello").unwrap();
     assert_ne!(server.collect(1)[0].flow, flow);
+}
+
+// --- several addresses -------------------------------------------------------------------------------------
+
+fn on_two_ports() -> UdpConfig {
+    on_loopback().and_listen("127.0.0.1:0".parse().unwrap())
+}
+
+fn client_of(address: SocketAddr) -> UdpSocket {
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(address).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client
+}
+
+#[test]
+fn each_port_is_a_class_and_replies_come_from_the_port_that_was_asked() {
+    let mut server = Server::classified(on_two_ports(), ByPort);
+    let addresses = server.udp.local_addrs().to_vec();
+    assert_eq!(addresses[0], server.udp.local_addr());
+    // A connected client takes nothing from another port.
+    let clients: Vec<_> = addresses.into_iter().map(client_of).collect();
+    for class in [1, 0, 1] {
+        clients[class].send(&[class as u8]).unwrap();
+        let arrival = server.collect(1).remove(0);
+        assert_eq!(
+            (usize::from(arrival.class), &*arrival.request),
+            (class, &[class as u8][..])
+        );
+        assert_eq!(arrival.route.peer(), clients[class].local_addr().unwrap());
+        server.conclude(arrival.route, Ok(Some(arrival.request.echo())));
+        assert_eq!(received(&clients[class]), [class as u8]);
+    }
+    assert_balanced(server.counts(), 8);
+}
+
+#[test]
+fn a_port_that_always_has_something_does_not_keep_the_others_from_theirs() {
+    const REQUESTS: usize = 6;
+    let mut server = Server::classified(on_two_ports().batch(2).buffers(100), ByPort);
+    for &address in server.udp.local_addrs() {
+        let client = client_of(address);
+        (0..REQUESTS).for_each(|_| assert_eq!(client.send(&[0]).unwrap(), 1));
+    }
+    // Over loopback, what has been sent is there.
+    let polls: Vec<Vec<u16>> = (0..REQUESTS)
+        .map(|_| server.poll().iter().map(|arrival| arrival.class).collect())
+        .collect();
+    assert_eq!(polls, [[0, 0], [1, 1]].repeat(REQUESTS / 2));
+}
+
+#[test]
+fn waiting_ends_with_an_arrival_at_any_port() {
+    let mut server = Server::classified(on_two_ports(), ByPort);
+    let client = client_of(server.udp.local_addrs()[1]);
+    let sender = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(30));
+        client.send(b"wake up").unwrap();
+    });
+    let start = Instant::now();
+    server.udp.wait(2 * PATIENCE);
+    assert!(start.elapsed() < PATIENCE);
+    assert_eq!(server.collect(1)[0].class, 1);
+    sender.join().unwrap();
+}
+
+#[test]
+fn after_closing_every_port_turns_away() {
+    let mut server = Server::classified(on_two_ports(), ByPort);
+    server.udp.close();
+    for &address in server.udp.local_addrs() {
+        client_of(address).send(b"late").unwrap();
+    }
+    server.until(|server| {
+        assert!(server.poll().is_empty());
+        server.counts().refused == 2
+    });
+}
+
+#[test]
+fn more_addresses_than_allowed_are_named() {
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let many = (0..16).fold(on_loopback(), |config, _| config.and_listen(listen));
+    let error = Udp::bind(many).unwrap_err().to_string();
+    assert!(
+        error.contains("the number of addresses is 17, but must be between 1 and 16"),
+        "{error}"
+    );
+}
+
+#[test]
+fn busy_polling_is_had_or_its_refusal_says_what_to_do() {
+    match Udp::bind(on_loopback().busy_poll(50)) {
+        Ok(_) => {
+            let mut server = Server::start(on_loopback().busy_poll(50));
+            server.client().send(b"hello").unwrap();
+            assert_eq!(server.collect(1).len(), 1);
+        }
+        Err(error) => {
+            assert!(matches!(error, UdpError::BusyPoll { .. }), "{error:?}");
+            assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+        }
+    }
+}
+
+// --- RackSched's format ------------------------------------------------------------------------------------
+
+const HEADER: usize = RackSchedMessage::LENGTH;
+
+fn racksched() -> ReassemblyConfig {
+    ReassemblyConfig {
+        requests: 2,
+        packets: 4,
+        max_request: 100,
+        timeout: PATIENCE,
+    }
+}
+
+/// The class is the number of nanoseconds that a request asks for.
+fn rackscheds_server() -> Server<impl Classifier> {
+    Server::classified(
+        on_loopback().racksched(2, racksched()),
+        |request: &[u8], _: SocketAddr| {
+            let (message, _) = RackSchedMessage::parse(request).ok()?;
+            Some(message.run_nanos as u16)
+        },
+    )
+}
+
+fn packet(message: RackSchedMessage, sequence: u16, total: usize, payload: &[u8]) -> Vec<u8> {
+    let kind = if sequence == 0 {
+        RackSchedKind::Request
+    } else {
+        RackSchedKind::Follow
+    };
+    let message = RackSchedMessage {
+        kind,
+        sequence,
+        total_length: total as u32,
+        ..message
+    };
+    [&message.to_bytes()[..], payload].concat()
+}
+
+#[test]
+fn a_request_of_several_packets_arrives_as_one() {
+    let mut server = rackscheds_server();
+    let (client, other) = (server.client(), server.client());
+    let message = RackSchedMessage::request(3, 4, 1, 77);
+    let total = 3 * HEADER + 6;
+    for (client, sequence, payload) in [
+        (&client, 1, b"cd"),
+        // The same client and number, but from elsewhere.
+        (&other, 2, b"xx"),
+        (&client, 2, b"ef"),
+        (&client, 2, b"ef"),
+        (&client, 0, b"ab"),
+    ] {
+        let packet = packet(message, sequence, total, payload);
+        client.send(&packet).unwrap();
+    }
+    // A lie, and no request at all.
+    other.send(&packet(message, 9, total, b"")).unwrap();
+    other.send(b"hello").unwrap();
+    let arrival = server.collect(1).remove(0);
+    assert_eq!(arrival.class, 1);
+    let (first, payload) = RackSchedMessage::parse(&arrival.request).unwrap();
+    assert_eq!((first.generated_nanos, payload), (77, &b"abcdef"[..]));
+    server.conclude(arrival.route, Ok(Some(arrival.request.echo())));
+    let reply = received(&client);
+    let (reply, payload) = RackSchedMessage::parse(&reply).unwrap();
+    let expected = RackSchedMessage {
+        total_length: (HEADER + 6) as u32,
+        ..message.reply(0)
+    };
+    assert_eq!((reply, payload), (expected, &b"abcdef"[..]));
+
+    server.until(|server| {
+        assert!(server.poll().is_empty());
+        server.counts().received == 7
+    });
+    let counts = server.counts();
+    let reassembly = counts.reassembly;
+    assert_eq!(
+        (reassembly.assembled, reassembly.joined, reassembly.held),
+        (1, 2, 1)
+    );
+    assert_eq!(
+        (
+            reassembly.duplicate,
+            reassembly.sequence,
+            reassembly.not_a_request
+        ),
+        (1, 1, 1)
+    );
+    assert_balanced(counts, 8);
+}
+
+#[test]
+fn replies_tell_how_many_more_requests_of_the_class_there_are() {
+    let mut server = rackscheds_server();
+    let client = server.client();
+    for (number, class) in [(0, 0), (1, 1), (2, 1), (3, 1), (4, 1), (5, 7)] {
+        let request = RackSchedMessage::request(1, number, class, 0);
+        client.send(&request.to_bytes()).unwrap();
+    }
+    let mut held = server.collect(6).into_iter();
+    let mut next = || held.next().unwrap();
+    let load = |client: &UdpSocket| {
+        let reply = received(client);
+        let (reply, _) = RackSchedMessage::parse(&reply).unwrap();
+        assert_eq!(reply.kind, RackSchedKind::Reply);
+        (reply.request, reply.queue_lengths)
+    };
+
+    let only_one = next();
+    server.conclude(only_one.route, Ok(Some(only_one.request.echo())));
+    assert_eq!(load(&client), (0, [0, 0, 0]));
+    let one_of_four = next();
+    server.conclude(one_of_four.route, Ok(Some(one_of_four.request.echo())));
+    assert_eq!(load(&client), (1, [3, 0, 0]));
+    // Without a reply, or turned away: they are no load any more.
+    let (silent, refused) = (next(), next());
+    drop(silent.request);
+    server.conclude(silent.route, Ok(None));
+    server
+        .udp
+        .refuse(refused.request, refused.route, Refusal::QueueFull);
+    let last = next();
+    // A handler may as well write the reply itself; what the server knows better is put in.
+    let (message, _) = RackSchedMessage::parse(&last.request).unwrap();
+    let reply = last.request.reply(&message.reply(99).to_bytes()).unwrap();
+    server.conclude(last.route, Ok(Some(reply)));
+    assert_eq!(load(&client), (4, [0, 0, 0]));
+    // Of a class that was not announced there is no count; what is no message stays as it is.
+    let foreign = next();
+    let reply = foreign.request.reply(&[9; 50]).unwrap();
+    server.conclude(foreign.route, Ok(Some(reply)));
+    assert_eq!(received(&client), [9; 50]);
+    drop(held);
+    assert!(server.poll().is_empty());
+    assert_balanced(server.counts(), 8);
+}
+
+#[test]
+fn a_reassembly_that_cannot_be_is_named() {
+    let too_long = ReassemblyConfig {
+        max_request: 101,
+        ..racksched()
+    };
+    let no_packets = ReassemblyConfig {
+        packets: 0,
+        ..racksched()
+    };
+    for (config, says) in [
+        (
+            on_loopback().racksched(2, too_long),
+            "reassembly's max_request is 101, but must be between 41 and 100",
+        ),
+        (
+            on_loopback().racksched(2, no_packets),
+            "reassembly: packets is 0, but must be",
+        ),
+        (
+            on_loopback().racksched(0, racksched()),
+            "racksched's classes is 0, but must be",
+        ),
+    ] {
+        let error = Udp::bind(config).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
 }

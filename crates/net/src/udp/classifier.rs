@@ -2,13 +2,20 @@
 
 use std::net::SocketAddr;
 
-/// Tells a request's class by looking at it. Closures of the same shape are classifiers.
+/// Tells a request's class by looking at it. Closures of the same shape as [`classify`](Self::classify) are classifiers.
 pub trait Classifier: Send + 'static {
     /// The class of `datagram`, sent by `peer`. `None`: malformed; it is dropped and counted.
     ///
-    /// Runs on the dispatcher's thread, for every datagram: it must not allocate, free, lock, wait or panic, and what
-    /// it takes, every request waits for.
+    /// Runs on the dispatcher's thread (or the networker's), for every request: it must not allocate, free, lock, wait or
+    /// panic, and what it takes, every request waits for.
     fn classify(&mut self, datagram: &[u8], peer: SocketAddr) -> Option<u16>;
+
+    /// As [`classify`](Self::classify), for a transport that listens on several addresses: `port` is the number of the
+    /// one that the datagram was sent to, in the order of the configuration. Who does not look at it leaves this out.
+    fn classify_at(&mut self, port: usize, datagram: &[u8], peer: SocketAddr) -> Option<u16> {
+        let _ = port;
+        self.classify(datagram, peer)
+    }
 }
 
 impl<F: FnMut(&[u8], SocketAddr) -> Option<u16> + Send + 'static> Classifier for F {
@@ -24,5 +31,20 @@ pub struct OneClass;
 impl Classifier for OneClass {
     fn classify(&mut self, _datagram: &[u8], _peer: SocketAddr) -> Option<u16> {
         Some(0)
+    }
+}
+
+/// Each address that the transport listens on is a class, in the order of the configuration, as the original has a queue for
+/// each port.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct ByPort;
+
+impl Classifier for ByPort {
+    fn classify(&mut self, datagram: &[u8], peer: SocketAddr) -> Option<u16> {
+        self.classify_at(0, datagram, peer)
+    }
+
+    fn classify_at(&mut self, port: usize, _datagram: &[u8], _peer: SocketAddr) -> Option<u16> {
+        u16::try_from(port).ok()
     }
 }

@@ -5,32 +5,48 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
+use super::racksched::RackSchedConfig;
+use crate::wire::{RackSchedMessage, ReassemblyBound, ReassemblyConfig};
+
 /// The longest payload that fits an IPv4 datagram: 65,535 bytes without the IP header (20) and the UDP header (8).
 pub const LONGEST_DATAGRAM: usize = 65_507;
+/// Addresses that one transport listens on, at the most.
+pub const MOST_ADDRESSES: usize = 16;
 
 /// Settings of a [`Udp`](super::Udp) transport; checked by [`Udp::bind`](super::Udp::bind).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct UdpConfig {
-    pub(super) listen: SocketAddr,
+    pub(super) listen: Vec<SocketAddr>,
     pub(super) buffers: usize,
     pub(super) max_datagram: usize,
     pub(super) batch: usize,
     pub(super) receive_buffer: Option<usize>,
     pub(super) reuse_port: bool,
+    /// In microseconds.
+    pub(super) busy_poll: Option<u32>,
+    pub(super) racksched: Option<RackSchedConfig>,
 }
 
 impl UdpConfig {
     /// Listens on `listen` (port 0: one that the kernel picks), with 1024 buffers of 2048 bytes, in batches of 8.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
-            listen,
+            listen: vec![listen],
             buffers: 1024,
             max_datagram: 2048,
             batch: 8,
             receive_buffer: None,
             reuse_port: false,
+            busy_poll: None,
+            racksched: None,
         }
+    }
+
+    /// Listens on this address, too; [`MOST_ADDRESSES`] in all. Every further one costs every poll a system call.
+    pub fn and_listen(mut self, listen: SocketAddr) -> Self {
+        self.listen.push(listen);
+        self
     }
 
     /// How many requests can be held at once, from receipt until the reply has left: the number of packet buffers,
@@ -74,7 +90,38 @@ impl UdpConfig {
         }
     }
 
+    /// Has the kernel look at the network card's queue itself for so many microseconds when a socket has nothing
+    /// (`SO_BUSY_POLL`), instead of waiting for the card's interrupt: less latency, for a core that is busy anyway. Drivers
+    /// without it, the loopback interface among them, ignore it. More than `net.core.busy_read` needs CAP_NET_ADMIN.
+    pub fn busy_poll(self, micros: u32) -> Self {
+        Self {
+            busy_poll: Some(micros),
+            ..self
+        }
+    }
+
+    /// Speaks RackSched's format ([`RackSchedMessage`]) on all addresses: requests of several packets are put together within
+    /// these bounds, of which `max_request` must not exceed `max_datagram`, and what cannot be one is dropped and counted. A
+    /// reply that begins as these messages do, an echo for instance, leaves as one of kind reply, with the number of
+    /// requests of its class that the server still has. `classes`, 1 to 1024: those of the runtime.
+    pub fn racksched(self, classes: usize, reassembly: ReassemblyConfig) -> Self {
+        let racksched = RackSchedConfig {
+            classes,
+            reassembly,
+        };
+        Self {
+            racksched: Some(racksched),
+            ..self
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), UdpError> {
+        in_range(
+            "the number of addresses",
+            self.listen.len(),
+            1,
+            MOST_ADDRESSES,
+        )?;
         in_range("buffers", self.buffers, 1, 1 << 20)?;
         in_range("max_datagram", self.max_datagram, 1, LONGEST_DATAGRAM)?;
         in_range("batch", self.batch, 1, 1024)?;
@@ -83,7 +130,28 @@ impl UdpConfig {
             self.receive_buffer.unwrap_or(1),
             1,
             i32::MAX as usize,
-        )
+        )?;
+        in_range(
+            "busy_poll",
+            self.busy_poll.unwrap_or(0) as usize,
+            0,
+            i32::MAX as usize,
+        )?;
+        if let Some(RackSchedConfig {
+            classes,
+            reassembly,
+        }) = self.racksched
+        {
+            in_range("racksched's classes", classes, 1, 1024)?;
+            reassembly.check()?;
+            in_range(
+                "reassembly's max_request",
+                reassembly.max_request,
+                RackSchedMessage::LENGTH,
+                self.max_datagram,
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -120,6 +188,20 @@ pub enum UdpError {
         /// The most allowed.
         most: usize,
     },
+    /// A bound of the reassembly is out of its range.
+    #[error("UDP: {0}")]
+    Reassembly(#[from] ReassemblyBound),
+    /// The kernel refused to poll the network card.
+    #[error(
+        "UDP: busy polling (SO_BUSY_POLL) was refused for {listen}: {cause}; give the program CAP_NET_ADMIN, or raise \
+         net.core.busy_read to that value, or leave busy_poll out"
+    )]
+    BusyPoll {
+        /// Where it should have listened.
+        listen: SocketAddr,
+        /// What the operating system said.
+        cause: io::Error,
+    },
     /// Another socket has the address.
     #[error(
         "UDP: cannot listen on {listen}: the address is in use; stop the other server, choose another port, \
@@ -148,10 +230,7 @@ pub enum UdpError {
         listen: SocketAddr,
     },
     /// The process, or the machine, has as many files open as it may.
-    #[error(
-        "UDP: cannot {action} for {listen}: {cause}; every worker and spare worker takes a file descriptor: raise \
-         `ulimit -n`, or lower `workers` or `spare_workers`"
-    )]
+    #[error("UDP: cannot {action} for {listen}: {cause}; raise `ulimit -n`")]
     TooManyFiles {
         /// What was attempted.
         action: &'static str,

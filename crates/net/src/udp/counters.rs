@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::pool::Pool;
+use crate::wire::{ReassemblyCounters, ReassemblyCounts};
 
 /// A view of a running transport's counters, for any thread; see [`Udp::counters`](super::Udp::counters).
 #[derive(Clone, Debug)]
 pub struct UdpCounters {
     pub(super) counters: Arc<Counters>,
+    pub(super) reassembly: ReassemblyCounters,
     pub(super) pool: Arc<Pool>,
 }
 
@@ -27,13 +29,14 @@ impl UdpCounters {
             sent: output.sent.load(Relaxed),
             unanswered: output.unanswered.load(Relaxed),
             send_failed: output.send_failed.load(Relaxed),
+            reassembly: self.reassembly.read(),
             free_buffers: self.pool.free(),
         }
     }
 }
 
 /// What [`UdpCounters::read`] saw. Once everything delivered is through, `received` = `truncated` + `malformed` +
-/// `refused` + `sent` + `unanswered` + `send_failed`.
+/// `refused` + `sent` + `unanswered` + `send_failed`, and the packets that `reassembly` has absorbed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct UdpCounts {
@@ -56,6 +59,8 @@ pub struct UdpCounts {
     pub unanswered: u64,
     /// Replies that the kernel would not take: its send queue was full, or the peer's host unreachable.
     pub send_failed: u64,
+    /// What became of the packets, if it speaks RackSched's format.
+    pub reassembly: ReassemblyCounts,
     /// Buffers nobody uses at the moment, but for one that is kept ready for the next datagram.
     pub free_buffers: usize,
 }
