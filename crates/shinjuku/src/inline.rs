@@ -26,10 +26,8 @@ use shinjuku_net::Transport;
 use shinjuku_preempt::{Clock, Cycles, DeadlineTimer};
 
 use crate::dispatcher::{Deadline, Dispatcher, Turn};
-use crate::worker::{Orders, WorkerLoop};
+use crate::worker::{LONGEST_SLEEP, Orders, WorkerLoop};
 
-/// Standing by without watching, a thread looks around this often even if nobody wakes it.
-const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 /// Nobody watches: no thread is left to.
 const NOBODY: usize = usize::MAX;
 const NEVER: u64 = u64::MAX;
@@ -179,11 +177,7 @@ impl<Tr: Transport> InlineLoop<Tr> {
                 }
                 Turn::Again => {}
                 Turn::Over => {
-                    dispatcher.inline_end();
-                    for thread in self.baton.threads.get().into_iter().flatten() {
-                        thread.unpark();
-                    }
-                    return;
+                    return dispatcher.inline_end();
                 }
             }
         }

@@ -18,8 +18,8 @@ use crate::statistics::WorkerStatistics;
 /// A loop that shares its core sleeps this long when there is nothing to do: whoever it waits for may be waiting for the
 /// core, and under real-time priority giving way would not do.
 pub(crate) const SHARED_PAUSE: Duration = Duration::from_micros(20);
-/// A sleeping worker looks around this often even if nobody wakes it.
-const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+/// A sleeping worker looks around this often even if nobody wakes it. Long, since there can be hundreds of spares.
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// What the workers shall do, as told by the dispatcher at the end.
 pub(crate) struct Orders;

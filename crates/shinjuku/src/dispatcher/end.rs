@@ -4,7 +4,7 @@
 //! allocator: then nobody in the process could allocate any more. So after the report the dispatcher and the workers go
 //! on with what had started, in the background, until it has finished; nobody waits for them.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use shinjuku_policy::{ClassId, Nanos, PolicyError, WorkerId};
 use shinjuku_preempt::Idle;
 
 use super::{Dispatcher, Place};
+use crate::desk::Desk;
 use crate::request::{Done, Job};
 use crate::worker::Orders;
 
@@ -74,7 +75,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
             self.turn(now);
             std::thread::sleep(BACKGROUND_TURN);
         }
-        self.orders.store(Orders::END, Ordering::Release);
+        self.dismiss();
+    }
+
+    /// Everything is over: the workers end.
+    pub(super) fn dismiss(&self) {
+        dismiss(&self.orders, &self.desks);
     }
 
     /// What never started is refused.
@@ -110,12 +116,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Everything has finished: leaves the remains, the transport among them.
     pub(super) fn leave(mut self) {
         let remains = self.remains();
-        let farewell = std::sync::Arc::clone(&self.farewell);
-        self.orders.store(Orders::END, Ordering::Release);
-        farewell.leave(Remains {
+        // In the inline layout, a thread that has ended before there are remains has panicked.
+        self.farewell.leave(Remains {
             transport: Some(self.transport),
             ..remains
         });
+        dismiss(&self.orders, &self.desks);
     }
 
     /// All but the transport.
@@ -135,5 +141,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
             busy_workers: self.desks.iter().filter(|desk| desk.out() > 0).count(),
             policy_error: self.policy.error().cloned(),
         }
+    }
+}
+
+fn dismiss<Tr: Transport>(orders: &AtomicU8, desks: &[Desk<Tr>]) {
+    orders.store(Orders::END, Ordering::Release);
+    for desk in desks {
+        desk.thread.unpark();
     }
 }

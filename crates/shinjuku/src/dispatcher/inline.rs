@@ -195,9 +195,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Everything is over: leaves the remains, unless that was done.
     pub(crate) fn inline_end(self) {
         if self.inline.phase == Phase::Background {
-            let order = crate::worker::Orders::END;
-            self.orders
-                .store(order, std::sync::atomic::Ordering::Release);
+            self.dismiss();
         } else {
             self.leave();
         }

@@ -34,11 +34,8 @@ fn shutdown_drains_what_was_admitted() {
 
 #[test]
 fn a_deadline_without_end_is_none() {
-    assert!(
-        jobs(config(1, MechanismKind::Probe))
-            .shutdown(Duration::MAX)
-            .is_clean()
-    );
+    let report = jobs(config(1, MechanismKind::Probe)).shutdown(Duration::MAX);
+    assert!(report.is_clean(), "{report}");
 }
 
 /// Stopped within the allocator and never resumed, a request would keep its lock for good.
