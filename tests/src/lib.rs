@@ -9,6 +9,8 @@
 //! | `udp` | clients over UDP: short requests overtake long ones, every reply goes where it belongs |
 //! | `networker` | the same with a networker's thread, whose rings lose nothing |
 //! | `networker_allocation` | that thread never calls the allocator either |
+//! | `dataplane` | over frames that get lost, doubled and reordered, every request that arrives is answered once |
+//! | `dataplane_allocation` | polling and sending frames calls the allocator no more than sockets do |
 
 mod process;
 

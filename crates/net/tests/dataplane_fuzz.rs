@@ -210,7 +210,7 @@ fn corpus() -> impl Iterator<Item = (String, Vec<u8>)> {
 /// transport: what is dropped is counted under that cause alone, and reaches nobody.
 #[test]
 fn the_corpus_is_judged_as_its_names_say() {
-    let mut seen = vec![false; Cause::COUNT];
+    let mut seen = [false; Cause::COUNT];
     for (name, frame) in corpus() {
         let expected = name.split('-').next().unwrap();
         let (mut theirs, ours) = wire(1, 4, 2048);

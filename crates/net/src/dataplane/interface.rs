@@ -340,6 +340,7 @@ impl Interface {
 
     /// Writes the ARP request for `ip` to the first [`ARP_FRAME`](Self::ARP_FRAME) bytes of `frame`. `None`: it is
     /// shorter.
+    #[must_use]
     pub fn write_arp_request(&self, frame: &mut [u8], ip: Ipv4Addr) -> Option<()> {
         let station = Header {
             destination: MacAddr::BROADCAST,
