@@ -190,7 +190,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
         Self {
             transport,
             policy,
-            inline: Inline::new(workers.len(), Nanos(clock.now_nanos())),
+            inline: Inline::new(
+                workers.len(),
+                rules.deadlines.len(),
+                Nanos(clock.now_nanos()),
+            ),
             desks: workers,
             workers: worker_count,
             cores,
@@ -323,6 +327,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
             };
             let record = &mut self.records[task.0 as usize];
             record.ran = Nanos(record.ran.0 + ran.0);
+            if self.rules.inline {
+                self.inline.learn(record.class, ran);
+            }
             match completion {
                 Completion::Finished(idle) => {
                     if let Some((before, hard)) = record.first_preempted {

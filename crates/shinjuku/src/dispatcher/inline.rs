@@ -10,12 +10,16 @@
 //! While a request runs, nobody looks at the network. So every request gets its deadline before it starts, and one that
 //! reaches it is preempted whether others wait or not; if none do, it goes on at once.
 //!
+//! The timer that stops code without probes costs microseconds whenever it fires, and among short requests it would fire
+//! once a quantum for nothing. So a class whose last requests were all short gets the timer late; a request of it that
+//! is long all the same pays that once, and has its class known for what it is.
+//!
 //! A request that blocks its thread in the kernel stops all of that. Then another thread takes the dispatcher, goes on in
 //! its place, and the blocked one answers like any worker when it is back. So a desk stands for a thread here.
 
 use shinjuku_net::Transport;
-use shinjuku_policy::Nanos;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
+use shinjuku_policy::{ClassId, Nanos};
 use shinjuku_preempt::Cycles;
 
 use super::end::{BACKGROUND_TURN, LAST_WORD};
@@ -26,6 +30,11 @@ use crate::floor::PERIOD;
 const POLL_EVERY: Nanos = Nanos::from_micros(10);
 /// While other threads are within requests, nobody sleeps for longer: their answers wake no one.
 const REST_BESIDE_OTHERS: std::time::Duration = std::time::Duration::from_micros(200);
+
+/// So many requests of a class in a row that were short make it a class of short ones.
+const SHORT_IN_A_ROW: u8 = 32;
+/// The timer's deadline for those is so many times as long: every time it fires costs microseconds, needed or not.
+const LENIENCE: u64 = 8;
 
 /// What the thread has to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,10 +83,14 @@ pub(crate) struct Inline {
     idle: Nanos,
     /// Interrupts taken when the active thread's counters were last looked at.
     interrupts: u64,
+    /// When the timer is meant to stop what the active thread runs: after so long, leniently or not.
+    timer_after: Nanos,
+    /// For each class, 0: its last requests were all short. Else how many more it takes.
+    to_be_short: Box<[u8]>,
 }
 
 impl Inline {
-    pub(super) fn new(threads: usize, now: Nanos) -> Self {
+    pub(super) fn new(threads: usize, classes: usize, now: Nanos) -> Self {
         Self {
             active: 0,
             elsewhere: Vec::with_capacity(threads),
@@ -89,7 +102,19 @@ impl Inline {
             rested: false,
             idle: Nanos(0),
             interrupts: 0,
+            timer_after: Nanos::MAX,
+            to_be_short: vec![SHORT_IN_A_ROW; classes].into(),
         }
+    }
+
+    /// A request of `class` ran for `ran` at the active thread.
+    pub(super) fn learn(&mut self, class: ClassId, ran: Nanos) {
+        let left = &mut self.to_be_short[usize::from(class.0)];
+        *left = if ran >= self.timer_after {
+            SHORT_IN_A_ROW
+        } else {
+            left.saturating_sub(1)
+        };
     }
 }
 
@@ -202,7 +227,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     /// Sets until when the request that was sent may run.
-    fn set_deadline(&self, at: usize, moment: Cycles) -> Deadline {
+    fn set_deadline(&mut self, at: usize, moment: Cycles) -> Deadline {
+        self.inline.timer_after = Nanos::MAX;
         let running = self.desks[at].running();
         let quantum = running
             .filter(|_| self.preemption.enabled)
@@ -220,6 +246,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
             // No floor holds up progress: the one that runs may want a lock that a suspended one has.
             soft = soft.min(quantum.max(PROGRESS_QUANTUM));
             hard = hard.min(graced.max(PROGRESS_QUANTUM));
+        }
+        let record = &self.records[running.task.0 as usize];
+        let is_short = self.inline.to_be_short[usize::from(record.class.0)] == 0
+            && record.first_preempted.is_none();
+        self.inline.timer_after = hard;
+        if is_short {
+            hard = Nanos(hard.0.saturating_mul(LENIENCE));
         }
         let after = |time: Nanos| Cycles(moment.0.saturating_add(self.clock.to_cycles(time.0).0));
         running.dispatched.request_at(after(soft));
