@@ -2,8 +2,9 @@
 //!
 //! Run: `cargo run --release --example synthetic -- --listen 127.0.0.1:9000`, and the client of
 //! <https://github.com/stanford-mast/shinjuku> against it, or anything else that speaks its format: 16 bytes, two
-//! little-endian `u64`, how many nanoseconds to work and when the request was made. The same bytes come back. See
-//! `shinjuku::net::wire`.
+//! little-endian `u64`, how many nanoseconds to work and when the request was made. The same bytes come back. With
+//! `--format racksched` it is the format of <https://github.com/netx-repo/RackSched>: 41 bytes, in one packet or several, and
+//! replies that tell how many requests of the class there still are. See `shinjuku::net::wire`.
 //!
 //! Expect: a line that says where it listens and one that says how it preempts; after control-C (or SIGTERM), what
 //! came of the requests, by class: those that ask for `--long-us` or more are `long`.
@@ -14,10 +15,14 @@ use std::hint::black_box;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
-use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
-use shinjuku::net::wire::ShinjukuRequest;
-use shinjuku::{HardPreemption, Runtime, handler_fn, preemptible};
+use clap::{Parser, ValueEnum};
+use shinjuku::net::Transport;
+use shinjuku::net::udp::{Datagram, DatagramReply, Udp, UdpConfig};
+use shinjuku::net::wire::{RackSchedMessage, ReassemblyConfig, ShinjukuRequest};
+use shinjuku::{
+    Builder, HardPreemption, Networker, NetworkerConfig, RequestHandler, Runtime, handler_fn,
+    preemptible,
+};
 use shinjuku_examples::{options::RuntimeOptions, stop::Stop};
 
 /// Serves requests that say how long to work.
@@ -26,6 +31,12 @@ struct Options {
     /// Where to listen; port 0: one that the kernel picks.
     #[arg(long, default_value = "127.0.0.1:9000")]
     listen: SocketAddr,
+    /// What requests look like.
+    #[arg(long, value_enum, default_value_t = Format::Shinjuku)]
+    format: Format,
+    /// Receive on a thread of its own instead of the dispatcher's.
+    #[arg(long)]
+    networker: bool,
     /// The longest work that a request may ask for, in microseconds; others are dropped as malformed.
     #[arg(long, default_value_t = 10_000, value_name = "US")]
     max_us: u64,
@@ -39,6 +50,36 @@ struct Options {
     runtime: RuntimeOptions,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// The 16 bytes of Shinjuku's client.
+    Shinjuku,
+    /// The 41 bytes of RackSched's, in one packet or several.
+    Racksched,
+}
+
+impl Format {
+    /// How long a request wants to be worked on, in nanoseconds. `None`: it is none.
+    fn run_nanos(self, request: &[u8]) -> Option<u64> {
+        match self {
+            Self::Shinjuku => Some(ShinjukuRequest::parse(request).ok()?.run_nanos),
+            Self::Racksched => Some(RackSchedMessage::parse(request).ok()?.0.run_nanos),
+        }
+    }
+
+    fn listen(self, config: UdpConfig, classes: usize) -> UdpConfig {
+        match self {
+            Self::Shinjuku => config.max_datagram(ShinjukuRequest::LENGTH),
+            Self::Racksched => {
+                let bounds = ReassemblyConfig::default();
+                config
+                    .max_datagram(bounds.max_request)
+                    .racksched(classes, bounds)
+            }
+        }
+    }
+}
+
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let stop = Stop::listen()?;
@@ -48,15 +89,14 @@ fn main() -> anyhow::Result<()> {
         options.max_us.saturating_mul(1000),
         options.long_us.saturating_mul(1000),
     );
-    let classes = config.class.len();
-    let class_of = move |datagram: &[u8], _: SocketAddr| {
-        let request = ShinjukuRequest::parse(datagram).ok()?;
-        let is_long = request.run_nanos >= long && classes > 1;
-        (request.run_nanos <= max).then_some(u16::from(is_long))
+    let (format, classes) = (options.format, config.class.len());
+    let class_of = move |request: &[u8], _: SocketAddr| {
+        let run_nanos = format.run_nanos(request)?;
+        let is_long = run_nanos >= long && classes > 1;
+        (run_nanos <= max).then_some(u16::from(is_long))
     };
-    let udp = UdpConfig::new(options.listen)
-        .buffers((config.queue + config.contexts + 64).min(1 << 20))
-        .max_datagram(ShinjukuRequest::LENGTH);
+    let buffers = (config.queue + config.contexts + 64).min(1 << 20);
+    let udp = format.listen(UdpConfig::new(options.listen).buffers(buffers), classes);
     let udp = Udp::bind_classified(udp, class_of)?;
     let (address, counters) = (udp.local_addr(), udp.counters());
 
@@ -66,19 +106,39 @@ fn main() -> anyhow::Result<()> {
     } else {
         spin_with_probes
     };
-    let handler = handler_fn(move |datagram: Datagram| {
-        // The classifier has parsed it once already.
-        let request = ShinjukuRequest::parse(&datagram).ok()?;
-        work((request.run_nanos as f64 * steps_per_nano) as u64);
-        Some(datagram.echo())
+    let handler = handler_fn(move |request: Datagram| {
+        // The classifier has looked at it once already.
+        let run_nanos = format.run_nanos(&request)?;
+        work((run_nanos as f64 * steps_per_nano) as u64);
+        Some(request.echo())
     });
     // SAFETY: what the handler reaches (the spinning, and giving back the datagram's buffer) makes no system call,
     // takes no priority-inheriting lock and does not care for the identity of its kernel thread.
     let token = unsafe { HardPreemption::allow() };
-    let server = Runtime::builder(handler)
+    let builder = Runtime::builder(handler)
         .config(config)
-        .allow_hard_preemption(token)
-        .serve(udp)?;
+        .allow_hard_preemption(token);
+    if options.networker {
+        let networker = Networker::new(udp, NetworkerConfig::default())?;
+        serve(builder, networker, address, stop)?;
+    } else {
+        serve(builder, udp, address, stop)?;
+    }
+    println!("{:?}", counters.read());
+    Ok(())
+}
+
+fn serve<H, Tr>(
+    builder: Builder<H>,
+    transport: Tr,
+    address: SocketAddr,
+    stop: Stop,
+) -> anyhow::Result<()>
+where
+    H: RequestHandler<Request = Datagram, Reply = Option<DatagramReply>>,
+    Tr: Transport<Request = Datagram, Reply = Option<DatagramReply>>,
+{
+    let server = builder.serve(transport)?;
     println!("listening on {address}");
     println!("{}", server.description());
 
@@ -87,7 +147,7 @@ fn main() -> anyhow::Result<()> {
     if let Some(statistics) = &report.statistics {
         println!("{statistics}");
     }
-    println!("{:?}\n{report}", counters.read());
+    println!("{report}");
     Ok(())
 }
 

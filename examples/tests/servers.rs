@@ -6,6 +6,7 @@ use std::net::UdpSocket;
 
 use process::{Server, client, run_to_the_end};
 use rustix::process::Signal;
+use shinjuku::net::wire::{RackSchedKind, RackSchedMessage};
 use shinjuku_examples::store::{checksum, value_of};
 
 fn ask(client: &UdpSocket, request: &[u8]) -> Vec<u8> {
@@ -69,6 +70,69 @@ fn synthetic_sends_requests_back_and_drops_what_is_none() {
     assert_eq!(
         (finished(&end, "brief"), finished(&end, "long")),
         (Some(3), Some(2)),
+        "{end}"
+    );
+}
+
+#[test]
+fn synthetic_speaks_rackscheds_format_and_receives_on_a_thread_of_its_own() {
+    let server = Server::start("synthetic", &["--format", "racksched", "--networker"]);
+    let client = client(&server);
+    let request = |number: u32, micros: u64| {
+        RackSchedMessage::request(7, number, micros * 1000, u64::from(number))
+    };
+    for (number, micros) in [(0, 0), (1, 30), (2, 500)] {
+        let request = request(number, micros);
+        let reply = ask(&client, &request.to_bytes());
+        assert_eq!(reply, request.reply(0).to_bytes());
+    }
+    // In three packets, the last one first, and the middle one twice.
+    let parts = request(3, 1);
+    for (sequence, payload) in [(2_u16, "!"), (1, "world"), (1, "world"), (0, "hello, ")] {
+        let packet = RackSchedMessage {
+            kind: if sequence == 0 {
+                RackSchedKind::Request
+            } else {
+                RackSchedKind::Follow
+            },
+            sequence,
+            total_length: 3 * 41 + 13,
+            ..parts
+        };
+        let bytes = [&packet.to_bytes()[..], payload.as_bytes()].concat();
+        client.send(&bytes).unwrap();
+    }
+    let mut reply = [0; 2048];
+    let length = client.recv(&mut reply).expect("a reply in time");
+    let (reply, payload) = RackSchedMessage::parse(&reply[..length]).unwrap();
+    assert_eq!((reply.kind, reply.request), (RackSchedKind::Reply, 3));
+    assert_eq!(payload, b"hello, world!");
+    client.send(&work(1, 1)).unwrap();
+    // Ten at once: each reply tells how many of them are left, in whatever order they were served.
+    for number in 10..20 {
+        client.send(&request(number, 20).to_bytes()).unwrap();
+    }
+    let left: Vec<_> = (10..20)
+        .map(|_| {
+            let mut reply = [0; 2048];
+            let length = client.recv(&mut reply).expect("a reply in time");
+            let (reply, _) = RackSchedMessage::parse(&reply[..length]).unwrap();
+            assert!(reply.queue_lengths[0] < 10, "{reply:?}");
+            reply.queue_lengths[0]
+        })
+        .collect();
+    assert_eq!(left.last(), Some(&0));
+    let end = server.end(Signal::TERM);
+    assert!(
+        end.contains("whole: 13, assembled: 1, joined: 2, held: 0")
+            && end.contains("not_a_request: 1")
+            && end.contains("duplicate: 1")
+            && end.contains("sent: 14"),
+        "{end}"
+    );
+    assert_eq!(
+        (finished(&end, "brief"), finished(&end, "long")),
+        (Some(2), Some(12)),
         "{end}"
     );
 }

@@ -1,14 +1,16 @@
-//! A networker on a thread of its own: over UDP as without it, and what it promises of its rings, shown with a
+//! A networker on a thread of its own: over UDP and TCP as without it, and what it promises of its rings, shown with a
 //! transport made for that.
 #![allow(missing_docs)]
 
 use std::collections::VecDeque;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use shinjuku::net::tcp::{Codec, Framing, Reply, Request, Tcp, TcpConfig};
 use shinjuku::net::udp::{Datagram, Udp, UdpConfig, UdpCounters};
 use shinjuku::net::{Arrival, Failure, Refusal, Replier, Transport};
 use shinjuku::{
@@ -144,6 +146,96 @@ fn a_shutdown_in_the_midst_of_traffic_loses_nothing_that_was_received() {
     );
     assert_eq!(counts.sent + counts.send_failed, statistics.finished());
     assert_eq!(counts.free_buffers, 1024, "{counts:?}");
+}
+
+// --- over TCP ----------------------------------------------------------------------------------------------
+
+/// A request is a line; one that begins with `?` is of a class that there is not.
+#[derive(Clone)]
+struct Lines;
+
+impl Codec for Lines {
+    type Progress = ();
+    type Session = ();
+
+    fn frame(&self, bytes: &[u8], (): &mut (), (): &()) -> Framing {
+        match bytes.iter().position(|&byte| byte == b'\n') {
+            Some(at) => Framing::Complete {
+                length: at + 1,
+                class: if bytes[0] == b'?' { 9 } else { 0 },
+            },
+            None => Framing::Incomplete,
+        }
+    }
+    fn refusal(&self, _: Refusal) -> &'static [u8] {
+        b"refused\n"
+    }
+    fn failure(&self) -> &'static [u8] {
+        b"failed\n"
+    }
+}
+
+#[test]
+fn connections_get_their_replies_in_order_and_refusals_among_them() {
+    const CLIENTS: usize = 3;
+    const LINES: usize = 100;
+    let handle = |mut request: Request<Lines>| -> Reply<Lines> {
+        let (line, output, ()) = request.parts();
+        output.extend_from_slice(line).expect("lines are short");
+        preempt_point();
+        request.reply()
+    };
+    let listen = TcpConfig::new("127.0.0.1:0".parse().unwrap()).connections(CLIENTS);
+    let tcp = Tcp::bind(listen, Lines).unwrap();
+    let (address, counters) = (tcp.local_addr(), tcp.counters());
+    let server = Runtime::builder(handler_fn(handle))
+        .config(config(2, MechanismKind::Signal))
+        .allow_hard_preemption(token())
+        .serve(Networker::new(tcp, shared(64)).unwrap())
+        .unwrap();
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            scope.spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
+                // One at a time, then all at once.
+                for window in [1, LINES] {
+                    for first in (0..LINES).step_by(window) {
+                        let numbers = first..first + window;
+                        let is_refused = |number: usize| number % 7 == 3;
+                        let lines: String = numbers
+                            .clone()
+                            .map(|number| {
+                                let mark = if is_refused(number) { "?" } else { "" };
+                                format!("{mark}{client}-{number}\n")
+                            })
+                            .collect();
+                        stream.write_all(lines.as_bytes()).unwrap();
+                        for number in numbers {
+                            let reply = replies.next().unwrap().unwrap();
+                            if is_refused(number) {
+                                assert_eq!(reply, "refused");
+                            } else {
+                                assert_eq!(reply, format!("{client}-{number}"));
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let (report, networker) = server.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+    let statistics = report.statistics.unwrap();
+    let refused = statistics.refused.total();
+    let total = 2 * (CLIENTS * LINES) as u64;
+    assert_eq!(statistics.finished() + refused, total);
+    assert!(refused >= total / 8, "{statistics}");
+    let tcp = networker.unwrap().into_inner().expect("the transport");
+    assert_eq!(tcp.local_addr(), address);
+    let counts = counters.read();
+    assert_eq!(counts.received, total, "{counts:?}");
 }
 
 // --- with a transport made for the test --------------------------------------------------------------------
