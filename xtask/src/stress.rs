@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal};
 use shinjuku_preempt::fault::Defence;
+use shinjuku_preempt::guest::GuestConfig;
 use shinjuku_preempt::stress::{Config, Interruption};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -63,6 +64,8 @@ enum MechanismName {
     Signal,
     /// At the operations' own probes.
     Probe,
+    /// At any instruction, with the workers in guest mode under /dev/kvm.
+    Guest,
 }
 
 fn defence_name(name: &str) -> Result<String, String> {
@@ -88,6 +91,7 @@ impl Options {
             interruption: match self.mechanism {
                 MechanismName::Signal => Interruption::Signal,
                 MechanismName::Probe => Interruption::Probe,
+                MechanismName::Guest => Interruption::Guest(GuestConfig::default()),
             },
             write_stdout: true,
             ..Config::default()

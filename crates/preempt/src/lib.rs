@@ -38,6 +38,7 @@
 //! | `worker` | [`Worker::run`]: entering and leaving contexts |
 //! | `mailbox`, `slots` | handing contexts between dispatcher and workers |
 //! | `mechanism`, `probe`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
+//! | [`guest`] | workers in guest mode under /dev/kvm, interrupted by the APIC |
 //! | `overflow` | what a stack overflow says before it dies |
 //! | `clock`, `platform`, `realtime` | the TSC, what the machine must offer, SCHED_FIFO |
 
@@ -54,6 +55,8 @@ mod counters;
 mod current;
 mod donor;
 pub mod fault;
+#[cfg(feature = "guest")]
+pub mod guest;
 mod mailbox;
 #[cfg(feature = "measure")]
 pub mod measure;

@@ -14,6 +14,8 @@ pub struct WorkerLink {
     pub(crate) process: libc::pid_t,
     pub(crate) thread: libc::pid_t,
     pub(crate) counters: Arc<Counters>,
+    #[cfg(feature = "guest")]
+    pub(crate) guest: Option<Arc<crate::guest::GuestLink>>,
 }
 
 impl WorkerLink {
@@ -24,6 +26,8 @@ impl WorkerLink {
             process,
             thread,
             counters,
+            #[cfg(feature = "guest")]
+            guest: None,
         }
     }
 
@@ -31,6 +35,14 @@ impl WorkerLink {
     #[must_use]
     pub fn counters(&self) -> CountersSnapshot {
         self.counters.snapshot()
+    }
+
+    /// What happened to the worker in guest mode, if it [entered](crate::Worker::enter_guest_mode) it before this link was
+    /// taken.
+    #[cfg(feature = "guest")]
+    #[must_use]
+    pub fn guest_counters(&self) -> Option<crate::guest::GuestCounters> {
+        self.guest.as_ref().map(|guest| guest.counters())
     }
 
     /// The worker's OS thread, as the kernel numbers it.
@@ -56,7 +68,7 @@ pub enum InterruptError {
 
 /// A way to make a worker's running context look at what is requested of it.
 pub trait Mechanism: Send + Sync {
-    /// The name used in reports: `probe`, `signal`.
+    /// The name used in reports: `probe`, `signal`, `guest`.
     fn name(&self) -> &'static str;
 
     /// Makes the context that runs on `worker` look now. Called by the dispatcher after the request was stored;

@@ -1,8 +1,9 @@
-//! What a stack overflow says before the process dies.
+//! What a fault in a context says before the process dies.
 //!
 //! Below each context's stack lies the guard page of the donor thread. A fault there, or a signal frame that
 //! did not fit above it, ends the process as any stack overflow does, but with a message that names the context.
-//! All other faults go to the handler there was before (the Rust runtime's, usually).
+//! All other faults go to the handler there was before (the Rust runtime's, usually). If that lets the process die of it,
+//! a line names the context first.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -64,7 +65,9 @@ pub(crate) fn ensure_alternate_stack() {
 
 extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
     let head = CURRENT.get();
-    if !head.is_null() {
+    if head.is_null() {
+        call_previous(signal, info, frame);
+    } else {
         // SAFETY: a context's head outlives the thread control block; the kernel passes valid info and frame.
         let (head, code, address, stack_pointer) = unsafe {
             let registers = &(*frame.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
@@ -83,25 +86,45 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *
         if in_guard || no_room {
             die(head.id.get().0, high - low - frame_room().min(high - low));
         }
+        call_previous(signal, info, frame);
+        if is_default(signal) {
+            say(format_args!(
+                "\nfatal: the request in context {} dies of signal {signal} (address {address:#x})",
+                head.id.get().0
+            ));
+        }
     }
-    call_previous(signal, info, frame);
+}
+
+/// Whether the signal ends the process, once it is sent again.
+fn is_default(signal: libc::c_int) -> bool {
+    // SAFETY: only asks; zeroes are a valid `sigaction`.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut now);
+        now.sa_sigaction == libc::SIG_DFL
+    }
 }
 
 fn die(context: u16, usable: usize) -> ! {
+    say(format_args!(
+        "\nfatal: the request in context {context} has overflowed its stack of {} KiB; raise `stack_size`",
+        usable / 1024
+    ));
+    // SAFETY: does not return.
+    unsafe { libc::abort() }
+}
+
+/// Writes a line to standard error. Async-signal-safe.
+pub(crate) fn say(line: std::fmt::Arguments<'_>) {
     let mut message = Message {
         text: [0; 256],
         length: 0,
     };
-    let _ = writeln!(
-        message,
-        "\nfatal: the request in context {context} has overflowed its stack of {} KiB; raise `stack_size`",
-        usable / 1024
-    );
-    // SAFETY: writes initialised bytes to standard error; abort does not return.
-    unsafe {
-        libc::write(2, message.text.as_ptr().cast(), message.length);
-        libc::abort()
-    }
+    // What does not fit is left out.
+    let _ = writeln!(message, "{line}");
+    // SAFETY: writes initialised bytes.
+    unsafe { libc::write(2, message.text.as_ptr().cast(), message.length) };
 }
 
 /// Formats without allocating.

@@ -47,7 +47,7 @@ fn largest_frame() -> usize {
 }
 
 /// Not a valid value of `ss_flags`: `rt_sigreturn` then leaves the thread's alternate stack as it is.
-const LEAVE_ALTERNATE_STACK: libc::c_int = 0x7777;
+pub(crate) const LEAVE_ALTERNATE_STACK: libc::c_int = 0x7777;
 
 /// After an interrupt in vain, a worker's own timer fires again after this, nanoseconds.
 const IN_VAIN_AGAIN: u64 = 500_000;
@@ -129,6 +129,22 @@ pub(crate) fn frame_room() -> usize {
     (largest_frame() + handler_room() + 4 * 1024).next_multiple_of(4096)
 }
 
+/// Bytes of stack that must be left below code which is to be taken away with its registers on it.
+#[cfg(feature = "guest")]
+pub(crate) fn room_to_leave() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| largest_frame() + handler_room())
+}
+
+/// Sends the signal to the calling thread through `call`, which makes a system call.
+#[cfg(feature = "guest")]
+pub(crate) fn send_to_this_thread(call: impl Fn(libc::c_long, [usize; 4])) {
+    // SAFETY: both calls only return numbers.
+    let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
+    let arguments = [process as usize, thread as usize, SIGNAL as usize, 0];
+    call(libc::SYS_tgkill, arguments);
+}
+
 /// Lets the signal through on the calling thread. Answers the thread's mask as it is then (the first 64 signals, as the
 /// kernel has it).
 pub(crate) fn unblock() -> u64 {
@@ -155,8 +171,13 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     if head.is_null() {
         // SAFETY: the worker bound to this thread clears the pointer before it drops the counters.
         match unsafe { SCHEDULING.get().as_ref() } {
-            // The worker's own code: what was to be preempted is over, or is checked on the way in.
-            Some(counters) => count(&counters.late),
+            // The worker's own code: what was to be preempted is over, or is checked on the way in; or the host side of a
+            // worker in guest mode, which makes a system call for a context.
+            Some(counters) => {
+                if !gives_up_a_call(frame) {
+                    count(&counters.late);
+                }
+            }
             None => call_previous(signal, info, frame),
         }
         return;
@@ -202,6 +223,22 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     if fault::without(Defence::VectorState) {
         forget_vectors(frame);
     }
+}
+
+/// Has a system call that was not begun, or that would be begun again, given up, if that is what was interrupted.
+fn gives_up_a_call(frame: *mut libc::c_void) -> bool {
+    #[cfg(feature = "guest")]
+    {
+        // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to change.
+        let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
+        let instruction = &mut frame.uc_mcontext.gregs[libc::REG_RIP as usize];
+        if let Some(elsewhere) = crate::guest::give_up(*instruction as usize) {
+            *instruction = elsewhere as i64;
+            return true;
+        }
+    }
+    let _ = frame;
+    false
 }
 
 /// Fault injection: what a switch does that saves the x87 state and MXCSR only.

@@ -26,6 +26,8 @@ pub(crate) struct WorkerHead {
     /// What is blocked on its thread outside of any handler.
     pub(crate) signal_mask: u64,
     pub(crate) counters: Arc<Counters>,
+    #[cfg(feature = "guest")]
+    pub(crate) guest: Option<Box<crate::guest::Vcpu>>,
 }
 
 thread_local! {
@@ -78,12 +80,32 @@ impl Worker {
             fs: fs_base(),
             signal_mask,
             counters,
+            #[cfg(feature = "guest")]
+            guest: None,
         });
         Ok(Self {
             head,
             link,
             not_send: PhantomData,
         })
+    }
+
+    /// From its next [`run`](Self::run) on, the worker runs in guest mode, its own code included. Links taken before do not
+    /// know of it, and reach it by signal.
+    ///
+    /// # Errors
+    /// [`GuestError`](crate::guest::GuestError) if there can be no vCPU for it; it goes on as before.
+    #[cfg(feature = "guest")]
+    pub fn enter_guest_mode(
+        &mut self,
+        guest: &crate::guest::Guest,
+    ) -> Result<(), crate::guest::GuestError> {
+        if self.head.guest.is_none() {
+            let vcpu = guest.new_vcpu()?;
+            self.link.guest = Some(vcpu.link());
+            self.head.guest = Some(vcpu);
+        }
+        Ok(())
     }
 
     /// What others need to interrupt this worker and to read its counters.
@@ -110,6 +132,7 @@ impl Worker {
         } else if last_worker != self.head.id {
             count(&self.head.counters.migrations);
         }
+        self.prepare_guest_mode(head);
         debug_assert_eq!(
             running.guard.load(Ordering::Relaxed),
             1,
@@ -134,6 +157,23 @@ impl Worker {
         }
         outcome(handle)
     }
+
+    #[cfg(feature = "guest")]
+    #[inline]
+    fn prepare_guest_mode(&self, head: &Head) {
+        let Some(vcpu) = &self.head.guest else {
+            return;
+        };
+        for _ in 0..vcpu.take_elsewhere() {
+            count(&self.head.counters.late);
+        }
+        // SAFETY: a worker stays on its thread, and this is its own code.
+        unsafe { vcpu.before_entering(head) };
+    }
+
+    #[cfg(not(feature = "guest"))]
+    #[inline(always)]
+    fn prepare_guest_mode(&self, _: &Head) {}
 }
 
 #[inline]
@@ -147,6 +187,11 @@ fn outcome<T, R>(handle: Handle<T, R>) -> Outcome<T, R> {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        #[cfg(feature = "guest")]
+        if let Some(vcpu) = &self.head.guest {
+            // SAFETY: a worker stays on its thread, and this is its own code.
+            unsafe { vcpu.leave() };
+        }
         SCHEDULING.set(std::ptr::null());
     }
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::{HardPreemption, Mechanism, PoolError, Probe, Signal, SignalError};
+use crate::{HardPreemption, Mechanism, PoolError, Probe, Signal, SignalError, Worker};
 
 mod allocator;
 mod blocking;
@@ -103,6 +103,40 @@ pub enum Interruption {
     Signal,
     /// At the operations' own probes.
     Probe,
+    /// At any instruction, with the workers in guest mode.
+    #[cfg(feature = "guest")]
+    Guest(crate::guest::GuestConfig),
+}
+
+/// The mechanism, ready for use.
+enum Chosen {
+    Probe,
+    Signal(Signal),
+    #[cfg(feature = "guest")]
+    Guest(crate::guest::Guest),
+}
+
+impl Chosen {
+    fn mechanism(&self) -> Box<dyn Mechanism> {
+        match self {
+            Self::Probe => Box::new(Probe),
+            Self::Signal(signal) => Box::new(*signal),
+            #[cfg(feature = "guest")]
+            Self::Guest(guest) => Box::new(guest.clone()),
+        }
+    }
+
+    /// Called by each worker on its thread.
+    fn prepare(&self, worker: &mut Worker) -> std::io::Result<()> {
+        #[cfg(feature = "guest")]
+        if let Self::Guest(guest) = self {
+            return worker
+                .enter_guest_mode(guest)
+                .map_err(std::io::Error::other);
+        }
+        let _ = worker;
+        Ok(())
+    }
 }
 
 /// Why the stress test could not run.
@@ -127,6 +161,10 @@ pub enum StressError {
     /// The signal handler could not be installed.
     #[error(transparent)]
     Signal(#[from] SignalError),
+    /// Guest mode cannot be used.
+    #[cfg(feature = "guest")]
+    #[error(transparent)]
+    Guest(#[from] crate::guest::GuestError),
     /// The system gave no pipe or thread.
     #[error("no pipe or thread for the stress test: {0}")]
     System(#[from] std::io::Error),
@@ -141,10 +179,13 @@ pub enum StressError {
 /// [`StressError`] if it cannot start. What it finds is in the report, not an error.
 pub fn run(config: &Config, mut progress: impl FnMut(&Report)) -> Result<Report, StressError> {
     check_ranges(config)?;
-    let mechanism: Box<dyn Mechanism> = match config.interruption {
-        Interruption::Probe => Box::new(Probe),
-        // SAFETY: only this module's jobs run in the contexts, and they rely on nothing that the contract excludes.
-        Interruption::Signal => Box::new(Signal::install(unsafe { HardPreemption::allow() })?),
+    // SAFETY: only this module's jobs run in the contexts, and they rely on nothing that the contract excludes.
+    let token = unsafe { HardPreemption::allow() };
+    let mechanism = match config.interruption {
+        Interruption::Probe => Chosen::Probe,
+        Interruption::Signal => Chosen::Signal(Signal::install(token)?),
+        #[cfg(feature = "guest")]
+        Interruption::Guest(guest) => Chosen::Guest(crate::guest::Guest::install(token, guest)?),
     };
     unwinding::silence_panics_on_purpose();
     let world = Arc::new(World::new(config)?);

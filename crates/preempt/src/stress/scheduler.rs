@@ -8,10 +8,8 @@ use std::time::{Duration, Instant};
 use super::dispatcher::Dispatcher;
 use super::job::State;
 use super::world::World;
-use super::{Config, StressError, worker};
-use crate::{
-    CountersSnapshot, HandBack, Handles, Idle, Mechanism, Pool, PoolConfig, WorkerLink, mailbox,
-};
+use super::{Chosen, Config, StressError, worker};
+use crate::{CountersSnapshot, HandBack, Handles, Idle, Pool, PoolConfig, WorkerLink, mailbox};
 
 /// The number of the context to work in.
 pub(super) type Job = usize;
@@ -32,7 +30,7 @@ pub(super) struct Scheduler {
 impl Scheduler {
     pub(super) fn start(
         config: &Config,
-        mechanism: Box<dyn Mechanism>,
+        mechanism: Chosen,
         world: &Arc<World>,
     ) -> Result<Self, StressError> {
         let pool_config = PoolConfig {
@@ -53,15 +51,17 @@ impl Scheduler {
         })?;
         worker::reset();
         let cores = worker::allowed_cores();
+        let mechanism = Arc::new(mechanism);
         let (mut threads, mut links, mut desks) = (Vec::new(), Vec::new(), Vec::new());
         for id in 0..config.workers {
             let (sender, receiver) = mailbox(DEPTH);
-            let (thread, link) = worker::start(id, cores[id % cores.len()], receiver, world)?;
+            let (thread, link) =
+                worker::start(id, cores[id % cores.len()], receiver, &mechanism, world)?;
             threads.push(thread);
             links.push(link.clone());
             desks.push((sender, link));
         }
-        let dispatcher = Dispatcher::new(pool.idle, desks, mechanism, world);
+        let dispatcher = Dispatcher::new(pool.idle, desks, mechanism.mechanism(), world);
         let quantum = config.quantum;
         let dispatcher = std::thread::Builder::new()
             .name("stress-dispatcher".into())

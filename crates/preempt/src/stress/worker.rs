@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use super::Config;
 use super::scheduler::{Done, Job};
 use super::world::{Check, World};
+use super::{Chosen, Config};
 use crate::{Completion, Outcome, Receiver, Worker, WorkerLink};
 
 /// Set while a worker runs the context: each is run by one at a time.
@@ -20,21 +20,28 @@ pub(super) fn start(
     id: usize,
     core: usize,
     receiver: Receiver<Job, Done>,
+    mechanism: &Arc<Chosen>,
     world: &Arc<World>,
 ) -> std::io::Result<(JoinHandle<()>, WorkerLink)> {
     let (send_link, link) = mpsc::channel();
-    let world = Arc::clone(world);
+    let (mechanism, world) = (Arc::clone(mechanism), Arc::clone(world));
     let thread = std::thread::Builder::new()
         .name(format!("stress-worker-{id}"))
         .spawn(move || {
             pin_to(core);
-            let worker = Worker::bind(id as u32).expect("a pool could be made, so a worker can");
+            let mut worker =
+                Worker::bind(id as u32).expect("a pool could be made, so a worker can");
+            let link = mechanism.prepare(&mut worker).map(|()| worker.link());
+            let ready = link.is_ok();
             // The other end waits below.
-            let _ = send_link.send(worker.link());
+            let _ = send_link.send(link);
+            if !ready {
+                return;
+            }
             drop(send_link);
             run_contexts(worker, receiver, &world);
         })?;
-    let link = link.recv().expect("the worker sends its link first");
+    let link = link.recv().expect("the worker sends its link first")?;
     Ok((thread, link))
 }
 

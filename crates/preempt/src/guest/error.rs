@@ -1,0 +1,45 @@
+//! Why guest mode cannot be used.
+
+/// Why guest mode cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GuestError {
+    /// There is no /dev/kvm.
+    #[error(
+        "there is no /dev/kvm: load kvm_intel or kvm_amd, switch virtualisation on in the firmware, or, in a virtual \
+         machine, have the host pass it on"
+    )]
+    NoDevice,
+    /// /dev/kvm is not for this user.
+    #[error(
+        "no permission for /dev/kvm: add the user to the group `kvm` (or whichever owns the device), or run as root"
+    )]
+    NoPermission,
+    /// KVM lacks something.
+    #[error("this kernel's KVM lacks {what}, which guest mode needs: it takes Linux 5.14 or later")]
+    Lacking {
+        /// What it is.
+        what: &'static str,
+    },
+    /// KVM refused something.
+    #[error("{what} failed: {cause}")]
+    Kvm {
+        /// What was asked for.
+        what: &'static str,
+        /// The kernel's answer.
+        cause: std::io::Error,
+    },
+    /// The signal handler for workers in host mode could not be installed.
+    #[error(transparent)]
+    Signal(#[from] crate::SignalError),
+}
+
+impl GuestError {
+    /// A refusal of KVM's.
+    pub(super) fn kvm(what: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> Self {
+        move |error| Self::Kvm {
+            what,
+            cause: std::io::Error::from_raw_os_error(error.errno()),
+        }
+    }
+}

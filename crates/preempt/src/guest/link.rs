@@ -1,0 +1,150 @@
+//! How a worker with a vCPU is reached, from any thread.
+//!
+//! ```text
+//!    reach       the worker's thread is                      an interrupt goes by
+//!    GUEST       in guest mode, or on its way                vector
+//!    FORWARDING  making a system call for the guest's code   vector and signal: the call is given up or answers,
+//!                                                            and the vector waits for the way back
+//!    NATIVE      not in guest mode                           signal, as everywhere
+//! ```
+//!
+//! A sender posts the vector, sets `pending` and then reads `reach`. The worker sets `reach` to `FORWARDING` and then reads
+//! `pending`. So one of them sees the other's, and no vector waits behind a call that blocks.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use kvm_bindings::kvm_msi;
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+use super::error::GuestError;
+use super::machine::{Machine, Sending, VECTOR};
+use super::system_call::{ioctl, system_call};
+
+/// Where the worker's thread is. The table is above.
+pub(super) const GUEST: u32 = 0;
+pub(super) const FORWARDING: u32 = 1;
+pub(super) const NATIVE: u32 = 2;
+
+/// A worker's vCPU as others see it.
+pub(crate) struct GuestLink {
+    machine: Arc<Machine>,
+    apic: u32,
+    /// A write to it posts the vector, if the machine sends by irqfd.
+    kick: EventFd,
+    pub(super) reach: AtomicU32,
+    pub(super) pending: AtomicBool,
+    pub(super) returns: AtomicU64,
+    pub(super) forwarded: AtomicU64,
+    pub(super) given_up: AtomicU64,
+    pub(super) left: AtomicU64,
+    pub(super) interrupts: AtomicU64,
+}
+
+impl std::fmt::Debug for GuestLink {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "vCPU {}", self.apic)
+    }
+}
+
+/// What happened to one worker in guest mode.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct GuestCounters {
+    /// Times that the kernel came back to the host side, for whatever reason.
+    pub returns: u64,
+    /// System calls made for the guest's code.
+    pub forwarded: u64,
+    /// Of them, those that an interrupt came before, and that were made again.
+    pub given_up: u64,
+    /// Times that the worker left guest mode: for a call that is made natively, a fault, or at its end.
+    pub left: u64,
+    /// Interrupts that arrived in guest mode.
+    pub interrupts: u64,
+}
+
+impl GuestLink {
+    pub(super) fn new(machine: &Arc<Machine>, apic: u32) -> Result<Arc<Self>, GuestError> {
+        let kick = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).map_err(|cause| GuestError::Kvm {
+            what: "making an eventfd",
+            cause,
+        })?;
+        if machine.sending == Sending::Irqfd {
+            machine.route(apic, &kick)?;
+        }
+        Ok(Arc::new(Self {
+            machine: Arc::clone(machine),
+            apic,
+            kick,
+            reach: AtomicU32::new(NATIVE),
+            pending: AtomicBool::new(false),
+            returns: AtomicU64::new(0),
+            forwarded: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+            interrupts: AtomicU64::new(0),
+        }))
+    }
+
+    pub(crate) fn counters(&self) -> GuestCounters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        GuestCounters {
+            returns: read(&self.returns),
+            forwarded: read(&self.forwarded),
+            given_up: read(&self.given_up),
+            left: read(&self.left),
+            interrupts: read(&self.interrupts),
+        }
+    }
+
+    /// Posts the interrupt where that reaches the worker. Whether it takes a signal, too.
+    pub(super) fn interrupt(&self) -> Result<bool, std::io::Error> {
+        // The request was stored before. A worker that is native now looks at it when it enters a context.
+        fence(Ordering::SeqCst);
+        if self.reach.load(Ordering::Relaxed) == NATIVE {
+            return Ok(true);
+        }
+        self.post()?;
+        self.pending.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        Ok(self.reach.load(Ordering::Relaxed) != GUEST)
+    }
+
+    fn post(&self) -> Result<(), std::io::Error> {
+        let answer = match self.machine.sending {
+            Sending::Irqfd => {
+                let one = 1u64;
+                let arguments = [
+                    self.kick.as_raw_fd() as usize,
+                    (&raw const one) as usize,
+                    8,
+                    0,
+                ];
+                // SAFETY: writes a number to our own eventfd.
+                unsafe { system_call(libc::SYS_write, arguments) }
+            }
+            Sending::Msi => {
+                const SIGNAL_MSI: u64 = 0x4020_aea5;
+                let message = kvm_msi {
+                    address_lo: msi_address(self.apic),
+                    data: u32::from(VECTOR),
+                    ..kvm_msi::default()
+                };
+                let argument = (&raw const message) as usize;
+                // SAFETY: posts a vector for which the guest has a handler.
+                unsafe { ioctl(self.machine.vm.as_raw_fd(), SIGNAL_MSI, argument) }
+            }
+        };
+        // An eventfd that is full has its interrupt on the way.
+        if answer >= 0 || answer == -(libc::EAGAIN as isize) {
+            Ok(())
+        } else {
+            Err(std::io::Error::from_raw_os_error(-answer as i32))
+        }
+    }
+}
+
+/// Where a message has to be written to interrupt the CPU with this APIC number.
+pub(super) fn msi_address(apic: u32) -> u32 {
+    0xfee0_0000 | apic << 12
+}

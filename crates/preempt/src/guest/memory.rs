@@ -1,0 +1,181 @@
+//! The process's own address space as the guest's memory: guest-virtual address = the process's address.
+//!
+//! ```text
+//!   address of the process        guest-physical                      (a memory slot of KVM's each)
+//!   GiB 0x5555 (program, heap) ──▶ GiB 8
+//!   GiB 0x7ffd (libraries …)   ──▶ GiB 9     in the order in which they are first used
+//!   GiB 0x7fff (stack, vdso)   ──▶ GiB 10
+//! ```
+//!
+//! A GiB is given to the guest as a whole when its first page is needed, holes included; what is mapped in it, with which
+//! rights, and what becomes of it by `mmap`, `munmap`, `mremap`, `brk` and `mprotect`, KVM follows in the kernel's own page
+//! tables. So nothing has to be looked up in `/proc/self/maps`, and a page that is not there is found by KVM. Guest-physical
+//! addresses are small, since CPUs have 40 to 52 bits of them, and congruent to the process's, so that 2 MiB pages fit.
+//!
+//! Rights to execute are not followed: in guest mode code can be run from any page that can be read.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use kvm_bindings::kvm_userspace_memory_region;
+use x86_64::PhysAddr;
+use x86_64::structures::paging::PageTableFlags;
+use x86_64::structures::paging::page_table::PageTableEntry;
+
+use super::error::GuestError;
+use super::mapping::Mapping;
+use super::system_call;
+
+const GIB: u64 = 1 << 30;
+const PAGE: u64 = 4096;
+/// Where the kernel's half begins, less the page that Linux never maps.
+const USER_END: u64 = 0x7fff_ffff_f000;
+/// The first 8 GiB of guest-physical addresses have the interrupt controllers and KVM's own pages in them.
+const FIRST: u64 = 8;
+/// GiB that can be given to the guest: what page tables are kept for.
+const MOST: u64 = 2048;
+/// The tables of the upper two levels: the root, and one for every 512 GiB, of which a process uses four or five.
+const UPPER: u64 = 64;
+/// `KVM_SET_USER_MEMORY_REGION`
+const SET_MEMORY: u64 = 0x4020_ae46;
+
+/// The guest's page tables and memory slots.
+pub(super) struct Memory {
+    vm: i32,
+    tables: Mapping,
+    /// Guest-physical address of the tables.
+    tables_at: u64,
+    /// Tables in use.
+    used: AtomicU64,
+    /// GiB given to the guest.
+    given: AtomicU64,
+    /// How many can be: the CPU's guest-physical address bits may allow fewer than the tables.
+    most: u64,
+    locked: AtomicBool,
+}
+
+impl Memory {
+    /// No memory but the page tables' own. `physical_bits`: of guest-physical addresses.
+    pub(super) fn new(vm: i32, physical_bits: u32) -> Result<Self, GuestError> {
+        // Twice as much as needed, so that one half lies within a GiB.
+        let bytes = ((MOST + UPPER) * PAGE) as usize;
+        let tables = Mapping::within_a_gib(bytes)?;
+        let most = ((1u64 << physical_bits.min(52)) / GIB)
+            .saturating_sub(FIRST)
+            .min(MOST);
+        let memory = Self {
+            vm,
+            tables,
+            tables_at: 0,
+            used: AtomicU64::new(1),
+            given: AtomicU64::new(0),
+            most,
+            locked: AtomicBool::new(false),
+        };
+        // The first GiB that is given is that of the tables, so their own address is known from here on.
+        let memory = Self {
+            tables_at: FIRST * GIB + memory.tables.start() as u64 % GIB,
+            ..memory
+        };
+        if memory.give(memory.tables.start()) {
+            Ok(memory)
+        } else {
+            Err(GuestError::Kvm {
+                what: "giving the process's memory to the virtual machine",
+                cause: std::io::Error::from_raw_os_error(libc::ENOMEM),
+            })
+        }
+    }
+
+    /// The guest-physical address of the topmost table, for CR3.
+    pub(super) fn root(&self) -> u64 {
+        self.tables_at
+    }
+
+    /// Gives the guest the GiB with `address` in it, if it has not got it. Whether it has it then. Neither allocates nor
+    /// writes `errno`; takes a lock that no code in a context ever holds.
+    pub(super) fn give(&self, address: usize) -> bool {
+        let address = address as u64;
+        if address >= USER_END {
+            return false;
+        }
+        while self.locked.swap(true, Ordering::Acquire) {
+            // SAFETY: gives way, no more.
+            unsafe { system_call::system_call(libc::SYS_sched_yield, [0; 4]) };
+        }
+        let given = self.give_locked(address / GIB);
+        self.locked.store(false, Ordering::Release);
+        given
+    }
+
+    fn give_locked(&self, gib: u64) -> bool {
+        let root = self.tables_at;
+        let Some(directory) = self.table_below(root, gib >> 9) else {
+            return false;
+        };
+        if !self.entry(directory, gib % 512).is_unused() {
+            return true;
+        }
+        let number = self.given.load(Ordering::Relaxed);
+        if number >= self.most {
+            return false;
+        }
+        let physical = (FIRST + number) * GIB;
+        let region = kvm_userspace_memory_region {
+            slot: number as u32,
+            flags: 0,
+            guest_phys_addr: physical,
+            memory_size: GIB.min(USER_END - gib * GIB),
+            userspace_addr: gib * GIB,
+        };
+        let argument = (&raw const region) as usize;
+        // SAFETY: the region is the process's own memory, given to code that has it already.
+        if unsafe { system_call::ioctl(self.vm, SET_MEMORY, argument) } < 0 {
+            return false;
+        }
+        self.given.store(number + 1, Ordering::Relaxed);
+        let Some(pages) = self.table_below(directory, gib % 512) else {
+            return false;
+        };
+        let flags = PageTableFlags::PRESENT
+            | PageTableFlags::WRITABLE
+            | PageTableFlags::USER_ACCESSIBLE
+            | PageTableFlags::ACCESSED
+            | PageTableFlags::DIRTY
+            | PageTableFlags::HUGE_PAGE;
+        for page in 0..512 {
+            self.entry(pages, page)
+                .set_addr(PhysAddr::new(physical + page * (GIB / 512)), flags);
+        }
+        true
+    }
+
+    /// The table that entry `index` of `table` refers to, made if there is none. Guest-physical addresses.
+    fn table_below(&self, table: u64, index: u64) -> Option<u64> {
+        let entry = self.entry(table, index);
+        if entry.is_unused() {
+            let used = self.used.load(Ordering::Relaxed);
+            if used == MOST + UPPER {
+                return None;
+            }
+            self.used.store(used + 1, Ordering::Relaxed);
+            let flags = PageTableFlags::PRESENT
+                | PageTableFlags::WRITABLE
+                | PageTableFlags::USER_ACCESSIBLE
+                | PageTableFlags::ACCESSED;
+            entry.set_addr(PhysAddr::new(self.tables_at + used * PAGE), flags);
+        }
+        Some(entry.addr().as_u64())
+    }
+
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the lock is held, or nobody else knows the tables"
+    )]
+    fn entry(&self, table: u64, index: u64) -> &mut PageTableEntry {
+        let table = self.tables.start() + (table - self.tables_at) as usize;
+        let entries = table as *mut PageTableEntry;
+        // SAFETY: a table of ours: zeroed or filled in memory of the right size and alignment. Only who holds the lock
+        // writes; CPUs read entries as they are written, whole.
+        unsafe { &mut *entries.add(index as usize) }
+    }
+}

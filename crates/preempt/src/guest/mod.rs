@@ -1,0 +1,157 @@
+//! Workers in guest mode, interrupted without the kernel's signal path.
+//!
+//! The worker's thread runs its own code in a virtual machine made of the process's own address space, in ring 3 (CPL3), on
+//! its own stack, with its own thread control block: all code, all addresses and all speeds are the same. An interrupt that
+//! is posted to its vCPU reaches it through an interrupt descriptor table, where the CPU can do that without leaving guest
+//! mode (VT-x with APICv, AVIC); elsewhere KVM injects it. It is the stock kernel's way to what Dune's module did.
+//!
+//! What guest mode cannot do is done natively: the worker leaves it with all its registers, at any instruction, and comes
+//! back when it next enters a context. So a fault, a `clone` or an instruction that KVM cannot emulate behaves as everywhere.
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | `machine`, `memory`, `mapping`, `error` | the virtual machine and its memory |
+//! | `vcpu` | a worker's vCPU, its tables and registers |
+//! | `ring0` | the code in ring 0: stubs, the interrupt handler, the save trampoline |
+//! | `interrupt` | what an interrupt does in ring 3 |
+//! | `run` | entering, and the host side's loop |
+//! | `policy`, `system_call` | what becomes of each system call, and making it |
+//! | `native` | leaving with all registers |
+//! | `link` | how others reach the worker |
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::context::Head;
+use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
+use crate::signal::{self, Signal};
+use crate::token::HardPreemption;
+
+mod error;
+mod interrupt;
+mod link;
+mod machine;
+mod mapping;
+mod memory;
+mod native;
+mod policy;
+mod ring0;
+mod run;
+mod system_call;
+mod vcpu;
+
+pub use error::GuestError;
+pub use link::GuestCounters;
+pub(crate) use link::GuestLink;
+pub use machine::{GuestConfig, Irqchip, Sending};
+pub(crate) use system_call::give_up;
+pub(crate) use vcpu::Vcpu;
+
+use machine::Machine;
+
+/// Preemption by interrupts in guest mode, for workers that [entered](crate::Worker::enter_guest_mode) it. Others, and those
+/// who are outside of it for a while, are interrupted by signal.
+#[derive(Clone)]
+pub struct Guest {
+    machine: Arc<Machine>,
+    signal: Signal,
+}
+
+impl std::fmt::Debug for Guest {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Guest")
+    }
+}
+
+impl Guest {
+    /// Makes a virtual machine of this process.
+    ///
+    /// # Errors
+    /// [`GuestError`] says why there can be none, and what to do about it.
+    pub fn install(token: HardPreemption, config: GuestConfig) -> Result<Self, GuestError> {
+        Ok(Self {
+            machine: Machine::new(config)?,
+            signal: Signal::install(token)?,
+        })
+    }
+
+    pub(crate) fn new_vcpu(&self) -> Result<Box<Vcpu>, GuestError> {
+        Vcpu::new(&self.machine).map(Box::new)
+    }
+}
+
+impl Mechanism for Guest {
+    fn name(&self) -> &'static str {
+        "guest"
+    }
+
+    fn interrupt(&self, worker: &WorkerLink) -> Result<(), InterruptError> {
+        let by_signal = match &worker.guest {
+            None => true,
+            Some(link) => link.interrupt().map_err(|cause| InterruptError::Refused {
+                thread: worker.thread,
+                cause,
+            })?,
+        };
+        if by_signal {
+            self.signal.interrupt(worker)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Vcpu {
+    pub(crate) fn link(&self) -> Arc<GuestLink> {
+        Arc::clone(&self.link)
+    }
+
+    /// To be called by the worker before it enters `head`.
+    ///
+    /// # Safety
+    /// The thread is the vCPU's, in the worker's own code.
+    #[inline]
+    pub(crate) unsafe fn before_entering(&self, head: &Head) {
+        self.set_window(
+            head.stack_low.get() + signal::room_to_leave(),
+            head.stack_high.get(),
+        );
+        if run::is_native(self) && !self.broken.get() {
+            // SAFETY: the caller's, and it is not in guest mode.
+            unsafe { run::enter(self) };
+        }
+    }
+
+    /// To be called by the worker at its end.
+    ///
+    /// # Safety
+    /// As for `before_entering`.
+    pub(crate) unsafe fn leave(&self) {
+        if !run::is_native(self) {
+            // SAFETY: the caller's, and it is in guest mode.
+            unsafe { run::leave() };
+        }
+    }
+
+    /// The thread's signal mask.
+    pub(crate) fn mask(&self) -> u64 {
+        self.block().mask.load(Ordering::Relaxed)
+    }
+
+    /// Interrupts, since the last time, that found the worker in its own code.
+    pub(crate) fn take_elsewhere(&self) -> u64 {
+        let elsewhere = &self.block().elsewhere;
+        if elsewhere.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        elsewhere.swap(0, Ordering::Relaxed)
+    }
+}
+
+/// The process cannot go on: neither in guest mode nor out of it.
+fn fatal(what: &str, state: &native::State) -> ! {
+    let (rip, rsp) = (state.general.rip, state.general.rsp);
+    crate::overflow::say(format_args!("fatal: {what} (rip {rip:#x}, rsp {rsp:#x})"));
+    // SAFETY: does not return.
+    unsafe { libc::abort() }
+}

@@ -1,0 +1,179 @@
+//! The way out of guest mode with all registers: the thread goes on natively where the guest's code was.
+//!
+//! The registers are put into a signal frame on memory of ours, and `rt_sigreturn` takes them from there, vectors, flags and
+//! signal mask included, all at once and without touching the code's stack, which may be overflowing. The frame has the
+//! layout that the kernel uses for its own:
+//!
+//! ```text
+//!   way_out + 4096 ...  vector state, as KVM hands it out: the standard format of xsave, with the kernel's marks
+//!   way_out +    8      ucontext: general registers, signal mask, pointer to the above
+//!   way_out +    0      the return address, which nobody uses
+//! ```
+//!
+//! The faulting instruction, or the system call, is then executed again, and everything that the kernel does about it (a
+//! signal with the right address, a thread with the right stack) it does as for any code.
+
+use std::arch::asm;
+use std::arch::x86_64::{__cpuid_count, _xgetbv};
+use std::sync::atomic::{Ordering, fence};
+
+use super::link::NATIVE;
+use super::ring0::{VECTOR_BYTES, VECTOR_STATE};
+use super::system_call::{ioctl, system_call};
+use super::vcpu::{RING_3_CODE, RING_3_DATA, Vcpu};
+
+/// Bytes of vector state that fit.
+pub(super) const MOST_VECTOR_BYTES: usize = 12 * 1024;
+const VECTORS_AT: usize = 4096;
+/// Bytes of the memory for the frame.
+pub(super) const WAY_OUT: usize = VECTORS_AT + MOST_VECTOR_BYTES + 4096;
+
+/// What guest mode can have: x87, SSE, AVX, AVX-512. (Protection keys belong to the worker. Code that uses AMX is stopped by
+/// an exception and goes on natively.)
+const VECTORS: u64 = 0b1110_0111;
+const PROTECTION_KEYS: u64 = 1 << 9;
+
+/// The registers of the guest's code.
+#[derive(Clone, Copy)]
+pub(super) struct State {
+    pub(super) general: kvm_bindings::kvm_regs,
+    pub(super) fs: u64,
+    pub(super) gs: u64,
+}
+
+/// Finds out the vector registers that guest mode has here: what the host has on and KVM supports.
+pub(super) fn prepare(supported: u64) -> u64 {
+    let state = xcr0() & supported & VECTORS;
+    // A leaf tells a component's size and place in the standard format; the first two are in the first 576 bytes.
+    let end = |component: u32| {
+        let leaf = __cpuid_count(0xd, component);
+        (leaf.eax + leaf.ebx) as usize
+    };
+    let bytes = (2..64)
+        .filter(|component| state & 1 << component != 0)
+        .map(end)
+        .fold(576, usize::max);
+    VECTOR_BYTES.store(bytes, Ordering::Relaxed);
+    VECTOR_STATE.store(state, Ordering::Relaxed);
+    state
+}
+
+fn xcr0() -> u64 {
+    // Without OSXSAVE there would be no AVX, and `xgetbv` would fault; every CPU with virtualisation and FSGSBASE has it.
+    // SAFETY: as said.
+    unsafe { xgetbv0() }
+}
+
+#[target_feature(enable = "xsave")]
+fn xgetbv0() -> u64 {
+    // SAFETY: register 0 exists where the instruction does.
+    unsafe { _xgetbv(0) }
+}
+
+/// Goes on with `state` natively.
+///
+/// # Safety
+/// `state` must be that of the code that ran in guest mode on `vcpu`, which nobody runs any more; the caller is the host
+/// side, on the vCPU's host stack, which it gives up.
+pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
+    let all = u64::MAX;
+    let mut mask = 0u64;
+    // SAFETY: from here to the end no signal comes, and then the mask is as it was.
+    unsafe {
+        system_call(
+            libc::SYS_rt_sigprocmask,
+            [
+                libc::SIG_SETMASK as usize,
+                (&raw const all) as usize,
+                (&raw mut mask) as usize,
+                8,
+            ],
+        );
+    }
+    let link = &vcpu.link;
+    link.left.fetch_add(1, Ordering::Relaxed);
+    link.reach.store(NATIVE, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    if link.pending.swap(false, Ordering::Relaxed) {
+        crate::signal::send_to_this_thread(|number, arguments| {
+            // SAFETY: a signal to this thread, taken when the mask is back.
+            unsafe { system_call(number, arguments) };
+        });
+    }
+    let way_out = vcpu.way_out.start();
+    let vectors = way_out + VECTORS_AT;
+    const GET_XSAVE2: u64 = 0x9000_aecf;
+    // SAFETY: writes as many bytes as `Machine::new` found to fit.
+    if unsafe { ioctl(vcpu.file(), GET_XSAVE2, vectors) } < 0 {
+        super::fatal("KVM does not hand out the vector registers", state);
+    }
+    let state_bits = VECTOR_STATE.load(Ordering::Relaxed);
+    let mut bytes = VECTOR_BYTES.load(Ordering::Relaxed);
+    let mut restored = state_bits;
+    if let Some((at, rights)) = protection_keys() {
+        bytes = bytes.max(at + 8);
+        restored |= PROTECTION_KEYS;
+        // SAFETY: within the memory for vectors, as all of the host's components below AMX are; the header's first word says
+        // what is there.
+        unsafe {
+            ((vectors + at) as *mut u64).write(u64::from(rights));
+            *((vectors + 512) as *mut u64) |= PROTECTION_KEYS;
+        }
+    }
+    // SAFETY: within the page of the frame. Zeroes are a valid `ucontext_t`.
+    unsafe {
+        // Where the kernel looks for what is in the frame (`struct _fpx_sw_bytes`), and the mark behind it.
+        const FIRST_MARK: u32 = 0x4650_5853;
+        const SECOND_MARK: u32 = 0x4650_5845;
+        let marks = (vectors + 464) as *mut u32;
+        marks.cast::<[u32; 12]>().write([0; 12]);
+        marks.write(FIRST_MARK);
+        marks.add(1).write(bytes as u32 + 4);
+        marks.add(2).cast::<u64>().write(restored);
+        marks.add(4).write(bytes as u32);
+        ((vectors + bytes) as *mut u32).write_unaligned(SECOND_MARK);
+
+        let context = (way_out + 8) as *mut libc::ucontext_t;
+        context.write(std::mem::zeroed());
+        let context = &mut *context;
+        // Vector state, and stack segments, are there.
+        context.uc_flags = 0b111;
+        context.uc_stack.ss_flags = crate::signal::LEAVE_ALTERNATE_STACK;
+        (&raw mut context.uc_sigmask).cast::<u64>().write(mask);
+        context.uc_mcontext.fpregs = vectors as *mut _;
+        let r = &state.general;
+        let segments = u64::from(RING_3_CODE) | u64::from(RING_3_DATA) << 48;
+        let all = [
+            r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx,
+            r.rdx, r.rax, r.rcx, r.rsp, r.rip, r.rflags, segments,
+        ];
+        for (register, value) in context.uc_mcontext.gregs.iter_mut().zip(all) {
+            *register = value as i64;
+        }
+        asm!(
+            "wrfsbase {fs}",
+            "wrgsbase {gs}",
+            "mov rsp, {frame}",
+            "syscall",
+            "ud2",
+            fs = in(reg) state.fs,
+            gs = in(reg) state.gs,
+            frame = in(reg) way_out + 8,
+            in("rax") libc::SYS_rt_sigreturn,
+            options(noreturn),
+        );
+    }
+}
+
+/// The thread's rights by protection keys, and their place among the vectors, where the CPU has them.
+fn protection_keys() -> Option<(usize, u32)> {
+    if xcr0() & PROTECTION_KEYS == 0 {
+        return None;
+    }
+    let rights: u32;
+    // SAFETY: reads a register that is there.
+    unsafe {
+        asm!("rdpkru", in("ecx") 0, out("eax") rights, out("edx") _, options(nomem, nostack, preserves_flags));
+    }
+    Some((__cpuid_count(0xd, 9).ebx as usize, rights))
+}

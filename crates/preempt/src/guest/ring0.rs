@@ -1,0 +1,259 @@
+//! The code that runs in ring 0 of the virtual machine, all of it, and the one way from there into a context's own code.
+//!
+//! It is kept short: under software virtualisation each of its instructions costs a microsecond. It runs on stacks of its
+//! own (the interrupt stack table), so that the red zone of the interrupted code stays as it is. The decisions are made in
+//! ring 3, by [`interrupted`](super::interrupt).
+//!
+//! The interrupt stack ends where the vCPU's [`Block`] begins, so the handler finds it from its stack pointer:
+//!
+//! ```text
+//!   rsp + 64 ...  Block                       ◀── end of the interrupt stack
+//!   rsp + 56      ss                          ┐
+//!   rsp + 48      rsp of the interrupted code │
+//!   rsp + 40      rflags                      │ pushed by the CPU
+//!   rsp + 32      cs                          │
+//!   rsp + 24      rip of the interrupted code ┘
+//!   rsp + 16      rax
+//!   rsp +  8      rcx
+//!   rsp +  0      rdx
+//! ```
+
+use std::arch::naked_asm;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+
+use super::interrupt::interrupted;
+
+/// What the interrupt handler and the host side share for one vCPU.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub(super) struct Block {
+    /// The handler sends the interrupted code into the save trampoline if its stack pointer lies from `low` to `high`: on
+    /// the stack of the context that the worker runs, with room left below.
+    pub(super) low: AtomicUsize,
+    pub(super) high: AtomicUsize,
+    /// Interrupts that the handler took, and those of them that found the stack pointer elsewhere.
+    pub(super) taken: AtomicU64,
+    pub(super) elsewhere: AtomicU64,
+    /// The signal mask of the worker's thread, as last read.
+    pub(super) mask: AtomicU64,
+}
+
+/// The port of the exits made by the stubs.
+pub(super) const SYSTEM_CALL_PORT: u16 = 0x55;
+pub(super) const EXCEPTION_PORT: u16 = 0x56;
+/// Bytes of an `out` to either.
+pub(super) const OUT_LENGTH: u64 = 2;
+/// The x2APIC's end-of-interrupt register.
+const EOI: u32 = 0x80b;
+/// Bytes below the stack pointer that leaf functions use without saying so.
+const RED_ZONE: usize = 128;
+
+/// What `xsave` saves and `xrstor` restores, and the bytes it takes: set before the first worker enters guest mode.
+pub(super) static VECTOR_STATE: AtomicU64 = AtomicU64::new(0);
+pub(super) static VECTOR_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// MXCSR as the ABI has it at a function's start.
+static ORDINARY_MXCSR: AtomicU32 = AtomicU32::new(0x1f80);
+
+/// LSTAR: where `syscall` goes, with the interrupts masked, the caller's RIP in rcx and flags in r11, and the caller's stack.
+/// The exit hands all registers to the host side, which puts the answer into rax.
+///
+/// Under software virtualisation the stub may run in ring 3. The host side then returns to the caller itself.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn system_call_stub() {
+    naked_asm!("out {port}, al", "sysretq", port = const SYSTEM_CALL_PORT as u8)
+}
+
+/// Enters ring 3 by the frame that the stack pointer is at.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn enter_ring_3() {
+    naked_asm!("iretq")
+}
+
+/// What is sent by nobody: a spurious interrupt of the APIC's.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn ignore() {
+    naked_asm!("iretq")
+}
+
+/// Bytes from one exception's stub to the next, from the first 16-byte boundary on.
+pub(super) const EXCEPTION_STUB: usize = 16;
+
+/// One stub for each of the 32 exceptions. The host side finds the vector, the error code and the CPU's frame in memory.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn exception_stubs() {
+    naked_asm!(
+        ".altmacro",
+        ".macro shinjuku_exception_stub vector",
+        ".balign 16",
+        // The others have an error code already.
+        ".if (\\vector != 8) && (\\vector != 10) && (\\vector != 11) && (\\vector != 12) && (\\vector != 13) && (\\vector != 14) && (\\vector != 17) && (\\vector != 21) && (\\vector != 29) && (\\vector != 30)",
+        "push 0",
+        ".endif",
+        "push \\vector",
+        "jmp 2f",
+        ".endm",
+        ".set shinjuku_vector, 0",
+        ".rept 32",
+        "shinjuku_exception_stub %shinjuku_vector",
+        ".set shinjuku_vector, shinjuku_vector + 1",
+        ".endr",
+        ".noaltmacro",
+        ".purgem shinjuku_exception_stub",
+        ".balign 16",
+        "2:",
+        "out {port}, al",
+        "add rsp, 16",
+        "iretq",
+        port = const EXCEPTION_PORT as u8,
+    )
+}
+
+/// The interrupt handler. The stack is drawn above.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn interrupt_handler() {
+    naked_asm!(
+        "push rax",
+        "push rcx",
+        "push rdx",
+        "inc qword ptr [rsp + 64 + {taken}]",
+        "mov rax, [rsp + 48]",
+        "cmp rax, [rsp + 64 + {low}]",
+        "jb 2f",
+        "cmp rax, [rsp + 64 + {high}]",
+        "ja 2f",
+        // Below the red zone goes what `save` returns to.
+        "sub rax, {red_zone} + 8",
+        "mov rcx, [rsp + 24]",
+        "mov [rax], rcx",
+        "mov [rsp + 48], rax",
+        "lea rax, [rip + {save}]",
+        "mov [rsp + 24], rax",
+        "jmp 3f",
+        "2:",
+        "inc qword ptr [rsp + 64 + {elsewhere}]",
+        "3:",
+        "mov ecx, {eoi}",
+        "xor eax, eax",
+        "xor edx, edx",
+        "wrmsr",
+        "pop rdx",
+        "pop rcx",
+        "pop rax",
+        "iretq",
+        taken = const offset_of!(Block, taken),
+        elsewhere = const offset_of!(Block, elsewhere),
+        low = const offset_of!(Block, low),
+        high = const offset_of!(Block, high),
+        red_zone = const RED_ZONE,
+        save = sym save,
+        eoi = const EOI,
+    )
+}
+
+/// The general registers as [`save`] leaves them on the stack.
+#[repr(C)]
+pub(super) struct Saved {
+    r15: u64,
+    r14: u64,
+    r13: u64,
+    r12: u64,
+    pub(super) r11: u64,
+    r10: u64,
+    r9: u64,
+    r8: u64,
+    rbp: u64,
+    rdi: u64,
+    rsi: u64,
+    rdx: u64,
+    pub(super) rcx: u64,
+    rbx: u64,
+    rax: u64,
+    pub(super) rflags: u64,
+    pub(super) rip: u64,
+}
+
+/// Where interrupted code goes on, in ring 3: saves all registers on the context's stack, lets the context give way, and
+/// returns to where it was interrupted; by then maybe on another worker, in guest mode or not.
+///
+/// ```text
+///   interrupted RSP ──▶ frames of the request
+///                       128 bytes red zone
+///                       rip, put there by the handler
+///                       rflags, rax ... r15       Saved, at rbp
+///                       xsave area                aligned to 64 bytes
+///                       `interrupted`, `give_way`, `switch`
+/// ```
+#[unsafe(naked)]
+unsafe extern "C" fn save() {
+    naked_asm!(
+        "pushfq",
+        "push rax",
+        "push rbx",
+        "push rcx",
+        "push rdx",
+        "push rsi",
+        "push rdi",
+        "push rbp",
+        "push r8",
+        "push r9",
+        "push r10",
+        "push r11",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "cld",
+        "mov rbp, rsp",
+        "sub rsp, [rip + {bytes}]",
+        "and rsp, -64",
+        // The header of the area, which `xsave` does not write whole.
+        "xor eax, eax",
+        "mov [rsp + 512], rax",
+        "mov [rsp + 520], rax",
+        "mov [rsp + 528], rax",
+        "mov [rsp + 536], rax",
+        "mov [rsp + 544], rax",
+        "mov [rsp + 552], rax",
+        "mov [rsp + 560], rax",
+        "mov [rsp + 568], rax",
+        "mov eax, [rip + {state}]",
+        "mov edx, [rip + {state} + 4]",
+        "xsave64 [rsp]",
+        // As the ABI has it for calls; a kernel does the same for signal handlers.
+        "fninit",
+        "ldmxcsr [rip + {mxcsr}]",
+        "test al, 4",
+        "jz 2f",
+        "vzeroupper",
+        "2:",
+        "mov rdi, rbp",
+        "call {interrupted}",
+        "mov eax, [rip + {state}]",
+        "mov edx, [rip + {state} + 4]",
+        "xrstor64 [rsp]",
+        "mov rsp, rbp",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop r11",
+        "pop r10",
+        "pop r9",
+        "pop r8",
+        "pop rbp",
+        "pop rdi",
+        "pop rsi",
+        "pop rdx",
+        "pop rcx",
+        "pop rbx",
+        "pop rax",
+        "popfq",
+        "ret {red_zone}",
+        bytes = sym VECTOR_BYTES,
+        state = sym VECTOR_STATE,
+        mxcsr = sym ORDINARY_MXCSR,
+        interrupted = sym interrupted,
+        red_zone = const RED_ZONE,
+    )
+}

@@ -1,0 +1,99 @@
+//! A process with workers in guest mode ends at once when it is told to, whatever they do.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::stage::{Stage, guest, test_name};
+
+const STATES: [&str; 5] = ["spinning", "blocked", "native", "idle", "storm"];
+
+#[test]
+fn signals_end_the_process_in_every_state() {
+    let Some(_) = guest(test_name!(), Default::default()) else {
+        return;
+    };
+    for state in STATES {
+        for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGINT] {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args([
+                    "endings::run_until_ended",
+                    "--exact",
+                    "--nocapture",
+                    "--ignored",
+                ])
+                .env("SHINJUKU_TEST_STATE", state)
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            assert!(
+                lines.any(|line| line.is_ok_and(|line| line.contains("reached the state"))),
+                "{state}"
+            );
+            // SAFETY: our own child.
+            unsafe { libc::kill(child.id() as i32, signal) };
+            let asked = Instant::now();
+            let status = loop {
+                if let Some(status) = child.try_wait().unwrap() {
+                    break status;
+                }
+                // It takes a millisecond or so. This is for what never ends.
+                assert!(
+                    asked.elapsed() < Duration::from_secs(10),
+                    "{state} survives {signal}"
+                );
+                std::thread::sleep(Duration::from_millis(1));
+            };
+            assert_eq!(status.signal(), Some(signal), "{state}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "the child of another test"]
+fn run_until_ended() {
+    let state = std::env::var("SHINJUKU_TEST_STATE").unwrap_or_default();
+    let mut stage = Stage::new("").unwrap();
+    // SAFETY: ends with its parent, should that fail.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    stage.run(|| ());
+    let started = crate::stage::Flag::default();
+    let flag = started.clone();
+    let job = match state.as_str() {
+        "idle" => stage.load(|| 0),
+        "blocked" => stage.load(move || {
+            let (mut from, _to) = std::io::pipe().unwrap();
+            flag.set();
+            from.read(&mut [0]).map_or(0, |count| count as u64)
+        }),
+        _ => {
+            let native = state == "native";
+            stage.load(move || {
+                if native {
+                    std::thread::spawn(|| ()).join().unwrap();
+                }
+                flag.set();
+                loop {
+                    std::hint::spin_loop();
+                }
+            })
+        }
+    };
+    let mut dispatched = stage.send(0, job);
+    if state == "idle" {
+        stage.finish(0);
+    } else {
+        started.wait();
+    }
+    println!("reached the state");
+    loop {
+        if state == "storm" {
+            let suspended = stage.preempt(0, &dispatched);
+            dispatched = stage.send(0, suspended.into());
+        } else {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+}

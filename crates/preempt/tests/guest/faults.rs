@@ -1,0 +1,223 @@
+//! Faults in guest mode are the signals that they are everywhere.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Output};
+
+use crate::stage::{Stage, guest, test_name};
+
+/// Whether this process is there to die.
+fn is_child() -> bool {
+    std::env::var_os("SHINJUKU_TEST_CHILD").is_some()
+}
+
+/// Runs `test` of this binary in a process that is there to die. `None`: it is skipped here.
+fn child(test: &str) -> Option<Output> {
+    drop(guest(test, Default::default())?);
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env("SHINJUKU_TEST_CHILD", "1")
+        .output()
+        .unwrap();
+    Some(output)
+}
+
+/// Whether the process died of `signal`, saying `words`.
+fn assert_died(output: &Output, signal: i32, words: &str) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(signal), "{text}");
+    assert!(text.contains(words), "{text}");
+}
+
+fn die_of(test: &str, job: impl FnOnce() -> u64 + Send + 'static) {
+    let mut stage = Stage::new(test).unwrap();
+    let job = stage.load(job);
+    stage.send(0, job);
+    stage.finish(0);
+    unreachable!("the process has died");
+}
+
+#[test]
+fn a_wild_access_dies_with_a_message_that_names_the_context() {
+    if is_child() {
+        // SAFETY: none: the point is to fault.
+        die_of("", || unsafe {
+            (std::hint::black_box(0x1234_5678_9000usize) as *const u64).read_volatile()
+        });
+    }
+    let Some(output) = child(test_name!()) else {
+        return;
+    };
+    let words = "the request in context 0 dies of signal 11 (address 0x123456789000)";
+    assert_died(&output, libc::SIGSEGV, words);
+}
+
+#[test]
+fn a_null_pointer_dies_with_a_message_that_names_the_context() {
+    if is_child() {
+        // SAFETY: none: the point is to fault.
+        die_of("", || unsafe {
+            (std::hint::black_box(64usize) as *const u64).read_volatile()
+        });
+    }
+    let Some(output) = child(test_name!()) else {
+        return;
+    };
+    let words = "the request in context 0 dies of signal 11 (address 0x40)";
+    assert_died(&output, libc::SIGSEGV, words);
+}
+
+#[test]
+fn a_write_to_code_dies() {
+    if is_child() {
+        die_of("", || {
+            // SAFETY: none: the point is to fault.
+            unsafe { (is_child as *const () as *mut u8).write_volatile(0) };
+            0
+        });
+    }
+    let Some(output) = child(test_name!()) else {
+        return;
+    };
+    assert_died(
+        &output,
+        libc::SIGSEGV,
+        "the request in context 0 dies of signal 11",
+    );
+}
+
+#[test]
+fn a_stack_overflow_dies_with_a_message_that_names_the_context() {
+    #[inline(never)]
+    fn descend(n: u64) -> u64 {
+        std::hint::black_box([n; 64])[3] + if n == u64::MAX { 0 } else { descend(n + 1) }
+    }
+    if is_child() {
+        die_of("", || descend(0));
+    }
+    let Some(output) = child(test_name!()) else {
+        return;
+    };
+    let words = "the request in context 0 has overflowed its stack of 256 KiB";
+    assert_died(&output, libc::SIGABRT, words);
+}
+
+#[test]
+fn a_division_by_zero_is_sigfpe() {
+    if is_child() {
+        die_of("", || {
+            // SAFETY: none: the point is to fault.
+            unsafe {
+                std::arch::asm!("div {0:e}", in(reg) 0, inout("eax") 1 => _, inout("edx") 0 => _);
+            }
+            0
+        });
+    }
+    let Some(output) = child(test_name!()) else {
+        return;
+    };
+    assert_died(&output, libc::SIGFPE, "");
+}
+
+#[test]
+fn an_undefined_instruction_is_sigill() {
+    if is_child() {
+        // SAFETY: none: the point is to fault.
+        die_of("", || unsafe { std::arch::asm!("ud2", options(noreturn)) });
+    }
+    let Some(output) = child(test_name!()) else {
+        return;
+    };
+    assert_died(&output, libc::SIGILL, "");
+}
+
+#[test]
+fn privileged_instructions_and_breakpoints_are_what_they_are() {
+    let Some(_) = guest(test_name!(), Default::default()) else {
+        return;
+    };
+    for (name, signal) in [
+        ("hlt", libc::SIGSEGV),
+        ("out", libc::SIGSEGV),
+        ("int3", libc::SIGTRAP),
+    ] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "faults::die_of_an_instruction",
+                "--exact",
+                "--nocapture",
+                "--ignored",
+            ])
+            .env("SHINJUKU_TEST_CHILD", name)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(signal), "{name}: {text}");
+    }
+}
+
+#[test]
+#[ignore = "the child of another test"]
+fn die_of_an_instruction() {
+    let name = std::env::var("SHINJUKU_TEST_CHILD").unwrap_or_default();
+    // SAFETY: none: the point is to fault.
+    die_of("", move || unsafe {
+        match name.as_str() {
+            "hlt" => std::arch::asm!("hlt"),
+            "out" => std::arch::asm!("out 0x80, al", in("al") 0u8),
+            "int3" => std::arch::asm!("int3"),
+            other => panic!("no such instruction: {other}"),
+        }
+        0
+    });
+}
+
+#[test]
+fn a_fault_that_the_program_handles_goes_on_where_it_was() {
+    if is_child() {
+        recover();
+        return;
+    }
+    let Some(output) = child(test_name!()) else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+}
+
+/// A handler that maps the page that was missing, as garbage collectors do.
+fn recover() {
+    static HANDLED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    extern "C" fn map_it(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: the kernel passes valid info; the page is ours, below.
+        unsafe {
+            let page = (*info).si_addr() as usize & !4095;
+            HANDLED.store(page, std::sync::atomic::Ordering::Relaxed);
+            libc::mprotect(
+                page as *mut libc::c_void,
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+            );
+        }
+    }
+    // SAFETY: before any other handler; a fresh mapping that nobody else uses.
+    let page = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = map_it as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0) as usize
+    };
+    let mut stage = Stage::new("").unwrap();
+    let (value, counters) = stage.run(move || {
+        // SAFETY: the handler makes it writable.
+        unsafe {
+            (page as *mut u64).write_volatile(42);
+            (page as *const u64).read_volatile()
+        }
+    });
+    assert_eq!(value, 42);
+    assert_eq!(HANDLED.load(std::sync::atomic::Ordering::Relaxed), page);
+    assert_eq!(counters.left, 1, "{counters:?}");
+    stage.end();
+}

@@ -1,0 +1,240 @@
+//! Interrupts in guest mode.
+
+use std::io::{Read as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shinjuku_preempt::guest::{GuestConfig, Irqchip, Sending};
+use shinjuku_preempt::{Completion, without_preemption};
+
+use crate::stage::{Flag, Stage, test_name};
+
+/// Floating-point numbers that depend on each other: wrong for ever once a register is lost.
+fn spin(stop: &Flag, turns: &AtomicU64) -> u64 {
+    let (mut x, mut y) = (0.5f64, 3u64);
+    let mut wrong = 0;
+    while !stop.is_set() {
+        let (start_x, start_y) = (x, y);
+        for _ in 0..200 {
+            x = (x * 1.000_001 + 0.1).sqrt();
+            y = y.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        }
+        let (mut again_x, mut again_y) = (start_x, start_y);
+        for _ in 0..200 {
+            again_x = (again_x * 1.000_001 + 0.1).sqrt();
+            again_y = again_y
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+        }
+        wrong += u64::from(again_x.to_bits() != x.to_bits() || again_y != y);
+        turns.fetch_add(1, Ordering::Relaxed);
+    }
+    wrong
+}
+
+/// Preempts a job `times` times, on the workers in turn, and answers how often KVM_RUN returned meanwhile.
+fn preempt_often(mut stage: Stage, workers: usize, times: u64) -> u64 {
+    let (stop, turns, wrong) = (
+        Flag::default(),
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicU64::new(0)),
+    );
+    let (job_stop, job_turns, job_wrong) = (stop.clone(), Arc::clone(&turns), Arc::clone(&wrong));
+    let job = stage.load(move || {
+        job_wrong.store(spin(&job_stop, &job_turns), Ordering::Relaxed);
+        0
+    });
+    let mut dispatched = stage.send(0, job);
+    // The first ones find memory that guest mode has not got yet.
+    const FIRST: u64 = 10;
+    let returns = |stage: &Stage| {
+        (0..workers)
+            .map(|worker| stage.guest_counters(worker).returns)
+            .sum::<u64>()
+    };
+    let mut before = 0;
+    for number in 0..FIRST + times {
+        if number == FIRST {
+            before = returns(&stage);
+        }
+        let (from, to) = (number as usize % workers, (number as usize + 1) % workers);
+        let seen = turns.load(Ordering::Relaxed);
+        while turns.load(Ordering::Relaxed) == seen {
+            std::hint::spin_loop();
+        }
+        let suspended = stage.preempt(from, &dispatched);
+        dispatched = stage.send(to, suspended.into());
+    }
+    let returned = returns(&stage) - before;
+    let (mut taken, mut migrations) = (0, 0);
+    for worker in 0..workers {
+        let counters = stage.counters(worker);
+        taken += counters.taken_by_interrupt;
+        migrations += counters.migrations;
+    }
+    assert!(taken >= times, "{taken} of {times}");
+    assert!(
+        workers == 1 || migrations >= times,
+        "{migrations} of {times}"
+    );
+    stop.set();
+    stage.finish((FIRST + times) as usize % workers);
+    assert_eq!(wrong.load(Ordering::Relaxed), 0);
+    stage.end();
+    returned
+}
+
+#[test]
+fn five_hundred_interrupts_without_a_return_to_the_host_side() {
+    for sending in [Sending::Irqfd, Sending::Msi] {
+        for irqchip in [Irqchip::Split, Irqchip::Kernel] {
+            let config = GuestConfig { sending, irqchip };
+            let Some(stage) = Stage::with(test_name!(), config, 1) else {
+                return;
+            };
+            assert_eq!(preempt_often(stage, 1, 500), 0, "{config:?}");
+        }
+    }
+}
+
+#[test]
+fn contexts_migrate_between_workers_with_every_register_kept() {
+    let Some(stage) = Stage::with(test_name!(), GuestConfig::default(), 2) else {
+        return;
+    };
+    assert_eq!(preempt_often(stage, 2, 200), 0);
+}
+
+#[test]
+fn a_late_interrupt_does_nothing() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    let go_on = Flag::default();
+    let job = |go_on: Flag, started: Flag| {
+        move || {
+            started.set();
+            while !go_on.is_set() {
+                std::hint::spin_loop();
+            }
+            0
+        }
+    };
+    let started = Flag::default();
+    let first = stage.load(job(go_on.clone(), started.clone()));
+    let over = stage.send(0, first);
+    go_on.set();
+    stage.finish(0);
+    let (go_on, started) = (Flag::default(), Flag::default());
+    let second = stage.load(job(go_on.clone(), started.clone()));
+    stage.send(0, second);
+    started.wait();
+    let before = stage.guest_counters(0).interrupts + stage.counters(0).late;
+    over.request();
+    stage.interrupt(0);
+    let start = std::time::Instant::now();
+    while stage.guest_counters(0).interrupts + stage.counters(0).late == before {
+        assert!(start.elapsed() < crate::stage::PATIENCE);
+        std::thread::yield_now();
+    }
+    go_on.set();
+    stage.finish(0);
+    stage.end();
+}
+
+#[test]
+fn the_guard_holds_an_interrupt_off_to_its_end() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    let (inside, go_on, outside) = (Flag::default(), Flag::default(), Flag::default());
+    let flags = (inside.clone(), go_on.clone(), outside.clone());
+    let job = stage.load(move || {
+        without_preemption(|| {
+            flags.0.set();
+            while !flags.1.is_set() {
+                std::hint::spin_loop();
+            }
+        });
+        flags.2.set();
+        0
+    });
+    let dispatched = stage.send(0, job);
+    inside.wait();
+    dispatched.request();
+    stage.interrupt(0);
+    let start = std::time::Instant::now();
+    while stage.counters(0).deferred == 0 {
+        assert!(start.elapsed() < crate::stage::PATIENCE);
+        std::thread::yield_now();
+    }
+    go_on.set();
+    let Completion::Preempted(suspended) = stage.answer(0) else {
+        panic!("the request was lost");
+    };
+    assert!(!outside.is_set(), "preempted later than at the guard's end");
+    assert_eq!(stage.counters(0).taken_at_guard, 1);
+    stage.send(0, suspended.into());
+    stage.finish(0);
+    stage.end();
+}
+
+#[test]
+fn a_job_that_blocks_in_a_system_call_is_reached_and_the_call_goes_on() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    let (mut from, mut to) = std::io::pipe().unwrap();
+    let about_to_read = Flag::default();
+    let flag = about_to_read.clone();
+    let job = stage.load(move || {
+        let mut byte = [0];
+        flag.set();
+        from.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, [42]);
+        0
+    });
+    let mut dispatched = stage.send(0, job);
+    about_to_read.wait();
+    for _ in 0..20 {
+        let suspended = stage.preempt(0, &dispatched);
+        dispatched = stage.send(0, suspended.into());
+        // Into the call again.
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let counters = stage.guest_counters(0);
+    assert!(counters.given_up > 0, "{counters:?}");
+    assert_eq!(counters.left, 0, "{counters:?}");
+    to.write_all(&[42]).unwrap();
+    stage.finish(0);
+    stage.end();
+}
+
+#[test]
+fn a_worker_that_is_out_of_guest_mode_is_reached_by_signal() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    let (started, stop) = (Flag::default(), Flag::default());
+    let (job_started, job_stop) = (started.clone(), stop.clone());
+    let job = stage.load(move || {
+        std::thread::spawn(|| ()).join().unwrap();
+        job_started.set();
+        while !job_stop.is_set() {
+            std::hint::spin_loop();
+        }
+        0
+    });
+    let mut dispatched = stage.send(0, job);
+    started.wait();
+    assert_eq!(stage.guest_counters(0).left, 1);
+    // The first is a signal frame, which then comes back into guest mode, and out of it by `rt_sigreturn`.
+    for _ in 0..20 {
+        let suspended = stage.preempt(0, &dispatched);
+        dispatched = stage.send(0, suspended.into());
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    stop.set();
+    stage.finish(0);
+    stage.end();
+}
