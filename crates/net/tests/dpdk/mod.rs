@@ -38,9 +38,20 @@ pub struct Host<D: Device> {
 impl<D: Device> Host<D> {
     pub fn new(mac: MacAddr, ip: Ipv4Addr, device: D) -> Self {
         let ports: Vec<u16> = (PORT..PORT + PORTS).collect();
+        Self::of(InterfaceConfig::new(mac, ip, &ports), device)
+    }
+
+    /// A host that need not ask for its peer's address.
+    pub fn knowing(own: (MacAddr, Ipv4Addr), peer: (MacAddr, Ipv4Addr), device: D) -> Self {
+        let ports: Vec<u16> = (PORT..PORT + PORTS).collect();
+        let config = InterfaceConfig::new(own.0, own.1, &ports).neighbour(peer.1, peer.0);
+        Self::of(config, device)
+    }
+
+    fn of(config: InterfaceConfig, device: D) -> Self {
         Self {
             device,
-            interface: Interface::new(InterfaceConfig::new(mac, ip, &ports)).unwrap(),
+            interface: Interface::new(config).unwrap(),
             outbound: Vec::with_capacity(1024),
             received: Vec::with_capacity(BURST),
             start: Instant::now(),
