@@ -55,9 +55,10 @@
 //! Sending without having been asked goes by [`Interface::resolve`], which says when to send an ARP request
 //! ([`Interface::write_arp_request`]) and when to give up, and [`Interface::write_datagram`].
 //!
-//! [`Dataplane`] is that loop as a [`Transport`](crate::Transport) for any [`Device`].
+//! [`Dataplane`] is that loop as a [`Transport`](crate::Transport) for any [`Device`]; [`Client`] is the other side's.
 
 mod cause;
+mod client;
 mod config;
 mod counters;
 mod datagram;
@@ -70,6 +71,7 @@ mod replier;
 mod transport;
 
 pub use cause::Cause;
+pub use client::{Client, SendError};
 pub use config::{DataplaneConfig, InterfaceConfig, InterfaceError, MOST_PORTS};
 pub use counters::{DataplaneCounters, DataplaneCounts, InterfaceCounters, InterfaceCounts};
 pub use datagram::{Datagram, DatagramReply, ReplyTooLong};
