@@ -25,17 +25,21 @@ pub enum LoadError {
         /// What, with line and key.
         source: toml::de::Error,
     },
+    /// A value of a plan that is out of its range.
+    #[error("{path}:{line}: {key}: {what}", path = path.display())]
+    PlanSetting {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The key.
+        key: &'static str,
+        /// What is wrong, and what would be right.
+        what: String,
+    },
     /// A file that cannot be read.
     #[error("cannot read {path}: {source}", path = path.display())]
     Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A file that cannot be written.
-    #[error("cannot write {path}: {source}", path = path.display())]
-    Write {
         /// The file.
         path: PathBuf,
         /// Why.

@@ -279,8 +279,8 @@ impl Plan {
         let arrivals = |arrivals: &shinjuku_workload::Arrivals, rate: f64, stream_of: usize| {
             let gaps = arrivals.gaps(1e9 / rate)?;
             let mut rng = stream(seed, stream_of);
-            rng.jump();
-            rng.jump();
+            // Past what the draws take.
+            (0..3).for_each(|_| rng.jump());
             Ok::<_, LoadError>(Arrivals::new(gaps, rng))
         };
         let load = match load {
@@ -292,9 +292,9 @@ impl Plan {
             Some(rate) if part == 0 => Some(arrivals(&poisson, rate, self.threads)?),
             _ => None,
         };
-        let most = self.most_requests;
-        let (parts, part_64) = (self.threads as u64, part as u64);
-        let most_requests = most / parts + u64::from(part_64 < most % parts);
+        // As sequential keys are shared out, so that as many requests as keys meet each once.
+        let upto = |part: usize| self.most_requests as u128 * part as u128 / self.threads as u128;
+        let most_requests = (upto(part + 1) - upto(part)) as u64;
         Ok(Offer {
             load,
             probe,

@@ -255,3 +255,93 @@ fn slowdown(tallies: &[(&Tally, Option<f64>)]) -> Option<Histogram<u64>> {
     }
     (!all.is_empty()).then_some(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{GivenUp, Record, Sent};
+
+    fn point(load: Load) -> Point {
+        Point {
+            load,
+            seed: 1,
+            seconds: 1.0,
+            offered_rps: 1000.0,
+            all: Figures {
+                due: 1000,
+                answered: 1000,
+                throughput_rps: 990.0,
+                ..Figures::default()
+            },
+            classes: Vec::new(),
+            probe: Vec::new(),
+            client: ClientFigures::default(),
+            marks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_client_behind_its_schedule_says_so_and_a_closed_loop_has_none() {
+        let client = ClientFigures {
+            late_share: 0.02,
+            ..ClientFigures::default()
+        };
+        let of = |load| {
+            let client = client.clone();
+            Point {
+                client,
+                ..point(load)
+            }
+            .judge()
+        };
+        assert_eq!(of(Load::Rate(1000.0)), [Mark::Behind]);
+        assert_eq!(of(Load::Saturate(1)), []);
+    }
+
+    #[test]
+    fn a_server_that_answers_less_than_it_is_asked_is_saturated() {
+        let mut slow = point(Load::Rate(1000.0));
+        assert_eq!(slow.judge(), []);
+        slow.all.throughput_rps = 900.0;
+        assert_eq!(slow.judge(), [Mark::Saturated]);
+    }
+
+    #[test]
+    fn only_requests_due_in_the_window_are_measured() {
+        let mut record = Record::new(1, 1_000..2_000, 100);
+        for due_ns in [999, 1_000, 1_999, 2_000] {
+            let request = Sent { due_ns, tally: 0 };
+            record.sent(request, due_ns + 101);
+            record.answered(request, due_ns + 500, None);
+        }
+        let never = Sent {
+            due_ns: 1_500,
+            tally: 0,
+        };
+        record.sent(never, 1_500);
+        record.given_up(never, 11_500, GivenUp::End);
+        let tally = &record.tallies[0];
+        assert_eq!((tally.due, tally.answered, tally.unanswered), (3, 2, 1));
+        // The answers that came in the window: to the first request, which was due before it, and the second.
+        assert_eq!(tally.completed, 2);
+        assert_eq!(record.late, 2);
+        assert_eq!((tally.latency.len(), tally.latency.max() / 10), (3, 1_000));
+    }
+
+    #[test]
+    fn slowdown_needs_every_class_without_load() {
+        let mut record = Record::new(2, 0..1_000_000, 0);
+        for (tally, latency) in [(0, 100), (1, 40_000)] {
+            let request = Sent { due_ns: 10, tally };
+            record.sent(request, 10);
+            record.answered(request, 10 + latency, None);
+        }
+        let of = |long| {
+            let tallies = [(&record.tallies[0], Some(50.0)), (&record.tallies[1], long)];
+            Figures::of(&tallies, 1.0).p99_slowdown
+        };
+        assert_eq!(of(None), None);
+        // 2 and 4: the percentile is the larger.
+        assert_eq!(of(Some(10_000.0)).map(f64::round), Some(4.0));
+    }
+}

@@ -33,7 +33,7 @@ pub(crate) struct Tally {
     pub(crate) answered: u64,
     /// Were answered with an error.
     pub(crate) errors: u64,
-    /// The first errors' texts.
+    /// The first errors' texts, whenever they came.
     pub(crate) errors_shown: Vec<String>,
     /// Went down with their connection.
     pub(crate) lost: u64,
@@ -166,6 +166,12 @@ impl Record {
         if error.is_none() && self.window.contains(&now_ns) {
             self.tallies[usize::from(request.tally)].completed += 1;
         }
+        if let Some(text) = error {
+            let shown = &mut self.tallies[usize::from(request.tally)].errors_shown;
+            if shown.len() < ERRORS_SHOWN {
+                show(shown, &String::from_utf8_lossy(text));
+            }
+        }
         let Some(tally) = self.measured(request) else {
             return;
         };
@@ -175,12 +181,7 @@ impl Record {
                 let latency = now_ns.saturating_sub(request.due_ns);
                 tally.latency.saturating_record(latency);
             }
-            Some(text) => {
-                tally.errors += 1;
-                if tally.errors_shown.len() < ERRORS_SHOWN {
-                    show(&mut tally.errors_shown, &String::from_utf8_lossy(text));
-                }
-            }
+            Some(_) => tally.errors += 1,
         }
     }
 

@@ -145,17 +145,19 @@ impl Requests {
         if let Content::Commands(_, keys) = &mut requests.content {
             *keys = keys.starting_at(part, parts);
         }
-        let mut for_classes = stream(seed, part);
-        let mut for_bodies = for_classes.clone();
-        for_bodies.jump();
-        // Drawn once, so that classes of a seed do not depend on what was built of it before.
-        let _ = for_classes.next_u64();
+        let mut next = stream(seed, part);
+        let [for_classes, for_bodies, for_choices] = std::array::from_fn(|_| {
+            let stream = next.clone();
+            next.jump();
+            stream
+        });
         Draws {
             picks: WeightedIndex::new(&requests.weights).expect("weights were checked"),
             requests,
             only,
             for_classes,
             for_bodies,
+            for_choices,
         }
     }
 }
@@ -177,6 +179,8 @@ pub(crate) struct Draws {
     only: Option<u16>,
     for_classes: Xoshiro256PlusPlus,
     for_bodies: Xoshiro256PlusPlus,
+    /// Apart, because how many choices there are depends on the server's pace.
+    for_choices: Xoshiro256PlusPlus,
 }
 
 impl Draws {
@@ -217,6 +221,6 @@ impl Draws {
 
     /// A number below `bound`, for whoever chooses among connections.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.for_bodies.next_u64() % bound as u64) as usize
+        (self.for_choices.next_u64() % bound as u64) as usize
     }
 }

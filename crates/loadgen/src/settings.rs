@@ -16,8 +16,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Each value is checked where it is read, so that an error names its line; what does not go together is
-//! found by [`Settings::check`].
+//! A plan's values are checked when it is read, so that an error names its line; what does not go together is found by
+//! [`Settings::check`].
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -154,10 +154,27 @@ impl Settings {
             path: path.to_owned(),
             source,
         })?;
-        toml::from_str(&text).map_err(|source| LoadError::Plan {
+        Self::parse(&text, path)
+    }
+
+    /// Reads a plan from its text; `path` is what errors name.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn parse(text: &str, path: &Path) -> Result<Self, LoadError> {
+        let settings: Self = toml::from_str(text).map_err(|source| LoadError::Plan {
             path: path.to_owned(),
             source,
-        })
+        })?;
+        match settings.out_of_range() {
+            None => Ok(settings),
+            Some((key, what)) => Err(LoadError::PlanSetting {
+                path: path.to_owned(),
+                line: line_of(text, key),
+                key,
+                what,
+            }),
+        }
     }
 
     /// These settings, and for those not given the ones of `other`.
@@ -201,6 +218,50 @@ impl Settings {
         }
     }
 
+    /// The first value out of its range: its key, and what is wrong.
+    fn out_of_range(&self) -> Option<(&'static str, String)> {
+        let counts = [
+            ("connections", self.connections, 1_000_000),
+            ("saturate", self.saturate, 4096),
+            ("threads", self.threads, 1024),
+            ("outstanding", self.outstanding, 10_000_000),
+            (
+                "repetitions",
+                self.repetitions.map(|one| one as usize),
+                1_000,
+            ),
+            (
+                "keys",
+                self.keys.map(|one| one as usize),
+                MOST_KEYS as usize,
+            ),
+        ];
+        let counts = counts.into_iter().filter_map(|(key, given, most)| {
+            let given = given.filter(|given| !(1..=most).contains(given))?;
+            Some((
+                key,
+                format!("it is {given}: it must lie between 1 and {most}"),
+            ))
+        });
+        let numbers = [
+            ("seconds", self.seconds, 0.001, 86_400.0),
+            ("warm_up", self.warm_up, 0.0, 86_400.0),
+            ("timeout", self.timeout, 0.001, 86_400.0),
+            ("drain", self.drain, 0.0, 86_400.0),
+            ("late_us", self.late_us, 0.0, 1e9),
+            ("probe", self.probe, 1e-3, 1e9),
+            ("zipf", self.zipf, 0.0, 100.0),
+        ];
+        let numbers = numbers.into_iter().filter_map(|(key, given, least, most)| {
+            let given = given.filter(|given| !(least..=most).contains(given))?;
+            Some((
+                key,
+                format!("it is {given}: it must lie between {least} and {most}"),
+            ))
+        });
+        counts.chain(numbers).next()
+    }
+
     /// What they ask for, complete.
     ///
     /// # Errors
@@ -212,28 +273,12 @@ impl Settings {
                 what: what.to_owned(),
             })
         };
-        let count = |key, given: Option<usize>, default, most: usize| {
-            let given = given.unwrap_or(default);
-            if (1..=most).contains(&given) {
-                Ok(given)
-            } else {
-                let what = format!("it is {given}: it must lie between 1 and {most}");
-                Err(LoadError::Setting { key, what })
-            }
-        };
-        let seconds = |key, given: Option<f64>, default: f64, least: f64| {
-            let given = given.unwrap_or(default);
-            if (least..=86_400.0).contains(&given) {
-                Ok(Duration::from_secs_f64(given))
-            } else {
-                let what = format!("it is {given}: it must lie between {least} and 86400 seconds");
-                Err(LoadError::Setting { key, what })
-            }
-        };
-
+        if let Some((key, what)) = self.out_of_range() {
+            return refuse(key, &what);
+        }
         let requests = self.described_requests()?;
-        let threads = count("threads", self.threads, 1, 1024)?;
-        let connections = count("connections", self.connections, 64, 1_000_000)?;
+        let threads = self.threads.unwrap_or(1);
+        let connections = self.connections.unwrap_or(64);
         if connections < threads {
             return refuse("connections", "give each thread at least one");
         }
@@ -241,57 +286,37 @@ impl Settings {
             return refuse("cores", "give as many cores as threads");
         }
         let loads = match (self.rate, self.saturate) {
-            (Some(_), Some(_)) => return refuse("saturate", "it excludes rate"),
-            (None, None) => {
-                return refuse("rate", "give a rate such as 20k, or saturate");
-            }
             (Some(rates), None) => rates.per_second().iter().copied().map(Load::Rate).collect(),
-            (None, given) => vec![Load::Saturate(count("saturate", given, 1, 4096)?)],
+            (None, Some(depth)) => vec![Load::Saturate(depth)],
+            (Some(_), Some(_)) => return refuse("saturate", "it excludes rate"),
+            (None, None) => return refuse("rate", "give a rate such as 20k, or saturate"),
         };
-        let probe = match self.probe {
-            Some(rate) if !(rate.is_finite() && (1e-3..=1e9).contains(&rate)) => {
-                return refuse(
-                    "probe",
-                    "it must be a rate above zero, in requests per second",
-                );
-            }
-            probe => probe,
-        };
-        let length = seconds("seconds", self.seconds, 5.0, 0.001)?;
-        let warm_up = match self.warm_up {
-            None => length / 20,
-            given => seconds("warm_up", given, 0.0, 0.0)?,
-        };
+        let duration =
+            |given: Option<f64>, default| Duration::from_secs_f64(given.unwrap_or(default));
+        let length = duration(self.seconds, 5.0);
+        let warm_up = self.warm_up.map_or(length / 20, Duration::from_secs_f64);
         if warm_up >= length {
             return refuse("warm_up", "it must be shorter than seconds");
-        }
-        let late_us = self.late_us.unwrap_or(50.0);
-        if !(0.0..=1e9).contains(&late_us) {
-            return refuse("late_us", "it must lie between 0 and 1e9 us");
-        }
-        let repetitions = self.repetitions.unwrap_or(1);
-        if !(1..=1_000).contains(&repetitions) {
-            return refuse("repetitions", "it must lie between 1 and 1000");
         }
         Ok(Plan {
             target: resolve(self.target.as_deref().unwrap_or("127.0.0.1:6379"))?,
             connections,
             requests,
             loads,
-            probe,
+            probe: self.probe,
             arrivals: self.arrivals.unwrap_or_else(Arrivals::poisson),
             pick: self.pick.unwrap_or(Pick::Idle),
             length,
             warm_up,
             most_requests: self.requests.unwrap_or(u64::MAX),
-            repetitions,
+            repetitions: self.repetitions.unwrap_or(1),
             seed: self.seed.unwrap_or(1),
             threads,
             cores: self.cores,
-            timeout: seconds("timeout", self.timeout, 10.0, 0.001)?,
-            drain: seconds("drain", self.drain, 2.0, 0.0)?,
-            late_ns: (late_us * 1e3) as u64,
-            most_outstanding: count("outstanding", self.outstanding, 100_000, 10_000_000)?,
+            timeout: duration(self.timeout, 10.0),
+            drain: duration(self.drain, 2.0),
+            late_ns: (self.late_us.unwrap_or(50.0) * 1e3) as u64,
+            most_outstanding: self.outstanding.unwrap_or(100_000),
             unloaded: !self.no_unloaded,
         })
     }
@@ -324,19 +349,19 @@ impl Settings {
         if self.request.len() > 1_000 {
             return refuse("request", "at most 1000 classes are told apart".to_owned());
         }
-        let count = self.keys.unwrap_or(100_000);
-        let exponent = self.zipf.unwrap_or(0.99);
-        let Some(keys) = Keys::new(count, exponent) else {
-            return refuse(
-                "keys",
-                format!(
-                    "there are {count}, with a Zipf exponent of {exponent}: 1 to {MOST_KEYS} keys, and an exponent of \
-                     zero or more"
-                ),
-            );
-        };
+        let (count, exponent) = (self.keys.unwrap_or(100_000), self.zipf.unwrap_or(0.99));
+        let keys = Keys::new(count, exponent).expect("both are in range");
         Ok(Requests::commands(&self.request, keys))
     }
+}
+
+/// The line, from 1, on which a plan sets `key`.
+fn line_of(text: &str, key: &str) -> usize {
+    let sets = |line: &str| {
+        let name = line.split('=').next().unwrap_or_default();
+        name.trim().trim_matches(['"', '\'']) == key
+    };
+    text.lines().position(sets).map_or(1, |at| at + 1)
 }
 
 fn resolve(target: &str) -> Result<SocketAddr, LoadError> {

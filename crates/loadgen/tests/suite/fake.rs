@@ -1,0 +1,109 @@
+//! A server whose answers the test decides, and how to put it under load.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use shinjuku_loadgen::{Control, Measurement, Settings};
+
+/// What the server does about a request.
+pub enum Action {
+    /// Sends these bytes.
+    Reply(Vec<u8>),
+    /// Waits, then sends these bytes.
+    Late(Duration, Vec<u8>),
+    /// Sends these bytes in pieces of so many.
+    Pieces(usize, Vec<u8>),
+    /// Nothing.
+    Silence,
+    /// Closes the connection.
+    Close,
+}
+
+/// Starts a server with a thread a connection: `answer` is given the number of the request, from 0 over all connections, and
+/// its arguments. It lives as long as the test's process, idle once its clients are gone.
+pub fn serve<F>(answer: F) -> SocketAddr
+where
+    F: Fn(u64, &[String]) -> Action + Send + Sync + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (answer, count) = (Arc::new(answer), Arc::new(AtomicU64::new(0)));
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let (answer, count) = (Arc::clone(&answer), Arc::clone(&count));
+            thread::spawn(move || connection(&stream, &*answer, &count));
+        }
+    });
+    address
+}
+
+fn connection(stream: &TcpStream, answer: &dyn Fn(u64, &[String]) -> Action, count: &AtomicU64) {
+    let _ = stream.set_nodelay(true);
+    let (mut input, mut output) = (BufReader::new(stream), stream);
+    while let Some(arguments) = request(&mut input) {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        let sent = match answer(number, &arguments) {
+            Action::Reply(bytes) => output.write_all(&bytes),
+            Action::Late(wait, bytes) => {
+                thread::sleep(wait);
+                output.write_all(&bytes)
+            }
+            Action::Pieces(size, bytes) => {
+                let mut pieces = bytes.chunks(size);
+                pieces.try_for_each(|piece| output.write_all(piece))
+            }
+            Action::Silence => Ok(()),
+            Action::Close => return,
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// The arguments of the next request; `None` at the end of the connection.
+fn request(input: &mut impl BufRead) -> Option<Vec<String>> {
+    let count = number(input, '*')?;
+    let mut arguments = Vec::new();
+    for _ in 0..count {
+        let length = number(input, '$')?;
+        let mut bytes = vec![0; length + 2];
+        input.read_exact(&mut bytes).ok()?;
+        bytes.truncate(length);
+        arguments.push(String::from_utf8(bytes).ok()?);
+    }
+    Some(arguments)
+}
+
+/// A line's number behind its kind.
+fn number(input: &mut impl BufRead, kind: char) -> Option<usize> {
+    let mut line = String::new();
+    input.read_line(&mut line).ok()?;
+    line.strip_prefix(kind)?.trim_end().parse().ok()
+}
+
+/// `+OK`.
+pub fn ok() -> Action {
+    Action::Reply(b"+OK\r\n".to_vec())
+}
+
+/// Measures the first load of a plan, which is the TOML text given and the server's address.
+pub fn measure(target: SocketAddr, plan: &str) -> Measurement {
+    let settings: Settings = toml::from_str(plan).unwrap();
+    let settings = Settings {
+        target: Some(target.to_string()),
+        ..settings
+    };
+    let plan = settings.check().unwrap();
+    let stop = AtomicBool::new(false);
+    let control = Control {
+        stop: &stop,
+        watch: None,
+    };
+    let seed = plan.seeds().next().unwrap();
+    plan.measure(plan.loads()[0], seed, &[], &control).unwrap()
+}

@@ -1,0 +1,8 @@
+//! The load generator against servers that misbehave on purpose.
+
+mod command;
+mod fake;
+mod honesty;
+mod losses;
+mod plans;
+mod udp;
