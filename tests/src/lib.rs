@@ -7,6 +7,7 @@
 //! | `restart` | nor with the number of runtimes started and shut down |
 //! | `progress` | who spins for a lock cannot starve who holds it |
 //! | `udp` | clients over UDP: short requests overtake long ones, every reply goes where it belongs |
+//! | `tcp` | the same over TCP; ten thousand connections; what handlers do wrong stays with their connections |
 //! | `networker` | the same with a networker's thread, whose rings lose nothing |
 //! | `networker_allocation` | that thread never calls the allocator either |
 //! | `dataplane` | over frames that get lost, doubled and reordered, every request that arrives is answered once |

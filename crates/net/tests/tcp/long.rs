@@ -202,7 +202,7 @@ fn a_reply_can_be_taken_back_while_it_is_written() {
     output.truncate(2000);
     assert_eq!(output.len(), 1000);
     output.truncate(0);
-    write!(output, "{}\n", 2).unwrap();
+    writeln!(output, "{}", 2).unwrap();
     house.answer(second.route, second.request.reply());
     house.poll_until("both", |_| client.has("one\n2\n"));
 }

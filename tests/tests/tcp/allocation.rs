@@ -1,0 +1,247 @@
+//! After start, neither dispatcher nor workers call the allocator, whatever happens to connections, while contexts are
+//! preempted within malloc and may hold its locks.
+
+use std::io::{ErrorKind, Read, Write};
+use std::mem::ManuallyDrop;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use shinjuku::net::tcp::{ReplyBy, Tcp};
+use shinjuku::net::{Arrival, Failure, Refusal, Transport};
+use shinjuku::{MechanismKind, Runtime};
+use shinjuku_preempt::stress::{
+    Allocations, allocations_of_this_thread, contexts_in_the_allocator,
+};
+use shinjuku_tests::{PATIENCE, token, wait_for};
+
+use crate::service::{Lines, REPEATED, connect, listen, runtime, service};
+
+const WORKERS: usize = 2;
+const CONTEXTS: usize = 32;
+
+static THREADS: Mutex<Vec<(String, Allocations)>> = Mutex::new(Vec::new());
+
+/// The calling thread is watched from now on.
+fn watch() {
+    let name = std::thread::current().name().unwrap_or("?").to_owned();
+    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    threads.push((name, allocations_of_this_thread()));
+}
+
+fn counts() -> Vec<(String, u64)> {
+    let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    threads
+        .iter()
+        .map(|(name, allocations)| (name.clone(), allocations.count()))
+        .collect()
+}
+
+/// A transport whose first poll makes its thread known.
+struct Watched<Tr> {
+    transport: Tr,
+    known: bool,
+    /// Allocates where it must not.
+    sloppy: bool,
+}
+
+impl<Tr: Transport> Transport for Watched<Tr> {
+    type Request = Tr::Request;
+    type Reply = Tr::Reply;
+    type Route = Tr::Route;
+    type Outgoing = Tr::Outgoing;
+    type Replier = Tr::Replier;
+
+    fn poll(
+        &mut self,
+        now_nanos: u64,
+        room: usize,
+        mut deliver: impl FnMut(Arrival<Tr::Request, Tr::Route>),
+    ) {
+        if !std::mem::replace(&mut self.known, true) {
+            watch();
+        }
+        let sloppy = self.sloppy;
+        self.transport.poll(now_nanos, room, |arrival| {
+            if sloppy {
+                drop(std::hint::black_box(Box::new(arrival.class)));
+            }
+            deliver(arrival);
+        });
+    }
+    fn refuse(&mut self, request: Tr::Request, route: Tr::Route, cause: Refusal) {
+        self.transport.refuse(request, route, cause);
+    }
+    fn conclude(route: Tr::Route, result: Result<Tr::Reply, Failure>) -> Tr::Outgoing {
+        Tr::conclude(route, result)
+    }
+    fn replier(&mut self) -> std::io::Result<Tr::Replier> {
+        self.transport.replier()
+    }
+    fn wait(&mut self, patience: Duration) {
+        self.transport.wait(patience);
+    }
+    fn close(&mut self) {
+        self.transport.close();
+    }
+}
+
+/// Everything that can happen to a connection, once.
+fn one_of_each(address: SocketAddr) {
+    let mut stream = connect(address);
+    let all = |stream: &mut std::net::TcpStream, expected: usize| {
+        let mut reply = vec![0; expected];
+        let read = stream.read_exact(&mut reply);
+        read.unwrap_or_else(|error| panic!("not all of {expected} bytes in time: {error}"));
+    };
+    stream.write_all(&b"a line\n".repeat(16)).unwrap();
+    all(&mut stream, 16 * 7);
+    // A request that needs a large buffer.
+    let long = format!("a {}\n", "x".repeat(40_000));
+    stream.write_all(long.as_bytes()).unwrap();
+    all(&mut stream, long.len());
+    // A reply that does not fit the kernel's buffers, and takes its time.
+    let line = format!("l {}\n", "x".repeat(800));
+    stream.write_all(line.as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(2));
+    all(&mut stream, line.len() * REPEATED);
+    stream.write_all(b"h late\nu unknown\ne fine\n").unwrap();
+    // The first one is served if it is handed out at once.
+    let mut replies = Vec::new();
+    while !replies.ends_with(b"e fine\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("the last reply in time");
+        replies.extend(byte);
+    }
+    stream.write_all(b"p panic\ne never\n").unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "failed\n");
+    // One too many, or served.
+    let mut other = connect(address);
+    let sent = other.write_all(b"e half");
+    let refused = |error: &std::io::Error| {
+        matches!(
+            error.kind(),
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+        )
+    };
+    assert!(sent.as_ref().map_or_else(refused, |()| true), "{sent:?}");
+    // In flight as the client goes.
+    let mut third = connect(address);
+    let _ = third.write_all(b"w one\nl two\na three\n");
+}
+
+fn calls_in_steady_state(sloppy: bool, reply_by: ReplyBy) -> Vec<(String, u64)> {
+    THREADS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clear();
+    let mut config = runtime(WORKERS, MechanismKind::Signal);
+    config.contexts = CONTEXTS;
+    config.policy.quantum_us = 50.0;
+    let listen = listen()
+        .connections(24)
+        .large_buffers(1)
+        .max_reply(16 << 20)
+        .reply_by(reply_by);
+    let tcp = Tcp::bind(listen, Lines).unwrap();
+    let (address, counters) = (tcp.local_addr(), tcp.counters());
+    let service = service(&config, watch);
+    let server = Runtime::builder(service)
+        .config(config)
+        .allow_hard_preemption(token())
+        .serve(Watched {
+            transport: tcp,
+            known: false,
+            sloppy,
+        })
+        .unwrap();
+    // Not dropped when the test fails: a dispatcher that hangs in malloc does not end.
+    let server = ManuallyDrop::new(server);
+    let (enough, most) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let grown = std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !enough.load(Ordering::Relaxed) {
+                    one_of_each(address);
+                }
+            });
+        }
+        // Requests that are preempted within the allocator.
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut stream = connect(address);
+                while !enough.load(Ordering::Relaxed) {
+                    stream.write_all(b"a line\n").unwrap();
+                    stream.read_exact(&mut [0; 7]).unwrap();
+                }
+            });
+        }
+        let start = Instant::now();
+        let warm = |what: &dyn Fn() -> bool| {
+            while !what() {
+                most.fetch_max(contexts_in_the_allocator(), Ordering::Relaxed);
+                if start.elapsed() > PATIENCE {
+                    enough.store(true, Ordering::Relaxed);
+                    panic!("not enough happened: {:?}", counters.read());
+                }
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        };
+        warm(&|| counters.read().failed > 8);
+        let before = counts();
+        let from = counters.read();
+        warm(&|| {
+            let now = counters.read();
+            now.failed > from.failed + 8
+                && now.refused > from.refused + 16
+                && now.accepted > from.accepted + 24
+                && now.answered > from.answered + 400
+                && server.statistics().preemptions.taken() > 200
+                && most.load(Ordering::Relaxed) > WORKERS
+        });
+        let after = counts();
+        enough.store(true, Ordering::Relaxed);
+        assert_eq!(before.len(), after.len(), "all threads are known by then");
+        let grown = before.iter().zip(after);
+        grown
+            .map(|((name, before), (_, after))| (name.clone(), after - before))
+            .collect()
+    });
+    wait_for("the end of all connections", || counters.read().open == 0);
+    let (report, transport) = ManuallyDrop::into_inner(server).shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+    drop(transport);
+    crate::service::assert_sums(&counters.read());
+    grown
+}
+
+#[test]
+fn over_tcp_nobody_allocates() {
+    let _turn = crate::turn();
+    let hook = Arc::new(std::panic::take_hook());
+    let theirs = Arc::clone(&hook);
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str() != Some("on purpose") {
+            theirs(panic);
+        }
+    }));
+    for reply_by in [ReplyBy::Worker, ReplyBy::Networker] {
+        let grown = calls_in_steady_state(false, reply_by);
+        for expected in ["dispatcher", "worker-0", "worker-1"] {
+            let watched = grown.iter().any(|(name, _)| name.ends_with(expected));
+            assert!(watched, "{expected} is watched: {grown:?}");
+        }
+        let guilty: Vec<_> = grown.iter().filter(|(_, calls)| *calls > 0).collect();
+        assert!(
+            guilty.is_empty(),
+            "{reply_by:?}: calls of malloc: {guilty:?}"
+        );
+    }
+    // The other way round, to show that it would be noticed.
+    let sloppy = calls_in_steady_state(true, ReplyBy::Worker);
+    let dispatcher = sloppy.iter().find(|(name, _)| name.ends_with("dispatcher"));
+    assert!(dispatcher.unwrap().1 > 100, "{sloppy:?}");
+}

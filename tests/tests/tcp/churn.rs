@@ -1,0 +1,57 @@
+//! Connections that come and go leave nothing behind.
+
+use std::io::{Read, Write};
+
+use shinjuku::MechanismKind;
+use shinjuku_tests::{Usage, wait_for};
+
+use crate::service::{House, REPEATED, connect, listen, runtime};
+
+/// Some lives of a connection, by several clients at once.
+fn come_and_go(house: &House, rounds: usize) {
+    let address = house.address;
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    let mut stream = connect(address);
+                    match (client + round) % 5 {
+                        0 => drop(stream.write_all(b"e half a requ")),
+                        1 => {
+                            // It goes without waiting for its replies.
+                            drop(stream.write_all(b"l line\nw line\ne line\n"));
+                        }
+                        2 => {
+                            stream.write_all(b"l line\n").unwrap();
+                            let mut reply = vec![0; REPEATED * "l line\n".len()];
+                            stream.read_exact(&mut reply).unwrap();
+                        }
+                        _ => {
+                            stream.write_all(b"e one\nw two\n").unwrap();
+                            stream.read_exact(&mut [0; 12]).unwrap();
+                        }
+                    }
+                }
+            });
+        }
+    });
+    wait_for("the end of all connections", || {
+        house.counters.read().open == 0
+    });
+}
+
+#[test]
+fn neither_descriptors_nor_memory_grow_with_connections() {
+    let _turn = crate::turn();
+    let house = House::start(runtime(2, MechanismKind::Probe), listen());
+    come_and_go(&house, 100);
+    let before = Usage::now();
+    come_and_go(&house, 500);
+    let after = Usage::now();
+    assert_eq!(before.descriptors, after.descriptors);
+    assert_eq!(before.threads, after.threads);
+    let grown = after.data_kib.saturating_sub(before.data_kib);
+    assert!(grown < 2048, "{grown} KiB: {before:?} {after:?}");
+    let counts = house.end();
+    assert_eq!(counts.accepted, 2400);
+}
