@@ -30,6 +30,14 @@ pub(super) fn count_words(line: &[u8]) -> Result<usize, ProtocolError> {
     Ok(count)
 }
 
+/// The first word of `line` as it stands there.
+pub(super) fn first_word(line: &[u8]) -> &[u8] {
+    let start = line.iter().position(|&byte| !is_blank(byte));
+    let word = &line[start.unwrap_or(line.len())..];
+    let end = word.iter().position(|&byte| ends_word(byte));
+    &word[..end.unwrap_or(word.len())]
+}
+
 impl<'a> Words<'a> {
     /// The words of `line`, with or without its end.
     pub(super) fn new(line: &'a [u8]) -> Self {

@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | `framing.rs` | where a request ends: on the networker's thread, as its bytes come in |
+//! | `codec.rs` | that for [`tcp`](crate::tcp), with the requests' classes |
 //! | `arguments.rs` `inline.rs` | the arguments of a request, for handlers |
 //! | `writer.rs` | replies, in RESP2 and RESP3 |
 //! | `reply.rs` | for clients: where a reply ends |
@@ -15,6 +16,7 @@
 //! any other.
 
 mod arguments;
+mod codec;
 mod framing;
 mod inline;
 mod integer;
@@ -23,7 +25,8 @@ pub mod reply;
 mod writer;
 
 pub use arguments::{Arguments, arguments};
+pub use codec::Resp;
 pub use framing::{Found, LONGEST_BULK, LONGEST_LINE, MOST_ARGUMENTS, Progress, find};
 pub use integer::integer;
 pub use protocol_error::ProtocolError;
-pub use writer::{Protocol, Writer};
+pub use writer::{LongBulk, Protocol, Writer};

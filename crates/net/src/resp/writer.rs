@@ -34,6 +34,11 @@ impl<'a, W: io::Write> Writer<'a, W> {
         self.protocol
     }
 
+    /// From now on it writes this version.
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
     /// What it writes to.
     pub fn get_mut(&mut self) -> &mut W {
         self.out
@@ -71,6 +76,15 @@ impl<'a, W: io::Write> Writer<'a, W> {
         self.number(b'$', bytes.len() as i64)?;
         self.out.write_all(bytes)?;
         self.out.write_all(b"\r\n")
+    }
+
+    /// `length` bytes, which are written in parts: a long loop may want to do something else in between.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn long_bulk(&mut self, length: usize) -> io::Result<LongBulk<'_, W>> {
+        self.number(b'$', length as i64)?;
+        Ok(LongBulk(self.out))
     }
 
     /// No value, where there could be bytes.
@@ -209,5 +223,28 @@ impl<'a, W: io::Write> Writer<'a, W> {
         at -= 1;
         line[at] = kind;
         self.out.write_all(&line[at..])
+    }
+}
+
+/// Bytes of which all parts are to be written; see [`Writer::long_bulk`].
+#[derive(Debug)]
+#[must_use = "the reply is complete only at the end"]
+pub struct LongBulk<'a, W>(&'a mut W);
+
+impl<W: io::Write> LongBulk<'_, W> {
+    /// The next ones.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn write(&mut self, part: &[u8]) -> io::Result<()> {
+        self.0.write_all(part)
+    }
+
+    /// All have been written.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn end(self) -> io::Result<()> {
+        self.0.write_all(b"\r\n")
     }
 }
