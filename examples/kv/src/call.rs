@@ -1,0 +1,108 @@
+//! A command being executed: what it was given, where its reply goes, and how it can fail.
+
+use std::borrow::Cow;
+use std::io;
+
+use shinjuku::net::resp::{Arguments, Protocol, ProtocolError, Writer, integer};
+use shinjuku::net::tcp::Output;
+
+use crate::engine::EngineError;
+use crate::session::Session;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// What has not been looked at yet of what follows the command.
+    pub arguments: Arguments<'a>,
+    /// Where the reply goes.
+    pub reply: Writer<'a, Output>,
+    /// The client's.
+    pub session: &'a mut Session,
+    /// The client's connection.
+    pub connection: u64,
+    /// After the reply the connection closes.
+    pub close: bool,
+}
+
+/// Why a command has no proper reply. Whatever it has written of it is replaced by an error.
+#[derive(Debug)]
+pub enum Fault {
+    /// Its client made a mistake: Redis's words.
+    Said(Cow<'static, [u8]>),
+    /// The request is malformed.
+    Protocol(ProtocolError),
+    /// The engine failed.
+    Engine(EngineError),
+    /// The reply gets longer than a reply may be.
+    Reply(io::Error),
+}
+
+/// What a command comes to.
+pub type Outcome = Result<(), Fault>;
+
+/// The option is unknown, or something is missing.
+pub const SYNTAX: Fault = Fault::Said(Cow::Borrowed(b"ERR syntax error"));
+/// What should be a number is not.
+pub const NOT_AN_INTEGER: Fault = Fault::Said(Cow::Borrowed(
+    b"ERR value is not an integer or out of range",
+));
+
+impl Fault {
+    /// The mistake in these words: the error's kind, and what is wrong.
+    pub fn said(text: impl Into<Vec<u8>>) -> Self {
+        Self::Said(Cow::Owned(text.into()))
+    }
+
+    /// `command` was given too few arguments, or too many.
+    #[must_use]
+    pub fn wrong_number(command: &str) -> Self {
+        Self::said(format!(
+            "ERR wrong number of arguments for '{command}' command"
+        ))
+    }
+
+    /// Writes the error that the client gets.
+    ///
+    /// # Errors
+    /// Those of `output`.
+    pub fn write_to(self, output: &mut Output) -> io::Result<()> {
+        let text = match self {
+            Self::Protocol(error) => return error.write_to(output),
+            Self::Said(text) => text,
+            Self::Engine(error) => format!("ERR {error}").into_bytes().into(),
+            Self::Reply(error) => format!("ERR {error}").into_bytes().into(),
+        };
+        // Errors are the same in both versions.
+        Writer::new(output, Protocol::default()).error(&text)
+    }
+}
+
+impl From<EngineError> for Fault {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        Self::Reply(error)
+    }
+}
+
+impl<'a> Call<'a> {
+    /// The next argument; without one, the syntax is wrong.
+    ///
+    /// # Errors
+    /// [`SYNTAX`].
+    pub fn argument(&mut self) -> Result<Cow<'a, [u8]>, Fault> {
+        self.arguments.next().ok_or(SYNTAX)
+    }
+
+    /// The next argument, a number.
+    ///
+    /// # Errors
+    /// [`SYNTAX`], [`NOT_AN_INTEGER`].
+    pub fn integer_argument(&mut self) -> Result<i64, Fault> {
+        integer(&self.argument()?).ok_or(NOT_AN_INTEGER)
+    }
+}

@@ -1,0 +1,86 @@
+//! Commands on all keys.
+
+use std::ops::ControlFlow;
+
+use crate::call::{Call, Fault, Outcome, SYNTAX};
+use crate::elements::Elements;
+use crate::pattern;
+use crate::server::Kv;
+
+/// What SCAN looks at in a step unless told otherwise, as in Redis.
+const COUNT: usize = 10;
+
+/// `TYPE key`
+pub fn type_of(kv: &Kv, call: &mut Call<'_>) -> Outcome {
+    let key = call.argument()?;
+    let there = kv.store.read(&key, |entry| entry.is_some())?;
+    Ok(call.reply.simple(if there { b"string" } else { b"none" })?)
+}
+
+/// `DBSIZE`
+pub fn dbsize(kv: &Kv, call: &mut Call<'_>) -> Outcome {
+    Ok(call.reply.integer(kv.store.len() as i64)?)
+}
+
+/// `KEYS pattern`
+pub fn keys(kv: &Kv, call: &mut Call<'_>) -> Outcome {
+    let pattern = call.argument()?;
+    let mut found = Elements::new(&kv.settings.gathered);
+    kv.store.walk(b"", false, &mut |key, _| {
+        if pattern::matches(&pattern, key) {
+            found.push(key)
+        } else {
+            ControlFlow::Continue(())
+        }
+    })?;
+    Ok(found.write_to(&mut call.reply)?)
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
+pub fn scan(kv: &Kv, call: &mut Call<'_>) -> Outcome {
+    let cursor = call.argument()?;
+    let cursor = std::str::from_utf8(&cursor).ok();
+    let cursor = cursor
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| Fault::said("ERR invalid cursor"))?;
+    let (mut count, mut pattern, mut of_type) = (COUNT, None, true);
+    while let Some(option) = call.arguments.next() {
+        match &option.to_ascii_uppercase()[..] {
+            b"COUNT" => {
+                let number = usize::try_from(call.integer_argument()?).ok();
+                count = number.filter(|&number| number > 0).ok_or(SYNTAX)?;
+            }
+            b"MATCH" => pattern = Some(call.argument()?),
+            b"TYPE" => of_type = call.argument()?.eq_ignore_ascii_case(b"string"),
+            _ => return Err(SYNTAX),
+        }
+    }
+    let mut found = Elements::new(&kv.settings.gathered);
+    let next = kv.store.scan(cursor, count, |key| {
+        let matches = |pattern| pattern::matches(pattern, key);
+        if of_type && pattern.as_deref().is_none_or(matches) {
+            found.push(key)
+        } else {
+            ControlFlow::Continue(())
+        }
+    })?;
+    let unknown = "ERR this cursor is not known any more: begin again with 0";
+    let next = next.ok_or_else(|| Fault::said(unknown))?;
+    call.reply.array(2)?;
+    call.reply.bulk(next.to_string().as_bytes())?;
+    Ok(found.write_to(&mut call.reply)?)
+}
+
+/// `FLUSHDB [ASYNC | SYNC]`, and `FLUSHALL`: either way, the reply comes when it is done
+pub fn flush(kv: &Kv, call: &mut Call<'_>) -> Outcome {
+    if let Some(option) = call.arguments.next() {
+        let is_known = [&b"ASYNC"[..], b"SYNC"]
+            .iter()
+            .any(|known| option.eq_ignore_ascii_case(known));
+        if !is_known || call.arguments.len() > 0 {
+            return Err(SYNTAX);
+        }
+    }
+    kv.store.clear()?;
+    Ok(call.reply.simple(b"OK")?)
+}

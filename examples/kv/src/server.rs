@@ -1,0 +1,145 @@
+//! The request handler: from a frame to a reply.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use shinjuku::net::resp::{Resp, Writer, arguments};
+use shinjuku::net::tcp::{Output, Reply, Request, TcpCounters};
+use shinjuku::{Observer, RequestContext, RequestHandler, Statistics};
+
+use crate::call::{Call, Fault, Outcome};
+use crate::commands;
+use crate::elements::Bounds;
+use crate::session::Session;
+use crate::stop::Stopper;
+use crate::store::Store;
+
+/// The Redis whose replies these are, byte for byte.
+pub const REDIS_VERSION: &str = "7.0.15";
+
+/// How requests are framed and classified.
+pub type Codec = Resp<fn(&[u8]) -> u16, Session>;
+
+/// A name of Redis's configuration, and its value here.
+pub type RedisSetting = (&'static str, String);
+
+/// What commands work on.
+#[derive(Debug)]
+pub struct Kv {
+    /// The database.
+    pub store: Store,
+    /// What does not change.
+    pub settings: Settings,
+    /// For SHUTDOWN.
+    pub stop: Stopper,
+    observer: OnceLock<Observer>,
+}
+
+/// What was decided at start.
+#[derive(Debug)]
+pub struct Settings {
+    /// Where it listens.
+    pub port: u16,
+    /// The most connections.
+    pub connections: usize,
+    /// The longest value, in bytes.
+    pub longest_value: usize,
+    /// How much replies of unknown length may take.
+    pub gathered: Bounds,
+    /// For `CONFIG GET`.
+    pub redis: Vec<RedisSetting>,
+    /// The transport's.
+    pub counters: TcpCounters,
+    /// When it started.
+    pub started: Instant,
+}
+
+impl Kv {
+    /// Ready to serve.
+    #[must_use]
+    pub fn new(store: Store, settings: Settings, stop: Stopper) -> Self {
+        Self {
+            store,
+            settings,
+            stop,
+            observer: OnceLock::new(),
+        }
+    }
+
+    /// The runtime is there: its statistics are to be seen in INFO from now on.
+    pub fn observe(&self, observer: Observer) {
+        let _ = self.observer.set(observer);
+    }
+
+    /// The runtime's statistics, once it is there.
+    #[must_use]
+    pub fn statistics(&self) -> Option<Statistics> {
+        self.observer.get().map(Observer::statistics)
+    }
+
+    /// Writes the reply to `frame`. Whether the connection shall close after it.
+    fn answer(
+        &self,
+        frame: &[u8],
+        output: &mut Output,
+        session: &mut Session,
+        connection: u64,
+    ) -> bool {
+        let (outcome, close) = match arguments(frame) {
+            Ok(arguments) => {
+                let mut call = Call {
+                    arguments,
+                    reply: Writer::new(output, session.protocol),
+                    session,
+                    connection,
+                    close: false,
+                };
+                (self.execute(&mut call), call.close)
+            }
+            Err(error) => (Err(Fault::Protocol(error)), true),
+        };
+        if let Err(fault) = outcome {
+            output.truncate(0);
+            // If there is no room even for this, the client waits in vain: it is told by the connection's end.
+            return fault.write_to(output).is_err() || close;
+        }
+        close
+    }
+
+    fn execute(&self, call: &mut Call<'_>) -> Outcome {
+        let name = call.argument()?;
+        if let Some(command) = commands::find(&name) {
+            return command.run(self, call);
+        }
+        // As Redis, against web pages that make a browser talk to it.
+        if name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:") {
+            call.close = true;
+            return Ok(());
+        }
+        Err(commands::unknown(&name, call))
+    }
+}
+
+/// Serves a [`Kv`].
+#[derive(Clone, Debug)]
+pub struct Handler(pub Arc<Kv>);
+
+impl RequestHandler for Handler {
+    type Request = Request<Codec>;
+    type Reply = Reply<Codec>;
+    type PerCore = ();
+
+    fn init_per_core(&self, _: usize) {}
+
+    fn handle_request(
+        &self,
+        mut request: Request<Codec>,
+        _: &RequestContext<'_, ()>,
+    ) -> Reply<Codec> {
+        let connection = request.connection().get();
+        let (frame, output, session) = request.parts();
+        let close = self.0.answer(frame, output, session, connection);
+        let reply = request.reply();
+        if close { reply.close_after() } else { reply }
+    }
+}
