@@ -1,5 +1,5 @@
 //! With a networker, neither its thread nor the dispatcher's calls the allocator after start, while contexts are
-//! preempted within malloc and may hold its locks; refusals go back and forth besides.
+//! preempted within malloc and may hold its locks; refusals go back and forth besides, and requests are put together.
 #![allow(missing_docs)]
 
 use std::mem::ManuallyDrop;
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
+use shinjuku::net::wire::{RackSchedKind, RackSchedMessage, ReassemblyConfig};
 use shinjuku::net::{Arrival, Failure, Refusal, Transport};
 use shinjuku::{ClassConfig, MechanismKind, Networker, NetworkerConfig, Runtime, handler_fn};
 use shinjuku_preempt::stress::{
@@ -110,9 +111,17 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
             ..ClassConfig::new("hasty")
         },
     ];
-    let listen = UdpConfig::new("127.0.0.1:0".parse().unwrap()).max_datagram(64);
-    let udp = Udp::bind_classified(listen, |datagram: &[u8], _| {
-        datagram.first().map(|&class| u16::from(class))
+    let bounds = ReassemblyConfig {
+        requests: 4,
+        max_request: 64,
+        ..ReassemblyConfig::default()
+    };
+    let listen = UdpConfig::new("127.0.0.1:0".parse().unwrap())
+        .max_datagram(64)
+        .racksched(2, bounds);
+    let udp = Udp::bind_classified(listen, |request: &[u8], _| {
+        // The class is the time that it asks for.
+        Some(RackSchedMessage::parse(request).ok()?.0.run_nanos as u16)
     })
     .unwrap();
     let (address, counters) = (udp.local_addr(), udp.counters());
@@ -133,7 +142,9 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
         sloppy: false,
     };
     let handler = handler_fn(|request: Datagram| {
-        churn(u64::from_le_bytes(request[1..9].try_into().unwrap()));
+        let (message, payload) = RackSchedMessage::parse(&request).unwrap();
+        assert_eq!(payload, [1, 2]);
+        churn(u64::from(message.request));
         Some(request.echo())
     });
     let server = Runtime::builder(handler)
@@ -147,10 +158,24 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let send = |class: u8, number: u64| {
-        let mut request = [class; 9];
-        request[1..].copy_from_slice(&number.to_le_bytes());
-        socket.send(&request).unwrap();
+    let send_packet = |class: u64, number: u64, sequence: u8| {
+        let message = RackSchedMessage {
+            kind: if sequence == 0 {
+                RackSchedKind::Request
+            } else {
+                RackSchedKind::Follow
+            },
+            sequence: sequence.into(),
+            total_length: 2 * (RackSchedMessage::LENGTH as u32 + 1),
+            ..RackSchedMessage::request(0, number as u32, class, 0)
+        };
+        let packet = [&message.to_bytes()[..], &[1 + sequence]].concat();
+        socket.send(&packet).unwrap();
+    };
+    // In two packets, the second one first.
+    let send = |class: u64, number: u64| {
+        send_packet(class, number, 1);
+        send_packet(class, number, 0);
     };
     let counts = || -> Vec<(String, u64)> {
         let threads = threads.lock().unwrap();
@@ -170,8 +195,10 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
         socket.recv(&mut [0; 64]).expect("a reply in time");
         answered += 1;
         if answered % 8 == 0 {
-            send(1, 0);
-            send(2, 0);
+            send(1, sent);
+            send(2, sent);
+            // The rest of it does not come.
+            send_packet(0, answered | 1 << 31, 0);
         }
         most_in_the_allocator = most_in_the_allocator.max(contexts_in_the_allocator());
         let Some((at, before)) = &warm else {
@@ -184,6 +211,7 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
         if answered > at + 100
             && statistics.refused.total() > 10
             && counters.read().refused > 10
+            && counters.read().reassembly.evicted > 10
             && statistics.preemptions.taken() > 200
             && most_in_the_allocator > WORKERS + 2
         {

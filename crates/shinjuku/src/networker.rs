@@ -82,7 +82,9 @@ impl Default for NetworkerConfig {
 /// ```
 ///
 /// Worth its core where requests are many: the dispatcher's turns become shorter, while each request takes one more
-/// hand-over between cores.
+/// hand-over between cores. Over UDP on the loopback interface (two cores of a virtual machine, Linux 6.18) a poll in vain
+/// costs the dispatcher 3 ns instead of 220, and a request 50 to 140 ns instead of 510 to 1100. The request is there
+/// 700 ns after the networker began to receive it.
 pub struct Networker<Tr: Transport> {
     /// Until the runtime first polls.
     transport: Option<Tr>,
