@@ -45,6 +45,13 @@ impl WorkerLink {
         self.guest.as_ref().map(|guest| guest.counters())
     }
 
+    /// What KVM counted for the worker's vCPU; `None` without one, or where the kernel does not tell.
+    #[cfg(feature = "guest")]
+    #[must_use]
+    pub fn kernel_counters(&self) -> Option<crate::guest::KernelCounters> {
+        self.guest.as_ref()?.kernel_counters()
+    }
+
     /// The worker's OS thread, as the kernel numbers it.
     #[must_use]
     pub fn thread_id(&self) -> i32 {

@@ -210,6 +210,8 @@ pub enum MechanismKind {
     Signal,
     /// `escalation`: by probe, and after a grace period by a hard mechanism; needs the token.
     Escalation,
+    /// `guest`: anywhere, with the workers in guest mode under /dev/kvm; needs the token.
+    Guest,
 }
 
 impl Default for Config {
@@ -265,6 +267,7 @@ impl std::fmt::Display for MechanismKind {
             Self::Probe => "probe",
             Self::Signal => "signal",
             Self::Escalation => "escalation",
+            Self::Guest => "guest",
         })
     }
 }

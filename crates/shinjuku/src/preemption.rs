@@ -6,9 +6,11 @@
 //! | probe | request, found by the code's probes | - |
 //! | signal | request and interrupt | interrupt again, ever more seldom |
 //! | escalation | request | interrupt |
+//! | guest | request and interrupt, with the workers in guest mode | interrupt again, ever more seldom |
 //! | auto | escalation if hard preemption is allowed, else probe; both under a [`Floor`] | |
 
 use shinjuku_policy::Nanos;
+use shinjuku_preempt::guest::{Guest, GuestConfig};
 use shinjuku_preempt::{HardPreemption, Mechanism, Signal};
 
 use crate::calibrate::{self, Costs};
@@ -25,6 +27,8 @@ pub(crate) struct Preemption {
     pub(crate) hard: Option<Box<dyn Mechanism>>,
     /// In the inline layout nobody is there to send it: a timer on the request's own thread does.
     pub(crate) timer_signal: Option<Signal>,
+    /// The workers enter guest mode, where this interrupts them.
+    pub(crate) guest: Option<Guest>,
     /// How long the code has to answer before the hard mechanism; 0: it comes with the request.
     pub(crate) grace: Nanos,
     pub(crate) probe_floor: Floor,
@@ -45,6 +49,7 @@ impl Preemption {
             enabled,
             hard: None,
             timer_signal: None,
+            guest: None,
             grace,
             probe_floor: Floor::NONE,
             hard_floor: Floor::NONE,
@@ -64,6 +69,21 @@ impl Preemption {
                 mechanism: config.preemption.mechanism,
             }),
         };
+        let guest = || match token {
+            Some(_) if layout.inline => Err(StartError::GuestInline),
+            Some(token) => {
+                let guest = Guest::install(token, GuestConfig::default())?;
+                Ok(Self {
+                    hard: Some(Box::new(guest.clone())),
+                    guest: Some(guest),
+                    grace: Nanos(0),
+                    ..soft(true, "guest, as configured")
+                })
+            }
+            None => Err(StartError::NotAllowed {
+                mechanism: config.preemption.mechanism,
+            }),
+        };
         let fall_back = |error: StartError| {
             if config.strict {
                 return Err(error);
@@ -77,6 +97,10 @@ impl Preemption {
             MechanismKind::Escalation => {
                 signal(grace, "escalation from probe to signal, as configured").or_else(fall_back)
             }
+            MechanismKind::Guest => guest().or_else(|error| match token {
+                Some(_) if !config.strict => signal(Nanos(0), &format!("signal, because {error}")),
+                _ => fall_back(error),
+            }),
             MechanismKind::Auto => Self::automatic(config, layout, token),
         }
     }
@@ -110,6 +134,7 @@ impl Preemption {
                 enabled: true,
                 hard: Some(Box::new(signal)),
                 timer_signal: layout.inline.then_some(signal),
+                guest: None,
                 grace,
                 probe_floor,
                 hard_floor: Floor::at_cost(signal_cost),
@@ -124,6 +149,7 @@ impl Preemption {
                 enabled: true,
                 hard: None,
                 timer_signal: None,
+                guest: None,
                 grace,
                 probe_floor,
                 hard_floor: Floor::NONE,

@@ -1,5 +1,6 @@
 //! Why a runtime did not start.
 
+use shinjuku_preempt::guest::GuestError;
 use shinjuku_preempt::{PoolError, RealtimeError, SignalError, TimerError, Unsupported};
 
 use crate::config::{ConfigError, MechanismKind};
@@ -27,6 +28,15 @@ pub enum StartError {
     /// The signal handler cannot be installed.
     #[error(transparent)]
     Signal(#[from] SignalError),
+    /// Workers cannot run in guest mode.
+    #[error("preemption.mechanism is \"guest\", but {0}")]
+    Guest(#[from] GuestError),
+    /// Guest mode takes somebody else who interrupts.
+    #[error(
+        "preemption.mechanism is \"guest\", but in the inline layout there is no dispatcher's thread to interrupt the \
+         request: take another layout, or \"escalation\""
+    )]
+    GuestInline,
     /// A thread of the inline layout cannot have its timer.
     #[error(transparent)]
     Timer(#[from] TimerError),

@@ -156,6 +156,7 @@ impl<Tr: Transport> Threads<Tr> {
             let (take_seat, seat) = mpsc::channel::<Box<Dispatcher<Tr>>>();
             let mut seat = layout.inline.then_some(seat);
             let timer_signal = preemption.timer_signal;
+            let guest = preemption.guest.clone();
             let idle_backoff = config.idle_backoff();
             let shares_core = layout.shared;
             for id in 0..threads {
@@ -179,6 +180,7 @@ impl<Tr: Transport> Threads<Tr> {
                 };
                 let inline = layout.inline.then(|| Arc::clone(&baton));
                 let first = seat.take();
+                let guest = guest.clone();
                 let states = Arc::clone(&states);
                 let (their_statistics, their_bed, orders) = (
                     Arc::clone(&statistics),
@@ -189,7 +191,10 @@ impl<Tr: Transport> Threads<Tr> {
                 let body = move || {
                     let number = u32::try_from(id).expect("workers are few");
                     let prepared = prepare(worker_core, realtime_priority).and_then(|realtime| {
-                        let worker = Worker::bind(number)?;
+                        let mut worker = Worker::bind(number)?;
+                        if let Some(guest) = &guest {
+                            worker.enter_guest_mode(guest)?;
+                        }
                         if !spare {
                             catch_unwind(AssertUnwindSafe(|| states.make(id))).map_err(|_| {
                                 let place = format!("the thread of worker {id}");

@@ -158,6 +158,7 @@ fn every_name_is_read() {
         ("probe", MechanismKind::Probe),
         ("signal", MechanismKind::Signal),
         ("escalation", MechanismKind::Escalation),
+        ("guest", MechanismKind::Guest),
     ];
     for (name, mechanism) in mechanisms {
         let config = Config::from_toml(&format!("preemption.mechanism = '{name}'")).unwrap();
@@ -462,7 +463,7 @@ fn text_that_cannot_be_read_is_located() {
         (
             "[preemption]\nmechanism = 'uintr'",
             "line 2, column 13, in `preemption.mechanism`: unknown variant `uintr`, expected one of `auto`, `none`, \
-             `probe`, `signal`, `escalation`",
+             `probe`, `signal`, `escalation`, `guest`",
         ),
         ("queue = 5\nqueue = 6", "line 2, column 1: duplicate key"),
     ];

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use kvm_bindings::kvm_msi;
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
+use super::delivery::{KernelCounters, Statistics};
 use super::error::GuestError;
 use super::machine::{Machine, Sending, VECTOR};
 use super::system_call::{ioctl, system_call};
@@ -40,6 +41,7 @@ pub(crate) struct GuestLink {
     pub(super) given_up: AtomicU64,
     pub(super) left: AtomicU64,
     pub(super) interrupts: AtomicU64,
+    statistics: Option<Statistics>,
 }
 
 impl std::fmt::Debug for GuestLink {
@@ -64,7 +66,11 @@ pub struct GuestCounters {
 }
 
 impl GuestLink {
-    pub(super) fn new(machine: &Arc<Machine>, apic: u32) -> Result<Arc<Self>, GuestError> {
+    pub(super) fn new(
+        machine: &Arc<Machine>,
+        apic: u32,
+        file: i32,
+    ) -> Result<Arc<Self>, GuestError> {
         let kick = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).map_err(|cause| GuestError::Kvm {
             what: "making an eventfd",
             cause,
@@ -83,6 +89,7 @@ impl GuestLink {
             given_up: AtomicU64::new(0),
             left: AtomicU64::new(0),
             interrupts: AtomicU64::new(0),
+            statistics: Statistics::of(file),
         }))
     }
 
@@ -95,6 +102,10 @@ impl GuestLink {
             left: read(&self.left),
             interrupts: read(&self.interrupts),
         }
+    }
+
+    pub(crate) fn kernel_counters(&self) -> Option<KernelCounters> {
+        self.statistics.as_ref()?.read()
     }
 
     /// Posts the interrupt where that reaches the worker. Whether it takes a signal, too.

@@ -18,6 +18,7 @@
 //! | `policy`, `system_call` | what becomes of each system call, and making it |
 //! | `native` | leaving with all registers |
 //! | `link` | how others reach the worker |
+//! | `delivery` | how interrupts come to a vCPU here, as counted |
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,6 +28,7 @@ use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
 use crate::signal::{self, Signal};
 use crate::token::HardPreemption;
 
+mod delivery;
 mod error;
 mod interrupt;
 mod link;
@@ -40,6 +42,7 @@ mod run;
 mod system_call;
 mod vcpu;
 
+pub use delivery::{Delivery, KernelCounters};
 pub use error::GuestError;
 pub use link::GuestCounters;
 pub(crate) use link::GuestLink;
@@ -69,10 +72,27 @@ impl Guest {
     /// # Errors
     /// [`GuestError`] says why there can be none, and what to do about it.
     pub fn install(token: HardPreemption, config: GuestConfig) -> Result<Self, GuestError> {
+        let machine = Machine::new(config)?;
+        // What a vCPU lacks is better known now.
+        drop(Vcpu::new(&machine)?);
         Ok(Self {
-            machine: Machine::new(config)?,
+            machine,
             signal: Signal::install(token)?,
         })
+    }
+
+    /// How interrupts come to `worker`, which shall have had some.
+    #[must_use]
+    pub fn delivery(&self, worker: &WorkerLink) -> Delivery {
+        let (arrived, counted) = match &worker.guest {
+            Some(link) => (link.counters().interrupts, link.kernel_counters()),
+            None => (0, None),
+        };
+        delivery::judge(
+            delivery::posting_module(std::path::Path::new("/sys/module")),
+            arrived,
+            counted,
+        )
     }
 
     pub(crate) fn new_vcpu(&self) -> Result<Box<Vcpu>, GuestError> {

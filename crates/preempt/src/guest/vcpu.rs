@@ -126,7 +126,7 @@ impl Vcpu {
             machine.memory.give(address);
         }
         Ok(Self {
-            link: GuestLink::new(machine, id)?,
+            link: GuestLink::new(machine, id, file.as_raw_fd())?,
             machine: Arc::clone(machine),
             file,
             run,

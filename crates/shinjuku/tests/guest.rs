@@ -1,0 +1,155 @@
+//! The runtime with its workers in guest mode, and what it does where they cannot be.
+#![allow(missing_docs)]
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use shinjuku::policy::ClassId;
+use shinjuku::{
+    Config, HardPreemption, LayoutKind, MechanismKind, RequestHandler, Runtime, StartError,
+    handler_fn,
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Job = Box<dyn FnOnce() -> u64 + Send>;
+
+fn config() -> Config {
+    let mut config = Config {
+        workers: Some(1),
+        contexts: 16,
+        ..Config::default()
+    };
+    config.cores.share = true;
+    config.preemption.mechanism = MechanismKind::Guest;
+    config.policy.quantum_us = 200.0;
+    config
+}
+
+fn start(
+    config: Config,
+) -> Result<Runtime<impl RequestHandler<Request = Job, Reply = u64>>, StartError> {
+    // SAFETY: the tests' handlers rely on nothing that the token's contract excludes.
+    let token = unsafe { HardPreemption::allow() };
+    Runtime::builder(handler_fn(|job: Job| job()))
+        .config(config)
+        .allow_hard_preemption(token)
+        .start()
+}
+
+#[test]
+fn a_short_request_overtakes_a_long_one_in_guest_mode() {
+    let strict = Config {
+        strict: true,
+        ..config()
+    };
+    let runtime = match start(strict) {
+        Err(StartError::Guest(error)) => {
+            println!("SKIPPED a_short_request_overtakes_a_long_one_in_guest_mode: {error}");
+            return;
+        }
+        started => started.unwrap(),
+    };
+    assert!(runtime.description().contains("preemption guest"));
+    let handle = runtime.handle();
+    let done = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&done);
+    let long = handle.submit(
+        ClassId(0),
+        Box::new(move || {
+            let start = Instant::now();
+            while !theirs.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                std::hint::spin_loop();
+            }
+            u64::from(theirs.load(Ordering::Relaxed))
+        }),
+    );
+    let short = handle.submit(
+        ClassId(0),
+        Box::new(move || {
+            done.store(true, Ordering::Relaxed);
+            7
+        }),
+    );
+    assert_eq!(short.unwrap().wait(), Ok(7));
+    assert_eq!(long.unwrap().wait(), Ok(1), "it was suspended meanwhile");
+    let preemptions = runtime.statistics().preemptions;
+    assert!(preemptions.taken() > 0, "{preemptions:?}");
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// Why it runs with signals instead.
+fn assert_falls_back(config: Config, why: &str) {
+    let runtime = start(config).unwrap();
+    let description = runtime.description().to_owned();
+    assert!(
+        description.contains("preemption signal, because"),
+        "{description}"
+    );
+    assert!(description.contains(why), "{description}");
+    assert_eq!(description.lines().count(), 1);
+    assert_eq!(
+        runtime
+            .handle()
+            .submit(ClassId(0), Box::new(|| 7))
+            .unwrap()
+            .wait(),
+        Ok(7)
+    );
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn in_the_inline_layout_signals_take_its_place() {
+    let inline = Config {
+        layout: LayoutKind::Inline,
+        workers: None,
+        ..config()
+    };
+    assert_falls_back(inline.clone(), "in the inline layout");
+    let strict = Config {
+        strict: true,
+        ..inline
+    };
+    let error = start(strict).expect_err("strict").to_string();
+    assert!(error.contains("in the inline layout"), "{error}");
+}
+
+#[test]
+fn without_permission_signals_take_its_place() {
+    const NAME: &str = "without_permission_signals_take_its_place";
+    const NOBODY: u32 = 65534;
+    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
+        assert_falls_back(config(), "no permission for /dev/kvm");
+        let strict = Config {
+            strict: true,
+            ..config()
+        };
+        let error = start(strict).expect_err("strict").to_string();
+        assert!(error.contains("no permission for /dev/kvm"), "{error}");
+        println!("fell back as it should");
+        return;
+    }
+    if !std::path::Path::new("/dev/kvm").exists() {
+        assert_falls_back(config(), "there is no /dev/kvm");
+        return;
+    }
+    // Only root can be somebody else, and only where others can run this program.
+    let child = Command::new("/proc/self/exe")
+        .args([NAME, "--exact", "--nocapture"])
+        .env("SHINJUKU_TEST_CHILD", "1")
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output();
+    match child {
+        Err(error) => println!("SKIPPED {NAME}: no child as another user: {error}"),
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(text.contains("fell back as it should"), "{text}{errors}");
+        }
+    }
+}
