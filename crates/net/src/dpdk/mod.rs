@@ -21,10 +21,13 @@
 //!
 //! | comes about | what happens | where it is counted |
 //! |---|---|---|
-//! | the link goes down | the device receives nothing and loses what is sent; when it is up again all goes on | [`NicCounts::link_changes`] |
+//! | the link goes down | the device receives nothing; what is sent is lost or waits, as the driver has it; when it is up again all goes on | [`NicCounts::link_changes`] |
 //! | the device wants a reset | [`Nic`]'s thread does it while the queues rest between two polls; frames in them are lost | [`NicCounts::resets`] |
 //! | a send queue is full | frames wait, at most [`BURST`] here, the rest with the dataplane | [`QueueCounts::send_queue_full`] |
 //! | the mbufs are used up | the device drops what comes (its `no_mbuf`); nothing can be allocated, until some are dropped | [`QueueCounts::no_buffer`], [`NicCounts::port`] |
+//!
+//! Some devices come up again only when they are reset: `net_memif` as a client connects when it is started, and never again by
+//! itself. [`Nic::reset`] is for that.
 //!
 //! Several dispatchers need their requests spread. The device does it by RSS if it can; else, or if it has fewer queues
 //! than there are dispatchers, [`DpdkDevice`]s hand frames on to each other by a [hash](Spread) of the sender's address.

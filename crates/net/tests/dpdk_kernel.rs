@@ -1,0 +1,364 @@
+//! `net::dpdk` and its stack against the kernel's: ping, arping, a kernel's UDP client and UDP server, with frames of all
+//! sizes, over a veth pair (`net_af_packet`) and over a tap device (`net_tap`).
+//!
+//! Everything is in network namespaces that the test makes and removes. DPDK can be started once in a process, and a
+//! process is in one namespace, so the test runs itself again for each part: see [`part`].
+#![allow(missing_docs)]
+
+mod dpdk;
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::TryRecvError;
+use std::time::{Duration, Instant};
+
+use dpdk::parts::{Part, Running, orders, this_part};
+use dpdk::{Host, PATIENCE, PORT, start_dpdk};
+use shinjuku_net::dataplane::Cause;
+use shinjuku_net::dpdk::{Nic, NicConfig, PortConfig};
+use shinjuku_net::packet::MacAddr;
+
+const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), PORT);
+const KERNEL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 2), 9100);
+/// Payloads around the shortest frame, and up to the MTU.
+const SIZES: [usize; 9] = [0, 1, 17, 18, 19, 64, 512, 1471, 1472];
+const ROUNDS: usize = 20;
+
+#[test]
+fn a_veth_pair_by_af_packet() {
+    let test = "a_veth_pair_by_af_packet";
+    if let Some(reason) = cannot_run(test) {
+        return println!("SKIPPED {test}: {reason}");
+    }
+    let namespaces = Namespaces::new(["va", "vb"]);
+    let [ours, kernel] = &namespaces.names;
+    ip(&format!(
+        "link add va netns {ours} type veth peer name vb netns {kernel}"
+    ));
+    ip(&format!("-n {ours} link set va up"));
+    // The kernel would leave checksums to a network card that there is not.
+    run(namespaces
+        .exec(kernel, "ethtool")
+        .args(["-K", "vb", "tx", "off"]));
+    let host = namespaces.start(ours, "host net_af_packet0,iface=va,framecnt=512");
+    // AF_PACKET's sockets put fragments together, to what then does not fit a frame.
+    interoperates(&namespaces, kernel, "vb", host, 0);
+}
+
+#[test]
+fn a_tap_device() {
+    let test = "a_tap_device";
+    if let Some(reason) = cannot_run(test) {
+        return println!("SKIPPED {test}: {reason}");
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        return println!("SKIPPED {test}: there is no /dev/net/tun");
+    }
+    let namespaces = Namespaces::new(["ta", "tb"]);
+    let ours = &namespaces.names[0];
+    // The device's other end is the kernel's, in the same namespace.
+    let host = namespaces.start(ours, "host net_tap0,iface=tap");
+    interoperates(&namespaces, ours, "tap", host, 3);
+}
+
+/// `device` is the kernel's end, in the namespace `kernel`; `host` is at the other, and is to see as many `fragments`.
+fn interoperates(
+    namespaces: &Namespaces,
+    kernel: &str,
+    device: &str,
+    mut host: Part,
+    fragments: u64,
+) {
+    host.hears("@ready");
+    ip(&format!(
+        "-n {kernel} addr add {}/24 dev {device}",
+        KERNEL.ip()
+    ));
+    ip(&format!("-n {kernel} link set {device} up"));
+    let ours = OURS.ip().to_string();
+    let in_kernel = |program: &str, arguments: &str| {
+        let mut command = namespaces.exec(kernel, program);
+        command.args(arguments.split_whitespace());
+        command
+    };
+
+    let capture = std::env::temp_dir().join(format!("{kernel}.pcap"));
+    let mut dump = in_kernel(
+        "tcpdump",
+        &format!("-i {device} -U --immediate-mode -s 2048 -B 16384 -Z root -w"),
+    )
+    .arg(&capture)
+    .stderr(Stdio::piped())
+    .spawn()
+    .map(Running)
+    .unwrap();
+    wait_for_line(dump.0.stderr.take().unwrap(), "listening on");
+
+    // First, so that the kernel's address must be asked for.
+    let mut server = namespaces.start(kernel, "server");
+    server.hears("@ready");
+    host.say("ask");
+    host.hears("@answered");
+
+    run(&mut in_kernel(
+        "arping",
+        &format!("-c 3 -w 10 -I {device} {ours}"),
+    ));
+    for size in [0, 56, 1472] {
+        // -M do: the kernel must not fragment.
+        run(&mut in_kernel(
+            "ping",
+            &format!("-c 4 -i 0.05 -W 5 -M do -s {size} {ours}"),
+        ));
+    }
+    let large = in_kernel("ping", &format!("-c 1 -W 1 -s 3000 {ours}"))
+        .output()
+        .unwrap();
+    assert!(!large.status.success(), "fragments are not put together");
+
+    let mut client = namespaces.start(kernel, "client");
+    client.hears("@done");
+
+    dpdk::until("all that we sent in the capture", || {
+        checksums_are_right(&capture) >= 2 * SIZES.len() * ROUNDS
+    });
+    drop(dump);
+    std::fs::remove_file(&capture).unwrap();
+
+    host.say("end");
+    let counts = host.hears("@counts");
+    let numbers: Vec<u64> = counts
+        .split_whitespace()
+        .skip(1)
+        .map(|n| n.parse().unwrap())
+        .collect();
+    let [delivered, echoes, arps, learnt, seen_fragments, missing] = numbers[..] else {
+        panic!("{counts}");
+    };
+    let exchanged = (SIZES.len() * ROUNDS) as u64;
+    assert!(delivered >= 2 * exchanged, "{counts}");
+    assert!(echoes >= 12 && arps >= 3, "{counts}");
+    assert_eq!(learnt, 1, "{counts}");
+    assert_eq!(seen_fragments, fragments, "{counts}");
+    assert_eq!(missing, 0, "mbufs are missing: {counts}");
+}
+
+/// Looks at all that we sent with tcpdump's eyes; how many datagrams there are.
+fn checksums_are_right(capture: &Path) -> usize {
+    let output = Command::new("tcpdump")
+        .args(["-nn", "-vv", "-r"])
+        .arg(capture)
+        .args(["src", "host", &OURS.ip().to_string()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut lines = text.lines();
+    let bad = lines.find(|line| line.contains("bad ") || line.contains("wrong "));
+    assert_eq!(bad, None);
+    text.matches("[udp sum ok]").count()
+}
+
+// --- the parts -------------------------------------------------------------------------------------------------
+
+/// A part of another test, in a process of its own.
+#[test]
+#[ignore = "no test: the others run it in other processes"]
+fn part() {
+    let Some(part) = this_part() else { return };
+    match part.split_once(' ').unwrap_or((&part, "")) {
+        ("host", device) => host(device),
+        ("client", _) => kernel_client(),
+        ("server", _) => kernel_server(),
+        _ => panic!("{part}"),
+    }
+}
+
+/// Serves over DPDK until it is told to end.
+fn host(device: &str) {
+    let eal = start_dpdk(&[device]);
+    let name = device.split(',').next().unwrap();
+    let config = NicConfig::new().mbufs(2047).port(PortConfig {
+        rx_descriptors: 256,
+        tx_descriptors: 256,
+        ..PortConfig::default()
+    });
+    let (nic, mut devices) = Nic::open(eal.port(name).unwrap(), config).unwrap();
+    // Both ends of a tap device have the same address.
+    let mac = if name.contains("tap") {
+        MacAddr([2, 0, 0, 0, 0, 1])
+    } else {
+        nic.mac()
+    };
+    let mut host = Host::new(mac, *OURS.ip(), devices.remove(0));
+    let orders = orders();
+    println!("\n@ready");
+    let start = Instant::now();
+    while start.elapsed() < 3 * PATIENCE {
+        host.echo();
+        match orders.try_recv() {
+            Ok(line) if line == "ask" => {
+                ask(&mut host);
+                println!("@answered");
+            }
+            Ok(_) | Err(TryRecvError::Disconnected) => break,
+            Err(TryRecvError::Empty) => std::thread::sleep(Duration::from_micros(50)),
+        }
+    }
+    let counts = host.interface.counters().read();
+    let pools = nic.pools().to_vec();
+    drop((host, nic));
+    let missing: u32 = pools
+        .iter()
+        .map(|pool| pool.size() - pool.available())
+        .sum();
+    println!(
+        "@counts {} {} {} {} {} {missing}",
+        counts.delivered,
+        counts.echo_answered,
+        counts.arp_answered,
+        counts.arp_learnt,
+        counts.dropped_for(Cause::Fragment),
+    );
+}
+
+/// Is a client of the kernel's.
+fn ask<D: shinjuku_net::dataplane::Device>(host: &mut Host<D>) {
+    for round in 0..ROUNDS {
+        for size in SIZES {
+            let payload = content(round, size);
+            dpdk::until("the kernel to be resolved", || {
+                host.echo();
+                host.send(PORT, KERNEL, &payload)
+            });
+            dpdk::until("the kernel's answer", || {
+                let mut answered = false;
+                host.turn(|delivery, frame| {
+                    answered = delivery.peer.address == KERNEL;
+                    if answered {
+                        assert_eq!(frame[delivery.payload.clone()], payload);
+                    }
+                    !answered
+                });
+                answered
+            });
+        }
+    }
+}
+
+fn content(round: usize, size: usize) -> Vec<u8> {
+    (0..size).map(|at| (at * 7 + round) as u8).collect()
+}
+
+fn kernel_client() {
+    let socket = UdpSocket::bind((*KERNEL.ip(), 0)).unwrap();
+    socket.connect(SocketAddr::from(OURS)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut reply = [0; 2048];
+    for round in 0..ROUNDS {
+        for size in SIZES {
+            let payload = content(round, size);
+            socket.send(&payload).unwrap();
+            let length = socket.recv(&mut reply).expect("a reply");
+            assert_eq!(reply[..length], payload);
+        }
+    }
+    println!("\n@done");
+}
+
+fn kernel_server() {
+    let socket = UdpSocket::bind(SocketAddr::from(KERNEL)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    println!("\n@ready");
+    let mut request = [0; 2048];
+    for _ in 0..ROUNDS * SIZES.len() {
+        let (length, peer) = socket.recv_from(&mut request).expect("a request");
+        socket.send_to(&request[..length], peer).unwrap();
+    }
+}
+
+// --- what runs them --------------------------------------------------------------------------------------------
+
+/// Why this machine cannot run these tests.
+fn cannot_run(test: &str) -> Option<String> {
+    for tool in ["ip", "ping", "arping", "ethtool", "tcpdump"] {
+        let there = Command::new(tool)
+            .arg("-V")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        if there.is_err() {
+            return Some(format!("{tool} is not installed"));
+        }
+    }
+    let probe = format!("sj{}{test}", std::process::id());
+    let made = Command::new("ip")
+        .args(["netns", "add", &probe])
+        .output()
+        .unwrap();
+    if !made.status.success() {
+        let reason = String::from_utf8_lossy(&made.stderr).trim().to_owned();
+        return Some(format!("cannot make a network namespace ({reason})"));
+    }
+    ip(&format!("netns delete {probe}"));
+    None
+}
+
+/// Two network namespaces, removed with all that is in them.
+struct Namespaces {
+    names: [String; 2],
+}
+
+impl Namespaces {
+    fn new(suffixes: [&str; 2]) -> Self {
+        let names = suffixes.map(|suffix| format!("sj{}{suffix}", std::process::id()));
+        let namespaces = Self { names };
+        for name in &namespaces.names {
+            ip(&format!("netns add {name}"));
+            // Its unasked-for packets would be counted.
+            let off = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; \
+                       echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6";
+            let _ = namespaces.exec(name, "sh").args(["-c", off]).output();
+        }
+        namespaces
+    }
+
+    fn exec(&self, namespace: &str, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace, program]);
+        command
+    }
+
+    fn start(&self, namespace: &str, part: &str) -> Part {
+        let this = std::env::current_exe().unwrap();
+        Part::start(self.exec(namespace, this.to_str().unwrap()), part)
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "delete", name]).output();
+        }
+    }
+}
+
+fn ip(arguments: &str) {
+    run(Command::new("ip").args(arguments.split_whitespace()));
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn wait_for_line(from: impl std::io::Read, what: &str) {
+    let mut lines = BufReader::new(from).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(what)), "{what} never came");
+}

@@ -1,0 +1,140 @@
+//! `net::dpdk` between two processes, over shared memory (`net_memif`). The one that serves is killed in the midst, and
+//! started again.
+#![allow(missing_docs)]
+
+mod dpdk;
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::TryRecvError;
+use std::time::Instant;
+
+use dpdk::parts::{Part, orders, this_part};
+use dpdk::{Host, PATIENCE, PORT, start_dpdk, until};
+use shinjuku_net::dpdk::{DpdkDevice, Nic, NicConfig, PortConfig};
+
+const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 78, 0, 1), PORT);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+const MBUFS: u32 = 2047;
+/// A payload that is none of the numbered ones.
+const HELLO: [u8; 8] = [0xff; 8];
+
+/// A host at one end of the memory.
+fn open(socket: &Path, role: &str, ip: Ipv4Addr) -> (Nic, Host<DpdkDevice>) {
+    let socket = socket.display();
+    // An address of its own, lest it be another after a restart.
+    let mac = format!("02:00:00:00:00:{:02}", ip.octets()[3]);
+    let device =
+        format!("net_memif0,role={role},id=0,socket={socket},socket-abstract=no,mac={mac}");
+    let eal = start_dpdk(&[&device]);
+    let config = NicConfig::new().mbufs(MBUFS).port(PortConfig {
+        rx_descriptors: 256,
+        tx_descriptors: 256,
+        ..PortConfig::default()
+    });
+    let (nic, mut devices) = Nic::open(eal.port("net_memif0").unwrap(), config).unwrap();
+    let host = Host::new(nic.mac(), ip, devices.remove(0));
+    (nic, host)
+}
+
+#[test]
+#[ignore = "no test: the other runs it in another process"]
+fn part() {
+    let Some(socket) = this_part() else { return };
+    let (_nic, mut host) = open(Path::new(&socket), "server", *SERVER.ip());
+    let orders = orders();
+    println!("\n@ready");
+    let start = Instant::now();
+    while start.elapsed() < 3 * PATIENCE && orders.try_recv() == Err(TryRecvError::Empty) {
+        host.echo();
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_server_in_another_process_can_die_and_come_again() {
+    const PACKETS: u64 = 50_000;
+    let socket = std::env::temp_dir().join(format!("shinjuku-memif-{}", std::process::id()));
+    let start = || {
+        // One that was killed leaves its socket behind.
+        let _ = std::fs::remove_file(&socket);
+        let this = Command::new(std::env::current_exe().unwrap());
+        let mut server = Part::start(this, socket.to_str().unwrap());
+        server.hears("@ready");
+        server
+    };
+    let server = start();
+    let (nic, mut client) = open(&socket, "client", CLIENT);
+    until("the link", || nic.link_up());
+    assert_eq!(exchange(&mut client, PACKETS), PACKETS);
+
+    let changes = nic.counts().link_changes;
+    drop(server);
+    until("the link's end", || !nic.link_up());
+    // Sent into the void: neither in the way nor lost as mbufs.
+    for _ in 0..100 {
+        client.send(PORT, SERVER, &HELLO);
+        client.turn(|_, _| false);
+    }
+    let _server = start();
+    // A memif client connects when it is started, and never again by itself.
+    std::thread::scope(|scope| {
+        let reset = scope.spawn(|| nic.reset());
+        until("the reset", || {
+            client.turn(|_, _| false);
+            reset.is_finished()
+        });
+        reset.join().unwrap().unwrap();
+    });
+    until("the link's return", || nic.link_up());
+    let counts = nic.counts();
+    assert_eq!((counts.link_changes, counts.resets), (changes + 2, 1));
+    assert_eq!(exchange(&mut client, 1000), 1000);
+
+    let pool = nic.pools()[0];
+    drop((client, nic));
+    assert_eq!(pool.available(), MBUFS, "mbufs were lost");
+    let _ = std::fs::remove_file(&socket);
+}
+
+/// Has so many datagrams echoed, some at a time; how many came back as they were.
+fn exchange(client: &mut Host<DpdkDevice>, packets: u64) -> u64 {
+    const WINDOW: u64 = 64;
+    until("the server", || {
+        client.send(PORT, SERVER, &HELLO);
+        let mut heard = false;
+        client.turn(|_, _| {
+            heard = true;
+            false
+        });
+        std::thread::yield_now();
+        heard
+    });
+    let (mut sent, mut back) = (0, 0);
+    until("all echoes", || {
+        while sent < packets && sent - back < WINDOW {
+            let mut payload = [sent as u8; 1472];
+            payload[..8].copy_from_slice(&sent.to_le_bytes());
+            let length = 8 + (sent as usize * 131) % 1465;
+            if !client.send(PORT, SERVER, &payload[..length]) {
+                break;
+            }
+            sent += 1;
+        }
+        client.turn(|delivery, frame| {
+            let payload = &frame[delivery.payload.clone()];
+            let number = u64::from_le_bytes(*payload.first_chunk().unwrap());
+            if number != u64::MAX {
+                assert_eq!(number, back, "in their order");
+                assert_eq!(payload.len(), 8 + (number as usize * 131) % 1465);
+                assert!(payload[8..].iter().all(|&byte| byte == number as u8));
+                back += 1;
+            }
+            false
+        });
+        std::thread::yield_now();
+        back == packets
+    });
+    back
+}
