@@ -27,6 +27,8 @@ enum Command {
     Stress(xtask::stress::Options),
     /// Say what this machine offers, what is missing, and what to do about it.
     Doctor(xtask::doctor::Options),
+    /// Run the guest-mode tests under an emulator, with the kernel's KVM on hardware that this machine may not have.
+    GuestTest(xtask::guest_test::Options),
     /// Simulate the papers' figures; plots, CSV and one page to read.
     Figures(xtask::figures::Options),
     /// Draw the tables, plots and the page of a results.json again.
@@ -40,6 +42,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Test(options) => xtask::test::run(&options),
         Command::Stress(options) => xtask::stress::run(&options),
         Command::Doctor(options) => xtask::doctor::run(&options),
+        Command::GuestTest(options) => xtask::guest_test::run(&options),
         Command::Figures(options) => xtask::figures::run(&options),
         Command::Report(options) => xtask::report::run(&options),
     }

@@ -38,7 +38,7 @@ fn step_name(name: &str) -> Result<String, String> {
     }
 }
 
-fn patience(text: &str) -> Result<f64, String> {
+pub(crate) fn patience(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(factor) if (0.01..=1000.0).contains(&factor) => Ok(factor),
         _ => Err("a number from 0.01 to 1000 is wanted".to_owned()),

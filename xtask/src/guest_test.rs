@@ -1,0 +1,180 @@
+//! `cargo xtask guest-test`: the guest-mode tests on virtualisation hardware that this machine does not have.
+//!
+//! An emulator boots Debian's kernel with KVM in it and runs test binaries from a small initramfs:
+//!
+//! - `--qemu`: QEMU's emulation with kvm-amd (`-cpu max,+svm`);
+//! - `--bochs`: Bochs 3 with kvm-intel.
+//!
+//! Kernel, BusyBox and Bochs are Debian's packages, fetched and unpacked below `target/`, never installed. Where a part cannot
+//! be had, the tier is skipped by name, with the reason. Everything has a time limit.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::paths;
+use crate::test::step::End;
+
+pub mod console;
+pub mod emulator;
+pub mod image;
+pub mod parts;
+pub mod suite;
+
+use console::Console;
+use emulator::{Bochs, Emulator, Qemu};
+use parts::Missing;
+
+/// Arguments of `cargo xtask guest-test`.
+#[derive(Debug, clap::Args)]
+#[group(id = "tier", required = true, multiple = true, args = ["qemu", "bochs"])]
+pub struct Options {
+    /// Under QEMU's emulation, with kvm-amd.
+    #[arg(long)]
+    qemu: bool,
+    /// Under Bochs, with kvm-intel.
+    #[arg(long)]
+    bochs: bool,
+    /// A test target of crates/preempt to run (may be given several times); those named guest* by default.
+    #[arg(long, value_name = "NAME")]
+    test: Vec<String>,
+    /// Run only tests whose name contains this.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    filter: String,
+    /// Parameters for the module kvm-amd or kvm-intel, for example enable_apicv=1.
+    #[arg(long, value_name = "PARAMETERS")]
+    module_parameters: Option<String>,
+    /// Where Debian's packages are fetched from.
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://deb.debian.org/debian"
+    )]
+    mirror: String,
+    /// Also copy the whole console here.
+    #[arg(long, value_name = "PATH")]
+    log: Option<PathBuf>,
+    /// Multiplies the time limits, for slow machines.
+    #[arg(long, default_value_t = 1.0, value_parser = crate::test::patience)]
+    patience: f64,
+}
+
+/// Runs `cargo xtask guest-test`.
+///
+/// # Errors
+/// If the suite cannot be built, or the emulator not be started. Failing tests are no error but the exit code 1.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .context("cannot watch for Ctrl-C")?;
+    }
+    let mut ok = true;
+    if options.qemu {
+        ok &= tier::<Qemu>(options, &stop)?;
+    }
+    if options.bochs {
+        ok &= tier::<Bochs>(options, &stop)?;
+    }
+    Ok(if ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// One tier. Answers whether all is well: passed, or skipped with a reason.
+fn tier<E: Emulator>(options: &Options, stop: &AtomicBool) -> Result<bool> {
+    let directory = paths::target_dir().join("guest-test");
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("making {}", directory.display()))?;
+    let parts = parts::fetch_guest(&directory, &options.mirror)
+        .and_then(|guest| Ok((guest, E::find(&directory, &options.mirror)?)));
+    let (guest, emulator) = match parts {
+        Ok(parts) => parts,
+        Err(Missing(reason)) => {
+            println!("SKIPPED guest-test --{}: {reason}", E::NAME);
+            println!("0 passed, 0 failed, 1 skipped");
+            return Ok(true);
+        }
+    };
+    let suites = suite::build(&options.test)?;
+    let image = image::make(&directory, &guest, &suites)?;
+    let console_path = directory.join(format!("{}.log", E::NAME));
+    let command_line = image::command_line(
+        options
+            .module_parameters
+            .as_deref()
+            .unwrap_or(E::MODULE_PARAMETERS),
+        &options.filter,
+    )?;
+    let mut step = emulator.step(&image, &command_line, &console_path)?;
+    step.limit = step.limit.mul_f64(options.patience);
+    println!(
+        "== {}: {} with {}, at most {} s; tail -f {}",
+        E::NAME,
+        guest.kernel_release,
+        suites
+            .iter()
+            .map(|suite| suite.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", "),
+        step.limit.as_secs(),
+        console_path.display()
+    );
+    // What is left of another run must not be taken for this one's.
+    remove(&console_path)?;
+    let outcome = step.run(&directory, stop, &mut |line| println!("{line}"))?;
+    let text = std::fs::read(&console_path).unwrap_or_default();
+    let console = Console::read(&String::from_utf8_lossy(&text));
+    if let Some(copy) = &options.log {
+        std::fs::write(copy, console.clean_text())
+            .with_context(|| format!("writing {}", copy.display()))?;
+    }
+    report(&console, &outcome.end, outcome.elapsed);
+    Ok(console.verdict().is_ok())
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn report(console: &Console, end: &End, elapsed: Duration) {
+    for line in &console.worth_showing {
+        println!("{line}");
+    }
+    for skip in &console.tally.skipped {
+        println!("skipped {}: {}", skip.name, skip.reason);
+    }
+    let mut failed = console.tally.failed;
+    if let Err(why) = console.verdict() {
+        failed = failed.max(1);
+        println!("FAILED: {why} (the emulator: {end:?})");
+    }
+    println!("the emulator ran for {:.0} s", elapsed.as_secs_f64());
+    println!(
+        "{} passed, {failed} failed, {} skipped",
+        console.tally.passed,
+        console.tally.skipped.len()
+    );
+}
+
+/// A whole file, or an error that names it.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if let Some(parent) = to.parent() {
+        std::fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
+    }
+    ensure!(from.is_file(), "there is no {}", from.display());
+    std::fs::copy(from, to)
+        .with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! What came over the guest's serial console, and what it means.
+//!
+//! `init.sh` writes marks at the beginning of a line; everything between is libtest's or the kernel's.
+//!
+//! ```text
+//!   @@ up                       the guest's first process runs
+//!   @@ kvm yes | no             whether there is a /dev/kvm
+//!   @@ begin NAME               a suite begins
+//!   @@ end NAME STATUS          it ended
+//!   @@ done                     all is over; the guest powers off
+//! ```
+
+use crate::test::libtest::{Reader, Tally};
+
+/// A console, read.
+#[derive(Debug, Default)]
+pub struct Console {
+    text: Vec<String>,
+    up: bool,
+    kvm: bool,
+    done: bool,
+    /// Suites that began, and how they ended.
+    suites: Vec<(String, Option<i32>)>,
+    /// The tests of all suites.
+    pub tally: Tally,
+    /// Lines for the terminal: everything but what passing tests print.
+    pub worth_showing: Vec<String>,
+}
+
+impl Console {
+    /// Reads a console's text.
+    pub fn read(text: &str) -> Self {
+        let mut console = Self::default();
+        let mut reader = Reader::default();
+        for line in text.lines() {
+            let line = line.trim_end_matches('\r');
+            console.text.push(line.to_owned());
+            if let Some(mark) = line.strip_prefix("@@ ") {
+                console.mark(mark);
+            } else if reader.line(line) {
+                console.worth_showing.push(line.to_owned());
+            }
+        }
+        console.tally = reader.tally();
+        console
+    }
+
+    fn mark(&mut self, mark: &str) {
+        let words: Vec<_> = mark.split_whitespace().collect();
+        match words[..] {
+            ["up"] => self.up = true,
+            ["kvm", answer] => self.kvm = answer == "yes",
+            ["done"] => self.done = true,
+            ["begin", name] => {
+                self.worth_showing.push(format!("== {name}, in the guest"));
+                self.suites.push((name.to_owned(), None));
+            }
+            ["end", name, status] => {
+                let suite = self.suites.iter_mut().rev().find(|suite| suite.0 == name);
+                if let Some(suite) = suite {
+                    suite.1 = status.parse().ok();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether everything ran and passed; if not, why not.
+    ///
+    /// # Errors
+    /// The first thing that went wrong, in words.
+    pub fn verdict(&self) -> Result<(), String> {
+        if !self.up {
+            return Err("the kernel did not come up".to_owned());
+        }
+        if !self.kvm {
+            return Err("the guest has no /dev/kvm".to_owned());
+        }
+        if self.suites.is_empty() {
+            return Err("no suite began".to_owned());
+        }
+        for (name, status) in &self.suites {
+            match status {
+                Some(0) => {}
+                // BusyBox's timeout says so.
+                Some(143 | 124) => return Err(format!("{name} took too long")),
+                Some(status) => return Err(format!("{name} ended with status {status}")),
+                None => return Err(format!("{name} did not end")),
+            }
+        }
+        if !self.done {
+            return Err("the guest did not come to its end".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The whole text with plain line ends.
+    pub fn clean_text(&self) -> String {
+        let mut text = self.text.join("\n");
+        text.push('\n');
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "[    0.1] Linux\r\n@@ up\r\n@@ kvm yes\r\n@@ begin guest\r\nrunning 2 tests\r\ntest a ... ok\r\n\
+                        test b ... ok\r\n\r\nsuccesses:\r\n\r\n---- b stdout ----\r\nSKIPPED b: no AVIC\r\n\r\n\
+                        successes:\r\n    a\r\n    b\r\n\r\n\
+                        test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s\r\n\
+                        @@ end guest 0\r\n@@ done\r\n";
+
+    #[test]
+    fn a_good_run_passes_and_counts_what_was_skipped() {
+        let console = Console::read(GOOD);
+        assert_eq!(console.verdict(), Ok(()));
+        assert_eq!((console.tally.passed, console.tally.failed), (1, 0));
+        assert_eq!(console.tally.skipped[0].reason, "no AVIC");
+        assert!(!console.clean_text().contains('\r'));
+    }
+
+    #[test]
+    fn whatever_is_missing_from_a_run_is_its_failure() {
+        for (gone, why) in [
+            ("@@ up", "come up"),
+            ("@@ kvm yes", "no /dev/kvm"),
+            ("@@ begin guest", "no suite began"),
+            ("@@ end guest 0", "guest did not end"),
+            ("@@ done", "come to its end"),
+        ] {
+            let console = Console::read(&GOOD.replace(gone, ""));
+            let verdict = console.verdict().unwrap_err();
+            assert!(verdict.contains(why), "without {gone}: {verdict}");
+        }
+    }
+
+    #[test]
+    fn a_bad_status_is_a_failure_in_words() {
+        for (status, why) in [
+            ("143", "too long"),
+            ("101", "status 101"),
+            ("x", "did not end"),
+        ] {
+            let console = Console::read(&GOOD.replace("guest 0", &format!("guest {status}")));
+            assert!(console.verdict().unwrap_err().contains(why));
+        }
+        assert!(Console::read("").verdict().is_err());
+    }
+}
