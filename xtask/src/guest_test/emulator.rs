@@ -55,7 +55,7 @@ impl Emulator for Qemu {
     fn step(&self, image: &Image, command_line: &str, console: &Path) -> Result<Step> {
         let mut arguments: Vec<String> =
             "-nodefaults -no-user-config -display none -monitor none -no-reboot -M q35 -m 2048 \
-                                          -smp 2 -accel tcg,thread=multi -cpu max,+svm,+invtsc"
+                                          -smp 2 -accel tcg,thread=multi -cpu max,+svm"
                 .split_whitespace()
                 .map(str::to_owned)
                 .collect();
