@@ -21,5 +21,7 @@ pub mod tcp;
 mod transport;
 pub mod udp;
 pub mod wire;
+#[cfg(feature = "xdp")]
+pub mod xdp;
 
 pub use transport::{Arrival, Failure, Refusal, Replier, Transport};

@@ -1,0 +1,332 @@
+//! The dataplane over AF_XDP against the kernel's own stack, at the other end of a veth pair in a network namespace.
+//!
+//! Takes root, and `ip`, `ethtool`, `ping` and `arping`; without them the tests say `SKIPPED`.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use shinjuku_net::dataplane::{
+    Client, Dataplane, DataplaneConfig, DataplaneCounters, InterfaceConfig,
+};
+use shinjuku_net::packet::MacAddr;
+use shinjuku_net::xdp::{CopyMode, Program, SocketConfig, XdpDevice, XdpError};
+use shinjuku_net::{Arrival, Replier, Transport};
+
+const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0x77, 1]);
+const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 9000);
+const THEIRS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 2), 7000);
+const FRAMES: u32 = 256;
+/// No wait lasts longer, however slow the machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A veth pair: one end here, the other the kernel's, in a namespace of its own.
+struct Veth {
+    name: String,
+    namespace: String,
+}
+
+impl Veth {
+    /// `None`, having said so, if this machine cannot.
+    fn new(test: &str) -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let process = std::process::id();
+        let veth = Self {
+            name: format!("xdp{process}-{number}"),
+            namespace: format!("shinjuku-xdp-{process}-{number}"),
+        };
+        let (name, namespace) = (&veth.name, &veth.namespace);
+        let there = format!("ip -n {namespace}");
+        let made = [
+            format!("ip netns add {namespace}"),
+            format!(
+                "ip link add {name} address {OUR_MAC} type veth peer name veth0 netns {namespace}"
+            ),
+            format!("{there} addr add {}/24 dev veth0", THEIRS.ip()),
+            // Checksums complete, which no device would do for a veth.
+            format!("ip netns exec {namespace} ethtool -K veth0 tx off"),
+            format!("{there} link set veth0 up"),
+            format!("ip link set {name} up"),
+        ]
+        .iter()
+        .try_for_each(|command| run(command));
+        match made {
+            Ok(()) => Some(veth),
+            Err(reason) => {
+                println!("SKIPPED {test}: {reason}");
+                None
+            }
+        }
+    }
+
+    fn device(&self) -> XdpDevice {
+        let program = Arc::new(Program::attach(&self.name, 1).unwrap());
+        let config = SocketConfig {
+            frames: FRAMES,
+            ring: 64,
+            ..SocketConfig::default()
+        };
+        XdpDevice::open(&program, 0, config).unwrap()
+    }
+
+    /// A socket of the kernel's, at the other end.
+    fn socket(&self, at: SocketAddrV4) -> UdpSocket {
+        let namespace = File::open(format!("/run/netns/{}", self.namespace)).unwrap();
+        let socket = thread::spawn(move || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            UdpSocket::bind(at).unwrap()
+        });
+        let socket = socket.join().unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    }
+
+    /// What a program says that is run at the other end; fails with what it says.
+    fn run(&self, command: &str) -> Result<(), String> {
+        run(&format!("ip netns exec {} {command}", self.namespace))
+    }
+}
+
+impl Drop for Veth {
+    fn drop(&mut self) {
+        let _ = run(&format!("ip link del {}", self.name));
+        let _ = run(&format!("ip netns del {}", self.namespace));
+    }
+}
+
+fn run(command: &str) -> Result<(), String> {
+    let mut words = command.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let (said, complained) = (output.stdout, output.stderr);
+            let text = [said, complained].concat();
+            Err(format!("`{command}`: {}", String::from_utf8_lossy(&text)))
+        }
+        Err(error) => Err(format!("`{command}`: {error}")),
+    }
+}
+
+fn interface(at: SocketAddrV4) -> InterfaceConfig {
+    InterfaceConfig::new(OUR_MAC, *at.ip(), &[at.port()])
+}
+
+/// Sends everything back until it is dropped, on a thread of its own.
+struct EchoServer {
+    counters: DataplaneCounters,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Dataplane<XdpDevice>>>,
+}
+
+impl EchoServer {
+    fn start(device: XdpDevice) -> Self {
+        let config = DataplaneConfig::new(interface(OURS)).buffers(64);
+        let mut dataplane = Dataplane::new(device, config).unwrap();
+        let mut replier = dataplane.replier().unwrap();
+        let counters = dataplane.counters();
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut arrivals = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                dataplane.poll(0, 64, |arrival| arrivals.push(arrival));
+                if arrivals.is_empty() {
+                    dataplane.wait(Duration::from_millis(1));
+                }
+                for Arrival { request, route, .. } in arrivals.drain(..) {
+                    let reply = Ok(Some(request.echo()));
+                    replier.send(Dataplane::<XdpDevice>::conclude(route, reply));
+                }
+            }
+            dataplane
+        });
+        Self {
+            counters,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// Ends it; every frame is back.
+    fn end(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut dataplane = self.thread.take().unwrap().join().unwrap();
+        dataplane.close();
+        let start = Instant::now();
+        while dataplane.device().frames() != FRAMES as usize {
+            assert!(start.elapsed() < PATIENCE, "{:?}", dataplane.device());
+            dataplane.poll(0, 1, |_| unreachable!("it is closed"));
+        }
+        assert_eq!(dataplane.device().queues().unwrap().invalid, 0);
+    }
+}
+
+#[test]
+fn the_kernels_clients_are_answered() {
+    let Some(veth) = Veth::new("the_kernels_clients_are_answered") else {
+        return;
+    };
+    let device = veth.device();
+    println!("{device}");
+    let server = EchoServer::start(device);
+    let client = veth.socket(THEIRS);
+    client.connect(OURS).unwrap();
+    let mut reply = [0; 2000];
+    let mut exchanged = 0;
+    for length in [0, 1, 17, 18, 19, 64, 512, 1471, 1472] {
+        for number in 0..50_u8 {
+            let request = vec![number; length];
+            client.send(&request).unwrap();
+            // The kernel checks the checksums.
+            let received = client.recv(&mut reply).expect("a reply in time");
+            assert_eq!(reply[..received], request);
+            exchanged += 1;
+        }
+    }
+    let counts = server.counters.read();
+    assert_eq!(
+        (counts.interface.delivered, counts.replies),
+        (exchanged, exchanged)
+    );
+    assert!(counts.interface.arp_answered > 0, "the client had to ask");
+    server.end();
+}
+
+#[test]
+fn a_burst_longer_than_the_rings_is_answered_or_lost_but_no_frame_is() {
+    let Some(veth) = Veth::new("a_burst_longer_than_the_rings_is_answered_or_lost_but_no_frame_is")
+    else {
+        return;
+    };
+    let server = EchoServer::start(veth.device());
+    let client = veth.socket(THEIRS);
+    client.connect(OURS).unwrap();
+    for number in 0..2000_u32 {
+        client.send(&number.to_le_bytes()).unwrap();
+    }
+    let start = Instant::now();
+    let mut replies = 0;
+    let mut reply = [0; 100];
+    client
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    while client.recv(&mut reply).is_ok() {
+        replies += 1;
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert!(replies > 0);
+    server.end();
+}
+
+#[test]
+fn ping_and_arping_are_answered() {
+    let Some(veth) = Veth::new("ping_and_arping_are_answered") else {
+        return;
+    };
+    let server = EchoServer::start(veth.device());
+    for command in [
+        format!("ping -c 3 -i 0.05 -W 5 {}", OURS.ip()),
+        format!("ping -c 2 -i 0.05 -W 5 -s 1472 -M do {}", OURS.ip()),
+        format!("arping -c 1 -w 5 -I veth0 {}", OURS.ip()),
+    ] {
+        match veth.run(&command) {
+            Err(reason) if reason.contains("No such file") => {
+                println!("SKIPPED ping_and_arping_are_answered: {reason}");
+                return;
+            }
+            answered => answered.unwrap(),
+        }
+    }
+    let counts = server.counters.read().interface;
+    assert_eq!(counts.echo_answered, 5);
+    assert!(counts.arp_answered >= 2, "{counts:?}");
+    server.end();
+}
+
+#[test]
+fn a_client_reaches_a_server_of_the_kernels() {
+    let Some(veth) = Veth::new("a_client_reaches_a_server_of_the_kernels") else {
+        return;
+    };
+    let server = veth.socket(THEIRS);
+    let echo = thread::spawn(move || {
+        let mut bytes = [0; 2000];
+        for _ in 0..20 {
+            let (length, peer) = server.recv_from(&mut bytes).expect("a request in time");
+            server.send_to(&bytes[..length], peer).unwrap();
+        }
+    });
+    let mut client = Client::new(veth.device(), interface(OURS)).unwrap();
+    let start = Instant::now();
+    let now = || start.elapsed().as_nanos() as u64;
+    for number in 0..20_u8 {
+        let request = vec![number; 70 * usize::from(number)];
+        client.send(OURS.port(), THEIRS, &request, now()).unwrap();
+        let mut replies = 0;
+        while replies == 0 {
+            assert!(start.elapsed() < PATIENCE, "no reply to {number}");
+            client.receive(now(), |reply, peer, _| {
+                assert_eq!((reply, peer.address), (&*request, THEIRS));
+                replies += 1;
+            });
+            client.wait(Duration::from_millis(1));
+        }
+    }
+    echo.join().unwrap();
+    assert_eq!(client.counters().read().arp_learnt, 1);
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let refused = Program::attach("shinjuku-none", 1).unwrap_err();
+    assert!(refused.to_string().contains("shinjuku-none"), "{refused}");
+    let Some(veth) = Veth::new("what_cannot_be_opened_says_why") else {
+        return;
+    };
+    let program = Arc::new(Program::attach(&veth.name, 1).unwrap());
+    let taken = Program::attach(&veth.name, 1).unwrap_err();
+    assert!(matches!(taken, XdpError::Busy { .. }), "{taken}");
+    let open = |queue, config| {
+        XdpDevice::open(&program, queue, config)
+            .unwrap_err()
+            .to_string()
+    };
+    let fine = SocketConfig::default();
+    for (queue, config, says) in [
+        (1, fine, "the queue is 1"),
+        (0, SocketConfig { ring: 3, ..fine }, "ring is 3"),
+        (
+            0,
+            SocketConfig {
+                chunk: 1000,
+                ..fine
+            },
+            "chunk is 1000",
+        ),
+        (0, SocketConfig { frames: 1, ..fine }, "frames is 1"),
+        (
+            0,
+            SocketConfig {
+                copy: CopyMode::ZeroCopy,
+                ..fine
+            },
+            "bind the AF_XDP socket",
+        ),
+    ] {
+        let error = open(queue, config);
+        assert!(error.contains(says), "{error}");
+    }
+    // Having refused, it can still be had; and once that has gone, so has the program.
+    drop(XdpDevice::open(&program, 0, fine).unwrap());
+    drop(program);
+    Program::attach(&veth.name, 1).unwrap();
+}

@@ -1,0 +1,175 @@
+//! The memory that is shared with the kernel, and the right to a piece of it.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::XdpError;
+
+/// Chunks of memory, one after the other.
+pub(crate) struct Area {
+    start: NonNull<u8>,
+    length: usize,
+    chunk: usize,
+}
+
+// SAFETY: the area is plain memory, valid on every thread. Its bytes are reached through frames alone, of which each
+// chunk has one.
+unsafe impl Send for Area {}
+// SAFETY: as above: a shared area gives out no bytes by itself.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// Memory for `chunks` chunks of `chunk` bytes, all zero, and a frame for each.
+    pub(crate) fn new(chunks: u32, chunk: u32) -> Result<(Arc<Self>, Vec<Frame>), XdpError> {
+        let length = chunks as usize * chunk as usize;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at a place that the kernel chooses; nobody else knows of it.
+        let start = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                length,
+                protection,
+                MapFlags::PRIVATE | MapFlags::POPULATE,
+            )
+        };
+        let start = start.map_err(XdpError::system("take the memory for frames"))?;
+        let start = NonNull::new(start.cast()).expect("mmap does not give null");
+        let area = Arc::new(Self {
+            start,
+            length,
+            chunk: chunk as usize,
+        });
+        let frame = |number| Frame {
+            area: Arc::clone(&area),
+            number,
+            offset: 0,
+            length: 0,
+        };
+        let frames = (0..chunks).map(frame).collect();
+        Ok((area, frames))
+    }
+
+    /// Where it begins, for the kernel.
+    pub(crate) fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// In which chunk, and where in it, the byte at `address` from the area's start lies. `None`: beyond the area.
+    pub(crate) fn place(&self, address: u64) -> Option<(u32, u32)> {
+        let address = usize::try_from(address).ok()?;
+        if address >= self.length {
+            return None;
+        }
+        let number = u32::try_from(address / self.chunk).ok()?;
+        let offset = u32::try_from(address % self.chunk).ok()?;
+        Some((number, offset))
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and with it go the last ways to it: every frame holds the area. The kernel, if it
+        // still has chunks, holds the pages themselves.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.length) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// A chunk that nobody else has, and where in it the frame lies.
+///
+/// Invariant: `offset + length` is at most the chunk's length, and `number` is a chunk of the area.
+pub struct Frame {
+    area: Arc<Area>,
+    number: u32,
+    offset: u32,
+    length: u32,
+}
+
+impl Frame {
+    /// The frame's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: by the invariant the bytes are within the chunk, and so within the area, which lives as long as
+        // `self`. They were zero at first, and so are initialised. Each chunk has one frame, and the kernel does not
+        // have the chunk while the frame can be reached (see the crate); so nobody writes to it while `self` is shared.
+        unsafe { std::slice::from_raw_parts(self.start(), self.length as usize) }
+    }
+
+    /// The frame's bytes, to be written.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; and `self` is borrowed mutably, so nobody else reads it, either.
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.length as usize) }
+    }
+
+    /// How long the frame can get, in bytes: what is left of the chunk from where it begins.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.area.chunk - self.offset as usize
+    }
+
+    /// Makes the frame `length` bytes long; what it gains is what the chunk held. More than
+    /// [`capacity`](Self::capacity) is cut to that.
+    pub fn set_length(&mut self, length: usize) {
+        // Fits: a chunk's length does.
+        self.length = length.min(self.capacity()) as u32;
+    }
+
+    fn start(&self) -> *mut u8 {
+        let at = self.number as usize * self.area.chunk + self.offset as usize;
+        // SAFETY: by the invariant this is within the area, or just behind it.
+        unsafe { self.area.start.as_ptr().add(at) }
+    }
+
+    /// Empties it: the whole chunk is free for a frame.
+    pub(crate) fn clear(&mut self) {
+        (self.offset, self.length) = (0, 0);
+    }
+
+    /// The frame lies at `offset` and is `length` bytes long. False, and nothing done, if the chunk is shorter.
+    pub(crate) fn set_place(&mut self, offset: u32, length: u32) -> bool {
+        let fits = offset as usize + length as usize <= self.area.chunk;
+        if fits {
+            (self.offset, self.length) = (offset, length);
+        }
+        fits
+    }
+
+    /// Its chunk.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Where it begins, from the area's start.
+    pub(crate) fn address(&self) -> u64 {
+        u64::from(self.number) * self.area.chunk as u64 + u64::from(self.offset)
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Whether it is a chunk of `area`.
+    pub(crate) fn is_of(&self, area: &Arc<Area>) -> bool {
+        Arc::ptr_eq(&self.area, area)
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Frame")
+            .field("number", &self.number)
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
+}

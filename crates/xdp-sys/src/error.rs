@@ -1,0 +1,66 @@
+//! What can be wrong with an AF_XDP socket.
+
+use std::io;
+
+/// Why a program or a socket could not be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum XdpError {
+    /// A setting is out of its range.
+    #[error("AF_XDP: {setting} is {value}, but must be {allowed}")]
+    Setting {
+        /// Its name.
+        setting: &'static str,
+        /// What it was set to.
+        value: u64,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// The machine has no such interface, in this network namespace.
+    #[error("AF_XDP: there is no network interface {interface} in this network namespace: {cause}")]
+    NoInterface {
+        /// Its name.
+        interface: String,
+        /// What the operating system said.
+        cause: io::Error,
+    },
+    /// This user may not.
+    #[error(
+        "AF_XDP: cannot {action}: permission denied; it takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or root"
+    )]
+    Permission {
+        /// What was attempted.
+        action: &'static str,
+    },
+    /// Somebody else has it.
+    #[error(
+        "AF_XDP: cannot {action}: busy; another XDP program or socket has the interface's queue. `ip link show` names \
+         the program, `ip link set dev NAME xdp off` takes it away"
+    )]
+    Busy {
+        /// What was attempted.
+        action: &'static str,
+    },
+    /// The operating system refused for another reason.
+    #[error("AF_XDP: cannot {action}: {cause}")]
+    System {
+        /// What was attempted.
+        action: &'static str,
+        /// What the operating system said.
+        cause: io::Error,
+    },
+}
+
+impl XdpError {
+    /// For `map_err`: the operating system would not do `action`.
+    pub(crate) fn system<E: Into<io::Error>>(action: &'static str) -> impl Fn(E) -> Self {
+        move |cause| {
+            let cause = cause.into();
+            match cause.kind() {
+                io::ErrorKind::PermissionDenied => Self::Permission { action },
+                io::ErrorKind::ResourceBusy => Self::Busy { action },
+                _ => Self::System { action, cause },
+            }
+        }
+    }
+}
