@@ -111,7 +111,9 @@ fn one_of_each(address: SocketAddr) {
     let mut replies = Vec::new();
     while !replies.ends_with(b"e fine\n") {
         let mut byte = [0];
-        stream.read_exact(&mut byte).expect("the last reply in time");
+        stream
+            .read_exact(&mut byte)
+            .expect("the last reply in time");
         replies.extend(byte);
     }
     stream.write_all(b"p panic\ne never\n").unwrap();
