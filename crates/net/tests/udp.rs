@@ -755,6 +755,24 @@ fn a_request_of_several_packets_arrives_as_one() {
 }
 
 #[test]
+fn packets_to_different_ports_are_of_different_requests() {
+    let mut server = Server::classified(on_two_ports().racksched(2, racksched()), ByPort);
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let message = RackSchedMessage::request(1, 1, 0, 0);
+    for (sequence, port) in [(0, 0), (1, 1), (1, 0)] {
+        let packet = packet(message, sequence, 2 * HEADER, b"");
+        let address = server.udp.local_addrs()[port];
+        client.send_to(&packet, address).unwrap();
+    }
+    assert_eq!(server.collect(1)[0].class, 0);
+    server.until(|server| {
+        assert!(server.poll().is_empty());
+        server.counts().received == 3
+    });
+    assert_eq!(server.counts().reassembly.held, 1);
+}
+
+#[test]
 fn replies_tell_how_many_more_requests_of_the_class_there_are() {
     let mut server = rackscheds_server();
     let client = server.client();
