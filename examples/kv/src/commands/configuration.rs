@@ -1,9 +1,11 @@
 //! `CONFIG GET`: what clients ask a Redis for, as it is here.
 
+use std::borrow::Cow;
+
 use super::{Subcommand, subcommand};
 use crate::call::{Call, Outcome};
 use crate::pattern;
-use crate::server::{Kv, RedisSetting};
+use crate::server::Kv;
 
 /// `CONFIG GET pattern ...`
 pub fn config(kv: &Kv, call: &mut Call<'_>) -> Outcome {
@@ -12,19 +14,32 @@ pub fn config(kv: &Kv, call: &mut Call<'_>) -> Outcome {
 }
 
 fn get(kv: &Kv, call: &mut Call<'_>) -> Outcome {
-    let patterns: Vec<Vec<u8>> = call
-        .arguments
-        .by_ref()
-        .map(|pattern| pattern.to_ascii_lowercase())
-        .collect();
-    let is_wanted = |(name, _): &&RedisSetting| {
-        let matches = |pattern: &Vec<u8>| pattern::matches(pattern, name.as_bytes());
-        patterns.iter().any(matches)
-    };
-    let wanted: Vec<_> = kv.settings.redis.iter().filter(is_wanted).collect();
-    call.reply.map(wanted.len())?;
-    for (name, value) in wanted {
-        call.reply.bulk(name.as_bytes())?;
+    let mut found: Vec<(Cow<'_, [u8]>, &str)> = Vec::new();
+    for pattern in call.arguments.by_ref() {
+        let in_lower_case = pattern.to_ascii_lowercase();
+        let is_name = !pattern.iter().any(|byte| b"*?[".contains(byte));
+        for (name, value) in &kv.settings.redis {
+            let is_wanted = if is_name {
+                in_lower_case == name.as_bytes()
+            } else {
+                pattern::matches(&in_lower_case, name.as_bytes())
+            };
+            let is_known =
+                |(known, _): &(Cow<'_, [u8]>, &str)| known.eq_ignore_ascii_case(name.as_bytes());
+            if is_wanted && !found.iter().any(is_known) {
+                // A name comes back as it was spelt.
+                let name = if is_name {
+                    pattern.clone()
+                } else {
+                    name.as_bytes().into()
+                };
+                found.push((name, value));
+            }
+        }
+    }
+    call.reply.map(found.len())?;
+    for (name, value) in found {
+        call.reply.bulk(&name)?;
         call.reply.bulk(value.as_bytes())?;
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use shinjuku::net::resp::{Protocol, integer};
 
 use super::{Subcommand, c_string, subcommand};
-use crate::call::{Call, Fault, NOT_AN_INTEGER, Outcome, SYNTAX};
+use crate::call::{Call, Fault, Outcome, SYNTAX};
 use crate::server::{Kv, REDIS_VERSION};
 use crate::session::{Name, Session};
 
@@ -120,7 +120,9 @@ pub fn select(_: &Kv, call: &mut Call<'_>) -> Outcome {
     match i32::try_from(call.integer_argument()?) {
         Ok(0) => Ok(call.reply.simple(b"OK")?),
         Ok(_) => Err(Fault::said("ERR DB index is out of range")),
-        Err(_) => Err(NOT_AN_INTEGER),
+        Err(_) => Err(Fault::said(
+            "ERR value is out of range, value must between -2147483648 and 2147483647",
+        )),
     }
 }
 

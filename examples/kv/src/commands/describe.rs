@@ -40,7 +40,7 @@ fn info(_: &Kv, call: &mut Call<'_>) -> Outcome {
     while let Some(name) = call.arguments.next() {
         match find(&name) {
             Some(command) => describe(call, command)?,
-            None => call.reply.null_array()?,
+            None => call.reply.null()?,
         }
     }
     Ok(())

@@ -103,6 +103,8 @@ fn stats(kv: &Kv, section: &mut Section) {
     section.say("requests_answered", counts.answered);
     section.say("requests_refused", counts.refused);
     section.say("requests_failed", counts.failed);
+    section.say("requests_misdirected", counts.misdirected);
+    section.say("requests_kept", counts.kept);
     section.say("requests_cut_off", counts.cut_off);
 }
 

@@ -1,0 +1,118 @@
+//! Redis's own clients against this server: they run without an error.
+
+mod process;
+
+use std::process::{Command, Stdio};
+
+use process::{Server, is_there, wait_for};
+use rustix::process::Signal;
+
+/// What `program` says, all of it; it must end well, in time.
+fn run(program: &str, server: &Server, arguments: &[&str]) -> String {
+    let mut output = tempfile::tempfile().unwrap();
+    let mut child = Command::new(program)
+        .args(["-h", "127.0.0.1", "-p", &server.address.port().to_string()])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().unwrap())
+        .stderr(output.try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    let mut status = None;
+    wait_for(|| {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    let _ = child.kill();
+    let _ = child.wait();
+    let mut said = String::new();
+    std::io::Seek::rewind(&mut output).unwrap();
+    std::io::Read::read_to_string(&mut output, &mut said).unwrap();
+    assert!(
+        status.is_some_and(|status| status.success()),
+        "{program} {arguments:?}: {said}"
+    );
+    said
+}
+
+#[test]
+fn redis_cli_talks_to_it_in_both_versions() {
+    if !is_there("redis-cli") {
+        println!(
+            "SKIPPED redis_cli_talks_to_it_in_both_versions: there is no redis-cli (Debian: redis-tools)"
+        );
+        return;
+    }
+    let server = Server::kv("", &["--load", "1000"]);
+    for version in ["-2", "-3"] {
+        let cli = |arguments: &[&str]| run("redis-cli", &server, &[&[version], arguments].concat());
+        assert_eq!(cli(&["PING"]), "PONG\n");
+        assert_eq!(cli(&["SET", "k", "a b"]), "OK\n");
+        assert_eq!(cli(&["GET", "k"]), "a b\n");
+        assert_eq!(cli(&["GET", "nosuch"]), "\n");
+        assert_eq!(cli(&["DEL", "k"]), "1\n");
+        assert!(cli(&["NOSUCH"]).starts_with("ERR unknown command 'NOSUCH'"));
+        // redis-cli goes through all cursors.
+        assert_eq!(cli(&["--scan", "--pattern", "key:*"]).lines().count(), 1000);
+        let range = cli(&["RANGE", "key:000000000500", "+", "LIMIT", "2"]);
+        let keys: Vec<_> = range
+            .lines()
+            .filter(|line| line.starts_with("key:"))
+            .collect();
+        assert_eq!(keys, ["key:000000000500", "key:000000000501"]);
+        assert_eq!(
+            cli(&["COUNT-RANGE", "key:000000000500", "key:000000000599"]),
+            "100\n"
+        );
+        let info = cli(&["INFO"]);
+        assert!(
+            info.contains("class_get:finished=") && info.contains("db0:keys=1000"),
+            "{info}"
+        );
+    }
+    let _ = Command::new("redis-cli")
+        .args(["-p", &server.address.port().to_string(), "SHUTDOWN"])
+        .output();
+    let said = server.wait();
+    assert!(said.contains("everything finished"), "{said}");
+}
+
+#[test]
+fn redis_benchmark_runs_without_an_error() {
+    if !is_there("redis-benchmark") {
+        println!(
+            "SKIPPED redis_benchmark_runs_without_an_error: there is no redis-benchmark (Debian: redis-tools)"
+        );
+        return;
+    }
+    let server = Server::kv("", &[]);
+    const TESTS: &str = "ping,set,get,incr,mset";
+    for arguments in [
+        &["-n", "500"][..],
+        &["-n", "1600", "-P", "16"],
+        &["-n", "1000", "-c", "500"],
+        &["-n", "500", "-r", "1000", "-d", "3000"],
+        &["-n", "500", "-3"],
+    ] {
+        // It ends with an error at the first error reply.
+        let said = run(
+            "redis-benchmark",
+            &server,
+            &[&["-q", "-t", TESTS], arguments].concat(),
+        );
+        assert!(!said.to_lowercase().contains("error"), "{said}");
+        for test in [
+            "PING_INLINE",
+            "PING_MBULK",
+            "SET",
+            "GET",
+            "INCR",
+            "MSET (10 keys)",
+        ] {
+            assert!(said.contains(&format!("{test}: ")), "{test}: {said}");
+        }
+    }
+    let said = server.end(Signal::TERM);
+    assert!(said.contains("everything finished"), "{said}");
+    assert!(said.contains("refused: 0, failed: 0"), "{said}");
+}

@@ -1,0 +1,302 @@
+//! The database on each engine: against a model, and with several threads at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use shinjuku_kv::engine::{Engine, Expiry, MemoryEngine};
+use shinjuku_kv::store::{Change, Store, now_millis};
+
+/// An engine and the directory that it may need.
+struct Place {
+    store: Store,
+    _directory: tempfile::TempDir,
+}
+
+/// One for each engine of this build, empty.
+fn places() -> Vec<Place> {
+    let memory: fn(&std::path::Path) -> Box<dyn Engine> = |_| Box::new(MemoryEngine::new());
+    #[cfg(feature = "rocksdb")]
+    let rocks: fn(&std::path::Path) -> Box<dyn Engine> =
+        |path| Box::new(shinjuku_kv::engine::RocksEngine::open(path).unwrap());
+    let engines = [
+        memory,
+        #[cfg(feature = "rocksdb")]
+        rocks,
+    ];
+    let place = |engine: fn(&std::path::Path) -> Box<dyn Engine>| {
+        let directory = tempfile::tempdir().unwrap();
+        Place {
+            store: Store::new(engine(directory.path())).unwrap(),
+            _directory: directory,
+        }
+    };
+    engines.into_iter().map(place).collect()
+}
+
+fn put(store: &Store, key: &[u8], value: &[u8], expiry: Expiry) {
+    store
+        .update(key, |_| (Change::Put(value.to_vec().into(), expiry), ()))
+        .unwrap();
+}
+
+fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
+    store
+        .read(key, |entry| entry.map(|entry| entry.value.to_vec()))
+        .unwrap()
+}
+
+fn walked(store: &Store, from: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut found = Vec::new();
+    store
+        .walk(from, true, &mut |key, entry| {
+            found.push((key.to_vec(), entry.value.to_vec()));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    found
+}
+
+/// All keys that a scan shows, `count` at a step; `between` runs between the steps.
+fn scanned(store: &Store, count: usize, mut between: impl FnMut()) -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    let mut cursor = 0;
+    loop {
+        let visit = |key: &[u8]| {
+            found.push(key.to_vec());
+            ControlFlow::Continue(())
+        };
+        cursor = store
+            .scan(cursor, count, visit)
+            .unwrap()
+            .expect("a cursor just given is known");
+        if cursor == 0 {
+            return found;
+        }
+        between();
+    }
+}
+
+/// The same sequence each time.
+fn random(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed;
+    move |bound| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % bound
+    }
+}
+
+#[test]
+fn it_does_what_an_ordered_map_does() {
+    for Place { store, .. } in places() {
+        let mut model = BTreeMap::new();
+        let mut random = random(7);
+        for step in 0..5000_u64 {
+            let key = random(200)
+                .to_string()
+                .repeat(1 + random(3) as usize)
+                .into_bytes();
+            let value = step.to_le_bytes().repeat(random(5) as usize);
+            match random(10) {
+                0..6 => {
+                    put(&store, &key, &value, Expiry::NEVER);
+                    model.insert(key, value);
+                }
+                6..9 => {
+                    let there = store
+                        .update(&key, |entry| (Change::Remove, entry.is_some()))
+                        .unwrap();
+                    assert_eq!(there, model.remove(&key).is_some());
+                }
+                _ => assert_eq!(get(&store, &key).as_ref(), model.get(&key)),
+            }
+            assert_eq!(store.len(), model.len() as u64);
+        }
+        for from in [&b""[..], b"1", b"1555", b"19", b"2", b"x"] {
+            let expected = model
+                .range::<[u8], _>((std::ops::Bound::Included(from), std::ops::Bound::Unbounded));
+            let expected = expected.map(|(key, value)| (key.clone(), value.clone()));
+            assert_eq!(
+                walked(&store, from),
+                expected.collect::<Vec<_>>(),
+                "{}",
+                store.engine()
+            );
+        }
+        for count in [1, 7, 100_000] {
+            assert_eq!(
+                scanned(&store, count, || ()),
+                model.keys().cloned().collect::<Vec<_>>()
+            );
+        }
+        store.clear().unwrap();
+        assert!(store.is_empty() && walked(&store, b"").is_empty());
+    }
+}
+
+#[test]
+fn what_has_expired_is_gone_and_swept_in_steps() {
+    for Place { store, .. } in places() {
+        let (past, future) = (
+            Expiry::at(now_millis() - 10),
+            Expiry::at(now_millis() + 600_000),
+        );
+        for number in 0..50_u8 {
+            put(&store, &[b'p', number], b"v", past);
+            put(&store, &[b'f', number], b"v", future);
+            put(&store, &[b'n', number], b"v", Expiry::NEVER);
+        }
+        assert_eq!((store.len(), store.volatile()), (150, 100));
+        assert_eq!(walked(&store, b"").len(), 100);
+        // Looking at one removes it,
+        assert_eq!(get(&store, b"p\0"), None);
+        // and whoever changes one does not see it.
+        let seen = store.update(b"p\x01", |entry| (Change::Keep, entry.is_some()));
+        assert!(!seen.unwrap());
+        assert_eq!(
+            (store.len(), store.volatile(), store.expired()),
+            (149, 99, 1)
+        );
+        assert_eq!(store.sweep(20).unwrap(), 20);
+        assert_eq!((store.len(), store.expired()), (129, 21));
+        assert_eq!(store.sweep(1000).unwrap(), 29);
+        assert_eq!(store.sweep(1000).unwrap(), 0);
+        assert_eq!(
+            (store.len(), store.volatile(), store.expired()),
+            (100, 50, 50)
+        );
+        // An expiry that is taken back or set anew is forgotten.
+        put(&store, b"f\0", b"v", Expiry::NEVER);
+        put(&store, b"f\x01", b"v", past);
+        assert_eq!((store.volatile(), store.sweep(1000).unwrap()), (49, 1));
+        assert_eq!(get(&store, b"f\0").as_deref(), Some(&b"v"[..]));
+    }
+}
+
+#[test]
+fn changes_of_one_key_do_not_get_lost() {
+    for Place { store, .. } in places() {
+        const EACH: u64 = 2000;
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..EACH {
+                        let add = |entry: Option<shinjuku_kv::engine::Entry<'_>>| {
+                            let before = entry.map_or(0, |entry| {
+                                u64::from_le_bytes(entry.value.try_into().unwrap())
+                            });
+                            (
+                                Change::Put(
+                                    (before + 1).to_le_bytes().to_vec().into(),
+                                    Expiry::NEVER,
+                                ),
+                                (),
+                            )
+                        };
+                        store.update(b"count", add).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(
+            get(&store, b"count"),
+            Some((3 * EACH).to_le_bytes().to_vec())
+        );
+    }
+}
+
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn scans_and_gets_miss_nothing_that_stays() {
+    for Place { store, .. } in places() {
+        let staying: BTreeSet<Vec<u8>> = (0..600)
+            .map(|number| format!("key:{:05}", number * 7).into_bytes())
+            .collect();
+        for key in &staying {
+            put(&store, key, b"0", Expiry::NEVER);
+        }
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Keys that come and go around them, and new values of theirs.
+            for seed in 0..2 {
+                let (store, over, staying) = (&store, &over, &staying);
+                scope.spawn(move || {
+                    let mut random = random(seed);
+                    while !over.load(Ordering::Relaxed) {
+                        let key = format!("key:{:05}", random(4200)).into_bytes();
+                        let value = random(1000).to_string();
+                        if staying.contains(&key) || random(2) == 0 {
+                            let expiry = Expiry::at(now_millis() + 600_000);
+                            put(
+                                store,
+                                &key,
+                                value.as_bytes(),
+                                if random(2) == 0 {
+                                    expiry
+                                } else {
+                                    Expiry::NEVER
+                                },
+                            );
+                        } else {
+                            store.update(&key, |_| (Change::Remove, ())).unwrap();
+                        }
+                    }
+                });
+            }
+            // Also if an assertion fails, or the others would go on for ever.
+            let _over = Over(&over);
+            for round in 0..60 {
+                let found = scanned(&store, 1 + round * 3, std::thread::yield_now);
+                assert!(found.is_sorted_by(|a, b| a < b), "each once, in order");
+                let found: BTreeSet<_> = found.into_iter().collect();
+                let missed: Vec<_> = staying.difference(&found).collect();
+                assert!(missed.is_empty(), "{}: {missed:?}", store.engine());
+                let walked: BTreeSet<_> = walked(&store, b"")
+                    .into_iter()
+                    .map(|(key, _)| key)
+                    .collect();
+                assert!(staying.is_subset(&walked), "{}", store.engine());
+                assert!(staying.iter().all(|key| get(&store, key).is_some()));
+            }
+        });
+        let keys: Vec<_> = scanned(&store, 100, || ());
+        assert_eq!(
+            keys.len() as u64,
+            store.len(),
+            "counted as they came and went"
+        );
+        let limited = keys.iter().filter(|key| {
+            store
+                .read(key, |entry| entry.unwrap().expiry != Expiry::NEVER)
+                .unwrap()
+        });
+        assert_eq!(limited.count() as u64, store.volatile());
+    }
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn files_are_read_again() {
+    use shinjuku_kv::engine::RocksEngine;
+
+    let directory = tempfile::tempdir().unwrap();
+    let open = || RocksEngine::open(directory.path());
+    let store = Store::new(Box::new(open().unwrap())).unwrap();
+    put(&store, b"stays", b"v", Expiry::NEVER);
+    put(&store, b"goes", b"v", Expiry::at(now_millis() + 600_000));
+    let error = open().unwrap_err().to_string();
+    assert!(error.contains("cannot open its files"), "{error}");
+    drop(store);
+    let store = Store::new(Box::new(open().unwrap())).unwrap();
+    assert_eq!((store.len(), store.volatile()), (2, 1));
+    assert_eq!(get(&store, b"stays").as_deref(), Some(&b"v"[..]));
+}
