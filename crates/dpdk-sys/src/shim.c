@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <rte_bus.h>
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -152,7 +153,17 @@ int dpdk_port_stop(uint16_t port) { return rte_eth_dev_stop(port); }
 
 int dpdk_port_reset(uint16_t port) { return rte_eth_dev_reset(port); }
 
-int dpdk_port_close(uint16_t port) { return rte_eth_dev_close(port); }
+int dpdk_port_close(uint16_t port)
+{
+	struct rte_eth_dev_info device;
+	int known = rte_eth_dev_info_get(port, &device);
+	int status = rte_eth_dev_close(port);
+
+	/* A virtual device without its port would only be in the way of one with the same name. */
+	if (status == 0 && known == 0 && strcmp(rte_bus_name(rte_dev_bus(device.device)), "vdev") == 0)
+		return rte_dev_remove(device.device);
+	return status;
+}
 
 int dpdk_port_link(uint16_t port, struct dpdk_link *link)
 {

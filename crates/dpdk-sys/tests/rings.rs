@@ -366,3 +366,20 @@ fn a_port_closes_when_its_parts_are_gone() {
         Err(DpdkError::NoPort { .. })
     ));
 }
+
+#[test]
+fn a_virtual_device_can_be_attached_again_after_its_end() {
+    for time in 0..3 {
+        let port = eal().attach("net_null0,size=60").unwrap();
+        let pool = pool(&format!("null.{time}"), 127);
+        let (port, mut queues) = port.start(&PortConfig::default(), vec![pool]).unwrap();
+        let mut packets = batch();
+        assert_eq!(
+            queues[0].receive(&mut packets, 8),
+            8,
+            "it makes packets of nothing"
+        );
+        drop((port, queues));
+    }
+    assert!(eal().port("net_null0").is_err());
+}
