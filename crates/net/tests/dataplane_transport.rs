@@ -12,7 +12,8 @@ use shinjuku_net::dataplane::{
     Received, RequestId, Verdict, Verified,
 };
 use shinjuku_net::packet::{Flaw, MacAddr};
-use shinjuku_net::udp::{Classifier, OneClass};
+use shinjuku_net::udp::{ByPort, Classifier, OneClass};
+use shinjuku_net::wire::{RackSchedKind, RackSchedMessage, ReassemblyConfig};
 use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
 
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 9000);
@@ -111,7 +112,9 @@ impl<C: Classifier> Server<C> {
             + counts.refused
             + counts.replies
             + counts.unanswered
-            + counts.unsendable;
+            + counts.unsendable
+            + counts.unfit
+            + counts.reassembly.absorbed();
         assert_eq!(counts.interface.delivered, ends, "{counts:?}");
         assert_eq!(counts.out, 0, "{counts:?}");
         let free = self.dataplane.device().free_buffers();
@@ -335,6 +338,132 @@ fn the_classifier_tells_classes_and_may_decline() {
 }
 
 #[test]
+fn every_port_may_be_a_class() {
+    let ports = [SERVER.port() + 1, SERVER.port()];
+    let interface = InterfaceConfig::new(SERVER_MAC, *SERVER.ip(), &ports);
+    let (mut client, mut server) = start_classified(DataplaneConfig::new(interface), ByPort);
+    client.send(b"second");
+    client.send_changed(b"first", |frame| {
+        frame[36..38].copy_from_slice(&ports[0].to_be_bytes());
+        frame[40..42].fill(0);
+    });
+    let classes: Vec<_> = server.poll().iter().map(|arrival| arrival.class).collect();
+    assert_eq!(classes, [1, 0]);
+}
+
+const HEADER: usize = RackSchedMessage::LENGTH;
+
+fn packet(message: RackSchedMessage, sequence: u16, total: usize, payload: &[u8]) -> Vec<u8> {
+    let kind = match sequence {
+        0 => RackSchedKind::Request,
+        _ => RackSchedKind::Follow,
+    };
+    let message = RackSchedMessage {
+        kind,
+        sequence,
+        total_length: total as u32,
+        ..message
+    };
+    [&message.to_bytes()[..], payload].concat()
+}
+
+#[test]
+fn requests_of_several_packets_arrive_as_one_and_replies_tell_the_load() {
+    let reassembly = ReassemblyConfig {
+        requests: 2,
+        packets: 4,
+        max_request: 4000,
+        ..ReassemblyConfig::default()
+    };
+    let (mut client, mut server) = start_classified(config().racksched(1, reassembly), OneClass);
+    let message = RackSchedMessage::request(3, 4, 1, 77);
+    let total = 3 * HEADER + 6;
+    for (sequence, payload) in [(1, b"cd"), (2, b"ef"), (2, b"ef"), (0, b"ab")] {
+        client.send(&packet(message, sequence, total, payload));
+    }
+    // One by itself, and none at all.
+    client.send(&packet(
+        RackSchedMessage::request(3, 5, 1, 78),
+        0,
+        HEADER,
+        b"",
+    ));
+    client.send(b"hello");
+    let mut arrivals = server.poll();
+    arrivals.extend(server.poll());
+    let [whole, single] = arrivals.try_into().unwrap();
+    let (first, payload) = RackSchedMessage::parse(&whole.request).unwrap();
+    assert_eq!((first.generated_nanos, payload), (77, &b"abcdef"[..]));
+    server.conclude(whole.route, Ok(Some(whole.request.echo())));
+    server.conclude(single.route, Ok(Some(single.request.echo())));
+    server.assert_balanced();
+    let replies = client.received();
+    let (reply, payload) = RackSchedMessage::parse(&replies[0]).unwrap();
+    let expected = RackSchedMessage {
+        total_length: (HEADER + 6) as u32,
+        // The other was there still.
+        ..message.reply(1)
+    };
+    assert_eq!((reply, payload), (expected, &b"abcdef"[..]));
+    let (reply, _) = RackSchedMessage::parse(&replies[1]).unwrap();
+    assert_eq!(reply.queue_lengths[0], 0);
+    let reassembly = server.counts().reassembly;
+    assert_eq!((reassembly.whole, reassembly.assembled), (1, 1));
+    assert_eq!((reassembly.duplicate, reassembly.not_a_request), (1, 1));
+}
+
+#[test]
+fn a_request_longer_than_a_packet_is_whole_and_its_echo_cut_and_one_longer_than_a_buffer_is_dropped()
+ {
+    let reassembly = ReassemblyConfig {
+        requests: 2,
+        packets: 4,
+        max_request: 4000,
+        ..ReassemblyConfig::default()
+    };
+    let (mut client, mut server) = start_classified(config().racksched(1, reassembly), OneClass);
+    // Behind 42 bytes of headers, a buffer of 2048 has room for 2006.
+    for (number, length) in [(1, 2006 - HEADER), (2, 2007 - HEADER)] {
+        let message = RackSchedMessage::request(3, number, 1, 77);
+        let payload = vec![7; length];
+        let total = 2 * HEADER + length;
+        for (sequence, part) in (0..).zip(payload.chunks(length.div_ceil(2))) {
+            client.send(&packet(message, sequence, total, part));
+        }
+    }
+    let [arrival] = server.poll().try_into().unwrap();
+    assert_eq!(arrival.request.len(), 2006);
+    let reply = arrival.request.echo();
+    assert_eq!(reply.len(), 1472);
+    server.conclude(arrival.route, Ok(Some(reply)));
+    server.assert_balanced();
+    assert_eq!(client.received()[0].len(), 1472);
+    assert_eq!(server.counts().unfit, 1);
+}
+
+#[test]
+fn packets_of_others_are_not_put_together_and_what_lacks_a_packet_expires() {
+    let reassembly = ReassemblyConfig::default();
+    let (mut client, mut server) = start_classified(config().racksched(1, reassembly), OneClass);
+    let message = RackSchedMessage::request(3, 4, 1, 77);
+    let total = 2 * HEADER + 2;
+    client.send(&packet(message, 0, total, b"a"));
+    // From another port.
+    client.send_changed(&packet(message, 1, total, b"b"), |frame| {
+        frame[34] ^= 1;
+        frame[40..42].fill(0);
+    });
+    assert!(server.poll().is_empty());
+    assert_eq!(server.counts().reassembly.held, 2);
+    let later = 17 + reassembly.timeout.as_nanos() as u64 + 1;
+    server
+        .dataplane
+        .poll(later, 8, |_| unreachable!("nothing comes"));
+    assert_eq!(server.counts().reassembly.expired, 2);
+    server.assert_balanced();
+}
+
+#[test]
 fn once_closed_it_turns_away_but_still_sends() {
     let (mut client, mut server) = start();
     client.send(b"before");
@@ -382,6 +511,10 @@ fn settings_out_of_range_are_refused() {
     for (config, says) in [
         (config().buffers(0), "buffers is 0"),
         (config().batch(1025), "batch is 1025"),
+        (
+            config().racksched(0, ReassemblyConfig::default()),
+            "racksched's classes is 0",
+        ),
     ] {
         let (_, device) = wire(1, 1, 64);
         let error: InterfaceError = Dataplane::new(device, config).unwrap_err();

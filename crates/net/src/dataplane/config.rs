@@ -3,6 +3,8 @@
 use std::net::Ipv4Addr;
 
 use crate::packet::MacAddr;
+use crate::udp::racksched::RackSchedConfig;
+use crate::wire::{ReassemblyBound, ReassemblyConfig};
 
 /// The most ports an interface listens on.
 pub const MOST_PORTS: usize = 64;
@@ -157,6 +159,7 @@ pub struct DataplaneConfig {
     pub(super) interface: InterfaceConfig,
     pub(super) buffers: usize,
     pub(super) batch: usize,
+    pub(super) racksched: Option<RackSchedConfig>,
 }
 
 impl DataplaneConfig {
@@ -166,6 +169,7 @@ impl DataplaneConfig {
             interface,
             buffers: 1024,
             batch: 32,
+            racksched: None,
         }
     }
 
@@ -185,7 +189,25 @@ impl DataplaneConfig {
         }
     }
 
+    /// Speaks RackSched's format ([`RackSchedMessage`](crate::wire::RackSchedMessage)) on all ports: requests of several
+    /// packets are put together within these bounds, and what cannot be one is dropped and counted. One that is longer
+    /// than the device's buffers hold behind its headers is dropped, too. A reply that begins as these messages do, an
+    /// echo for instance, leaves as one of kind reply, with the number of requests of its class that the server still
+    /// has. `classes`, 1 to 1024: those of the runtime.
+    pub fn racksched(self, classes: usize, reassembly: ReassemblyConfig) -> Self {
+        let racksched = RackSchedConfig {
+            classes,
+            reassembly,
+        };
+        Self {
+            racksched: Some(racksched),
+            ..self
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), InterfaceError> {
+        let classes = self.racksched.map_or(1, |racksched| racksched.classes);
+        in_range("racksched's classes", classes, 1, 1024)?;
         in_range("buffers", self.buffers, 1, 1 << 20)?;
         in_range("batch", self.batch, 1, 1024)
     }
@@ -230,6 +252,9 @@ pub enum InterfaceError {
         /// The address.
         mac: MacAddr,
     },
+    /// A bound of RackSched's requests of several packets is out of its range.
+    #[error(transparent)]
+    Reassembly(#[from] ReassemblyBound),
     /// Nobody can send to port 0.
     #[error("interface: port 0 is none to listen on; choose one from 1 to 65535")]
     PortZero,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Cause;
+use crate::wire::{ReassemblyCounters, ReassemblyCounts};
 
 /// A view of an interface's counters, for any thread; see [`Interface::counters`](super::Interface::counters).
 #[derive(Clone, Debug)]
@@ -75,6 +76,7 @@ pub(super) struct Counters {
 pub struct DataplaneCounters {
     pub(super) interface: InterfaceCounters,
     pub(super) transport: Arc<TransportCounters>,
+    pub(super) reassembly: ReassemblyCounters,
 }
 
 impl DataplaneCounters {
@@ -90,6 +92,8 @@ impl DataplaneCounters {
             replies: networker.replies.read(),
             transmitted: networker.transmitted.read(),
             answers_dropped: networker.answers_dropped.read(),
+            unfit: networker.unfit.read(),
+            reassembly: self.reassembly.read(),
             out: networker.out.read(),
             unanswered: workers.unanswered.load(Relaxed),
             unsendable: workers.unsendable.load(Relaxed),
@@ -98,7 +102,7 @@ impl DataplaneCounters {
 }
 
 /// What [`DataplaneCounters::read`] saw. Once everything delivered is through, `interface.delivered` = `malformed` +
-/// `refused` + `replies` + `unanswered` + `unsendable`.
+/// `refused` + `replies` + `unanswered` + `unsendable` + `unfit`, and the packets that `reassembly` has absorbed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct DataplaneCounts {
@@ -116,6 +120,10 @@ pub struct DataplaneCounts {
     pub transmitted: u64,
     /// Answers to ARP and echo requests that were dropped, since the device had no room.
     pub answers_dropped: u64,
+    /// Requests of several packets that were dropped when complete: longer than the device's buffers.
+    pub unfit: u64,
+    /// What became of the packets, if it speaks RackSched's format.
+    pub reassembly: ReassemblyCounts,
     /// Requests done without a reply: the handler gave none, or panicked.
     pub unanswered: u64,
     /// Replies that were not sent: made of another request's datagram.
@@ -141,6 +149,7 @@ pub(super) struct NetworkerCounters {
     pub(super) replies: Counter,
     pub(super) transmitted: Counter,
     pub(super) answers_dropped: Counter,
+    pub(super) unfit: Counter,
     pub(super) out: Counter,
 }
 

@@ -19,15 +19,14 @@ pub struct Datagram<B: Buffer> {
 }
 
 impl<B: Buffer> Datagram<B> {
-    /// The request `id`, `delivery` of the frame in `lent`. Replies have at most `longest` bytes.
+    /// The request `id`, `delivery` of the frame in `lent`. A packet takes `longest` bytes of a reply.
     pub(super) fn new(lent: Lent<B>, id: RequestId, delivery: Delivery, longest: usize) -> Self {
         let room = lent
             .buffer()
             .capacity()
             .saturating_sub(delivery.headers.length());
         Self {
-            // What came that long may go back.
-            capacity: room.min(longest.max(delivery.payload.len())),
+            capacity: room.min(longest),
             lent,
             id,
             delivery,
@@ -76,10 +75,11 @@ impl<B: Buffer> Datagram<B> {
         }
     }
 
-    /// A reply that starts as a copy of the request; free of cost, it is the same buffer.
+    /// A reply that starts as a copy of the request; free of cost, it is the same buffer. A request of several packets may
+    /// be longer than one; then it is cut to what a reply can hold.
     #[must_use]
     pub fn echo(self) -> DatagramReply<B> {
-        let length = self.delivery.payload.len();
+        let length = self.delivery.payload.len().min(self.capacity);
         DatagramReply {
             length,
             ..self.into_reply()

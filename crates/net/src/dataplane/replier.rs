@@ -9,10 +9,15 @@ use super::counters::TransportCounters;
 use super::lending::Finished;
 use super::{Buffer, DatagramReply, Offload, Outbound};
 use crate::Replier;
+use crate::udp::load::Load;
+use crate::udp::racksched;
 
 /// What a worker sends when a handler is done.
 #[derive(Debug)]
-pub struct Outgoing<B: Buffer>(pub(super) Answer<B>);
+pub struct Outgoing<B: Buffer> {
+    pub(super) answer: Answer<B>,
+    pub(super) class: u16,
+}
 
 /// How a request was answered.
 #[derive(Debug)]
@@ -27,23 +32,30 @@ pub(super) enum Answer<B: Buffer> {
 pub struct DataplaneReplier<B: Buffer> {
     pub(super) ring: Producer<Finished<B>>,
     pub(super) offload: Offload,
+    /// Where replies tell it.
+    pub(super) load: Option<Arc<Load>>,
     pub(super) counters: Arc<TransportCounters>,
 }
 
 impl<B: Buffer> Replier for DataplaneReplier<B> {
     type Outgoing = Outgoing<B>;
 
-    fn send(&mut self, Outgoing(answer): Outgoing<B>) {
+    fn send(&mut self, Outgoing { answer, class }: Outgoing<B>) {
+        let queue_length = self.load.as_ref().map(|load| load.left(class));
+        let mut reply = match answer {
+            Answer::Reply(reply) => reply,
+            Answer::Foreign(_) => return count(&self.counters.workers.unsendable),
+            Answer::None => return count(&self.counters.workers.unanswered),
+        };
+        if let Some(queue_length) = queue_length {
+            racksched::stamp(&mut reply, queue_length);
+        }
         let DatagramReply {
             mut lent,
             headers,
             length,
             ..
-        } = match answer {
-            Answer::Reply(reply) => reply,
-            Answer::Foreign(_) => return count(&self.counters.workers.unsendable),
-            Answer::None => return count(&self.counters.workers.unanswered),
-        };
+        } = reply;
         let length = headers.length() + length;
         lent.buffer_mut().set_length(length);
         let Some(checksums) = headers.reply(lent.buffer_mut().frame_mut(), self.offload) else {

@@ -12,9 +12,12 @@ use super::replier::Answer;
 use super::{
     Buffer, Checksums, Datagram, DatagramReply, DataplaneConfig, DataplaneCounters,
     DataplaneReplier, Delivery, Device, Interface, InterfaceError, Offload, Outbound, Outgoing,
-    Peer, Received, Verdict,
+    Received, Verdict,
 };
+use crate::udp::flow::flow;
+use crate::udp::racksched::RackSched;
 use crate::udp::{Classifier, OneClass};
+use crate::wire::Added;
 use crate::{Arrival, Failure, Refusal, Transport};
 
 /// Replies that wait in a worker's ring; more wait in their slots.
@@ -27,10 +30,13 @@ pub struct Dataplane<D: Device, C = OneClass> {
     device: D,
     offload: Offload,
     interface: Interface,
+    /// In the order of the configuration.
+    ports: Box<[u16]>,
     classifier: C,
+    racksched: Option<RackSched>,
     batch: usize,
     lender: Lender<D::Buffer>,
-    next_id: u64,
+    next_number: u64,
     /// The workers' replies.
     rings: Vec<Consumer<Finished<D::Buffer>>>,
     /// The ring that is looked at first; takes turns.
@@ -45,9 +51,12 @@ pub struct Dataplane<D: Device, C = OneClass> {
     counters: Arc<TransportCounters>,
 }
 
-/// A request's number, unique in its transport.
+/// A request's number, unique in its transport, and its class.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct RequestId(u64);
+pub struct RequestId {
+    number: u64,
+    pub(super) class: u16,
+}
 
 impl<D: Device> Dataplane<D> {
     /// Takes all memory; every request is of class 0.
@@ -73,11 +82,13 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
         Ok(Self {
             offload: device.offload(),
             device,
+            ports: config.interface.ports.clone().into_boxed_slice(),
             interface: Interface::new(config.interface)?,
             classifier,
+            racksched: config.racksched.map(RackSched::new).transpose()?,
             batch: config.batch,
             lender: Lender::new(config.buffers),
-            next_id: 0,
+            next_number: 0,
             rings: Vec::new(),
             first_ring: 0,
             received: Vec::with_capacity(config.batch),
@@ -88,12 +99,12 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
         })
     }
 
-    /// The request that a frame is, and its class. All else is dealt with.
+    /// The request that a frame is, or completes. All else is dealt with.
     fn request(
         &mut self,
         received: Received<D::Buffer>,
         now_nanos: u64,
-    ) -> Option<(Datagram<D::Buffer>, u16)> {
+    ) -> Option<Datagram<D::Buffer>> {
         let Received {
             mut buffer,
             verified,
@@ -102,7 +113,7 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
             .interface
             .receive(buffer.frame_mut(), verified, now_nanos);
         match verdict {
-            Verdict::Deliver(delivery) => self.admit(buffer, delivery),
+            Verdict::Deliver(delivery) => self.admit(buffer, delivery, now_nanos),
             Verdict::Answer { length } if self.has_room() => {
                 buffer.finish(length);
                 let checksums = Checksums::default();
@@ -121,37 +132,115 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
         }
     }
 
+    /// The request that a datagram is, or completes.
     fn admit(
         &mut self,
-        buffer: D::Buffer,
-        delivery: Delivery,
-    ) -> Option<(Datagram<D::Buffer>, u16)> {
-        let turned_away = if self.closed {
-            &self.counters.networker.refused
-        } else {
-            let payload = buffer.frame().get(delivery.payload.clone());
-            let peer = delivery.peer.address.into();
-            match self.classifier.classify(payload.unwrap_or_default(), peer) {
-                Some(class) => match self.lender.lend(buffer) {
-                    Ok(lent) => {
-                        let id = RequestId(self.next_id);
-                        self.next_id += 1;
-                        let longest = self.interface.longest_payload();
-                        return Some((Datagram::new(lent, id, delivery, longest), class));
-                    }
-                    // Cannot be: no more are received than can be lent.
-                    Err(buffer) => {
-                        self.counters.networker.refused.add(1);
-                        self.device.free(buffer);
-                        return None;
-                    }
-                },
-                None => &self.counters.networker.malformed,
+        mut buffer: D::Buffer,
+        mut delivery: Delivery,
+        now_nanos: u64,
+    ) -> Option<Datagram<D::Buffer>> {
+        // What came in one packet may go back in one.
+        let longest = self.interface.longest_payload();
+        let longest = longest.max(delivery.payload.len());
+        let class = match self.classify(&mut buffer, &mut delivery, now_nanos) {
+            Ok(class) => class,
+            Err(end) => {
+                let counters = &self.counters.networker;
+                match end {
+                    End::Refused => counters.refused.add(1),
+                    End::Malformed => counters.malformed.add(1),
+                    End::Unfit => counters.unfit.add(1),
+                    End::Absorbed => {}
+                }
+                self.device.free(buffer);
+                return None;
             }
         };
-        turned_away.add(1);
-        self.device.free(buffer);
-        None
+        match self.lender.lend(buffer) {
+            Ok(lent) => {
+                if let Some(racksched) = &self.racksched {
+                    racksched.load.arrived(class);
+                }
+                let number = self.next_number;
+                self.next_number += 1;
+                let id = RequestId { number, class };
+                Some(Datagram::new(lent, id, delivery, longest))
+            }
+            // Only if the device gave more than it was asked for.
+            Err(buffer) => {
+                self.counters.networker.refused.add(1);
+                self.device.free(buffer);
+                None
+            }
+        }
+    }
+
+    /// The class of the request that a datagram is; or that it completes, then being the whole request.
+    fn classify(
+        &mut self,
+        buffer: &mut D::Buffer,
+        delivery: &mut Delivery,
+        now_nanos: u64,
+    ) -> Result<u16, End> {
+        if self.closed {
+            return Err(End::Refused);
+        }
+        if let Some(racksched) = &mut self.racksched {
+            assemble(racksched, buffer, delivery, now_nanos)?;
+        }
+        let payload = buffer.frame().get(delivery.payload.clone());
+        let payload = payload.unwrap_or_default();
+        let listed = self.ports.iter().position(|&port| port == delivery.port);
+        let peer = delivery.peer.address.into();
+        self.classifier
+            .classify_at(listed.unwrap_or_default(), payload, peer)
+            .ok_or(End::Malformed)
+    }
+}
+
+/// What becomes of a datagram that is no request to be handed on.
+enum End {
+    Refused,
+    Malformed,
+    /// It completes one that is longer than its buffer.
+    Unfit,
+    /// It is kept for the rest of its request, or was dropped and counted.
+    Absorbed,
+}
+
+/// If the datagram in `buffer` completes a request, has it be that.
+fn assemble<B: Buffer>(
+    racksched: &mut RackSched,
+    buffer: &mut B,
+    delivery: &mut Delivery,
+    now_nanos: u64,
+) -> Result<(), End> {
+    let Delivery { payload, peer, .. } = delivery;
+    let packet = buffer.frame().get(payload.clone()).unwrap_or_default();
+    // The same address in another VLAN, or sending to another port, is somebody else.
+    let vlans = peer
+        .vlans
+        .0
+        .map(|vlan| vlan.map_or(0, |vlan| usize::from(vlan) + 1));
+    let place = usize::from(delivery.port) | vlans[0] << 16 | vlans[1] << 32;
+    let sender = (peer.address.into(), place);
+    match racksched.reassembly.add(now_nanos, sender, packet) {
+        Ok(Added::Whole) => Ok(()),
+        Ok(Added::Complete(request)) => {
+            let end = payload.start + request.length();
+            if end > buffer.capacity() {
+                return Err(End::Unfit);
+            }
+            buffer.set_length(end);
+            let place = buffer
+                .frame_mut()
+                .get_mut(payload.start..)
+                .ok_or(End::Unfit)?;
+            request.copy_to(place);
+            payload.end = end;
+            Ok(())
+        }
+        Ok(Added::Held) | Err(_) => Err(End::Absorbed),
     }
 }
 
@@ -167,6 +256,11 @@ impl<D: Device, C> Dataplane<D, C> {
         DataplaneCounters {
             interface: self.interface.counters(),
             transport: Arc::clone(&self.counters),
+            reassembly: self
+                .racksched
+                .as_ref()
+                .map(RackSched::counters)
+                .unwrap_or_default(),
         }
     }
 
@@ -229,6 +323,9 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
         mut deliver: impl FnMut(Arrival<Self::Request, RequestId>),
     ) {
         self.send();
+        if let Some(racksched) = &mut self.racksched {
+            racksched.expire(now_nanos);
+        }
         let most = room.min(self.batch).min(self.lender.free());
         if most == 0 {
             if room > 0 && !std::mem::replace(&mut self.starved, true) {
@@ -240,12 +337,13 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
         let mut received = std::mem::take(&mut self.received);
         self.device.receive(most, &mut received);
         for frame in received.drain(..) {
-            if let Some((request, class)) = self.request(frame, now_nanos) {
+            if let Some(request) = self.request(frame, now_nanos) {
+                let route = request.id();
                 deliver(Arrival {
-                    route: request.id(),
-                    flow: flow(request.station()),
+                    route,
+                    class: route.class,
+                    flow: flow(request.peer()),
                     request,
-                    class,
                     arrived_nanos: now_nanos,
                     deadline_nanos: None,
                 });
@@ -255,7 +353,10 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
         self.transmit();
     }
 
-    fn refuse(&mut self, request: Self::Request, _route: RequestId, _cause: Refusal) {
+    fn refuse(&mut self, request: Self::Request, route: RequestId, _cause: Refusal) {
+        if let Some(racksched) = &self.racksched {
+            racksched.load.left(route.class);
+        }
         self.counters.networker.refused.add(1);
         let buffer = self.lender.take_back(request.into_lent());
         self.device.free(buffer);
@@ -265,11 +366,13 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
         route: RequestId,
         result: Result<Option<DatagramReply<D::Buffer>>, Failure>,
     ) -> Outgoing<D::Buffer> {
-        Outgoing(match result {
+        let answer = match result {
             Ok(Some(reply)) if reply.id == route => Answer::Reply(reply),
             Ok(Some(reply)) => Answer::Foreign(reply),
             Ok(None) | Err(_) => Answer::None,
-        })
+        };
+        let class = route.class;
+        Outgoing { answer, class }
     }
 
     fn replier(&mut self) -> std::io::Result<Self::Replier> {
@@ -278,6 +381,10 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
         Ok(DataplaneReplier {
             ring,
             offload: self.offload,
+            load: self
+                .racksched
+                .as_ref()
+                .map(|racksched| Arc::clone(&racksched.load)),
             counters: Arc::clone(&self.counters),
         })
     }
@@ -331,14 +438,4 @@ impl<D: Device, C> fmt::Debug for Dataplane<D, C> {
             .field("closed", &self.closed)
             .finish_non_exhaustive()
     }
-}
-
-/// The same for all requests of one address and port, different for all others, spread evenly over 64 bits (the
-/// finalizer of SplitMix64).
-fn flow(peer: &Peer) -> u64 {
-    let address = peer.address;
-    let word = u64::from(address.ip().to_bits()) << 16 | u64::from(address.port());
-    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 /// The same for all requests of one address and port, spread evenly over 64 bits (the finalizer of SplitMix64).
-pub(super) fn flow(peer: SocketAddr) -> u64 {
+pub(crate) fn flow(peer: SocketAddr) -> u64 {
     let host = match peer.ip() {
         IpAddr::V4(ip) => u64::from(ip.to_bits()),
         IpAddr::V6(ip) => mix(ip.to_bits() as u64) ^ (ip.to_bits() >> 64) as u64,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Two numbers for each class, which only grow: the networker's and the workers', on cache lines of their own.
 #[derive(Debug)]
-pub(super) struct Load(Box<[ClassLoad]>);
+pub(crate) struct Load(Box<[ClassLoad]>);
 
 #[derive(Default, Debug)]
 struct ClassLoad {
@@ -17,19 +17,19 @@ struct ClassLoad {
 struct Line(AtomicU64);
 
 impl Load {
-    pub(super) fn new(classes: usize) -> Self {
+    pub(crate) fn new(classes: usize) -> Self {
         Self((0..classes).map(|_| ClassLoad::default()).collect())
     }
 
     /// A request of `class` is handed to the dispatcher. Others than those it was made for do not count.
-    pub(super) fn arrived(&self, class: u16) {
+    pub(crate) fn arrived(&self, class: u16) {
         if let Some(load) = self.0.get(usize::from(class)) {
             load.arrived.0.fetch_add(1, Relaxed);
         }
     }
 
     /// One is answered or turned away: how many more of its class there are.
-    pub(super) fn left(&self, class: u16) -> u32 {
+    pub(crate) fn left(&self, class: u16) -> u32 {
         let Some(load) = self.0.get(usize::from(class)) else {
             return 0;
         };

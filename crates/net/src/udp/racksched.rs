@@ -10,37 +10,37 @@ use crate::wire::{
 
 /// What [`UdpConfig::racksched`](super::UdpConfig::racksched) was told.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RackSchedConfig {
-    pub(super) classes: usize,
-    pub(super) reassembly: ReassemblyConfig,
+pub(crate) struct RackSchedConfig {
+    pub(crate) classes: usize,
+    pub(crate) reassembly: ReassemblyConfig,
 }
 
 /// The receiving side.
 #[derive(Debug)]
-pub(super) struct RackSched {
+pub(crate) struct RackSched {
     /// A peer is its address and the socket that it sent to.
-    reassembly: Reassembly<(SocketAddr, usize)>,
-    pub(super) load: Arc<Load>,
+    pub(crate) reassembly: Reassembly<(SocketAddr, usize)>,
+    pub(crate) load: Arc<Load>,
 }
 
 impl RackSched {
-    pub(super) fn new(config: RackSchedConfig) -> Result<Self, ReassemblyBound> {
+    pub(crate) fn new(config: RackSchedConfig) -> Result<Self, ReassemblyBound> {
         Ok(Self {
             reassembly: Reassembly::new(config.reassembly)?,
             load: Arc::new(Load::new(config.classes)),
         })
     }
 
-    pub(super) fn counters(&self) -> ReassemblyCounters {
+    pub(crate) fn counters(&self) -> ReassemblyCounters {
         self.reassembly.counters()
     }
 
-    pub(super) fn expire(&mut self, now_nanos: u64) {
+    pub(crate) fn expire(&mut self, now_nanos: u64) {
         self.reassembly.expire(now_nanos);
     }
 
     /// The first `length` bytes of `buffer` have come. If that completes a request it is in the buffer, and this is its length.
-    pub(super) fn assemble(
+    pub(crate) fn assemble(
         &mut self,
         now_nanos: u64,
         peer: SocketAddr,
@@ -62,7 +62,7 @@ impl RackSched {
 
 /// Makes a reply of what a handler answered, if it begins as RackSched's messages do (an echo does): one packet of this
 /// length, from a server that has `queue_length` more requests of the class.
-pub(super) fn stamp(reply: &mut [u8], queue_length: u32) {
+pub(crate) fn stamp(reply: &mut [u8], queue_length: u32) {
     let Ok((message, _)) = RackSchedMessage::parse(reply) else {
         return;
     };
