@@ -19,7 +19,7 @@ pub(super) const INTERRUPTED: &str = "interrupted";
 pub struct Results {
     /// How long contexts ran.
     pub seconds: f64,
-    /// `signal` or `probe`.
+    /// `signal`, `probe` or `guest`.
     pub mechanism: String,
     /// A worker was interrupted about this often.
     pub quantum_us: u64,
@@ -39,6 +39,9 @@ pub struct Results {
     pub late: u64,
     /// Preemptions that were held off until a guard's end.
     pub deferred: u64,
+    /// What happened in guest mode, all workers together; null elsewhere.
+    #[serde(default)]
+    pub guest: Option<GuestMode>,
     /// Jobs that ran to their end.
     pub requests: u64,
     /// How often each operation ran.
@@ -60,6 +63,17 @@ pub struct PreemptionsBy {
     pub probe: u64,
     /// At the end of a guard, or on entry to the context, having been held off.
     pub guard: u64,
+}
+
+/// What happened in guest mode.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestMode {
+    /// Interrupts that arrived in it.
+    pub interrupts: u64,
+    /// System calls made for the code in it.
+    pub forwarded: u64,
+    /// Times that a worker left it.
+    pub left: u64,
 }
 
 impl Results {
@@ -92,6 +106,11 @@ impl Results {
             migrations: counters.migrations,
             late: counters.late,
             deferred: counters.deferred,
+            guest: report.guest.map(|guest| GuestMode {
+                interrupts: guest.interrupts,
+                forwarded: guest.forwarded,
+                left: guest.left,
+            }),
             requests: report.requests,
             operations: report.operations.iter().map(by_name).collect(),
             errors: report.errors_total(),
@@ -142,9 +161,13 @@ impl fmt::Display for Results {
             self.seconds, self.workers, self.contexts, self.mechanism, self.quantum_us
         );
         let mut totals = Table::new(title, ["what", "in all", "a second"]);
-        for (what, count) in [
+        let inside = match self.mechanism.as_str() {
+            "guest" => "  inside an interrupt",
+            _ => "  inside the signal",
+        };
+        let rows = [
             ("preemptions", self.preemptions),
-            ("  inside the signal", self.preemptions_by.signal),
+            (inside, self.preemptions_by.signal),
             ("  at a probe", self.preemptions_by.probe),
             ("  at the end of a guard", self.preemptions_by.guard),
             ("migrations", self.migrations),
@@ -152,7 +175,15 @@ impl fmt::Display for Results {
             ("deferred interrupts", self.deferred),
             ("requests", self.requests),
             ("errors", self.errors),
-        ] {
+        ];
+        let guest = self.guest.iter().flat_map(|guest| {
+            [
+                ("interrupts in guest mode", guest.interrupts),
+                ("system calls forwarded", guest.forwarded),
+                ("guest mode left", guest.left),
+            ]
+        });
+        for (what, count) in rows.into_iter().chain(guest) {
             let rate = count as f64 / self.seconds.max(0.001);
             totals.push([what.to_owned(), count.to_string(), format!("{rate:.0}")]);
         }

@@ -21,7 +21,10 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 use super::delivery::{KernelCounters, Statistics};
 use super::error::GuestError;
 use super::machine::{Machine, Sending, VECTOR};
+use super::mapping::Mapping;
+use super::ring0::Block;
 use super::system_call::{ioctl, system_call};
+use super::vcpu::Page;
 
 /// Where the worker's thread is. The table is above.
 pub(super) const GUEST: u32 = 0;
@@ -40,9 +43,16 @@ pub(crate) struct GuestLink {
     pub(super) forwarded: AtomicU64,
     pub(super) given_up: AtomicU64,
     pub(super) left: AtomicU64,
-    pub(super) interrupts: AtomicU64,
+    /// The vCPU's pages: here, because others read the block in them.
+    page: *mut Page,
+    _pages: Mapping,
     statistics: Option<Statistics>,
 }
+
+// SAFETY: of the pages, only the block's atomics are reached through a link.
+unsafe impl Send for GuestLink {}
+// SAFETY: as above.
+unsafe impl Sync for GuestLink {}
 
 impl std::fmt::Debug for GuestLink {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -65,11 +75,26 @@ pub struct GuestCounters {
     pub interrupts: u64,
 }
 
+impl std::ops::Add for GuestCounters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            returns: self.returns + other.returns,
+            forwarded: self.forwarded + other.forwarded,
+            given_up: self.given_up + other.given_up,
+            left: self.left + other.left,
+            interrupts: self.interrupts + other.interrupts,
+        }
+    }
+}
+
 impl GuestLink {
     pub(super) fn new(
         machine: &Arc<Machine>,
         apic: u32,
         file: i32,
+        pages: Mapping,
     ) -> Result<Arc<Self>, GuestError> {
         let kick = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK).map_err(|cause| GuestError::Kvm {
             what: "making an eventfd",
@@ -88,7 +113,8 @@ impl GuestLink {
             forwarded: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
             left: AtomicU64::new(0),
-            interrupts: AtomicU64::new(0),
+            page: pages.start() as *mut Page,
+            _pages: pages,
             statistics: Statistics::of(file),
         }))
     }
@@ -100,8 +126,14 @@ impl GuestLink {
             forwarded: read(&self.forwarded),
             given_up: read(&self.given_up),
             left: read(&self.left),
-            interrupts: read(&self.interrupts),
+            interrupts: read(&self.block().taken),
         }
+    }
+
+    /// What the interrupt handler shares.
+    pub(super) fn block(&self) -> &Block {
+        // SAFETY: in the pages, which are ours; its fields are atomics.
+        unsafe { &(*self.page).block }
     }
 
     pub(crate) fn kernel_counters(&self) -> Option<KernelCounters> {

@@ -136,6 +136,9 @@ impl Machine {
         let vm = kvm
             .create_vm()
             .map_err(GuestError::kvm("making a virtual machine"))?;
+        // Intel CPUs of old want these to start in real mode, which this machine never is in: others may refuse.
+        let _ = vm.set_identity_map_address(0xfffb_c000);
+        let _ = vm.set_tss_address(0xfffb_d000);
         match config.irqchip {
             Irqchip::Kernel => vm
                 .create_irq_chip()

@@ -37,7 +37,7 @@ const PAGE_FAULT: u64 = 14;
 /// Interrupts are enabled.
 const INTERRUPT_FLAG: u64 = 1 << 9;
 
-/// Puts the calling thread into guest mode: returns in it, or not at all in it if KVM refuses, which breaks the vCPU.
+/// Puts the calling thread into guest mode: returns in it; or natively if KVM refuses, which breaks the vCPU.
 ///
 /// # Safety
 /// The thread is the vCPU's, is not in guest mode, and runs its own code on its own stack.
@@ -65,6 +65,15 @@ unsafe extern "C" fn enter_on(vcpu: *const Vcpu, host_stack: usize) {
 #[unsafe(naked)]
 unsafe extern "C" fn entered() {
     naked_asm!("fninit", pop_frame!())
+}
+
+/// Returns from `enter_on` without guest mode, by its frame.
+///
+/// # Safety
+/// `frame` must be that of the `enter_on` which the caller runs under.
+#[unsafe(naked)]
+unsafe extern "C" fn return_natively(frame: u64) -> ! {
+    naked_asm!("mov rsp, rdi", "fninit", pop_frame!())
 }
 
 /// Leaves guest mode: goes on natively after the call.
@@ -155,10 +164,6 @@ impl Host<'_> {
         // SAFETY: the guest's code is the process's own, with its own memory.
         let answer = unsafe { ioctl(self.vcpu.file(), KVM_RUN, 0) };
         link.returns.fetch_add(1, Ordering::Relaxed);
-        link.interrupts.store(
-            self.vcpu.block().taken.load(Ordering::Relaxed),
-            Ordering::Relaxed,
-        );
         match -answer as i32 {
             0 => {}
             libc::EINTR | libc::EAGAIN => return,
@@ -177,9 +182,23 @@ impl Host<'_> {
             }
             (KVM_EXIT_IO, EXCEPTION_PORT) if self.in_ring_0() => self.exception(),
             (KVM_EXIT_INTR, _) => {}
-            // What KVM could not emulate, or what ring 3 did that only ring 0 may.
-            _ if !self.in_ring_0() => self.go_native(),
+            // What KVM could not emulate, or where there is no memory.
+            _ if !self.in_ring_0() => {
+                let state = self.state();
+                self.conclude_exit();
+                self.go_native_at(state)
+            }
             _ => self.fail(),
+        }
+    }
+
+    /// KVM may have half of an instruction left to do. It shall not do it to the registers of the next entry.
+    fn conclude_exit(&mut self) {
+        // SAFETY: as for `registers`; with this flag KVM_RUN does what is left and no more.
+        unsafe {
+            (*self.shared()).immediate_exit = 1;
+            ioctl(self.vcpu.file(), KVM_RUN, 0);
+            (*self.shared()).immediate_exit = 0;
         }
     }
 
@@ -317,16 +336,15 @@ impl Host<'_> {
     /// KVM fails. The worker goes on natively, for good; if its code's registers are not to be had, the process ends.
     fn fail(&mut self) -> ! {
         self.vcpu.broken.set(true);
-        let mut state = self.state();
+        let state = self.state();
         if self.in_ring_0() {
             let not_entered = state.general.rip == ring0::enter_ring_3 as *const () as u64;
             if not_entered {
-                // SAFETY: as in `begin`.
-                let entry = unsafe { (*self.vcpu.page).entry };
-                state.general.rip = entry.rip;
-                state.general.rsp = entry.rsp;
-                state.general.rflags = entry.rflags;
-            } else if !at_stub(&state.general) {
+                self.vcpu.link.reach.store(NATIVE, Ordering::SeqCst);
+                // SAFETY: the frame is that of `enter_on`, and this stack is not used again before the next one.
+                unsafe { return_natively((*self.vcpu.page).entry.rsp) }
+            }
+            if !at_stub(&state.general) {
                 super::fatal("KVM failed within the interrupt handler", &state);
             }
         }

@@ -93,6 +93,7 @@ pub(crate) struct Vcpu {
     pub(super) link: Arc<GuestLink>,
     pub(super) file: VcpuFd,
     pub(super) run: *mut kvm_run,
+    /// In the link's memory.
     pub(super) page: *mut Page,
     pub(super) host_stack: Mapping,
     /// The frame by which the worker leaves guest mode.
@@ -103,7 +104,6 @@ pub(crate) struct Vcpu {
     pub(super) told_cpu: Cell<u32>,
     /// Guest mode was left for good: why.
     pub(super) broken: Cell<bool>,
-    _pages: Mapping,
 }
 
 impl Vcpu {
@@ -126,7 +126,7 @@ impl Vcpu {
             machine.memory.give(address);
         }
         Ok(Self {
-            link: GuestLink::new(machine, id, file.as_raw_fd())?,
+            link: GuestLink::new(machine, id, file.as_raw_fd(), pages)?,
             machine: Arc::clone(machine),
             file,
             run,
@@ -136,14 +136,11 @@ impl Vcpu {
             registers,
             told_cpu: Cell::new(u32::MAX),
             broken: Cell::new(false),
-            _pages: pages,
         })
     }
 
-    /// What the interrupt handler looks at.
     pub(super) fn block(&self) -> &Block {
-        // SAFETY: lives as long as `self`; its fields are atomics.
-        unsafe { &(*self.page).block }
+        self.link.block()
     }
 
     /// An interrupt that comes while the stack pointer is within this takes the code away.

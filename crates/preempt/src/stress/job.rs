@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::thread::ThreadId;
 
 use super::world::World;
-use super::{blocking, locks, memory, registers, thread, unwinding, vectors};
+use super::{blocking, locks, memory, registers, system, thread, unwinding, vectors};
 use crate::preempt_point;
 
 /// One kind of self-checking work.
@@ -38,6 +38,10 @@ pub(super) fn operations() -> Vec<Operation> {
         operation("park", 16, blocking::park),
         operation("read", 16, blocking::read),
         operation("sleep", 32, blocking::sleep),
+        operation("file", 8, system::file),
+        operation("socket", 8, system::socket),
+        operation("mapping", 8, system::mapping),
+        operation("thread", 64, system::thread),
         operation("panic", 8, unwinding::panic),
         operation("backtrace", 64, unwinding::backtrace),
         operation("deep-recursion", 8, unwinding::deep_recursion),

@@ -12,7 +12,7 @@
 //! | `watchdog`, `report` | hangs, and what is told in the end |
 //! | `world` | what contexts share: counters, locks, pipes |
 //! | `job` | the list of operations, and the job that draws from it |
-//! | `memory`, `thread`, `locks`, `blocking`, `unwinding` | operations by subject |
+//! | `memory`, `thread`, `locks`, `blocking`, `system`, `unwinding` | operations by subject |
 //! | `registers`, `vectors` | operations that hold values in registers over a preemption |
 //! | `early` | fault injection: a context handed on before it is saved |
 //! | `allocator` | a counting allocator, for tests of who must not allocate |
@@ -34,6 +34,7 @@ mod memory;
 mod registers;
 mod report;
 mod scheduler;
+mod system;
 mod thread;
 mod unwinding;
 mod vectors;
@@ -195,6 +196,8 @@ pub fn run(config: &Config, mut progress: impl FnMut(&Report)) -> Result<Report,
     let report = |scheduler: &Scheduler| Report {
         elapsed: start.elapsed(),
         counters: scheduler.counters(),
+        #[cfg(feature = "guest")]
+        guest: scheduler.guest_counters(),
         requests: world.requests.load(Ordering::Relaxed),
         operations: world.operations_run(),
         errors: world.errors(),

@@ -11,6 +11,9 @@ pub struct Report {
     pub elapsed: Duration,
     /// The workers' counters, summed.
     pub counters: CountersSnapshot,
+    /// What happened in guest mode, summed.
+    #[cfg(feature = "guest")]
+    pub guest: Option<crate::guest::GuestCounters>,
     /// Jobs that ran to their end.
     pub requests: u64,
     /// How often each operation ran, by name.

@@ -81,6 +81,12 @@ impl Scheduler {
         sum
     }
 
+    #[cfg(feature = "guest")]
+    pub(super) fn guest_counters(&self) -> Option<crate::guest::GuestCounters> {
+        let all = self.links.iter().filter_map(WorkerLink::guest_counters);
+        all.reduce(|one, other| one + other)
+    }
+
     /// Lets the jobs end, then the workers, then the donors. `None` if that takes longer than `patience`.
     pub(super) fn end(self, patience: Duration) -> Option<(CountersSnapshot, HandBack)> {
         let counters = self.counters();
