@@ -27,7 +27,7 @@ pub(crate) struct WorkerHead {
     pub(crate) signal_mask: u64,
     pub(crate) counters: Arc<Counters>,
     #[cfg(feature = "guest")]
-    pub(crate) guest: Option<Box<crate::guest::Vcpu>>,
+    pub(crate) guest: Option<crate::guest::Seat>,
 }
 
 thread_local! {
@@ -101,9 +101,9 @@ impl Worker {
         guest: &crate::guest::Guest,
     ) -> Result<(), crate::guest::GuestError> {
         if self.head.guest.is_none() {
-            let vcpu = guest.new_vcpu()?;
-            self.link.guest = Some(vcpu.link());
-            self.head.guest = Some(vcpu);
+            let seat = guest.seat()?;
+            self.link.guest = Some(seat.link());
+            self.head.guest = Some(seat);
         }
         Ok(())
     }

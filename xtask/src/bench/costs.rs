@@ -55,7 +55,7 @@ pub fn measure(
     for cost in measure::costs(options, say).context("measuring the cost table")? {
         if matches!(
             cost.name.as_str(),
-            "context/start-finish" | "preempt/probe" | "preempt/signal"
+            "context/start-finish" | "preempt/probe" | "preempt/signal" | "preempt/guest"
         ) {
             costs.notes.push(format!("{}: {}", cost.name, cost.note));
         }

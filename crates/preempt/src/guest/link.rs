@@ -43,6 +43,8 @@ pub(crate) struct GuestLink {
     pub(super) forwarded: AtomicU64,
     pub(super) given_up: AtomicU64,
     pub(super) left: AtomicU64,
+    /// Interrupts of the workers that had the vCPU before.
+    taken_by_others: AtomicU64,
     /// The vCPU's pages: here, because others read the block in them.
     page: *mut Page,
     _pages: Mapping,
@@ -113,6 +115,7 @@ impl GuestLink {
             forwarded: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
             left: AtomicU64::new(0),
+            taken_by_others: AtomicU64::new(0),
             page: pages.start() as *mut Page,
             _pages: pages,
             statistics: Statistics::of(file),
@@ -126,14 +129,39 @@ impl GuestLink {
             forwarded: read(&self.forwarded),
             given_up: read(&self.given_up),
             left: read(&self.left),
-            interrupts: read(&self.block().taken),
+            interrupts: read(&self.block().taken) - read(&self.taken_by_others),
         }
+    }
+
+    /// Begins to count anew, for another worker.
+    pub(super) fn forget(&self) {
+        let block = self.block();
+        let taken = block.taken.load(Ordering::Relaxed);
+        self.taken_by_others.store(taken, Ordering::Relaxed);
+        for counter in [
+            &self.returns,
+            &self.forwarded,
+            &self.given_up,
+            &self.left,
+            &block.elsewhere,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.pending.store(false, Ordering::Relaxed);
     }
 
     /// What the interrupt handler shares.
     pub(super) fn block(&self) -> &Block {
         // SAFETY: in the pages, which are ours; its fields are atomics.
         unsafe { &(*self.page).block }
+    }
+
+    /// Interrupts that arrived, and what KVM counted, for all workers that had the vCPU.
+    pub(super) fn since_it_was_made(&self) -> (u64, Option<KernelCounters>) {
+        (
+            self.block().taken.load(Ordering::Relaxed),
+            self.kernel_counters(),
+        )
     }
 
     pub(crate) fn kernel_counters(&self) -> Option<KernelCounters> {

@@ -20,8 +20,8 @@
 //! | `link` | how others reach the worker |
 //! | `delivery` | how interrupts come to a vCPU here, as counted |
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::context::Head;
 use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
@@ -48,7 +48,7 @@ pub use link::GuestCounters;
 pub(crate) use link::GuestLink;
 pub use machine::{GuestConfig, Irqchip, Sending};
 pub(crate) use system_call::give_up;
-pub(crate) use vcpu::Vcpu;
+use vcpu::Vcpu;
 
 use machine::Machine;
 
@@ -58,7 +58,11 @@ use machine::Machine;
 pub struct Guest {
     machine: Arc<Machine>,
     signal: Signal,
+    spares: Spares,
 }
+
+/// vCPUs of workers that ended: KVM keeps one until the whole machine ends, so they are used again.
+type Spares = Arc<Mutex<Vec<Vcpu>>>;
 
 impl std::fmt::Debug for Guest {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -74,10 +78,11 @@ impl Guest {
     pub fn install(token: HardPreemption, config: GuestConfig) -> Result<Self, GuestError> {
         let machine = Machine::new(config)?;
         // What a vCPU lacks is better known now.
-        drop(Vcpu::new(&machine)?);
+        let first = Vcpu::new(&machine)?;
         Ok(Self {
             machine,
             signal: Signal::install(token)?,
+            spares: Arc::new(Mutex::new(vec![first])),
         })
     }
 
@@ -85,7 +90,7 @@ impl Guest {
     #[must_use]
     pub fn delivery(&self, worker: &WorkerLink) -> Delivery {
         let (arrived, counted) = match &worker.guest {
-            Some(link) => (link.counters().interrupts, link.kernel_counters()),
+            Some(link) => link.since_it_was_made(),
             None => (0, None),
         };
         delivery::judge(
@@ -95,8 +100,17 @@ impl Guest {
         )
     }
 
-    pub(crate) fn new_vcpu(&self) -> Result<Box<Vcpu>, GuestError> {
-        Vcpu::new(&self.machine).map(Box::new)
+    /// A vCPU for a worker on the calling thread.
+    pub(crate) fn seat(&self) -> Result<Seat, GuestError> {
+        let spare = lock(&self.spares).pop();
+        let vcpu = match spare {
+            Some(spare) => spare,
+            None => Vcpu::new(&self.machine)?,
+        };
+        Ok(Seat {
+            vcpu: Some(vcpu),
+            spares: Arc::clone(&self.spares),
+        })
     }
 }
 
@@ -121,7 +135,44 @@ impl Mechanism for Guest {
     }
 }
 
+fn lock(spares: &Spares) -> MutexGuard<'_, Vec<Vcpu>> {
+    spares.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A worker's place in guest mode: its vCPU, until it ends.
+pub(crate) struct Seat {
+    /// `None` only while it is dropped.
+    vcpu: Option<Vcpu>,
+    spares: Spares,
+}
+
+impl std::ops::Deref for Seat {
+    type Target = Vcpu;
+
+    fn deref(&self) -> &Vcpu {
+        match &self.vcpu {
+            Some(vcpu) => vcpu,
+            None => unreachable!("it is there until the seat is dropped"),
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(vcpu) = self.vcpu.take()
+            && vcpu.can_be_used_again()
+        {
+            lock(&self.spares).push(vcpu);
+        }
+    }
+}
+
 impl Vcpu {
+    fn can_be_used_again(&self) -> bool {
+        self.link.forget();
+        !self.broken.get() && run::is_native(self)
+    }
+
     pub(crate) fn link(&self) -> Arc<GuestLink> {
         Arc::clone(&self.link)
     }

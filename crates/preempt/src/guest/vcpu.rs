@@ -106,6 +106,10 @@ pub(crate) struct Vcpu {
     pub(super) broken: Cell<bool>,
 }
 
+// SAFETY: what the pointers lead to goes along with it: the page in the link's memory, and the kernel's page for the vCPU.
+// The vCPU runs on one thread at a time, that of the worker which has it.
+unsafe impl Send for Vcpu {}
+
 impl Vcpu {
     /// Makes the machine's next vCPU for the calling thread.
     pub(super) fn new(machine: &Arc<Machine>) -> Result<Self, GuestError> {

@@ -13,6 +13,7 @@
 //! | `cache_line` | `cache-line/...`: a word from core to core |
 //! | `signals` | `signal/...`: an interrupt whose handler does nothing |
 //! | `preemptions` | `preempt/...`: whole preemptions |
+//! | `guest` | `guest/...`: the speed of code in guest mode |
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ use crate::token::HardPreemption;
 
 mod cache_line;
 mod cores;
+#[cfg(feature = "guest")]
+mod guest;
 mod in_context;
 mod instructions;
 mod preemptions;
@@ -98,6 +101,11 @@ pub enum MeasureError {
 /// Something measured once a round.
 trait Part {
     fn round(&mut self, samples: &mut Samples);
+
+    /// What is to be said of a row in the end.
+    fn remark(&self) -> Option<(&'static str, String)> {
+        None
+    }
 }
 
 const ROUNDS: usize = 500;
@@ -145,6 +153,13 @@ fn measure(
     }
     cores::pin(worker_core)?;
     cores::pin(sender_core)?;
+    #[cfg(feature = "guest")]
+    let guest = options.hard.and_then(|token| {
+        let guest = crate::guest::Guest::install(token, crate::guest::GuestConfig::default());
+        guest
+            .inspect_err(|error| progress(&format!("costs: not in guest mode: {error}")))
+            .ok()
+    });
     let mut parts: Vec<Box<dyn Part>> = vec![
         Box::new(instructions::Instructions),
         Box::new(switches::Switches::new()?),
@@ -153,6 +168,14 @@ fn measure(
         Box::new(signals::Signals::new(worker_core)),
         Box::new(preemptions::Preemptions::new(worker_core, options.hard)?),
     ];
+    #[cfg(feature = "guest")]
+    if let Some(guest) = guest {
+        parts.push(Box::new(preemptions::Preemptions::in_guest_mode(
+            worker_core,
+            guest.clone(),
+        )?));
+        parts.push(Box::new(guest::InGuestMode::new(guest, worker_core)?));
+    }
     let mut samples = Samples::new(&[
         switches::ROWS,
         instructions::ROWS,
@@ -160,6 +183,8 @@ fn measure(
         cache_line::ROWS,
         signals::ROWS,
         preemptions::ROWS,
+        #[cfg(feature = "guest")]
+        guest::ROWS,
     ]);
     let mut realtime = options.realtime;
     for round in 0..rounds {
@@ -182,21 +207,46 @@ fn measure(
         // The kernel takes real-time threads off their cores for 50 ms if they leave others less than 5 %.
         std::thread::sleep((start.elapsed() / 10).max(Duration::from_micros(100)));
     }
-    Ok(samples.into_costs())
+    let mut costs = samples.into_costs();
+    for (row, remark) in parts.iter().filter_map(|part| part.remark()) {
+        for cost in costs.iter_mut().filter(|cost| cost.name == row) {
+            cost.note = format!("{}; {remark}", cost.note);
+        }
+    }
+    Ok(costs)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ALL: [samples::Rows; 6] = [
+    const ALL: &[samples::Rows] = &[
         switches::ROWS,
         instructions::ROWS,
         in_context::ROWS,
         cache_line::ROWS,
         signals::ROWS,
         preemptions::ROWS,
+        #[cfg(feature = "guest")]
+        guest::ROWS,
     ];
+
+    /// Whether the row can be measured here.
+    fn is_possible(row: &str) -> bool {
+        let in_guest_mode = row.starts_with("guest/") || row.starts_with("preempt/guest");
+        !in_guest_mode || has_guest_mode()
+    }
+
+    fn has_guest_mode() -> bool {
+        #[cfg(feature = "guest")]
+        {
+            // SAFETY: nothing is preempted.
+            let token = unsafe { HardPreemption::allow() };
+            crate::guest::Guest::install(token, crate::guest::GuestConfig::default()).is_ok()
+        }
+        #[cfg(not(feature = "guest"))]
+        false
+    }
 
     /// A busy machine may take the sender off its core for all the time that it had to interrupt the worker: so a
     /// few attempts. `None` on a machine without a second core.
@@ -229,11 +279,12 @@ mod tests {
             hard,
             quick: true,
         };
-        let Some(costs) = rows(options, |_| true) else {
+        let Some(costs) = rows(options, is_possible) else {
             return;
         };
         let names: Vec<&str> = costs.iter().map(|cost| cost.name.as_str()).collect();
         let declared = ALL.iter().copied().flatten().map(|(name, _)| *name);
+        let declared = declared.filter(|name| is_possible(name));
         assert_eq!(names, declared.collect::<Vec<_>>());
         for cost in &costs {
             assert!(
@@ -256,7 +307,11 @@ mod tests {
             hard: None,
             quick: true,
         };
-        let by_signal = |name: &str| name.starts_with("preempt/signal");
+        let by_signal = |name: &str| {
+            ["preempt/signal", "preempt/guest", "guest/"]
+                .iter()
+                .any(|group| name.starts_with(group))
+        };
         let Some(costs) = rows(options, |name| !by_signal(name)) else {
             return;
         };

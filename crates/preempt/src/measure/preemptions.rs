@@ -50,6 +50,18 @@ pub(super) const ROWS: Rows = &[
         "preempt/signal",
         "worker time lost, the next context staged in the mailbox",
     ),
+    (
+        "preempt/guest-request",
+        "what asking for it takes the sender, a write to an eventfd included",
+    ),
+    (
+        "preempt/guest-end-to-end",
+        "from before that until the sender has the suspended context, the worker in guest mode",
+    ),
+    (
+        "preempt/guest",
+        "worker time lost, the next context staged in the mailbox",
+    ),
 ];
 
 /// The two contexts' together. Probes cost little, so that there must be many in a short time to see them.
@@ -58,9 +70,20 @@ const PROBE_PAUSE: Duration = Duration::from_micros(2);
 
 pub(super) struct Preemptions {
     worker_core: usize,
-    signal: Option<Signal>,
+    hard: Hard,
+    /// How interrupts came to the worker.
+    delivery: Option<String>,
     idle: Vec<Idle<Work, u64>>,
     handles: Option<Handles<Work, u64>>,
+}
+
+/// What is measured beside probes.
+enum Hard {
+    None,
+    Signal(Signal),
+    /// Alone: probes are another's to measure.
+    #[cfg(feature = "guest")]
+    Guest(crate::guest::Guest),
 }
 
 /// One way of preempting.
@@ -87,7 +110,22 @@ impl Preemptions {
         worker_core: usize,
         hard: Option<HardPreemption>,
     ) -> Result<Self, MeasureError> {
-        let signal = hard.map(Signal::install).transpose()?;
+        let hard = match hard {
+            Some(token) => Hard::Signal(Signal::install(token)?),
+            None => Hard::None,
+        };
+        Self::with(worker_core, hard)
+    }
+
+    #[cfg(feature = "guest")]
+    pub(super) fn in_guest_mode(
+        worker_core: usize,
+        guest: crate::guest::Guest,
+    ) -> Result<Self, MeasureError> {
+        Self::with(worker_core, Hard::Guest(guest))
+    }
+
+    fn with(worker_core: usize, hard: Hard) -> Result<Self, MeasureError> {
         let config = PoolConfig {
             contexts: 2,
             stack_size: 64 * 1024,
@@ -96,7 +134,8 @@ impl Preemptions {
         let pool = Pool::new(config, Work::run)?;
         Ok(Self {
             worker_core,
-            signal,
+            hard,
+            delivery: None,
             idle: pool.idle,
             handles: Some(pool.handles),
         })
@@ -107,9 +146,10 @@ impl Preemptions {
         let stop = AtomicBool::new(false);
         let (send_link, links) = mpsc::channel();
         let idle = &mut self.idle;
+        let (hard, delivery) = (&self.hard, &mut self.delivery);
         let ((), taken) = beside(
             self.worker_core,
-            || serve(receiver, &send_link, &stop),
+            || serve(receiver, hard, &send_link, &stop),
             || {
                 let taken = links.recv().map_or_else(
                     |_| Taken::default(),
@@ -127,6 +167,7 @@ impl Preemptions {
                         taken.disturbed = desk.run(way, Some(&mut taken));
                         let after = desk.run(way, None);
                         taken.undisturbed = Cycles((before.0 + after.0) / 2);
+                        *delivery = hard.delivery(&desk.link);
                         taken
                     },
                 );
@@ -140,6 +181,25 @@ impl Preemptions {
 
 impl Part for Preemptions {
     fn round(&mut self, samples: &mut Samples) {
+        #[cfg(feature = "guest")]
+        if let Hard::Guest(guest) = &self.hard {
+            let guest = guest.clone();
+            let taken = self.measure(Way {
+                mechanism: &guest,
+                work: Work {
+                    steps: signals::STEPS / 2,
+                    probes: false,
+                },
+                pause: signals::PAUSE,
+                staged: true,
+            });
+            if taken.preemptions > 0 {
+                samples.add("preempt/guest", taken.lost());
+                samples.add("preempt/guest-request", taken.each(taken.requesting));
+                samples.add("preempt/guest-end-to-end", taken.each(taken.end_to_end));
+            }
+            return;
+        }
         let probe = Way {
             mechanism: &Probe,
             work: Work {
@@ -162,7 +222,7 @@ impl Part for Preemptions {
         if taken.preemptions > 0 {
             samples.add("preempt/probe-unstaged", taken.lost());
         }
-        let Some(signal) = self.signal else {
+        let Hard::Signal(signal) = self.hard else {
             return;
         };
         let taken = self.measure(Way {
@@ -179,6 +239,11 @@ impl Part for Preemptions {
             samples.add("preempt/signal-end-to-end", taken.each(taken.end_to_end));
         }
     }
+
+    fn remark(&self) -> Option<(&'static str, String)> {
+        let delivery = self.delivery.as_ref()?;
+        Some(("preempt/guest", format!("interrupts {delivery}")))
+    }
 }
 
 impl Drop for Preemptions {
@@ -186,6 +251,27 @@ impl Drop for Preemptions {
         if let Some(handles) = self.handles.take() {
             handles.hand_back(std::mem::take(&mut self.idle), Duration::from_secs(1));
         }
+    }
+}
+
+impl Hard {
+    fn prepare(&self, worker: &mut Worker) {
+        #[cfg(feature = "guest")]
+        if let Self::Guest(guest) = self {
+            worker
+                .enter_guest_mode(guest)
+                .unwrap_or_else(|error| panic!("it worked at first: {error}"));
+        }
+        let _ = worker;
+    }
+
+    fn delivery(&self, link: &WorkerLink) -> Option<String> {
+        #[cfg(feature = "guest")]
+        if let Self::Guest(guest) = self {
+            return Some(guest.delivery(link).to_string());
+        }
+        let _ = link;
+        None
     }
 }
 
@@ -203,10 +289,12 @@ impl Taken {
 /// The worker: runs what it is sent.
 fn serve(
     mut receiver: Receiver<Work, u64>,
+    hard: &Hard,
     send_link: &mpsc::Sender<WorkerLink>,
     stop: &AtomicBool,
 ) {
     let mut worker = Worker::bind(1).unwrap_or_else(|error| panic!("it worked at first: {error}"));
+    hard.prepare(&mut worker);
     let _ = send_link.send(worker.link());
     while !stop.load(Ordering::Relaxed) {
         let Some((runnable, generation)) = receiver.poll() else {

@@ -10,6 +10,10 @@ const COMPARED: &[(&str, &str)] = &[
     ("context/start-finish", "context/start-finish-bound"),
     ("preempt/probe", "cache-line/round-trip"),
     ("preempt/signal", "signal/bare"),
+    ("preempt/guest", "preempt/signal"),
+    ("guest/integer", "guest/integer-native"),
+    ("guest/avx2", "guest/avx2-native"),
+    ("guest/memory", "guest/memory-native"),
 ];
 
 pub(super) struct Samples {
