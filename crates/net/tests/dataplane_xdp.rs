@@ -36,6 +36,11 @@ struct Veth {
 impl Veth {
     /// `None`, having said so, if this machine cannot.
     fn new(test: &str) -> Option<Self> {
+        Self::with_queues(test, 1)
+    }
+
+    /// With so many queues at either end.
+    fn with_queues(test: &str, queues: u32) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let process = std::process::id();
@@ -48,7 +53,8 @@ impl Veth {
         let made = [
             format!("ip netns add {namespace}"),
             format!(
-                "ip link add {name} address {OUR_MAC} type veth peer name veth0 netns {namespace}"
+                "ip link add {name} address {OUR_MAC} numtxqueues {queues} numrxqueues {queues} type veth \
+                 peer name veth0 numtxqueues {queues} numrxqueues {queues} netns {namespace}"
             ),
             format!("{there} addr add {}/24 dev veth0", THEIRS.ip()),
             // Checksums complete, which no device would do for a veth.
@@ -68,13 +74,19 @@ impl Veth {
     }
 
     fn device(&self) -> XdpDevice {
-        let program = Arc::new(Program::attach(&self.name, 1).unwrap());
+        self.devices(1).remove(0)
+    }
+
+    /// A device for each queue.
+    fn devices(&self, queues: u32) -> Vec<XdpDevice> {
+        let program = Arc::new(Program::attach(&self.name, queues).unwrap());
         let config = SocketConfig {
             frames: FRAMES,
             ring: 64,
             ..SocketConfig::default()
         };
-        XdpDevice::open(&program, 0, config).unwrap()
+        let open = |queue| XdpDevice::open(&program, queue, config).unwrap();
+        (0..queues).map(open).collect()
     }
 
     /// A socket of the kernel's, at the other end.
@@ -225,6 +237,60 @@ fn a_burst_longer_than_the_rings_is_answered_or_lost_but_no_frame_is() {
     }
     assert!(replies > 0);
     server.end();
+}
+
+/// Asks again until there is an answer, as clients of UDP do.
+fn ask(client: &UdpSocket, request: &[u8]) {
+    client
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
+    let start = Instant::now();
+    let mut reply = [0; 100];
+    loop {
+        // The interface may be down: then the kernel says so.
+        let _ = client.send(request);
+        if let Ok(length) = client.recv(&mut reply)
+            && reply[..length] == *request
+        {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "no reply");
+    }
+}
+
+#[test]
+fn after_the_link_was_down_it_goes_on() {
+    let Some(veth) = Veth::new("after_the_link_was_down_it_goes_on") else {
+        return;
+    };
+    let server = EchoServer::start(veth.device());
+    let client = veth.socket(THEIRS);
+    client.connect(OURS).unwrap();
+    ask(&client, b"before");
+    run(&format!("ip link set {} down", veth.name)).unwrap();
+    let _ = client.send(b"into the void");
+    run(&format!("ip link set {} up", veth.name)).unwrap();
+    ask(&client, b"after");
+    server.end();
+}
+
+#[test]
+fn every_queue_has_a_dataplane_of_its_own() {
+    let Some(veth) = Veth::with_queues("every_queue_has_a_dataplane_of_its_own", 2) else {
+        return;
+    };
+    let servers: Vec<_> = veth.devices(2).into_iter().map(EchoServer::start).collect();
+    // Clients' sockets are spread over the queues, by hash or by core.
+    for client in 0..16_u16 {
+        let at = SocketAddrV4::new(*THEIRS.ip(), THEIRS.port() + client);
+        let client = veth.socket(at);
+        client.connect(OURS).unwrap();
+        ask(&client, &at.port().to_le_bytes());
+    }
+    let delivered = |server: &EchoServer| server.counters.read().interface.delivered;
+    let all: u64 = servers.iter().map(delivered).sum();
+    assert!(all >= 16, "{all}");
+    servers.into_iter().for_each(EchoServer::end);
 }
 
 #[test]

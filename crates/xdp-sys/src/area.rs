@@ -173,3 +173,60 @@ impl fmt::Debug for Frame {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: u32 = 2048;
+
+    #[test]
+    fn every_frame_has_bytes_of_its_own() {
+        let (area, mut frames) = Area::new(4, CHUNK).unwrap();
+        for frame in &mut frames {
+            let mark = frame.number() as u8;
+            frame.set_length(frame.capacity());
+            assert!(frame.bytes().iter().all(|&byte| byte == 0), "zero at first");
+            frame.bytes_mut().fill(mark + 1);
+        }
+        for frame in &frames {
+            let mark = frame.number() as u8 + 1;
+            assert_eq!(frame.bytes(), [mark; CHUNK as usize]);
+            let place = (frame.number(), 0);
+            assert_eq!(area.place(frame.address()), Some(place));
+        }
+    }
+
+    #[test]
+    fn a_frame_stays_within_its_chunk() {
+        let (area, mut frames) = Area::new(2, CHUNK).unwrap();
+        let frame = &mut frames[0];
+        assert!(frame.set_place(256, 1000));
+        assert_eq!((frame.bytes().len(), frame.capacity()), (1000, 1792));
+        frame.set_length(9000);
+        assert_eq!(frame.bytes().len(), 1792);
+        for (offset, length) in [(256, 1793), (2048, 1), (u32::MAX, u32::MAX)] {
+            assert!(!frame.set_place(offset, length), "{offset} {length}");
+            assert_eq!((frame.bytes().len(), frame.capacity()), (1792, 1792));
+        }
+        assert!(frame.set_place(2048, 0));
+        assert_eq!(frame.bytes_mut(), []);
+        frame.clear();
+        assert_eq!(frame.capacity(), 2048);
+        let end = 2 * u64::from(CHUNK);
+        assert_eq!(area.place(end - 1), Some((1, CHUNK - 1)));
+        assert_eq!(area.place(end), None);
+        assert_eq!(area.place(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_frame_outlives_the_rest() {
+        let (area, mut frames) = Area::new(3, CHUNK).unwrap();
+        let mut frame = frames.remove(1);
+        drop((area, frames));
+        frame.set_length(5);
+        frame.bytes_mut().copy_from_slice(b"still");
+        let elsewhere = std::thread::spawn(move || frame.bytes().to_vec());
+        assert_eq!(elsewhere.join().unwrap(), b"still");
+    }
+}

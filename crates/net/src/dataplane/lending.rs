@@ -221,3 +221,146 @@ impl<B> fmt::Debug for Lent<B> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::dataplane::Checksums;
+
+    fn finished(lent: Lent<u32>) -> Finished<u32> {
+        Finished(Outbound {
+            buffer: lent,
+            checksums: Checksums::default(),
+        })
+    }
+
+    /// What comes back by the slots: the buffers, and which were replies.
+    fn all_returned(lender: &mut Lender<u32>) -> Vec<(u32, bool)> {
+        let returned = std::iter::from_fn(|| lender.next_returned());
+        let mut all: Vec<_> = returned
+            .map(|returned| match returned {
+                Returned::Unused(buffer) => (buffer, false),
+                Returned::Reply(reply) => (reply.buffer, true),
+            })
+            .collect();
+        all.sort_unstable();
+        all
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever way buffers come back, each does so once, as what it was given back as.
+        #[test]
+        fn each_comes_back_once(slots in 1..6_usize, steps in prop::collection::vec((0..5_u8, any::<u8>()), 0..100)) {
+            let mut lender = Lender::new(slots);
+            let mut lent: Vec<(u32, Lent<u32>)> = Vec::new();
+            let mut expected = Vec::new();
+            for (number, (step, which)) in (0..).zip(steps) {
+                let at = usize::from(which) % lent.len().max(1);
+                match step {
+                    _ if lent.is_empty() || step == 0 => match lender.lend(number) {
+                        Ok(buffer) => lent.push((number, buffer)),
+                        Err(back) => {
+                            prop_assert_eq!(back, number);
+                            prop_assert_eq!(lent.len() + expected.len(), slots);
+                        }
+                    },
+                    1 => {
+                        let (number, buffer) = lent.swap_remove(at);
+                        drop(buffer);
+                        expected.push((number, false));
+                    }
+                    2 => {
+                        let (number, buffer) = lent.swap_remove(at);
+                        finished(buffer).give_back();
+                        expected.push((number, true));
+                    }
+                    3 => {
+                        let (number, buffer) = lent.swap_remove(at);
+                        prop_assert_eq!(lender.take_back(buffer), number);
+                    }
+                    _ => {
+                        expected.sort_unstable();
+                        prop_assert_eq!(all_returned(&mut lender), std::mem::take(&mut expected));
+                    }
+                }
+                prop_assert_eq!(lender.out(), lent.len() + expected.len());
+                prop_assert_eq!(lender.free() + lender.out(), slots);
+            }
+        }
+    }
+
+    #[test]
+    fn a_giver_stopped_midway_keeps_nobody_waiting() {
+        let mut lender = Lender::new(3);
+        let stopped = lender.lend(0).unwrap();
+        let returns = Arc::clone(&lender.returns);
+        // The furthest that a giver can have got unseen: within its slot.
+        let slot = stopped.held.as_ref().unwrap().1.index as usize;
+        let _in_its_slot = returns.slots[slot].returned.lock().unwrap();
+        let (done, others) = mpsc::channel();
+        thread::spawn(move || {
+            for _ in 0..1000 {
+                let lent = [lender.lend(1).unwrap(), lender.lend(2).unwrap()];
+                assert_eq!(lender.lend(3).unwrap_err(), 3);
+                drop(lent);
+                assert_eq!(all_returned(&mut lender), [(1, false), (2, false)]);
+            }
+            done.send(()).unwrap();
+        });
+        others
+            .recv_timeout(Duration::from_secs(10))
+            .expect("lends and takes back without the stopped one");
+        std::mem::forget(stopped);
+    }
+
+    #[test]
+    fn givers_on_several_threads_lose_and_double_nothing() {
+        const SLOTS: usize = 5;
+        const ROUNDS: u32 = 20_000;
+        let mut lender = Lender::new(SLOTS);
+        let (givers, threads): (Vec<_>, Vec<_>) = (0..3)
+            .map(|_| {
+                let (sender, lent) = mpsc::sync_channel::<Lent<u32>>(2);
+                let giver = thread::spawn(move || {
+                    for lent in lent {
+                        match lent.buffer() % 2 {
+                            0 => drop(lent),
+                            _ => finished(lent).give_back(),
+                        }
+                    }
+                });
+                (sender, giver)
+            })
+            .unzip();
+        let mut seen = vec![false; ROUNDS as usize];
+        let mut take = |lender: &mut Lender<u32>| {
+            for (number, reply) in all_returned(lender) {
+                assert_eq!(reply, number % 2 == 1);
+                assert!(!std::mem::replace(&mut seen[number as usize], true));
+            }
+        };
+        for round in 0..ROUNDS {
+            while lender.free() == 0 {
+                take(&mut lender);
+                thread::yield_now();
+            }
+            let lent = lender.lend(round).unwrap();
+            givers[round as usize % givers.len()].send(lent).unwrap();
+        }
+        drop(givers);
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+        take(&mut lender);
+        assert_eq!((lender.free(), lender.out()), (SLOTS, 0));
+        assert!(seen.iter().all(|&seen| seen));
+    }
+}
