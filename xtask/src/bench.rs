@@ -28,6 +28,7 @@ mod burst;
 mod contender;
 mod costs;
 mod injector;
+pub mod kv;
 mod mixes;
 mod paired;
 mod point;
@@ -58,6 +59,9 @@ const PRIORITY: i32 = 60;
 /// Where nothing can be measured, and where results cannot be written: the latter before anything is measured, as far as it
 /// can be told.
 pub fn run(options: &Options) -> Result<ExitCode> {
+    if let Some(scope::Of::Kv(options)) = &options.of {
+        return kv::run(options);
+    }
     let started = Instant::now();
     let stolen_before = machine::stolen_ms();
     let cores =

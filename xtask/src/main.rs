@@ -20,7 +20,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Measure the contenders on this machine; tables, plots and one page to read.
-    Bench(xtask::bench::Options),
+    Bench(Box<xtask::bench::Options>),
     /// Run every test of the workspace: unit, end-to-end, documentation and model-checked tests.
     Test(xtask::test::Options),
     /// Preempt ordinary code at a hostile rate and count what goes wrong.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use super::contender::Contender;
 use super::mixes::{self, BenchMix};
@@ -12,7 +12,11 @@ use crate::report::results::distinct;
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Options {
+    /// Something else than the runtime in its own process.
+    #[command(subcommand)]
+    pub(super) of: Option<Of>,
     /// hi, mid, fixed and store at three loads: under three minutes.
     #[arg(long, conflicts_with = "full")]
     quick: bool,
@@ -46,6 +50,13 @@ pub struct Options {
     /// Also write results.json here.
     #[arg(long, value_name = "PATH")]
     pub(super) json: Option<PathBuf>,
+}
+
+/// What else there is to measure.
+#[derive(Debug, Subcommand)]
+pub enum Of {
+    /// The key-value server beside redis-server, over TCP.
+    Kv(super::kv::Options),
 }
 
 /// What is measured.

@@ -134,7 +134,7 @@ pub(crate) fn drawings(figures: &[Figure]) -> Result<String> {
     Ok(text)
 }
 
-fn table(table: &Table) -> String {
+pub(crate) fn table(table: &Table) -> String {
     let row = |tag: &str, cells: &[String]| {
         let cells: String = cells
             .iter()
@@ -150,7 +150,7 @@ fn table(table: &Table) -> String {
     )
 }
 
-fn list(heading: &str, items: &[String]) -> String {
+pub(crate) fn list(heading: &str, items: &[String]) -> String {
     if items.is_empty() {
         return String::new();
     }
