@@ -5,7 +5,8 @@
 #![forbid(unsafe_code)]
 
 use bolero::check;
-use shinjuku_net::resp::{Found, Progress, Protocol, Writer, arguments, find};
+use shinjuku_net::resp::{Found, Progress, Protocol, Resp, Writer, arguments, find};
+use shinjuku_net::tcp::{Codec, Framing};
 
 /// Small, so that inputs go beyond it.
 const LONGEST_BULK: usize = 300;
@@ -82,12 +83,29 @@ fn is_framed_alike(bytes: &[u8], step: usize) {
     match whole {
         Found::Incomplete => {}
         Found::Nothing { length } => assert!((1..=bytes.len()).contains(&length)),
-        Found::Request { length } => request(&bytes[..length]),
+        Found::Request { length } => {
+            request(&bytes[..length]);
+            class(&bytes[..length]);
+        }
         Found::Malformed { length, error } => {
             assert!((1..=bytes.len()).contains(&length));
             assert_eq!(arguments(&bytes[..length]).unwrap_err(), error);
         }
     }
+}
+
+/// The class is told from the first argument.
+fn class(frame: &[u8]) {
+    let resp = Resp::<_, ()>::new(|command: &[u8]| command.len() as u16);
+    let framing = resp.frame(frame, &mut Progress::default(), &());
+    let length = frame.len();
+    let Framing::Complete { class, .. } = framing else {
+        panic!("{framing:?}");
+    };
+    assert_eq!(framing, Framing::Complete { length, class });
+    let is_quoted = frame[0] != b'*' && frame.iter().any(|byte| b"\"'".contains(byte));
+    let command = arguments(frame).unwrap().next().unwrap();
+    assert!(is_quoted || usize::from(class) == command.len());
 }
 
 /// Sent as an array, the arguments are the same again.

@@ -98,6 +98,14 @@ impl<'a> Call<'a> {
         self.arguments.next().ok_or(SYNTAX)
     }
 
+    /// The next argument, to be kept: copied here, where preemption is not held off yet.
+    ///
+    /// # Errors
+    /// [`SYNTAX`].
+    pub fn value(&mut self) -> Result<Cow<'a, [u8]>, Fault> {
+        Ok(Cow::Owned(self.argument()?.into_owned()))
+    }
+
     /// The next argument, a number.
     ///
     /// # Errors

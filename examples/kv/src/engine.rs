@@ -1,5 +1,6 @@
 //! Where keys and values are kept: in memory, or in files.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::ControlFlow;
 
@@ -22,12 +23,18 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError`] if it cannot be read.
     fn get(&self, key: &[u8], read: &mut dyn FnMut(Entry<'_>)) -> Result<(), EngineError>;
 
-    /// Makes `entry` the entry of `key`. Whoever reads meanwhile sees the one before or this one. `known`: `key` has an
-    /// entry already.
+    /// Makes `value` and `expiry` the entry of `key`. Whoever reads meanwhile sees the one before or this one. `known`:
+    /// `key` has an entry already.
     ///
     /// # Errors
     /// [`EngineError`] if it cannot be written.
-    fn put(&self, key: &[u8], entry: Entry<'_>, known: bool) -> Result<(), EngineError>;
+    fn put(
+        &self,
+        key: &[u8],
+        value: Cow<'_, [u8]>,
+        expiry: Expiry,
+        known: bool,
+    ) -> Result<(), EngineError>;
 
     /// Makes `key` have no entry.
     ///

@@ -180,8 +180,7 @@ impl Store {
         match change {
             Change::Keep => {}
             Change::Put(value, expiry) => {
-                let value = &value;
-                self.engine.put(key, Entry { value, expiry }, known)?;
+                self.engine.put(key, value, expiry, known)?;
                 if !known {
                     self.entries.fetch_add(1, Ordering::Relaxed);
                 }

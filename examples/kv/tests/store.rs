@@ -254,8 +254,8 @@ fn scans_and_gets_miss_nothing_that_stays() {
             }
             // Also if an assertion fails, or the others would go on for ever.
             let _over = Over(&over);
-            for round in 0..60 {
-                let found = scanned(&store, 1 + round * 3, std::thread::yield_now);
+            for round in 0..25 {
+                let found = scanned(&store, 1 + round * 8, std::thread::yield_now);
                 assert!(found.is_sorted_by(|a, b| a < b), "each once, in order");
                 let found: BTreeSet<_> = found.into_iter().collect();
                 let missed: Vec<_> = staying.difference(&found).collect();

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::framing::{Found, Progress, find};
-use super::inline::{Words, count_words};
+use super::inline::{Words, count_words, first_word};
 use super::integer::integer;
 use super::protocol_error::ProtocolError;
 
@@ -15,7 +15,7 @@ use super::protocol_error::ProtocolError;
 pub fn arguments(frame: &[u8]) -> Result<Arguments<'_>, ProtocolError> {
     match find(frame, &mut Progress::default(), usize::MAX) {
         Found::Request { .. } if frame[0] == b'*' => {
-            let (left, bulks) = number(frame);
+            let (left, bulks) = number(frame).ok_or(ProtocolError::InvalidCount)?;
             let form = Form::Bulks(bulks);
             Ok(Arguments { left, form })
         }
@@ -57,9 +57,9 @@ impl<'a> Iterator for Arguments<'a> {
         self.left = self.left.checked_sub(1)?;
         match &mut self.form {
             Form::Bulks(rest) => {
-                let (length, after) = number(rest);
-                let (argument, after) = after.split_at(length);
-                *rest = &after[2..];
+                let (length, after) = number(rest)?;
+                let (argument, after) = after.split_at_checked(length)?;
+                *rest = after.get(2..)?;
                 Some(Cow::Borrowed(argument))
             }
             Form::Words(words) => words.next()?.ok(),
@@ -73,10 +73,22 @@ impl<'a> Iterator for Arguments<'a> {
 
 impl ExactSizeIterator for Arguments<'_> {}
 
-/// The number on the line that `bytes` begin with, and what comes after that line. It has been checked.
-fn number(bytes: &[u8]) -> (usize, &[u8]) {
-    let end = bytes.iter().position(|&byte| byte == b'\r');
-    let end = end.expect("the line has been found before");
-    let number = integer(&bytes[1..end]).expect("the number has been read before");
-    (number as usize, &bytes[end + 2..])
+/// The first argument of `frame`, a request, as the client wrote it: in quotes, if it did so.
+pub(super) fn command(frame: &[u8]) -> &[u8] {
+    let array = || {
+        let (_, bulks) = number(frame)?;
+        let (length, bulk) = number(bulks)?;
+        bulk.get(..length)
+    };
+    match frame.first() {
+        Some(b'*') => array().unwrap_or_default(),
+        _ => first_word(frame),
+    }
+}
+
+/// The number on the line that `bytes` begin with, and what comes after that line. It has been found to be there.
+fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let end = bytes.iter().position(|&byte| byte == b'\r')?;
+    let number = integer(bytes.get(1..end)?)?;
+    Some((usize::try_from(number).ok()?, bytes.get(end + 2..)?))
 }

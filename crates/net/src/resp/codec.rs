@@ -3,8 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::arguments::command;
 use super::framing::{Found, LONGEST_BULK, Progress, find};
-use super::inline;
 use crate::Refusal;
 use crate::tcp::{Codec, Framing};
 
@@ -89,20 +89,6 @@ where
     }
 }
 
-/// The command of a request; if it is in quotes, with them.
-fn command(frame: &[u8]) -> &[u8] {
-    if frame[0] != b'*' {
-        return inline::first_word(frame);
-    }
-    let mut lines = frame.splitn(3, |&byte| byte == b'\r');
-    let length = lines.nth(1).and_then(|line| super::integer(line.get(2..)?));
-    let bytes = lines.next().and_then(|bytes| bytes.get(1..));
-    let command = length
-        .zip(bytes)
-        .and_then(|(length, bytes)| bytes.get(..length as usize));
-    command.unwrap_or_default()
-}
-
 impl<Classify: Clone, Session> Clone for Resp<Classify, Session> {
     fn clone(&self) -> Self {
         Self {
@@ -131,6 +117,7 @@ mod tests {
             (&b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"[..], "GET"),
             (b"*1\r\n$0\r\n\r\n", ""),
             (b"*1\rx$4\ryPI\rGxx", "PI\rG"),
+            (b"*1\r\r$4\r\rPING\r\n", "PING"),
             (b"  set a b\r\n", "set"),
             (b"\"get\" a\r\n", "\"get\""),
             (b"get\n", "get"),

@@ -45,7 +45,8 @@ pub fn mset(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     if call.arguments.len() % 2 == 1 {
         return Err(Fault::wrong_number("mset"));
     }
-    while let (Some(key), Some(value)) = (call.arguments.next(), call.arguments.next()) {
+    while let Some(key) = call.arguments.next() {
+        let value = call.value()?;
         kv.store
             .update(&key, |_| (Change::Put(value, Expiry::NEVER), ()))?;
         preempt_point();

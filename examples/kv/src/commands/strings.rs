@@ -48,7 +48,7 @@ enum Lifetime {
 
 /// `SET key value [NX | XX] [GET] [EX seconds | PX milliseconds | EXAT seconds | PXAT milliseconds | KEEPTTL]`
 pub fn set(kv: &Kv, call: &mut Call<'_>) -> Outcome {
-    let (key, value) = (call.argument()?, call.argument()?);
+    let (key, value) = (call.argument()?, call.value()?);
     let (mut only_new, mut only_known, mut tell_old) = (false, false, false);
     // The option that says when it goes, and its argument.
     let mut time: Option<(&str, Cow<'_, [u8]>)> = None;
@@ -132,7 +132,7 @@ fn expiry_of(lifetime: Lifetime, command: &str) -> Result<Option<Expiry>, Fault>
 
 /// `SETNX key value`
 pub fn setnx(kv: &Kv, call: &mut Call<'_>) -> Outcome {
-    let (key, value) = (call.argument()?, call.argument()?);
+    let (key, value) = (call.argument()?, call.value()?);
     let new = kv.store.update(&key, |entry| match entry {
         None => (Change::Put(value, Expiry::NEVER), true),
         Some(_) => (Change::Keep, false),
@@ -153,7 +153,7 @@ pub fn psetex(kv: &Kv, call: &mut Call<'_>) -> Outcome {
 fn set_expiring(kv: &Kv, call: &mut Call<'_>, command: &str, seconds: bool) -> Outcome {
     let key = call.argument()?;
     let number = call.integer_argument()?;
-    let value = call.argument()?;
+    let value = call.value()?;
     let millis = positive_millis(number, seconds, command)?;
     let expiry = expiry_of(Lifetime::In(millis), command)?.unwrap_or_default();
     kv.store
@@ -163,7 +163,7 @@ fn set_expiring(kv: &Kv, call: &mut Call<'_>, command: &str, seconds: bool) -> O
 
 /// `GETSET key value`
 pub fn getset(kv: &Kv, call: &mut Call<'_>) -> Outcome {
-    let (key, value) = (call.argument()?, call.argument()?);
+    let (key, value) = (call.argument()?, call.value()?);
     kv.store.update(&key, |entry| {
         let told = write_value(call, entry);
         let change = match told {

@@ -10,6 +10,7 @@
 //! the values are in the map. The tree has the keys, with their expiry, so that SCAN need not look further. A new key
 //! enters the map first, and leaves it last.
 
+use std::borrow::Cow;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,17 +61,21 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
-    fn put(&self, key: &[u8], entry: Entry<'_>, known: bool) -> Result<(), EngineError> {
-        let kept = Kept {
-            value: entry.value.into(),
-            expiry: entry.expiry,
-        };
+    fn put(
+        &self,
+        key: &[u8],
+        value: Cow<'_, [u8]>,
+        expiry: Expiry,
+        known: bool,
+    ) -> Result<(), EngineError> {
+        let value = value.into_owned().into_boxed_slice();
+        let kept = Kept { value, expiry };
         let values = self.values.pin();
         let before = known.then(|| values.get_key_value(key)).flatten();
         if let Some((key, before)) = before {
-            if before.expiry != entry.expiry {
+            if before.expiry != expiry {
                 // Unlike a look without a lock, this finds the tree's own copy, and keeps it in its place.
-                let bits = entry.expiry.to_bits();
+                let bits = expiry.to_bits();
                 self.order
                     .read_sync(key, |_, expiry| expiry.store(bits, Ordering::Release));
             }
@@ -78,7 +83,7 @@ impl Engine for MemoryEngine {
         } else {
             let key = Key::from(key);
             values.insert(Arc::clone(&key), kept);
-            let expiry = AtomicU64::new(entry.expiry.to_bits());
+            let expiry = AtomicU64::new(expiry.to_bits());
             let new = self.order.insert_sync(key, expiry);
             debug_assert!(new.is_ok(), "map and tree have the same keys");
         }

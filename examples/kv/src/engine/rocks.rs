@@ -5,6 +5,7 @@
 //! suspended requests meanwhile. Its loops are C++ without probes: inside of one step of a walk only a hard mechanism
 //! preempts. Writes go to its log and wait where it falls behind with compaction; preemption is held off then.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use rocksdb::{BlockBasedOptions, Cache, DB, Options};
@@ -69,10 +70,16 @@ impl Engine for RocksEngine {
         Ok(())
     }
 
-    fn put(&self, key: &[u8], entry: Entry<'_>, _: bool) -> Result<(), EngineError> {
-        let mut kept = Vec::with_capacity(EXPIRY_BYTES + entry.value.len());
-        kept.extend_from_slice(&entry.expiry.to_bits().to_le_bytes());
-        kept.extend_from_slice(entry.value);
+    fn put(
+        &self,
+        key: &[u8],
+        value: Cow<'_, [u8]>,
+        expiry: Expiry,
+        _: bool,
+    ) -> Result<(), EngineError> {
+        let mut kept = Vec::with_capacity(EXPIRY_BYTES + value.len());
+        kept.extend_from_slice(&expiry.to_bits().to_le_bytes());
+        kept.extend_from_slice(&value);
         self.0.put(key, kept).map_err(error("write a value"))
     }
 
