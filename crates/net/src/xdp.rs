@@ -130,8 +130,10 @@ impl Device for XdpDevice {
     fn transmit(&mut self, frames: &mut Vec<Outbound<Frame>>) {
         let room = self.socket.room().min(frames.len());
         for Outbound { buffer, .. } in frames.drain(..room) {
-            // There is room; what is refused is another device's, and goes.
-            let _ = self.socket.transmit(buffer);
+            // There is room; what is refused is no frame, or another device's.
+            if let Err(buffer) = self.socket.transmit(buffer) {
+                self.socket.free(buffer);
+            }
         }
         self.socket.flush();
     }
@@ -145,11 +147,14 @@ impl Device for XdpDevice {
     }
 
     fn wait(&mut self, patience: Duration) {
-        let patience = Timespec::try_from(patience).ok();
+        let limit = Timespec::try_from(patience).ok();
+        let mut sockets = [PollFd::new(&self.socket, PollFlags::IN)];
         // An error (a signal came) is an early return, which is allowed.
-        let _ = rustix::event::poll(
-            &mut [PollFd::new(&self.socket, PollFlags::IN)],
-            patience.as_ref(),
-        );
+        let _ = rustix::event::poll(&mut sockets, limit.as_ref());
+        let broken = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+        if sockets[0].revents().intersects(broken) {
+            // The interface has gone: what will not wait must not make a busy loop.
+            std::thread::sleep(patience.min(Duration::from_millis(1)));
+        }
     }
 }

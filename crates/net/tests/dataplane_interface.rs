@@ -232,6 +232,30 @@ fn the_cache_is_bounded_and_forgets_what_is_oldest() {
     assert_eq!(interface.resolve(host(17), 10), Resolution::Ask(host(17)));
 }
 
+/// RFC 826: a station that has moved says so to all, and those who know it believe it.
+#[test]
+fn who_is_known_may_move() {
+    let mut interface =
+        Interface::new(config().neighbour(Ipv4Addr::new(10, 0, 0, 3), OURS)).unwrap();
+    let mut question = arp(ArpOperation::REQUEST, THEIR_IP, OURS, OUR_IP);
+    question[22..28].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+    judged(&mut interface, &mut question);
+    let before = Resolution::Known(MacAddr([2, 9, 9, 9, 9, 9]));
+    assert_eq!(interface.resolve(THEIR_IP, 0), before);
+    let to_all = |ip| arp(ArpOperation::REQUEST, ip, MacAddr::BROADCAST, ip);
+    let verdict = judged(&mut interface, &mut to_all(THEIR_IP));
+    assert_eq!(verdict, Verdict::Learnt);
+    assert_eq!(interface.resolve(THEIR_IP, 0), Resolution::Known(THEIRS));
+    // Strangers are not remembered for that, nor is what was given changed.
+    let stranger = Ipv4Addr::new(10, 0, 0, 4);
+    let verdict = judged(&mut interface, &mut to_all(stranger));
+    assert_eq!(verdict, Verdict::Drop(Cause::NotForUs));
+    assert_eq!(interface.resolve(stranger, 0), Resolution::Ask(stranger));
+    let given = Ipv4Addr::new(10, 0, 0, 3);
+    judged(&mut interface, &mut to_all(given));
+    assert_eq!(interface.resolve(given, 0), Resolution::Known(OURS));
+}
+
 #[test]
 fn answers_that_nobody_asked_for_teach_nothing() {
     let mut interface = interface();

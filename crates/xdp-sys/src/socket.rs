@@ -17,6 +17,9 @@ use crate::area::{Area, Frame};
 use crate::program::Program;
 use crate::ring::{Giving, Taking};
 
+/// An Ethernet header.
+const SHORTEST: u32 = 14;
+
 /// Settings of a [`Socket`]; checked by [`Socket::open`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketConfig {
@@ -230,13 +233,14 @@ impl Socket {
         self.transmit.room()
     }
 
-    /// Gives a frame to be sent with the next [`flush`](Self::flush); gives it back if there is no room, or it is
-    /// another socket's.
+    /// Gives a frame to be sent with the next [`flush`](Self::flush); gives it back if there is no room, it is shorter
+    /// than an Ethernet header, or another socket's.
     ///
     /// # Errors
     /// The frame.
     pub fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
-        if !frame.is_of(&self.area) {
+        // The kernel would keep one without bytes, as invalid.
+        if !frame.is_of(&self.area) || frame.length() < SHORTEST {
             return Err(frame);
         }
         let entry = XdpDesc {

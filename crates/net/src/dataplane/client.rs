@@ -31,12 +31,12 @@ pub struct Client<D: Device> {
     /// Empty between turns.
     received: Vec<Received<D::Buffer>>,
     outbound: Vec<Outbound<D::Buffer>>,
-    waiting: Vec<Datagram<D::Buffer>>,
+    waiting: Vec<Unrouted<D::Buffer>>,
     unreachable: u64,
 }
 
 /// A datagram that lacks nothing but its station; its payload is in place.
-struct Datagram<B> {
+struct Unrouted<B> {
     buffer: B,
     port: u16,
     to: SocketAddrV4,
@@ -111,7 +111,7 @@ impl<D: Device> Client<D> {
         if let Some(place) = buffer.frame_mut().get_mut(Interface::PAYLOAD..) {
             place.copy_from_slice(payload);
         }
-        self.route(Datagram { buffer, port, to }, now_nanos);
+        self.route(Unrouted { buffer, port, to }, now_nanos);
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl<D: Device> Client<D> {
     }
 
     /// Sends a datagram on its way, there being room in `outbound` and, for as many as come here, in `waiting`.
-    fn route(&mut self, datagram: Datagram<D::Buffer>, now_nanos: u64) {
+    fn route(&mut self, datagram: Unrouted<D::Buffer>, now_nanos: u64) {
         match self.interface.resolve(*datagram.to.ip(), now_nanos) {
             Resolution::Known(mac) => self.put(datagram, mac),
             Resolution::Ask(ip) => {
@@ -187,8 +187,8 @@ impl<D: Device> Client<D> {
         }
     }
 
-    fn put(&mut self, datagram: Datagram<D::Buffer>, mac: MacAddr) {
-        let Datagram {
+    fn put(&mut self, datagram: Unrouted<D::Buffer>, mac: MacAddr) {
+        let Unrouted {
             mut buffer,
             port,
             to,
@@ -229,7 +229,7 @@ impl<D: Device> Drop for Client<D> {
         for Outbound { buffer, .. } in self.outbound.drain(..) {
             self.device.free(buffer);
         }
-        for Datagram { buffer, .. } in self.waiting.drain(..) {
+        for Unrouted { buffer, .. } in self.waiting.drain(..) {
             self.device.free(buffer);
         }
     }

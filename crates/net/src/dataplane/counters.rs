@@ -45,7 +45,7 @@ pub struct InterfaceCounts {
     pub arp_answered: u64,
     /// Echo requests that were answered.
     pub echo_answered: u64,
-    /// ARP answers that were waited for.
+    /// ARP messages, but requests for us, from somebody who was asked for or is known.
     pub arp_learnt: u64,
     /// Frames dropped, by [`Cause::index`].
     pub dropped: [u64; Cause::COUNT],

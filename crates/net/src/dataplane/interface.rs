@@ -204,18 +204,20 @@ impl Interface {
         if !mac.is_station() || mac == self.mac || !(probe || self.is_other_host(ip)) {
             return Err(Cause::Source);
         }
-        if arp.target_ip() != self.ip {
-            return Err(Cause::NotForUs);
-        }
-        if arp.operation() == arp::REQUEST {
-            if self.net.contains(ip) {
-                self.neighbours.asked_us(ip, mac, now);
+        // RFC 826: whoever is known is believed, whatever it says and to whom; whoever asks for us gets known.
+        let near = self.net.contains(ip);
+        let merged = near && self.neighbours.merge(ip, mac, now);
+        let for_us = arp.target_ip() == self.ip;
+        if for_us && arp.operation() == arp::REQUEST {
+            if near && !merged {
+                self.neighbours.add(ip, mac, now);
             }
             return Ok(Judgement::ArpRequest { ethernet });
         }
-        match self.neighbours.answered(ip, mac, now) {
-            true => Ok(Judgement::ArpAnswer),
-            false => Err(Cause::Unasked),
+        match (merged, for_us) {
+            (true, _) => Ok(Judgement::ArpNews),
+            (false, true) => Err(Cause::Unasked),
+            (false, false) => Err(Cause::NotForUs),
         }
     }
 
@@ -295,7 +297,7 @@ impl Interface {
                 self.counters.delivered.add(1);
                 Verdict::Deliver(delivery)
             }
-            Judgement::ArpAnswer => {
+            Judgement::ArpNews => {
                 self.counters.arp_learnt.add(1);
                 Verdict::Learnt
             }
@@ -399,8 +401,8 @@ enum Judgement {
     ArpRequest {
         ethernet: usize,
     },
-    /// It was waited for, and has been learnt.
-    ArpAnswer,
+    /// Where somebody is whom we asked for or know; has been learnt.
+    ArpNews,
     /// The ICMP message is this long.
     EchoRequest {
         headers: Headers,

@@ -1,24 +1,23 @@
 //! Who has which address on the wire: the ARP cache (RFC 826, RFC 1122 2.3.2).
 //!
 //! ```text
-//!               look_up: ask                 they answer, or ask for us
-//!     absent ─────────────────▶ asked ────────────────────────────────────▶ known
-//!                              │  ▲  ▲                                     │   ▲
-//!                              │  │  └───── look_up after AGE: ask ────────┘   │
-//!         TRIES in vain,       │  │                                            │
-//!         look_up after the    │  │ look_up after SILENT_FOR: ask              │
-//!         last one's ASK_EVERY ▼  │                                            │
-//!                              silent ─────────────────────────────────────────┘
-//!                                           they answer late, or ask for us
+//!               look_up: ask                  any message of theirs
+//!     absent ─────────────────▶ asked ─────────────────────────────────▶ known ──┐ any message of theirs:
+//!                              │  ▲  ▲                                  │   ▲ ▲──┘ renewed, or moved
+//!                              │  │  └──── look_up after AGE: ask ──────┘   │
+//!         TRIES in vain,       │  │                                         │
+//!         look_up after the    │  │ look_up after SILENT_FOR: ask           │
+//!         last one's ASK_EVERY ▼  │                                         │
+//!                              silent ──────────────────────────────────────┘
+//!                                              any message of theirs
 //!
+//!     absent: straight to known when they ask for us
 //!     asked:  look_up after ASK_EVERY asks again, TRIES times in all
-//!     known:  renewed when they ask for us; also straight from absent
 //!     given:  known from start to end, whatever anybody says
 //! ```
 //!
 //! Nothing here has a timer: time passes when somebody looks up. With no place left, the entry untouched for the
 //! longest makes room, those given at start excepted; so a flood of claimed addresses can cost questions, not memory.
-//! Answers that nobody asked for teach nothing (RFC 826 would only renew by them; forged ones are the commoner).
 
 use std::net::Ipv4Addr;
 
@@ -105,30 +104,20 @@ impl Neighbours {
         resolution
     }
 
-    /// `ip` answers to have `mac`. Tells whether that was asked for.
-    pub(super) fn answered(&mut self, ip: Ipv4Addr, mac: MacAddr, now: u64) -> bool {
-        let entry = self.entries.iter_mut().find(|entry| entry.ip == ip);
-        match entry {
-            Some(entry) if matches!(entry.state, State::Asked { .. } | State::Silent) => {
-                (entry.state, entry.at) = (State::Known { mac }, now);
-                true
-            }
-            _ => false,
+    /// `ip` says that it has `mac`. Tells whether anybody here wanted to know: whether there is an entry.
+    pub(super) fn merge(&mut self, ip: Ipv4Addr, mac: MacAddr, now: u64) -> bool {
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.ip == ip) else {
+            return false;
+        };
+        if !matches!(entry.state, State::Given { .. }) {
+            (entry.state, entry.at) = (State::Known { mac }, now);
         }
+        true
     }
 
-    /// `ip` at `mac` asks for us: it will want to be answered.
-    pub(super) fn asked_us(&mut self, ip: Ipv4Addr, mac: MacAddr, now: u64) {
-        match self.entries.iter_mut().find(|entry| entry.ip == ip) {
-            Some(Entry {
-                state: State::Given { .. },
-                ..
-            }) => {}
-            Some(entry) => (entry.state, entry.at) = (State::Known { mac }, now),
-            None => {
-                self.insert(ip, State::Known { mac }, now);
-            }
-        }
+    /// `ip`, for which there is no entry, has `mac` and asks for us: it will want to be answered.
+    pub(super) fn add(&mut self, ip: Ipv4Addr, mac: MacAddr, now: u64) {
+        self.insert(ip, State::Known { mac }, now);
     }
 
     /// Puts an entry into a free place, or that of the one untouched for the longest.
