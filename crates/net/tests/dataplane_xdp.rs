@@ -352,6 +352,25 @@ fn a_client_reaches_a_server_of_the_kernels() {
 }
 
 #[test]
+fn a_device_whose_driver_knows_no_xdp_is_served_generically() {
+    let name = format!("xdpd{}", std::process::id());
+    if let Err(reason) = run(&format!("ip link add {name} type dummy")) {
+        println!("SKIPPED a_device_whose_driver_knows_no_xdp_is_served_generically: {reason}");
+        return;
+    }
+    let said = Program::attach(&name, 1).and_then(|program| {
+        let device = XdpDevice::open(&Arc::new(program), 0, SocketConfig::default())?;
+        Ok(device.to_string())
+    });
+    run(&format!("ip link del {name}")).unwrap();
+    let said = said.unwrap();
+    assert!(
+        said.contains("copy mode") && said.contains("generic"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_cannot_be_opened_says_why() {
     let refused = Program::attach("shinjuku-none", 1).unwrap_err();
     assert!(refused.to_string().contains("shinjuku-none"), "{refused}");

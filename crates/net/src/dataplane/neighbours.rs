@@ -138,3 +138,74 @@ impl Neighbours {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HOSTS: u8 = 6;
+    const GIVEN: (Ipv4Addr, MacAddr) = (Ipv4Addr::new(10, 0, 0, 200), MacAddr([2; 6]));
+
+    fn host(last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 0, 0, last)
+    }
+
+    fn mac(number: u8) -> MacAddr {
+        MacAddr([2, 0, 0, 0, 0, number])
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever happens, the cache says what was heard last, for as long as that holds, asks nobody more often than once
+        /// a second, and has no more entries than places.
+        #[test]
+        fn it_says_what_was_heard_last(
+            places in 1..8_usize,
+            steps in prop::collection::vec((0..3_u8, 0..HOSTS, any::<u8>(), 0..4 * SECOND), 0..100),
+        ) {
+            let mut cache = Neighbours::new(places, &[GIVEN]);
+            let mut heard: HashMap<Ipv4Addr, (MacAddr, u64)> = HashMap::new();
+            let mut asked: HashMap<Ipv4Addr, u64> = HashMap::new();
+            let roomy = places >= usize::from(HOSTS);
+            let mut now = 0;
+            for (step, last, number, later) in steps {
+                now += later;
+                let ip = host(last);
+                match step {
+                    0 => {
+                        if cache.merge(ip, mac(number), now) {
+                            heard.insert(ip, (mac(number), now));
+                        }
+                    }
+                    1 => {
+                        if !cache.merge(ip, mac(number), now) {
+                            cache.add(ip, mac(number), now);
+                        }
+                        heard.insert(ip, (mac(number), now));
+                    }
+                    _ => {
+                        let fresh = heard.get(&ip).filter(|(_, at)| now - at < AGE);
+                        match cache.look_up(ip, now) {
+                            Resolution::Known(mac) => prop_assert_eq!(fresh.map(|heard| heard.0), Some(mac)),
+                            Resolution::Ask(who) => {
+                                prop_assert_eq!(who, ip);
+                                prop_assert!(!roomy || fresh.is_none());
+                                let before = asked.insert(ip, now);
+                                let heard = heard.get(&ip).map(|heard| heard.1);
+                                prop_assert!(!roomy || before.max(heard).is_none_or(|at| now - at >= ASK_EVERY));
+                            }
+                            Resolution::Wait | Resolution::Unreachable => prop_assert!(!roomy || fresh.is_none()),
+                        }
+                    }
+                }
+                prop_assert!(cache.entries.len() <= places + 1);
+                prop_assert_eq!(cache.look_up(GIVEN.0, now), Resolution::Known(GIVEN.1));
+            }
+        }
+    }
+}
