@@ -1,16 +1,18 @@
 //! What the dataplane costs: requests of 64 bytes over rings in memory on one thread, from the bare device to the whole
-//! runtime, and round trips between two processes over memif, beside the kernel's UDP on loopback.
+//! runtime; the same for larger ones, and for two dispatchers; and round trips between two processes over memif, beside the
+//! kernel's UDP on loopback.
 //!
 //! `cargo run --release -p shinjuku-tests --features dpdk --example dpdk_rates`
 //!
 //! Each figure is the median over bursts, so that what else runs on the machine counts little.
 #![allow(missing_docs)]
 
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use shinjuku::{Config, LayoutKind, RequestContext, RequestHandler, Runtime};
@@ -29,6 +31,8 @@ const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const CLIENT_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 /// With the check sequence that devices append: 64 bytes.
 const FRAME: usize = 60;
+/// Frames of more and more payload, up to 1472 bytes, as the sizes of figure 7c of the paper.
+const FRAMES: [usize; 6] = [FRAME, 128, 256, 512, 1024, 1514];
 /// Requests on the way at once.
 const WINDOW: usize = 256;
 const BATCH: usize = 64;
@@ -42,9 +46,11 @@ fn main() {
     match std::env::var(PART) {
         Ok(part) => serve_elsewhere(&part),
         Err(_) => {
-            let eal = Eal::init(&EalConfig::without_hardware(256).argument("--log-level=error"))
+            let eal = Eal::init(&EalConfig::without_hardware(512).argument("--log-level=error"))
                 .expect("DPDK starts");
             rates(eal);
+            sizes(eal);
+            two_dispatchers(eal);
             round_trips();
         }
     }
@@ -72,9 +78,11 @@ struct Reflector {
 }
 
 impl Reflector {
-    fn new(eal: Eal, name: &str) -> (Self, [Nic; 2]) {
-        let [server, client] = eal.ring_pair(name, 1, 1024).expect("a ring");
-        let config = NicConfig::new().mbufs(2047).spread(Spread::Device);
+    fn new(eal: Eal, frame: usize) -> (Self, [Nic; 2]) {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("rate{}", MADE.fetch_add(1, Ordering::Relaxed));
+        let [server, client] = eal.ring_pair(&name, 1, 1024).expect("a ring");
+        let config = NicConfig::new().mbufs(1535).spread(Spread::Device);
         let (server_nic, mut servers) = Nic::open(server, config).expect("a server");
         let (client_nic, mut clients) = Nic::open(client, config).expect("a client");
         let mut reflector = Self {
@@ -90,7 +98,7 @@ impl Reflector {
         let stack = Interface::new(interface(CLIENT_MAC, CLIENT)).expect("a client's stack");
         for _ in 0..WINDOW {
             let mut buffer = reflector.client.allocate().expect("a buffer");
-            buffer.set_length(FRAME);
+            buffer.set_length(frame);
             buffer.frame_mut().fill(7);
             let checksums = stack
                 .write_datagram(
@@ -173,25 +181,17 @@ impl Device for Reflector {
 
 fn rates(eal: Eal) {
     println!("requests of 64 bytes over net_ring, client and server on one thread:");
-    let raw = report("raw ring, nothing looked at", || raw(eal), None);
-    report("stack: parse, reply", || stack(eal), Some(raw));
-    report(
-        "transport: parse, lend, hand over, reply",
-        || transport(eal),
-        Some(raw),
-    );
-    report(
-        "runtime: parse, dispatch, empty handler, reply",
-        || runtime(eal),
-        Some(raw),
-    );
+    let bare = report("raw ring, nothing looked at", raw(eal, FRAME), None);
+    report("stack: parse, reply", stack(eal, FRAME), Some(bare));
+    let what = "transport: parse, lend, hand over, reply";
+    report(what, transport(eal, FRAME), Some(bare));
+    let what = "runtime: parse, dispatch, empty handler, reply";
+    report(what, runtime(eal), Some(bare));
 }
 
-/// The median of bursts, in nanoseconds a request.
-fn report(what: &str, measure: impl FnOnce() -> Vec<f64>, raw: Option<f64>) -> f64 {
-    let mut bursts = measure();
-    bursts.sort_by(f64::total_cmp);
-    let [fast, median, slow] = [10, 50, 90].map(|percent| bursts[bursts.len() * percent / 100]);
+/// Prints what bursts took, in nanoseconds a request; the median.
+fn report(what: &str, bursts: Vec<f64>, raw: Option<f64>) -> f64 {
+    let [fast, median, slow] = [10, 50, 90].map(|percent| percentile(&bursts, percent));
     let beside = raw.map(|raw| format!(", {:.1} ns over the raw ring", median - raw));
     println!(
         "  {what}: {:.2} M/s, {median:.1} ns each ({fast:.1} to {slow:.1}){}",
@@ -201,8 +201,36 @@ fn report(what: &str, measure: impl FnOnce() -> Vec<f64>, raw: Option<f64>) -> f
     median
 }
 
-fn raw(eal: Eal) -> Vec<f64> {
-    let (mut device, _nics) = Reflector::new(eal, "raw");
+fn percentile(bursts: &[f64], percent: usize) -> f64 {
+    let mut sorted = bursts.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() * percent / 100]
+}
+
+fn sizes(eal: Eal) {
+    println!("requests and replies of more bytes, through the transport:");
+    for frame in FRAMES {
+        let [bare, through] = [raw(eal, frame), transport(eal, frame)];
+        let [bare, through] = [bare, through].map(|bursts| frame as f64 / percentile(&bursts, 50));
+        println!("  {frame} bytes: {through:.2} GB/s, of the raw ring's {bare:.2} GB/s");
+    }
+}
+
+fn two_dispatchers(eal: Eal) {
+    let one = percentile(&transport(eal, FRAME), 50);
+    let both = std::thread::scope(|scope| {
+        let threads = [(); 2].map(|()| scope.spawn(move || percentile(&transport(eal, FRAME), 50)));
+        threads.map(|thread| thread.join().expect("it counts"))
+    });
+    let rate: f64 = both.iter().map(|nanos| 1e3 / nanos).sum();
+    println!(
+        "two dispatchers, a queue and a thread each, with workers that run nothing: {rate:.2} M/s, {:.2} times one",
+        rate * one / 1e3
+    );
+}
+
+fn raw(eal: Eal, frame: usize) -> Vec<f64> {
+    let (mut device, _nics) = Reflector::new(eal, frame);
     let mut received = Vec::with_capacity(BATCH);
     let mut outbound = Vec::with_capacity(WINDOW);
     while !device.done() {
@@ -217,8 +245,8 @@ fn raw(eal: Eal) -> Vec<f64> {
     device.bursts
 }
 
-fn stack(eal: Eal) -> Vec<f64> {
-    let (mut device, _nics) = Reflector::new(eal, "stack");
+fn stack(eal: Eal, frame: usize) -> Vec<f64> {
+    let (mut device, _nics) = Reflector::new(eal, frame);
     let mut stack = Interface::new(interface(SERVER_MAC, SERVER)).expect("a stack");
     let mut received = Vec::with_capacity(BATCH);
     let mut outbound = Vec::with_capacity(WINDOW);
@@ -246,8 +274,8 @@ fn stack(eal: Eal) -> Vec<f64> {
     device.bursts
 }
 
-fn transport(eal: Eal) -> Vec<f64> {
-    let (device, _nics) = Reflector::new(eal, "transport");
+fn transport(eal: Eal, frame: usize) -> Vec<f64> {
+    let (device, _nics) = Reflector::new(eal, frame);
     let config = DataplaneConfig::new(interface(SERVER_MAC, SERVER)).batch(BATCH);
     let mut transport = Dataplane::new(device, config).expect("a transport");
     let mut replier = transport.replier().expect("a worker's side");
@@ -292,7 +320,7 @@ fn inline() -> Config {
 }
 
 fn runtime(eal: Eal) -> Vec<f64> {
-    let (device, _nics) = Reflector::new(eal, "runtime");
+    let (device, _nics) = Reflector::new(eal, FRAME);
     let done = Arc::clone(&device.done);
     let config = DataplaneConfig::new(interface(SERVER_MAC, SERVER)).batch(BATCH);
     let transport = Dataplane::new(device, config).expect("a transport");
@@ -364,8 +392,9 @@ impl RequestHandler for KernelEcho {
     }
 }
 
-/// The input ends when whoever started this is gone.
+/// Says that it serves. The input ends when whoever started this is gone.
 fn wait_for_the_end() {
+    println!("ready");
     let _ = std::io::stdin().lines().count();
     std::process::exit(0);
 }
@@ -376,7 +405,7 @@ fn memif(socket: &Path, role: &str, mac: MacAddr) -> (Nic, DpdkDevice) {
         socket.display()
     );
     let eal = Eal::current().unwrap_or_else(|| {
-        Eal::init(&EalConfig::without_hardware(256).argument("--log-level=error"))
+        Eal::init(&EalConfig::without_hardware(512).argument("--log-level=error"))
             .expect("DPDK starts")
     });
     let port = eal.attach(&device).expect("memif");
@@ -387,13 +416,20 @@ fn memif(socket: &Path, role: &str, mac: MacAddr) -> (Nic, DpdkDevice) {
 struct Elsewhere(Child);
 
 impl Elsewhere {
+    /// Starts it, and waits until it serves.
     fn start(part: &str) -> Self {
         let this = std::env::current_exe().expect("this program");
-        let child = Command::new(this)
+        let mut child = Command::new(this)
             .env(PART, part)
             .stdin(Stdio::piped())
-            .spawn();
-        Self(child.expect("another process"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("another process");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("piped");
+        let read = BufReader::new(output).read_line(&mut line);
+        assert!(read.is_ok() && line == "ready\n", "{part:?} did not start");
+        Self(child)
     }
 }
 
@@ -423,11 +459,10 @@ fn over_memif(kind: &str) {
     let socket: PathBuf =
         std::env::temp_dir().join(format!("shinjuku-rates-{}-{kind}", std::process::id()));
     let _elsewhere = Elsewhere::start(&format!("{kind} {}", socket.display()));
-    while !socket.exists() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
     let (nic, mut device) = memif(&socket, "client", CLIENT_MAC);
+    let start = Instant::now();
     while !nic.link_up() {
+        assert!(start.elapsed() < Duration::from_secs(10), "no link");
         std::thread::sleep(Duration::from_millis(10));
     }
     let stack = Interface::new(interface(CLIENT_MAC, CLIENT)).expect("a stack");

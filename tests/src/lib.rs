@@ -8,6 +8,8 @@
 //! | `progress` | who spins for a lock cannot starve who holds it |
 //! | `udp` | clients over UDP: short requests overtake long ones, every reply goes where it belongs |
 //! | `tcp` | the same over TCP; ten thousand connections; what handlers do wrong stays with their connections |
+//! | `dpdk_packets` | over DPDK, with feature `dpdk`: no packet buffer is lost, whatever handlers do |
+//! | `dispatchers` | several servers on one address: clients are spread, and stay where they are |
 //! | `networker` | the same with a networker's thread, whose rings lose nothing |
 //! | `networker_allocation` | that thread never calls the allocator either |
 //! | `dataplane` | over frames that get lost, doubled and reordered, every request that arrives is answered once |

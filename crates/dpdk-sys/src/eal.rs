@@ -71,11 +71,14 @@ impl EalConfig {
             if argument.contains('\0') {
                 return refused("holds a zero byte; take it out");
             }
-            // Any beginning that is unique stands for the whole; no other begins with a p.
+            // Any beginning that is unique stands for the whole. No other begins with a p, or with mb.
             if argument.starts_with("--p") {
                 return refused(
                     "other processes' pools cannot be shared; run one process, or connect two by memif",
                 );
+            }
+            if argument.starts_with("--mb") {
+                return refused("pools must bear several threads; leave their kind to DPDK");
             }
             let of_cores = ["-l", "-c", "-s", "-S", "--lc", "--ma"];
             if of_cores.iter().any(|start| argument.starts_with(start))

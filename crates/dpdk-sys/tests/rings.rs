@@ -73,6 +73,7 @@ fn arguments_that_would_break_a_promise_are_refused() {
         "-l1",
         "--lcores=1",
         "--main-lcore=0",
+        "--mbuf-pool-ops-name=ring_sp_sc",
         "-n\0",
     ] {
         let refused = Eal::init(&EalConfig::without_hardware(128).argument(argument));

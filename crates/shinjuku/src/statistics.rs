@@ -3,6 +3,8 @@
 //! Every counter has one writer, so counting is a load and a store. A snapshot reads counter by counter: numbers that
 //! change meanwhile may be off against each other by what happened in between.
 
+mod sum;
+
 use std::fmt;
 use std::ops::AddAssign;
 use std::sync::Arc;
