@@ -16,7 +16,7 @@ use crate::report::table::Table;
 pub mod libtest;
 pub mod step;
 
-use step::{End, Outcome, Step};
+use step::{End, Need, Outcome, Step};
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -55,6 +55,7 @@ fn steps() -> Vec<Step> {
         environment: Vec::new(),
         limit,
         has_tests,
+        need: None,
     };
     let loom_flags = format!(
         "{} --cfg loom",
@@ -80,6 +81,38 @@ fn steps() -> Vec<Step> {
             "test --workspace --doc --no-fail-fast -- --show-output",
             minutes(6),
             false,
+        ),
+        Step {
+            need: Some(Need {
+                probe: "test -e /usr/include/rocksdb/c.h",
+                missing: "the key-value server's engine over RocksDB takes Debian's librocksdb-dev and libclang-dev",
+            }),
+            ..cargo(
+                "rocksdb",
+                "test -p shinjuku-kv --features rocksdb --no-fail-fast -- --show-output",
+                minutes(8),
+                true,
+            )
+        },
+        Step {
+            need: Some(Need {
+                probe: "pkg-config --atleast-version=22.11 libdpdk",
+                missing: "the transport over DPDK takes Debian's libdpdk-dev, 22.11 or later, and pkg-config",
+            }),
+            ..cargo(
+                "dpdk",
+                "test -p shinjuku-dpdk-sys -p shinjuku-net -p shinjuku-tests --features \
+                 shinjuku-dpdk-sys/link,shinjuku-net/dpdk,shinjuku-tests/dpdk --no-fail-fast --test layout --test rings --test \
+                 dpdk_kernel --test dpdk_memif --test dpdk_ring --test dpdk_packets -- --show-output",
+                minutes(10),
+                true,
+            )
+        },
+        cargo(
+            "xdp",
+            "test -p shinjuku-net --features xdp --no-fail-fast --test dataplane_xdp -- --show-output",
+            minutes(5),
+            true,
         ),
         // The stress test, with every defence in place and with each one out.
         cargo(

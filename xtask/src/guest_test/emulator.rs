@@ -74,6 +74,7 @@ impl Emulator for Qemu {
             environment: Vec::new(),
             limit: Duration::from_secs(8 * 60),
             has_tests: false,
+            need: None,
         })
     }
 }
@@ -217,6 +218,7 @@ impl Emulator for Bochs {
                 .into(),
             limit: Duration::from_secs(20 * 60),
             has_tests: false,
+            need: None,
         })
     }
 }

@@ -34,6 +34,29 @@ pub struct Step {
     pub limit: Duration,
     /// Whether it must run at least one test: a filter that matches nothing would pass for ever.
     pub has_tests: bool,
+    /// What the machine must have, or the step is skipped.
+    pub need: Option<Need>,
+}
+
+/// Something that a machine may have or not.
+#[derive(Debug, Clone)]
+pub struct Need {
+    /// A command that succeeds where it is there.
+    pub probe: &'static str,
+    /// What is missing otherwise, and how to get it.
+    pub missing: &'static str,
+}
+
+impl Need {
+    fn is_met(&self) -> bool {
+        let mut words = self.probe.split_whitespace();
+        words.next().is_some_and(|program| {
+            let mut command = Command::new(program);
+            command.args(words).stdin(Stdio::null());
+            let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
+        })
+    }
 }
 
 /// How a [`Step`] ended.
@@ -79,6 +102,17 @@ impl Step {
         show: &mut dyn FnMut(&str),
     ) -> Result<Outcome> {
         let started = Instant::now();
+        if let Some(need) = self.need.as_ref().filter(|need| !need.is_met()) {
+            let mut reader = Reader::default();
+            let line = format!("SKIPPED step {}: {}", self.name, need.missing);
+            show(&line);
+            reader.skip(&line);
+            return Ok(Outcome {
+                end: End::Passed,
+                tally: reader.tally(),
+                elapsed: started.elapsed(),
+            });
+        }
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
@@ -208,6 +242,7 @@ mod tests {
             environment: vec![("WORD".into(), "value".into())],
             limit,
             has_tests,
+            need: None,
         };
         step.run(Path::new("/"), &AtomicBool::new(false), &mut |_| {})
             .unwrap()
@@ -226,6 +261,40 @@ mod tests {
         );
         assert_eq!(outcome.end, End::Passed);
         assert_eq!((outcome.tally.passed, outcome.tally.skipped.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_step_without_what_it_needs_is_skipped_by_name() {
+        let step = |probe| Step {
+            name: "needy",
+            program: "false".into(),
+            arguments: vec![],
+            environment: vec![],
+            limit: LONG,
+            has_tests: true,
+            need: Some(Need {
+                probe,
+                missing: "install it",
+            }),
+        };
+        let run = |step: Step| {
+            let nowhere = &mut |_: &str| {};
+            step.run(Path::new("/"), &AtomicBool::new(false), nowhere)
+                .unwrap()
+        };
+        for probe in ["false", "no-such-program --exists x"] {
+            let outcome = run(step(probe));
+            assert_eq!(outcome.end, End::Passed, "{probe}");
+            let skipped = &outcome.tally.skipped[0];
+            assert_eq!(
+                (skipped.name.as_str(), skipped.reason.as_str()),
+                ("step needy", "install it")
+            );
+        }
+        assert!(
+            matches!(run(step("true")).end, End::Failed(_)),
+            "it was run"
+        );
     }
 
     #[test]
@@ -262,6 +331,7 @@ mod tests {
             environment: vec![],
             limit: LONG,
             has_tests: false,
+            need: None,
         };
         let outcome = step
             .run(Path::new("/"), &AtomicBool::new(true), &mut |_| {})
