@@ -42,14 +42,11 @@ pub struct TrapFrame {
     pub rax: u64,
     /// The exception's error code.
     pub err: u32,
-    _padding_err: u32,
     pub rip: u64,
     pub cs: u16,
-    _padding_cs: [u16; 3],
     pub rflags: u64,
     pub rsp: u64,
     pub ss: u16,
-    _padding_ss: [u16; 3],
 }
 
 const _: () = {

@@ -38,6 +38,7 @@
 //! | `worker` | [`Worker::run`]: entering and leaving contexts |
 //! | `mailbox`, `slots` | handing contexts between dispatcher and workers |
 //! | `mechanism`, `probe`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
+//! | [`dune`] | workers under Dune, interrupted by posted interrupts |
 //! | [`guest`] | workers in guest mode under /dev/kvm, interrupted by the APIC |
 //! | `overflow` | what a stack overflow says before it dies |
 //! | `clock`, `platform`, `realtime` | the TSC, what the machine must offer, SCHED_FIFO |
@@ -54,6 +55,8 @@ mod context;
 mod counters;
 mod current;
 mod donor;
+#[cfg(feature = "dune")]
+pub mod dune;
 pub mod fault;
 #[cfg(feature = "guest")]
 pub mod guest;

@@ -16,6 +16,8 @@ pub struct WorkerLink {
     pub(crate) counters: Arc<Counters>,
     #[cfg(feature = "guest")]
     pub(crate) guest: Option<Arc<crate::guest::GuestLink>>,
+    #[cfg(feature = "dune")]
+    pub(crate) dune: Option<Arc<crate::dune::Target>>,
 }
 
 impl WorkerLink {
@@ -28,6 +30,8 @@ impl WorkerLink {
             counters,
             #[cfg(feature = "guest")]
             guest: None,
+            #[cfg(feature = "dune")]
+            dune: None,
         }
     }
 
@@ -75,7 +79,7 @@ pub enum InterruptError {
 
 /// A way to make a worker's running context look at what is requested of it.
 pub trait Mechanism: Send + Sync {
-    /// The name used in reports: `probe`, `signal`, `guest`.
+    /// The name used in reports: `probe`, `signal`, `guest`, `dune`.
     fn name(&self) -> &'static str;
 
     /// Makes the context that runs on `worker` look now. Called by the dispatcher after the request was stored;

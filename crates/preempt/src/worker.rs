@@ -28,6 +28,8 @@ pub(crate) struct WorkerHead {
     pub(crate) counters: Arc<Counters>,
     #[cfg(feature = "guest")]
     pub(crate) guest: Option<crate::guest::Seat>,
+    #[cfg(feature = "dune")]
+    pub(crate) dune: Option<crate::dune::Receiver>,
 }
 
 thread_local! {
@@ -82,6 +84,8 @@ impl Worker {
             counters,
             #[cfg(feature = "guest")]
             guest: None,
+            #[cfg(feature = "dune")]
+            dune: None,
         });
         Ok(Self {
             head,
@@ -104,6 +108,23 @@ impl Worker {
             let seat = guest.seat()?;
             self.link.guest = Some(seat.link());
             self.head.guest = Some(seat);
+        }
+        Ok(())
+    }
+
+    /// Takes the worker's thread, which must be pinned to a CPU, into Dune mode for good. Links taken before do not know of it.
+    ///
+    /// # Errors
+    /// [`DuneError`](crate::dune::DuneError) if it cannot be entered; the worker goes on as before.
+    #[cfg(feature = "dune")]
+    pub fn enter_dune_mode(
+        &mut self,
+        dune: &crate::dune::Dune,
+    ) -> Result<(), crate::dune::DuneError> {
+        if self.head.dune.is_none() {
+            let receiver = dune.enter_as_receiver()?;
+            self.link.dune = Some(Arc::clone(&receiver.target));
+            self.head.dune = Some(receiver);
         }
         Ok(())
     }
@@ -133,6 +154,7 @@ impl Worker {
             count(&self.head.counters.migrations);
         }
         self.prepare_guest_mode(head);
+        self.prepare_dune_mode(head);
         debug_assert_eq!(
             running.guard.load(Ordering::Relaxed),
             1,
@@ -174,6 +196,21 @@ impl Worker {
     #[cfg(not(feature = "guest"))]
     #[inline(always)]
     fn prepare_guest_mode(&self, _: &Head) {}
+
+    #[cfg(feature = "dune")]
+    #[inline]
+    fn prepare_dune_mode(&self, head: &Head) {
+        let Some(receiver) = &self.head.dune else {
+            return;
+        };
+        for _ in 0..receiver.before_entering(head) {
+            count(&self.head.counters.late);
+        }
+    }
+
+    #[cfg(not(feature = "dune"))]
+    #[inline(always)]
+    fn prepare_dune_mode(&self, _: &Head) {}
 }
 
 #[inline]

@@ -56,7 +56,16 @@ fn guest_targets(directory: &Path) -> Result<Vec<String>> {
 fn build_one(name: &str) -> Result<Suite> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
-        .args(["test", "-p", "shinjuku-preempt", "--no-run", "--test", name])
+        // Emulators are slow; unoptimised code is tested on this machine.
+        .args([
+            "test",
+            "-p",
+            "shinjuku-preempt",
+            "--release",
+            "--no-run",
+            "--test",
+            name,
+        ])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(paths::workspace_root())
         .stdin(Stdio::null())
