@@ -154,6 +154,65 @@ fn a_job_can_run_another_program() {
 }
 
 #[test]
+fn a_job_can_fork() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    let (status, counters) = stage.run(|| {
+        // SAFETY: the child only ends.
+        unsafe {
+            match libc::fork() {
+                0 => libc::_exit(7),
+                child => {
+                    let mut status = 0;
+                    assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                    libc::WEXITSTATUS(status)
+                }
+            }
+        }
+    });
+    assert_eq!(status, 7);
+    assert_eq!(counters.left, 1, "{counters:?}");
+    stage.end();
+}
+
+#[test]
+fn the_cpu_number_is_the_workers() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    let ((inside, allowed), _) = stage.run(|| {
+        // SAFETY: the call answers a number; the set is plain bits, filled in by the kernel.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+            let cpu = libc::sched_getcpu();
+            (cpu, cpu >= 0 && libc::CPU_ISSET(cpu as usize, &set))
+        }
+    });
+    assert!(allowed, "CPU {inside}");
+    stage.end();
+}
+
+#[test]
+fn vcpus_are_used_again() {
+    let Some(guest) = crate::stage::guest(test_name!(), Default::default()) else {
+        return;
+    };
+    // More workers than there can be vCPUs.
+    for id in 0..300 {
+        let guest = guest.clone();
+        let worker = std::thread::spawn(move || {
+            let mut worker = shinjuku_preempt::Worker::bind(id).unwrap();
+            worker
+                .enter_guest_mode(&guest)
+                .map_err(|error| error.to_string())
+        });
+        assert_eq!(worker.join().unwrap(), Ok(()));
+    }
+}
+
+#[test]
 fn the_kernels_answers_are_those_of_any_code() {
     let Some(mut stage) = Stage::new(test_name!()) else {
         return;

@@ -52,6 +52,21 @@ fn a_wild_access_dies_with_a_message_that_names_the_context() {
 }
 
 #[test]
+fn an_access_behind_the_last_page_dies() {
+    if is_child() {
+        // SAFETY: none: the point is to fault.
+        die_of("", || unsafe {
+            (std::hint::black_box(0x7fff_ffff_f000usize) as *const u64).read_volatile()
+        });
+    }
+    let Some(output) = child(test_name!()) else {
+        return;
+    };
+    let words = "the request in context 0 dies of signal 11 (address 0x7ffffffff000)";
+    assert_died(&output, libc::SIGSEGV, words);
+}
+
+#[test]
 fn a_null_pointer_dies_with_a_message_that_names_the_context() {
     if is_child() {
         // SAFETY: none: the point is to fault.

@@ -7,4 +7,5 @@ mod faults;
 mod interrupts;
 mod memory;
 mod refusals;
+mod signals;
 mod stage;

@@ -169,6 +169,20 @@ impl Stage {
         self.desks[worker].link.counters()
     }
 
+    /// The kernel's number of the worker's thread.
+    pub fn thread(&self, worker: usize) -> i32 {
+        self.desks[worker].link.thread_id()
+    }
+
+    /// Ends the workers. A context that was dropped stays.
+    pub fn abandon(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for desk in self.desks {
+            desk.thread.join().unwrap();
+        }
+        drop(self.handles);
+    }
+
     /// Ends workers and contexts, all of which must be idle.
     pub fn end(self) {
         self.stop.store(true, Ordering::Relaxed);

@@ -1,0 +1,116 @@
+//! The program's own signals, sent to a worker in guest mode.
+
+use std::io::{Read as _, Write as _};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::stage::{Flag, PATIENCE, Stage, test_name};
+
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn count(_: libc::c_int) {
+    HANDLED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Has the worker's thread handle SIGUSR2 once.
+fn signal(stage: &Stage) {
+    let before = HANDLED.load(Ordering::Relaxed);
+    // SAFETY: `count` is installed for it.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_tgkill,
+            libc::getpid(),
+            stage.thread(0),
+            libc::SIGUSR2,
+        )
+    };
+    assert_eq!(answer, 0);
+    let start = Instant::now();
+    while HANDLED.load(Ordering::Relaxed) == before {
+        assert!(start.elapsed() < PATIENCE, "the signal is not handled");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn they_are_handled_while_code_computes_and_while_it_blocks() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    // SAFETY: the handler only adds to an atomic.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = count as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut());
+    }
+    let (mut from, mut to) = std::io::pipe().unwrap();
+    let (started, go_on) = (Flag::default(), Flag::default());
+    let (job_started, job_go_on) = (started.clone(), go_on.clone());
+    let job = stage.load(move || {
+        job_started.set();
+        while !job_go_on.is_set() {
+            std::hint::spin_loop();
+        }
+        let mut byte = [0];
+        from.read_exact(&mut byte).unwrap();
+        u64::from(byte[0])
+    });
+    stage.send(0, job);
+    started.wait();
+    for _ in 0..50 {
+        signal(&stage);
+    }
+    go_on.set();
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    for _ in 0..50 {
+        signal(&stage);
+    }
+    to.write_all(&[1]).unwrap();
+    stage.finish(0);
+    let counters = stage.guest_counters(0);
+    assert_eq!(counters.left, 0, "{counters:?}");
+    stage.end();
+}
+
+#[test]
+fn code_that_blocks_signals_is_not_preempted_until_it_lets_them_through() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    let (blocked, go_on, open) = (Flag::default(), Flag::default(), Flag::default());
+    let flags = (blocked.clone(), go_on.clone(), open.clone());
+    let job = stage.load(move || {
+        // SAFETY: changes the worker's mask and changes it back.
+        unsafe {
+            let (mut set, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGUSR1);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before);
+            flags.0.set();
+            while !flags.1.is_set() {
+                std::hint::spin_loop();
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        }
+        flags.2.set();
+        loop {
+            std::hint::spin_loop();
+        }
+    });
+    let dispatched = stage.send(0, job);
+    blocked.wait();
+    dispatched.request();
+    stage.interrupt(0);
+    let start = Instant::now();
+    while stage.counters(0).deferred == 0 {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    go_on.set();
+    open.wait();
+    let suspended = stage.preempt(0, &dispatched);
+    // It never ends.
+    drop(suspended);
+    stage.abandon();
+}
