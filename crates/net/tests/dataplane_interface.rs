@@ -70,7 +70,7 @@ proptest! {
         padding in prop::collection::vec(any::<u8>(), 0..20),
         answer in prop::collection::vec(any::<u8>(), 0..300),
     ) {
-        let options = vec![1; option_words * 4];
+        let options = vec![0x44; option_words * 4];
         let mut interface = interface();
         let mut frame = datagram(&vlans, &options, &payload);
         let sent = frame.len();
@@ -97,6 +97,8 @@ proptest! {
         prop_assert_eq!((ip.source, ip.destination), (OUR_IP.octets(), THEIR_IP.octets()));
         prop_assert_eq!(ip.header_checksum, ip.calc_header_checksum());
         prop_assert_eq!(ip.time_to_live, 64);
+        let nothing = vec![1; option_words * 4];
+        prop_assert_eq!(ip.options.as_slice(), &*nothing, "their options are not ours");
         let Some(TransportSlice::Udp(udp)) = reply.transport else { panic!("no UDP") };
         prop_assert_eq!((udp.source_port(), udp.destination_port()), (PORT, 1234));
         prop_assert_eq!(udp.payload(), &*answer);

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use shinjuku_net::dataplane::memory::{MemoryDevice, MemoryFrame, wire};
 use shinjuku_net::dataplane::{
-    Buffer, Cause, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounts,
+    Buffer, Cause, Checksums, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounts,
     DataplaneReplier, Device, Interface, InterfaceConfig, InterfaceError, Offload, Outbound,
     Received, RequestId, Verdict, Verified,
 };
@@ -173,6 +173,40 @@ fn replies_may_be_as_long_as_the_mtu_allows_and_no_longer() {
     server.conclude(arrival.route, Ok(Some(reply)));
     server.assert_balanced();
     assert_eq!(client.received(), [[vec![7; 1000], vec![8; 472]].concat()]);
+}
+
+/// Frames have 60 bytes at least, and what is behind the packet must not be what the buffer held before.
+#[test]
+fn short_frames_are_padded_with_zeros() {
+    let (mut client, mut server) = start();
+    client.send(&[0xaa; 100]);
+    let arrival = server.poll().pop().unwrap();
+    let reply = arrival.request.reply(b"r").unwrap();
+    server.conclude(arrival.route, Ok(Some(reply)));
+    server.poll();
+    let mut question = client.device.allocate().unwrap();
+    question.set_length(100);
+    question.frame_mut().fill(0xaa);
+    let frame = question.frame_mut();
+    client
+        .interface
+        .write_arp_request(frame, *SERVER.ip())
+        .unwrap();
+    let checksums = Checksums::default();
+    let buffer = question;
+    client
+        .device
+        .transmit(&mut vec![Outbound { buffer, checksums }]);
+    server.poll();
+    let mut frames = Vec::new();
+    client.device.receive(8, &mut frames);
+    let lengths = [Interface::PAYLOAD + 1, Interface::ARP_FRAME];
+    assert_eq!(frames.len(), lengths.len());
+    for (Received { buffer, .. }, length) in frames.iter().zip(lengths) {
+        let frame = buffer.frame();
+        assert_eq!(frame.len(), 60);
+        assert!(frame[length..].iter().all(|&byte| byte == 0), "{frame:x?}");
+    }
 }
 
 #[test]
