@@ -68,7 +68,7 @@ impl Stage {
         let pool = Pool::new(pool_config, |job: Job| job()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let desks = (0..workers)
-            .map(|id| start_worker(id, &guest, &stop))
+            .map(|id| start_worker(id, &guest, &stop, workers > 1))
             .collect();
         let mut idle = pool.idle;
         idle.reverse();
@@ -194,7 +194,7 @@ impl Stage {
     }
 }
 
-fn start_worker(id: u32, guest: &Guest, stop: &Arc<AtomicBool>) -> Desk {
+fn start_worker(id: u32, guest: &Guest, stop: &Arc<AtomicBool>, yields: bool) -> Desk {
     let (sender, receiver) = mailbox(1);
     let (guest, stop) = (guest.clone(), Arc::clone(stop));
     let (give_link, link) = mpsc::channel();
@@ -202,7 +202,7 @@ fn start_worker(id: u32, guest: &Guest, stop: &Arc<AtomicBool>) -> Desk {
         let mut worker = Worker::bind(id).unwrap();
         worker.enter_guest_mode(&guest).unwrap();
         give_link.send(worker.link()).unwrap();
-        run_contexts(worker, receiver, &stop);
+        run_contexts(worker, receiver, &stop, yields);
     });
     Desk {
         sender,
@@ -211,11 +211,18 @@ fn start_worker(id: u32, guest: &Guest, stop: &Arc<AtomicBool>) -> Desk {
     }
 }
 
-/// Makes no system call, so that exits are the jobs'.
-fn run_contexts(mut worker: Worker, mut receiver: Receiver<Job, u64>, stop: &AtomicBool) {
+/// Makes no system call, so that exits are the jobs'; unless it is one of several, who would keep each other off the cores.
+fn run_contexts(
+    mut worker: Worker,
+    mut receiver: Receiver<Job, u64>,
+    stop: &AtomicBool,
+    yields: bool,
+) {
     while !stop.load(Ordering::Relaxed) {
         let Some((runnable, generation)) = receiver.poll() else {
-            std::hint::spin_loop();
+            if yields {
+                std::thread::yield_now();
+            }
             continue;
         };
         receiver.answer(match worker.run(runnable, generation) {
