@@ -132,3 +132,85 @@ impl Memory {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn whoever_is_stopped_within_a_place_keeps_nobody_waiting() {
+        let memory = Memory::new(1000, 10_000);
+        let mut buffers: Vec<_> = (0..3).map(|_| memory.take(100, 200).unwrap()).collect();
+        memory.leave(&mut buffers[0]);
+        let _stopped = memory.places[0].lock().unwrap();
+        memory.leave(&mut buffers[1]);
+        assert_eq!(buffers[1].capacity(), 0, "another place takes it");
+        let again = memory.take(150, 150).unwrap();
+        assert_eq!(again.capacity(), 200, "from the place that can be had");
+        assert_eq!(memory.taken(), 600);
+        memory.free(again);
+        memory.free(buffers.pop().unwrap());
+        assert_eq!((memory.taken(), memory.kept.load(Relaxed)), (200, 200));
+    }
+
+    #[test]
+    fn without_a_place_a_buffer_stays_where_it_is() {
+        let memory = Memory::new(1000, 100_000);
+        let mut buffers: Vec<_> = (0..=PLACES).map(|_| memory.take(9, 9).unwrap()).collect();
+        for buffer in &mut buffers {
+            memory.leave(buffer);
+        }
+        let kept: Vec<_> = buffers.iter().map(Vec::capacity).collect();
+        assert_eq!(kept[..PLACES], [0; PLACES]);
+        assert_eq!(kept[PLACES], 9);
+    }
+
+    #[test]
+    fn what_is_kept_beyond_measure_is_freed() {
+        let memory = Memory::new(usize::MAX, usize::MAX);
+        for _ in 0..2 {
+            let mut buffers: Vec<_> = (0..8).map(|_| memory.take(KEPT / 4, 0).unwrap()).collect();
+            buffers.iter_mut().for_each(|buffer| memory.leave(buffer));
+        }
+        assert_eq!(memory.taken(), 2 * KEPT);
+        memory.tidy();
+        assert_eq!(memory.taken(), KEPT);
+    }
+
+    #[test]
+    fn the_sum_holds_whoever_takes_and_leaves() {
+        let memory = Memory::new(1 << 20, 1 << 20);
+        let until = Instant::now() + Duration::from_millis(100);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let memory = &memory;
+                scope.spawn(move || {
+                    let mut round: usize = thread;
+                    while Instant::now() < until {
+                        round += 7;
+                        let Ok(mut buffer) = memory.take(1 + round % 100_000, 3 * round % 300_000)
+                        else {
+                            continue;
+                        };
+                        buffer.push(thread as u8);
+                        if round.is_multiple_of(2) {
+                            memory.leave(&mut buffer);
+                        }
+                        memory.free(buffer);
+                        memory.tidy();
+                        assert!(memory.taken() <= (1 << 20) + 4 * 4096);
+                    }
+                });
+            }
+        });
+        let left: usize = memory
+            .places
+            .iter()
+            .map(|place| memory.take_from(place).capacity())
+            .sum();
+        assert_eq!(left, memory.taken());
+        assert_eq!(memory.kept.load(Relaxed), 0);
+    }
+}
