@@ -33,6 +33,7 @@ pub struct TcpConfig {
     pub(super) idle_timeout: Option<Duration>,
     pub(super) keep_alive: Option<Duration>,
     pub(super) reuse_port: bool,
+    pub(super) busy_poll: Option<u32>,
     pub(super) reply_by: ReplyBy,
 }
 
@@ -57,6 +58,7 @@ impl TcpConfig {
             idle_timeout: None,
             keep_alive: Some(Duration::from_secs(300)),
             reuse_port: false,
+            busy_poll: None,
             reply_by: ReplyBy::Worker,
         }
     }
@@ -175,6 +177,16 @@ impl TcpConfig {
         }
     }
 
+    /// Has the kernel look at the network card's queue itself for so many microseconds when a connection has nothing
+    /// (`SO_BUSY_POLL`), instead of waiting for the card's interrupt. Drivers without it, the loopback interface among
+    /// them, ignore it. More than `net.core.busy_read` needs CAP_NET_ADMIN.
+    pub fn busy_poll(self, micros: u32) -> Self {
+        Self {
+            busy_poll: Some(micros),
+            ..self
+        }
+    }
+
     /// Who writes replies, by default the worker.
     pub fn reply_by(self, reply_by: ReplyBy) -> Self {
         Self { reply_by, ..self }
@@ -194,6 +206,8 @@ impl TcpConfig {
         time_in_range("write_timeout", self.write_timeout)?;
         time_in_range("request_timeout", self.request_timeout)?;
         time_in_range("idle_timeout", self.idle_timeout.unwrap_or(LEAST_TIME))?;
+        let busy_poll = u64::from(self.busy_poll.unwrap_or(0));
+        range("busy_poll", busy_poll, 0, i32::MAX as u64)?;
         let keep_alive = self.keep_alive.map_or(1, |after| after.as_secs());
         range("keep_alive", keep_alive, 1, 32_767)
     }

@@ -32,6 +32,17 @@ pub enum TcpError {
         /// What is left for the rest of the process.
         reserve: u64,
     },
+    /// The kernel refused to poll the network card.
+    #[error(
+        "TCP: busy polling (SO_BUSY_POLL) was refused for {listen}: {cause}; give the program CAP_NET_ADMIN, or raise \
+         net.core.busy_read to that value, or leave busy_poll out"
+    )]
+    BusyPoll {
+        /// Where it should have listened.
+        listen: SocketAddr,
+        /// What the operating system said.
+        cause: io::Error,
+    },
     /// Another socket has the address.
     #[error(
         "TCP: cannot listen on {listen}: the address is in use; stop the other server, choose another port, \

@@ -8,6 +8,8 @@
 
 use std::ops::Range;
 
+use bytes::BytesMut;
+
 use super::codec::{Codec, Framing};
 
 /// Empty lines and the like passed over at once; then others have their turn.
@@ -38,7 +40,7 @@ pub(super) enum Found {
 
 pub(super) struct Input<C: Codec> {
     /// Empty while the connection has no bytes here.
-    pub(super) bytes: Box<[u8]>,
+    pub(super) bytes: BytesMut,
     pub(super) end: usize,
     cursor: usize,
     progress: C::Progress,
@@ -51,7 +53,7 @@ pub(super) struct Input<C: Codec> {
 impl<C: Codec> Input<C> {
     pub(super) fn new() -> Self {
         Self {
-            bytes: Box::default(),
+            bytes: BytesMut::new(),
             end: 0,
             cursor: 0,
             progress: C::Progress::default(),
@@ -152,7 +154,7 @@ impl<C: Codec> Input<C> {
     }
 
     /// Moves what is pending to `bytes`, which it must fit; the answer is the old buffer.
-    pub(super) fn move_to(&mut self, mut bytes: Box<[u8]>) -> Box<[u8]> {
+    pub(super) fn move_to(&mut self, mut bytes: BytesMut) -> BytesMut {
         let pending = self.pending();
         bytes[..pending].copy_from_slice(&self.bytes[self.cursor..self.end]);
         self.cursor = 0;
@@ -161,7 +163,7 @@ impl<C: Codec> Input<C> {
     }
 
     /// Forgets everything; the answer is the buffer, empty if there was none.
-    pub(super) fn clear(&mut self) -> Box<[u8]> {
+    pub(super) fn clear(&mut self) -> BytesMut {
         let bytes = std::mem::take(&mut self.bytes);
         *self = Self::new();
         bytes

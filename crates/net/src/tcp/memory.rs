@@ -1,6 +1,6 @@
-//! The memory of replies that are longer than the standard buffers.
+//! The standard buffers, and the memory of replies that are longer.
 //!
-//! Handlers take it, in their contexts, where one may allocate; the networker is the first to know that it is no longer
+//! Handlers take the latter, in their contexts, where one may allocate; the networker is the first to know that it is no longer
 //! needed, and must not free it. So it leaves it in one of some places, and the next handler takes it from there, to use
 //! it or to free it. A place is a lock that nobody waits for: a context that is suspended while it holds one costs the
 //! others that place, for so long, and no time.
@@ -8,7 +8,25 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use bytes::BytesMut;
+
 use super::output::ReplyTooLong;
+
+/// `count` buffers of `size` zeros, in one piece: the kernel gives their memory when they are first used.
+pub(super) fn buffers(count: usize, size: usize) -> Vec<BytesMut> {
+    let mut all = BytesMut::zeroed(count * size);
+    let mut buffers: Vec<_> = (0..count).map(|_| all.split_to(size)).collect();
+    // The first ones are used first.
+    buffers.reverse();
+    buffers
+}
+
+/// The same, to be written to.
+pub(super) fn empty_buffers(count: usize, size: usize) -> Vec<BytesMut> {
+    let mut buffers = buffers(count, size);
+    buffers.iter_mut().for_each(BytesMut::clear);
+    buffers
+}
 
 const PLACES: usize = 64;
 /// As much may lie in the places, in bytes; what is over, handlers free.
@@ -23,7 +41,7 @@ pub(super) struct Memory {
     taken: AtomicUsize,
     /// Of which so much is in the places.
     kept: AtomicUsize,
-    places: [Mutex<Vec<u8>>; PLACES],
+    places: [Mutex<BytesMut>; PLACES],
 }
 
 impl Memory {
@@ -33,7 +51,7 @@ impl Memory {
             reply_memory,
             taken: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
-            places: [const { Mutex::new(Vec::new()) }; PLACES],
+            places: std::array::from_fn(|_| Mutex::default()),
         }
     }
 
@@ -54,7 +72,7 @@ impl Memory {
     }
 
     /// An empty buffer for `least` bytes, of `wanted` if they can be had. In a context.
-    pub(super) fn take(&self, least: usize, wanted: usize) -> Result<Vec<u8>, ReplyTooLong> {
+    pub(super) fn take(&self, least: usize, wanted: usize) -> Result<BytesMut, ReplyTooLong> {
         if self.kept.load(Relaxed) > 0 {
             for place in &self.places {
                 let found = self.take_from(place);
@@ -72,14 +90,10 @@ impl Memory {
             if reserved.is_err() {
                 continue;
             }
-            let mut buffer = Vec::new();
-            if buffer.try_reserve_exact(size).is_ok() {
-                // The allocator may have been generous.
-                let extra = buffer.capacity() - size;
-                self.taken.fetch_add(extra, Relaxed);
-                return Ok(buffer);
-            }
-            self.taken.fetch_sub(size, Relaxed);
+            let buffer = BytesMut::with_capacity(size);
+            // The allocator may have been generous.
+            self.taken.fetch_add(buffer.capacity() - size, Relaxed);
+            return Ok(buffer);
         }
         Err(ReplyTooLong::Together {
             length: least,
@@ -88,14 +102,14 @@ impl Memory {
     }
 
     /// Frees a buffer that [`take`](Self::take) gave. In a context.
-    pub(super) fn free(&self, buffer: Vec<u8>) {
+    pub(super) fn free(&self, buffer: BytesMut) {
         if buffer.capacity() > 0 {
             self.taken.fetch_sub(buffer.capacity(), Relaxed);
         }
     }
 
     /// The networker's way to part with a buffer. If no place is free it keeps it.
-    pub(super) fn leave(&self, buffer: &mut Vec<u8>) {
+    pub(super) fn leave(&self, buffer: &mut BytesMut) {
         for place in &self.places {
             if let Ok(mut place) = place.try_lock()
                 && place.capacity() == 0
@@ -121,10 +135,10 @@ impl Memory {
         }
     }
 
-    fn take_from(&self, place: &Mutex<Vec<u8>>) -> Vec<u8> {
+    fn take_from(&self, place: &Mutex<BytesMut>) -> BytesMut {
         let found = match place.try_lock() {
             Ok(mut place) => std::mem::take(&mut *place),
-            Err(_) => Vec::new(),
+            Err(_) => BytesMut::new(),
         };
         if found.capacity() > 0 {
             self.kept.fetch_sub(found.capacity(), Relaxed);
@@ -162,7 +176,7 @@ mod tests {
         for buffer in &mut buffers {
             memory.leave(buffer);
         }
-        let kept: Vec<_> = buffers.iter().map(Vec::capacity).collect();
+        let kept: Vec<_> = buffers.iter().map(BytesMut::capacity).collect();
         assert_eq!(kept[..PLACES], [0; PLACES]);
         assert_eq!(kept[PLACES], 9);
     }
@@ -194,7 +208,7 @@ mod tests {
                         else {
                             continue;
                         };
-                        buffer.push(thread as u8);
+                        buffer.extend_from_slice(&[thread as u8]);
                         if round.is_multiple_of(2) {
                             memory.leave(&mut buffer);
                         }

@@ -83,7 +83,7 @@ use accept::{Acceptor, NOBODY};
 use counters::Counters;
 use exchange::{Exchange, Place, Shared};
 use input::Input;
-use memory::Memory;
+use memory::{Memory, buffers, empty_buffers};
 use networker::{BELL, LISTENER, Limits, Networker};
 use slot::Slot;
 
@@ -164,9 +164,6 @@ impl<C: Codec> Tcp<C> {
                 replies: 0,
             })
         };
-        let buffers = |count, size| {
-            std::iter::repeat_with(move || vec![0; size].into_boxed_slice()).take(count)
-        };
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let shortest = config
             .write_timeout
@@ -177,11 +174,9 @@ impl<C: Codec> Tcp<C> {
             epoll,
             slots: (0..slots).map(slot).collect(),
             free: (0..slots).rev().collect(),
-            inputs: buffers(connections, config.buffer).collect(),
-            large_inputs: buffers(config.large_buffers_needed(), config.max_request).collect(),
-            outputs: std::iter::repeat_with(|| Vec::with_capacity(config.buffer))
-                .take(connections)
-                .collect(),
+            inputs: buffers(connections, config.buffer),
+            large_inputs: buffers(config.large_buffers_needed(), config.max_request),
+            outputs: empty_buffers(connections, config.buffer),
             scrap: vec![0; networker::SCRAP].into_boxed_slice(),
             rings: Vec::new(),
             queue: VecDeque::with_capacity(connections),

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use rtrb::Consumer;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
@@ -57,9 +58,9 @@ pub(super) struct Networker<C: Codec> {
     pub(super) slots: Vec<Slot<C>>,
     pub(super) free: Vec<u32>,
     /// Buffers for what comes in, of standard and of full size.
-    pub(super) inputs: Vec<Box<[u8]>>,
-    pub(super) large_inputs: Vec<Box<[u8]>>,
-    pub(super) outputs: Vec<Vec<u8>>,
+    pub(super) inputs: Vec<BytesMut>,
+    pub(super) large_inputs: Vec<BytesMut>,
+    pub(super) outputs: Vec<BytesMut>,
     pub(super) scrap: Box<[u8]>,
     /// What each worker has handed back.
     pub(super) rings: Vec<Consumer<Outgoing<C>>>,
@@ -391,14 +392,14 @@ impl<C: Codec> Networker<C> {
         }
     }
 
-    fn put_input(&mut self, buffer: Box<[u8]>) {
+    fn put_input(&mut self, buffer: BytesMut) {
         if buffer.len() == self.limits.buffer {
             self.inputs.push(buffer);
         } else if !buffer.is_empty() {
             self.large_inputs.push(buffer);
             self.feed();
         } else {
-            // It never had one; an empty box owns no memory.
+            // It never had one, and this owns no memory.
             drop(buffer);
         }
     }

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use bytes::BytesMut;
+
 use super::memory::Memory;
 
 /// Where a handler writes its reply.
@@ -12,9 +14,9 @@ use super::memory::Memory;
 pub struct Output {
     memory: Arc<Memory>,
     /// From the networker's pool; of no capacity while the connection has nothing to say.
-    pub(super) standard: Vec<u8>,
+    pub(super) standard: BytesMut,
     /// If it has capacity: in use instead of `standard`.
-    large: Vec<u8>,
+    large: BytesMut,
     /// Where this reply begins.
     start: usize,
     /// So much of it the kernel has.
@@ -25,8 +27,8 @@ impl Output {
     pub(super) fn new(memory: Arc<Memory>) -> Self {
         Self {
             memory,
-            standard: Vec::new(),
-            large: Vec::new(),
+            standard: BytesMut::new(),
+            large: BytesMut::new(),
             start: 0,
             sent: 0,
         }
@@ -73,7 +75,7 @@ impl Output {
         Ok(())
     }
 
-    fn bytes(&self) -> &Vec<u8> {
+    fn bytes(&self) -> &BytesMut {
         if self.large.capacity() > 0 {
             &self.large
         } else {
@@ -81,7 +83,7 @@ impl Output {
         }
     }
 
-    fn bytes_mut(&mut self) -> &mut Vec<u8> {
+    fn bytes_mut(&mut self) -> &mut BytesMut {
         if self.large.capacity() > 0 {
             &mut self.large
         } else {

@@ -35,6 +35,11 @@ pub(super) fn listen(config: &TcpConfig) -> Result<TcpListener, TcpError> {
     if config.reuse_port {
         sockopt::set_socket_reuseport(&socket, true).map_err(failed("set SO_REUSEPORT"))?;
     }
+    if let Some(micros) = config.busy_poll {
+        socket2::SockRef::from(&socket)
+            .set_busy_poll(micros)
+            .map_err(|cause| TcpError::BusyPoll { listen, cause })?;
+    }
     sockopt::set_tcp_nodelay(&socket, true).map_err(failed("set TCP_NODELAY"))?;
     if let Some(after) = config.keep_alive {
         sockopt::set_socket_keepalive(&socket, true).map_err(failed("set SO_KEEPALIVE"))?;

@@ -126,6 +126,10 @@ impl<C: Codec> House<C> {
             .poll(now, 1024, |arrival| arrived.push_back(arrival));
     }
 
+    pub fn wait(&mut self, patience: Duration) {
+        self.tcp.wait(patience);
+    }
+
     /// Ends a request without its reply, as a panic does.
     pub fn fail(&mut self, route: Route<C>) {
         self.replier

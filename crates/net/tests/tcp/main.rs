@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 mod closing;
+mod descriptors;
 mod framing;
 mod house;
 mod long;
