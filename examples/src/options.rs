@@ -17,7 +17,7 @@ pub struct RuntimeOptions {
     /// Worker threads [default: a core each but for one, which the dispatcher takes].
     #[arg(long)]
     pub workers: Option<usize>,
-    /// How requests are preempted: auto, none, probe, signal, escalation or guest [default: auto].
+    /// How requests are preempted: auto, none, probe, signal, escalation, guest or dune [default: auto].
     #[arg(long, value_parser = mechanism)]
     pub mechanism: Option<MechanismKind>,
     /// How long a request may run while others wait, in microseconds [default: 5].

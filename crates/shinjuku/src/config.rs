@@ -212,6 +212,8 @@ pub enum MechanismKind {
     Escalation,
     /// `guest`: anywhere, with the workers in guest mode under /dev/kvm; needs the token.
     Guest,
+    /// `dune`: anywhere, with dispatcher and workers under Dune, where its kernel module is loaded; needs the token.
+    Dune,
 }
 
 impl Default for Config {
@@ -268,6 +270,7 @@ impl std::fmt::Display for MechanismKind {
             Self::Signal => "signal",
             Self::Escalation => "escalation",
             Self::Guest => "guest",
+            Self::Dune => "dune",
         })
     }
 }

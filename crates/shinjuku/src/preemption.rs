@@ -7,9 +7,11 @@
 //! | signal | request and interrupt | interrupt again, ever more seldom |
 //! | escalation | request | interrupt |
 //! | guest | request and interrupt, with the workers in guest mode | interrupt again, ever more seldom |
+//! | dune | the same, with dispatcher and workers under Dune | interrupt again, ever more seldom |
 //! | auto | escalation if hard preemption is allowed, else probe; both under a [`Floor`] | |
 
 use shinjuku_policy::Nanos;
+use shinjuku_preempt::dune::Dune;
 use shinjuku_preempt::guest::{Guest, GuestConfig};
 use shinjuku_preempt::{HardPreemption, Mechanism, Signal};
 
@@ -29,6 +31,8 @@ pub(crate) struct Preemption {
     pub(crate) timer_signal: Option<Signal>,
     /// The workers enter guest mode, where this interrupts them.
     pub(crate) guest: Option<Guest>,
+    /// Dispatcher and workers enter Dune mode, where this interrupts them.
+    pub(crate) dune: Option<Dune>,
     /// How long the code has to answer before the hard mechanism; 0: it comes with the request.
     pub(crate) grace: Nanos,
     pub(crate) probe_floor: Floor,
@@ -50,6 +54,7 @@ impl Preemption {
             hard: None,
             timer_signal: None,
             guest: None,
+            dune: None,
             grace,
             probe_floor: Floor::NONE,
             hard_floor: Floor::NONE,
@@ -70,7 +75,9 @@ impl Preemption {
             }),
         };
         let guest = || match token {
-            Some(_) if layout.inline => Err(StartError::GuestInline),
+            Some(_) if layout.inline => Err(StartError::Inline {
+                mechanism: config.preemption.mechanism,
+            }),
             Some(token) => {
                 let guest = Guest::install(token, GuestConfig::default())?;
                 Ok(Self {
@@ -84,11 +91,32 @@ impl Preemption {
                 mechanism: config.preemption.mechanism,
             }),
         };
+        let dune = || match token {
+            Some(_) if layout.inline => Err(StartError::Inline {
+                mechanism: config.preemption.mechanism,
+            }),
+            Some(token) => {
+                let dune = Dune::install(token)?;
+                Ok(Self {
+                    hard: Some(Box::new(dune)),
+                    dune: Some(dune),
+                    grace: Nanos(0),
+                    ..soft(true, "dune, as configured")
+                })
+            }
+            None => Err(StartError::NotAllowed {
+                mechanism: config.preemption.mechanism,
+            }),
+        };
         let fall_back = |error: StartError| {
             if config.strict {
                 return Err(error);
             }
             Ok(soft(true, &format!("probe, because {error}")))
+        };
+        let fall_back_on_signal = |error: StartError| match token {
+            Some(_) if !config.strict => signal(Nanos(0), &format!("signal, because {error}")),
+            _ => fall_back(error),
         };
         match config.preemption.mechanism {
             MechanismKind::None => Ok(soft(false, "none, as configured")),
@@ -97,10 +125,8 @@ impl Preemption {
             MechanismKind::Escalation => {
                 signal(grace, "escalation from probe to signal, as configured").or_else(fall_back)
             }
-            MechanismKind::Guest => guest().or_else(|error| match token {
-                Some(_) if !config.strict => signal(Nanos(0), &format!("signal, because {error}")),
-                _ => fall_back(error),
-            }),
+            MechanismKind::Guest => guest().or_else(fall_back_on_signal),
+            MechanismKind::Dune => dune().or_else(fall_back_on_signal),
             MechanismKind::Auto => Self::automatic(config, layout, token),
         }
     }
@@ -135,6 +161,7 @@ impl Preemption {
                 hard: Some(Box::new(signal)),
                 timer_signal: layout.inline.then_some(signal),
                 guest: None,
+                dune: None,
                 grace,
                 probe_floor,
                 hard_floor: Floor::at_cost(signal_cost),
@@ -150,6 +177,7 @@ impl Preemption {
                 hard: None,
                 timer_signal: None,
                 guest: None,
+                dune: None,
                 grace,
                 probe_floor,
                 hard_floor: Floor::NONE,

@@ -1,5 +1,6 @@
 //! Why a runtime did not start.
 
+use shinjuku_preempt::dune::DuneError;
 use shinjuku_preempt::guest::GuestError;
 use shinjuku_preempt::{PoolError, RealtimeError, SignalError, TimerError, Unsupported};
 
@@ -31,12 +32,18 @@ pub enum StartError {
     /// Workers cannot run in guest mode.
     #[error("preemption.mechanism is \"guest\", but {0}")]
     Guest(#[from] GuestError),
-    /// Guest mode takes somebody else who interrupts.
+    /// Dispatcher and workers cannot run under Dune.
+    #[error("preemption.mechanism is \"dune\", but {0}")]
+    Dune(#[from] DuneError),
+    /// Guest mode and Dune take somebody else who interrupts.
     #[error(
-        "preemption.mechanism is \"guest\", but in the inline layout there is no dispatcher's thread to interrupt the \
+        "preemption.mechanism is \"{mechanism}\", but in the inline layout there is no dispatcher's thread to interrupt the \
          request: take another layout, or \"escalation\""
     )]
-    GuestInline,
+    Inline {
+        /// What was asked for.
+        mechanism: MechanismKind,
+    },
     /// A thread of the inline layout cannot have its timer.
     #[error(transparent)]
     Timer(#[from] TimerError),

@@ -156,7 +156,7 @@ impl<Tr: Transport> Threads<Tr> {
             let (take_seat, seat) = mpsc::channel::<Box<Dispatcher<Tr>>>();
             let mut seat = layout.inline.then_some(seat);
             let timer_signal = preemption.timer_signal;
-            let guest = preemption.guest.clone();
+            let (guest, dune) = (preemption.guest.clone(), preemption.dune);
             let idle_backoff = config.idle_backoff();
             let shares_core = layout.shared;
             for id in 0..threads {
@@ -194,6 +194,10 @@ impl<Tr: Transport> Threads<Tr> {
                         let mut worker = Worker::bind(number)?;
                         if let Some(guest) = &guest {
                             worker.enter_guest_mode(guest)?;
+                        }
+                        // Spares have no core of their own, which it takes.
+                        if let (Some(dune), false) = (&dune, spare) {
+                            worker.enter_dune_mode(dune)?;
                         }
                         if !spare {
                             catch_unwind(AssertUnwindSafe(|| states.make(id))).map_err(|_| {
@@ -307,7 +311,12 @@ impl<Tr: Transport> Threads<Tr> {
             let (ready, readiness) = mpsc::channel::<Result<(), StartError>>();
             let (own_core, realtime_priority) = (layout.dispatcher, config.realtime_priority);
             core.dispatcher = Some(Seat::Thread(spawn("shinjuku-dispatcher", move || {
-                let prepared = prepare(own_core, realtime_priority);
+                let prepared = prepare(own_core, realtime_priority).and_then(|realtime| {
+                    if let Some(dune) = dune {
+                        dune.enter_as_sender()?;
+                    }
+                    Ok(realtime)
+                });
                 let (realtime, report) = match prepared {
                     Ok(realtime) => (realtime, Ok(())),
                     Err(error) => (None, Err(error)),

@@ -159,6 +159,7 @@ fn every_name_is_read() {
         ("signal", MechanismKind::Signal),
         ("escalation", MechanismKind::Escalation),
         ("guest", MechanismKind::Guest),
+        ("dune", MechanismKind::Dune),
     ];
     for (name, mechanism) in mechanisms {
         let config = Config::from_toml(&format!("preemption.mechanism = '{name}'")).unwrap();
@@ -463,7 +464,7 @@ fn text_that_cannot_be_read_is_located() {
         (
             "[preemption]\nmechanism = 'uintr'",
             "line 2, column 13, in `preemption.mechanism`: unknown variant `uintr`, expected one of `auto`, `none`, \
-             `probe`, `signal`, `escalation`, `guest`",
+             `probe`, `signal`, `escalation`, `guest`, `dune`",
         ),
         ("queue = 5\nqueue = 6", "line 2, column 1: duplicate key"),
     ];
