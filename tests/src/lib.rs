@@ -8,6 +8,7 @@
 //! | `progress` | who spins for a lock cannot starve who holds it |
 //! | `udp` | clients over UDP: short requests overtake long ones, every reply goes where it belongs |
 //! | `tcp` | the same over TCP; ten thousand connections; what handlers do wrong stays with their connections |
+//! | `dpdk_allocation` | nor do DPDK's devices, with feature `dpdk` |
 //! | `dpdk_packets` | over DPDK, with feature `dpdk`: no packet buffer is lost, whatever handlers do |
 //! | `dispatchers` | several servers on one address: clients are spread, and stay where they are |
 //! | `networker` | the same with a networker's thread, whose rings lose nothing |

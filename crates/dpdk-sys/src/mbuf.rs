@@ -15,6 +15,11 @@ use crate::ffi::{self, rte_mbuf};
 ///
 /// Dropping it enters no code of DPDK's: it goes onto its pool's list, and the pool's owner frees it. So a handler may
 /// drop it, and may be suspended while it does.
+///
+/// ```compile_fail,E0277
+/// fn copied<T: Clone>() {}
+/// copied::<shinjuku_dpdk_sys::Mbuf>();
+/// ```
 #[repr(transparent)]
 pub struct Mbuf(NonNull<rte_mbuf>);
 

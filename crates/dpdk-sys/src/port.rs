@@ -368,10 +368,15 @@ impl RunningPort {
         })
     }
 
-    /// The device says that it must be reset.
+    /// The device says that it must be reset, or somebody [asked](Self::ask_for_reset) for it.
     #[must_use]
     pub fn wants_reset(&self) -> bool {
         wants_reset(self.shared.claim.id).load(Ordering::Acquire)
+    }
+
+    /// Says so in the device's place.
+    pub fn ask_for_reset(&self) {
+        on_reset(self.shared.claim.id);
     }
 
     /// Stops the device, resets it where it can be, and starts it as before. Packets in its queues are lost. Meanwhile

@@ -15,6 +15,11 @@ pub const BURST: usize = 64;
 
 /// A networker's part of a port. There is one handle, and it needs to be borrowed exclusively: so one thread at a time
 /// uses the queue. Not for a thread that handlers run on: see the [crate].
+///
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>() {}
+/// shared::<shinjuku_dpdk_sys::Queue>();
+/// ```
 pub struct Queue {
     port: Arc<Shared>,
     number: usize,

@@ -380,7 +380,44 @@ fn a_virtual_device_can_be_attached_again_after_its_end() {
             8,
             "it makes packets of nothing"
         );
+        // It takes them from the pool: without mbufs nothing comes, and with them again all goes on.
+        let held: Vec<Mbuf> = std::iter::from_fn(|| queues[0].pool().alloc()).collect();
+        assert_eq!(queues[0].receive(&mut packets, 8), 0);
+        drop(held);
+        assert_eq!(queues[0].receive(&mut packets, 8), 8);
         drop((port, queues));
     }
     assert!(eal().port("net_null0").is_err());
+}
+
+#[test]
+fn a_reset_waits_for_every_queue_but_not_for_those_that_are_gone() {
+    let [port, _peer] = eal().ring_pair("queues", 3, 64).unwrap();
+    let pools = (0..3).map(|number| pool(&format!("queues.{number}"), 63));
+    let (mut port, mut queues) = port.start(&PortConfig::default(), pools.collect()).unwrap();
+    drop(queues.pop());
+    let lazy = queues.pop().unwrap();
+    let mut busy = queues.pop().unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let polling = scope.spawn(|| {
+            let start = Instant::now();
+            let mut packets = batch();
+            while !stop.load(Ordering::Acquire) && start.elapsed() < PATIENCE {
+                busy.receive(&mut packets, BURST);
+            }
+        });
+        let result = port.reset(Duration::from_millis(20));
+        assert!(
+            matches!(result, Err(DpdkError::QueueBusy { .. })),
+            "one does not poll: {result:?}"
+        );
+        drop(lazy);
+        port.ask_for_reset();
+        assert!(port.wants_reset());
+        port.reset(PATIENCE).unwrap();
+        assert!(!port.wants_reset());
+        stop.store(true, Ordering::Release);
+        polling.join().unwrap();
+    });
 }

@@ -179,7 +179,8 @@ fn link_changes_and_resets_are_counted_and_traffic_goes_on() {
         });
         let mut echoed = 0;
         for _ in 0..5 {
-            nic.reset().unwrap();
+            // On a busy machine the server may not poll for long.
+            until("a reset", || nic.reset().is_ok());
             until("an echo after a reset", || {
                 client.send(PORT, SERVER, b"again");
                 let before = echoed;
@@ -197,7 +198,10 @@ fn link_changes_and_resets_are_counted_and_traffic_goes_on() {
     });
     assert!(echoed >= 5);
     let counts = nic.counts();
-    assert_eq!((counts.resets, counts.failed_resets), (5, 1));
+    assert!(
+        counts.resets == 5 && counts.failed_resets >= 1,
+        "{counts:?}"
+    );
 }
 
 /// Client ports, by which of the servers answered; all frames come in on the first queue.

@@ -1,17 +1,21 @@
 //! Network devices by DPDK, without the kernel.
 //!
 //! ```no_run
+//! use shinjuku_net::dataplane::{Dataplane, DataplaneConfig, InterfaceConfig};
 //! use shinjuku_net::dpdk::{Eal, EalConfig, Nic, NicConfig};
 //!
-//! // On the program's own thread, before anything else; once.
-//! let eal = Eal::init(&EalConfig::without_hardware(256).device("net_tap0,iface=shinjuku0"))?;
-//! let (nic, devices) = Nic::open(eal.port("net_tap0")?, NicConfig::new())?;
+//! // Once in a process, before anything else.
+//! let eal = Eal::init(&EalConfig::without_hardware(256).device("net_af_packet0,iface=eth1"))?;
+//! let (nic, devices) = Nic::open(eal.port("net_af_packet0")?, NicConfig::new())?;
 //! println!("{} is {}", nic.name(), nic.mac());
 //! for device in devices {
-//!     // One for each dispatcher: to a `Dataplane`, and that to a runtime. `nic` stays here.
-//!     # let _ = device;
+//!     // One for each dispatcher; `nic` stays here.
+//!     let interface = InterfaceConfig::new(nic.mac(), "10.0.0.1".parse()?, &[9000]);
+//!     let transport = Dataplane::new(device, DataplaneConfig::new(interface))?;
+//!     // To a runtime: Runtime::builder(handler).serve(transport)
+//!     # drop(transport);
 //! }
-//! # Ok::<(), shinjuku_net::dpdk::DpdkError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! [`Nic::open`] takes all memory and starts the port: for each dispatcher a [`DpdkDevice`] with its own receive and
@@ -27,7 +31,7 @@
 //! | the mbufs are used up | the device drops what comes (its `no_mbuf`); nothing can be allocated, until some are dropped | [`QueueCounts::no_buffer`], [`NicCounts::port`] |
 //!
 //! Some devices come up again only when they are reset: `net_memif` as a client connects when it is started, and never again by
-//! itself. [`Nic::reset`] is for that.
+//! itself. [`Nic::ask_for_reset`] is for that.
 //!
 //! Several dispatchers need their requests spread. The device does it by RSS if it can; else, or if it has fewer queues
 //! than there are dispatchers, [`DpdkDevice`]s hand frames on to each other by a [hash](Spread) of the sender's address.

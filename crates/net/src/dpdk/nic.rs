@@ -207,7 +207,12 @@ impl Nic {
         self.care.port().set_link(up)
     }
 
-    /// Resets the device now, as is done when it asks for it. Frames in its queues are lost.
+    /// Has the device reset soon, as if it had asked for that. Whether it was tells [`counts`](Self::counts).
+    pub fn ask_for_reset(&self) {
+        self.care.port().ask_for_reset();
+    }
+
+    /// Resets the device now, and waits for that. Frames in its queues are lost.
     ///
     /// # Errors
     /// If a device is neither polled nor dropped, or what DPDK says.
