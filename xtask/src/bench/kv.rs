@@ -65,7 +65,12 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut notes = Vec::new();
     let scenarios = options.scenarios();
     let wants_rocksdb = scenarios.iter().any(Scenario::needs_rocksdb);
-    let binaries = Binaries::find(options.kv.as_deref(), wants_rocksdb, &mut notes)?;
+    let binaries = Binaries::find(
+        options.kv.as_deref(),
+        options.kv_options(),
+        wants_rocksdb,
+        &mut notes,
+    )?;
     let mut results = Results {
         schema: SCHEMA,
         stamp,

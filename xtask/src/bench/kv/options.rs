@@ -35,6 +35,9 @@ pub struct Options {
     /// This server instead of one built from here.
     #[arg(long, value_name = "PATH")]
     pub(super) kv: Option<PathBuf>,
+    /// Options for it besides each contender's own, such as "--slo get=20us,scan=10ms".
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    kv_options: Option<String>,
     /// Also write results.json here.
     #[arg(long, value_name = "PATH")]
     pub(super) json: Option<PathBuf>,
@@ -49,6 +52,11 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl Options {
+    pub(super) fn kv_options(&self) -> Vec<String> {
+        let options = self.kv_options.as_deref().unwrap_or_default();
+        options.split_whitespace().map(str::to_owned).collect()
+    }
+
     pub(super) fn repetitions(&self) -> u32 {
         self.repetitions.unwrap_or(if self.quick { 3 } else { 5 })
     }
@@ -87,5 +95,62 @@ impl Options {
         };
         let all = scenario.contenders.iter().copied().enumerate();
         all.filter(wanted).map(|(_, one)| one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(line: &str) -> Result<Options, String> {
+        let line = Line::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
+        Ok(line.options)
+    }
+
+    #[test]
+    fn the_first_contender_always_competes() {
+        let options = options("kv --contender sq --scenario get-scan").unwrap();
+        let scenarios = options.scenarios();
+        let [scenario] = &scenarios[..] else {
+            panic!("one scenario");
+        };
+        let names: Vec<_> = options
+            .contenders(scenario)
+            .iter()
+            .map(|one| one.name)
+            .collect();
+        assert_eq!(names, ["redis", "sq"]);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_in_words() {
+        for (line, words) in [
+            ("kv --scenario everything", "get-scan"),
+            ("kv --seconds 0", "between 0.1 and 600"),
+            ("kv --repetitions 0", "1..=100"),
+        ] {
+            let error = options(line).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_quick_run_takes_some_three_minutes() {
+        let quick = options("kv --quick").unwrap();
+        let points: usize = (quick.scenarios().iter())
+            .map(|one| {
+                let kinds = one.saturations.len() + one.loads(true).len();
+                kinds * quick.contenders(one).len() + 1
+            })
+            .sum();
+        let seconds = quick.point().as_secs_f64() * points as f64 * f64::from(quick.repetitions());
+        assert!((100.0..210.0).contains(&seconds), "{seconds}");
     }
 }

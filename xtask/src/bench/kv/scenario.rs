@@ -61,6 +61,7 @@ impl Scenario {
             Contender::ROCKSDB_NONE,
             Contender::ROCKSDB_SQ,
             Contender::ROCKSDB_MQ,
+            Contender::ROCKSDB_MQ_AUTO,
         ];
         vec![
             Self {

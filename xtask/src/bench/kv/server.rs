@@ -14,7 +14,7 @@ use core_affinity::CoreId;
 use rustix::process::{Pid, Signal, kill_process};
 use shinjuku_loadgen::{Control, Settings};
 
-use super::contender::{Contender, Program};
+use super::contender::{Contender, Preemption, Program};
 use super::{KEYS, VALUE};
 
 /// How long a server may take until it answers.
@@ -30,6 +30,8 @@ pub struct Binaries {
     kv: PathBuf,
     /// Whether `kv` has RocksDB.
     rocksdb: bool,
+    /// Options for `kv` besides each contender's own.
+    options: Vec<String>,
 }
 
 impl Binaries {
@@ -37,22 +39,31 @@ impl Binaries {
     ///
     /// # Errors
     /// It cannot be built.
-    pub fn find(given: Option<&Path>, rocksdb: bool, notes: &mut Vec<String>) -> Result<Self> {
+    pub fn find(
+        given: Option<&Path>,
+        options: Vec<String>,
+        rocksdb: bool,
+        notes: &mut Vec<String>,
+    ) -> Result<Self> {
+        let binaries = |kv, rocksdb| Self {
+            kv,
+            rocksdb,
+            options,
+        };
         if let Some(kv) = given {
-            let kv = kv.to_owned();
-            return Ok(Self { kv, rocksdb });
+            return Ok(binaries(kv.to_owned(), rocksdb));
         }
         let kv = crate::paths::target_dir().join("release").join("kv");
         if rocksdb {
             match build(true) {
-                Ok(()) => return Ok(Self { kv, rocksdb }),
+                Ok(()) => return Ok(binaries(kv, rocksdb)),
                 Err(error) => notes.push(format!(
                     "skipped: all with RocksDB: {error:#} (Debian: librocksdb-dev)"
                 )),
             }
         }
         build(false)?;
-        Ok(Self { kv, rocksdb: false })
+        Ok(binaries(kv, false))
     }
 }
 
@@ -321,21 +332,37 @@ fn kv(
         binaries.rocksdb || !contender.needs_rocksdb(),
         "it was built without RocksDB"
     );
-    let mut command = Command::new(&binaries.kv);
-    command
-        .args(["--listen", &address.to_string()])
-        .args(["--policy", policy, "--layout", layout])
-        .args(["--preemption", preemption, "--engine", engine])
-        .args(["--load", &KEYS.to_string()])
-        .args(["--value-size", &VALUE.to_string()]);
+    let mut own = vec![
+        ("--listen", address.to_string()),
+        ("--policy", policy.to_owned()),
+        ("--layout", layout.to_owned()),
+        ("--engine", engine.to_owned()),
+        ("--load", KEYS.to_string()),
+        ("--value-size", VALUE.to_string()),
+    ];
+    match preemption {
+        Preemption::None => own.push(("--preemption", "none".to_owned())),
+        Preemption::Auto => own.push(("--preemption", "auto".to_owned())),
+        Preemption::Signal { quantum } => {
+            own.push(("--preemption", "signal".to_owned()));
+            own.push(("--quantum", quantum.to_owned()));
+        }
+    }
     if !contender.spreads() {
-        command.args(["--core", &core.id.to_string()]);
+        own.push(("--core", core.id.to_string()));
     }
     if let Some(data) = data {
         std::fs::create_dir_all(data)
             .with_context(|| format!("cannot create {}", data.display()))?;
-        command.arg("--data").arg(data);
+        own.push(("--data", data.display().to_string()));
     }
+    // What the command line gives goes before them.
+    own.retain(|(name, _)| !binaries.options.iter().any(|given| given == name));
+    let mut command = Command::new(&binaries.kv);
+    for (name, value) in own {
+        command.args([name, &value]);
+    }
+    command.args(&binaries.options);
     Ok(command)
 }
 
@@ -387,6 +414,7 @@ mod tests {
         let binaries = |kv: &str| Binaries {
             kv: kv.into(),
             rocksdb: false,
+            options: Vec::new(),
         };
         let start = |contender, kv: &str| {
             let name = format!("xtask-kv-test-{}", std::process::id());
