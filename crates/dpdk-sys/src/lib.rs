@@ -49,10 +49,13 @@ mod mbuf;
 mod pool;
 mod port;
 mod queue;
+mod running;
+mod shared;
 
 pub use eal::{Eal, EalConfig};
 pub use error::{DpdkError, Errno};
 pub use mbuf::{Checksum, Mbuf, NoRoom};
 pub use pool::{Mempool, PoolGauge};
-pub use port::{Link, Port, PortConfig, PortInfo, PortStatistics, RunningPort};
+pub use port::{Port, PortConfig, PortInfo};
 pub use queue::{BURST, Queue};
+pub use running::{Link, PortStatistics, RunningPort};

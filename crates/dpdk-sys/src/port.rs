@@ -1,18 +1,16 @@
-//! A device: found, started with its queues, watched, reset, closed.
+//! A device: found, asked what it can, and started with its queues.
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::eal::{c_string, control};
 use crate::error::{DpdkError, Errno};
-use crate::ffi::{self, rte_mempool};
+use crate::ffi;
 use crate::pool::Mempool;
 use crate::queue::Queue;
+use crate::running::RunningPort;
+use crate::shared::{Setup, Shared};
 
 /// A device that is not started.
 #[derive(Debug)]
@@ -67,35 +65,6 @@ pub struct PortInfo {
     pub sends_checksums: bool,
 }
 
-/// A device's counters since it was started.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-#[non_exhaustive]
-pub struct PortStatistics {
-    /// Packets received.
-    pub received: u64,
-    /// Packets sent.
-    pub sent: u64,
-    /// Lost because the receive queue was full.
-    pub missed: u64,
-    /// Broken on arrival.
-    pub receive_errors: u64,
-    /// Not sent, by the device.
-    pub send_errors: u64,
-    /// Lost because the pool was empty.
-    pub no_mbuf: u64,
-}
-
-/// The state of the line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Link {
-    /// There is a link.
-    pub up: bool,
-    /// Its speed, as the device tells; for virtual ones without meaning.
-    pub megabits: u32,
-    /// Both ways at once.
-    pub full_duplex: bool,
-}
-
 /// Ports that somebody has in this process.
 static CLAIMED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
@@ -105,9 +74,9 @@ fn claimed() -> MutexGuard<'static, BTreeSet<u16>> {
 
 /// The one right to a port.
 #[derive(Debug)]
-struct Claim {
-    id: u16,
-    name: String,
+pub(crate) struct Claim {
+    pub(crate) id: u16,
+    pub(crate) name: String,
 }
 
 impl Drop for Claim {
@@ -117,7 +86,7 @@ impl Drop for Claim {
 }
 
 impl Claim {
-    fn check(&self, action: &'static str, status: i32) -> Result<(), DpdkError> {
+    pub(crate) fn check(&self, action: &'static str, status: i32) -> Result<(), DpdkError> {
         Errno::check(status).map_err(|cause| DpdkError::Port {
             port: self.name.clone(),
             action,
@@ -164,7 +133,7 @@ impl Claim {
         Ok(info)
     }
 
-    fn info(&self) -> Result<PortInfo, DpdkError> {
+    pub(crate) fn info(&self) -> Result<PortInfo, DpdkError> {
         let raw = self.raw_info()?;
         let offers = |all: u64, wanted: u64| all & wanted == wanted;
         Ok(PortInfo {
@@ -250,302 +219,28 @@ impl Port {
         if several {
             rx |= ffi::RX_OFFLOAD_RSS_HASH;
         }
-        let shared = Arc::new(Shared {
-            phase: AtomicU32::new(0),
-            resting: pools.iter().map(|_| AtomicU32::new(0)).collect(),
-            setup: Setup {
-                config: *config,
-                rx_offloads: rx & info.rx_offloads,
-                tx_offloads: tx & info.tx_offloads,
-                rss_types: if several {
-                    ffi::RSS_IP_UDP & info.rss_types
-                } else {
-                    0
-                },
-                pools: pools.iter().map(Mempool::raw).collect(),
+        let setup = Setup {
+            config: *config,
+            rx_offloads: rx & info.rx_offloads,
+            tx_offloads: tx & info.tx_offloads,
+            rss_types: if several {
+                ffi::RSS_IP_UDP & info.rss_types
+            } else {
+                0
             },
-            claim,
-        });
+            pools: pools.iter().map(Mempool::raw).collect(),
+        };
+        let shared = Arc::new(Shared::new(claim, setup));
         // On failure dropping `shared` closes the port, which wants this lock.
         let started = shared.start();
         drop(control);
         started?;
-        wants_reset(shared.claim.id).store(false, Ordering::Relaxed);
-        // SAFETY: a function that may be called on any thread at any time. Without the event there is no resetting
-        // unasked, which most virtual devices never want.
-        let _ = unsafe { ffi::dpdk_port_watch(shared.claim.id, on_reset) };
+        let port = RunningPort::new(Arc::clone(&shared));
         let queues = pools
             .into_iter()
             .enumerate()
             .map(|(number, pool)| Queue::new(Arc::clone(&shared), number, pool))
             .collect();
-        Ok((RunningPort { shared }, queues))
-    }
-}
-
-/// What a device asked for on one of DPDK's threads: a flag a port.
-static WANTS_RESET: [AtomicBool; 256] = [const { AtomicBool::new(false) }; 256];
-
-fn wants_reset(port: u16) -> &'static AtomicBool {
-    // DPDK has 32 ports unless it was built for more. Two that share a flag would be reset together.
-    &WANTS_RESET[usize::from(port) % WANTS_RESET.len()]
-}
-
-extern "C" fn on_reset(port: u16) {
-    wants_reset(port).store(true, Ordering::Release);
-}
-
-/// A device that was started. Its [`Queue`]s are the other part; it is closed when all are dropped.
-///
-/// Everything here may take long, allocate and lock: it is for a thread that serves no requests.
-pub struct RunningPort {
-    shared: Arc<Shared>,
-}
-
-impl RunningPort {
-    /// The device's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.shared.claim.name
-    }
-
-    /// What the device is and can.
-    ///
-    /// # Errors
-    /// What DPDK says.
-    pub fn info(&self) -> Result<PortInfo, DpdkError> {
-        let _control = control();
-        self.shared.claim.info()
-    }
-
-    /// The state of the line.
-    ///
-    /// # Errors
-    /// What DPDK says.
-    pub fn link(&self) -> Result<Link, DpdkError> {
-        let _control = control();
-        let mut link = ffi::dpdk_link::default();
-        // SAFETY: room for the answer.
-        let status = unsafe { ffi::dpdk_port_link(self.shared.claim.id, &mut link) };
-        self.shared.claim.check("be asked for its link", status)?;
-        Ok(Link {
-            up: link.up,
-            megabits: link.megabits,
-            full_duplex: link.full_duplex,
-        })
-    }
-
-    /// Takes the line up or down, from this side.
-    ///
-    /// # Errors
-    /// What DPDK says; not every device can.
-    pub fn set_link(&self, up: bool) -> Result<(), DpdkError> {
-        let _control = control();
-        // SAFETY: only numbers go there.
-        let status = unsafe { ffi::dpdk_port_set_link(self.shared.claim.id, up) };
-        self.shared.claim.check("set its link", status)
-    }
-
-    /// The device's counters.
-    ///
-    /// # Errors
-    /// What DPDK says.
-    pub fn statistics(&self) -> Result<PortStatistics, DpdkError> {
-        let _control = control();
-        let mut raw = ffi::dpdk_port_statistics::default();
-        // SAFETY: room for the answer.
-        let status = unsafe { ffi::dpdk_port_statistics(self.shared.claim.id, &mut raw) };
-        self.shared
-            .claim
-            .check("be asked for its counters", status)?;
-        Ok(PortStatistics {
-            received: raw.received,
-            sent: raw.sent,
-            missed: raw.missed,
-            receive_errors: raw.receive_errors,
-            send_errors: raw.send_errors,
-            no_mbuf: raw.no_mbuf,
-        })
-    }
-
-    /// The device says that it must be reset, or somebody [asked](Self::ask_for_reset) for it.
-    #[must_use]
-    pub fn wants_reset(&self) -> bool {
-        wants_reset(self.shared.claim.id).load(Ordering::Acquire)
-    }
-
-    /// Says so in the device's place.
-    pub fn ask_for_reset(&self) {
-        on_reset(self.shared.claim.id);
-    }
-
-    /// Stops the device, resets it where it can be, and starts it as before. Packets in its queues are lost. Meanwhile
-    /// the queues receive and send nothing; they have `patience` to take note, by being polled or dropped.
-    ///
-    /// # Errors
-    /// If a queue is not polled (then nothing has changed), or what DPDK says. After that the device stands still until
-    /// another reset succeeds.
-    pub fn reset(&mut self, patience: Duration) -> Result<(), DpdkError> {
-        let shared = &*self.shared;
-        shared.halt(patience)?;
-        let _control = control();
-        let id = shared.claim.id;
-        wants_reset(id).store(false, Ordering::Relaxed);
-        // SAFETY: only numbers go there, and no queue is in use: all rest.
-        let stopped = unsafe { ffi::dpdk_port_stop(id) };
-        shared.claim.check("stop", stopped)?;
-        // SAFETY: as above.
-        match Errno::check(unsafe { ffi::dpdk_port_reset(id) }) {
-            Err(cause) if cause.number() != libc::ENOTSUP => {
-                return Err(DpdkError::Port {
-                    port: shared.claim.name.clone(),
-                    action: "reset",
-                    cause,
-                });
-            }
-            _ => {}
-        }
-        shared.start()?;
-        shared.resume();
-        Ok(())
-    }
-}
-
-impl fmt::Debug for RunningPort {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("RunningPort")
-            .field("name", &self.name())
-            .field("queues", &self.shared.resting.len())
-            .finish_non_exhaustive()
-    }
-}
-
-/// What [`RunningPort`] and [`Queue`]s share.
-///
-/// How a reset finds the device unused, without anybody waiting in the dispatcher:
-///
-/// ```text
-///   phase even: running        RunningPort: phase += 1          phase odd: halting
-///        ▲                                                            │ each queue, when polled: resting[i] = phase
-///        └───── RunningPort: stop, reset, start; phase += 1 ◀── all rest
-/// ```
-pub(crate) struct Shared {
-    phase: AtomicU32,
-    /// The odd phase that a queue has noticed; [`GONE`] if it was dropped.
-    resting: Box<[AtomicU32]>,
-    setup: Setup,
-    claim: Claim,
-}
-
-const GONE: u32 = u32::MAX;
-
-struct Setup {
-    config: PortConfig,
-    rx_offloads: u64,
-    tx_offloads: u64,
-    rss_types: u64,
-    pools: Box<[*mut rte_mempool]>,
-}
-
-// SAFETY: the pointers are to pools, which live as long as the process, and only passed on to DPDK.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    pub(crate) fn id(&self) -> u16 {
-        self.claim.id
-    }
-
-    pub(crate) fn sends_checksums(&self) -> bool {
-        let both = ffi::TX_OFFLOAD_IP | ffi::TX_OFFLOAD_UDP;
-        self.setup.tx_offloads & both == both
-    }
-
-    /// Whether queue `number`, which asks, may use the device. If not, it is at rest until asked again.
-    pub(crate) fn runs(&self, number: usize) -> bool {
-        // Acquire: the device has been started.
-        let phase = self.phase.load(Ordering::Acquire);
-        if phase.is_multiple_of(2) {
-            return true;
-        }
-        // Release: what this queue did with the device is done.
-        self.resting[number].store(phase, Ordering::Release);
-        false
-    }
-
-    pub(crate) fn gone(&self, number: usize) {
-        self.resting[number].store(GONE, Ordering::Release);
-    }
-
-    fn halt(&self, patience: Duration) -> Result<(), DpdkError> {
-        // Odd already after a reset that failed.
-        let phase = self.phase.load(Ordering::Relaxed) | 1;
-        self.phase.store(phase, Ordering::Release);
-        let start = Instant::now();
-        for (queue, resting) in self.resting.iter().enumerate() {
-            while ![phase, GONE].contains(&resting.load(Ordering::Acquire)) {
-                if start.elapsed() > patience {
-                    self.resume();
-                    return Err(DpdkError::QueueBusy {
-                        port: self.claim.name.clone(),
-                        queue,
-                    });
-                }
-                thread::sleep(Duration::from_micros(50));
-            }
-        }
-        Ok(())
-    }
-
-    fn resume(&self) {
-        let next = self.phase.load(Ordering::Relaxed).wrapping_add(1);
-        // The odd phase after it must not be GONE.
-        let next = if next == GONE - 1 { 0 } else { next };
-        self.phase.store(next, Ordering::Release);
-    }
-
-    /// Configures the device and starts it. No queue may be in use.
-    fn start(&self) -> Result<(), DpdkError> {
-        const STEPS: [&str; 6] = [
-            "start",
-            "be asked what it is",
-            "be configured",
-            "set up a receive queue",
-            "set up a send queue",
-            "start",
-        ];
-        let Setup {
-            config,
-            rx_offloads,
-            tx_offloads,
-            rss_types,
-            ref pools,
-        } = self.setup;
-        let settings = ffi::dpdk_port_settings {
-            queues: pools.len() as u16,
-            rx_descriptors: config.rx_descriptors,
-            tx_descriptors: config.tx_descriptors,
-            mtu: config.mtu,
-            rx_offloads,
-            tx_offloads,
-            rss_types,
-            pools: pools.as_ptr(),
-        };
-        let mut step = 0;
-        // SAFETY: settings with as many pools as queues, and room for the step. The pools live as long as the process.
-        let status = unsafe { ffi::dpdk_port_start(self.claim.id, &settings, &mut step) };
-        self.claim.check(STEPS[step as usize % STEPS.len()], status)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let _control = control();
-        // SAFETY: no queue is left. What fails now fails for a device that is gone.
-        let _ = unsafe { ffi::dpdk_port_stop(self.claim.id) };
-        // SAFETY: as above.
-        let _ = unsafe { ffi::dpdk_port_close(self.claim.id) };
+        Ok((port, queues))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::ffi::{self, rte_mbuf};
 use crate::mbuf::Mbuf;
 use crate::pool::Mempool;
-use crate::port::Shared;
+use crate::shared::Shared;
 
 /// The most packets that are received or sent at once.
 pub const BURST: usize = 64;

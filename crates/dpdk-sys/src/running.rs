@@ -1,0 +1,189 @@
+//! A device in service: its line, its counters, its resets.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::eal::control;
+use crate::error::{DpdkError, Errno};
+use crate::ffi;
+use crate::port::PortInfo;
+use crate::shared::Shared;
+
+/// A device's counters since it was started.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct PortStatistics {
+    /// Packets received.
+    pub received: u64,
+    /// Packets sent.
+    pub sent: u64,
+    /// Lost because the receive queue was full.
+    pub missed: u64,
+    /// Broken on arrival.
+    pub receive_errors: u64,
+    /// Not sent, by the device.
+    pub send_errors: u64,
+    /// Lost because the pool was empty.
+    pub no_mbuf: u64,
+}
+
+/// The state of the line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// There is a link.
+    pub up: bool,
+    /// Its speed, as the device tells; for virtual ones without meaning.
+    pub megabits: u32,
+    /// Both ways at once.
+    pub full_duplex: bool,
+}
+
+/// What a device asked for on one of DPDK's threads: a flag a port.
+static WANTS_RESET: [AtomicBool; 256] = [const { AtomicBool::new(false) }; 256];
+
+fn wants_reset(port: u16) -> &'static AtomicBool {
+    // DPDK has 32 ports unless it was built for more. Two that share a flag would be reset together.
+    &WANTS_RESET[usize::from(port) % WANTS_RESET.len()]
+}
+
+extern "C" fn on_reset(port: u16) {
+    wants_reset(port).store(true, Ordering::Release);
+}
+
+/// A device that was started. Its [`Queue`](crate::Queue)s are the other part; it is closed when all are dropped.
+///
+/// Everything here may take long, allocate and lock: it is for a thread that serves no requests.
+pub struct RunningPort {
+    shared: Arc<Shared>,
+}
+
+impl RunningPort {
+    /// The device has just been started.
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let id = shared.id();
+        wants_reset(id).store(false, Ordering::Relaxed);
+        // SAFETY: a function that may be called on any thread at any time. Without the event there is no resetting
+        // unasked, which most virtual devices never want.
+        let _ = unsafe { ffi::dpdk_port_watch(id, on_reset) };
+        Self { shared }
+    }
+
+    /// The device's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.claim.name
+    }
+
+    /// What the device is and can.
+    ///
+    /// # Errors
+    /// What DPDK says.
+    pub fn info(&self) -> Result<PortInfo, DpdkError> {
+        let _control = control();
+        self.shared.claim.info()
+    }
+
+    /// The state of the line.
+    ///
+    /// # Errors
+    /// What DPDK says.
+    pub fn link(&self) -> Result<Link, DpdkError> {
+        let _control = control();
+        let mut link = ffi::dpdk_link::default();
+        // SAFETY: room for the answer.
+        let status = unsafe { ffi::dpdk_port_link(self.shared.id(), &mut link) };
+        self.shared.claim.check("be asked for its link", status)?;
+        Ok(Link {
+            up: link.up,
+            megabits: link.megabits,
+            full_duplex: link.full_duplex,
+        })
+    }
+
+    /// Takes the line up or down, from this side.
+    ///
+    /// # Errors
+    /// What DPDK says; not every device can.
+    pub fn set_link(&self, up: bool) -> Result<(), DpdkError> {
+        let _control = control();
+        // SAFETY: only numbers go there.
+        let status = unsafe { ffi::dpdk_port_set_link(self.shared.id(), up) };
+        self.shared.claim.check("set its link", status)
+    }
+
+    /// The device's counters.
+    ///
+    /// # Errors
+    /// What DPDK says.
+    pub fn statistics(&self) -> Result<PortStatistics, DpdkError> {
+        let _control = control();
+        let mut raw = ffi::dpdk_port_statistics::default();
+        // SAFETY: room for the answer.
+        let status = unsafe { ffi::dpdk_port_statistics(self.shared.id(), &mut raw) };
+        self.shared
+            .claim
+            .check("be asked for its counters", status)?;
+        Ok(PortStatistics {
+            received: raw.received,
+            sent: raw.sent,
+            missed: raw.missed,
+            receive_errors: raw.receive_errors,
+            send_errors: raw.send_errors,
+            no_mbuf: raw.no_mbuf,
+        })
+    }
+
+    /// The device says that it must be reset, or somebody [asked](Self::ask_for_reset) for it.
+    #[must_use]
+    pub fn wants_reset(&self) -> bool {
+        wants_reset(self.shared.id()).load(Ordering::Acquire)
+    }
+
+    /// Says so in the device's place.
+    pub fn ask_for_reset(&self) {
+        on_reset(self.shared.id());
+    }
+
+    /// Stops the device, resets it where it can be, and starts it as before. Packets in its queues are lost. Meanwhile
+    /// the queues receive and send nothing; they have `patience` to take note, by being polled or dropped.
+    ///
+    /// # Errors
+    /// If a queue is not polled (then nothing has changed), or what DPDK says. After that the device stands still until
+    /// another reset succeeds.
+    pub fn reset(&mut self, patience: Duration) -> Result<(), DpdkError> {
+        let shared = &*self.shared;
+        shared.halt(patience)?;
+        let _control = control();
+        let id = shared.id();
+        wants_reset(id).store(false, Ordering::Relaxed);
+        // SAFETY: only numbers go there, and no queue is in use: all rest.
+        let stopped = unsafe { ffi::dpdk_port_stop(id) };
+        shared.claim.check("stop", stopped)?;
+        // SAFETY: as above.
+        match Errno::check(unsafe { ffi::dpdk_port_reset(id) }) {
+            Err(cause) if cause.number() != libc::ENOTSUP => {
+                return Err(DpdkError::Port {
+                    port: shared.claim.name.clone(),
+                    action: "reset",
+                    cause,
+                });
+            }
+            _ => {}
+        }
+        shared.start()?;
+        shared.resume();
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RunningPort {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("RunningPort")
+            .field("name", &self.name())
+            .field("queues", &self.shared.queues())
+            .finish_non_exhaustive()
+    }
+}
