@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A sender posts the vector, sets `pending` and then reads `reach`. The worker sets `reach` to `FORWARDING` and then reads
-//! `pending`. So one of them sees the other's, and no vector waits behind a call that blocks.
+//! `pending`. So one of them sees the other's, and no vector waits behind a call that blocks. (Should KVM ever post an eventfd's
+//! vector later, from a work queue, it may wait until the dispatcher asks again.)
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

@@ -90,7 +90,10 @@ pub(super) unsafe fn leave() {
 unsafe extern "C" fn host_side(vcpu: *const Vcpu, frame: u64) -> ! {
     // SAFETY: the worker that called `enter` keeps its vCPU until it has left guest mode.
     let vcpu = unsafe { &*vcpu };
-    let mut host = Host { vcpu };
+    let mut host = Host {
+        vcpu,
+        last_given: usize::MAX,
+    };
     host.begin(frame);
     loop {
         host.run();
@@ -99,6 +102,8 @@ unsafe extern "C" fn host_side(vcpu: *const Vcpu, frame: u64) -> ! {
 
 struct Host<'a> {
     vcpu: &'a Vcpu,
+    /// The last address for which memory was given: nothing can be missing there again.
+    last_given: usize,
 }
 
 impl Host<'_> {
@@ -284,7 +289,9 @@ impl Host<'_> {
         if exception.vector == PAGE_FAULT {
             const PRESENT: u64 = 1;
             let address = self.registers().sregs.cr2 as usize;
-            if exception.error & PRESENT == 0 && self.vcpu.machine.memory.give(address) {
+            let is_missing = exception.error & PRESENT == 0 && address != self.last_given;
+            if is_missing && self.vcpu.machine.memory.give(address) {
+                self.last_given = address;
                 return;
             }
         }

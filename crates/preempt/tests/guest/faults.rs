@@ -199,6 +199,42 @@ fn a_fault_that_the_program_handles_goes_on_where_it_was() {
     assert!(output.status.success(), "{text}");
 }
 
+/// Writes to `page` while values are in vector registers, in the flags and in the red zone, and looks at them afterwards.
+fn write_with_all_registers_in_use(page: usize) -> bool {
+    let (low, high) = ([0x1111_2222_3333_4444u64; 2], [0x5555_6666_7777_8888u64; 2]);
+    let (mut low_after, mut high_after) = ([0u64; 2], [0u64; 2]);
+    let (carry, red_zone): (u8, u64);
+    // SAFETY: the handler makes the page writable; the two words below the stack pointer are the red zone's.
+    unsafe {
+        std::arch::asm!(
+            "movdqu xmm3, [{low}]",
+            "movdqu xmm12, [{high}]",
+            "mov [rsp - 16], {page}",
+            "stc",
+            "mov [{page}], {page}",
+            "setc {carry}",
+            "mov {red_zone}, [rsp - 16]",
+            "movdqu [{low_after}], xmm3",
+            "movdqu [{high_after}], xmm12",
+            page = in(reg) page,
+            low = in(reg) low.as_ptr(),
+            high = in(reg) high.as_ptr(),
+            low_after = in(reg) low_after.as_mut_ptr(),
+            high_after = in(reg) high_after.as_mut_ptr(),
+            carry = out(reg_byte) carry,
+            red_zone = out(reg) red_zone,
+            out("xmm3") _, out("xmm12") _,
+        );
+    }
+    // SAFETY: written just now.
+    let written = unsafe { (page as *const usize).read_volatile() };
+    carry == 1
+        && written == page
+        && red_zone == page as u64
+        && low_after == low
+        && high_after == high
+}
+
 /// A handler that maps the page that was missing, as garbage collectors do.
 fn recover() {
     static HANDLED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
@@ -224,14 +260,8 @@ fn recover() {
         libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0) as usize
     };
     let mut stage = Stage::new("").unwrap();
-    let (value, counters) = stage.run(move || {
-        // SAFETY: the handler makes it writable.
-        unsafe {
-            (page as *mut u64).write_volatile(42);
-            (page as *const u64).read_volatile()
-        }
-    });
-    assert_eq!(value, 42);
+    let (kept, counters) = stage.run(move || write_with_all_registers_in_use(page));
+    assert!(kept, "registers were lost on the way out of guest mode");
     assert_eq!(HANDLED.load(std::sync::atomic::Ordering::Relaxed), page);
     assert_eq!(counters.left, 1, "{counters:?}");
     stage.end();
