@@ -23,18 +23,11 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError`] if it cannot be read.
     fn get(&self, key: &[u8], read: &mut dyn FnMut(Entry<'_>)) -> Result<(), EngineError>;
 
-    /// Makes `value` and `expiry` the entry of `key`. Whoever reads meanwhile sees the one before or this one. `known`:
-    /// `key` has an entry already.
+    /// Makes `value` and `expiry` the entry of `key`. Whoever reads meanwhile sees the one before or this one.
     ///
     /// # Errors
     /// [`EngineError`] if it cannot be written.
-    fn put(
-        &self,
-        key: &[u8],
-        value: Cow<'_, [u8]>,
-        expiry: Expiry,
-        known: bool,
-    ) -> Result<(), EngineError>;
+    fn put(&self, key: &[u8], value: Cow<'_, [u8]>, expiry: Expiry) -> Result<(), EngineError>;
 
     /// Makes `key` have no entry.
     ///

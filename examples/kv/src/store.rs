@@ -180,7 +180,7 @@ impl Store {
         match change {
             Change::Keep => {}
             Change::Put(value, expiry) => {
-                self.engine.put(key, value, expiry, known)?;
+                self.engine.put(key, value, expiry)?;
                 if !known {
                     self.entries.fetch_add(1, Ordering::Relaxed);
                 }

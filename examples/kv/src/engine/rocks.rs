@@ -70,13 +70,7 @@ impl Engine for RocksEngine {
         Ok(())
     }
 
-    fn put(
-        &self,
-        key: &[u8],
-        value: Cow<'_, [u8]>,
-        expiry: Expiry,
-        _: bool,
-    ) -> Result<(), EngineError> {
+    fn put(&self, key: &[u8], value: Cow<'_, [u8]>, expiry: Expiry) -> Result<(), EngineError> {
         let mut kept = Vec::with_capacity(EXPIRY_BYTES + value.len());
         kept.extend_from_slice(&expiry.to_bits().to_le_bytes());
         kept.extend_from_slice(&value);
