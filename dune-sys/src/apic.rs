@@ -69,8 +69,10 @@ impl RegisterPage {
     /// # Safety
     /// Every use must be in Dune mode, under libdune's page tables.
     #[must_use]
-    pub const unsafe fn of_libdune() -> Self {
-        Self(std::ptr::without_provenance_mut(VIRTUAL_ADDRESS as usize))
+    pub unsafe fn of_libdune() -> Self {
+        Self(std::ptr::with_exposed_provenance_mut(
+            VIRTUAL_ADDRESS as usize,
+        ))
     }
 
     fn at(self, register: Register) -> *mut u32 {

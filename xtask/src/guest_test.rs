@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::paths;
 use crate::test::step::End;
@@ -92,6 +92,11 @@ fn tier<E: Emulator>(options: &Options, stop: &AtomicBool) -> Result<bool> {
     let directory = paths::target_dir().join("guest-test");
     std::fs::create_dir_all(&directory)
         .with_context(|| format!("making {}", directory.display()))?;
+    // Two runs would build in each other's files.
+    let lock = std::fs::File::create(directory.join("lock")).context("making the lock")?;
+    if lock.try_lock().is_err() {
+        bail!("another guest-test runs in {}", directory.display());
+    }
     let parts = parts::fetch_guest(&directory, &options.mirror)
         .and_then(|guest| Ok((guest, E::find(&directory, &options.mirror)?)));
     let (guest, emulator) = match parts {

@@ -115,7 +115,8 @@ impl Worker {
     /// Takes the worker's thread, which must be pinned to a CPU, into Dune mode for good. Links taken before do not know of it.
     ///
     /// # Errors
-    /// [`DuneError`](crate::dune::DuneError) if it cannot be entered; the worker goes on as before.
+    /// [`DuneError`](crate::dune::DuneError) if it cannot be entered, or is of no use; the worker goes on either way, and is
+    /// not interrupted.
     #[cfg(feature = "dune")]
     pub fn enter_dune_mode(
         &mut self,

@@ -19,7 +19,8 @@
 //! What to know:
 //! - The program must be linked without PIE (`-C relocation-model=static`) and with the feature `libdune`.
 //! - libdune ignores most signals from its start on, for the whole process: a stack overflow ends without its message, and
-//!   signals cannot reach a worker that blocks in the kernel. The runtime's spare workers get the others on.
+//!   signals cannot reach a worker that blocks in the kernel. The runtime's spare workers, which stay outside of Dune mode, get
+//!   the others on.
 //! - Threads stay in Dune mode until they end, and must stay on their CPU.
 //! - libdune's system-call entry writes below the stack pointer of the code that calls (seen in libdbos): code that makes a
 //!   system call from a leaf function with data in its red zone loses it. glibc's and Rust's wrappers hold none there.
@@ -97,7 +98,7 @@ impl Dune {
     /// Takes the calling thread, which must be pinned, into Dune mode, so that it can send. It stays there.
     ///
     /// # Errors
-    /// [`DuneError`] if it cannot be entered; the thread goes on as before.
+    /// [`DuneError`] if it cannot be entered, or is of no use; the thread goes on either way.
     pub fn enter_as_sender(&self) -> Result<(), DuneError> {
         mode::enter().map(drop)
     }

@@ -42,7 +42,7 @@ pub(super) fn memory() -> Option<Memory> {
     ENTERED.get().then(|| Memory {
         // SAFETY: the thread is in Dune mode for good, under libdune's page tables, and so is who gets this.
         apic: LocalApic(unsafe { RegisterPage::of_libdune() }),
-        descriptors: std::ptr::without_provenance(DESCRIPTORS as usize),
+        descriptors: std::ptr::with_exposed_provenance(DESCRIPTORS as usize),
     })
 }
 
