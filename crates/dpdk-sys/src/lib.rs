@@ -16,6 +16,9 @@
 //! begun, and a handler that is suspended would be waited for by the one who resumes it. [`Mempool`] and [`Queue`] may
 //! move between threads; what they do is right on whichever has them, but they belong on one that is never suspended.
 //!
+//! All of it rests on this: nothing else in the process uses DPDK. Another library that did could put mbufs of its own pools into
+//! a ring, and those have no list to be dropped onto.
+//!
 //! # What lives how long
 //!
 //! DPDK can be started once in a process: [`Eal::init`], which gives the proof [`Eal`] that all else is made from. Pools are

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
+use dpdk::namespaces::{Namespaces, cannot_run, run};
 use dpdk::parts::{Part, Running, orders, this_part};
 use dpdk::{Host, PATIENCE, PORT, start_dpdk};
 use shinjuku_net::dataplane::{Cause, Device};
@@ -34,14 +35,7 @@ fn a_veth_pair_by_af_packet() {
     }
     let namespaces = Namespaces::new(["va", "vb"]);
     let [ours, kernel] = &namespaces.names;
-    ip(&format!(
-        "link add va netns {ours} type veth peer name vb netns {kernel}"
-    ));
-    ip(&format!("-n {ours} link set va up"));
-    // The kernel would leave checksums to a network card that there is not.
-    run(namespaces
-        .exec(kernel, "ethtool")
-        .args(["-K", "vb", "tx", "off"]));
+    namespaces.join();
     let host = namespaces.start(ours, "host net_af_packet0,iface=va,framecnt=512");
     // AF_PACKET's sockets put fragments together, to what then does not fit a frame.
     interoperates(&namespaces, kernel, "vb", host, 0);
@@ -52,9 +46,6 @@ fn a_tap_device() {
     let test = "a_tap_device";
     if let Some(reason) = cannot_run(test) {
         return println!("SKIPPED {test}: {reason}");
-    }
-    if !Path::new("/dev/net/tun").exists() {
-        return println!("SKIPPED {test}: there is no /dev/net/tun");
     }
     let namespaces = Namespaces::new(["ta", "tb"]);
     let ours = &namespaces.names[0];
@@ -73,11 +64,7 @@ fn interoperates(
 ) {
     // The tap device fills in checksums, so that both ways of doing it are tried.
     assert_eq!(host.hears("@ready"), format!("@ready {}", device == "tap"));
-    ip(&format!(
-        "-n {kernel} addr add {}/24 dev {device}",
-        KERNEL.ip()
-    ));
-    ip(&format!("-n {kernel} link set {device} up"));
+    Namespaces::bring_up(kernel, device, *KERNEL.ip());
     let ours = OURS.ip().to_string();
     let in_kernel = |program: &str, arguments: &str| {
         let mut command = namespaces.exec(kernel, program);
@@ -277,86 +264,6 @@ fn kernel_server() {
         let (length, peer) = socket.recv_from(&mut request).expect("a request");
         socket.send_to(&request[..length], peer).unwrap();
     }
-}
-
-// --- what runs them --------------------------------------------------------------------------------------------
-
-/// Why this machine cannot run these tests.
-fn cannot_run(test: &str) -> Option<String> {
-    for tool in ["ip", "ping", "arping", "ethtool", "tcpdump"] {
-        let there = Command::new(tool)
-            .arg("-V")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        if there.is_err() {
-            return Some(format!("{tool} is not installed"));
-        }
-    }
-    let probe = format!("sj{}{test}", std::process::id());
-    let made = Command::new("ip")
-        .args(["netns", "add", &probe])
-        .output()
-        .unwrap();
-    if !made.status.success() {
-        let reason = String::from_utf8_lossy(&made.stderr).trim().to_owned();
-        return Some(format!("cannot make a network namespace ({reason})"));
-    }
-    ip(&format!("netns delete {probe}"));
-    None
-}
-
-/// Two network namespaces, removed with all that is in them.
-struct Namespaces {
-    names: [String; 2],
-}
-
-impl Namespaces {
-    fn new(suffixes: [&str; 2]) -> Self {
-        let names = suffixes.map(|suffix| format!("sj{}{suffix}", std::process::id()));
-        let namespaces = Self { names };
-        for name in &namespaces.names {
-            ip(&format!("netns add {name}"));
-            // Its unasked-for packets would be counted.
-            let off = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; \
-                       echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6";
-            let _ = namespaces.exec(name, "sh").args(["-c", off]).output();
-        }
-        namespaces
-    }
-
-    fn exec(&self, namespace: &str, program: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", namespace, program]);
-        command
-    }
-
-    fn start(&self, namespace: &str, part: &str) -> Part {
-        let this = std::env::current_exe().unwrap();
-        Part::start(self.exec(namespace, this.to_str().unwrap()), part)
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = Command::new("ip").args(["netns", "delete", name]).output();
-        }
-    }
-}
-
-fn ip(arguments: &str) {
-    run(Command::new("ip").args(arguments.split_whitespace()));
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
 }
 
 fn wait_for_line(from: impl std::io::Read, what: &str) {

@@ -1,6 +1,7 @@
 //! What the tests over DPDK share: a host on a device, turned by hand.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod namespaces;
 pub mod parts;
 
 use std::net::{Ipv4Addr, SocketAddrV4};

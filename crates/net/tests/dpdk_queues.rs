@@ -1,0 +1,142 @@
+//! Two dispatchers on two queues of one device, and clients of the kernel's that the device spreads over them: by the hash of
+//! `PACKET_FANOUT` (`net_af_packet`), and by that of a tap device with several queues (`net_tap`). Each client stays with one.
+#![allow(missing_docs)]
+
+mod dpdk;
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::sync::mpsc::TryRecvError;
+use std::time::{Duration, Instant};
+
+use dpdk::namespaces::{Namespaces, cannot_run};
+use dpdk::parts::{Part, orders, this_part};
+use dpdk::{Host, PATIENCE, PORT, start_dpdk};
+use shinjuku_net::dpdk::{Nic, NicConfig, PortConfig, Spread};
+use shinjuku_net::packet::MacAddr;
+
+const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 79, 0, 1), PORT);
+const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
+const QUEUES: usize = 2;
+const CLIENTS: usize = 48;
+const REQUESTS: usize = 10;
+
+#[test]
+fn two_queues_of_af_packet() {
+    let test = "two_queues_of_af_packet";
+    if let Some(reason) = cannot_run(test) {
+        return println!("SKIPPED {test}: {reason}");
+    }
+    let namespaces = Namespaces::new(["qa", "qb"]);
+    let [ours, kernel] = &namespaces.names;
+    namespaces.join();
+    let host = namespaces.start(ours, "host net_af_packet0,iface=va,framecnt=512,qpairs=2");
+    spreads(&namespaces, kernel, "vb", host);
+}
+
+#[test]
+fn two_queues_of_a_tap_device() {
+    let test = "two_queues_of_a_tap_device";
+    if let Some(reason) = cannot_run(test) {
+        return println!("SKIPPED {test}: {reason}");
+    }
+    let namespaces = Namespaces::new(["qt", "qu"]);
+    let ours = &namespaces.names[0];
+    let host = namespaces.start(ours, "host net_tap0,iface=tap");
+    spreads(&namespaces, ours, "tap", host);
+}
+
+fn spreads(namespaces: &Namespaces, kernel: &str, device: &str, mut host: Part) {
+    host.hears("@ready");
+    Namespaces::bring_up(kernel, device, KERNEL);
+    namespaces.start(kernel, "clients").hears("@done");
+    host.say("end");
+    let counts = host.hears("@counts");
+    let numbers: Vec<usize> = counts
+        .split_whitespace()
+        .skip(1)
+        .map(|number| number.parse().unwrap())
+        .collect();
+    let [first, second, moved, missing] = numbers[..] else {
+        panic!("{counts}");
+    };
+    assert_eq!(first + second, CLIENTS, "{counts}");
+    // One of them would get all by chance once in 2^47 runs.
+    assert!(first > 0 && second > 0, "{counts}");
+    assert_eq!((moved, missing), (0, 0), "{counts}");
+}
+
+/// A part of another test, in a process of its own.
+#[test]
+#[ignore = "no test: the others run it in other processes"]
+fn part() {
+    let Some(part) = this_part() else { return };
+    match part.split_once(' ').unwrap_or((&part, "")) {
+        ("host", device) => host(device),
+        ("clients", _) => clients(),
+        _ => panic!("{part}"),
+    }
+}
+
+fn host(device: &str) {
+    let eal = start_dpdk(&[device]);
+    let name = device.split(',').next().unwrap();
+    let config = NicConfig::new()
+        .dispatchers(QUEUES)
+        .spread(Spread::Device)
+        .mbufs(2047)
+        .port(PortConfig {
+            rx_descriptors: 256,
+            tx_descriptors: 256,
+            ..PortConfig::default()
+        });
+    let (nic, devices) = Nic::open(eal.port(name).unwrap(), config).unwrap();
+    let mac = match name {
+        // Both ends of a tap device have the same address.
+        "net_tap0" => MacAddr([2, 0, 0, 0, 0, 1]),
+        _ => nic.mac(),
+    };
+    let mut hosts: Vec<_> = devices
+        .into_iter()
+        .map(|device| Host::new(mac, *OURS.ip(), device))
+        .collect();
+    let orders = orders();
+    println!("\n@ready");
+    let mut homes: HashMap<u16, usize> = HashMap::new();
+    let mut moved = 0;
+    let start = Instant::now();
+    while start.elapsed() < 3 * PATIENCE && orders.try_recv() == Err(TryRecvError::Empty) {
+        for (number, host) in hosts.iter_mut().enumerate() {
+            host.turn(|delivery, _| {
+                let home = homes.entry(delivery.peer.address.port()).or_insert(number);
+                moved += usize::from(*home != number);
+                true
+            });
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    let pools = nic.pools().to_vec();
+    drop((hosts, nic));
+    let missing: u32 = pools
+        .iter()
+        .map(|pool| pool.size() - pool.available())
+        .sum();
+    let of = |number| homes.values().filter(|&&home| home == number).count();
+    println!("@counts {} {} {moved} {missing}", of(0), of(1));
+}
+
+fn clients() {
+    for number in 0..CLIENTS {
+        let socket = UdpSocket::bind((KERNEL, 0)).unwrap();
+        socket.connect(SocketAddr::from(OURS)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        for request in 0..REQUESTS {
+            let payload = [number as u8, request as u8];
+            socket.send(&payload).unwrap();
+            let mut reply = [0; 16];
+            let length = socket.recv(&mut reply).expect("a reply");
+            assert_eq!(reply[..length], payload);
+        }
+    }
+    println!("\n@done");
+}
