@@ -23,6 +23,7 @@ use super::delivery::{KernelCounters, Statistics};
 use super::error::GuestError;
 use super::machine::{Machine, Sending, VECTOR};
 use super::mapping::Mapping;
+use super::poster;
 use super::ring0::Block;
 use super::system_call::{ioctl, system_call};
 use super::vcpu::Page;
@@ -103,7 +104,7 @@ impl GuestLink {
             what: "making an eventfd",
             cause,
         })?;
-        if machine.sending == Sending::Irqfd {
+        if machine.sending != Sending::Msi {
             machine.route(apic, &kick)?;
         }
         Ok(Arc::new(Self {
@@ -183,8 +184,11 @@ impl GuestLink {
     }
 
     fn post(&self) -> Result<(), std::io::Error> {
+        if self.machine.sending == Sending::Apic && poster::post(self.apic) {
+            return Ok(());
+        }
         let answer = match self.machine.sending {
-            Sending::Irqfd => {
+            Sending::Irqfd | Sending::Apic => {
                 let one = 1u64;
                 let arguments = [
                     self.kick.as_raw_fd() as usize,

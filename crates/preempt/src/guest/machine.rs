@@ -26,11 +26,11 @@ use super::{native, ring0, system_call};
 
 /// The interrupt's vector.
 pub(super) const VECTOR: u8 = 0x60;
-const SPURIOUS: u8 = 0xff;
+const SPURIOUS: usize = 0xff;
 /// Numbers that fit into an MSI's address.
 const MOST_VCPUS: u32 = 255;
 
-/// How the dispatcher's thread posts an interrupt. Both are one system call.
+/// How the dispatcher's thread posts an interrupt. The first two are one system call.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Sending {
     /// A write to an eventfd that KVM watches (KVM_IRQFD).
@@ -38,6 +38,8 @@ pub enum Sending {
     Irqfd,
     /// An ioctl with the message (KVM_SIGNAL_MSI).
     Msi,
+    /// A write to the thread's own APIC, if it is [in guest mode](super::Guest::post_from_this_thread); else as `Irqfd`.
+    Apic,
 }
 
 /// Where the interrupt controllers are.
@@ -254,12 +256,20 @@ fn gates() -> Result<Mapping, GuestError> {
             EXCEPTION_STACK,
         );
     }
-    let handler = ring0::interrupt_handler as *const () as u64;
-    gate(usize::from(VECTOR), handler, INTERRUPT_STACK);
-    gate(
-        usize::from(SPURIOUS),
-        ring0::ignore as *const () as u64,
-        INTERRUPT_STACK,
-    );
+    for (vector, handler, stack) in [
+        (
+            ring0::UNDEFINED_INSTRUCTION,
+            ring0::undefined_instruction_stub as *const (),
+            EXCEPTION_STACK,
+        ),
+        (
+            usize::from(VECTOR),
+            ring0::interrupt_handler as *const (),
+            INTERRUPT_STACK,
+        ),
+        (SPURIOUS, ring0::ignore as *const (), INTERRUPT_STACK),
+    ] {
+        gate(vector, handler as u64, stack);
+    }
     Ok(mapping)
 }

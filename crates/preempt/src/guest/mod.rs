@@ -17,7 +17,7 @@
 //! | `run` | entering, and the host side's loop |
 //! | `policy`, `system_call` | what becomes of each system call, and making it |
 //! | `native` | leaving with all registers |
-//! | `link` | how others reach the worker |
+//! | `link`, `poster` | how others reach the worker; a dispatcher that does so without a system call |
 //! | `delivery` | how interrupts come to a vCPU here, as counted |
 
 use std::sync::atomic::Ordering;
@@ -37,6 +37,7 @@ mod mapping;
 mod memory;
 mod native;
 mod policy;
+mod poster;
 mod ring0;
 mod run;
 mod system_call;
@@ -47,6 +48,7 @@ pub use error::GuestError;
 pub use link::GuestCounters;
 pub(crate) use link::GuestLink;
 pub use machine::{GuestConfig, Irqchip, Sending};
+pub use poster::Poster;
 pub(crate) use system_call::give_up;
 use vcpu::Vcpu;
 
@@ -107,6 +109,7 @@ impl Guest {
             Some(spare) => spare,
             None => Vcpu::new(&self.machine)?,
         };
+        vcpu.close_window();
         Ok(Seat {
             vcpu: Some(vcpu),
             spares: Arc::clone(&self.spares),
@@ -139,11 +142,17 @@ fn lock(spares: &Spares) -> MutexGuard<'_, Vec<Vcpu>> {
     spares.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A worker's place in guest mode: its vCPU, until it ends.
+/// A thread's place in guest mode: its vCPU, until it ends.
 pub(crate) struct Seat {
     /// `None` only while it is dropped.
     vcpu: Option<Vcpu>,
     spares: Spares,
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(&self.link, formatter)
+    }
 }
 
 impl std::ops::Deref for Seat {

@@ -76,6 +76,49 @@ pub(super) unsafe extern "C" fn ignore() {
     naked_asm!("iretq")
 }
 
+/// The exception's vector.
+pub(super) const UNDEFINED_INSTRUCTION: usize = 6;
+/// The x2APIC's interrupt command register.
+const COMMAND: u32 = 0x830;
+
+/// In ring 3: has edx:eax written to the interrupt command register, and returns. Clobbers rcx.
+///
+/// The undefined instruction is the way into ring 0 that exists everywhere: software virtualisation has no `int`.
+///
+/// # Safety
+/// The caller is in guest mode, and the command posts an interrupt that there is a handler for.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn post() {
+    naked_asm!("ud2", "ret")
+}
+
+/// The stub of undefined instructions: [`post`]'s is done here, with a look at the frame's RIP; others go to the host side.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn undefined_instruction_stub() {
+    naked_asm!(
+        "push rax",
+        "lea rax, [rip + {post}]",
+        "cmp [rsp + 8], rax",
+        "pop rax",
+        "je 2f",
+        "push 0",
+        "push {vector}",
+        "out {port}, al",
+        "add rsp, 16",
+        "iretq",
+        "2:",
+        "add qword ptr [rsp], {length}",
+        "mov ecx, {command}",
+        "wrmsr",
+        "iretq",
+        post = sym post,
+        vector = const UNDEFINED_INSTRUCTION,
+        port = const EXCEPTION_PORT as u8,
+        length = const 2,
+        command = const COMMAND,
+    )
+}
+
 /// Bytes from one exception's stub to the next, from the first 16-byte boundary on.
 pub(super) const EXCEPTION_STUB: usize = 16;
 

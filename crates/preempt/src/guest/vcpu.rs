@@ -158,6 +158,11 @@ impl Vcpu {
         block.low.store(low, Ordering::Relaxed);
     }
 
+    /// No interrupt takes any code away.
+    pub(super) fn close_window(&self) {
+        self.set_window(usize::MAX, 0);
+    }
+
     pub(super) fn file(&self) -> i32 {
         self.file.as_raw_fd()
     }

@@ -103,6 +103,26 @@ fn five_hundred_interrupts_without_a_return_to_the_host_side() {
 }
 
 #[test]
+fn a_dispatcher_in_guest_mode_posts_interrupts_by_itself() {
+    let config = GuestConfig {
+        sending: Sending::Apic,
+        ..GuestConfig::default()
+    };
+    let Some(stage) = Stage::with(test_name!(), config, 1) else {
+        return;
+    };
+    let guest = stage.guest.clone();
+    let poster = guest.post_from_this_thread().unwrap();
+    assert_eq!(preempt_often(stage, 1, 100), 0);
+    let counters = poster.counters();
+    assert!(
+        counters.returns > 0,
+        "the dispatcher never was in guest mode: {counters:?}"
+    );
+    drop(poster);
+}
+
+#[test]
 fn contexts_migrate_between_workers_with_every_register_kept() {
     let Some(stage) = Stage::with(test_name!(), GuestConfig::default(), 2) else {
         return;

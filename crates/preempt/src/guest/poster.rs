@@ -1,0 +1,93 @@
+//! A dispatcher in guest mode, which posts interrupts by itself: a write to its APIC, no system call. On CPUs with IPI
+//! virtualisation, or AVIC, that leaves guest mode on neither side.
+//!
+//! Ring 3 may not write to the APIC. An undefined instruction takes it to some of ring 0's, which do.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use super::machine::VECTOR;
+use super::{Guest, GuestCounters, GuestError, Seat, Vcpu, ring0, run};
+use crate::worker::SCHEDULING;
+
+thread_local! {
+    /// The vCPU of this thread, if it posts by itself. Constant initialiser and no destructor.
+    static POSTER: Cell<*const Vcpu> = const { Cell::new(std::ptr::null()) };
+}
+
+/// The calling thread's place in guest mode, from which it posts interrupts by itself. It leaves guest mode on drop.
+#[derive(Debug)]
+pub struct Poster {
+    seat: Box<Seat>,
+    not_send: PhantomData<*mut ()>,
+}
+
+impl Guest {
+    /// From its next [`interrupt`](crate::Mechanism::interrupt) on, the calling thread runs in guest mode and posts interrupts
+    /// by itself. All its system calls are forwarded then, which costs more than it gains where they are many.
+    ///
+    /// # Errors
+    /// [`GuestError`] if there can be no vCPU for it.
+    ///
+    /// # Panics
+    /// If the thread is a worker, runs a context, or has such a place already.
+    pub fn post_from_this_thread(&self) -> Result<Poster, GuestError> {
+        assert!(
+            SCHEDULING.get().is_null() && !crate::in_context() && POSTER.get().is_null(),
+            "a dispatcher's thread is wanted"
+        );
+        let seat = Box::new(self.seat()?);
+        POSTER.set(&raw const **seat);
+        Ok(Poster {
+            seat,
+            not_send: PhantomData,
+        })
+    }
+}
+
+impl Poster {
+    /// What happened to this thread in guest mode.
+    #[must_use]
+    pub fn counters(&self) -> GuestCounters {
+        self.seat.link().counters()
+    }
+}
+
+impl Drop for Poster {
+    fn drop(&mut self) {
+        POSTER.set(std::ptr::null());
+        // SAFETY: a poster stays on its thread, and this is the thread's own code.
+        unsafe { self.seat.leave() };
+    }
+}
+
+/// Posts the interrupt to the CPU with this APIC number, if the calling thread can. Whether it could.
+pub(super) fn post(apic: u32) -> bool {
+    // SAFETY: the poster of this thread clears the pointer before its vCPU goes.
+    let Some(vcpu) = (unsafe { POSTER.get().as_ref() }) else {
+        return false;
+    };
+    if vcpu.broken.get() {
+        return false;
+    }
+    if run::is_native(vcpu) {
+        // SAFETY: the thread is the vCPU's, in its own code, and not in guest mode.
+        unsafe { run::enter(vcpu) };
+        if run::is_native(vcpu) {
+            return false;
+        }
+    }
+    /// Asserted, as all but one kind of interrupt has to be.
+    const ASSERT: u32 = 1 << 14;
+    // SAFETY: in guest mode, and the vCPU with this number has a handler for the vector. `post` clobbers rcx.
+    unsafe {
+        std::arch::asm!(
+            "call {post}",
+            post = sym ring0::post,
+            in("eax") ASSERT | u32::from(VECTOR),
+            in("edx") apic,
+            out("rcx") _,
+        );
+    }
+    true
+}
