@@ -164,14 +164,18 @@ impl Plan {
     ) -> Result<Gathered, LoadError> {
         let cores = self.pinning()?;
         let mut clients = Vec::new();
-        let (mut connections, mut refused) = (0, 0);
+        let (mut connections, mut refused, mut refusals) = (0, 0, Vec::new());
         for part in 0..self.threads {
             let shape = self.shape(load, part);
             let client = match self.requests.format() {
                 None => {
-                    let (tcp, closed) = Tcp::connect(self.target, shape)?;
-                    refused += closed;
-                    connections += shape.connections + shape.probes - closed;
+                    let (tcp, missing) = Tcp::connect(self.target, shape)?;
+                    connections += shape.connections + shape.probes;
+                    if let Some(missing) = missing {
+                        connections -= missing.connections;
+                        refused += missing.connections;
+                        refusals.push(missing.why);
+                    }
                     Open::Tcp(tcp)
                 }
                 Some(format) => {
@@ -211,6 +215,7 @@ impl Plan {
             ended_ns = ended_ns.max(other_end);
             lost += other_lost;
         }
+        record.stray_errors.extend(refusals);
         let seconds = ended_ns.saturating_sub(record.window.start).max(1) as f64 / 1e9;
         Ok(Gathered {
             record,

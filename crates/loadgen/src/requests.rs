@@ -129,6 +129,16 @@ impl Requests {
         &self.names
     }
 
+    /// The longest request, in bytes.
+    pub(crate) fn longest(&self) -> usize {
+        match &self.content {
+            Content::Commands(templates, _) => {
+                templates.iter().map(Template::length).fold(1, usize::max)
+            }
+            Content::Synthetic(..) => RackSchedMessage::LENGTH,
+        }
+    }
+
     /// The datagrams' format; `None` for RESP.
     pub(crate) fn format(&self) -> Option<Format> {
         match self.content {

@@ -33,6 +33,9 @@ use crate::plan::{Load, Pick, Plan};
 use crate::rates::Rates;
 use crate::requests::{Command, Format, Requests};
 
+/// Most bytes of requests that may wait on a thread because the server does not read.
+const MOST_BYTES: usize = 1 << 30;
+
 /// What is spoken with the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -126,7 +129,7 @@ pub struct Settings {
     /// Requests sent later than this count as late [default: 50]
     #[arg(long, value_name = "MICROSECONDS", help_heading = "Client")]
     pub late_us: Option<f64>,
-    /// Most requests under way on a thread; what is over is not sent, and counted [default: 100000]
+    /// Most requests under way on a thread; what is over is not sent, and counted [default: 100000, or what 1 GiB holds]
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub outstanding: Option<usize>,
     /// Do not measure each class alone first, which slowdown needs
@@ -285,6 +288,25 @@ impl Settings {
         if !self.cores.is_empty() && self.cores.len() != threads {
             return refuse("cores", "give as many cores as threads");
         }
+        let longest = requests.longest();
+        let most_outstanding = self
+            .outstanding
+            .unwrap_or(100_000.min(MOST_BYTES / longest));
+        if most_outstanding > MOST_BYTES / longest {
+            let most = MOST_BYTES / longest;
+            return refuse(
+                "outstanding",
+                &format!("requests of {longest} bytes allow {most}"),
+            );
+        }
+        if let Some(depth) = self.saturate
+            && connections.div_ceil(threads) * depth > most_outstanding
+        {
+            let what = format!(
+                "{depth} on each of {connections} connections is more than outstanding allows"
+            );
+            return refuse("saturate", &what);
+        }
         let loads = match (self.rate, self.saturate) {
             (Some(rates), None) => rates.per_second().iter().copied().map(Load::Rate).collect(),
             (None, Some(depth)) => vec![Load::Saturate(depth)],
@@ -316,7 +338,7 @@ impl Settings {
             timeout: duration(self.timeout, 10.0),
             drain: duration(self.drain, 2.0),
             late_ns: (self.late_us.unwrap_or(50.0) * 1e3) as u64,
-            most_outstanding: self.outstanding.unwrap_or(100_000),
+            most_outstanding,
             unloaded: !self.no_unloaded,
         })
     }
@@ -348,6 +370,18 @@ impl Settings {
         }
         if self.request.len() > 1_000 {
             return refuse("request", "at most 1000 classes are told apart".to_owned());
+        }
+        for (at, one) in self.request.iter().enumerate() {
+            if self.request[..at]
+                .iter()
+                .any(|other| other.name == one.name)
+            {
+                let what = format!(
+                    "two classes are named {}; give NAME:WEIGHT:COMMAND",
+                    one.name
+                );
+                return refuse("request", what);
+            }
         }
         let (count, exponent) = (self.keys.unwrap_or(100_000), self.zipf.unwrap_or(0.99));
         let keys = Keys::new(count, exponent).expect("both are in range");

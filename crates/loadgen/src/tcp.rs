@@ -49,6 +49,14 @@ struct Connection {
     scanner: ReplyScanner,
 }
 
+/// Connections that could not be opened.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) connections: usize,
+    /// The first's reason.
+    pub(crate) why: String,
+}
+
 /// How many connections there are to be, and how they are used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -63,11 +71,14 @@ pub(crate) struct Shape {
 }
 
 impl Tcp {
-    /// Opens all connections; how many were refused.
+    /// Opens all connections, or as many as it can.
     ///
     /// # Errors
     /// None could be opened, or the operating system gives no epoll.
-    pub(crate) fn connect(target: SocketAddr, shape: Shape) -> Result<(Self, usize), LoadError> {
+    pub(crate) fn connect(
+        target: SocketAddr,
+        shape: Shape,
+    ) -> Result<(Self, Option<Refused>), LoadError> {
         let readiness = Readiness::new()?;
         let wanted = shape.connections + shape.probes;
         let mut connections: Vec<Connection> = Vec::with_capacity(wanted);
@@ -87,9 +98,14 @@ impl Tcp {
             }
         }
         let opened = connections.len();
-        if let (0, Some(source)) = (opened, refusal) {
-            return Err(LoadError::Connect { target, source });
-        }
+        let refused = match refusal {
+            Some(source) if opened == 0 => return Err(LoadError::Connect { target, source }),
+            Some(source) => Some(Refused {
+                connections: wanted - opened,
+                why: format!("opening connection {}: {source}", opened + 1),
+            }),
+            None => None,
+        };
         let load = opened.min(shape.connections) as u32;
         let tcp = Self {
             pools: [
@@ -105,7 +121,7 @@ impl Tcp {
             alive: opened,
             lost: 0,
         };
-        Ok((tcp, wanted - opened))
+        Ok((tcp, refused))
     }
 
     fn flush_one(&mut self, one: u32, record: &mut Record) {

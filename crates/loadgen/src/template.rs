@@ -54,6 +54,11 @@ pub enum TemplateError {
 }
 
 impl Template {
+    /// How long each command is, encoded.
+    pub(crate) fn length(&self) -> usize {
+        self.parts.iter().map(Part::length).sum()
+    }
+
     /// Appends a command with its places filled in.
     pub(crate) fn write<R: Rng + ?Sized>(&self, keys: &mut Keys, rng: &mut R, out: &mut Vec<u8>) {
         for part in &self.parts {

@@ -84,6 +84,18 @@ fn what_does_not_go_together_is_refused_by_key() {
         ("request = [\"PING\"]", "rate: "),
         ("rate = 1", "request: "),
         ("rate = 1\nsaturate = 1\nrequest = [\"PING\"]", "saturate: "),
+        (
+            "rate = 1\nrequest = [\"GET a\", \"GET b\"]",
+            "request: two classes",
+        ),
+        (
+            "saturate = 100\nconnections = 2000\nrequest = [\"PING\"]",
+            "saturate: ",
+        ),
+        (
+            "rate = 1\noutstanding = 5000\nrequest = [\"SET a {value:1000000}\"]",
+            "outstanding: ",
+        ),
         ("rate = 1\nprotocol = \"shinjuku\"", "mix: "),
         ("rate = 1\nmix = \"hi\"\nrequest = [\"PING\"]", "mix: "),
         (
