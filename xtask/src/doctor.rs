@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use shinjuku::{Runtime, handler_fn};
+use shinjuku::{Config, MechanismKind, Runtime, handler_fn};
 
 pub mod cpu;
 pub mod finding;
@@ -34,7 +34,7 @@ pub struct Options {
 pub struct Report {
     /// The findings by subject.
     pub sections: Vec<Section>,
-    /// What the runtime's `auto` chooses here, with and without permission for hard preemption.
+    /// What the runtime's `auto` chooses here, with and without permission for hard preemption, and what becomes of `guest`.
     pub conclusion: Vec<String>,
 }
 
@@ -52,7 +52,10 @@ pub struct Section {
 /// # Errors
 /// If the report cannot be printed.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    let report = examine();
+    let report = Report {
+        sections: examine(),
+        conclusion: conclude(),
+    };
     if options.json {
         let text = serde_json::to_string_pretty(&report).context("writing the report as JSON")?;
         println!("{text}");
@@ -62,9 +65,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn examine() -> Report {
+fn examine() -> Vec<Section> {
     let root = Root::of_this_machine();
-    let sections = vec![
+    vec![
         Section {
             subject: "CPU",
             findings: cpu::examine(&root, raw_cpuid::CpuIdReaderNative),
@@ -81,20 +84,31 @@ fn examine() -> Report {
             subject: "software",
             findings: software::examine(&root),
         },
-    ];
-    let conclusion = vec![
-        format!("without a token, auto is: {}", chosen(false)),
-        format!("with HardPreemption allowed, auto is: {}", chosen(true)),
-    ];
-    Report {
-        sections,
-        conclusion,
-    }
+    ]
 }
 
-/// Starts a runtime with its defaults, and asks it. No request is sent.
-fn chosen(hard: bool) -> String {
-    let mut builder = Runtime::builder(handler_fn(|(): ()| ()));
+fn conclude() -> Vec<String> {
+    vec![
+        format!(
+            "auto, without a token: {}",
+            chosen(MechanismKind::Auto, false)
+        ),
+        format!(
+            "auto, with HardPreemption allowed: {}",
+            chosen(MechanismKind::Auto, true)
+        ),
+        format!(
+            "guest, asked for by name: {}",
+            chosen(MechanismKind::Guest, true)
+        ),
+    ]
+}
+
+/// Starts a runtime with its defaults but for the mechanism, and asks it. No request is sent.
+fn chosen(mechanism: MechanismKind, hard: bool) -> String {
+    let mut config = Config::default();
+    config.preemption.mechanism = mechanism;
+    let mut builder = Runtime::builder(handler_fn(|(): ()| ())).config(config);
     if hard {
         builder = builder.allow_hard_preemption(crate::bench::allow_signals());
     }
@@ -130,8 +144,8 @@ mod tests {
 
     #[test]
     fn this_machine_is_described_and_what_is_missing_has_advice() {
-        let report = examine();
-        let findings = report.sections.iter().flat_map(|section| &section.findings);
+        let sections = examine();
+        let findings = sections.iter().flat_map(|section| &section.findings);
         for finding in findings.clone() {
             assert!(
                 finding.found || finding.advice.is_some(),
@@ -143,8 +157,31 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all, "each thing is looked at once");
-        assert!(report.conclusion[0].contains("preemption auto: probe"));
+    }
+
+    #[test]
+    fn the_conclusion_is_the_runtimes_own() {
+        let said = chosen(MechanismKind::Probe, false);
+        assert!(said.contains("preemption probe, as configured"), "{said}");
+        let refused = chosen(MechanismKind::Signal, false);
+        assert!(refused.contains("probe, because"), "{refused}");
+    }
+
+    #[test]
+    fn a_report_reads_as_text_and_as_json() {
+        let report = Report {
+            sections: vec![Section {
+                subject: "CPU",
+                findings: vec![Finding::missing("AVX2", "none", "buy one")],
+            }],
+            conclusion: vec!["probe".to_owned()],
+        };
+        assert_eq!(
+            report.to_string(),
+            "CPU\n  missing AVX2: none\n          advice: buy one\nconclusion\n  probe\n"
+        );
         let json = serde_json::to_value(&report).unwrap();
-        assert_eq!(json["sections"][0]["subject"], "CPU");
+        assert_eq!(json["sections"][0]["findings"][0]["found"], false);
+        assert_eq!(json["conclusion"][0], "probe");
     }
 }
