@@ -3,7 +3,8 @@
 
 use proptest::prelude::*;
 use shinjuku_net::resp::{
-    Found, LONGEST_BULK, LONGEST_LINE, Progress, Protocol, ProtocolError, Writer, arguments, find,
+    Found, LONGEST_BULK, LONGEST_LINE, Progress, Protocol, ProtocolError, Writer, arguments,
+    arguments_in_parts, find,
 };
 
 fn whole(bytes: &[u8]) -> Found {
@@ -173,6 +174,27 @@ fn what_is_announced_is_only_waited_for() {
             error: ProtocolError::InvalidLength
         }
     );
+}
+
+#[test]
+fn long_requests_are_read_in_parts() {
+    let sent: Vec<Vec<u8>> = (0..20_000)
+        .map(|number: u32| number.to_le_bytes().into())
+        .collect();
+    let request = array(&sent);
+    let mut parts = 0;
+    let read = arguments_in_parts(&request, || parts += 1).unwrap();
+    assert!(read.eq(sent.iter().map(|word| &word[..])));
+    assert_eq!(parts, request.len() / (32 << 10));
+    // What follows is not of this request.
+    let twice = request.repeat(2);
+    assert!(
+        arguments_in_parts(&twice, || ())
+            .unwrap()
+            .eq(sent.iter().map(|word| &word[..]))
+    );
+    let cut = arguments_in_parts(&request[..request.len() - 1], || ());
+    assert_eq!(cut.unwrap_err(), ProtocolError::InvalidLength);
 }
 
 #[test]

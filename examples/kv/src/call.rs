@@ -5,6 +5,7 @@ use std::io;
 
 use shinjuku::net::resp::{Arguments, Protocol, ProtocolError, Writer, integer};
 use shinjuku::net::tcp::Output;
+use shinjuku::preempt_point;
 
 use crate::engine::EngineError;
 use crate::session::Session;
@@ -12,7 +13,7 @@ use crate::session::Session;
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// What has not been looked at yet of what follows the command.
+    /// What has not been taken yet of what follows the command.
     pub arguments: Arguments<'a>,
     /// Where the reply goes.
     pub reply: Writer<'a, Output>,
@@ -90,12 +91,24 @@ impl From<io::Error> for Fault {
 }
 
 impl<'a> Call<'a> {
+    /// The next argument, if there is one. With a probe: there may be a million.
+    pub fn take(&mut self) -> Option<Cow<'a, [u8]>> {
+        preempt_point();
+        self.arguments.next()
+    }
+
+    /// How many arguments are left.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.arguments.len()
+    }
+
     /// The next argument; without one, the syntax is wrong.
     ///
     /// # Errors
     /// [`SYNTAX`].
     pub fn argument(&mut self) -> Result<Cow<'a, [u8]>, Fault> {
-        self.arguments.next().ok_or(SYNTAX)
+        self.take().ok_or(SYNTAX)
     }
 
     /// The next argument, to be kept: copied here, where preemption is not held off yet.

@@ -180,7 +180,7 @@ impl Command {
     /// # Errors
     /// What its client is to be told in place of a reply.
     pub fn run(&self, kv: &Kv, call: &mut Call<'_>) -> Outcome {
-        check_arity(self.name, self.arity, call.arguments.len() as i64 + 1)?;
+        check_arity(self.name, self.arity, call.left() as i64 + 1)?;
         (self.run)(kv, call)
     }
 }
@@ -190,7 +190,7 @@ type Subcommand = (&'static str, i64, fn(&Kv, &mut Call<'_>) -> Outcome);
 
 /// Runs the subcommand that the next argument names.
 fn subcommand(kv: &Kv, call: &mut Call<'_>, command: &str, known: &[Subcommand]) -> Outcome {
-    let arguments = call.arguments.len() as i64 + 1;
+    let arguments = call.left() as i64 + 1;
     let name = call.argument()?;
     for (full, arity, run) in known {
         let own = full.split_once('|').map_or(*full, |(_, own)| own);
@@ -223,7 +223,7 @@ pub fn unknown(name: &[u8], call: &mut Call<'_>) -> Fault {
     /// So many bytes of the arguments are repeated, roughly.
     const SHOWN: usize = 128;
     let mut shown = Vec::new();
-    for argument in call.arguments.by_ref() {
+    while let Some(argument) = call.take() {
         if shown.len() >= SHOWN {
             break;
         }

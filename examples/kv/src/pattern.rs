@@ -7,8 +7,11 @@
 //! | `[ab]` `[a-z]` `[^a]` | one of these bytes; one within, both ends included; one that is none of these |
 //! | `\x` | the byte `x`, within brackets, too |
 
+use shinjuku::preemptible;
+
 /// Whether all of `text` matches `pattern`. Takes at most as long as the product of their lengths.
 #[must_use]
+#[preemptible(every = 64)]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut pattern, mut text) = (pattern, text);
     // The last `*`: what follows it, and the text from where it has been tried.

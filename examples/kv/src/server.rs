@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use shinjuku::net::resp::{Resp, Writer, arguments};
+use shinjuku::net::resp::{Resp, Writer, arguments_in_parts};
 use shinjuku::net::tcp::{Output, Reply, Request, TcpCounters};
-use shinjuku::{Observer, RequestContext, RequestHandler, Statistics};
+use shinjuku::{Observer, RequestContext, RequestHandler, Statistics, preempt_point};
 
 use crate::call::{Call, Fault, Outcome};
 use crate::commands;
@@ -85,7 +85,7 @@ impl Kv {
         session: &mut Session,
         connection: u64,
     ) -> bool {
-        let (outcome, close) = match arguments(frame) {
+        let (outcome, close) = match arguments_in_parts(frame, preempt_point) {
             Ok(arguments) => {
                 let mut call = Call {
                     arguments,

@@ -118,7 +118,7 @@ impl Store {
         let mut out = None;
         let mut expired = false;
         self.engine.get(key, &mut |entry| {
-            expired = entry.expiry.millis().is_some() && entry.expiry.is_over(now_millis());
+            expired = is_over(entry);
             if !expired && let Some(read) = read.take() {
                 out = Some(read(Some(entry)));
             }
@@ -150,6 +150,7 @@ impl Store {
             let mut change = Some(change);
             let mut decided = None;
             let mut before = None;
+            let mut expired = false;
             let mut decide = |entry: Option<Entry<'_>>| {
                 if let Some(change) = change.take() {
                     decided = Some(change(entry));
@@ -157,13 +158,16 @@ impl Store {
             };
             self.engine.get(key, &mut |entry| {
                 before = Some(entry.expiry);
-                decide(Some(entry).filter(|entry| {
-                    entry.expiry == Expiry::NEVER || !entry.expiry.is_over(now_millis())
-                }));
+                expired = is_over(entry);
+                decide((!expired).then_some(entry));
             })?;
             decide(None);
             let (change, out) = decided.expect("`decide` was called");
+            let stays = matches!(change, Change::Keep);
             self.apply(key, before, change)?;
+            if expired && !stays {
+                self.expired.fetch_add(1, Ordering::Relaxed);
+            }
             Ok(out)
         })
     }
@@ -214,12 +218,10 @@ impl Store {
     /// Removes the entry of `key` if it has expired.
     fn expire(&self, key: &[u8]) -> Result<(), EngineError> {
         // `update` shows no expired entry.
-        let removed = self.update(key, |entry| match entry {
-            None => (Change::Remove, true),
-            Some(_) => (Change::Keep, false),
-        })?;
-        self.expired.fetch_add(removed.into(), Ordering::Relaxed);
-        Ok(())
+        self.update(key, |entry| match entry {
+            None => (Change::Remove, ()),
+            Some(_) => (Change::Keep, ()),
+        })
     }
 
     /// Removes at most `most` entries that have expired; how many it removed.
@@ -261,8 +263,9 @@ impl Store {
         })
     }
 
-    /// One step of a SCAN: shows `visit` up to `count` keys (until it breaks off), on from where the step that returned `cursor` ended (0: from the
-    /// first). Returns the next step's cursor, 0 after the last key, or `None` if `cursor` is unknown.
+    /// One step of a SCAN: shows `visit` up to `count` keys, on from where the step that returned `cursor` ended (0: from
+    /// the first); `visit` may break the scan off. Returns the next step's cursor, 0 after the last key, or `None` if
+    /// `cursor` is unknown.
     ///
     /// A key that is there from the first step to the last is shown, once.
     ///
@@ -313,6 +316,11 @@ impl Store {
         )?;
         failed.map_or(Ok(()), Err)
     }
+}
+
+/// Whether an entry has expired. Most do not, and ask for no time.
+fn is_over(entry: Entry<'_>) -> bool {
+    entry.expiry != Expiry::NEVER && entry.expiry.is_over(now_millis())
 }
 
 /// Milliseconds since the beginning of 1970.

@@ -98,13 +98,13 @@ fn long_requests_share_a_bounded_number_of_buffers() {
         &[],
     );
     let mut witness = Witness::new(&server);
-    // Twenty of 500 KB each, and none comes to its end.
+    // Six of 500 KB each, and none comes to its end.
     let half = [
         &b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$900000\r\n"[..],
         &vec![b'x'; 500_000],
     ]
     .concat();
-    let clients: Vec<Client> = (0..20)
+    let clients: Vec<Client> = (0..6)
         .map(|_| {
             let mut client = server.connect();
             client
@@ -120,7 +120,7 @@ fn long_requests_share_a_bounded_number_of_buffers() {
     // Their time is up before the clients are.
     let client = &mut witness.client;
     assert!(wait_for(
-        || client.info("connections_closed_half_request") == 20
+        || client.info("connections_closed_half_request") == 6
     ));
     drop(clients);
     // Then there are buffers again.

@@ -13,7 +13,30 @@ use super::protocol_error::ProtocolError;
 /// What is wrong with it, for the client to be told. A frame that is cut short was cut at what goes beyond the
 /// codec's limits.
 pub fn arguments(frame: &[u8]) -> Result<Arguments<'_>, ProtocolError> {
-    match find(frame, &mut Progress::default(), usize::MAX) {
+    arguments_in_parts(frame, || ())
+}
+
+/// As [`arguments`], and calls `between` after every 32 KiB or so: a frame of megabytes takes milliseconds to read, in which a
+/// handler may want to give way.
+///
+/// # Errors
+/// As above.
+pub fn arguments_in_parts(
+    frame: &[u8],
+    mut between: impl FnMut(),
+) -> Result<Arguments<'_>, ProtocolError> {
+    const PART: usize = 32 << 10;
+    let mut progress = Progress::default();
+    let mut seen = frame.len().min(PART);
+    let found = loop {
+        let found = find(&frame[..seen], &mut progress, usize::MAX);
+        if found != Found::Incomplete || seen == frame.len() {
+            break found;
+        }
+        seen = frame.len().min(seen + PART);
+        between();
+    };
+    match found {
         Found::Request { .. } if frame[0] == b'*' => {
             let (left, bulks) = number(frame).ok_or(ProtocolError::InvalidCount)?;
             let form = Form::Bulks(bulks);

@@ -15,7 +15,7 @@ pub fn config(kv: &Kv, call: &mut Call<'_>) -> Outcome {
 
 fn get(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     let mut found: Vec<(Cow<'_, [u8]>, &str)> = Vec::new();
-    for pattern in call.arguments.by_ref() {
+    while let Some(pattern) = call.take() {
         let in_lower_case = pattern.to_ascii_lowercase();
         let is_name = !pattern.iter().any(|byte| b"*?[".contains(byte));
         for (name, value) in &kv.settings.redis {

@@ -11,10 +11,10 @@ use crate::session::{Name, Session};
 
 /// `PING [message]`
 pub fn ping(_: &Kv, call: &mut Call<'_>) -> Outcome {
-    if call.arguments.len() > 1 {
+    if call.left() > 1 {
         return Err(Fault::wrong_number("ping"));
     }
-    match call.arguments.next() {
+    match call.take() {
         None => call.reply.simple(b"PONG")?,
         Some(message) => call.reply.bulk(&message)?,
     }
@@ -30,7 +30,7 @@ pub fn echo(_: &Kv, call: &mut Call<'_>) -> Outcome {
 /// `HELLO [version [AUTH user password] [SETNAME name]]`
 pub fn hello(_: &Kv, call: &mut Call<'_>) -> Outcome {
     let mut session = *call.session;
-    if let Some(version) = call.arguments.next() {
+    if let Some(version) = call.take() {
         session.protocol = match integer(&version) {
             Some(2) => Protocol::Resp2,
             Some(3) => Protocol::Resp3,
@@ -41,8 +41,8 @@ pub fn hello(_: &Kv, call: &mut Call<'_>) -> Outcome {
             }
         };
     }
-    while let Some(option) = call.arguments.next() {
-        let left = call.arguments.len();
+    while let Some(option) = call.take() {
+        let left = call.left();
         if option.eq_ignore_ascii_case(b"AUTH") && left >= 2 {
             let user = call.argument()?;
             call.argument()?;
@@ -81,7 +81,7 @@ pub fn hello(_: &Kv, call: &mut Call<'_>) -> Outcome {
 /// `AUTH [user] password`: there is one user, `default`, who needs no password
 pub fn auth(_: &Kv, call: &mut Call<'_>) -> Outcome {
     let user = call.argument()?;
-    match call.arguments.len() {
+    match call.left() {
         0 => Err(Fault::said(
             "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
              configuration is correct?",
@@ -178,7 +178,7 @@ pub fn time(_: &Kv, call: &mut Call<'_>) -> Outcome {
 /// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE]`: no reply; the server drains, and ends
 pub fn shutdown(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     const OPTIONS: [&[u8]; 4] = [b"NOSAVE", b"SAVE", b"NOW", b"FORCE"];
-    for option in call.arguments.by_ref() {
+    while let Some(option) = call.take() {
         if !OPTIONS
             .iter()
             .any(|known| option.eq_ignore_ascii_case(known))

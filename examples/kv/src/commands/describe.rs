@@ -15,7 +15,7 @@ pub fn command(kv: &Kv, call: &mut Call<'_>) -> Outcome {
         // None: what Redis's documentation says holds.
         ("command|docs", -2, |_, call| Ok(call.reply.map(0)?)),
     ];
-    if call.arguments.len() == 0 {
+    if call.left() == 0 {
         return info(kv, call);
     }
     subcommand(kv, call, "COMMAND", &SUBCOMMANDS)
@@ -30,14 +30,14 @@ fn list(_: &Kv, call: &mut Call<'_>) -> Outcome {
 }
 
 fn info(_: &Kv, call: &mut Call<'_>) -> Outcome {
-    if call.arguments.len() == 0 {
+    if call.left() == 0 {
         call.reply.array(COMMANDS.len())?;
         return COMMANDS
             .iter()
             .try_for_each(|command| describe(call, command));
     }
-    call.reply.array(call.arguments.len())?;
-    while let Some(name) = call.arguments.next() {
+    call.reply.array(call.left())?;
+    while let Some(name) = call.take() {
         match find(&name) {
             Some(command) => describe(call, command)?,
             None => call.reply.null()?,

@@ -21,8 +21,8 @@ const SECTIONS: [(&str, WriteSection); 7] = [
 /// `INFO [section ...]`
 pub fn info(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     let mut wanted = Vec::new();
-    let mut all = call.arguments.len() == 0;
-    for name in call.arguments.by_ref() {
+    let mut all = call.left() == 0;
+    while let Some(name) = call.take() {
         let name = name.to_ascii_lowercase();
         all |= [&b"all"[..], b"default", b"everything"].contains(&&name[..]);
         wanted.push(name);

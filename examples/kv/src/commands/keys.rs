@@ -44,7 +44,7 @@ pub fn scan(kv: &Kv, call: &mut Call<'_>) -> Outcome {
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| Fault::said("ERR invalid cursor"))?;
     let (mut count, mut pattern, mut of_type) = (COUNT, None, true);
-    while let Some(option) = call.arguments.next() {
+    while let Some(option) = call.take() {
         match &option.to_ascii_uppercase()[..] {
             b"COUNT" => {
                 let number = usize::try_from(call.integer_argument()?).ok();
@@ -73,11 +73,11 @@ pub fn scan(kv: &Kv, call: &mut Call<'_>) -> Outcome {
 
 /// `FLUSHDB [ASYNC | SYNC]`, and `FLUSHALL`: either way, the reply comes when it is done
 pub fn flush(kv: &Kv, call: &mut Call<'_>) -> Outcome {
-    if let Some(option) = call.arguments.next() {
+    if let Some(option) = call.take() {
         let is_known = [&b"ASYNC"[..], b"SYNC"]
             .iter()
             .any(|known| option.eq_ignore_ascii_case(known));
-        if !is_known || call.arguments.len() > 0 {
+        if !is_known || call.left() > 0 {
             return Err(SYNTAX);
         }
     }

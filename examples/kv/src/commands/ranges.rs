@@ -11,8 +11,8 @@ use crate::server::Kv;
 pub fn range(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     let ends = Ends::read(call)?;
     let mut limit = usize::MAX;
-    if let Some(option) = call.arguments.next() {
-        if !option.eq_ignore_ascii_case(b"LIMIT") || call.arguments.len() != 1 {
+    if let Some(option) = call.take() {
+        if !option.eq_ignore_ascii_case(b"LIMIT") || call.left() != 1 {
             return Err(SYNTAX);
         }
         let number = usize::try_from(call.integer_argument()?);

@@ -52,7 +52,7 @@ pub fn set(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     let (mut only_new, mut only_known, mut tell_old) = (false, false, false);
     // The option that says when it goes, and its argument.
     let mut time: Option<(&str, Cow<'_, [u8]>)> = None;
-    while let Some(option) = call.arguments.next() {
+    while let Some(option) = call.take() {
         let is = |name: &&str| option.eq_ignore_ascii_case(name.as_bytes());
         let times = ["KEEPTTL", "EX", "PX", "EXAT", "PXAT"];
         if is(&"NX") && !only_known {
