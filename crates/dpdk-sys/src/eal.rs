@@ -113,7 +113,7 @@ pub(crate) fn control() -> MutexGuard<'static, ()> {
 
 impl Eal {
     /// Starts DPDK. It pins whoever starts it, so a thread of its own does, `dpdk-main`, which sleeps from then on; the
-    /// caller keeps its affinity. A failure leaves DPDK half started, so that there is no second try.
+    /// caller keeps its affinity. Where DPDK itself fails, it is left half started, and there is no second try.
     ///
     /// # Errors
     /// A second call, arguments that cannot be passed on, or what DPDK says.
@@ -131,9 +131,11 @@ impl Eal {
         thread::Builder::new()
             .name("dpdk-main".to_owned())
             .spawn(move || {
-                let _ = answer.send(start(&for_thread));
+                let started = start(&for_thread);
+                let tried = tried(&started);
+                let _ = answer.send(started);
                 // DPDK has noted this thread as its main one.
-                loop {
+                while tried {
                     thread::park();
                 }
             })
@@ -142,10 +144,10 @@ impl Eal {
                 cause,
             })?;
         let started = answered.recv().expect("it answers");
-        *state = if started.is_ok() {
-            State::Running
-        } else {
-            State::Failed
+        *state = match tried(&started) {
+            true if started.is_ok() => State::Running,
+            true => State::Failed,
+            false => State::Fresh,
         };
         started.map(|()| Self { _made_by_init: () })
     }
@@ -222,6 +224,11 @@ impl Eal {
         let [a, b] = ends.map(|end| self.port(&format!("net_ring_{end}")));
         Ok([a?, b?])
     }
+}
+
+/// Whether it came to DPDK's own part of starting.
+fn tried(started: &Result<(), DpdkError>) -> bool {
+    matches!(started, Ok(()) | Err(DpdkError::Start { .. }))
 }
 
 /// On DPDK's own thread.
