@@ -36,8 +36,11 @@ pub(super) const LISTENER: u64 = u64::MAX - 1;
 
 /// Events taken from epoll at once.
 const EVENTS: usize = 64;
-/// While requests come without, epoll is asked this often, in nanoseconds.
-const LOOK_EVERY: u64 = 20_000;
+/// While requests come without, epoll is asked this often, in nanoseconds. A loop that polls after every request does not
+/// pay for a system call each.
+const LOOK_WHEN_DELIVERING: u64 = 20_000;
+/// The same while requests run or wait to.
+const LOOK_WHEN_SERVING: u64 = 5_000;
 /// Exchanges taken back in one poll.
 const RETURNS: usize = 256;
 /// Bytes read at once: a copy of some microseconds.
@@ -69,6 +72,8 @@ pub(super) struct Networker<C: Codec> {
     /// Slots that wait for a large buffer.
     pub(super) hungry: VecDeque<u32>,
     pub(super) limits: Limits,
+    /// Requests that were delivered and are not back.
+    pub(super) away: usize,
     pub(super) now: u64,
     pub(super) looked: u64,
     pub(super) swept: u64,
@@ -107,7 +112,12 @@ impl<C: Codec> Networker<C> {
         }
         let room = room.min(self.limits.batch);
         let delivered = self.serve(room, &mut deliver);
-        if delivered == 0 || now.saturating_sub(self.looked) >= LOOK_EVERY {
+        let look_every = match (delivered, self.away) {
+            (0, 0) => 0,
+            (0, _) => LOOK_WHEN_SERVING,
+            _ => LOOK_WHEN_DELIVERING,
+        };
+        if now.saturating_sub(self.looked) >= look_every {
             self.looked = now;
             self.look(Duration::ZERO);
             self.serve(room - delivered, &mut deliver);
@@ -347,6 +357,7 @@ impl<C: Codec> Networker<C> {
             unreachable!("both are back while the slot reads");
         };
         slot.state = State::Away;
+        self.away += 1;
         deliver(Arrival {
             flow: exchange.id.0,
             request: Request::new(exchange),
@@ -444,6 +455,7 @@ impl<C: Codec> Networker<C> {
         let intake = &self.shared.counters.intake;
         let slot = &mut self.slots[at as usize];
         slot.route = Some(route);
+        self.away -= 1;
         if is_own {
             slot.exchange = exchange;
             if failed {
@@ -554,6 +566,7 @@ impl<C: Codec> Networker<C> {
         let slot = &mut self.slots[at as usize];
         slot.exchange = Some(exchange);
         slot.route = Some(route);
+        self.away -= 1;
         self.refuse(at, cause);
     }
 
