@@ -190,7 +190,6 @@ impl<C: Codec> Tcp<C> {
                 idle_timeout: config.idle_timeout.map_or(u64::MAX, nanos),
                 sweep: nanos(shortest / 4).clamp(1_000_000, 500_000_000),
             },
-            away: 0,
             now: 0,
             looked: 0,
             swept: 0,

@@ -36,11 +36,9 @@ pub(super) const LISTENER: u64 = u64::MAX - 1;
 
 /// Events taken from epoll at once.
 const EVENTS: usize = 64;
-/// While requests come without, epoll is asked this often, in nanoseconds. A loop that polls after every request does not
-/// pay for a system call each.
-const LOOK_WHEN_DELIVERING: u64 = 20_000;
-/// The same while requests run or wait to.
-const LOOK_WHEN_SERVING: u64 = 5_000;
+/// While there is something to do without, epoll is asked this often, in nanoseconds: a loop that polls after every request
+/// shall not pay for a system call each.
+const LOOK_EVERY: u64 = 20_000;
 /// Exchanges taken back in one poll.
 const RETURNS: usize = 256;
 /// Bytes read at once: a copy of some microseconds.
@@ -72,8 +70,6 @@ pub(super) struct Networker<C: Codec> {
     /// Slots that wait for a large buffer.
     pub(super) hungry: VecDeque<u32>,
     pub(super) limits: Limits,
-    /// Requests that were delivered and are not back.
-    pub(super) away: usize,
     pub(super) now: u64,
     pub(super) looked: u64,
     pub(super) swept: u64,
@@ -106,18 +102,14 @@ impl<C: Codec> Networker<C> {
         mut deliver: impl FnMut(Arrival<Request<C>, Route<C>>),
     ) {
         self.now = now;
-        self.take_back();
+        let returned = self.take_back();
         if self.closed {
             self.close_some();
         }
         let room = room.min(self.limits.batch);
         let delivered = self.serve(room, &mut deliver);
-        let look_every = match (delivered, self.away) {
-            (0, 0) => 0,
-            (0, _) => LOOK_WHEN_SERVING,
-            _ => LOOK_WHEN_DELIVERING,
-        };
-        if now.saturating_sub(self.looked) >= look_every {
+        let idle = returned == 0 && delivered == 0;
+        if idle || now.saturating_sub(self.looked) >= LOOK_EVERY {
             self.looked = now;
             self.look(Duration::ZERO);
             self.serve(room - delivered, &mut deliver);
@@ -357,7 +349,6 @@ impl<C: Codec> Networker<C> {
             unreachable!("both are back while the slot reads");
         };
         slot.state = State::Away;
-        self.away += 1;
         deliver(Arrival {
             flow: exchange.id.0,
             request: Request::new(exchange),
@@ -429,8 +420,8 @@ impl<C: Codec> Networker<C> {
 
     // --- replies -------------------------------------------------------------------------------------------
 
-    /// Takes back what workers are done with.
-    fn take_back(&mut self) {
+    /// Takes back what workers are done with; tells how much.
+    fn take_back(&mut self) -> usize {
         let in_use = &self.shared.counters.repliers_in_use;
         let in_use = in_use.load(Ordering::Acquire).min(self.rings.len());
         let mut budget = RETURNS;
@@ -442,6 +433,7 @@ impl<C: Codec> Networker<C> {
                 self.returned(outgoing);
             }
         }
+        RETURNS - budget
     }
 
     fn returned(&mut self, outgoing: Outgoing<C>) {
@@ -455,7 +447,6 @@ impl<C: Codec> Networker<C> {
         let intake = &self.shared.counters.intake;
         let slot = &mut self.slots[at as usize];
         slot.route = Some(route);
-        self.away -= 1;
         if is_own {
             slot.exchange = exchange;
             if failed {
@@ -469,9 +460,9 @@ impl<C: Codec> Networker<C> {
         } else {
             Cause::Misdirected
         };
-        count(match (&exchange, failed) {
-            (Some(_), _) => &intake.misdirected,
-            (None, _) => &intake.kept,
+        count(match exchange {
+            Some(_) => &intake.misdirected,
+            None => &intake.kept,
         });
         self.apart(at);
         if let Some(mut exchange) = exchange {
@@ -566,7 +557,6 @@ impl<C: Codec> Networker<C> {
         let slot = &mut self.slots[at as usize];
         slot.exchange = Some(exchange);
         slot.route = Some(route);
-        self.away -= 1;
         self.refuse(at, cause);
     }
 
