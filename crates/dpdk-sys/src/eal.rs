@@ -134,9 +134,11 @@ impl Eal {
                 let started = start(&for_thread);
                 let tried = tried(&started);
                 let _ = answer.send(started);
-                // DPDK has noted this thread as its main one.
-                while tried {
-                    thread::park();
+                if tried {
+                    // DPDK has noted this thread as its main one.
+                    loop {
+                        thread::park();
+                    }
                 }
             })
             .map_err(|cause| DpdkError::Thread {
