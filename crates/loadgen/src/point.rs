@@ -106,7 +106,7 @@ pub struct ClientFigures {
     pub stray_replies: u64,
     /// Replies that break the protocol.
     pub malformed_replies: u64,
-    /// The first errors that belong to no request.
+    /// The first errors that belong to no request: the server's, and the sockets'.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub first_errors: Vec<String>,
 }
@@ -119,7 +119,7 @@ pub enum Mark {
     Behind,
     /// The server did not keep up: figures depend on how long it was measured.
     Saturated,
-    /// Errors instead of answers.
+    /// Errors instead of answers, or when connections were opened.
     Errors,
     /// Requests or connections were lost, refused, timed out or unanswered.
     Losses,
@@ -143,7 +143,7 @@ impl Mark {
         match self {
             Self::Behind => "the client was late with more than 1 % of the requests",
             Self::Saturated => "the server did not keep up",
-            Self::Errors => "error replies",
+            Self::Errors => "error replies, or errors of sockets",
             Self::Losses => {
                 "requests or connections lost, refused, timed out, unanswered or not sent"
             }

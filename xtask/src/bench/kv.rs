@@ -87,6 +87,16 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         notes,
         scenarios: Vec::new(),
     };
+    if cores.len() == 2
+        && scenarios
+            .iter()
+            .any(|one| options.contenders(one).iter().any(Contender::spreads))
+    {
+        results.notes.push(
+            "mq-threads has both cores, so one of its threads shares the client's: its latencies are not its own."
+                .to_owned(),
+        );
+    }
     if let Some(load) = busy() {
         results.notes.push(format!(
             "Other programs were running when it began (load average {load:.1}): expect noise."
