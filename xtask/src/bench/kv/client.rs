@@ -82,6 +82,7 @@ impl Client<'_> {
             cores: vec![self.core.id],
             seconds: Some(self.seconds),
             warm_up: Some(self.seconds / 10.0),
+            drain: Some(1.0),
             ..Settings::default()
         })
     }
