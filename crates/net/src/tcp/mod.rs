@@ -45,6 +45,19 @@
 //! together: with 16 in a packet, there is one read and one write. An early reply thus waits for a slow request behind
 //! it, as its client has sent both.
 
+//!
+//! What a client can do to others is bounded, and what it loses by trying is counted in [`TcpCounts`]:
+//!
+//! | it | then |
+//! |---|---|
+//! | sends a request byte by byte | it is framed in linear time, and must be complete within `request_timeout` |
+//! | sends a request longer than `max_request` | [`Codec::too_long`], and the connection closes |
+//! | sends requests and reads no replies | none of its requests is taken before the replies are; after `write_timeout` without progress the connection closes |
+//! | asks for replies of any length | `max_reply` each, `reply_memory` together; the handler gets the error |
+//! | closes its side | what it has sent is answered, then the connection closes |
+//! | opens connections | `connections` at the most; more get [`Codec::too_many_connections`] |
+//! | says nothing | the connection closes after `idle_timeout`, if there is one |
+
 mod accept;
 mod codec;
 mod config;
