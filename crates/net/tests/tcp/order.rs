@@ -85,6 +85,28 @@ fn connections_are_independent_and_keep_their_sessions() {
 }
 
 #[test]
+fn a_connection_begins_with_nothing_of_the_one_before_it() {
+    let mut house = House::new(config().connections(1));
+    let mut first = house.client();
+    first.send("one\nhalf of anoth");
+    let mut arrival = house.next();
+    let its = arrival.request.connection();
+    *arrival.request.session_mut() = 7;
+    house.answer(arrival.route, echo(arrival.request));
+    house.poll_until("the reply", |_| first.has("one\n"));
+    drop(first);
+    house.poll_until("the end", |house| house.counts().open == 0);
+    let mut second = house.client();
+    second.send("two\n");
+    let arrival = house.next();
+    assert_eq!(&*arrival.request, b"two\n");
+    assert_eq!(*arrival.request.session(), 0);
+    assert_ne!(arrival.request.connection(), its);
+    house.answer(arrival.route, echo(arrival.request));
+    house.poll_until("the reply", |_| second.has("two\n"));
+}
+
+#[test]
 fn sixteen_requests_in_a_packet_take_one_read_and_one_write() {
     for reply_by in [ReplyBy::Worker, ReplyBy::Networker] {
         let mut house = House::new(config().reply_by(reply_by));

@@ -146,7 +146,12 @@ impl<C: Codec> Networker<C> {
     }
 
     /// The runtime does not want a request that was delivered.
-    pub(in crate::tcp) fn turn_away(&mut self, request: Request<C>, route: Route<C>, cause: Refusal) {
+    pub(in crate::tcp) fn turn_away(
+        &mut self,
+        request: Request<C>,
+        route: Route<C>,
+        cause: Refusal,
+    ) {
         let exchange = request.into_exchange();
         let at = route.0.slot;
         let slot = &mut self.slots[at as usize];
