@@ -283,7 +283,7 @@ unsafe fn leave(head: &Head, status: u32) {
 }
 
 /// First thing in a context's own code after it was entered for a job: lowers the guard that held off
-/// preemption since the last way out.
+/// preemption since the last way out. And looks: a timer that fired on the way in found nothing to stop.
 pub(crate) fn start(head: &Head) {
     lower(head);
 }

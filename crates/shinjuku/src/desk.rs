@@ -49,7 +49,8 @@ pub(crate) struct Desk<Tr: Transport> {
     pub(crate) sender: Sender<Job<Tr>, Done<Tr>>,
     pub(crate) link: WorkerLink,
     pub(crate) thread: Thread,
-    pub(crate) bed: Arc<Bed>,
+    /// `None`: the worker runs what it is sent at once, on the dispatcher's own thread.
+    pub(crate) bed: Option<Arc<Bed>>,
     /// Sent and not answered, oldest first; the first one runs.
     sent: [Option<Sent>; MAX_DEPTH],
     count: usize,
@@ -97,7 +98,7 @@ impl<Tr: Transport> Desk<Tr> {
         sender: Sender<Job<Tr>, Done<Tr>>,
         link: WorkerLink,
         thread: Thread,
-        bed: Arc<Bed>,
+        bed: Option<Arc<Bed>>,
     ) -> Self {
         Self {
             worker,
@@ -166,13 +167,15 @@ impl<Tr: Transport> Desk<Tr> {
             self.running_since = now;
             self.asked = None;
             self.idle_time += now.since(self.idle_since).0;
-            // Only a worker with nothing to do can sleep. Pairs with the fence in the worker's `sleep`: either it sees
-            // the message, or this sees it sleeping.
-            fence(Ordering::SeqCst);
-            if self.bed.sleeping.load(Ordering::Relaxed) {
-                self.thread.unpark();
-                // It runs when it is awake: its quantum does not begin before.
-                self.running_since = Nanos(now.0 + WAKE_UP.0);
+            if let Some(bed) = &self.bed {
+                // Only a worker with nothing to do can sleep. Pairs with the fence in the worker's `sleep`: either it
+                // sees the message, or this sees it sleeping.
+                fence(Ordering::SeqCst);
+                if bed.sleeping.load(Ordering::Relaxed) {
+                    self.thread.unpark();
+                    // It runs when it is awake: its quantum does not begin before.
+                    self.running_since = Nanos(now.0 + WAKE_UP.0);
+                }
             }
         }
         self.sent[self.count] = Some(Sent {

@@ -166,10 +166,10 @@ impl<Tr: Transport> InlineLoop<Tr> {
             match dispatcher.inline_turn() {
                 Turn::Run(deadline) => {
                     if let (Some(timer), Some(moment)) = (&mut self.timer, deadline.hard) {
-                        timer.arm(moment, Cycles::now());
+                        timer.arm(moment, deadline.start);
                     }
                     self.baton.lend(self.me, dispatcher, deadline);
-                    self.worker.step();
+                    self.worker.step_inline(deadline.start);
                     match self.baton.take_back(self.me) {
                         Some(back) => dispatcher = back,
                         None => return,

@@ -173,7 +173,7 @@ impl StubWorkers {
                     sender,
                     link.clone(),
                     thread.thread().clone(),
-                    Arc::new(Bed::new()),
+                    Some(Arc::new(Bed::new())),
                 )
             })
             .collect();

@@ -266,6 +266,7 @@ impl<Tr: Transport> Threads<Tr> {
                 // To the policy, the inline layout's threads are one worker.
                 let policy_id = if layout.inline { 0 } else { id };
                 let worker = WorkerId(u16::try_from(policy_id).expect("workers are few"));
+                let bed = (!layout.inline).then_some(bed);
                 desks.push(Desk::new(worker, sender, link, handle, bed));
             }
             let spares = if layout.inline {

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::time::Duration;
 
 use shinjuku_net::{Replier, Transport};
-use shinjuku_preempt::{Clock, Completion, Cycles, Outcome, Receiver, Worker};
+use shinjuku_preempt::{
+    Clock, Completion, Cycles, Generation, Outcome, Receiver, Runnable, Worker,
+};
 
 use crate::desk::Bed;
 use crate::layout;
@@ -30,6 +32,8 @@ impl Orders {
     pub(crate) const BACKGROUND: u8 = 1;
     pub(crate) const END: u8 = 2;
 }
+
+type Message<Tr> = (Runnable<Job<Tr>, Done<Tr>>, Generation);
 
 pub(crate) struct WorkerLoop<Tr: Transport> {
     pub(crate) worker: Worker,
@@ -79,11 +83,22 @@ impl<Tr: Transport> WorkerLoop<Tr> {
     }
 
     /// Serves one message, if there is one.
-    pub(crate) fn step(&mut self) -> bool {
-        let Some((runnable, generation)) = self.receiver.poll() else {
+    fn step(&mut self) -> bool {
+        let Some(message) = self.receiver.poll() else {
             return false;
         };
-        let start = Cycles::now();
+        self.serve(message, Cycles::now());
+        true
+    }
+
+    /// Serves the message that was sent by the same thread, at the moment `start`.
+    pub(crate) fn step_inline(&mut self, start: Cycles) {
+        if let Some(message) = self.receiver.poll() {
+            self.serve(message, start);
+        }
+    }
+
+    fn serve(&mut self, (runnable, generation): Message<Tr>, start: Cycles) {
         match self.worker.run(runnable, generation) {
             Outcome::Finished(finished) => {
                 let end = Cycles::now();
@@ -117,7 +132,6 @@ impl<Tr: Transport> WorkerLoop<Tr> {
                 self.receiver.answer(Completion::Preempted(suspended));
             }
         }
-        true
     }
 
     fn sleep(&self) {

@@ -25,6 +25,7 @@ use shinjuku_preempt::Cycles;
 use super::end::{BACKGROUND_TURN, LAST_WORD};
 use super::{Control, Dispatcher, LONGEST_SLEEP};
 use crate::floor::PERIOD;
+use crate::worker::SHARED_PAUSE;
 
 /// While requests wait, the network is looked at this often, and whenever none wait.
 const POLL_EVERY: Nanos = Nanos::from_micros(10);
@@ -50,6 +51,8 @@ pub(crate) enum Turn {
 /// How long a request may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deadline {
+    /// It begins now.
+    pub(crate) start: Cycles,
     /// From here on its probes give way; `None`: it runs to completion.
     pub(crate) soft: Option<Cycles>,
     /// Here a timer is to stop it, if one is used.
@@ -121,8 +124,7 @@ impl Inline {
 impl<Tr: Transport> Dispatcher<Tr> {
     /// One turn on the thread that has the dispatcher.
     pub(crate) fn inline_turn(&mut self) -> Turn {
-        let moment = Cycles::now();
-        let now = Nanos(self.clock.nanos_at(moment));
+        let mut now = self.now();
         let past = now.since(self.inline.last_turn);
         self.statistics.add_time(past, !self.inline.rested);
         if std::mem::take(&mut self.inline.rested) {
@@ -138,7 +140,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return over;
         }
         if self.policy.is_empty() || now >= self.inline.next_poll {
-            worked |= self.poll(now);
+            if self.poll(now) {
+                // That can have taken longer than a quantum, and none of it is the next request's.
+                now = self.now();
+                worked = true;
+            }
             self.inline.next_poll = Nanos(now.0 + POLL_EVERY.0);
         }
         if now >= self.next_look {
@@ -149,7 +155,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             worked |= self.hand_one(active, active, now);
             if self.desks[active].out() > 0 {
                 self.inline.worked_at = now;
-                return Turn::Run(self.set_deadline(active, moment));
+                return Turn::Run(self.set_deadline(active));
             }
         }
         if worked {
@@ -227,7 +233,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     /// Sets until when the request that was sent may run.
-    fn set_deadline(&mut self, at: usize, moment: Cycles) -> Deadline {
+    fn set_deadline(&mut self, at: usize) -> Deadline {
+        let start = Cycles::now();
         self.inline.timer_after = Nanos::MAX;
         let running = self.desks[at].running();
         let quantum = running
@@ -235,6 +242,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             .and_then(|running| Some((running, self.policy.quantum(running.task)?)));
         let Some((running, quantum)) = quantum else {
             return Deadline {
+                start,
                 soft: None,
                 hard: None,
             };
@@ -254,9 +262,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if is_short {
             hard = Nanos(hard.0.saturating_mul(LENIENCE));
         }
-        let after = |time: Nanos| Cycles(moment.0.saturating_add(self.clock.to_cycles(time.0).0));
+        let after = |time: Nanos| Cycles(start.0.saturating_add(self.clock.to_cycles(time.0).0));
         running.dispatched.request_at(after(soft));
         Deadline {
+            start,
             soft: Some(after(soft)),
             hard: self.preemption.hard.as_ref().map(|_| after(hard)),
         }
@@ -279,6 +288,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
         let is_idle_for_long = match self.rules.idle_backoff {
             Some(backoff) => self.rules.shares_core || now.since(self.inline.worked_at) > backoff,
+            None if self.rules.shares_core => return std::thread::sleep(SHARED_PAUSE),
             None => false,
         };
         if !is_idle_for_long {

@@ -135,7 +135,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         };
         let at = self.workers + spare;
         let core = self.cores[stuck].map_or(0, |core| core + 1);
-        self.desks[at].bed.core.store(core, Ordering::Relaxed);
+        if let Some(bed) = &self.desks[at].bed {
+            bed.core.store(core, Ordering::Relaxed);
+        }
         self.desks[at].worker = self.desks[stuck].worker;
         if self.hand_one(at, stuck, now) {
             self.stands_in[spare] = Some(stuck);
