@@ -18,12 +18,12 @@ pub enum LoadError {
         what: String,
     },
     /// A plan that cannot be understood.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {cause}", path = path.display())]
     Plan {
         /// The file.
         path: PathBuf,
         /// What, with line and key.
-        source: toml::de::Error,
+        cause: toml::de::Error,
     },
     /// A value of a plan that is out of its range.
     #[error("{path}:{line}: {key}: {what}", path = path.display())]
@@ -38,28 +38,28 @@ pub enum LoadError {
         what: String,
     },
     /// A file that cannot be read.
-    #[error("cannot read {path}: {source}", path = path.display())]
+    #[error("cannot read {path}: {cause}", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// Not one connection.
-    #[error("cannot connect to {target}: {source}; is the server running?")]
+    #[error("cannot connect to {target}: {cause}; is the server running?")]
     Connect {
         /// The server.
         target: SocketAddr,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The operating system refuses something.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {cause}")]
     System {
         /// What.
         action: &'static str,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// A core that this process may not use.
     #[error("core {core} is not among those this process may use: {allowed}")]

@@ -241,7 +241,7 @@ impl Plan {
         {
             return Err(LoadError::System {
                 action: "pin a thread to its core",
-                source: std::io::Error::last_os_error(),
+                cause: std::io::Error::last_os_error(),
             });
         }
         let clock = Clock::starting(start);

@@ -94,6 +94,6 @@ impl Readiness {
 fn failed(action: &'static str, error: rustix::io::Errno) -> LoadError {
     LoadError::System {
         action,
-        source: error.into(),
+        cause: error.into(),
     }
 }

@@ -27,12 +27,12 @@ pub struct Command {
 #[non_exhaustive]
 pub enum CommandError {
     /// The command itself.
-    #[error("{text:?}: {source}")]
+    #[error("{text:?}: {cause}")]
     Template {
         /// What was given.
         text: String,
         /// What is wrong.
-        source: TemplateError,
+        cause: TemplateError,
     },
     /// A weight that is none.
     #[error("{0}: a weight must be finite and above zero")]
@@ -44,9 +44,9 @@ impl FromStr for Command {
 
     fn from_str(text: &str) -> Result<Self, CommandError> {
         let template = |command: &str| {
-            command.parse().map_err(|source| CommandError::Template {
+            command.parse().map_err(|cause| CommandError::Template {
                 text: text.to_owned(),
-                source,
+                cause,
             })
         };
         if let Some((name, rest)) = text.split_once(':')

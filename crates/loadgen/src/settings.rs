@@ -153,9 +153,9 @@ impl Settings {
     /// # Errors
     /// It cannot be read or understood: with line and key.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
-        let text = std::fs::read_to_string(path).map_err(|source| LoadError::Read {
+        let text = std::fs::read_to_string(path).map_err(|cause| LoadError::Read {
             path: path.to_owned(),
-            source,
+            cause,
         })?;
         Self::parse(&text, path)
     }
@@ -165,9 +165,9 @@ impl Settings {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn parse(text: &str, path: &Path) -> Result<Self, LoadError> {
-        let settings: Self = toml::from_str(text).map_err(|source| LoadError::Plan {
+        let settings: Self = toml::from_str(text).map_err(|cause| LoadError::Plan {
             path: path.to_owned(),
-            source,
+            cause,
         })?;
         match settings.out_of_range() {
             None => Ok(settings),

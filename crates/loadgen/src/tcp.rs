@@ -90,8 +90,8 @@ impl Tcp {
                     readiness.add(&stream, connections.len() as u32)?;
                     connections.push(Connection::new(stream));
                 }
-                Err(source) => {
-                    refusal = Some(source);
+                Err(cause) => {
+                    refusal = Some(cause);
                     // A server that is not there, or takes no more, refuses the next one, too.
                     break;
                 }
@@ -99,10 +99,10 @@ impl Tcp {
         }
         let opened = connections.len();
         let refused = match refusal {
-            Some(source) if opened == 0 => return Err(LoadError::Connect { target, source }),
-            Some(source) => Some(Refused {
+            Some(cause) if opened == 0 => return Err(LoadError::Connect { target, cause }),
+            Some(cause) => Some(Refused {
                 connections: wanted - opened,
-                why: format!("opening connection {}: {source}", opened + 1),
+                why: format!("opening connection {}: {cause}", opened + 1),
             }),
             None => None,
         };

@@ -56,7 +56,7 @@ impl Udp {
         shape: Shape,
         format: Format,
     ) -> Result<Self, LoadError> {
-        let system = |action| move |source: std::io::Error| LoadError::System { action, source };
+        let system = |action| move |cause: std::io::Error| LoadError::System { action, cause };
         let readiness = Readiness::new()?;
         let wanted = shape.connections + shape.probes;
         let any: SocketAddr = match target {
