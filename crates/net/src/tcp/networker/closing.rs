@@ -60,10 +60,10 @@ impl<C: Codec> Networker<C> {
         let slot = &mut self.slots[at as usize];
         let exchange = present(&mut slot.exchange);
         let intake = &self.shared.counters.intake;
+        // Closing takes it out of epoll, too. Whoever reads the count finds it done.
+        exchange.stream = None;
         add(&intake.cut_off, std::mem::take(&mut exchange.replies));
         count(&intake.closed[cause as usize]);
-        // Closing takes it out of epoll, too.
-        exchange.stream = None;
         exchange.session = C::Session::default();
         exchange.close = None;
         exchange.broken = false;
