@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crossbeam_skiplist::SkipSet;
+use scc::{Guard, TreeIndex};
 use shinjuku::without_preemption;
 
 use crate::engine::{Engine, EngineError, Entry, Expiry, Visit};
@@ -34,7 +34,7 @@ pub struct Store {
     /// Entries, expired ones that have not been removed included.
     entries: AtomicU64,
     /// The keys that expire, the next first.
-    expiring: SkipSet<(Expiry, Arc<[u8]>)>,
+    expiring: TreeIndex<(Expiry, Arc<[u8]>), ()>,
     volatile: AtomicU64,
     expired: AtomicU64,
     cursors: Cursors,
@@ -62,7 +62,7 @@ impl Store {
             stripes: [const { Mutex::new(()) }; STRIPES],
             hash: RandomState::new(),
             entries: AtomicU64::new(0),
-            expiring: SkipSet::new(),
+            expiring: TreeIndex::new(),
             volatile: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             cursors: Cursors::new(),
@@ -205,11 +205,12 @@ impl Store {
             return;
         }
         if before != Expiry::NEVER {
-            self.expiring.remove(&(before, key.into()));
+            self.expiring.remove_sync(&(before, key.into()));
             self.volatile.fetch_sub(1, Ordering::Relaxed);
         }
         if after != Expiry::NEVER {
-            self.expiring.insert((after, key.into()));
+            let new = self.expiring.insert_sync((after, key.into()), ());
+            debug_assert!(new.is_ok(), "a key expires once");
             self.volatile.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -230,14 +231,15 @@ impl Store {
     pub fn sweep(&self, most: usize) -> Result<usize, EngineError> {
         let now = now_millis();
         for swept in 0..most {
-            let Some(next) = self.expiring.front() else {
-                return Ok(swept);
-            };
-            let (expiry, key) = next.value();
-            if !expiry.is_over(now) {
-                return Ok(swept);
+            let next = self
+                .expiring
+                .iter(&Guard::new())
+                .next()
+                .map(|((expiry, key), ())| (*expiry, Arc::clone(key)));
+            match next {
+                Some((expiry, key)) if expiry.is_over(now) => self.expire(&key)?,
+                _ => return Ok(swept),
             }
-            self.expire(key)?;
         }
         Ok(most)
     }

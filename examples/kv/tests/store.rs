@@ -96,7 +96,7 @@ fn it_does_what_an_ordered_map_does() {
         for step in 0..5000_u64 {
             let key = random(200)
                 .to_string()
-                .repeat(1 + random(3) as usize)
+                .repeat(random(4) as usize)
                 .into_bytes();
             let value = step.to_le_bytes().repeat(random(5) as usize);
             match random(10) {
