@@ -31,7 +31,6 @@ use parts::Missing;
 
 /// Arguments of `cargo xtask guest-test`.
 #[derive(Debug, clap::Args)]
-#[group(id = "tier", required = true, multiple = true, args = ["qemu", "bochs"])]
 pub struct Options {
     /// Under QEMU's emulation, with kvm-amd.
     #[arg(long)]
@@ -66,8 +65,12 @@ pub struct Options {
 /// Runs `cargo xtask guest-test`.
 ///
 /// # Errors
-/// If the suite cannot be built, or the emulator not be started. Failing tests are no error but the exit code 1.
+/// If no emulator is named, the suite cannot be built, or the emulator not be started. Failing tests are no error but the exit code 1.
 pub fn run(options: &Options) -> Result<ExitCode> {
+    ensure!(
+        options.qemu || options.bochs,
+        "say where to run: --qemu, --bochs, or both"
+    );
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
@@ -97,8 +100,8 @@ fn tier<E: Emulator>(options: &Options, stop: &AtomicBool) -> Result<bool> {
     if lock.try_lock().is_err() {
         bail!("another guest-test runs in {}", directory.display());
     }
-    let parts = parts::fetch_guest(&directory, &options.mirror)
-        .and_then(|guest| Ok((guest, E::find(&directory, &options.mirror)?)));
+    let parts = E::find(&directory, &options.mirror)
+        .and_then(|emulator| Ok((parts::fetch_guest(&directory, &options.mirror)?, emulator)));
     let (guest, emulator) = match parts {
         Ok(parts) => parts,
         Err(Missing(reason)) => {

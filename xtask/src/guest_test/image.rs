@@ -134,7 +134,7 @@ pub fn command_line(parameters: &str, filter: &str) -> Result<String> {
             .all(|byte| byte.is_ascii_alphanumeric() || b"_-=:,.".contains(&byte))
     };
     let mut line =
-        String::from("console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable");
+        String::from("console=ttyS0,115200 quiet panic=-1 nokaslr mitigations=off tsc=reliable");
     for parameter in parameters.split_whitespace() {
         ensure!(
             plain(parameter),

@@ -36,4 +36,6 @@ for suite in /suite/*; do
     echo "@@ end $name $?"
 done
 echo "@@ done"
+# What is still in the serial line's buffer would be lost.
+sleep 1
 poweroff -f
