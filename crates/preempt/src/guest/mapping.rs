@@ -51,8 +51,16 @@ impl Mapping {
     pub(super) fn stack(bytes: usize) -> Result<Self, GuestError> {
         let mapping = Self::new(bytes)?;
         // SAFETY: the page is ours, and unused.
-        unsafe { libc::mprotect(mapping.base as *mut libc::c_void, 4096, libc::PROT_NONE) };
-        Ok(mapping)
+        let answer =
+            unsafe { libc::mprotect(mapping.base as *mut libc::c_void, 4096, libc::PROT_NONE) };
+        if answer == 0 {
+            Ok(mapping)
+        } else {
+            Err(GuestError::Kvm {
+                what: "guarding a stack",
+                cause: std::io::Error::last_os_error(),
+            })
+        }
     }
 
     pub(super) fn start(&self) -> usize {

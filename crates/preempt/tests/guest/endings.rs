@@ -3,9 +3,10 @@
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::stage::{Stage, guest, test_name};
+use crate::stage::{PATIENCE, Stage, guest, test_name};
 
 const STATES: [&str; 5] = ["spinning", "blocked", "native", "idle", "storm"];
 
@@ -27,11 +28,20 @@ fn signals_end_the_process_in_every_state() {
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
-            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-            assert!(
-                lines.any(|line| line.is_ok_and(|line| line.contains("reached the state"))),
-                "{state}"
-            );
+            let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            let (tell, told) = mpsc::channel();
+            std::thread::spawn(move || {
+                for line in lines.map_while(Result::ok) {
+                    if line.contains("reached the state") {
+                        // The other end may have given up.
+                        let _ = tell.send(());
+                    }
+                }
+            });
+            if told.recv_timeout(2 * PATIENCE).is_err() {
+                child.kill().unwrap();
+                panic!("{state} is not reached");
+            }
             // SAFETY: our own child.
             unsafe { libc::kill(child.id() as i32, signal) };
             let asked = Instant::now();
@@ -56,8 +66,11 @@ fn signals_end_the_process_in_every_state() {
 fn run_until_ended() {
     let state = std::env::var("SHINJUKU_TEST_STATE").unwrap_or_default();
     let mut stage = Stage::new("").unwrap();
-    // SAFETY: ends with its parent, should that fail.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    // SAFETY: it ends with its parent, should that fail; and by Ctrl-C, which shells hide from what runs in the background.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::signal(libc::SIGINT, libc::SIG_DFL);
+    }
     stage.run(|| ());
     let started = crate::stage::Flag::default();
     let flag = started.clone();

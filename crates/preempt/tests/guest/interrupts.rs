@@ -58,8 +58,13 @@ fn preempt_often(mut stage: Stage, workers: usize, times: u64) -> u64 {
             before = returns(&stage);
         }
         let (from, to) = (number as usize % workers, (number as usize + 1) % workers);
-        let seen = turns.load(Ordering::Relaxed);
+        let (seen, start) = (turns.load(Ordering::Relaxed), std::time::Instant::now());
         while turns.load(Ordering::Relaxed) == seen {
+            assert!(
+                start.elapsed() < crate::stage::PATIENCE,
+                "the job does not go on: {number}, {:?}",
+                stage.guest_counters(from)
+            );
             std::thread::yield_now();
         }
         let suspended = stage.preempt(from, &dispatched);
