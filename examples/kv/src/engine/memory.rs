@@ -5,10 +5,10 @@
 //! preemption is there to prevent. Here a suspended reader only keeps some memory from being freed until it goes on.
 //!
 //! Why two: of 100,000 keys in random order, the map finds one in 0.4 us, a skip list in 1.6 us; the tree shows the next key
-//! of a range in some 5 ns, a skip list (crossbeam-skiplist 0.1) in 40 times that (one core of the machine this was written on).
-//! And the map replaces a value in one step, where ordered maps without locks remove the key first, so that a GET could
-//! miss it. So the values are in the map. The tree has the keys, with their expiry, so that SCAN need not look further. A new
-//! key enters the map first, and leaves it last.
+//! of a range in some 5 ns, a skip list (crossbeam-skiplist 0.1) in 40 times that (one core of the machine this was written
+//! on). And the map replaces a value in one step, where ordered maps without locks remove the key first, so that a GET
+//! could miss it. So the values are in the map. The tree has the keys, with their expiry, so that SCAN need not look
+//! further. A new key enters the map first, and leaves it last.
 
 use std::borrow::Cow;
 use std::ops::Bound;

@@ -1,9 +1,10 @@
 //! Keys and values in RocksDB: in files, more of them than fit into memory.
 //!
-//! In its files a value has eight bytes before it, the expiry. RocksDB's reads take only short locks of its own (of the parts of its block
-//! cache). A reader can be preempted in one of these, and who meets it then waits in the kernel: the runtime notices, and resumes
-//! suspended requests meanwhile. Its loops are C++ without probes: inside of one step of a walk only a hard mechanism
-//! preempts. Writes go to its log and wait where it falls behind with compaction; preemption is held off then.
+//! In its files a value has eight bytes before it, the expiry. RocksDB's reads take only short locks of its own (of the
+//! parts of its block cache). A reader can be preempted in one of these, and who meets it then waits in the kernel: the
+//! runtime notices, and resumes suspended requests meanwhile. Its loops are C++ without probes: inside of one step of a walk
+//! only a hard mechanism preempts. Writes go to its log and wait where it falls behind with compaction; preemption is
+//! held off then.
 
 use std::borrow::Cow;
 use std::path::Path;
