@@ -37,6 +37,8 @@ pub(super) struct Block {
     pub(super) elsewhere: AtomicU64,
     /// The signal mask of the worker's thread, as last read.
     pub(super) mask: AtomicU64,
+    /// Written to on entry, so that the page is there.
+    pub(super) touched: AtomicU64,
 }
 
 /// The port of the exits made by the stubs.

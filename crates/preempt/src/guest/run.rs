@@ -45,6 +45,23 @@ const INTERRUPT_FLAG: u64 = 1 << 9;
 pub(super) unsafe fn enter(vcpu: &Vcpu) {
     // SAFETY: the caller's; the host stack is the vCPU's own and not in use, since the thread is not in guest mode.
     unsafe { enter_on(vcpu, vcpu.host_stack.end()) };
+    touch(vcpu);
+}
+
+/// Has KVM find the pages that the CPU needs to deliver an exception, so that it need not in the midst of one: not every
+/// implementation begins an `int3` again after that.
+fn touch(vcpu: &Vcpu) {
+    for address in [
+        vcpu.machine.gates_at() as usize,
+        ring0::exception_stubs as *const () as usize,
+        ring0::undefined_instruction_stub as *const () as usize,
+        ring0::interrupt_handler as *const () as usize,
+    ] {
+        // SAFETY: a table or code of ours, which can be read.
+        unsafe { (address as *const u8).read_volatile() };
+    }
+    // The stacks are in the block's page, and written to.
+    vcpu.block().touched.store(1, Ordering::Relaxed);
 }
 
 /// Saves the caller as `switch` does and runs the host side on the stack that ends at `host_stack`.
