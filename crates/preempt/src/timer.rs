@@ -29,6 +29,8 @@ pub struct DeadlineTimer {
     id: libc::c_int,
     /// When it fires, as far as the thread's own code knows; in the past: it has fired.
     pending: Cycles,
+    /// What setting it took last.
+    setting: Cycles,
     clock: Clock,
     not_send: PhantomData<*mut ()>,
 }
@@ -79,20 +81,32 @@ impl DeadlineTimer {
         Ok(Self {
             id,
             pending: Cycles(0),
+            setting: Cycles(0),
             clock: Clock::get(),
             not_send: PhantomData,
         })
     }
 
-    /// Has the thread interrupted at `moment`, or at the moment of whatever is asked of the context that runs then, if
-    /// that is later. A system call only if nothing is pending at `moment` or before.
+    /// Has the thread interrupted `after` so long, or at the moment of whatever is asked of the context that runs then, if
+    /// that is later. A system call only if nothing is pending at that moment or before. Tells when the time began: where
+    /// interrupts are virtual the system call takes microseconds, which are not the request's.
     #[inline]
-    pub fn arm(&mut self, moment: Cycles, now: Cycles) {
+    pub fn arm(&mut self, after: Cycles) -> Cycles {
+        let now = Cycles::now();
+        let moment = Cycles(now.0.saturating_add(after.0));
         if self.pending > now && self.pending <= moment {
-            return;
+            return now;
         }
-        self.pending = moment;
-        set(self.id, self.clock.to_nanos(moment.since(now)));
+        // The kernel's time begins within the call, and it shall not fire before the request's is over.
+        set(
+            self.id,
+            self.clock
+                .to_nanos(Cycles(after.0.saturating_add(self.setting.0))),
+        );
+        let start = Cycles::now();
+        self.setting = start.since(now);
+        self.pending = Cycles(moment.0.saturating_add(self.setting.0));
+        start
     }
 }
 

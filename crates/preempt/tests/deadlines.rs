@@ -58,15 +58,17 @@ impl Stage {
         quantum: Duration,
         timer: bool,
     ) -> Result<u64, Suspended<Job, u64>> {
-        let now = Cycles::now();
-        let moment = Cycles(now.0 + self.clock.to_cycles(quantum.as_nanos() as u64).0);
+        let quantum = self.clock.to_cycles(quantum.as_nanos() as u64);
+        let now = if timer {
+            self.timer.arm(quantum)
+        } else {
+            Cycles::now()
+        };
+        let moment = Cycles(now.0 + quantum.0);
         let Ok(dispatched) = self.sender.send(runnable) else {
             panic!("no room");
         };
         dispatched.request_at(moment);
-        if timer {
-            self.timer.arm(moment, now);
-        }
         let (runnable, generation) = self.receiver.poll().unwrap();
         let mut value = None;
         self.receiver

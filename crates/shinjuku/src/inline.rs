@@ -163,11 +163,8 @@ impl<Tr: Transport> InlineLoop<Tr> {
     /// Dispatcher and worker in turn, until somebody else has the dispatcher or everything is over.
     fn serve(&mut self, mut dispatcher: Box<Dispatcher<Tr>>) {
         loop {
-            match dispatcher.inline_turn() {
+            match dispatcher.inline_turn(self.timer.as_mut()) {
                 Turn::Run(deadline) => {
-                    if let (Some(timer), Some(moment)) = (&mut self.timer, deadline.hard) {
-                        timer.arm(moment, deadline.start);
-                    }
                     self.baton.lend(self.me, dispatcher, deadline);
                     self.worker.step_inline(deadline.start);
                     match self.baton.take_back(self.me) {

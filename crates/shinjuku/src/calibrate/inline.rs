@@ -102,12 +102,13 @@ impl Stage {
             } else {
                 longest
             };
-            let moment = Cycles(now.0 + quantum.0);
+            let start = match (&mut self.timer, pause) {
+                (Some(timer), Some(_)) if !probes => timer.arm(quantum),
+                _ => now,
+            };
             // Undisturbed, too: its probes shall cost the same.
-            self.sender.send(runnable).ok()?.request_at(moment);
-            if let (Some(timer), false, Some(_)) = (&mut self.timer, probes, pause) {
-                timer.arm(moment, now);
-            }
+            let dispatched = self.sender.send(runnable).ok()?;
+            dispatched.request_at(Cycles(start.0 + quantum.0));
             let (received, generation) = self.receiver.poll()?;
             let outcome = self.worker.run(received, generation);
             self.receiver.answer(match outcome {

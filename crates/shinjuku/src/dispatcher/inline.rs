@@ -20,7 +20,7 @@
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
 use shinjuku_policy::{ClassId, Nanos};
-use shinjuku_preempt::Cycles;
+use shinjuku_preempt::{Cycles, DeadlineTimer};
 
 use super::end::{BACKGROUND_TURN, LAST_WORD};
 use super::{Control, Dispatcher, LONGEST_SLEEP};
@@ -55,8 +55,6 @@ pub(crate) struct Deadline {
     pub(crate) start: Cycles,
     /// From here on its probes give way; `None`: it runs to completion.
     pub(crate) soft: Option<Cycles>,
-    /// Here a timer is to stop it, if one is used.
-    pub(crate) hard: Option<Cycles>,
 }
 
 /// How far the end has come.
@@ -122,8 +120,8 @@ impl Inline {
 }
 
 impl<Tr: Transport> Dispatcher<Tr> {
-    /// One turn on the thread that has the dispatcher.
-    pub(crate) fn inline_turn(&mut self) -> Turn {
+    /// One turn on the thread that has the dispatcher; `timer` is that thread's.
+    pub(crate) fn inline_turn(&mut self, timer: Option<&mut DeadlineTimer>) -> Turn {
         let mut now = self.now();
         let past = now.since(self.inline.last_turn);
         self.statistics.add_time(past, !self.inline.rested);
@@ -155,7 +153,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             worked |= self.hand_one(active, active, now);
             if self.desks[active].out() > 0 {
                 self.inline.worked_at = now;
-                return Turn::Run(self.set_deadline(active));
+                return Turn::Run(self.set_deadline(active, timer));
             }
         }
         if worked {
@@ -233,8 +231,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     /// Sets until when the request that was sent may run.
-    fn set_deadline(&mut self, at: usize) -> Deadline {
-        let start = Cycles::now();
+    fn set_deadline(&mut self, at: usize, timer: Option<&mut DeadlineTimer>) -> Deadline {
         self.inline.timer_after = Nanos::MAX;
         let running = self.desks[at].running();
         let quantum = running
@@ -242,9 +239,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             .and_then(|running| Some((running, self.policy.quantum(running.task)?)));
         let Some((running, quantum)) = quantum else {
             return Deadline {
-                start,
+                start: Cycles::now(),
                 soft: None,
-                hard: None,
             };
         };
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
@@ -262,12 +258,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if is_short {
             hard = Nanos(hard.0.saturating_mul(LENIENCE));
         }
-        let after = |time: Nanos| Cycles(start.0.saturating_add(self.clock.to_cycles(time.0).0));
-        running.dispatched.request_at(after(soft));
+        let cycles = |time: Nanos| self.clock.to_cycles(time.0);
+        let start = timer.map_or_else(Cycles::now, |timer| timer.arm(cycles(hard)));
+        let soft = Cycles(start.0.saturating_add(cycles(soft).0));
+        running.dispatched.request_at(soft);
         Deadline {
             start,
-            soft: Some(after(soft)),
-            hard: self.preemption.hard.as_ref().map(|_| after(hard)),
+            soft: Some(soft),
         }
     }
 
