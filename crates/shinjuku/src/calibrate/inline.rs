@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use shinjuku_policy::Nanos;
 use shinjuku_preempt::{
-    Clock, Completion, Cycles, DeadlineTimer, Idle, Outcome, Pool, PoolConfig, Realtime, Receiver,
-    Runnable, Sender, Signal, Worker, mailbox,
+    Clock, Completion, Cycles, DeadlineTimer, Handles, Idle, Outcome, Pool, PoolConfig, Realtime,
+    Receiver, Runnable, Sender, Signal, Worker, mailbox,
 };
 
 use super::{
@@ -27,22 +27,7 @@ pub(super) fn measure(
         layout::pin_current(core).ok()?;
     }
     let _realtime = realtime_priority.map(Realtime::enter);
-    let config = PoolConfig {
-        contexts: 1,
-        stack_size: 64 * 1024,
-        name: "shinjuku-calibrate".to_owned(),
-    };
-    let Pool { idle, handles } = Pool::new(config, work).ok()?;
-    let (sender, receiver) = mailbox(1);
-    let timer = signal.map(DeadlineTimer::new).transpose().ok()?;
-    let mut stage = Stage {
-        worker: Worker::bind(0).ok()?,
-        sender,
-        receiver,
-        timer,
-        idle,
-        clock: Clock::get(),
-    };
+    let (mut stage, handles) = Stage::new(signal)?;
     let probe = stage.cost(true, PROBE_PAUSE);
     let by_signal = match signal {
         Some(_) => stage.cost(false, SIGNAL_PAUSE),
@@ -67,6 +52,25 @@ struct Stage {
 }
 
 impl Stage {
+    fn new(signal: Option<Signal>) -> Option<(Self, Handles<Work, ()>)> {
+        let config = PoolConfig {
+            contexts: 1,
+            stack_size: 64 * 1024,
+            name: "shinjuku-calibrate".to_owned(),
+        };
+        let Pool { idle, handles } = Pool::new(config, work).ok()?;
+        let (sender, receiver) = mailbox(1);
+        let stage = Self {
+            worker: Worker::bind(0).ok()?,
+            sender,
+            receiver,
+            timer: signal.map(DeadlineTimer::new).transpose().ok()?,
+            idle,
+            clock: Clock::get(),
+        };
+        Some((stage, handles))
+    }
+
     /// Nanoseconds lost per preemption.
     fn cost(&mut self, probes: bool, pause: Duration) -> Option<f64> {
         let mut least: Option<u64> = None;
@@ -102,13 +106,13 @@ impl Stage {
             } else {
                 longest
             };
-            let start = match (&mut self.timer, pause) {
+            let begun = match (&mut self.timer, pause) {
                 (Some(timer), Some(_)) if !probes => timer.arm(quantum),
                 _ => now,
             };
             // Undisturbed, too: its probes shall cost the same.
             let dispatched = self.sender.send(runnable).ok()?;
-            dispatched.request_at(Cycles(start.0 + quantum.0));
+            dispatched.request_at(Cycles(begun.0 + quantum.0));
             let (received, generation) = self.receiver.poll()?;
             let outcome = self.worker.run(received, generation);
             self.receiver.answer(match outcome {
@@ -125,5 +129,28 @@ impl Stage {
             }
             preemptions += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The work is the same, so what is measured of a disturbed run must be the whole of it.
+    #[test]
+    fn a_disturbed_run_is_timed_from_its_beginning() {
+        let (mut stage, handles) = Stage::new(None).unwrap();
+        let mut least = (u64::MAX, u64::MAX);
+        for _ in 0..20 {
+            let pause = Duration::from_micros(500);
+            // `None`: the machine was too busy for it.
+            let runs = stage.run(true, None).zip(stage.run(true, Some(pause)));
+            if let Some(((quiet, _), (disturbed, preemptions))) = runs {
+                assert!(preemptions > 0);
+                least = (least.0.min(quiet), least.1.min(disturbed));
+            }
+        }
+        assert!(least.1 >= least.0 / 2, "{least:?}");
+        handles.hand_back(stage.idle, Duration::from_secs(1));
     }
 }
