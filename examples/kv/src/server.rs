@@ -3,7 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use shinjuku::net::resp::{Resp, Writer, arguments_in_parts};
+use shinjuku::net::resp::{
+    Arguments, ProtocolError, Resp, Writer, arguments_in_parts, arguments_of_checked,
+};
 use shinjuku::net::tcp::{Output, Reply, Request, TcpCounters};
 use shinjuku::{Observer, RequestContext, RequestHandler, Statistics, preempt_point};
 
@@ -77,15 +79,15 @@ impl Kv {
         self.observer.get().map(Observer::statistics)
     }
 
-    /// Writes the reply to `frame`. Whether the connection shall close after it.
+    /// Writes the reply to a request. Whether the connection shall close after it.
     fn answer(
         &self,
-        frame: &[u8],
+        arguments: Result<Arguments<'_>, ProtocolError>,
         output: &mut Output,
         session: &mut Session,
         connection: u64,
     ) -> bool {
-        let (outcome, close) = match arguments_in_parts(frame, preempt_point) {
+        let (outcome, close) = match arguments {
             Ok(arguments) => {
                 let mut call = Call {
                     arguments,
@@ -137,8 +139,14 @@ impl RequestHandler for Handler {
         _: &RequestContext<'_, ()>,
     ) -> Reply<Codec> {
         let connection = request.connection().get();
+        let is_well_formed = !request.is_last();
         let (frame, output, session) = request.parts();
-        let close = self.0.answer(frame, output, session, connection);
+        let arguments = if is_well_formed {
+            arguments_of_checked(frame)
+        } else {
+            arguments_in_parts(frame, preempt_point)
+        };
+        let close = self.0.answer(arguments, output, session, connection);
         let reply = request.reply();
         if close { reply.close_after() } else { reply }
     }

@@ -6,8 +6,6 @@
 //! lock. A change of several keys (MSET, DEL) is one of each key in turn, not one of all at once as in Redis.
 
 use std::borrow::Cow;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +28,7 @@ const STRIPES: usize = 256;
 pub struct Store {
     engine: Box<dyn Engine>,
     stripes: [Mutex<()>; STRIPES],
-    hash: RandomState,
+    hash: ahash::RandomState,
     /// Entries, expired ones that have not been removed included.
     entries: AtomicU64,
     /// The keys that expire, the next first.
@@ -60,7 +58,7 @@ impl Store {
         let store = Self {
             engine,
             stripes: [const { Mutex::new(()) }; STRIPES],
-            hash: RandomState::new(),
+            hash: ahash::RandomState::new(),
             entries: AtomicU64::new(0),
             expiring: TreeIndex::new(),
             volatile: AtomicU64::new(0),

@@ -16,6 +16,22 @@ pub fn arguments(frame: &[u8]) -> Result<Arguments<'_>, ProtocolError> {
     arguments_in_parts(frame, || ())
 }
 
+/// As [`arguments`], for a frame in which the codec has found nothing wrong: it is not looked through again. If that is
+/// not so, arguments may be missing at the end.
+///
+/// # Errors
+/// Quotes in an inline command that do not balance, which the codec does not look at.
+pub fn arguments_of_checked(frame: &[u8]) -> Result<Arguments<'_>, ProtocolError> {
+    match frame.first() {
+        Some(b'*') => {
+            let (left, bulks) = number(frame).ok_or(ProtocolError::InvalidCount)?;
+            let form = Form::Bulks(bulks);
+            Ok(Arguments { left, form })
+        }
+        _ => arguments(frame),
+    }
+}
+
 /// As [`arguments`], and calls `between` after every 32 KiB or so: a frame of megabytes takes milliseconds to read, in which a
 /// handler may want to give way.
 ///

@@ -24,7 +24,7 @@ mod protocol_error;
 pub mod reply;
 mod writer;
 
-pub use arguments::{Arguments, arguments, arguments_in_parts};
+pub use arguments::{Arguments, arguments, arguments_in_parts, arguments_of_checked};
 pub use codec::Resp;
 pub use framing::{Found, LONGEST_BULK, LONGEST_LINE, MOST_ARGUMENTS, Progress, find};
 pub use integer::integer;

@@ -35,6 +35,13 @@ impl<C: Codec> Request<C> {
         self.0.exchange().peer
     }
 
+    /// Whether the connection closes after it, whatever the handler says: to the codec it was the last
+    /// ([`Framing::Last`](super::Framing::Last)).
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        self.0.exchange().close.is_some()
+    }
+
     /// The connection's state.
     #[must_use]
     pub fn session(&self) -> &C::Session {

@@ -122,7 +122,8 @@ impl Inline {
 impl<Tr: Transport> Dispatcher<Tr> {
     /// One turn on the thread that has the dispatcher; `timer` is that thread's.
     pub(crate) fn inline_turn(&mut self, timer: Option<&mut DeadlineTimer>) -> Turn {
-        let mut now = self.now();
+        let mut moment = Cycles::now();
+        let mut now = Nanos(self.clock.nanos_at(moment));
         let past = now.since(self.inline.last_turn);
         self.statistics.add_time(past, !self.inline.rested);
         if std::mem::take(&mut self.inline.rested) {
@@ -140,7 +141,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if self.policy.is_empty() || now >= self.inline.next_poll {
             if self.poll(now) {
                 // That can have taken longer than a quantum, and none of it is the next request's.
-                now = self.now();
+                moment = Cycles::now();
+                now = Nanos(self.clock.nanos_at(moment));
                 worked = true;
             }
             self.inline.next_poll = Nanos(now.0 + POLL_EVERY.0);
@@ -153,7 +155,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             worked |= self.hand_one(active, active, now);
             if self.desks[active].out() > 0 {
                 self.inline.worked_at = now;
-                return Turn::Run(self.set_deadline(active, timer));
+                return Turn::Run(self.set_deadline(active, moment, timer));
             }
         }
         if worked {
@@ -230,8 +232,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Sets until when the request that was sent may run.
-    fn set_deadline(&mut self, at: usize, timer: Option<&mut DeadlineTimer>) -> Deadline {
+    /// Sets until when the request that was sent at `moment` may run.
+    fn set_deadline(
+        &mut self,
+        at: usize,
+        moment: Cycles,
+        timer: Option<&mut DeadlineTimer>,
+    ) -> Deadline {
         self.inline.timer_after = Nanos::MAX;
         let running = self.desks[at].running();
         let quantum = running
@@ -239,7 +246,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             .and_then(|running| Some((running, self.policy.quantum(running.task)?)));
         let Some((running, quantum)) = quantum else {
             return Deadline {
-                start: Cycles::now(),
+                start: moment,
                 soft: None,
             };
         };
@@ -259,7 +266,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             hard = Nanos(hard.0.saturating_mul(LENIENCE));
         }
         let cycles = |time: Nanos| self.clock.to_cycles(time.0);
-        let start = timer.map_or_else(Cycles::now, |timer| timer.arm(cycles(hard)));
+        let start = timer.map_or(moment, |timer| timer.arm(cycles(hard)));
         let soft = Cycles(start.0.saturating_add(cycles(soft).0));
         running.dispatched.request_at(soft);
         Deadline {

@@ -26,7 +26,7 @@ type Key = SmallVec<[u8; 24]>;
 /// See the [module](self).
 #[derive(Debug)]
 pub struct MemoryEngine {
-    values: papaya::HashMap<Key, Kept>,
+    values: papaya::HashMap<Key, Kept, ahash::RandomState>,
     /// With the bits of their expiry; and the empty key.
     order: TreeIndex<Key, AtomicU64>,
 }
@@ -56,7 +56,7 @@ impl MemoryEngine {
         let first = order.insert_sync(Key::new(), AtomicU64::new(Expiry::NEVER.to_bits()));
         debug_assert!(first.is_ok(), "the tree was empty");
         Self {
-            values: papaya::HashMap::new(),
+            values: papaya::HashMap::default(),
             order,
         }
     }
