@@ -17,7 +17,7 @@ const SCAN: usize = 1;
 pub fn complete(results: &mut ScenarioResults, scenario: &Scenario, slo_us: f64) {
     let asked = match scenario.name {
         "get-set" => get_set(scenario),
-        "get-scan" => get_scan(),
+        "get-scan" | "get-long-scan" => get_scan(),
         _ => rocksdb(),
     };
     results.comparisons = asked.iter().filter_map(|one| one.of(results)).collect();
@@ -31,6 +31,8 @@ pub fn complete(results: &mut ScenarioResults, scenario: &Scenario, slo_us: f64)
         for (over, target) in [
             ("rocksdb-mq", Some(Target::AtLeast(3.0))),
             ("rocksdb-sq", None),
+            ("rocksdb-mq-signal", None),
+            ("rocksdb-sq-signal", None),
         ] {
             let pairs = rates(results, over, slo_us).zip(rates(results, "rocksdb-none", slo_us));
             if let Some((own, against)) = pairs {
@@ -174,12 +176,15 @@ fn rocksdb() -> Vec<Asked> {
         value,
         over,
         under,
-        target: Some(Target::AtLeast(goal)),
+        target: (goal > 0.0).then_some(Target::AtLeast(goal)),
     };
     vec![
         ask("GET p99", get_p99, "rocksdb-none", "rocksdb-sq", 1.0),
         ask("GET p99", get_p99, "rocksdb-sq", "rocksdb-mq", 1.0),
         ask("SCAN p99", scan_p99, "rocksdb-sq", "rocksdb-mq", 1.0),
+        ask("GET p99", get_p99, "rocksdb-none", "rocksdb-mq", 0.0),
+        ask("GET p99", get_p99, "rocksdb-none", "rocksdb-sq-signal", 0.0),
+        ask("GET p99", get_p99, "rocksdb-none", "rocksdb-mq-signal", 0.0),
     ]
 }
 

@@ -83,19 +83,15 @@ impl Contender {
         Preemption::None,
         "rocksdb",
     );
-    /// Ours over RocksDB, one queue, preempting inside RocksDB by signal.
-    pub const ROCKSDB_SQ: Self = kv("rocksdb-sq", "sq", "inline", SIGNAL, "rocksdb");
+    /// Ours over RocksDB, one queue, preempting as the runtime thinks best: by the probes between a SCAN's steps, and by
+    /// signal within a step that takes too long.
+    pub const ROCKSDB_SQ: Self = kv("rocksdb-sq", "sq", "inline", Preemption::Auto, "rocksdb");
     /// Ours over RocksDB, a queue a class.
-    pub const ROCKSDB_MQ: Self = kv("rocksdb-mq", "mq", "inline", SIGNAL, "rocksdb");
-
-    /// The same, preempting as the runtime thinks best: by probe where it can.
-    pub const ROCKSDB_MQ_AUTO: Self = kv(
-        "rocksdb-mq-auto",
-        "mq",
-        "inline",
-        Preemption::Auto,
-        "rocksdb",
-    );
+    pub const ROCKSDB_MQ: Self = kv("rocksdb-mq", "mq", "inline", Preemption::Auto, "rocksdb");
+    /// The same two by signal alone, as a store without probes would have it.
+    pub const ROCKSDB_SQ_SIGNAL: Self = kv("rocksdb-sq-signal", "sq", "inline", SIGNAL, "rocksdb");
+    /// See above.
+    pub const ROCKSDB_MQ_SIGNAL: Self = kv("rocksdb-mq-signal", "mq", "inline", SIGNAL, "rocksdb");
 
     /// Whether it needs RocksDB.
     pub fn needs_rocksdb(&self) -> bool {

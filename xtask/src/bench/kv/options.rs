@@ -30,7 +30,7 @@ pub struct Options {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The bound on GET's p99 for which the highest load is sought, in us.
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 200.0)]
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 100.0)]
     pub(super) slo_us: f64,
     /// This server instead of one built from here.
     #[arg(long, value_name = "PATH")]

@@ -3,7 +3,13 @@
 use super::contender::Contender;
 
 /// The scenarios' names, for the command line.
-pub const NAMES: [&str; 4] = ["get-set", "get-scan", "rocksdb-8a", "rocksdb-8bc"];
+pub const NAMES: [&str; 5] = [
+    "get-set",
+    "get-scan",
+    "get-long-scan",
+    "rocksdb-8a",
+    "rocksdb-8bc",
+];
 
 /// A data set's worth of questions.
 #[derive(Debug, Clone)]
@@ -61,7 +67,8 @@ impl Scenario {
             Contender::ROCKSDB_NONE,
             Contender::ROCKSDB_SQ,
             Contender::ROCKSDB_MQ,
-            Contender::ROCKSDB_MQ_AUTO,
+            Contender::ROCKSDB_SQ_SIGNAL,
+            Contender::ROCKSDB_MQ_SIGNAL,
         ];
         vec![
             Self {
@@ -80,13 +87,25 @@ impl Scenario {
                 name: NAMES[1],
                 title: "(b) GET with 0.5 % SCAN 0 COUNT 5000, 100,000 keys in memory",
                 requests: vec!["get:99.5:GET key:{uniform}", "scan:0.5:SCAN 0 COUNT 5000"],
-                contenders: memory,
+                contenders: memory.clone(),
                 saturations: vec![],
                 loads: vec![0.2, 0.35, 0.5, 0.65, 0.8, 0.9],
                 quick_loads: vec![0.3, 0.5, 0.7],
             },
             Self {
                 name: NAMES[2],
+                title: "(b) with tenfold scans: GET with 0.05 % SCAN 0 COUNT 50000",
+                requests: vec![
+                    "get:99.95:GET key:{uniform}",
+                    "scan:0.05:SCAN 0 COUNT 50000",
+                ],
+                contenders: memory,
+                saturations: vec![],
+                loads: vec![0.3, 0.5, 0.7],
+                quick_loads: vec![0.5],
+            },
+            Self {
+                name: NAMES[3],
                 title: "(c) RocksDB: 99.5 % GET, 0.5 % SCAN of 1000 keys (figure 8a)",
                 requests: vec!["get:99.5:GET key:{uniform}", "scan:0.5:SCAN 0 COUNT 1000"],
                 contenders: rocksdb.clone(),
@@ -95,7 +114,7 @@ impl Scenario {
                 quick_loads: vec![0.1, 0.25, 0.5, 0.7, 0.85],
             },
             Self {
-                name: NAMES[3],
+                name: NAMES[4],
                 title: "(c) RocksDB: half GET, half SCAN of 5000 keys (figures 8b and 8c)",
                 requests: vec!["get:50:GET key:{uniform}", "scan:50:SCAN 0 COUNT 5000"],
                 contenders: rocksdb,
