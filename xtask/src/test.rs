@@ -102,8 +102,8 @@ fn steps() -> Vec<Step> {
             ..cargo(
                 "dpdk",
                 "test -p shinjuku-dpdk-sys -p shinjuku-net -p shinjuku-tests --features \
-                 shinjuku-dpdk-sys/link,shinjuku-net/dpdk,shinjuku-tests/dpdk --no-fail-fast --test layout --test rings --test \
-                 dpdk_kernel --test dpdk_memif --test dpdk_ring --test dpdk_packets -- --show-output",
+                 shinjuku-dpdk-sys/link,shinjuku-net/dpdk,shinjuku-tests/dpdk --no-fail-fast --test layout --test failed_start \
+                 --test rings --test dpdk_kernel --test dpdk_memif --test dpdk_ring --test dpdk_packets -- --show-output",
                 minutes(10),
                 true,
             )

@@ -80,8 +80,8 @@ pub trait Transport: Send + Sized + 'static {
     /// The worker's side.
     type Replier: Replier<Outgoing = Self::Outgoing>;
 
-    /// Hands at most `room` requests that are there to `deliver`, without waiting. `now_nanos` is the runtime's
-    /// clock.
+    /// Hands at most `room` requests (perhaps none) that are there to `deliver`, and does what else is to be done on this
+    /// side, without waiting. `now_nanos` is the runtime's clock.
     fn poll(
         &mut self,
         now_nanos: u64,

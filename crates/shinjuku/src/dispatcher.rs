@@ -366,11 +366,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
     // --- arrivals ------------------------------------------------------------------------------------------
 
     fn poll(&mut self, now: Nanos) -> bool {
-        // Every slot may be taken by admitted requests; then the transport keeps the rest, or turns it away.
+        // Every slot may be taken by admitted requests; then the transport keeps the rest, or turns it away. It has
+        // replies to send all the same.
         let room = BATCH.min(self.free.len());
-        if room == 0 {
-            return false;
-        }
         let staged: usize = if self.rules.depth > 1 {
             let workers = &self.desks[..self.workers];
             workers.iter().map(Desk::staged_fresh).sum()

@@ -381,10 +381,8 @@ impl<Tr: Transport> Rounds<Tr> {
 
     /// What has come, as far as there is room.
     fn poll(&mut self, now_nanos: u64) -> bool {
+        // With no room it has replies to send all the same.
         let room = self.arrivals.slots().min(BATCH);
-        if room == 0 {
-            return false;
-        }
         let arrivals = &mut self.arrivals;
         let mut received = false;
         self.transport.poll(now_nanos, room, |arrival| {
