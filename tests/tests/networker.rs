@@ -368,15 +368,14 @@ fn a_full_ring_holds_the_transport_back_and_loses_nothing() {
     assert_eq!(take(&mut networker, 0), [0; 0]);
     let full = || seen.delivered.load(Ordering::SeqCst) == RING;
     wait_for("a full ring", full);
-    // It sleeps, and not in the transport, which has more.
-    let calls = || {
-        let polls = seen.polls.load(Ordering::SeqCst);
-        (polls, seen.waits.load(Ordering::SeqCst))
-    };
-    let before = calls();
-    std::thread::sleep(Duration::from_millis(20));
+    // It sleeps, and not in the transport, which has more. Now and then it looks whether that has replies to send.
+    let (polls, waits) = (&seen.polls, &seen.waits);
+    let before = (polls.load(Ordering::SeqCst), waits.load(Ordering::SeqCst));
+    wait_for("a poll without room", || {
+        polls.load(Ordering::SeqCst) > before.0
+    });
     assert!(full());
-    assert_eq!(calls(), before);
+    assert_eq!(waits.load(Ordering::SeqCst), before.1);
 
     let mut taken = Vec::new();
     wait_for("all requests", || {
