@@ -177,6 +177,10 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
                 if !gives_up_a_call(frame) {
                     count(&counters.late);
                 }
+                // SAFETY: the handler is installed with SA_SIGINFO.
+                if let Some(timer) = unsafe { timer::sender(info) } {
+                    timer::fired_outside(timer);
+                }
             }
             None => call_previous(signal, info, frame),
         }
@@ -201,6 +205,10 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
         if on_its_stack {
             // SAFETY: on the context's own stack with the guard up: its worker runs it.
             count(unsafe { &current::worker_counters(head).deferred });
+        }
+        if let (Some(timer), false) = (timer, guarded) {
+            // On another stack: nobody looks when that is left.
+            timer::again(timer, Clock::get().to_cycles(IN_VAIN_AGAIN));
         }
         return;
     }

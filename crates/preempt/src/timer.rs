@@ -15,10 +15,21 @@
 //!
 //! So under short requests it costs a signal a quantum, whatever their number. Arming neither allocates nor locks.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 
 use crate::clock::{Clock, Cycles};
 use crate::signal::{SIGNAL, Signal};
+
+thread_local! {
+    /// A request that this thread is about to run, or runs, relies on the timer. For the handler, where it finds the
+    /// worker's own code: constant initialiser, no destructor.
+    static RELIED_ON: Cell<bool> = const { Cell::new(false) };
+}
+
+/// When the timer finds the worker's own code on its way into a request, it fires again after this, nanoseconds. Many times
+/// what a signal takes: within the handler the next one is not held off.
+const SOON: u64 = 200_000;
 
 /// Marks our own timers among whatever else may use the signal.
 static MARK: u8 = 0;
@@ -90,23 +101,30 @@ impl DeadlineTimer {
     /// Has the thread interrupted `after` so long, or at the moment of whatever is asked of the context that runs then, if
     /// that is later. A system call only if nothing is pending at that moment or before. Tells when the time began: where
     /// interrupts are virtual the system call takes microseconds, which are not the request's.
+    ///
+    /// To be followed by a run of a context and [`disarm`](Self::disarm): what fires in between finds either the context
+    /// or code that is on its way into it, and then fires again soon.
     #[inline]
     pub fn arm(&mut self, after: Cycles) -> Cycles {
+        RELIED_ON.set(true);
         let now = Cycles::now();
         let moment = Cycles(now.0.saturating_add(after.0));
         if self.pending > now && self.pending <= moment {
             return now;
         }
         // The kernel's time begins within the call, and it shall not fire before the request's is over.
-        set(
-            self.id,
-            self.clock
-                .to_nanos(Cycles(after.0.saturating_add(self.setting.0))),
-        );
+        let after = Cycles(after.0.saturating_add(self.setting.0));
+        self.pending = Cycles(now.0.saturating_add(after.0));
+        set(self.id, self.clock.to_nanos(after));
         let start = Cycles::now();
         self.setting = start.since(now);
-        self.pending = Cycles(moment.0.saturating_add(self.setting.0));
         start
+    }
+
+    /// The context that [`arm`](Self::arm) was for has come back. What is pending stays so.
+    #[inline]
+    pub fn disarm(&mut self) {
+        RELIED_ON.set(false);
     }
 }
 
@@ -127,6 +145,13 @@ pub(crate) unsafe fn sender(info: *const libc::siginfo_t) -> Option<libc::c_int>
         let ours = (*info).si_code == libc::SI_TIMER
             && (*info).si_value().sival_ptr.cast_const() == (&raw const MARK).cast();
         ours.then(|| (*info).si_pid())
+    }
+}
+
+/// The timer fired in a worker's own code: again soon, if that is on its way into a request. For the signal's handler.
+pub(crate) fn fired_outside(id: libc::c_int) {
+    if RELIED_ON.get() {
+        set(id, SOON);
     }
 }
 

@@ -23,6 +23,8 @@ struct Stage {
     handles: Option<Handles<Job, u64>>,
     timer: DeadlineTimer,
     clock: Clock,
+    /// Between setting the timer and running what it is for.
+    delay: Duration,
 }
 
 impl Stage {
@@ -43,6 +45,7 @@ impl Stage {
             handles: Some(pool.handles),
             timer: DeadlineTimer::new(signal).unwrap(),
             clock: Clock::get(),
+            delay: Duration::ZERO,
         }
     }
 
@@ -71,15 +74,17 @@ impl Stage {
         dispatched.request_at(moment);
         let (runnable, generation) = self.receiver.poll().unwrap();
         let mut value = None;
-        self.receiver
-            .answer(match self.worker.run(runnable, generation) {
-                Outcome::Finished(finished) => {
-                    let (idle, result) = finished.take();
-                    value = Some(result.unwrap());
-                    Completion::Finished(idle)
-                }
-                Outcome::Preempted(suspended) => Completion::Preempted(suspended),
-            });
+        std::thread::sleep(self.delay);
+        let outcome = self.worker.run(runnable, generation);
+        self.timer.disarm();
+        self.receiver.answer(match outcome {
+            Outcome::Finished(finished) => {
+                let (idle, result) = finished.take();
+                value = Some(result.unwrap());
+                Completion::Finished(idle)
+            }
+            Outcome::Preempted(suspended) => Completion::Preempted(suspended),
+        });
         match self.sender.poll().unwrap().1 {
             Completion::Finished(idle) => {
                 self.idle.push(idle);
@@ -212,6 +217,23 @@ fn a_timer_that_fires_early_is_set_again_for_the_request_that_runs() {
     let start = Instant::now();
     let suspended = stage.run(next, 3 * SHORT, true).unwrap_err();
     assert!(start.elapsed() >= 3 * SHORT && start.elapsed() < PATIENCE);
+    drop(suspended);
+}
+
+#[test]
+fn a_timer_that_fires_on_the_way_into_the_request_fires_again() {
+    let mut stage = Stage::new();
+    stage.delay = 2 * SHORT;
+    let long = stage.load(|| {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            std::hint::spin_loop();
+        }
+        11
+    });
+    let start = Instant::now();
+    let suspended = stage.run(long, SHORT, true).unwrap_err();
+    assert!(start.elapsed() < PATIENCE, "not only at its end");
     drop(suspended);
 }
 

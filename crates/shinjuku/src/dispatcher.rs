@@ -64,6 +64,11 @@ impl Control {
         self.0.fetch_max(Self::END, Ordering::Release);
     }
 
+    /// Whether that time is over.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.state() == Self::END
+    }
+
     fn state(&self) -> u8 {
         self.0.load(Ordering::Acquire)
     }
@@ -320,15 +325,17 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 "workers answer in the order in which they were sent"
             );
             let (task, worker) = (sent.task, desk.worker);
-            let interrupted = if self.rules.inline {
+            let interrupted = if !self.rules.inline {
+                interrupted
+            } else if at == self.inline.active() {
                 matches!(completion, Completion::Preempted(_)) && self.was_interrupted()
             } else {
-                interrupted
+                self.preemption.hard.is_some()
             };
             let record = &mut self.records[task.0 as usize];
             record.ran = Nanos(record.ran.0 + ran.0);
             if self.rules.inline {
-                self.inline.learn(record.class, ran);
+                self.inline.learn(record.class, ran, at);
             }
             match completion {
                 Completion::Finished(idle) => {

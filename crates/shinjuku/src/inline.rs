@@ -25,7 +25,7 @@ use crossbeam_utils::atomic::AtomicCell;
 use shinjuku_net::Transport;
 use shinjuku_preempt::{Clock, Cycles, DeadlineTimer};
 
-use crate::dispatcher::{Deadline, Dispatcher, Turn};
+use crate::dispatcher::{Control, Deadline, Dispatcher, Turn};
 use crate::worker::{LONGEST_SLEEP, Orders, WorkerLoop};
 
 /// Nobody watches: no thread is left to.
@@ -49,11 +49,17 @@ pub(crate) struct Baton<Tr: Transport> {
     /// How long a request may leave its deadline unanswered.
     rescue_after: Duration,
     rescue_cycles: Cycles,
+    control: Arc<Control>,
     orders: Arc<AtomicU8>,
 }
 
 impl<Tr: Transport> Baton<Tr> {
-    pub(crate) fn new(threads: usize, rescue_after: Duration, orders: Arc<AtomicU8>) -> Self {
+    pub(crate) fn new(
+        threads: usize,
+        rescue_after: Duration,
+        control: Arc<Control>,
+        orders: Arc<AtomicU8>,
+    ) -> Self {
         let nanos = u64::try_from(rescue_after.as_nanos()).unwrap_or(u64::MAX);
         Self {
             lent: (0..threads).map(|_| CachePadded::default()).collect(),
@@ -64,6 +70,7 @@ impl<Tr: Transport> Baton<Tr> {
             threads: OnceLock::new(),
             rescue_after,
             rescue_cycles: Clock::get().to_cycles(nanos),
+            control,
             orders,
         }
     }
@@ -110,7 +117,9 @@ impl<Tr: Transport> Baton<Tr> {
                 continue;
             }
             std::thread::park_timeout(self.rescue_after);
-            if Cycles::now().0 < self.stuck_at.load(Ordering::Relaxed) {
+            // At the end even what has no deadline is left behind, or nobody would report it.
+            let is_stuck = Cycles::now().0 >= self.stuck_at.load(Ordering::Relaxed);
+            if !is_stuck && !self.control.is_ending() {
                 continue;
             }
             // Should another request have begun meanwhile, its thread finds itself relieved, which does no harm.
@@ -167,6 +176,9 @@ impl<Tr: Transport> InlineLoop<Tr> {
                 Turn::Run(deadline) => {
                     self.baton.lend(self.me, dispatcher, deadline);
                     self.worker.step_inline(deadline.start);
+                    if let Some(timer) = &mut self.timer {
+                        timer.disarm();
+                    }
                     match self.baton.take_back(self.me) {
                         Some(back) => dispatcher = back,
                         None => return,

@@ -151,6 +151,7 @@ impl<Tr: Transport> Threads<Tr> {
             let baton = Arc::new(Baton::new(
                 threads,
                 Duration::from_nanos(config.rescue_after().0),
+                Arc::clone(&core.control),
                 Arc::clone(&core.orders),
             ));
             let (take_seat, seat) = mpsc::channel::<Box<Dispatcher<Tr>>>();
@@ -378,6 +379,9 @@ impl<Tr: Transport> Threads<Tr> {
             };
             wait(deadline, is_over);
             self.control.end();
+            for thread in &self.workers {
+                thread.thread().unpark();
+            }
             wait(FAREWELL_PATIENCE, || self.farewell.is_left() || is_over());
             self.farewell.take()
         });

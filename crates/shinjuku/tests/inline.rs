@@ -185,3 +185,28 @@ fn a_quantum_shorter_than_its_cost_lets_requests_get_on_all_the_same() {
     }
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
+
+/// Nothing is preempted, so nobody relieves the thread; but the end comes, and says what it leaves.
+#[test]
+fn a_blocked_request_without_a_deadline_is_reported_at_the_end() {
+    let runtime = jobs(config(1, MechanismKind::None));
+    let (started, open) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (starts, gate) = (Arc::clone(&started), Arc::clone(&open));
+    let blocked = runtime.handle().submit(
+        ClassId(0),
+        Box::new(move || {
+            starts.store(true, Ordering::Relaxed);
+            wait_for("the gate", || gate.load(Ordering::Relaxed));
+            1
+        }),
+    );
+    wait_for("the start", || started.load(Ordering::Relaxed));
+    let report = runtime.shutdown(Duration::from_millis(50));
+    assert_eq!(report.unfinished, ["default"], "{report}");
+    assert_eq!(report.contexts_leaked, 1, "{report}");
+    open.store(true, Ordering::Relaxed);
+    drop(blocked);
+}

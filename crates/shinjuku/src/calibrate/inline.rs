@@ -115,6 +115,9 @@ impl Stage {
             dispatched.request_at(Cycles(begun.0 + quantum.0));
             let (received, generation) = self.receiver.poll()?;
             let outcome = self.worker.run(received, generation);
+            if let Some(timer) = &mut self.timer {
+                timer.disarm();
+            }
             self.receiver.answer(match outcome {
                 Outcome::Finished(finished) => Completion::Finished(finished.take().0),
                 Outcome::Preempted(suspended) => Completion::Preempted(suspended),

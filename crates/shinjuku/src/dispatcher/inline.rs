@@ -108,10 +108,14 @@ impl Inline {
         }
     }
 
-    /// A request of `class` ran for `ran` at the active thread.
-    pub(super) fn learn(&mut self, class: ClassId, ran: Nanos) {
+    pub(super) fn active(&self) -> usize {
+        self.active
+    }
+
+    /// A request of `class` ran for `ran` at thread `at`; if that is not the active one, it was stuck there.
+    pub(super) fn learn(&mut self, class: ClassId, ran: Nanos, at: usize) {
         let left = &mut self.to_be_short[usize::from(class.0)];
-        *left = if ran >= self.timer_after {
+        *left = if at != self.active || ran >= self.timer_after {
             SHORT_IN_A_ROW
         } else {
             left.saturating_sub(1)

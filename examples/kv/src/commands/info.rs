@@ -64,7 +64,10 @@ fn server(kv: &Kv, section: &mut Section) {
 }
 
 fn clients(kv: &Kv, section: &mut Section) {
-    section.say("connected_clients", kv.settings.counters.read().open);
+    section.say(
+        "connected_clients",
+        without_preemption(|| kv.settings.counters.read()).open,
+    );
     section.say("maxclients", kv.settings.connections);
 }
 
@@ -75,12 +78,12 @@ fn memory(kv: &Kv, section: &mut Section) {
     let resident = pages.unwrap_or(0) * rustix::param::page_size();
     section.say("used_memory", resident);
     section.say("used_memory_rss", resident);
-    let replies = kv.settings.counters.read().reply_memory;
+    let replies = without_preemption(|| kv.settings.counters.read()).reply_memory;
     section.say("long_replies_memory", replies);
 }
 
 fn stats(kv: &Kv, section: &mut Section) {
-    let counts = kv.settings.counters.read();
+    let counts = without_preemption(|| kv.settings.counters.read());
     section.say("total_connections_received", counts.accepted);
     section.say("rejected_connections", counts.rejected);
     section.say("total_commands_processed", counts.answered);

@@ -1,4 +1,5 @@
-//! Ratios between contenders, seed by seed, and what issue 3 asks of them.
+//! Ratios between contenders, seed by seed, and what is asked of them. Pairs in which the client was late, or requests failed
+//! or were lost, say nothing of the servers and are left out.
 
 use shinjuku_loadgen::{Figures, Mark};
 use shinjuku_workload::repeat::{PairedRatio, Spread};
@@ -34,18 +35,18 @@ pub fn complete(results: &mut ScenarioResults, scenario: &Scenario, slo_us: f64)
             ("rocksdb-mq-signal", None),
             ("rocksdb-sq-signal", None),
         ] {
-            let pairs = rates(results, over, slo_us).zip(rates(results, "rocksdb-none", slo_us));
-            if let Some((own, against)) = pairs {
-                let pairs: Vec<_> = own.into_iter().zip(against).collect();
-                results.comparisons.push(Comparison {
-                    what: at.to_owned(),
-                    over: over.to_owned(),
-                    under: "rocksdb-none".to_owned(),
-                    pairs: pairs.len(),
-                    ratio: PairedRatio::of(&pairs, CONFIDENCE),
-                    target,
-                });
-            }
+            let pairs: Vec<_> = rates(results, over, slo_us)
+                .zip(rates(results, "rocksdb-none", slo_us))
+                .map(|(own, against)| own.into_iter().zip(against).collect())
+                .unwrap_or_default();
+            results.comparisons.push(Comparison {
+                what: at.to_owned(),
+                over: over.to_owned(),
+                under: "rocksdb-none".to_owned(),
+                pairs: pairs.len(),
+                ratio: PairedRatio::of(&pairs, CONFIDENCE),
+                target,
+            });
         }
     }
 }
@@ -75,6 +76,9 @@ impl Asked {
             .filter_map(|own| {
                 let mut others = results.cells(self.under, &self.kind);
                 let other = others.find(|other| other.seed == own.seed)?;
+                if !is_sound(own) || !is_sound(other) {
+                    return None;
+                }
                 (self.value)(own).zip((self.value)(other))
             })
             .collect();
@@ -87,6 +91,12 @@ impl Asked {
             target: self.target,
         })
     }
+}
+
+/// Whether its figures are the server's, and of all requests.
+fn is_sound(cell: &Cell) -> bool {
+    let spoilt = [Mark::Behind, Mark::Losses, Mark::Errors];
+    !spoilt.iter().any(|mark| cell.point.marks.contains(mark))
 }
 
 fn figures(cell: &Cell, class: usize) -> Option<&Figures> {
@@ -238,7 +248,7 @@ fn by_seed(results: &ScenarioResults, contender: &str, slo_us: f64) -> Vec<Optio
         loads.sort_by(|a, b| a.0.total_cmp(&b.0));
         let keeps = |cell: &Cell| {
             let saturated = cell.point.marks.contains(&Mark::Saturated);
-            !saturated && get_p99(cell).is_some_and(|p99| p99 <= slo_us)
+            !saturated && is_sound(cell) && get_p99(cell).is_some_and(|p99| p99 <= slo_us)
         };
         let within = loads.iter().take_while(|(_, cell)| keeps(cell));
         within
