@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Write};
 
+use shinjuku::without_preemption;
+
 use crate::call::{Call, Outcome};
 use crate::server::{Kv, REDIS_VERSION};
 
