@@ -20,7 +20,6 @@ const CONFIG: &str = "
     layout = 'threads'
     workers = 1
     contexts = 32
-    spare_workers = 2
     idle_backoff_us = 10
     cores = { share = true }
 ";
