@@ -37,6 +37,10 @@ const SHORT_IN_A_ROW: u8 = 32;
 /// The timer's deadline for those is so many times as long: every time it fires costs microseconds, needed or not.
 const LENIENCE: u64 = 8;
 
+/// No deadline is sooner: entering a context, and more so going back into what a signal stopped, takes some of it, and the
+/// request shall get on.
+const SHORTEST: Nanos = Nanos(5_000);
+
 /// What the thread has to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
@@ -262,6 +266,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             soft = soft.min(quantum.max(PROGRESS_QUANTUM));
             hard = hard.min(graced.max(PROGRESS_QUANTUM));
         }
+        soft = soft.max(SHORTEST);
+        hard = hard.max(SHORTEST);
         let record = &self.records[running.task.0 as usize];
         let is_short = self.inline.to_be_short[usize::from(record.class.0)] == 0
             && record.first_preempted.is_none();
