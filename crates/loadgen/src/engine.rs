@@ -23,6 +23,8 @@ const EXPIRE_EVERY_NS: u64 = 50_000_000;
 const BATCH: usize = 64;
 /// How many connections are read in a turn, if nothing is due meanwhile.
 const READS: usize = 16;
+/// How long answers are waited for at most once the run was stopped, in ns.
+const STOPPED_DRAIN_NS: u64 = 500_000_000;
 
 /// What one thread offers.
 #[derive(Debug)]
@@ -90,7 +92,8 @@ impl Live {
     }
 }
 
-/// Runs until the end, or until `stop`. When the last request was due, or the load ended early, in ns.
+/// Runs until the end, or until `stop`, after which what is under way still has a moment to be answered. When the last
+/// request was due, or the load ended early, in ns.
 pub(crate) fn run<C: Client>(
     client: &mut C,
     mut offer: Offer,
@@ -100,6 +103,7 @@ pub(crate) fn run<C: Client>(
     stop: &AtomicBool,
 ) -> u64 {
     let mut expire_at = EXPIRE_EVERY_NS;
+    let mut submitted = Vec::with_capacity(BATCH);
     let ended_ns = loop {
         let now_ns = clock.now_ns();
         if now_ns >= expire_at {
@@ -107,17 +111,29 @@ pub(crate) fn run<C: Client>(
             client.expire(now_ns.saturating_sub(offer.timeout_ns), now_ns, record);
             live.publish(record);
         }
-        let more = offer.send_due(client, now_ns, record);
+        let more = offer.send_due(client, now_ns, record, &mut submitted);
         client.flush(record);
+        if !submitted.is_empty() {
+            // Not when the turn began, nor when each was made: now all have been written.
+            let written_ns = clock.now_ns();
+            for request in submitted.drain(..) {
+                record.sent(request, written_ns);
+            }
+        }
         if !more || client.is_dead() || stop.load(Relaxed) {
             break now_ns.min(offer.end_ns);
         }
         read_some(client, clock, record, offer.next_ns());
     };
-    let drain_end = ended_ns.saturating_add(offer.drain_ns);
+    let mut drain_end = ended_ns.saturating_add(offer.drain_ns);
+    let mut stopped = false;
     loop {
         let now_ns = clock.now_ns();
-        if client.outstanding() == 0 || now_ns >= drain_end || stop.load(Relaxed) {
+        if !stopped && stop.load(Relaxed) {
+            stopped = true;
+            drain_end = drain_end.min(now_ns.saturating_add(STOPPED_DRAIN_NS));
+        }
+        if client.outstanding() == 0 || now_ns >= drain_end {
             client.end(now_ns, record);
             break;
         }
@@ -142,8 +158,14 @@ fn read_some<C: Client>(client: &mut C, clock: &Clock, record: &mut Record, due_
 }
 
 impl Offer {
-    /// Sends what is due by now; whether more is to come.
-    fn send_due<C: Client>(&mut self, client: &mut C, now_ns: u64, record: &mut Record) -> bool {
+    /// Submits what is due by now, and tells it; whether more is to come.
+    fn send_due<C: Client>(
+        &mut self,
+        client: &mut C,
+        now_ns: u64,
+        record: &mut Record,
+        submitted: &mut Vec<Sent>,
+    ) -> bool {
         for _ in 0..BATCH {
             if self.most_requests == 0 {
                 return false;
@@ -162,7 +184,7 @@ impl Offer {
             let request = Sent { due_ns, tally };
             let room = client.outstanding() < self.most_outstanding;
             if room && client.submit(side, request, class, &mut self.draws) {
-                record.sent(request, now_ns);
+                submitted.push(request);
             } else {
                 record.unsent(request);
             }
@@ -192,5 +214,94 @@ impl Offer {
         }
         let saturates = self.load.is_none() && now_ns < self.end_ns;
         (saturates && client.has_vacancy(Side::Load)).then_some((Side::Load, now_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use shinjuku_workload::Mix;
+
+    use super::*;
+    use crate::requests::{Format, Requests};
+
+    /// Takes its time to write, and answers at once.
+    struct Slow {
+        takes: Duration,
+        submitted: Vec<Sent>,
+        written: Vec<Sent>,
+    }
+
+    impl Client for Slow {
+        fn submit(&mut self, _: Side, request: Sent, _: u16, _: &mut Draws) -> bool {
+            self.submitted.push(request);
+            true
+        }
+
+        fn flush(&mut self, _: &mut Record) {
+            if !self.submitted.is_empty() {
+                std::thread::sleep(self.takes);
+                self.written.append(&mut self.submitted);
+            }
+        }
+
+        fn receive(&mut self, clock: &Clock, record: &mut Record) -> bool {
+            let request = self.written.pop();
+            request.is_some_and(|request| {
+                record.answered(request, clock.now_ns(), None);
+                true
+            })
+        }
+
+        fn expire(&mut self, _: u64, _: u64, _: &mut Record) {}
+
+        fn end(&mut self, _: u64, _: &mut Record) {}
+
+        fn outstanding(&self) -> usize {
+            self.submitted.len() + self.written.len()
+        }
+
+        fn has_vacancy(&mut self, _: Side) -> bool {
+            true
+        }
+
+        fn is_dead(&self) -> bool {
+            false
+        }
+
+        fn lost(&self) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn a_request_is_late_until_it_is_written() {
+        const TAKES: Duration = Duration::from_millis(3);
+        let mix = Mix::named("fixed").unwrap();
+        let offer = Offer {
+            load: None,
+            probe: None,
+            draws: Requests::synthetic(&mix, Format::Shinjuku).draws(1, 0, 1, None),
+            classes: 1,
+            end_ns: u64::MAX,
+            most_requests: 3,
+            drain_ns: u64::MAX,
+            timeout_ns: u64::MAX,
+            most_outstanding: 1,
+        };
+        let mut record = Record::new(2, 0..u64::MAX, 0);
+        let mut client = Slow {
+            takes: TAKES,
+            submitted: Vec::new(),
+            written: Vec::new(),
+        };
+        let clock = Clock::starting(Instant::now());
+        let (live, stop) = (Live::default(), AtomicBool::new(false));
+        run(&mut client, offer, &clock, &mut record, &live, &stop);
+        assert_eq!((record.sent, record.received), (1, 1));
+        // Three digits are kept.
+        let least = TAKES.as_nanos() as u64 / 1000 * 999;
+        assert!(record.lateness.min() >= least, "{}", record.lateness.min());
     }
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use shinjuku_loadgen::report::{self, Report, SCHEMA};
 use shinjuku_loadgen::{Control, Load, Plan, Progress, Settings};
@@ -67,7 +67,7 @@ fn work(arguments: Arguments) -> Result<()> {
     let plan = settings.check()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The first ends the run, the second the process.
+        // The first ends the run, with what was measured until then; the second the process.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
@@ -99,6 +99,15 @@ fn work(arguments: Arguments) -> Result<()> {
             shinjuku_plot::png(&figure, &path("png"))?;
         }
     }
+    for point in &report.points {
+        if let Some(fates) = point.all.none_answered() {
+            let load = load_name(point.load);
+            bail!(
+                "at {load} {fates}; does the server listen on {}?",
+                report.target
+            );
+        }
+    }
     Ok(())
 }
 
@@ -117,10 +126,6 @@ fn measure(
     let mut measured = Vec::new();
     for seed in plan.seeds() {
         for &load in plan.loads() {
-            if stop.load(Relaxed) {
-                eprintln!("shinjuku-load: interrupted; this is what was measured before");
-                return Ok((unloaded, measured));
-            }
             let line = |progress: Progress| show(load, progress);
             let control = Control {
                 stop,
@@ -130,20 +135,33 @@ fn measure(
             if live {
                 eprint!("\r\x1b[K");
             }
-            if !stop.load(Relaxed) {
+            let interrupted = stop.load(Relaxed);
+            // Interrupted before the first request that counts, there is nothing to tell of it.
+            if !interrupted || one.point.all.due > 0 {
                 measured.push(one);
+            }
+            if interrupted {
+                ensure!(
+                    !measured.is_empty(),
+                    "interrupted before anything was measured"
+                );
+                eprintln!("shinjuku-load: interrupted; this is what was measured until then");
+                return Ok((unloaded, measured));
             }
         }
     }
     Ok((unloaded, measured))
 }
 
-/// The live line.
-fn show(load: Load, progress: Progress) {
-    let what = match load {
+fn load_name(load: Load) -> String {
+    match load {
         Load::Rate(rate) => format!("{rate:.0}/s"),
         Load::Saturate(depth) => format!("saturating x{depth}"),
-    };
+    }
+}
+
+/// The live line.
+fn show(load: Load, progress: Progress) {
     let Progress {
         elapsed,
         sent,
@@ -151,7 +169,8 @@ fn show(load: Load, progress: Progress) {
         failed,
     } = progress;
     eprint!(
-        "\r\x1b[K{what}  {:.1} s  sent {sent}  received {received}  under way {}  failed {failed}",
+        "\r\x1b[K{}  {:.1} s  sent {sent}  received {received}  under way {}  failed {failed}",
+        load_name(load),
         elapsed.as_secs_f64(),
         sent.saturating_sub(received),
     );

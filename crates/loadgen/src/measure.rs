@@ -114,7 +114,7 @@ impl Plan {
             },
             marks: Vec::new(),
         };
-        point.marks = point.judge();
+        point.marks = point.judge(control.stop.load(Relaxed));
         let tallies = record.tallies.into_iter();
         let shown = if self.probe.is_some() { 2 } else { 1 } * classes;
         Ok(Measurement {

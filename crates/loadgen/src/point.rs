@@ -123,6 +123,8 @@ pub enum Mark {
     Errors,
     /// Requests or connections were lost, refused, timed out or unanswered.
     Losses,
+    /// The measurement was interrupted: it is shorter than was asked for, and its last requests had little time to be answered.
+    Partial,
 }
 
 impl Mark {
@@ -134,6 +136,7 @@ impl Mark {
             Self::Saturated => 'S',
             Self::Errors => 'E',
             Self::Losses => 'X',
+            Self::Partial => 'P',
         }
     }
 
@@ -147,11 +150,18 @@ impl Mark {
             Self::Losses => {
                 "requests or connections lost, refused, timed out, unanswered or not sent"
             }
+            Self::Partial => "partial: interrupted before its end",
         }
     }
 
     /// All marks.
-    pub const ALL: [Self; 4] = [Self::Behind, Self::Saturated, Self::Errors, Self::Losses];
+    pub const ALL: [Self; 5] = [
+        Self::Behind,
+        Self::Saturated,
+        Self::Errors,
+        Self::Losses,
+        Self::Partial,
+    ];
 }
 
 /// The least share of late requests that is marked.
@@ -160,8 +170,8 @@ const BEHIND: f64 = 0.01;
 const KEPT_UP: f64 = 0.95;
 
 impl Point {
-    /// The marks that these figures deserve.
-    pub(crate) fn judge(&self) -> Vec<Mark> {
+    /// The marks that these figures deserve, of a measurement that was interrupted or not.
+    pub(crate) fn judge(&self, interrupted: bool) -> Vec<Mark> {
         let Figures {
             errors,
             lost,
@@ -190,6 +200,7 @@ impl Point {
             open_loop && (unsent > 0 || !kept_up),
             errors + probe(|one| one.errors) > 0 || !client.first_errors.is_empty(),
             lost > 0,
+            interrupted,
         ];
         let all = Mark::ALL.into_iter().zip(marks);
         all.filter_map(|(mark, deserved)| deserved.then_some(mark))
@@ -198,6 +209,30 @@ impl Point {
 }
 
 impl Figures {
+    /// What became of the requests if not one was answered, and some were due; in words.
+    #[must_use]
+    pub fn none_answered(&self) -> Option<String> {
+        if self.answered > 0 || self.due == 0 {
+            return None;
+        }
+        let fates = [
+            (self.errors, "answered with an error"),
+            (self.lost, "lost"),
+            (self.timed_out, "timed out"),
+            (self.unanswered, "unanswered at the end"),
+            (self.unsent, "not sent"),
+        ];
+        let fates = fates.iter().filter(|(count, _)| *count > 0);
+        let fates: Vec<_> = fates
+            .map(|(count, fate)| format!("{count} {fate}"))
+            .collect();
+        Some(format!(
+            "none of {} requests was answered: {}",
+            self.due,
+            fates.join(", ")
+        ))
+    }
+
     /// The figures of some classes together; each with its median without load, in ns, where known.
     pub(crate) fn of(tallies: &[(&Tally, Option<f64>)], seconds: f64) -> Self {
         let sum = |field: fn(&Tally) -> u64| tallies.iter().map(|(one, _)| field(one)).sum::<u64>();
@@ -292,7 +327,7 @@ mod tests {
                 client,
                 ..point(load)
             }
-            .judge()
+            .judge(false)
         };
         assert_eq!(of(Load::Rate(1000.0)), [Mark::Behind]);
         assert_eq!(of(Load::Saturate(1)), []);
@@ -301,9 +336,10 @@ mod tests {
     #[test]
     fn a_server_that_answers_less_than_it_is_asked_is_saturated() {
         let mut slow = point(Load::Rate(1000.0));
-        assert_eq!(slow.judge(), []);
+        assert_eq!(slow.judge(false), []);
         slow.all.throughput_rps = 900.0;
-        assert_eq!(slow.judge(), [Mark::Saturated]);
+        assert_eq!(slow.judge(false), [Mark::Saturated]);
+        assert_eq!(slow.judge(true), [Mark::Saturated, Mark::Partial]);
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! The command itself: its files, its exit status, and that it can be interrupted.
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use shinjuku_loadgen::Mark;
 use shinjuku_loadgen::report::Report;
 
 use crate::fake::{ok, serve};
@@ -86,36 +89,77 @@ fn what_is_wrong_is_said_and_the_status_is_not_zero() {
 }
 
 #[test]
-fn an_interrupt_ends_it_with_what_was_measured_before() {
-    let server = serve(|_, _| ok());
+fn an_interrupt_ends_it_with_what_was_measured_until_then() {
+    let seen = Arc::new(AtomicU64::new(0));
+    let server = {
+        let seen = Arc::clone(&seen);
+        serve(move |_, _| {
+            seen.fetch_add(1, Ordering::Relaxed);
+            ok()
+        })
+    };
     let mut child = load()
-        .args([
-            "--target",
-            &server.to_string(),
-            "--request",
-            "PING",
-            "--rate",
-            "100",
-        ])
-        .args(["--seconds", "60"])
+        .args(["--target", &server.to_string(), "--request", "PING"])
+        .args(["--rate", "1000,2000", "--seconds", "60", "--warm-up", "0"])
+        .args(["--no-unloaded", "--json", "/dev/stdout"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Time to get going; if it were not enough, the signal would simply kill it, which the status tells.
-    std::thread::sleep(Duration::from_millis(700));
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
+    let in_time = |child: &mut Child, what: &str| {
         if Instant::now() > deadline {
             child.kill().unwrap();
-            panic!("it did not end");
+            panic!("{what}");
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    assert!(status.success(), "{status}");
+    while seen.load(Ordering::Relaxed) < 100 {
+        in_time(&mut child, "it sends nothing");
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    while child.try_wait().unwrap().is_none() {
+        in_time(&mut child, "it does not end");
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", output.status);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (table, json) = text.split_at(text.find('{').expect("the figures"));
+    assert!(table.contains("P: partial"), "{table}");
+    let report: Report = serde_json::from_str(json).unwrap();
+    let [point] = &report.points[..] else {
+        panic!("the second load was never offered: {table}");
+    };
+    assert_eq!(point.marks.last(), Some(&Mark::Partial));
+    assert!(point.all.answered >= 90 && point.seconds < 50.0, "{json}");
+}
+
+#[test]
+fn a_load_of_which_nothing_was_answered_is_a_failure() {
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let target = silent.local_addr().unwrap().to_string();
+    let output = load()
+        .args([
+            "--target",
+            &target,
+            "--protocol",
+            "shinjuku",
+            "--mix",
+            "fixed",
+        ])
+        .args(["--rate", "200", "--seconds", "0.2", "--drain", "0.1"])
+        .args(["--warm-up", "0", "--no-unloaded"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let line = errors.lines().last().unwrap_or_default();
+    assert!(
+        line.contains("at 200/s none of") && line.contains("unanswered at the end"),
+        "{errors}"
+    );
+    // The figures are there all the same.
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("offered/s"), "{table}");
 }
