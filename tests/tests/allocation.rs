@@ -235,7 +235,7 @@ fn steady_state(client: &mut impl Client, watch: &Watch, preemptive: bool) -> Ve
         let most = watch.most_in_the_allocator.load(Ordering::Relaxed);
         let preempted = !preemptive
             || statistics.preemptions.taken() > 200
-                && most > WORKERS + config(WORKERS, MechanismKind::None).spares(false) + SUSPENDED;
+                && most > WORKERS + config(WORKERS, MechanismKind::None).spares() + SUSPENDED;
         if answered - at > 100 && statistics.refused.total() > 10 && preempted {
             let after = watch.counts();
             assert_eq!(before.len(), after.len(), "all threads are known by then");

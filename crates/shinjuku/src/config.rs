@@ -65,8 +65,8 @@ pub struct Config {
     pub depth: usize,
     /// Threads that resume suspended requests while workers are blocked in the kernel, 0 to 65535; with 0, a handler that
     /// blocks holds up its worker. Each handler blocked for a lock takes one until the lock's holder, suspended, has had its
-    /// turn; with too few, that turn never comes. Default: with probes alone as many as can be blocked at a time, one less
-    /// than `contexts`; with a mechanism that interrupts blocked handlers, 16 or one less than `contexts`.
+    /// turn; with too few, that turn never comes. Signals do not spare them: in code that holds preemption off, or has them
+    /// masked, they reach nobody. Default: as many as can be blocked at a time, one less than `contexts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spare_workers: Option<usize>,
     /// How long a worker may leave a preemption unanswered before a spare takes over, in milliseconds, 0.1 to 60000.
@@ -336,16 +336,11 @@ impl Config {
             .saturating_add(workers.saturating_mul(self.depth))
     }
 
-    /// `spare_workers`, or its default for a runtime with or without a mechanism that interrupts blocked handlers.
+    /// `spare_workers`, or its default.
     #[must_use]
-    pub fn spares(&self, interrupts: bool) -> usize {
+    pub fn spares(&self) -> usize {
         let blocked_at_most = self.contexts.saturating_sub(1);
-        let enough = if interrupts {
-            blocked_at_most.min(16)
-        } else {
-            blocked_at_most
-        };
-        self.spare_workers.unwrap_or(enough)
+        self.spare_workers.unwrap_or(blocked_at_most)
     }
 
     /// `stack_kib` in bytes.

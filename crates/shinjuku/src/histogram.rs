@@ -1,4 +1,5 @@
-//! A histogram that one thread writes and any thread reads: how latencies are kept while the runtime runs.
+//! A histogram that one thread writes, or several that say so, and any thread reads: how latencies are kept while the
+//! runtime runs.
 //!
 //! Log-linear like HdrHistogram's (hdrhistogram.org): every power of two is cut into [`SUB_BUCKETS`] equal parts, so a
 //! value is known to within 1/128, and its bucket's middle to within 0.4 %. Smaller values are exact. The memory is
@@ -15,7 +16,7 @@ const SUB_BITS: u32 = 7;
 const LARGEST: u64 = (1 << 42) - 1;
 const BUCKETS: usize = index(LARGEST) + 1;
 
-/// Counts of values, written by one thread.
+/// Counts of values.
 #[derive(Debug)]
 pub(crate) struct Histogram(Box<[AtomicU64]>);
 
@@ -33,6 +34,11 @@ impl Histogram {
             bucket.load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
         );
+    }
+
+    /// The same by any number of threads.
+    pub(crate) fn record_beside_others(&self, value: u64) {
+        self.0[index(value.min(LARGEST))].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Adds what has been recorded to `snapshot`, as the middles of the buckets.

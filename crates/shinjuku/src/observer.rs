@@ -17,7 +17,7 @@ pub struct Observer {
 
 impl std::fmt::Debug for Observer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Observer(of {} threads)", self.workers.len())
+        write!(formatter, "Observer(of {} threads)", self.links.len())
     }
 }
 

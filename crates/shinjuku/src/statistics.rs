@@ -1,6 +1,7 @@
 //! What the runtime did: counted by its threads as they go, read by anyone at any time.
 //!
-//! Every counter has one writer, so counting is a load and a store. A snapshot reads counter by counter: numbers that
+//! Every counter has one writer, so counting is a load and a store; but the spare workers, of which there are many and which
+//! do little, share theirs. A snapshot reads counter by counter: numbers that
 //! change meanwhile may be off against each other by what happened in between.
 
 mod sum;
@@ -27,6 +28,11 @@ impl Counter {
         self.set(self.get().wrapping_add(number));
     }
 
+    /// By any number of writers.
+    fn add_beside_others(&self, number: u64) {
+        self.0.fetch_add(number, Ordering::Relaxed);
+    }
+
     #[inline]
     pub(crate) fn set(&self, number: u64) {
         self.0.store(number, Ordering::Relaxed);
@@ -38,11 +44,13 @@ impl Counter {
     }
 }
 
-/// Kept by one worker.
+/// Kept by one worker, or by all spare ones together.
 #[derive(Debug)]
 pub(crate) struct WorkerStatistics {
     classes: Box<[WorkerClass]>,
     lost: Counter,
+    /// Several threads count here.
+    is_shared: bool,
 }
 
 #[derive(Debug)]
@@ -63,6 +71,15 @@ impl WorkerStatistics {
         Self {
             classes: (0..classes).map(class).collect(),
             lost: Counter::default(),
+            is_shared: false,
+        }
+    }
+
+    /// As [`new`](Self::new), for several threads.
+    pub(crate) fn shared(classes: usize) -> Self {
+        Self {
+            is_shared: true,
+            ..Self::new(classes)
         }
     }
 
@@ -81,18 +98,31 @@ impl WorkerStatistics {
     ) {
         let class = &self.classes[usize::from(class.0)];
         if failed {
-            class.failed.add(1);
+            self.count(&class.failed);
             return;
         }
-        class.latency.record(latency_nanos);
         // In thousandths. What took no measurable time counts as 1 ns.
         let slowdown = latency_nanos.saturating_mul(1_000) / service_nanos.max(1);
-        class.slowdown.record(slowdown);
+        if self.is_shared {
+            class.latency.record_beside_others(latency_nanos);
+            class.slowdown.record_beside_others(slowdown);
+        } else {
+            class.latency.record(latency_nanos);
+            class.slowdown.record(slowdown);
+        }
     }
 
     /// A request ended and not even its class is known any more: the transport's code panicked.
     pub(crate) fn record_lost(&self) {
-        self.lost.add(1);
+        self.count(&self.lost);
+    }
+
+    fn count(&self, counter: &Counter) {
+        if self.is_shared {
+            counter.add_beside_others(1);
+        } else {
+            counter.add(1);
+        }
     }
 }
 
@@ -619,6 +649,31 @@ mod tests {
             (statistics.waiting, statistics.started, statistics.running),
             (7, 3, 2)
         );
+    }
+
+    #[test]
+    fn several_threads_that_share_lose_no_count() {
+        const EACH: u64 = 20_000;
+        let shared = Arc::new(WorkerStatistics::shared(1));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..EACH {
+                        shared.record(ClassId(0), 5_000, 1_000, false);
+                        shared.record(ClassId(0), 0, 0, true);
+                        shared.record_lost();
+                    }
+                });
+            }
+        });
+        let dispatcher = DispatcherStatistics::new(1);
+        let statistics = Statistics::gather(&[shared], &dispatcher, [], &["all"]);
+        let class = &statistics.classes[0];
+        assert_eq!(
+            [class.finished, class.failed, statistics.lost],
+            [2 * EACH; 3]
+        );
+        assert_eq!(class.slowdown_thousandths.len(), 2 * EACH);
     }
 
     #[test]

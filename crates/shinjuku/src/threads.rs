@@ -113,7 +113,7 @@ impl<Tr: Transport> Threads<Tr> {
         );
 
         let handler = Arc::new(handler);
-        let threads = workers + config.spares(preemption.hard.is_some());
+        let threads = workers + config.spares();
         let maker = Arc::clone(&handler);
         let states = Arc::new(PerCoreStates::new(threads, move |worker| {
             maker.init_per_core(worker)
@@ -160,6 +160,8 @@ impl<Tr: Transport> Threads<Tr> {
             let (guest, dune) = (preemption.guest.clone(), preemption.dune);
             let idle_backoff = config.idle_backoff();
             let shares_core = layout.shared;
+            let classes = core.class_names.len();
+            let spare_statistics = Arc::new(WorkerStatistics::shared(classes));
             for id in 0..threads {
                 let spare = id >= workers;
                 let name = if spare {
@@ -169,7 +171,10 @@ impl<Tr: Transport> Threads<Tr> {
                 } else {
                     format!("shinjuku-worker-{id}")
                 };
-                let statistics = Arc::new(WorkerStatistics::new(core.class_names.len()));
+                let statistics = match spare {
+                    false => Arc::new(WorkerStatistics::new(classes)),
+                    true => Arc::clone(&spare_statistics),
+                };
                 let bed = Arc::new(Bed::new());
                 let (sender, receiver) = mailbox(config.depth);
                 let (ready, readiness) = mpsc::channel::<Ready>();
@@ -193,10 +198,11 @@ impl<Tr: Transport> Threads<Tr> {
                     let number = u32::try_from(id).expect("workers are few");
                     let prepared = prepare(worker_core, realtime_priority).and_then(|realtime| {
                         let mut worker = Worker::bind(number)?;
-                        if let Some(guest) = &guest {
+                        // Spares stay outside, where signals reach them: KVM has a vCPU for each of some hundred threads
+                        // only, and Dune wants a core for each.
+                        if let (Some(guest), false) = (&guest, spare) {
                             worker.enter_guest_mode(guest)?;
                         }
-                        // Spares have no core of their own, which it takes.
                         if let (Some(dune), false) = (&dune, spare) {
                             worker.enter_dune_mode(dune)?;
                         }
@@ -263,13 +269,16 @@ impl<Tr: Transport> Threads<Tr> {
                     place: name,
                 })??;
                 core.links.push(link.clone());
-                core.worker_statistics.push(statistics);
+                if !spare {
+                    core.worker_statistics.push(statistics);
+                }
                 // To the policy, the inline layout's threads are one worker.
                 let policy_id = if layout.inline { 0 } else { id };
                 let worker = WorkerId(u16::try_from(policy_id).expect("workers are few"));
                 let bed = (!layout.inline).then_some(bed);
                 desks.push(Desk::new(worker, sender, link, handle, bed));
             }
+            core.worker_statistics.push(spare_statistics);
             let spares = if layout.inline {
                 Vec::new()
             } else {

@@ -3,14 +3,14 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shinjuku::policy::ClassId;
 use shinjuku::{
     Config, HardPreemption, LayoutKind, MechanismKind, RequestHandler, Runtime, StartError,
-    handler_fn,
+    handler_fn, without_preemption,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -78,6 +78,62 @@ fn a_short_request_overtakes_a_long_one_in_guest_mode() {
     assert_eq!(long.unwrap().wait(), Ok(1), "it was suspended meanwhile");
     let preemptions = runtime.statistics().preemptions;
     assert!(preemptions.taken() > 0, "{preemptions:?}");
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// Of spare workers there are more than a virtual machine has CPUs: they go on outside of guest mode with requests that were
+/// stopped in it.
+#[test]
+fn blocked_workers_are_relieved_outside_of_guest_mode() {
+    let strict = Config {
+        strict: true,
+        contexts: 300,
+        ..config()
+    };
+    let runtime = match start(strict) {
+        Err(StartError::Guest(error)) => {
+            println!("SKIPPED blocked_workers_are_relieved_outside_of_guest_mode: {error}");
+            return;
+        }
+        started => started.unwrap(),
+    };
+    const JOBS: u64 = 7;
+    let handle = runtime.handle();
+    let lock = Arc::new(Mutex::new(()));
+    let (started, blocked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let reaches = |count: &AtomicU64, number| {
+        let start = Instant::now();
+        while count.load(Ordering::Relaxed) < number && start.elapsed() < PATIENCE {
+            std::hint::spin_loop();
+        }
+    };
+    let tickets: Vec<_> = (0..JOBS)
+        .map(|n| {
+            let (lock, started, blocked) = (
+                Arc::clone(&lock),
+                Arc::clone(&started),
+                Arc::clone(&blocked),
+            );
+            let job = move || {
+                let held = (n == 0).then(|| lock.lock().unwrap());
+                started.fetch_add(1, Ordering::Relaxed);
+                reaches(&started, JOBS);
+                blocked.fetch_add(1, Ordering::Relaxed);
+                match held {
+                    Some(_held) => reaches(&blocked, JOBS),
+                    // Where no interrupt reaches them.
+                    None => without_preemption(|| drop(lock.lock().unwrap())),
+                }
+                n
+            };
+            handle.submit(ClassId(0), Box::new(job)).unwrap()
+        })
+        .collect();
+    for (n, mut ticket) in (0..).zip(tickets) {
+        assert_eq!(ticket.wait_timeout(PATIENCE), Some(Ok(n)));
+    }
+    let statistics = runtime.statistics();
+    assert!(statistics.rescued > 0, "{statistics}");
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 

@@ -247,10 +247,6 @@ impl Options {
             tcp,
             has_classes,
         } = file;
-        // Changes allocate with preemption held off, where no signal reaches them: as many as have started may wait for
-        // the allocator's locks, and whoever has one needs a thread to go on.
-        let blocked_at_most = runtime.contexts.saturating_sub(1);
-        runtime.spare_workers.get_or_insert(blocked_at_most);
         if !has_classes {
             runtime.class = Class::NAMES.map(ClassConfig::new).into();
         }

@@ -67,15 +67,10 @@ fn progress_several_handlers_one_mutex_mq_at_the_head_and_signals() {
     several_handlers_one_mutex(config, false);
 }
 
-/// Without a mechanism that interrupts blocked handlers there is a spare for each that can be blocked.
+/// By default there is a spare for each handler that can be blocked.
 #[test]
 fn progress_thirty_handlers_one_mutex_probes_alone() {
-    let config = Config {
-        contexts: 32,
-        spare_workers: None,
-        ..config(1, MechanismKind::Probe)
-    };
-    let runtime = jobs(config);
+    let runtime = jobs(with_default_spares(MechanismKind::Probe));
     let handle = runtime.handle();
     let lock = Arc::new(Mutex::new(()));
     let started = Arc::new(AtomicU64::new(0));
@@ -104,6 +99,60 @@ fn progress_thirty_handlers_one_mutex_probes_alone() {
         assert_eq!(answer, Ok(n as u64));
     }
     assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// One has the lock and is stopped by signal, the others wait for it where signals reach nobody: as an allocation does
+/// within `without_preemption`.
+#[test]
+fn progress_thirty_handlers_one_mutex_behind_guards_and_signals() {
+    let runtime = jobs(with_default_spares(MechanismKind::Signal));
+    let handle = runtime.handle();
+    let lock = Arc::new(Mutex::new(()));
+    let (started, blocked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let reaches = |count: &AtomicU64, number| {
+        let start = Instant::now();
+        while count.load(Ordering::Relaxed) < number && start.elapsed() < PATIENCE {
+            std::hint::spin_loop();
+        }
+    };
+    let tickets: Vec<_> = (0..30)
+        .map(|n| {
+            let (lock, started, blocked) = (
+                Arc::clone(&lock),
+                Arc::clone(&started),
+                Arc::clone(&blocked),
+            );
+            let job = move || {
+                let held = (n == 0).then(|| lock.lock().unwrap());
+                started.fetch_add(1, Ordering::Relaxed);
+                reaches(&started, 30);
+                blocked.fetch_add(1, Ordering::Relaxed);
+                match held {
+                    Some(_held) => reaches(&blocked, 30),
+                    None => without_preemption(|| drop(lock.lock().unwrap())),
+                }
+                n
+            };
+            handle.submit(ClassId(0), Box::new(job))
+        })
+        .collect();
+    for (n, ticket) in tickets.into_iter().enumerate() {
+        let answer = ticket
+            .unwrap()
+            .wait_timeout(PATIENCE)
+            .expect("nobody hangs");
+        assert_eq!(answer, Ok(n as u64));
+    }
+    assert!(runtime.statistics().rescued > 16);
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+fn with_default_spares(mechanism: MechanismKind) -> Config {
+    Config {
+        contexts: 32,
+        spare_workers: None,
+        ..config(1, mechanism)
+    }
 }
 
 #[test]
