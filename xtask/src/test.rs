@@ -102,7 +102,7 @@ fn steps() -> Vec<Step> {
             ..cargo(
                 "dpdk",
                 "test -p shinjuku-dpdk-sys -p shinjuku-net -p shinjuku-tests --features \
-                 shinjuku-dpdk-sys/link,shinjuku-net/dpdk,shinjuku-tests/dpdk --no-fail-fast --test layout --test failed_start \
+                 shinjuku-dpdk-sys/link,shinjuku-net/dpdk,shinjuku-tests/dpdk --no-fail-fast --lib --test layout --test failed_start \
                  --test rings --test dpdk_kernel --test dpdk_memif --test dpdk_ring --test dpdk_packets -- --show-output",
                 minutes(10),
                 true,
@@ -110,7 +110,8 @@ fn steps() -> Vec<Step> {
         },
         cargo(
             "xdp",
-            "test -p shinjuku-net --features xdp --no-fail-fast --test dataplane_xdp -- --show-output",
+            "test -p shinjuku-net -p shinjuku-xdp-sys --features shinjuku-net/xdp --no-fail-fast --lib --test dataplane_xdp -- \
+             --show-output",
             minutes(5),
             true,
         ),

@@ -20,6 +20,10 @@
 //!
 //! Nothing is offloaded: AF_XDP hands on no checksum that the device has verified, and computes none. A veth's other end
 //! must send complete checksums: `ethtool -K NAME tx off`.
+//!
+//! [`XdpConfig`] is all of that as a table of a configuration file.
+
+mod keys;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,6 +32,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shinjuku_xdp_sys::Socket;
 pub use shinjuku_xdp_sys::{Attached, CopyMode, Frame, Program, Queues, SocketConfig, XdpError};
+
+pub use keys::XdpConfig;
 
 use crate::dataplane::{Buffer, Device, Offload, Outbound, Received, Verified};
 

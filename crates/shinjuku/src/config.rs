@@ -6,6 +6,7 @@ mod requeue;
 
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use shinjuku_policy::{
     CFcfs, ClassRule, DFcfs, MultiQueue, Nanos, Policy, Requeue, SingleQueue, Stealing,
@@ -275,6 +276,35 @@ impl std::fmt::Display for MechanismKind {
     }
 }
 
+/// Reads a TOML file of a server's own, which has settings of this crate's and its transports' among others.
+///
+/// ```no_run
+/// use serde::Deserialize;
+/// use shinjuku::net::dataplane::DataplaneConfig;
+///
+/// #[derive(Deserialize)]
+/// #[serde(deny_unknown_fields)]
+/// struct Settings {
+///     #[serde(default)]
+///     runtime: shinjuku::Config,
+///     dataplane: DataplaneConfig,
+/// }
+///
+/// let settings: Settings = shinjuku::read_toml("server.toml")?;
+/// # Ok::<(), shinjuku::ConfigError>(())
+/// ```
+///
+/// # Errors
+/// [`ConfigError::Read`] if there is no reading the file, [`ConfigError::Syntax`] if it is not TOML, or not what `T` takes.
+pub fn read_toml<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, ConfigError> {
+    let path = path.as_ref();
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    toml::from_str(&text).map_err(|error| ConfigError::syntax(Some(path), &text, error))
+}
+
 impl Config {
     /// Reads TOML. What is left out takes its default; values are not checked yet, see [`validate`](Self::validate).
     ///
@@ -289,12 +319,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Read`] if there is no reading the file, [`ConfigError::Syntax`] as above.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        toml::from_str(&text).map_err(|error| ConfigError::syntax(Some(path), &text, error))
+        read_toml(path)
     }
 
     /// Checks every value, alone and beside the others, and against the cores that the calling thread may use.

@@ -24,6 +24,12 @@ pub enum XdpError {
         /// What the operating system said.
         cause: io::Error,
     },
+    /// The interface is not one of Ethernet.
+    #[error("AF_XDP: {interface} is no Ethernet interface; choose another")]
+    NotEthernet {
+        /// Its name.
+        interface: String,
+    },
     /// This user may not.
     #[error(
         "AF_XDP: cannot {action}: permission denied; it takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or root"

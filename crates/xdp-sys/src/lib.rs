@@ -16,12 +16,14 @@
 //! chunk is ours again. What a ring says is checked against ledger and area first, so that the kernel is trusted with not
 //! writing to what it gave back, and with nothing else. The area is unmapped when its last frame has gone.
 
+mod address;
 mod area;
 mod error;
 mod program;
 mod ring;
 mod socket;
 
+pub use address::ethernet_address;
 pub use area::Frame;
 pub use error::XdpError;
 pub use program::{Attached, Program};

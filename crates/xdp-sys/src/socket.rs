@@ -46,9 +46,10 @@ impl Default for SocketConfig {
 }
 
 /// Whether the kernel copies frames between the device's memory and ours.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum CopyMode {
     /// Not if the driver can do without.
+    #[default]
     Auto,
     /// It does.
     Copy,

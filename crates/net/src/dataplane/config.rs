@@ -2,6 +2,9 @@
 
 use std::net::Ipv4Addr;
 
+use serde::Deserialize;
+
+use super::keys::{DataplaneKeys, HostAddress, InterfaceKeys};
 use crate::packet::MacAddr;
 use crate::udp::racksched::RackSchedConfig;
 use crate::wire::{ReassemblyBound, ReassemblyConfig};
@@ -10,10 +13,29 @@ use crate::wire::{ReassemblyBound, ReassemblyConfig};
 pub const MOST_PORTS: usize = 64;
 
 /// Settings of an [`Interface`](super::Interface); checked by [`Interface::new`](super::Interface::new).
-#[derive(Clone, Debug)]
+///
+/// In a configuration file it is a table. What can be left out has the default that is shown, or none; an unknown key is an
+/// error, and so is a value out of its range.
+///
+/// ```
+/// # use shinjuku_net::dataplane::InterfaceConfig;
+/// # let interface: Result<InterfaceConfig, _> = toml::from_str(r#"
+/// address = "10.0.0.1/24"     # with how many bits of it name the net
+/// ports = [9000]              # those to listen on
+/// mac = "02:00:00:00:00:01"   # left out: the device's, if `mac_or` tells it
+/// gateway = "10.0.0.254"      # left out: none
+/// mtu = 1500
+/// neighbours = 64
+/// neighbour = [{ ip = "10.0.0.7", mac = "02:00:00:00:00:07" }] # left out: none given
+/// # "#);
+/// # interface.unwrap();
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "InterfaceKeys")]
 #[must_use]
 pub struct InterfaceConfig {
-    pub(super) mac: MacAddr,
+    /// `None`: the device's, which is not known yet.
+    pub(super) mac: Option<MacAddr>,
     pub(super) ip: Ipv4Addr,
     pub(super) prefix: u8,
     pub(super) gateway: Option<Ipv4Addr>,
@@ -27,16 +49,37 @@ impl InterfaceConfig {
     /// An interface with these addresses that takes datagrams for `ports`; in a net of /24, without a gateway, with
     /// an MTU of 1500 and room for 64 neighbours.
     pub fn new(mac: MacAddr, ip: Ipv4Addr, ports: &[u16]) -> Self {
-        Self {
-            mac,
+        let address = HostAddress {
             ip,
-            prefix: 24,
+            prefix: HostAddress::PREFIX,
+        };
+        Self::at(address, ports).mac_or(mac)
+    }
+
+    /// The same without an Ethernet address, which [`mac_or`](Self::mac_or) is to give it.
+    pub fn at(address: HostAddress, ports: &[u16]) -> Self {
+        Self {
+            mac: None,
+            ip: address.ip,
+            prefix: address.prefix,
             gateway: None,
             ports: ports.to_vec(),
             mtu: 1500,
             neighbours: 64,
             given: Vec::new(),
         }
+    }
+
+    /// The Ethernet address, unless it has one: the device's.
+    pub fn mac_or(self, mac: MacAddr) -> Self {
+        let mac = self.mac.or(Some(mac));
+        Self { mac, ..self }
+    }
+
+    /// The longest packet on the wire; see [`mtu`](Self::mtu).
+    #[must_use]
+    pub fn longest_packet(&self) -> usize {
+        self.mtu
     }
 
     /// How many bits of the address name the net, 0 to 32: whoever shares them is on this wire.
@@ -76,9 +119,15 @@ impl InterfaceConfig {
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), InterfaceError> {
-        let given = || self.given.iter().map(|&(_, mac)| mac);
-        if let Some(mac) = given().chain([self.mac]).find(|mac| !mac.is_station()) {
+    /// The Ethernet address, if all else is right, too.
+    pub(super) fn check(&self) -> Result<MacAddr, InterfaceError> {
+        self.check_all_but_missing()?;
+        self.mac.ok_or(InterfaceError::NoMac)
+    }
+
+    pub(super) fn check_all_but_missing(&self) -> Result<(), InterfaceError> {
+        let given = self.given.iter().map(|&(_, mac)| mac);
+        if let Some(mac) = given.chain(self.mac).find(|mac| !mac.is_station()) {
             return Err(InterfaceError::Mac { mac });
         }
         in_range("prefix", self.prefix.into(), 0, 32)?;
@@ -153,7 +202,20 @@ impl Net {
 }
 
 /// Settings of a [`Dataplane`](super::Dataplane); checked by [`Dataplane::new`](super::Dataplane::new).
-#[derive(Clone, Debug)]
+///
+/// In a configuration file it is a table with `buffers` and `batch`, which may be left out, and the table `interface`
+/// ([`InterfaceConfig`]):
+///
+/// ```
+/// # use shinjuku_net::dataplane::DataplaneConfig;
+/// # let dataplane: Result<DataplaneConfig, _> = toml::from_str(r#"
+/// buffers = 4096
+/// interface = { address = "10.0.0.1/24", ports = [9000] }
+/// # "#);
+/// # dataplane.unwrap();
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "DataplaneKeys")]
 #[must_use]
 pub struct DataplaneConfig {
     pub(super) interface: InterfaceConfig,
@@ -171,6 +233,17 @@ impl DataplaneConfig {
             batch: 32,
             racksched: None,
         }
+    }
+
+    /// The Ethernet address of the interface, unless it has one: the device's.
+    pub fn mac_or(self, mac: MacAddr) -> Self {
+        let interface = self.interface.mac_or(mac);
+        Self { interface, ..self }
+    }
+
+    /// The interface's settings.
+    pub fn interface(&self) -> &InterfaceConfig {
+        &self.interface
     }
 
     /// How many requests can be held at once, from receipt until the reply is on its way: how many of the device's buffers
@@ -205,6 +278,7 @@ impl DataplaneConfig {
         }
     }
 
+    /// All but the interface, which is checked by itself.
     pub(super) fn check(&self) -> Result<(), InterfaceError> {
         let classes = self.racksched.map_or(1, |racksched| racksched.classes);
         in_range("racksched's classes", classes, 1, 1024)?;
@@ -252,6 +326,11 @@ pub enum InterfaceError {
         /// The address.
         mac: MacAddr,
     },
+    /// The Ethernet address is neither configured nor known from the device.
+    #[error(
+        "interface: it has no Ethernet address; configure `mac`, or take the device's (mac_or)"
+    )]
+    NoMac,
     /// A bound of RackSched's requests of several packets is out of its range.
     #[error(transparent)]
     Reassembly(#[from] ReassemblyBound),

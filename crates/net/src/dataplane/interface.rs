@@ -135,10 +135,10 @@ impl Interface {
     /// # Errors
     /// A setting out of its range, or an address that no host can have.
     pub fn new(mut config: InterfaceConfig) -> Result<Self, InterfaceError> {
-        config.check()?;
+        let mac = config.check()?;
         config.ports.sort_unstable();
         Ok(Self {
-            mac: config.mac,
+            mac,
             ip: config.ip,
             net: config.net(),
             gateway: config.gateway,

@@ -64,6 +64,7 @@ mod counters;
 mod datagram;
 mod device;
 mod interface;
+mod keys;
 mod lending;
 pub mod memory;
 mod neighbours;
@@ -77,6 +78,7 @@ pub use counters::{DataplaneCounters, DataplaneCounts, InterfaceCounters, Interf
 pub use datagram::{Datagram, DatagramReply, ReplyTooLong};
 pub use device::{Buffer, Checksums, Device, Offload, Outbound, Received, Verified};
 pub use interface::{Delivery, Headers, Interface, Peer, Verdict};
+pub use keys::{HostAddress, HostAddressError};
 pub use neighbours::Resolution;
 pub use replier::{DataplaneReplier, Outgoing};
 pub use transport::{Dataplane, RequestId};

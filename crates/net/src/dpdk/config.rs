@@ -6,6 +6,8 @@ use super::Spread;
 
 /// What a frame has before its IP packet at most: Ethernet's header and two VLAN tags.
 const LINK_HEADERS: u16 = 14 + 2 * 4;
+/// What DPDK keeps free before a packet (RTE_PKTMBUF_HEADROOM). Room and packet together are counted in 16 bits.
+const HEADROOM: u16 = 128;
 /// Some drivers take a buffer for too small that does not hold this.
 const LEAST_ROOM: u16 = 2048;
 
@@ -95,6 +97,8 @@ impl NicConfig {
         };
         in_range("dispatchers", self.dispatchers, 1, most)?;
         let held = usize::from(self.port.rx_descriptors) + usize::from(self.port.tx_descriptors);
+        let most = u16::MAX - HEADROOM - LINK_HEADERS;
+        in_range("mtu", self.port.mtu.into(), 68, most.into())?;
         in_range("mbufs", self.mbufs as usize, held + 2 * BURST, 1 << 24)
     }
 }

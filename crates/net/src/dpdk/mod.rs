@@ -33,18 +33,22 @@
 //! Some devices come up again only when they are reset: `net_memif` as a client connects when it is started, and never again by
 //! itself. [`Nic::ask_for_reset`] is for that.
 //!
+//! [`DpdkConfig`] is all of that as a table of a configuration file.
+//!
 //! Several dispatchers need their requests spread. The device does it by RSS if it can; else, or if it has fewer queues
 //! than there are dispatchers, [`DpdkDevice`]s hand frames on to each other by a [hash](Spread) of the sender's address.
 
 mod config;
 mod counters;
 mod device;
+mod keys;
 mod nic;
 mod spread;
 
 pub use config::NicConfig;
 pub use counters::{NicCounts, QueueCounts};
 pub use device::DpdkDevice;
+pub use keys::DpdkConfig;
 pub use nic::Nic;
 pub use shinjuku_dpdk_sys::{
     BURST, DpdkError, Eal, EalConfig, Link, Mbuf, Port, PortConfig, PortInfo, PortStatistics,

@@ -9,6 +9,7 @@
 //! A double arrow is a ring with one sender and one receiver, the two devices' threads.
 
 use rtrb::{Consumer, Producer, RingBuffer};
+use serde::Deserialize;
 use shinjuku_dpdk_sys::Mbuf;
 
 use crate::packet::{Ethernet, Ipv4, ethernet, ipv4};
@@ -17,7 +18,8 @@ use crate::packet::{Ethernet, Ipv4, ethernet, ipv4};
 const SLOTS: usize = 512;
 
 /// Who spreads requests over the dispatchers.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Spread {
     /// The device if it can, else software.
     #[default]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, de};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A hardware address of Ethernet; written and parsed as `02:00:5e:10:00:01`.
@@ -66,6 +67,13 @@ impl FromStr for MacAddr {
             None => Ok(Self(bytes)),
             Some(_) => Err(MacAddrError),
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for MacAddr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
     }
 }
 

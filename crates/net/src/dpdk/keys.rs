@@ -1,0 +1,152 @@
+//! A port of DPDK's as a configuration file has it.
+
+use serde::Deserialize;
+use shinjuku_dpdk_sys::{DpdkError, Eal, EalConfig, PortConfig};
+
+use super::{DpdkDevice, Nic, NicConfig, Spread};
+
+/// Memory for virtual devices, in MiB, if nothing is said of it.
+const MEMORY_MIB: u32 = 256;
+
+/// DPDK and one of its ports: plain fields, in code and in TOML under the same names; all but `device` may be left out,
+/// an unknown key is an error. Values are checked by [`open`](Self::open).
+///
+/// ```
+/// # use shinjuku_net::dpdk::DpdkConfig;
+/// # let virtual_device: Result<DpdkConfig, _> = toml::from_str(r#"
+/// device = "net_memif0,role=server,socket=/run/shinjuku.sock,socket-abstract=no"
+/// # "#);
+/// # virtual_device.unwrap();
+/// # let card: Result<DpdkConfig, _> = toml::from_str(r#"
+/// device = "0000:01:00.0"
+/// eal = ["-a", "0000:01:00.0", "--in-memory"]
+/// dispatchers = 2
+/// # "#);
+/// # card.unwrap();
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DpdkConfig {
+    /// The device: a virtual one's driver, number and parameters, as after `--vdev=`; or a PCI address.
+    pub device: String,
+    /// What DPDK's environment abstraction layer is told, its command line. Default: what suits virtual devices, 256 MiB
+    /// of ordinary memory, no huge pages and no PCI.
+    pub eal: Option<Vec<String>>,
+    /// The core of DPDK's own threads: off those that poll and work. Default: any that the process may use.
+    pub core: Option<usize>,
+    /// Dispatchers, 1 to 64, each with a device. Default 1.
+    pub dispatchers: Option<usize>,
+    /// Who spreads requests over them: `auto`, `device` or `software`. Default `auto`.
+    #[serde(default)]
+    pub spread: Spread,
+    /// Mbufs for each dispatcher, best a power of two less one: more than both queues' descriptors and what the runtime
+    /// admits. Default 4095.
+    pub mbufs: Option<u32>,
+    /// Packets that a receive queue holds. Default 512.
+    pub rx_descriptors: Option<u16>,
+    /// Packets that a send queue holds. Default 512.
+    pub tx_descriptors: Option<u16>,
+    /// Whether the device computes checksums, where it can. Default true.
+    pub checksums: Option<bool>,
+}
+
+impl DpdkConfig {
+    /// Starts DPDK, if it does not run yet, makes the device, if there is none of this name, and opens its port for
+    /// packets of up to `mtu` bytes.
+    ///
+    /// # Errors
+    /// A setting out of range, a device that cannot be had, or what DPDK says.
+    pub fn open(&self, mtu: usize) -> Result<(Nic, Vec<DpdkDevice>), DpdkError> {
+        let eal = match Eal::current() {
+            Some(eal) => eal,
+            None => Eal::init(&self.eal())?,
+        };
+        let name = self.device.split(',').next().unwrap_or_default();
+        let port = match eal.port(name) {
+            Err(DpdkError::NoPort { .. }) => eal.attach(&self.device)?,
+            found => found?,
+        };
+        Nic::open(port, self.nic(mtu))
+    }
+
+    fn eal(&self) -> EalConfig {
+        let config = match &self.eal {
+            Some(arguments) => EalConfig::new(arguments),
+            None => EalConfig::without_hardware(MEMORY_MIB),
+        };
+        match self.core {
+            Some(core) => config.core(core),
+            None => config,
+        }
+    }
+
+    fn nic(&self, mtu: usize) -> NicConfig {
+        let default = PortConfig::default();
+        let port = PortConfig {
+            rx_descriptors: self.rx_descriptors.unwrap_or(default.rx_descriptors),
+            tx_descriptors: self.tx_descriptors.unwrap_or(default.tx_descriptors),
+            // No device has one longer, and then says so.
+            mtu: mtu.try_into().unwrap_or(u16::MAX),
+            checksums: self.checksums.unwrap_or(default.checksums),
+        };
+        let config = NicConfig::new().spread(self.spread).port(port);
+        let config = match self.dispatchers {
+            Some(dispatchers) => config.dispatchers(dispatchers),
+            None => config,
+        };
+        match self.mbufs {
+            Some(mbufs) => config.mbufs(mbufs),
+            None => config,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        for (text, says) in [
+            ("mbufs = 1", ["line 1", "device"]),
+            ("device = \"a\"\nmbuf = 1", ["line 2", "mbuf"]),
+            ("device = \"a\"\nspread = \"best\"", ["line 2", "software"]),
+            (
+                "device = \"a\"\nrx_descriptors = 70000",
+                ["line 2", "70000"],
+            ),
+            ("device = \"a\"\neal = \"-a b\"", ["line 2", "sequence"]),
+        ] {
+            let error = toml::from_str::<DpdkConfig>(text).unwrap_err().to_string();
+            let all = says.iter().all(|part| error.contains(part));
+            assert!(all, "{text}\n{error}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_opened_by_its_settings() {
+        // One test for all: DPDK starts once in a process.
+        let read = |more: &str| -> DpdkConfig {
+            let text = format!("device = \"net_null0,size=60\"\neal = EAL\n{more}");
+            let eal = r#"["--no-huge", "-m", "64", "--no-pci", "--no-telemetry", "--no-shconf"]"#;
+            toml::from_str(&text.replace("EAL", eal)).unwrap()
+        };
+        let refuses = |config: &DpdkConfig, mtu, says: [&str; 2]| {
+            let error = config.open(mtu).unwrap_err().to_string();
+            assert!(says.iter().all(|part| error.contains(part)), "{error}");
+        };
+        refuses(&read("mbufs = 1"), 1500, ["mbufs is 1", "between"]);
+        refuses(&read("dispatchers = 65"), 1500, ["dispatchers is 65", "64"]);
+        refuses(&read(""), 1_000_000, ["mtu is 65535", "between 68 and"]);
+        let nowhere = DpdkConfig {
+            device: "net_nothing7,x=1".to_owned(),
+            ..DpdkConfig::default()
+        };
+        refuses(&nowhere, 1500, ["net_nothing7", "cannot make device"]);
+        let two = read("dispatchers = 2\nmbufs = 2047\nspread = \"software\"");
+        let (nic, devices) = two.open(1500).unwrap();
+        assert_eq!((nic.driver(), devices.len()), ("net_null", 2));
+        assert_eq!(nic.pools().len(), 2);
+        refuses(&two, 1500, ["net_null0", "in use"]);
+    }
+}

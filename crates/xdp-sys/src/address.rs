@@ -1,0 +1,63 @@
+//! An interface's Ethernet address.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::XdpError;
+
+/// The Ethernet address of the interface.
+///
+/// # Errors
+/// No such interface in this network namespace, or one that has none (a loopback, a tunnel).
+pub fn ethernet_address(interface: &str) -> Result<[u8; 6], XdpError> {
+    let no_interface = |cause| XdpError::NoInterface {
+        interface: interface.to_owned(),
+        cause,
+    };
+    // SAFETY: it is plain bytes, a name and a union of plain values.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    let room = request.ifr_name.len() - 1;
+    if interface.is_empty() || interface.len() > room {
+        return Err(no_interface(io::ErrorKind::InvalidInput.into()));
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
+        .map_err(XdpError::system("open a socket"))?;
+    // SAFETY: the request is as long as the kernel takes it to be, with a name that ends with zero, and outlives the call.
+    let status = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request) };
+    if status < 0 {
+        return Err(no_interface(io::Error::last_os_error()));
+    }
+    // SAFETY: this is the member that the call fills in; it is plain bytes whatever it says.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    if address.sa_family != libc::ARPHRD_ETHER {
+        return Err(XdpError::NotEthernet {
+            interface: interface.to_owned(),
+        });
+    }
+    Ok(std::array::from_fn(|at| address.sa_data[at] as u8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_none_says_so() {
+        let loopback = ethernet_address("lo").unwrap_err();
+        assert!(
+            matches!(loopback, XdpError::NotEthernet { .. }),
+            "{loopback}"
+        );
+        for name in ["", "shinjuku-none", "a-name-longer-than-interfaces-have"] {
+            let error = ethernet_address(name).unwrap_err();
+            assert!(matches!(error, XdpError::NoInterface { .. }), "{error}");
+        }
+    }
+}
