@@ -190,7 +190,8 @@ impl Experiment {
             let counts = server.1.read();
             counts.refused + counts.malformed + counts.replies + counts.unanswered
         };
-        let lost = self.server_nic.counts().sum().handing_on_failed;
+        let shared = self.server_nic.counts().sum();
+        let lost = shared.handing_on_failed + shared.overrun;
         lost + self.servers.iter().map(of).sum::<u64>()
     }
 

@@ -71,6 +71,9 @@ impl EalConfig {
             if argument.contains('\0') {
                 return refused("holds a zero byte; take it out");
             }
+            if names_address(argument) {
+                return refused(WHY_NO_ADDRESS);
+            }
             // Any beginning that is unique stands for the whole. No other begins with a p, or with mb.
             if argument.starts_with("--p") {
                 return refused(
@@ -90,6 +93,14 @@ impl EalConfig {
         Ok(())
     }
 }
+
+/// Whether it is what `net_ring` passes itself: the address of a structure, which it would follow.
+fn names_address(device: &str) -> bool {
+    device.contains("internal=")
+}
+
+const WHY_NO_ADDRESS: &str =
+    "an address in the process is for DPDK alone; make rings by Eal::ring_pair";
 
 /// DPDK is running: the proof, to be passed on and copied. All else is made from it.
 #[derive(Clone, Copy, Debug)]
@@ -189,6 +200,12 @@ impl Eal {
     /// # Errors
     /// What DPDK says.
     pub fn attach(self, device: &str) -> Result<Port, DpdkError> {
+        if names_address(device) {
+            return Err(DpdkError::Argument {
+                argument: device.to_owned(),
+                why: WHY_NO_ADDRESS,
+            });
+        }
         {
             let _control = control();
             let arguments = c_string(device)?;
@@ -204,10 +221,11 @@ impl Eal {
     }
 
     /// Two ports in this process that are each other's peer, `name.a` and `name.b`: what one sends on a queue the other
-    /// receives on the queue of the same number. `queues` each way, each of `slots` packets.
+    /// receives on the queue of the same number. `queues` each way, each of `slots` packets. The memory between them stays
+    /// when they are closed, with what is in it, and so does its name.
     ///
     /// # Errors
-    /// What DPDK says.
+    /// What DPDK says. Then nothing is left of them.
     pub fn ring_pair(self, name: &str, queues: u16, slots: u32) -> Result<[Port; 2], DpdkError> {
         let ends = [format!("{name}.a"), format!("{name}.b")];
         {

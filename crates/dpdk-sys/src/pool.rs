@@ -11,6 +11,8 @@ use crate::mbuf::{Chain, Dropped, Mbuf, Private};
 
 /// How many are freed in one call.
 const BULK: usize = 32;
+/// Of mbufs in a pool. From 2^31 on DPDK's sizes overflow, and it writes beyond its memory.
+const MOST: u32 = 1 << 26;
 
 /// A pool, in the hands of whoever allocates from it and collects what was dropped: the networker. Not on a thread that
 /// a handler runs on: see the [crate].
@@ -35,6 +37,9 @@ impl Mempool {
             data_room,
             cause,
         };
+        // DPDK would cut the sum of the two to 16 bits.
+        let fits = mbufs <= MOST && data_room <= u16::MAX - ffi::HEADROOM;
+        Errno::check(if fits { 0 } else { -libc::EINVAL }).map_err(failed)?;
         let _control = control();
         let c_name = c_string(name)?;
         let mut raw = std::ptr::null_mut();

@@ -193,7 +193,8 @@ impl Port {
     /// With several, the device spreads packets over them by address and UDP port, if it can ([`PortInfo::spreads`]).
     ///
     /// # Errors
-    /// More queues than the device has, an MTU out of its range, or what DPDK says.
+    /// More queues than the device has, an MTU out of its range, or what DPDK says. If DPDK was asked to start it the device
+    /// is closed, and a virtual one is gone: [`Eal::attach`](crate::Eal::attach) makes another.
     pub fn start(
         self,
         config: &PortConfig,

@@ -226,38 +226,63 @@ uint16_t dpdk_send(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint1
 	return rte_eth_tx_burst(port, queue, mbufs, count);
 }
 
-int dpdk_ring_pair(const char *const names[2], uint16_t queues, unsigned int slots, uint16_t ports[2])
+static int make_rings(const char *name, uint16_t queues, unsigned int slots, struct rte_ring **rings)
 {
-	struct rte_ring *there[RTE_MAX_QUEUES_PER_PORT], *back[RTE_MAX_QUEUES_PER_PORT];
-	int made;
+	for (uint16_t queue = 0; queue < queues; queue++) {
+		char numbered[RTE_RING_NAMESIZE];
+		int length = snprintf(numbered, sizeof(numbered), "%s.%u", name, queue);
 
-	if (queues > RTE_MAX_QUEUES_PER_PORT)
-		return -EINVAL;
-	for (int way = 0; way < 2; way++) {
-		struct rte_ring **rings = way == 0 ? there : back;
-
-		for (uint16_t queue = 0; queue < queues; queue++) {
-			char name[RTE_RING_NAMESIZE];
-			int length = snprintf(name, sizeof(name), "%s.%u", names[way], queue);
-
-			if (length >= (int)sizeof(name))
-				return -ENAMETOOLONG;
-			/* A queue has one owner at either end. EXACT: `slots` packets, not one less. */
-			rings[queue] = rte_ring_create(name, slots, SOCKET_ID_ANY,
-						       RING_F_SP_ENQ | RING_F_SC_DEQ | RING_F_EXACT_SZ);
-			if (rings[queue] == NULL)
-				return failure();
-		}
+		if (length >= (int)sizeof(numbered))
+			return -ENAMETOOLONG;
+		/* A queue has one owner at either end. EXACT: `slots` packets, not one less. */
+		rings[queue] = rte_ring_create(numbered, slots, SOCKET_ID_ANY,
+					       RING_F_SP_ENQ | RING_F_SC_DEQ | RING_F_EXACT_SZ);
+		if (rings[queue] == NULL)
+			return failure();
 	}
+	return 0;
+}
+
+static int make_pair(const char *const names[2], uint16_t queues, unsigned int slots, uint16_t ports[2],
+		     struct rte_ring **there, struct rte_ring **back)
+{
+	int made;
+	int status = make_rings(names[0], queues, slots, there);
+
+	if (status == 0)
+		status = make_rings(names[1], queues, slots, back);
+	if (status < 0)
+		return status;
 	made = rte_eth_from_rings(names[0], back, queues, there, queues, 0);
 	if (made < 0)
 		return failure();
 	ports[0] = (uint16_t)made;
 	made = rte_eth_from_rings(names[1], there, queues, back, queues, 0);
-	if (made < 0)
-		return failure();
+	if (made < 0) {
+		status = failure();
+		dpdk_port_close(ports[0]);
+		return status;
+	}
 	ports[1] = (uint16_t)made;
 	return 0;
+}
+
+int dpdk_ring_pair(const char *const names[2], uint16_t queues, unsigned int slots, uint16_t ports[2])
+{
+	struct rte_ring *there[RTE_MAX_QUEUES_PER_PORT] = { NULL }, *back[RTE_MAX_QUEUES_PER_PORT] = { NULL };
+	int status;
+
+	/* DPDK's own check of the size overflows. */
+	if (queues > RTE_MAX_QUEUES_PER_PORT || slots > RTE_RING_SZ_MASK / 2)
+		return -EINVAL;
+	status = make_pair(names, queues, slots, ports, there, back);
+	if (status < 0) {
+		for (uint16_t queue = 0; queue < queues; queue++) {
+			rte_ring_free(there[queue]);
+			rte_ring_free(back[queue]);
+		}
+	}
+	return status;
 }
 
 size_t dpdk_layout(const uint64_t **values)

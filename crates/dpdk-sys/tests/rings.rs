@@ -74,6 +74,7 @@ fn arguments_that_would_break_a_promise_are_refused() {
         "--lcores=1",
         "--main-lcore=0",
         "--mbuf-pool-ops-name=ring_sp_sc",
+        "--vdev=net_ring0,internal=0x1000",
         "-n\0",
     ] {
         let refused = Eal::init(&EalConfig::without_hardware(128).argument(argument));
@@ -119,6 +120,29 @@ fn what_is_missing_or_taken_or_out_of_range_is_said_with_its_name() {
         eal().pool("named", 63, 2048),
         Err(DpdkError::Pool { .. })
     ));
+}
+
+/// DPDK computes sizes in 32 bits, and an address in a device's arguments is one that it follows.
+#[test]
+fn what_dpdk_would_not_survive_does_not_reach_it() {
+    for slots in [u32::MAX, 1 << 31, (1 << 30) + 1] {
+        let refused = eal().ring_pair("overflow", 1, slots).unwrap_err();
+        assert!(matches!(refused, DpdkError::Device { .. }), "{refused}");
+    }
+    for (mbufs, data_room) in [(u32::MAX, 2048), (1 << 31, 2048), (63, u16::MAX - 127)] {
+        let refused = eal().pool("overflow", mbufs, data_room).unwrap_err();
+        assert!(refused.to_string().contains("(22)"), "{refused}");
+    }
+    let refused = eal().attach("net_ring7,internal=0x1000").unwrap_err();
+    assert!(matches!(refused, DpdkError::Argument { .. }), "{refused}");
+}
+
+#[test]
+fn a_pair_that_cannot_be_made_leaves_nothing_behind() {
+    // More queues than such a port can have.
+    assert!(eal().ring_pair("half", 17, 16).is_err());
+    let pair = eal().ring_pair("half", 1, 16);
+    assert!(pair.is_ok(), "{pair:?}");
 }
 
 #[test]

@@ -258,6 +258,23 @@ fn who_is_known_may_move() {
     assert_eq!(interface.resolve(given, 0), Resolution::Known(OURS));
 }
 
+/// What is sent unasked is not tagged: whoever is in a VLAN would not get it, and must not stand in for one who would.
+#[test]
+fn questions_in_a_vlan_are_answered_and_teach_nothing() {
+    for (tag, known) in [(5_u16, false), (0, true)] {
+        let mut interface = interface();
+        let mut question = arp(ArpOperation::REQUEST, THEIR_IP, OURS, OUR_IP);
+        let [high, low] = tag.to_be_bytes();
+        question.splice(12..12, [0x81, 0, high, low]);
+        let length = question.len();
+        let verdict = judged(&mut interface, &mut question);
+        assert_eq!(verdict, Verdict::Answer { length });
+        assert_eq!(question[12..16], [0x81, 0, high, low]);
+        let resolution = interface.resolve(THEIR_IP, 0);
+        assert_eq!(resolution == Resolution::Known(THEIRS), known, "{tag}");
+    }
+}
+
 #[test]
 fn answers_that_nobody_asked_for_teach_nothing() {
     let mut interface = interface();

@@ -175,6 +175,34 @@ fn replies_may_be_as_long_as_the_mtu_allows_and_no_longer() {
     assert_eq!(client.received(), [[vec![7; 1000], vec![8; 472]].concat()]);
 }
 
+/// The reply keeps the place of the request's options, so they are a part of what the MTU allows.
+#[test]
+fn options_in_a_request_make_no_reply_longer_than_the_mtu() {
+    let (mut client, mut server) = start();
+    // Two words of options, for which the payload makes room.
+    client.send_changed(b"8 bytes:and the payload", |frame| {
+        frame.copy_within(34..42, 42);
+        frame[34..42].fill(1);
+        frame[14] = 0x47;
+        frame[48..50].fill(0);
+        let length = (frame.len() as u16 - 42).to_be_bytes();
+        frame[46..48].copy_from_slice(&length);
+        frame[24..26].fill(0);
+        let sum = shinjuku_net::packet::checksum::Sum::new().bytes(&frame[14..42]);
+        frame[24..26].copy_from_slice(&sum.checksum().to_be_bytes());
+    });
+    let arrival = server.poll().pop().unwrap();
+    assert_eq!(&*arrival.request, b"and the payload");
+    let mut reply = arrival.request.into_reply();
+    assert_eq!(reply.capacity(), 1500 - 28 - 8);
+    while reply.write(&[7; 100]).unwrap() > 0 {}
+    server.conclude(arrival.route, Ok(Some(reply)));
+    server.poll();
+    let mut frames = Vec::new();
+    client.device.receive(1, &mut frames);
+    assert_eq!(frames[0].buffer.frame().len(), 14 + 1500);
+}
+
 /// Frames have 60 bytes at least, and what is behind the packet must not be what the buffer held before.
 #[test]
 fn short_frames_are_padded_with_zeros() {

@@ -319,6 +319,65 @@ fn a_dispatcher_that_does_not_poll_costs_only_its_own_frames() {
     assert!(heard + failed < sent);
 }
 
+/// The one with the queue has no room for a long time, and the other is served by way of it all the same.
+#[test]
+fn a_dispatcher_without_room_keeps_nobody_from_theirs() {
+    let config = config().dispatchers(2).spread(Spread::Software);
+    let ((nic, mut servers), (_client_nic, mut clients)) = hosts("crowded", 1, config);
+    let client = &mut clients[0];
+    let (crowded, other) = servers.split_at_mut(1);
+    until("the server's address", || {
+        let known = client.send(PORT, SERVER, b"first");
+        crowded[0].echo();
+        client.turn(|_, _| false);
+        known
+    });
+    let mut back = [false; 64];
+    let mut frames = Vec::with_capacity(1);
+    until(
+        "the other's replies, and too many for the crowded one",
+        || {
+            for port in PORT..PORT + 64 {
+                client.send(port, SERVER, b"anybody");
+            }
+            crowded[0].device.receive(0, &mut frames);
+            other[0].echo();
+            crowded[0].device.receive(0, &mut frames);
+            client.turn(|delivery, _| {
+                back[usize::from(delivery.port - PORT)] = true;
+                false
+            });
+            nic.counts().sum().overrun > 100
+        },
+    );
+    assert!(frames.is_empty());
+    let others = back.iter().filter(|&&back| back).count();
+    assert!((16..=48).contains(&others), "{others} of 64 flows");
+    // With room for one at a time, each source has its turn.
+    until("what was kept", || {
+        crowded[0].device.receive(1, &mut frames);
+        frames.pop().is_none()
+    });
+}
+
+#[test]
+fn frames_that_the_port_cannot_take_are_counted_and_in_nobodys_way() {
+    let (nic, mut server, _client_nic, mut client) = pair("unsendable");
+    for length in [13, 14, 1522, 1523] {
+        let mut buffer = server.device.allocate().unwrap();
+        buffer.extend_from_slice(&[0; 1523][..length]).unwrap();
+        let checksums = Checksums::default();
+        server.outbound.push(Outbound { buffer, checksums });
+    }
+    server.device.transmit(&mut server.outbound);
+    assert!(server.outbound.is_empty());
+    let mut frames = Vec::with_capacity(8);
+    client.device.receive(8, &mut frames);
+    let lengths: Vec<_> = frames.iter().map(|frame| frame.buffer.len()).collect();
+    assert_eq!(lengths, [14, 1522]);
+    assert_eq!(nic.counts().sum().unsendable, 2);
+}
+
 #[test]
 fn settings_out_of_range_are_named() {
     let [port, _peer] = eal().ring_pair("settings", 1, 64).unwrap();

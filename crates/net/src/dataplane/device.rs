@@ -97,7 +97,8 @@ pub trait Device: Send + 'static {
     /// What it computes for frames that go out. Asked once, at start.
     fn offload(&self) -> Offload;
 
-    /// Appends frames that are there to `frames`, at most `most`, for which it has room.
+    /// Appends frames that are there to `frames`, at most `most`, for which it has room. Looks after the device even if that
+    /// is 0.
     fn receive(&mut self, most: usize, frames: &mut Vec<Received<Self::Buffer>>);
 
     /// Sends frames from the front of `frames`, in their order, and removes them. What the queue has no room for stays,

@@ -155,6 +155,12 @@ impl Interface {
         self.mtu - ipv4::Header::LENGTH - udp::Header::LENGTH
     }
 
+    /// The longest payload of a reply behind the headers of its request, whose options it keeps the place of, in bytes.
+    pub(super) fn longest_reply(&self, request: Headers) -> usize {
+        let headers = usize::from(request.ipv4) + udp::Header::LENGTH;
+        self.mtu.saturating_sub(headers)
+    }
+
     /// The counters, to be kept when the interface goes elsewhere.
     #[must_use]
     pub fn counters(&self) -> InterfaceCounters {
@@ -189,7 +195,7 @@ impl Interface {
         match ethernet.ethertype {
             ethernet::ARP if destination == self.mac || destination == MacAddr::BROADCAST => {
                 let arp = Arp::parse(ethernet.payload)?;
-                self.judge_arp(arp, now, ethernet.header_length)
+                self.judge_arp(arp, &ethernet, now)
             }
             ethernet::IPV4 if destination == self.mac => self.judge_ipv4(&ethernet, verified),
             ethernet::ARP | ethernet::IPV4 => Err(Cause::NotForUs),
@@ -197,21 +203,23 @@ impl Interface {
         }
     }
 
-    fn judge_arp(&mut self, arp: &Arp, now: u64, ethernet: usize) -> Result<Judgement, Cause> {
+    fn judge_arp(&mut self, arp: &Arp, frame: &Ethernet<'_>, now: u64) -> Result<Judgement, Cause> {
         let (mac, ip) = (arp.sender_mac(), arp.sender_ip());
         // 0.0.0.0 asks whether our address is free (RFC 5227). It is not, and the answer says so.
         let probe = arp.operation() == arp::REQUEST && ip.is_unspecified();
         if !mac.is_station() || mac == self.mac || !(probe || self.is_other_host(ip)) {
             return Err(Cause::Source);
         }
-        // RFC 826: whoever is known is believed, whatever it says and to whom; whoever asks for us gets known.
-        let near = self.net.contains(ip);
+        // RFC 826: whoever is known is believed, whatever it says and to whom; whoever asks for us gets known. But in a VLAN
+        // is another wire: what is sent unasked goes out untagged, and would not get there.
+        let near = self.net.contains(ip) && !frame.vlans.any();
         let merged = near && self.neighbours.merge(ip, mac, now);
         let for_us = arp.target_ip() == self.ip;
         if for_us && arp.operation() == arp::REQUEST {
             if near && !merged {
                 self.neighbours.add(ip, mac, now);
             }
+            let ethernet = frame.header_length;
             return Ok(Judgement::ArpRequest { ethernet });
         }
         match (merged, for_us) {

@@ -140,7 +140,7 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
         now_nanos: u64,
     ) -> Option<Datagram<D::Buffer>> {
         // What came in one packet may go back in one.
-        let longest = self.interface.longest_payload();
+        let longest = self.interface.longest_reply(delivery.headers);
         let longest = longest.max(delivery.payload.len());
         let class = match self.classify(&mut buffer, &mut delivery, now_nanos) {
             Ok(class) => class,
@@ -331,10 +331,11 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
             if room > 0 && !std::mem::replace(&mut self.starved, true) {
                 self.counters.networker.no_buffer.add(1);
             }
-            return;
+        } else {
+            self.starved = false;
         }
-        self.starved = false;
         let mut received = std::mem::take(&mut self.received);
+        // With no room, too: there may be dispatchers that get their frames by way of this device.
         self.device.receive(most, &mut received);
         for frame in received.drain(..) {
             if let Some(request) = self.request(frame, now_nanos) {

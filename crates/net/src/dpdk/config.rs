@@ -47,7 +47,8 @@ impl NicConfig {
     }
 
     /// Mbufs for each dispatcher, best a power of two less one. They are in the device's queues or with requests: should
-    /// exceed the descriptors of both and what the runtime admits.
+    /// exceed the descriptors of both and what the runtime admits; where dispatchers share queues, what all of them admit and
+    /// 512 for each.
     pub fn mbufs(self, mbufs: u32) -> Self {
         Self { mbufs, ..self }
     }
@@ -60,6 +61,11 @@ impl NicConfig {
     /// The port's own settings.
     pub fn port(self, port: PortConfig) -> Self {
         Self { port, ..self }
+    }
+
+    /// The longest frame, in bytes.
+    pub(super) fn longest(&self) -> usize {
+        usize::from(self.port.mtu) + usize::from(LINK_HEADERS)
     }
 
     /// Bytes that an mbuf must have room for.

@@ -42,6 +42,8 @@ pub struct QueueCounts {
     pub handed_on: u64,
     /// Frames received that were another dispatcher's, and dropped, because that one did not keep up.
     pub handing_on_failed: u64,
+    /// Frames received on a queue that others share, its own, and dropped, because its dispatcher did not keep up.
+    pub overrun: u64,
     /// Frames that came from another dispatcher's queue.
     pub taken_over: u64,
     /// Times that the send queue was full and frames had to wait.
@@ -50,7 +52,8 @@ pub struct QueueCounts {
     pub no_buffer: u64,
     /// Frames that came in several buffers or shared ones, and were dropped.
     pub unusable: u64,
-    /// Frames to be sent whose lengths contradict themselves, and were dropped.
+    /// Frames to be sent that are longer than the port's MTU allows, or whose lengths contradict themselves, and were
+    /// dropped.
     pub unsendable: u64,
 }
 
@@ -63,6 +66,7 @@ impl Add for QueueCounts {
             sent: self.sent + other.sent,
             handed_on: self.handed_on + other.handed_on,
             handing_on_failed: self.handing_on_failed + other.handing_on_failed,
+            overrun: self.overrun + other.overrun,
             taken_over: self.taken_over + other.taken_over,
             send_queue_full: self.send_queue_full + other.send_queue_full,
             no_buffer: self.no_buffer + other.no_buffer,
@@ -86,6 +90,7 @@ pub(super) struct QueueCounters {
     pub(super) sent: AtomicU64,
     pub(super) handed_on: AtomicU64,
     pub(super) handing_on_failed: AtomicU64,
+    pub(super) overrun: AtomicU64,
     pub(super) taken_over: AtomicU64,
     pub(super) send_queue_full: AtomicU64,
     pub(super) no_buffer: AtomicU64,
@@ -105,6 +110,7 @@ impl QueueCounters {
             sent: self.sent.load(Relaxed),
             handed_on: self.handed_on.load(Relaxed),
             handing_on_failed: self.handing_on_failed.load(Relaxed),
+            overrun: self.overrun.load(Relaxed),
             taken_over: self.taken_over.load(Relaxed),
             send_queue_full: self.send_queue_full.load(Relaxed),
             no_buffer: self.no_buffer.load(Relaxed),

@@ -7,8 +7,9 @@ use rtrb::{Consumer, Producer};
 use shinjuku_dpdk_sys::{BURST, Checksum, Mbuf, Mempool, Queue};
 
 use super::counters::{QueueCounters, add};
-use super::spread::{Hop, Mesh};
+use super::spread::{Hop, Mesh, Taken};
 use crate::dataplane::{Buffer, Device, Offload, Outbound, Received, Verified};
+use crate::packet::ethernet::Header;
 
 impl Buffer for Mbuf {
     fn frame(&self) -> &[u8] {
@@ -40,6 +41,8 @@ pub struct DpdkDevice {
     outgoing: Vec<Mbuf>,
     mesh: Option<Mesh>,
     side: Side,
+    /// The longest frame that the port was set up for, in bytes.
+    longest: usize,
     counters: Arc<QueueCounters>,
 }
 
@@ -56,12 +59,18 @@ pub(super) enum Side {
 }
 
 impl DpdkDevice {
-    pub(super) fn new(side: Side, mesh: Option<Mesh>, counters: Arc<QueueCounters>) -> Self {
+    pub(super) fn new(
+        side: Side,
+        mesh: Option<Mesh>,
+        longest: usize,
+        counters: Arc<QueueCounters>,
+    ) -> Self {
         Self {
             incoming: Vec::with_capacity(BURST),
             outgoing: Vec::with_capacity(BURST),
             mesh,
             side,
+            longest,
             counters,
         }
     }
@@ -94,38 +103,18 @@ impl DpdkDevice {
         }
     }
 
-    /// Frames of its own queue, at most `most`.
-    fn take_own(&mut self, most: usize, frames: &mut Vec<Received<Mbuf>>) {
-        let Side::Queue { queue, .. } = &mut self.side else {
-            return;
-        };
-        let counters = &*self.counters;
-        let count = queue.receive(&mut self.incoming, most);
-        add(&counters.received, count);
-        counters.unusable.store(queue.unusable(), Relaxed);
-        let Some(mesh) = &mut self.mesh else {
-            return frames.extend(self.incoming.drain(..).map(received));
-        };
-        for frame in self.incoming.drain(..) {
-            match mesh.pass(frame) {
-                Hop::Here(frame) => frames.push(received(frame)),
-                Hop::Gone => add(&counters.handed_on, 1),
-                Hop::Full(frame) => {
-                    drop(frame);
-                    add(&counters.handing_on_failed, 1);
-                }
+    /// Frames of its own queue into `incoming`, at most `most`.
+    fn take_own(&mut self, most: usize) {
+        match &mut self.side {
+            Side::Queue { queue, .. } => {
+                let count = queue.receive(&mut self.incoming, most);
+                add(&self.counters.received, count);
+                self.counters.unusable.store(queue.unusable(), Relaxed);
+            }
+            Side::Detour { pool, .. } => {
+                pool.collect(BURST);
             }
         }
-    }
-
-    /// Frames that other devices handed on, at most `most`.
-    fn take_others(&mut self, most: usize, frames: &mut Vec<Received<Mbuf>>) {
-        let Some(mesh) = &mut self.mesh else {
-            return;
-        };
-        let before = frames.len();
-        frames.extend(std::iter::from_fn(|| mesh.take()).take(most).map(received));
-        add(&self.counters.taken_over, frames.len() - before);
     }
 }
 
@@ -154,17 +143,35 @@ impl Device for DpdkDevice {
 
     fn receive(&mut self, most: usize, frames: &mut Vec<Received<Mbuf>>) {
         self.flush();
-        // Others' frames first, but not so many that none of its own come in.
-        let before = frames.len();
-        match &mut self.side {
-            Side::Queue { .. } => self.take_others(most / 2, frames),
-            Side::Detour { pool, .. } => {
-                pool.collect(BURST);
-                self.take_others(most, frames);
+        if self.mesh.is_none() {
+            self.take_own(most);
+            return frames.extend(self.incoming.drain(..).map(received));
+        }
+        // All that came, whatever the room here: others wait for theirs.
+        self.take_own(BURST);
+        let counters = &*self.counters;
+        let Some(mesh) = &mut self.mesh else { return };
+        for frame in self.incoming.drain(..) {
+            add(
+                match mesh.pass(frame) {
+                    Hop::Kept => continue,
+                    Hop::Gone => &counters.handed_on,
+                    Hop::Overrun => &counters.overrun,
+                    Hop::Full => &counters.handing_on_failed,
+                },
+                1,
+            );
+        }
+        for _ in 0..most {
+            match mesh.take() {
+                Some(Taken::Own(frame)) => frames.push(received(frame)),
+                Some(Taken::Others(frame)) => {
+                    add(&counters.taken_over, 1);
+                    frames.push(received(frame));
+                }
+                None => break,
             }
         }
-        let rest = most.saturating_sub(frames.len() - before);
-        self.take_own(rest, frames);
     }
 
     fn transmit(&mut self, frames: &mut Vec<Outbound<Mbuf>>) {
@@ -175,14 +182,16 @@ impl Device for DpdkDevice {
                 checksums,
             } in frames.drain(..room)
             {
-                let ready = !(checksums.ipv4 || checksums.udp)
+                let offloaded = !(checksums.ipv4 || checksums.udp)
                     || buffer
                         .offload_checksums(
                             checksums.ethernet_length.into(),
                             checksums.ipv4_length.into(),
                         )
                         .is_ok();
-                if ready {
+                // Some drivers keep one that is too long at the head of their queue for good.
+                let fits = (Header::LENGTH..=self.longest).contains(&buffer.len());
+                if offloaded && fits {
                     self.outgoing.push(buffer);
                 } else {
                     add(&self.counters.unsendable, 1);

@@ -112,7 +112,8 @@ impl Nic {
                         out,
                     },
                 };
-                DpdkDevice::new(side, meshes[place].take(), Arc::clone(&counters[place]))
+                let counters = Arc::clone(&counters[place]);
+                DpdkDevice::new(side, meshes[place].take(), config.longest(), counters)
             })
             .collect();
 

@@ -6,7 +6,10 @@
 //!   queue 1 ──▶ device 1 ══▶ device 0, 2             queue 1 ◀── device 1
 //! ```
 //!
-//! A double arrow is a ring with one sender and one receiver, the two devices' threads.
+//! A double arrow is a ring with one sender and one receiver, the two devices' threads. A device with a queue has a place for
+//! frames of its own, too: what its dispatcher has no room for must not keep others from theirs.
+
+use std::collections::VecDeque;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use serde::Deserialize;
@@ -33,21 +36,30 @@ pub enum Spread {
 /// A device's place among the others.
 #[derive(Debug)]
 pub(super) struct Mesh {
-    place: usize,
     /// To each of the others, where this one has a queue to receive from.
     to: Vec<Option<Producer<Mbuf>>>,
+    /// Came in here, and stays here.
+    own: VecDeque<Mbuf>,
     /// From each of the others that have a queue.
     from: Vec<Consumer<Mbuf>>,
-    /// Which of these has its turn.
+    /// Which of these has its turn; behind them, `own`.
     turn: usize,
 }
 
-/// Where a frame is to go.
+/// What became of a frame that came in.
 pub(super) enum Hop {
-    Here(Mbuf),
+    Kept,
     Gone,
-    /// The other device does not keep up.
-    Full(Mbuf),
+    /// Dropped: this device does not keep up.
+    Overrun,
+    /// Dropped: the other device does not keep up.
+    Full,
+}
+
+/// A frame for this device's dispatcher.
+pub(super) enum Taken {
+    Own(Mbuf),
+    Others(Mbuf),
 }
 
 impl Mesh {
@@ -55,8 +67,8 @@ impl Mesh {
     pub(super) fn new(dispatchers: usize, queues: usize) -> Vec<Self> {
         let mut all: Vec<Self> = (0..dispatchers)
             .map(|place| Self {
-                place,
                 to: (0..dispatchers).map(|_| None).collect(),
+                own: VecDeque::with_capacity(if place < queues { SLOTS } else { 0 }),
                 from: Vec::new(),
                 turn: 0,
             })
@@ -71,27 +83,33 @@ impl Mesh {
         all
     }
 
-    /// Hands on a frame that came in here, unless it is for this device.
+    /// Hands on a frame that came in here, or keeps it if it is for this device.
     pub(super) fn pass(&mut self, frame: Mbuf) -> Hop {
         let place = place(&frame, self.to.len());
-        if place == self.place {
-            return Hop::Here(frame);
-        }
-        let Some(producer) = &mut self.to[place] else {
-            return Hop::Here(frame);
-        };
-        match producer.push(frame) {
-            Ok(()) => Hop::Gone,
-            Err(rtrb::PushError::Full(frame)) => Hop::Full(frame),
+        match &mut self.to[place] {
+            Some(producer) => match producer.push(frame) {
+                Ok(()) => Hop::Gone,
+                Err(_) => Hop::Full,
+            },
+            None if self.own.len() < SLOTS => {
+                self.own.push_back(frame);
+                Hop::Kept
+            }
+            None => Hop::Overrun,
         }
     }
 
-    /// Takes a frame that another device handed on.
-    pub(super) fn take(&mut self) -> Option<Mbuf> {
-        for _ in 0..self.from.len() {
-            self.turn = (self.turn + 1) % self.from.len();
-            if let Ok(frame) = self.from[self.turn].pop() {
-                return Some(frame);
+    /// Takes a frame that came in here, or that another device handed on; each source has its turn.
+    pub(super) fn take(&mut self) -> Option<Taken> {
+        let sources = self.from.len() + 1;
+        for _ in 0..sources {
+            self.turn = (self.turn + 1) % sources;
+            let taken = match self.from.get_mut(self.turn) {
+                Some(other) => other.pop().ok().map(Taken::Others),
+                None => self.own.pop_front().map(Taken::Own),
+            };
+            if taken.is_some() {
+                return taken;
             }
         }
         None

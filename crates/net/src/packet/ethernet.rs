@@ -51,6 +51,14 @@ struct Tag {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Vlans(pub [Option<u16>; 2]);
 
+impl Vlans {
+    /// Whether there is a VLAN among them. Identifier 0 is none: such a tag tells a priority (802.1Q).
+    #[must_use]
+    pub fn any(self) -> bool {
+        self.0.into_iter().flatten().any(|vlan| vlan != 0)
+    }
+}
+
 /// A frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Ethernet<'a> {
