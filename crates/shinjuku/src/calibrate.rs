@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use shinjuku_policy::Nanos;
+use shinjuku_preempt::guest::{Delivery, Guest};
 use shinjuku_preempt::{
     Clock, Completion, Cycles, Idle, Mechanism, Outcome, Pool, PoolConfig, Probe, Realtime,
     Runnable, Sender, Signal, Worker, WorkerLink, mailbox, preempt_point,
@@ -24,6 +25,8 @@ use crate::layout::{self, Layout};
 pub(crate) struct Costs {
     pub(crate) probe: Nanos,
     pub(crate) signal: Nanos,
+    /// In guest mode, and how its interrupts came.
+    pub(crate) guest: Option<(Nanos, Delivery)>,
     /// For the log: measured, or assumed and why.
     pub(crate) how: String,
 }
@@ -35,10 +38,12 @@ const ASSUMED_SIGNAL: Nanos = Nanos(10_000);
 const ROUNDS: usize = 6;
 /// What cannot be less, nanoseconds: a signal takes the system calls around it, a message a cache line's way.
 const LEAST_SIGNAL: f64 = 1_000.0;
+const LEAST_GUEST: f64 = 500.0;
 const LEAST_PROBE: f64 = 100.0;
 /// What is not believed to be more: a machine that was busy elsewhere while this was measured must not have its quantum
 /// spoilt for good.
 const MOST_SIGNAL: f64 = 30_000.0;
+const MOST_GUEST: f64 = 60_000.0;
 const MOST_PROBE: f64 = 2_000.0;
 /// Steps of the work, about 3 ms.
 const STEPS: u64 = 2_000_000;
@@ -54,15 +59,17 @@ struct Work {
     probes: bool,
 }
 
-/// Measures for about 50 ms. Falls back to assumptions where it cannot measure.
+/// Measures for about 50 ms. Falls back to assumptions where it cannot measure, but for guest mode, which is then left out.
 pub(crate) fn measure(
     layout: &Layout,
     realtime_priority: Option<i32>,
     signal: Option<Signal>,
+    guest: Option<&Guest>,
 ) -> Costs {
     let assumed = |why: &str| Costs {
         probe: ASSUMED_PROBE,
         signal: ASSUMED_SIGNAL,
+        guest: None,
         how: format!("assumed: {why}"),
     };
     if layout.inline {
@@ -70,15 +77,21 @@ pub(crate) fn measure(
         return on_a_thread(|| inline::measure(core, realtime_priority, signal))
             .unwrap_or_else(|| assumed("the calibration could not run"));
     }
-    let (Some(own), Some(Some(other))) = (layout.dispatcher, layout.workers.first().copied())
-    else {
-        return assumed("the threads are not pinned");
+    let (own, other) = match cores(layout) {
+        Ok(cores) => cores,
+        Err(why_not) => return assumed(why_not),
     };
-    if own == other {
-        return assumed("dispatcher and worker share a core");
-    }
-    on_a_thread(|| measure_on(own, other, realtime_priority, signal))
+    on_a_thread(|| measure_on(own, other, realtime_priority, signal, guest))
         .unwrap_or_else(|| assumed("the calibration could not run"))
+}
+
+/// The dispatcher's core and a worker's, between which can be measured; else why not.
+pub(crate) fn cores(layout: &Layout) -> Result<(usize, usize), &'static str> {
+    match (layout.dispatcher, layout.workers.first()) {
+        (Some(own), Some(&Some(other))) if own != other => Ok((own, other)),
+        (Some(_), Some(Some(_))) => Err("dispatcher and worker share a core"),
+        _ => Err("the threads are not pinned"),
+    }
 }
 
 /// Pinning and binding a worker leave traces, so a thread of its own.
@@ -98,39 +111,65 @@ fn measure_on(
     other: usize,
     realtime_priority: Option<i32>,
     signal: Option<Signal>,
+    guest: Option<&Guest>,
 ) -> Option<Costs> {
     layout::pin_current(own).ok()?;
     let _realtime = realtime_priority.map(Realtime::enter);
-    let probe = cost(other, realtime_priority, &Probe, true, PROBE_PAUSE)?;
+    let place = Place {
+        core: other,
+        realtime_priority,
+        guest: None,
+    };
+    let (probe, _) = cost(place, &Probe, true, PROBE_PAUSE)?;
     let signal = match signal {
-        Some(signal) => cost(other, realtime_priority, &signal, false, SIGNAL_PAUSE)?
+        Some(signal) => cost(place, &signal, false, SIGNAL_PAUSE)?
+            .0
             .clamp(LEAST_SIGNAL, MOST_SIGNAL),
         None => ASSUMED_SIGNAL.0 as f64,
     };
     let nanos = |nanos: f64| Nanos(nanos as u64);
+    let guest = guest.and_then(|guest| {
+        let inside = Place {
+            guest: Some(guest),
+            ..place
+        };
+        let (cost, link) = cost(inside, guest, false, SIGNAL_PAUSE)?;
+        let delivery = guest.delivery(&link);
+        Some((nanos(cost.clamp(LEAST_GUEST, MOST_GUEST)), delivery))
+    });
     Some(Costs {
         probe: nanos(probe.clamp(LEAST_PROBE, MOST_PROBE)),
         signal: nanos(signal),
+        guest,
         how: "measured".to_owned(),
     })
 }
 
-/// Nanoseconds lost per preemption.
-fn cost(
+/// Where the worker runs that is measured.
+#[derive(Clone, Copy)]
+struct Place<'a> {
     core: usize,
     realtime_priority: Option<i32>,
+    /// In guest mode, or not.
+    guest: Option<&'a Guest>,
+}
+
+/// Nanoseconds lost per preemption, and one of the workers.
+fn cost(
+    place: Place<'_>,
     mechanism: &dyn Mechanism,
     probes: bool,
     pause: Duration,
-) -> Option<f64> {
+) -> Option<(f64, WorkerLink)> {
     let rounds: Vec<Round> = (0..ROUNDS)
-        .filter_map(|_| round(core, realtime_priority, mechanism, probes, pause))
+        .filter_map(|_| round(place, mechanism, probes, pause))
         .collect();
     let base = rounds.iter().map(|round| round.undisturbed).min()?;
-    rounds
+    let least = rounds
         .iter()
         .map(|round| round.disturbed.saturating_sub(base) as f64 / round.preemptions as f64)
-        .reduce(f64::min)
+        .reduce(f64::min)?;
+    Some((least, rounds.into_iter().next()?.link))
 }
 
 /// Nanoseconds that the work took, and the preemptions in the disturbed run of it.
@@ -138,15 +177,20 @@ struct Round {
     undisturbed: u64,
     disturbed: u64,
     preemptions: u64,
+    link: WorkerLink,
 }
 
 fn round(
-    core: usize,
-    realtime_priority: Option<i32>,
+    place: Place<'_>,
     mechanism: &dyn Mechanism,
     probes: bool,
     pause: Duration,
 ) -> Option<Round> {
+    let Place {
+        core,
+        realtime_priority,
+        guest,
+    } = place;
     let config = PoolConfig {
         contexts: 1,
         stack_size: 64 * 1024,
@@ -159,7 +203,7 @@ fn round(
     let worker = std::thread::Builder::new()
         .name("shinjuku-calibrate-worker".to_owned())
         .spawn({
-            let stop = Arc::clone(&stop);
+            let (stop, guest) = (Arc::clone(&stop), guest.cloned());
             move || {
                 if layout::pin_current(core).is_err() {
                     return;
@@ -168,6 +212,9 @@ fn round(
                 let Ok(mut worker) = Worker::bind(0) else {
                     return;
                 };
+                if guest.is_some_and(|guest| worker.enter_guest_mode(&guest).is_err()) {
+                    return;
+                }
                 if send_link.send(worker.link()).is_err() {
                     return;
                 }
@@ -197,6 +244,7 @@ fn round(
                 undisturbed,
                 disturbed,
                 preemptions,
+                link,
             })
         });
     stop.store(true, Ordering::Relaxed);

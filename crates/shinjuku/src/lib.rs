@@ -77,6 +77,7 @@ pub use runtime::{Runtime, Server};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;
 pub use shinjuku_policy as policy;
+pub use shinjuku_preempt::guest::Delivery;
 pub use shinjuku_preempt::{HardPreemption, in_context, preempt_point, without_preemption};
 pub use shutdown::ShutdownReport;
 pub use start_error::StartError;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use shinjuku_preempt::WorkerLink;
+use shinjuku_preempt::guest::Guest;
 
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 
@@ -13,6 +14,7 @@ pub struct Observer {
     pub(crate) dispatcher: Arc<DispatcherStatistics>,
     pub(crate) links: Arc<[WorkerLink]>,
     pub(crate) class_names: Arc<[String]>,
+    pub(crate) guest: Option<Guest>,
 }
 
 impl std::fmt::Debug for Observer {
@@ -25,11 +27,16 @@ impl Observer {
     /// What happened so far. Allocates.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        Statistics::gather(
+        let statistics = Statistics::gather(
             &self.workers,
             &self.dispatcher,
             self.links.iter().map(WorkerLink::counters),
             &self.class_names,
-        )
+        );
+        let guest = self.guest.as_ref();
+        Statistics {
+            delivery: guest.map(|guest| guest.delivery_to(&self.links[..])),
+            ..statistics
+        }
     }
 }

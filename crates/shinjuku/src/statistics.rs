@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use shinjuku_net::Refusal;
 use shinjuku_policy::{ClassId, Nanos};
 use shinjuku_preempt::CountersSnapshot;
+use shinjuku_preempt::guest::Delivery;
 
 use crate::histogram::Histogram;
 
@@ -291,6 +292,8 @@ pub struct Statistics {
     pub running: u64,
     /// How requests were preempted.
     pub preemptions: Preemptions,
+    /// How interrupts come to workers in guest mode, as counted so far; `None` if none is in it.
+    pub delivery: Option<Delivery>,
     /// How often a worker was found blocked in the kernel.
     pub workers_blocked: u64,
     /// Requests that a spare worker took over from a blocked one.
@@ -415,7 +418,7 @@ impl Preemptions {
 }
 
 impl Statistics {
-    /// Adds up what the dispatcher, the workers and their contexts (`counters`) have counted. Classes beyond
+    /// Adds up, but for `delivery`, what the dispatcher, the workers and their contexts (`counters`) have counted. Classes beyond
     /// `class_names` are left out.
     pub(crate) fn gather(
         workers: &[Arc<WorkerStatistics>],
@@ -455,6 +458,7 @@ impl Statistics {
                 deferred: contexts.deferred,
                 migrations: contexts.migrations,
             },
+            delivery: None,
             workers_blocked: dispatcher.stuck.get(),
             rescued: dispatcher.rescued.get(),
             spares_exhausted: dispatcher.spares_exhausted.get(),
@@ -573,6 +577,9 @@ impl fmt::Display for Statistics {
             if number > 0 {
                 write!(formatter, "; {number} {what}")?;
             }
+        }
+        if let Some(delivery) = self.delivery {
+            write!(formatter, "; in guest mode, interrupts {delivery}")?;
         }
         if self.policy_set_aside {
             formatter.write_str("; the policy was set aside")?;

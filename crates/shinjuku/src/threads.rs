@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use shinjuku_net::{Failure, Transport};
 use shinjuku_policy::{ClassId, Verified, WorkerId};
+use shinjuku_preempt::guest::Guest;
 use shinjuku_preempt::{
     Clock, DeadlineTimer, Handles, Pool, PoolConfig, Realtime, Worker, WorkerLink, mailbox,
 };
@@ -49,6 +50,7 @@ pub(crate) struct Threads<Tr: Transport> {
     dispatcher_statistics: Arc<DispatcherStatistics>,
     links: Vec<WorkerLink>,
     class_names: Vec<String>,
+    guest: Option<Guest>,
     /// The line that was logged at start.
     pub(crate) description: String,
     /// Given back by the dispatcher at its end.
@@ -142,6 +144,7 @@ impl<Tr: Transport> Threads<Tr> {
                 .iter()
                 .map(|class| class.name.clone())
                 .collect(),
+            guest: preemption.guest.clone(),
             description,
             transport: None,
         };
@@ -157,7 +160,7 @@ impl<Tr: Transport> Threads<Tr> {
             let (take_seat, seat) = mpsc::channel::<Box<Dispatcher<Tr>>>();
             let mut seat = layout.inline.then_some(seat);
             let timer_signal = preemption.timer_signal;
-            let (guest, dune) = (preemption.guest.clone(), preemption.dune);
+            let (guest, dune) = (core.guest.clone(), preemption.dune);
             let idle_backoff = config.idle_backoff();
             let shares_core = layout.shared;
             let classes = core.class_names.len();
@@ -354,12 +357,7 @@ impl<Tr: Transport> Threads<Tr> {
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
-        Statistics::gather(
-            &self.worker_statistics,
-            &self.dispatcher_statistics,
-            self.links.iter().map(WorkerLink::counters),
-            &self.class_names,
-        )
+        self.observer().statistics()
     }
 
     pub(crate) fn observer(&self) -> Observer {
@@ -368,6 +366,7 @@ impl<Tr: Transport> Threads<Tr> {
             dispatcher: Arc::clone(&self.dispatcher_statistics),
             links: self.links.clone().into(),
             class_names: self.class_names.clone().into(),
+            guest: self.guest.clone(),
         }
     }
 

@@ -76,8 +76,15 @@ fn a_short_request_overtakes_a_long_one_in_guest_mode() {
     );
     assert_eq!(short.unwrap().wait(), Ok(7));
     assert_eq!(long.unwrap().wait(), Ok(1), "it was suspended meanwhile");
-    let preemptions = runtime.statistics().preemptions;
-    assert!(preemptions.taken() > 0, "{preemptions:?}");
+    let statistics = runtime.statistics();
+    assert!(statistics.preemptions.taken() > 0, "{statistics}");
+    // What it is depends on the machine; by signal there is none.
+    let delivery = statistics.delivery.expect("in guest mode");
+    assert!(
+        statistics
+            .to_string()
+            .contains(&format!("in guest mode, interrupts {delivery}"))
+    );
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
@@ -137,6 +144,30 @@ fn blocked_workers_are_relieved_outside_of_guest_mode() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
+/// `auto` makes no virtual machine where interrupts would exit, or nobody could post one, and says so.
+#[test]
+fn auto_says_what_became_of_guest_mode() {
+    for layout in [LayoutKind::Threads, LayoutKind::Inline] {
+        let mut config = Config {
+            layout,
+            workers: None,
+            ..config()
+        };
+        config.preemption.mechanism = MechanismKind::Auto;
+        let runtime = start(config).unwrap();
+        let description = runtime.description();
+        let expected = match layout {
+            LayoutKind::Inline => "guest mode not tried: in the inline layout",
+            _ => "guest mode not tried: ",
+        };
+        assert!(description.contains(expected), "{description}");
+        assert!(description.contains(", then signal ("), "{description}");
+        assert_eq!(description.lines().count(), 1);
+        assert_eq!(runtime.statistics().delivery, None);
+        assert!(runtime.shutdown(PATIENCE).is_clean());
+    }
+}
+
 /// Why it runs with signals instead.
 fn assert_falls_back(config: Config, why: &str) {
     let runtime = start(config).unwrap();
@@ -171,7 +202,11 @@ fn in_the_inline_layout_signals_take_its_place() {
         ..inline
     };
     let error = start(strict).expect_err("strict").to_string();
-    assert!(error.contains("in the inline layout"), "{error}");
+    assert!(
+        error.contains("in the inline layout")
+            && error.contains("take another layout, or \"escalation\""),
+        "{error}"
+    );
 }
 
 #[test]

@@ -83,6 +83,12 @@ pub enum DuneError {
 }
 
 impl Dune {
+    /// Whether there is a `/dev/dune`, whatever it may be.
+    #[must_use]
+    pub fn has_device() -> bool {
+        std::path::Path::new(dune_sys::device::PATH).exists()
+    }
+
     /// Opens `/dev/dune`, makes sure that Dune answers, and sets libdune up, once a process. To be called before there are
     /// other threads.
     ///

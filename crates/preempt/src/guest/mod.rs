@@ -20,6 +20,7 @@
 //! | `link`, `poster` | how others reach the worker; a dispatcher that does so without a system call |
 //! | `delivery` | how interrupts come to a vCPU here, as counted |
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,7 +44,7 @@ mod run;
 mod system_call;
 mod vcpu;
 
-pub use delivery::{Delivery, KernelCounters};
+pub use delivery::{Delivery, KernelCounters, promised};
 pub use error::GuestError;
 pub use link::GuestCounters;
 pub(crate) use link::GuestLink;
@@ -91,12 +92,24 @@ impl Guest {
     /// How interrupts come to `worker`, which shall have had some.
     #[must_use]
     pub fn delivery(&self, worker: &WorkerLink) -> Delivery {
-        let (arrived, counted) = match &worker.guest {
-            Some(link) => link.since_it_was_made(),
-            None => (0, None),
-        };
+        self.delivery_to([worker])
+    }
+
+    /// How interrupts come to those of `workers` that are in guest mode, taken together.
+    pub fn delivery_to<'a>(&self, workers: impl IntoIterator<Item = &'a WorkerLink>) -> Delivery {
+        let links = workers
+            .into_iter()
+            .filter_map(|worker| worker.guest.as_ref());
+        let (mut arrived, mut counted) = (0, Some(KernelCounters::default()));
+        for (theirs, kernels) in links.map(|link| link.since_it_was_made()) {
+            arrived += theirs;
+            counted = counted.zip(kernels).map(|(sum, kernels)| KernelCounters {
+                exits: sum.exits + kernels.exits,
+                injected: sum.injected + kernels.injected,
+            });
+        }
         delivery::judge(
-            delivery::posting_module(std::path::Path::new("/sys/module")),
+            delivery::posting_module(Path::new(delivery::MODULES)),
             arrived,
             counted,
         )

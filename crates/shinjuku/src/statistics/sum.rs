@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 use super::{ClassStatistics, Preemptions, Statistics};
 
 /// Counts add up, class by class in their order, latencies together. `uptime` is the longest, `dispatcher_occupancy` the mean
-/// by uptime, and `policy_set_aside` tells whether any was.
+/// by uptime, `delivery` the first one's that has one, and `policy_set_aside` tells whether any was.
 impl AddAssign<&Self> for Statistics {
     fn add_assign(&mut self, other: &Self) {
         for (class, others) in self.classes.iter_mut().zip(&other.classes) {
@@ -25,6 +25,7 @@ impl AddAssign<&Self> for Statistics {
         self.started += other.started;
         self.running += other.running;
         self.preemptions += other.preemptions;
+        self.delivery = self.delivery.or(other.delivery);
         self.workers_blocked += other.workers_blocked;
         self.rescued += other.rescued;
         self.spares_exhausted += other.spares_exhausted;
