@@ -27,6 +27,7 @@ mod baseline;
 mod burst;
 mod contender;
 mod costs;
+pub mod dataplane;
 mod injector;
 pub mod kv;
 mod mixes;
@@ -59,8 +60,10 @@ const PRIORITY: i32 = 60;
 /// Where nothing can be measured, and where results cannot be written: the latter before anything is measured, as far as it
 /// can be told.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    if let Some(scope::Of::Kv(options)) = &options.of {
-        return kv::run(options);
+    match &options.of {
+        Some(scope::Of::Kv(options)) => return kv::run(options),
+        Some(scope::Of::Dataplane(options)) => return dataplane::run(options),
+        None => {}
     }
     let started = Instant::now();
     let stolen_before = machine::stolen_ms();

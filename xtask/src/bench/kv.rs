@@ -149,7 +149,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 }
 
 /// The load average of the last minute, if it says that the machine is not quiet.
-fn busy() -> Option<f64> {
+pub(super) fn busy() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     let load: f64 = text.split_whitespace().next()?.parse().ok()?;
     (load > 0.7).then_some(load)

@@ -57,6 +57,8 @@ pub struct Options {
 pub enum Of {
     /// The key-value server beside redis-server, over TCP.
     Kv(super::kv::Options),
+    /// The network path without the kernel: over DPDK's virtual devices, beside the bare device and the kernel's UDP.
+    Dataplane(super::dataplane::Options),
 }
 
 /// What is measured.

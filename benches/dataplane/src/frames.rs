@@ -1,0 +1,133 @@
+//! What requests and replies say, and the frames that they travel in.
+//!
+//! A request begins with the length of the reply that it wants. If that is its own, it is the reply itself, as it came;
+//! else as many bytes of a constant are.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use anyhow::{Context, Result};
+use shinjuku::net::dataplane::{
+    Buffer, Checksums, Interface, InterfaceConfig, Offload, Outbound, Verdict, Verified,
+};
+use shinjuku::net::packet::MacAddr;
+use shinjuku_bench_dataplane::{LONGEST_PAYLOAD, SHORTEST_PAYLOAD};
+
+pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 9000);
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+pub const CLIENT_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+/// Bytes of a request's payload: with headers and check sequence, 64.
+pub const REQUEST: usize = SHORTEST_PAYLOAD as usize;
+/// Its frame, without the check sequence.
+pub const FRAME: usize = Interface::PAYLOAD + REQUEST;
+/// Room for the longest frame.
+pub const ROOM: usize = Interface::PAYLOAD + LONGEST_PAYLOAD as usize;
+/// A client's first port.
+const FIRST_PORT: u16 = 10_000;
+
+const FILLING: [u8; LONGEST_PAYLOAD as usize] = [0x5a; LONGEST_PAYLOAD as usize];
+
+/// A request for a reply of so many bytes.
+pub fn request(reply: u16) -> [u8; REQUEST] {
+    let mut request = [7; REQUEST];
+    request[..2].copy_from_slice(&reply.to_be_bytes());
+    request
+}
+
+/// The reply to `request`; `None`: it is the request.
+pub fn reply_to(request: &[u8]) -> Option<&'static [u8]> {
+    let length = usize::from(u16::from_be_bytes(*request.first_chunk()?));
+    (length != request.len()).then(|| &FILLING[..length.min(FILLING.len())])
+}
+
+/// The server's interface, as it is configured.
+pub fn server_interface() -> InterfaceConfig {
+    InterfaceConfig::new(SERVER_MAC, *SERVER.ip(), &[SERVER.port()]).neighbour(CLIENT, CLIENT_MAC)
+}
+
+/// A client's requests, a frame for each of its flows (64 at the most).
+pub fn requests(flows: u16, reply: u16) -> Result<Vec<[u8; FRAME]>> {
+    let interface = client_interface(flows)?;
+    let frame = |port| {
+        let mut frame = [0; FRAME];
+        frame[Interface::PAYLOAD..].copy_from_slice(&request(reply));
+        let offload = Offload::default();
+        interface
+            .write_datagram(&mut frame, port, SERVER_MAC, SERVER, offload)
+            .context("a request does not fit its frame")?;
+        Ok(frame)
+    };
+    (FIRST_PORT..FIRST_PORT + flows).map(frame).collect()
+}
+
+fn client_interface(flows: u16) -> Result<Interface> {
+    let ports: Vec<u16> = (FIRST_PORT..FIRST_PORT + flows).collect();
+    let config = InterfaceConfig::new(CLIENT_MAC, CLIENT, &ports);
+    Ok(Interface::new(config.neighbour(*SERVER.ip(), SERVER_MAC))?)
+}
+
+/// A request's frame in `buffer`, ready to be sent.
+pub fn outbound<B: Buffer>(mut buffer: B, request: &[u8; FRAME]) -> Outbound<B> {
+    buffer.set_length(FRAME);
+    buffer.frame_mut().copy_from_slice(request);
+    let checksums = Checksums::default();
+    Outbound { buffer, checksums }
+}
+
+/// The barest server: has the frame be as long as the reply wanted, with its bytes, and sends it back as it is.
+pub fn answer_raw<B: Buffer>(mut buffer: B) -> Outbound<B> {
+    let request = buffer.frame().get(Interface::PAYLOAD..FRAME);
+    if let Some(reply) = request.and_then(reply_to) {
+        buffer.set_length(Interface::PAYLOAD + reply.len());
+        buffer.frame_mut()[Interface::PAYLOAD..].copy_from_slice(reply);
+    }
+    let checksums = Checksums::default();
+    Outbound { buffer, checksums }
+}
+
+/// Looks at replies, as a client.
+pub struct Check {
+    interface: Interface,
+    request: [u8; REQUEST],
+    /// A reply's frame.
+    length: usize,
+    /// Replies that are still to be looked at wholly.
+    wholly: u32,
+    /// Replies that were not what was asked for.
+    pub wrong: u64,
+}
+
+impl Check {
+    /// The first `wholly` replies are checked to their last byte, checksums and addresses included, all others by their
+    /// length.
+    pub fn new(flows: u16, reply: u16, wholly: u32) -> Result<Self> {
+        Ok(Self {
+            interface: client_interface(flows)?,
+            request: request(reply),
+            length: Interface::PAYLOAD + usize::from(reply),
+            wholly,
+            wrong: 0,
+        })
+    }
+
+    pub fn look(&mut self, frame: &mut [u8]) {
+        let mut right = frame.len() == self.length;
+        if self.wholly > 0 {
+            self.wholly -= 1;
+            right &= self.is_right(frame);
+        }
+        self.wrong += u64::from(!right);
+    }
+
+    #[cold]
+    fn is_right(&mut self, frame: &mut [u8]) -> bool {
+        let expected = reply_to(&self.request).unwrap_or(&self.request);
+        match self.interface.receive(frame, Verified::default(), 0) {
+            Verdict::Deliver(delivery) => {
+                delivery.peer.address == SERVER && frame.get(delivery.payload) == Some(expected)
+            }
+            _ => false,
+        }
+    }
+}

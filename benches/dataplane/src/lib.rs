@@ -1,0 +1,51 @@
+//! What `bench-dataplane` measures, as it prints it: a line of JSON on standard output.
+//!
+//! The program is a contender of `cargo xtask bench dataplane`, which starts it once for each figure, so that none meets
+//! what another has left behind. It is apart from `xtask` because it may be linked with DPDK.
+
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+/// The shortest UDP payload that fills Ethernet's shortest frame of 64 bytes (with its check sequence), in bytes.
+pub const SHORTEST_PAYLOAD: u16 = 18;
+/// The longest UDP payload in one packet, in bytes.
+pub const LONGEST_PAYLOAD: u16 = 1472;
+
+/// Of `bench-dataplane rates`: requests a second, client and server on one thread.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rates {
+    /// What the runtime said of itself, where there is one.
+    pub description: Option<String>,
+    /// For each dispatcher.
+    pub dispatchers: Vec<DispatcherRate>,
+}
+
+/// What one dispatcher did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DispatcherRate {
+    /// The cores that its thread was seen on.
+    pub cores: Vec<usize>,
+    /// Replies that its client got.
+    pub requests: u64,
+    /// Within these seconds.
+    pub seconds: f64,
+    /// Of which other programs had the thread's core for so many; `None`: cannot be told.
+    pub waited: Option<f64>,
+    /// Nanoseconds a request, over bursts: the tenth, the half and nine tenths of them took no longer.
+    pub nanos: [f64; 3],
+    /// Replies that were not what was asked for.
+    pub wrong: u64,
+    /// Requests that were delivered to the server, and neither answered nor under way at the end.
+    pub unanswered: u64,
+}
+
+impl DispatcherRate {
+    /// Requests a second, over all bursts, in the time that the thread had its core, as far as that can be told.
+    #[must_use]
+    pub fn sustained(&self) -> f64 {
+        self.requests as f64 / (self.seconds - self.waited.unwrap_or(0.0)).max(f64::MIN_POSITIVE)
+    }
+}

@@ -1,0 +1,104 @@
+//! The server's end of a wire, with the client behind it on the same thread: whenever the server asks for frames, the
+//! client takes its replies first, counts them, and makes a request of each.
+
+use anyhow::{Context, Result};
+use shinjuku::net::dataplane::{Buffer, Device, Offload, Outbound, Received};
+use shinjuku_bench_dataplane::DispatcherRate;
+
+use crate::bursts::{Bursts, Phase};
+use crate::frames::{Check, FRAME, outbound, requests};
+
+/// Requests under way at once.
+pub const WINDOW: usize = 256;
+/// Frames taken at once, by client and server.
+pub const BATCH: usize = 64;
+
+pub struct Reflector<D: Device> {
+    server: D,
+    client: D,
+    /// A frame for each flow, and whose turn it is.
+    requests: Vec<[u8; FRAME]>,
+    turn: usize,
+    at_client: Vec<Received<D::Buffer>>,
+    to_server: Vec<Outbound<D::Buffer>>,
+    check: Check,
+    bursts: Bursts,
+}
+
+impl<D: Device> Reflector<D> {
+    /// Puts a window's requests onto the wire. The first `wholly` replies are checked to the last byte.
+    pub fn new(
+        [server, mut client]: [D; 2],
+        flows: u16,
+        reply: u16,
+        wholly: u32,
+        phase: Phase,
+    ) -> Result<Self> {
+        let requests = requests(flows, reply)?;
+        let mut to_server = Vec::with_capacity(WINDOW);
+        for turn in 0..WINDOW {
+            let buffer = client.allocate().context("the client lacks buffers")?;
+            to_server.push(outbound(buffer, &requests[turn % requests.len()]));
+        }
+        client.transmit(&mut to_server);
+        Ok(Self {
+            server,
+            client,
+            requests,
+            turn: 0,
+            at_client: Vec::with_capacity(BATCH),
+            to_server,
+            check: Check::new(flows, reply, wholly)?,
+            bursts: Bursts::new(phase),
+        })
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.bursts.is_over()
+    }
+
+    /// What the client counted; `None` if it got nothing. So many requests were lost by the server.
+    pub fn rate(&self, unanswered: u64) -> Option<DispatcherRate> {
+        self.bursts.rate(self.check.wrong, unanswered)
+    }
+
+    fn reflect(&mut self) {
+        self.client.receive(BATCH, &mut self.at_client);
+        self.bursts.count(self.at_client.len() as u64);
+        for Received { mut buffer, .. } in self.at_client.drain(..) {
+            self.check.look(buffer.frame_mut());
+            self.to_server
+                .push(outbound(buffer, &self.requests[self.turn]));
+            self.turn += 1;
+            if self.turn == self.requests.len() {
+                self.turn = 0;
+            }
+        }
+        self.client.transmit(&mut self.to_server);
+    }
+}
+
+impl<D: Device> Device for Reflector<D> {
+    type Buffer = D::Buffer;
+
+    fn offload(&self) -> Offload {
+        self.server.offload()
+    }
+
+    fn receive(&mut self, most: usize, frames: &mut Vec<Received<D::Buffer>>) {
+        self.reflect();
+        self.server.receive(most, frames);
+    }
+
+    fn transmit(&mut self, frames: &mut Vec<Outbound<D::Buffer>>) {
+        self.server.transmit(frames);
+    }
+
+    fn allocate(&mut self) -> Option<D::Buffer> {
+        self.server.allocate()
+    }
+
+    fn free(&mut self, buffer: D::Buffer) {
+        self.server.free(buffer);
+    }
+}
