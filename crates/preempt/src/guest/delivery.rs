@@ -4,7 +4,7 @@
 //! CPUs), so a claim takes both: the module's parameter, and interrupts that arrived without KVM having injected them.
 
 use std::fs::File;
-use std::os::fd::FromRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -110,6 +110,9 @@ impl Statistics {
         }
         // SAFETY: just made, and nobody else's.
         let file = unsafe { File::from_raw_fd(file as i32) };
+        // Older kernels leave it open for programs that are started.
+        // SAFETY: changes a flag of our own descriptor.
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
         let word = |at: u64| {
             let mut bytes = [0; 4];
             file.read_exact_at(&mut bytes, at).ok()?;

@@ -16,11 +16,22 @@ pub enum GuestError {
     )]
     NoPermission,
     /// KVM lacks something.
-    #[error("this kernel's KVM lacks {what}, which guest mode needs: it takes Linux 5.14 or later")]
+    #[error("this kernel's KVM lacks {what}, which guest mode needs: it takes Linux 5.16 or later")]
     Lacking {
         /// What it is.
         what: &'static str,
     },
+    /// There are as many vCPUs as this kernel allows a virtual machine.
+    #[error(
+        "this kernel's KVM allows a virtual machine {most} vCPUs, one for each worker: run fewer workers"
+    )]
+    TooManyWorkers {
+        /// How many there can be.
+        most: u32,
+    },
+    /// This build is not what it should be.
+    #[error("this build has assembly that is not as it should be: build it anew")]
+    Assembled,
     /// KVM refused something.
     #[error("{what} failed: {cause}")]
     Kvm {

@@ -152,6 +152,16 @@ impl GuestLink {
         self.pending.store(false, Ordering::Relaxed);
     }
 
+    /// To be called before a context is entered, which looks at its request then: no call has to be given up for the vectors
+    /// that were posted so far.
+    #[inline]
+    pub(super) fn forget_what_was_posted(&self) {
+        if self.pending.load(Ordering::Relaxed) {
+            // Read together with what was stored before it, the request.
+            self.pending.swap(false, Ordering::AcqRel);
+        }
+    }
+
     /// What the interrupt handler shares.
     pub(super) fn block(&self) -> &Block {
         // SAFETY: in the pages, which are ours; its fields are atomics.
@@ -184,7 +194,7 @@ impl GuestLink {
     }
 
     fn post(&self) -> Result<(), std::io::Error> {
-        if self.machine.sending == Sending::Apic && poster::post(self.apic) {
+        if self.machine.sending == Sending::Apic && poster::post(&self.machine, self.apic) {
             return Ok(());
         }
         let answer = match self.machine.sending {

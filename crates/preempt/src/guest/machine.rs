@@ -63,6 +63,8 @@ pub struct GuestConfig {
 
 /// The virtual machine.
 pub(super) struct Machine {
+    /// Whose it is. Children get its descriptors, too, but not its memory.
+    pub(super) process: u32,
     pub(super) vm: VmFd,
     pub(super) memory: Memory,
     pub(super) cpuid: CpuId,
@@ -82,10 +84,8 @@ impl Machine {
             libc::EACCES | libc::EPERM => GuestError::NoPermission,
             _ => GuestError::kvm("opening /dev/kvm")(error),
         })?;
-        if !system_call::gate_is_as_drawn() {
-            return Err(GuestError::Lacking {
-                what: "a system call gate as this build should have it",
-            });
+        if !(system_call::gate_is_as_drawn() && ring0::post_is_as_drawn()) {
+            return Err(GuestError::Assembled);
         }
         let registers = (KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS) as i32;
         let needed = [
@@ -154,13 +154,12 @@ impl Machine {
         )?;
         let memory = Memory::new(vm.as_raw_fd(), physical_bits)?;
         let gates = gates()?;
-        for address in [
-            gates.start(),
-            ring0::interrupt_handler as *const () as usize,
-        ] {
-            memory.give(address);
+        // The CPU delivers no exception without them, so no page fault could ask for them.
+        for address in ring0::code().into_iter().chain([gates.start()]) {
+            memory.give_or_say(address)?;
         }
         Ok(Arc::new(Self {
+            process: std::process::id(),
             vm,
             memory,
             cpuid,
@@ -179,8 +178,8 @@ impl Machine {
         if id < self.most_vcpus {
             return Ok(id);
         }
-        Err(GuestError::Lacking {
-            what: "vCPUs for so many workers",
+        Err(GuestError::TooManyWorkers {
+            most: self.most_vcpus,
         })
     }
 

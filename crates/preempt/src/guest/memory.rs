@@ -76,14 +76,8 @@ impl Memory {
             tables_at: FIRST * GIB + memory.tables.start() as u64 % GIB,
             ..memory
         };
-        if memory.give(memory.tables.start()) {
-            Ok(memory)
-        } else {
-            Err(GuestError::Kvm {
-                what: "giving the process's memory to the virtual machine",
-                cause: std::io::Error::from_raw_os_error(libc::ENOMEM),
-            })
-        }
+        memory.give_or_say(memory.tables.start())?;
+        Ok(memory)
     }
 
     /// The guest-physical address of the topmost table, for CR3.
@@ -99,12 +93,30 @@ impl Memory {
             return false;
         }
         while self.locked.swap(true, Ordering::Acquire) {
-            // SAFETY: gives way, no more.
-            unsafe { system_call::system_call(libc::SYS_sched_yield, [0; 4]) };
+            // Asleep, since to yield gives way to no thread of lower priority, which may have the lock.
+            let some_time = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 20_000,
+            };
+            let argument = (&raw const some_time) as usize;
+            // SAFETY: reads the time.
+            unsafe { system_call::system_call(libc::SYS_nanosleep, [argument, 0, 0, 0]) };
         }
         let given = self.give_locked(address / GIB);
         self.locked.store(false, Ordering::Release);
         given
+    }
+
+    /// [`give`](Self::give) for what the guest cannot be without.
+    pub(super) fn give_or_say(&self, address: usize) -> Result<(), GuestError> {
+        if self.give(address) {
+            Ok(())
+        } else {
+            Err(GuestError::Kvm {
+                what: "giving the process's memory to the virtual machine",
+                cause: std::io::Error::from_raw_os_error(libc::ENOMEM),
+            })
+        }
     }
 
     fn give_locked(&self, gib: u64) -> bool {

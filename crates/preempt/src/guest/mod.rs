@@ -205,6 +205,7 @@ impl Vcpu {
     /// The thread is the vCPU's, in the worker's own code.
     #[inline]
     pub(crate) unsafe fn before_entering(&self, head: &Head) {
+        self.link.forget_what_was_posted();
         self.set_window(
             head.stack_low.get() + signal::room_to_leave(),
             head.stack_high.get(),

@@ -5,8 +5,10 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
-use super::machine::VECTOR;
+use super::machine::{Machine, VECTOR};
 use super::{Guest, GuestCounters, GuestError, Seat, Vcpu, ring0, run};
 use crate::worker::SCHEDULING;
 
@@ -61,33 +63,59 @@ impl Drop for Poster {
     }
 }
 
-/// Posts the interrupt to the CPU with this APIC number, if the calling thread can. Whether it could.
-pub(super) fn post(apic: u32) -> bool {
+/// Posts the interrupt to `machine`'s CPU with this APIC number, if the calling thread can. Whether it could.
+pub(super) fn post(machine: &Arc<Machine>, apic: u32) -> bool {
     // SAFETY: the poster of this thread clears the pointer before its vCPU goes.
     let Some(vcpu) = (unsafe { POSTER.get().as_ref() }) else {
         return false;
     };
-    if vcpu.broken.get() {
+    if vcpu.broken.get() || !Arc::ptr_eq(&vcpu.machine, machine) {
         return false;
     }
     if run::is_native(vcpu) {
         // SAFETY: the thread is the vCPU's, in its own code, and not in guest mode.
         unsafe { run::enter(vcpu) };
-        if run::is_native(vcpu) {
-            return false;
-        }
     }
+    post_in_guest_mode(&vcpu.link.reach, apic)
+}
+
+/// Posts the interrupt, if `reach`, the calling thread's own, has it in guest mode at that moment. Whether it has.
+fn post_in_guest_mode(reach: &AtomicU32, apic: u32) -> bool {
     /// Asserted, as all but one kind of interrupt has to be.
     const ASSERT: u32 = 1 << 14;
-    // SAFETY: in guest mode, and the vCPU with this number has a handler for the vector. `post` clobbers rcx.
+    let posted: u32;
+    // SAFETY: the vCPU with this number has a handler for the vector. `post` clobbers what is said here.
     unsafe {
         std::arch::asm!(
             "call {post}",
             post = sym ring0::post,
-            in("eax") ASSERT | u32::from(VECTOR),
+            in("rdi") reach.as_ptr(),
+            inlateout("eax") ASSERT | u32::from(VECTOR) => posted,
             in("edx") apic,
             out("rcx") _,
         );
     }
-    true
+    posted != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::link::NATIVE;
+
+    #[test]
+    fn outside_of_guest_mode_nothing_is_posted() {
+        assert!(!post_in_guest_mode(&AtomicU32::new(NATIVE), 0));
+    }
+
+    #[test]
+    fn posting_begins_again_where_guest_mode_was_left_in_its_midst() {
+        let start = ring0::post as *const () as u64;
+        for at in 0..=ring0::POST_LENGTH {
+            assert_eq!(ring0::natively(start + at), start);
+        }
+        assert_eq!(ring0::natively(start - 1), start - 1);
+        let behind = start + ring0::POST_LENGTH + 1;
+        assert_eq!(ring0::natively(behind), behind);
+    }
 }

@@ -23,6 +23,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use super::interrupt::interrupted;
+use super::link::GUEST;
 
 /// What the interrupt handler and the host side share for one vCPU.
 #[repr(C, align(64))]
@@ -83,15 +84,52 @@ pub(super) const UNDEFINED_INSTRUCTION: usize = 6;
 /// The x2APIC's interrupt command register.
 const COMMAND: u32 = 0x830;
 
-/// In ring 3: has edx:eax written to the interrupt command register, and returns. Clobbers rcx.
+/// In ring 3: has edx:eax written to the interrupt command register if the word at rdi says [`GUEST`], and answers in eax
+/// whether it did. Clobbers rcx.
+///
+/// ```text
+///   post + 0   cmp, jne   ┐ a thread that leaves guest mode here goes on natively at post + 0,
+///   post + 5   ud2        ┘ and finds another word there
+///   post + 7   the answer
+/// ```
 ///
 /// The undefined instruction is the way into ring 0 that exists everywhere: software virtualisation has no `int`.
 ///
 /// # Safety
-/// The caller is in guest mode, and the command posts an interrupt that there is a handler for.
+/// The word tells whether the calling thread is in guest mode, and the command posts an interrupt that there is a handler for.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn post() {
-    naked_asm!("ud2", "ret")
+    naked_asm!(
+        "cmp dword ptr [rdi], {guest}",
+        "jne 2f",
+        "ud2",
+        "2:",
+        "sete al",
+        "movzx eax, al",
+        "ret",
+        guest = const GUEST,
+    )
+}
+
+/// Bytes from the start of [`post`] to its undefined instruction.
+pub(super) const POST_LENGTH: u64 = 5;
+
+/// Where code that was left at `rip` in guest mode goes on natively.
+pub(super) fn natively(rip: u64) -> u64 {
+    let post = post as *const () as u64;
+    if (post..=post + POST_LENGTH).contains(&rip) {
+        post
+    } else {
+        rip
+    }
+}
+
+/// Whether `post` was assembled as drawn.
+pub(super) fn post_is_as_drawn() -> bool {
+    let code = post as *const () as *const [u8; POST_LENGTH as usize + 2];
+    // SAFETY: the function is longer than that, and code can be read.
+    let code = unsafe { code.read() };
+    code[POST_LENGTH as usize..] == [0x0f, 0x0b]
 }
 
 /// The stub of undefined instructions: [`post`]'s is done here, with a look at the frame's RIP; others go to the host side.
@@ -99,7 +137,7 @@ pub(super) unsafe extern "C" fn post() {
 pub(super) unsafe extern "C" fn undefined_instruction_stub() {
     naked_asm!(
         "push rax",
-        "lea rax, [rip + {post}]",
+        "lea rax, [rip + {post} + {post_length}]",
         "cmp [rsp + 8], rax",
         "pop rax",
         "je 2f",
@@ -114,6 +152,7 @@ pub(super) unsafe extern "C" fn undefined_instruction_stub() {
         "wrmsr",
         "iretq",
         post = sym post,
+        post_length = const POST_LENGTH,
         vector = const UNDEFINED_INSTRUCTION,
         port = const EXCEPTION_PORT as u8,
         length = const 2,
@@ -152,6 +191,20 @@ pub(super) unsafe extern "C" fn exception_stubs() {
         "iretq",
         port = const EXCEPTION_PORT as u8,
     )
+}
+
+/// The addresses of what the CPU fetches in ring 0.
+pub(super) fn code() -> [usize; 7] {
+    let exceptions = exception_stubs as *const () as usize;
+    [
+        system_call_stub as *const () as usize,
+        enter_ring_3 as *const () as usize,
+        ignore as *const () as usize,
+        undefined_instruction_stub as *const () as usize,
+        exceptions,
+        exceptions + 33 * EXCEPTION_STUB,
+        interrupt_handler as *const () as usize,
+    ]
 }
 
 /// The interrupt handler. The stack is drawn above.

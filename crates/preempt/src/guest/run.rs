@@ -37,12 +37,18 @@ const PAGE_FAULT: u64 = 14;
 /// Interrupts are enabled.
 const INTERRUPT_FLAG: u64 = 1 << 9;
 
-/// Puts the calling thread into guest mode: returns in it; or natively if KVM refuses, which breaks the vCPU.
+/// Puts the calling thread into guest mode: returns in it; or natively if KVM refuses, or the process is another one, which
+/// breaks the vCPU.
 ///
 /// # Safety
 /// The thread is the vCPU's, is not in guest mode, and runs its own code on its own stack.
 #[inline(never)]
 pub(super) unsafe fn enter(vcpu: &Vcpu) {
+    if vcpu.machine.process != std::process::id() {
+        // A forked child. The machine is its parent's, and so is the page of registers, which they share.
+        vcpu.broken.set(true);
+        return;
+    }
     // SAFETY: the caller's; the host stack is the vCPU's own and not in use, since the thread is not in guest mode.
     unsafe { enter_on(vcpu, vcpu.host_stack.end()) };
     touch(vcpu);
@@ -51,12 +57,10 @@ pub(super) unsafe fn enter(vcpu: &Vcpu) {
 /// Has KVM find the pages that the CPU needs to deliver an exception, so that it need not in the midst of one: not every
 /// implementation begins an `int3` again after that.
 fn touch(vcpu: &Vcpu) {
-    for address in [
-        vcpu.machine.gates_at() as usize,
-        ring0::exception_stubs as *const () as usize,
-        ring0::undefined_instruction_stub as *const () as usize,
-        ring0::interrupt_handler as *const () as usize,
-    ] {
+    for address in ring0::code()
+        .into_iter()
+        .chain([vcpu.machine.gates_at() as usize])
+    {
         // SAFETY: a table or code of ours, which can be read.
         unsafe { (address as *const u8).read_volatile() };
     }
@@ -216,10 +220,16 @@ impl Host<'_> {
 
     /// KVM may have half of an instruction left to do. It shall not do it to the registers of the next entry.
     fn conclude_exit(&mut self) {
-        // SAFETY: as for `registers`; with this flag KVM_RUN does what is left and no more.
+        /// A vector register is 64 bytes, of which KVM asks for 8 at a time; and some.
+        const MOST_PARTS: usize = 32;
+        // SAFETY: as for `registers`; with this flag KVM_RUN does what is left and no more. It answers EINTR when nothing is.
         unsafe {
             (*self.shared()).immediate_exit = 1;
-            ioctl(self.vcpu.file(), KVM_RUN, 0);
+            for _ in 0..MOST_PARTS {
+                if ioctl(self.vcpu.file(), KVM_RUN, 0) != 0 {
+                    break;
+                }
+            }
             (*self.shared()).immediate_exit = 0;
         }
     }
@@ -353,6 +363,7 @@ impl Host<'_> {
         if at_stub(&state.general) {
             state.general = calling(state.general, state.general.rcx - SYSCALL_LENGTH);
         }
+        state.general.rip = ring0::natively(state.general.rip);
         // SAFETY: the guest's code is at `state`, and the vCPU does not run until `enter` sets it up again.
         unsafe { native::leave(self.vcpu, &state) }
     }

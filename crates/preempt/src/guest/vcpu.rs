@@ -126,9 +126,8 @@ impl Vcpu {
         let registers = Self::start(&file, machine, page)?;
         // SAFETY: the kernel's page for this vCPU, mapped as long as `file` lives.
         unsafe { (*run).kvm_valid_regs = u64::from(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS) };
-        for address in [pages.start(), run as usize] {
-            machine.memory.give(address);
-        }
+        // As for the machine's tables.
+        machine.memory.give_or_say(pages.start())?;
         Ok(Self {
             link: GuestLink::new(machine, id, file.as_raw_fd(), pages)?,
             machine: Arc::clone(machine),

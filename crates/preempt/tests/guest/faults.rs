@@ -67,6 +67,66 @@ fn an_access_behind_the_last_page_dies() {
 }
 
 #[test]
+fn an_access_that_kvm_does_in_parts_leaves_nothing_behind() {
+    if is_child() {
+        skip_a_wide_access();
+        return;
+    }
+    let Some(output) = child(test_name!()) else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+}
+
+/// Reads 16 bytes where there is no memory, by an instruction that the handler skips; then runs more code in guest mode.
+fn skip_a_wide_access() {
+    extern "C" fn skip(_: libc::c_int, _: *mut libc::siginfo_t, frame: *mut libc::c_void) {
+        // `movdqu xmm0, [rax]`
+        const LENGTH: i64 = 4;
+        // SAFETY: the kernel passes a valid frame, of the instruction below.
+        let registers = unsafe { &mut (*frame.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        registers[libc::REG_RIP as usize] += LENGTH;
+    }
+    // SAFETY: before any other handler.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = skip as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+    }
+    // In the last GiB, so that it is given to guest mode, and the page behind its end is KVM's to emulate.
+    const LAST: usize = 0x7fff_fff0_0000;
+    // SAFETY: a fresh mapping, if there is none.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        libc::mmap(
+            LAST as *mut libc::c_void,
+            4096,
+            libc::PROT_READ,
+            flags,
+            -1,
+            0,
+        );
+    }
+    let mut stage = Stage::new("").unwrap();
+    // SAFETY: something is mapped there now.
+    stage.run(|| unsafe { (LAST as *const u8).read_volatile() });
+    for _ in 0..3 {
+        let ((), counters) = stage.run(|| {
+            // SAFETY: the handler skips it.
+            unsafe {
+                std::arch::asm!("movdqu xmm0, [rax]", in("rax") 0x7fff_ffff_f000usize, out("xmm0") _)
+            }
+        });
+        assert_eq!(counters.left, 1, "{counters:?}");
+        let (sum, counters) = stage.run(|| (0..1000u64).map(std::hint::black_box).sum::<u64>());
+        assert_eq!((sum, counters.left), (499_500, 0), "{counters:?}");
+    }
+    stage.end();
+}
+
+#[test]
 fn a_null_pointer_dies_with_a_message_that_names_the_context() {
     if is_child() {
         // SAFETY: none: the point is to fault.

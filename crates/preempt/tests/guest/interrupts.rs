@@ -128,6 +128,52 @@ fn a_dispatcher_in_guest_mode_posts_interrupts_by_itself() {
 }
 
 #[test]
+fn a_dispatcher_in_another_machine_does_not_post_into_that() {
+    let config = GuestConfig {
+        sending: Sending::Apic,
+        ..GuestConfig::default()
+    };
+    let Some(stage) = Stage::with(test_name!(), config, 1) else {
+        return;
+    };
+    let another = crate::stage::guest(test_name!(), config).unwrap();
+    let poster = another.post_from_this_thread().unwrap();
+    preempt_often(stage, 1, 5);
+    assert_eq!(poster.counters().returns, 0);
+}
+
+#[test]
+fn a_preemption_that_is_over_gives_up_no_call() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    let (started, go_on) = (Flag::default(), Flag::default());
+    let (job_started, job_go_on) = (started.clone(), go_on.clone());
+    let job = stage.load(move || {
+        job_started.set();
+        while !job_go_on.is_set() {
+            std::hint::spin_loop();
+        }
+        u64::from(std::os::unix::process::parent_id())
+    });
+    let mut dispatched = stage.send(0, job);
+    started.wait();
+    for _ in 0..5 {
+        let suspended = stage.preempt(0, &dispatched);
+        dispatched = stage.send(0, suspended.into());
+    }
+    go_on.set();
+    stage.finish(0);
+    let counters = stage.guest_counters(0);
+    assert!(
+        counters.interrupts > 0 && counters.forwarded > 0,
+        "{counters:?}"
+    );
+    assert_eq!(counters.given_up, 0, "{counters:?}");
+    stage.end();
+}
+
+#[test]
 fn contexts_migrate_between_workers_with_every_register_kept() {
     let Some(stage) = Stage::with(test_name!(), GuestConfig::default(), 2) else {
         return;

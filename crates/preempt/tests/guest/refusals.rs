@@ -1,10 +1,12 @@
 //! Where guest mode cannot be, it says why.
 
+use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::sync::{Arc, Mutex, mpsc};
 
-use shinjuku_preempt::HardPreemption;
 use shinjuku_preempt::guest::{Guest, GuestConfig, GuestError};
+use shinjuku_preempt::{HardPreemption, Outcome, Pool, PoolConfig, Worker, mailbox};
 
 use crate::stage::{guest, test_name};
 
@@ -45,4 +47,144 @@ fn without_permission_there_is_one_clear_line() {
     };
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("refused as it should be"), "{text}");
+}
+
+/// Runs this test again in a process that is there to be refused, prepared by `prepare`.
+fn refused_child(test: &str, prepare: fn() -> std::io::Result<()>) -> Option<String> {
+    drop(guest(test, GuestConfig::default())?);
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args([test, "--exact", "--nocapture"])
+        .env("SHINJUKU_TEST_CHILD", "1");
+    // SAFETY: system calls alone.
+    unsafe { command.pre_exec(prepare) };
+    match command.output() {
+        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Err(error) => {
+            println!("SKIPPED {test}: {error}");
+            None
+        }
+    }
+}
+
+fn install() -> Result<Guest, GuestError> {
+    // SAFETY: nothing is preempted.
+    Guest::install(unsafe { HardPreemption::allow() }, GuestConfig::default())
+}
+
+#[test]
+fn without_the_device_there_is_one_clear_line() {
+    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
+        let error = install().expect_err("there is no device");
+        assert!(matches!(error, GuestError::NoDevice), "{error}");
+        assert!(error.to_string().starts_with("there is no /dev/kvm"));
+        assert_eq!(error.to_string().lines().count(), 1);
+        println!("refused as it should be");
+        return;
+    }
+    let without_dev = || {
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        let none = std::ptr::null();
+        // SAFETY: an empty /dev, in a mount namespace of the child's own.
+        let done = unsafe {
+            libc::unshare(libc::CLONE_NEWNS) == 0
+                && libc::mount(none, c"/".as_ptr(), none, private, none.cast()) == 0
+                && libc::mount(
+                    c"none".as_ptr(),
+                    c"/dev".as_ptr(),
+                    c"tmpfs".as_ptr(),
+                    0,
+                    none.cast(),
+                ) == 0
+        };
+        done.then_some(()).ok_or_else(std::io::Error::last_os_error)
+    };
+    let Some(text) = refused_child(test_name!(), without_dev) else {
+        return;
+    };
+    assert!(text.contains("refused as it should be"), "{text}");
+}
+
+/// Raises no limit: lets the process have no more descriptors than it has.
+fn use_up_descriptors() {
+    let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+    let limit = libc::rlimit {
+        rlim_cur: next as libc::rlim_t,
+        rlim_max: next as libc::rlim_t,
+    };
+    // SAFETY: sets a limit of this process.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+}
+
+#[test]
+fn a_worker_that_gets_no_vcpu_says_why_and_goes_on_natively() {
+    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
+        let guest = install().unwrap();
+        let mut pool = Pool::new(PoolConfig::default(), |job: u64| job + 1).unwrap();
+        use_up_descriptors();
+        let (first, second) = (guest.clone(), guest);
+        let worker = |guest: Guest| {
+            move || {
+                let mut worker = Worker::bind(0).unwrap();
+                let entered = worker.enter_guest_mode(&guest);
+                (worker, entered)
+            }
+        };
+        let (first, entered) = worker(first)();
+        entered.expect("there is a vCPU from the start");
+        let job = pool.idle.pop().unwrap().load(41);
+        let answer = std::thread::spawn(move || {
+            let (mut worker, entered) = worker(second)();
+            let GuestError::Kvm { cause, .. } = entered.expect_err("there is no descriptor") else {
+                panic!("another error");
+            };
+            assert_eq!(cause.raw_os_error(), Some(libc::EMFILE));
+            let (mut sender, mut receiver) = mailbox(1);
+            sender.send(job.into()).ok().unwrap();
+            let (runnable, generation) = receiver.poll().unwrap();
+            let Outcome::Finished(finished) = worker.run(runnable, generation) else {
+                panic!("nobody interrupts it");
+            };
+            finished.take().1.unwrap()
+        });
+        assert_eq!(answer.join().unwrap(), 42);
+        drop(first);
+        println!("refused as it should be");
+        return;
+    }
+    let Some(text) = refused_child(test_name!(), || Ok(())) else {
+        return;
+    };
+    assert!(text.contains("refused as it should be"), "{text}");
+}
+
+#[test]
+fn workers_that_are_too_many_are_told_so() {
+    let Some(guest) = guest(test_name!(), GuestConfig::default()) else {
+        return;
+    };
+    let (end, ended) = mpsc::channel::<()>();
+    let ended = Arc::new(Mutex::new(ended));
+    let mut threads = Vec::new();
+    // There are 255 numbers for them.
+    let refused = (0..256).find_map(|id| {
+        let (guest, ended) = (guest.clone(), Arc::clone(&ended));
+        let (tell, told) = mpsc::channel();
+        threads.push(std::thread::spawn(move || {
+            let mut worker = Worker::bind(id).unwrap();
+            tell.send(worker.enter_guest_mode(&guest)).unwrap();
+            // Keeps its place until all are there.
+            drop(ended.lock().map(|ended| ended.recv()));
+        }));
+        told.recv().unwrap().err()
+    });
+    let error = refused.expect("there are vCPUs without end");
+    assert!(
+        matches!(error, GuestError::TooManyWorkers { .. }),
+        "{error}"
+    );
+    drop(end);
+    for thread in threads {
+        thread.join().unwrap();
+    }
 }
