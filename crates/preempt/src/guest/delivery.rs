@@ -22,7 +22,8 @@ pub enum Delivery {
     Injected,
     /// There is no virtualisation in the CPU: software takes its place (nested, without hardware support).
     Software,
-    /// The module says that it can post them; none has arrived yet, or KVM's counters are not to be had.
+    /// The module says that it can post them, but that is not to be seen: few have arrived yet, or KVM's counters are not to
+    /// be had, or the host interrupted the CPU about as often.
     Unproven(&'static str),
 }
 
@@ -32,7 +33,7 @@ impl std::fmt::Display for Delivery {
             Self::Posted(by) => write!(formatter, "posted by {by}, as counted"),
             Self::Injected => formatter.write_str("injected with exits"),
             Self::Software => formatter.write_str("by software virtualisation"),
-            Self::Unproven(by) => write!(formatter, "{by} is on; not counted yet"),
+            Self::Unproven(by) => write!(formatter, "{by} is on; not proved by counting"),
         }
     }
 }
@@ -42,8 +43,22 @@ impl std::fmt::Display for Delivery {
 pub struct KernelCounters {
     /// Exits from guest mode into the kernel.
     pub exits: u64,
+    /// Of them, those for an interrupt of the host's. To interrupt a CPU in guest mode takes one, unless it is posted.
+    pub host_interrupts: u64,
     /// Interrupts that KVM injected.
     pub injected: u64,
+}
+
+impl std::ops::Add for KernelCounters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            exits: self.exits + other.exits,
+            host_interrupts: self.host_interrupts + other.host_interrupts,
+            injected: self.injected + other.injected,
+        }
+    }
 }
 
 /// Where the kernel shows its modules.
@@ -80,12 +95,14 @@ pub(super) fn judge(
 ) -> Delivery {
     match (module, counted) {
         (Err(delivery), _) => delivery,
-        // One in ten may have found the vCPU outside of guest mode, where KVM has to inject it.
+        // Some may have found the vCPU outside of guest mode, where KVM has to inject them; and the host has a timer.
         (Ok(by), Some(counted)) if arrived >= 10 => {
-            if counted.injected < arrived / 2 {
+            if counted.injected >= arrived / 2 {
+                Delivery::Injected
+            } else if counted.host_interrupts < arrived / 2 {
                 Delivery::Posted(by)
             } else {
-                Delivery::Injected
+                Delivery::Unproven(by)
             }
         }
         (Ok(by), _) => Delivery::Unproven(by),
@@ -96,6 +113,7 @@ pub(super) fn judge(
 pub(super) struct Statistics {
     file: File,
     exits: u64,
+    host_interrupts: u64,
     injected: u64,
 }
 
@@ -137,10 +155,13 @@ impl Statistics {
                     word(at + std::mem::offset_of!(kvm_stats_desc, offset) as u64)
                 })
         };
-        let (exits, injected) = (data + find("exits")?, data + find("irq_injections")?);
+        let at = |name| Some(data + find(name)?);
+        let (exits, host_interrupts, injected) =
+            (at("exits")?, at("irq_exits")?, at("irq_injections")?);
         Some(Self {
             file,
             exits,
+            host_interrupts,
             injected,
         })
     }
@@ -153,6 +174,7 @@ impl Statistics {
         };
         Some(KernelCounters {
             exits: number(self.exits)?,
+            host_interrupts: number(self.host_interrupts)?,
             injected: number(self.injected)?,
         })
     }
@@ -164,17 +186,24 @@ mod tests {
 
     #[test]
     fn posting_is_believed_only_when_it_was_counted() {
-        let counted = |injected| {
+        let counts = |injected, host_interrupts| {
             Some(KernelCounters {
-                exits: 100,
+                exits: 2000,
+                host_interrupts,
                 injected,
             })
         };
+        let counted = |injected| counts(injected, 20);
         assert_eq!(
             judge(Ok("APICv"), 500, counted(3)),
             Delivery::Posted("APICv")
         );
         assert_eq!(judge(Ok("AVIC"), 500, counted(499)), Delivery::Injected);
+        // Each may have been an exit.
+        assert_eq!(
+            judge(Ok("APICv"), 500, counts(3, 510)),
+            Delivery::Unproven("APICv")
+        );
         assert_eq!(judge(Ok("APICv"), 500, None), Delivery::Unproven("APICv"));
         assert_eq!(
             judge(Ok("APICv"), 0, counted(0)),

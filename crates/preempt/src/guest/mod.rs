@@ -103,10 +103,7 @@ impl Guest {
         let (mut arrived, mut counted) = (0, Some(KernelCounters::default()));
         for (theirs, kernels) in links.map(|link| link.since_it_was_made()) {
             arrived += theirs;
-            counted = counted.zip(kernels).map(|(sum, kernels)| KernelCounters {
-                exits: sum.exits + kernels.exits,
-                injected: sum.injected + kernels.injected,
-            });
+            counted = counted.zip(kernels).map(|(sum, kernels)| sum + kernels);
         }
         delivery::judge(
             delivery::posting_module(Path::new(delivery::MODULES)),

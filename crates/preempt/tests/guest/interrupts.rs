@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use shinjuku_preempt::guest::{GuestConfig, Irqchip, Sending};
+use shinjuku_preempt::guest::{Delivery, GuestConfig, Irqchip, Sending};
 use shinjuku_preempt::{Completion, without_preemption};
 
 use crate::stage::{Flag, Stage, test_name};
@@ -71,6 +71,7 @@ fn preempt_often(mut stage: Stage, workers: usize, times: u64) -> u64 {
         dispatched = stage.send(to, suspended.into());
     }
     let returned = returns(&stage) - before;
+    assert_delivery(&stage, workers);
     let (mut taken, mut migrations) = (0, 0);
     for worker in 0..workers {
         let counters = stage.counters(worker);
@@ -87,6 +88,28 @@ fn preempt_often(mut stage: Stage, workers: usize, times: u64) -> u64 {
     assert_eq!(wrong.load(Ordering::Relaxed), 0);
     stage.end();
     returned
+}
+
+/// What is said of the delivery agrees with what KVM counted.
+fn assert_delivery(stage: &Stage, workers: usize) {
+    let arrived: u64 = (0..workers)
+        .map(|worker| stage.guest_counters(worker).interrupts)
+        .sum();
+    let counted = (0..workers).map(|worker| stage.kernel_counters(worker));
+    let Some(counted) = counted.reduce(|a, b| Some(a? + b?)).flatten() else {
+        // An old kernel tells nothing, and nothing is claimed then.
+        assert!(!matches!(stage.delivery(), Delivery::Posted(_)));
+        return;
+    };
+    assert!(counted.exits > 0, "{counted:?}");
+    let by_exits = arrived.min(counted.injected.max(counted.host_interrupts));
+    let said = (stage.delivery(), arrived, counted);
+    match said.0 {
+        Delivery::Posted(_) => assert!(by_exits < arrived / 2, "{said:?}"),
+        Delivery::Injected | Delivery::Software => assert!(by_exits >= arrived / 2, "{said:?}"),
+        // Nothing is claimed.
+        _ => {}
+    }
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use shinjuku_preempt::guest::{Guest, GuestConfig, GuestCounters, GuestError};
+use shinjuku_preempt::guest::{
+    Delivery, Guest, GuestConfig, GuestCounters, GuestError, KernelCounters,
+};
 use shinjuku_preempt::{
     Completion, CountersSnapshot, Dispatched, Handles, HardPreemption, Idle, Mechanism, Outcome,
     Panicked, Pool, PoolConfig, Receiver, Runnable, Sender, Suspended, Worker, WorkerLink, mailbox,
@@ -163,6 +165,16 @@ impl Stage {
 
     pub fn guest_counters(&self, worker: usize) -> GuestCounters {
         self.desks[worker].link.guest_counters().unwrap()
+    }
+
+    pub fn kernel_counters(&self, worker: usize) -> Option<KernelCounters> {
+        self.desks[worker].link.kernel_counters()
+    }
+
+    /// How interrupts come to the workers.
+    pub fn delivery(&self) -> Delivery {
+        self.guest
+            .delivery_to(self.desks.iter().map(|desk| &desk.link))
     }
 
     pub fn counters(&self, worker: usize) -> CountersSnapshot {
