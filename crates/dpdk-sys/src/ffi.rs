@@ -204,6 +204,8 @@ shim! {
     fn dpdk_port_reset(port: u16) -> c_int;
     fn dpdk_port_close(port: u16) -> c_int;
     fn dpdk_port_link(port: u16, link: *mut dpdk_link) -> c_int;
+    fn dpdk_port_devargs(port: u16, devargs: *mut c_char, size: usize) -> c_int;
+    fn dpdk_port_keep_mac(port: u16, mac: *const u8) -> c_int;
     fn dpdk_port_set_link(port: u16, up: bool) -> c_int;
     fn dpdk_port_statistics(port: u16, statistics: *mut dpdk_port_statistics) -> c_int;
     fn dpdk_port_watch(port: u16, on_reset: extern "C" fn(u16)) -> c_int;

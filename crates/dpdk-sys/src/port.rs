@@ -1,7 +1,8 @@
 //! A device: found, asked what it can, and started with its queues.
 
 use std::collections::BTreeSet;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::eal::{c_string, control};
@@ -75,17 +76,66 @@ fn claimed() -> MutexGuard<'static, BTreeSet<u16>> {
 /// The one right to a port.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    pub(crate) id: u16,
+    /// Changes when the device is made anew; [`NONE`](Self::NONE) while there is none.
+    id: AtomicU16,
     pub(crate) name: String,
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        claimed().remove(&self.id);
+        self.release();
     }
 }
 
 impl Claim {
+    /// A number that no port has; what is asked of it fails.
+    pub(crate) const NONE: u16 = u16::MAX;
+
+    fn new(name: &str) -> Self {
+        Self {
+            id: AtomicU16::new(Self::NONE),
+            name: name.to_owned(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u16 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    /// Looks for the port by its name, under the lock of [`control`], and takes it.
+    pub(crate) fn take(&self) -> Result<(), DpdkError> {
+        let c_name = c_string(&self.name)?;
+        let name = || self.name.clone();
+        let mut id = 0;
+        // SAFETY: a string that ends with a zero, and room for the answer.
+        Errno::check(unsafe { ffi::dpdk_port_by_name(c_name.as_ptr(), &mut id) }).map_err(
+            |cause| DpdkError::NoPort {
+                name: name(),
+                cause,
+            },
+        )?;
+        if !claimed().insert(id) {
+            return Err(DpdkError::PortTaken { name: name() });
+        }
+        self.id.store(id, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives the port up.
+    pub(crate) fn release(&self) {
+        claimed().remove(&self.id.swap(Self::NONE, Ordering::Relaxed));
+    }
+
+    /// What the device was made with, if it can be made anew.
+    fn arguments(&self) -> Option<CString> {
+        let mut text = [0_u8; 1024];
+        // SAFETY: room for as many bytes as are said.
+        let status =
+            unsafe { ffi::dpdk_port_devargs(self.id(), text.as_mut_ptr().cast(), text.len()) };
+        Errno::check(status).ok()?;
+        CStr::from_bytes_until_nul(&text).ok().map(CStr::to_owned)
+    }
+
     pub(crate) fn check(&self, action: &'static str, status: i32) -> Result<(), DpdkError> {
         Errno::check(status).map_err(|cause| DpdkError::Port {
             port: self.name.clone(),
@@ -128,7 +178,7 @@ impl Claim {
         };
         // SAFETY: room for the answer; the port's number is checked there.
         self.check("be asked what it is", unsafe {
-            ffi::dpdk_port_info(self.id, &mut info)
+            ffi::dpdk_port_info(self.id(), &mut info)
         })?;
         Ok(info)
     }
@@ -153,25 +203,10 @@ impl Claim {
 
 impl Port {
     pub(crate) fn find(name: &str) -> Result<Self, DpdkError> {
-        let c_name = c_string(name)?;
-        let mut id = 0;
-        {
-            let _control = control();
-            // SAFETY: a string that ends with a zero, and room for the answer.
-            Errno::check(unsafe { ffi::dpdk_port_by_name(c_name.as_ptr(), &mut id) }).map_err(
-                |cause| DpdkError::NoPort {
-                    name: name.to_owned(),
-                    cause,
-                },
-            )?;
-        }
-        let name = name.to_owned();
-        if !claimed().insert(id) {
-            return Err(DpdkError::PortTaken { name });
-        }
-        Ok(Self {
-            claim: Claim { id, name },
-        })
+        let _control = control();
+        let claim = Claim::new(name);
+        claim.take()?;
+        Ok(Self { claim })
     }
 
     /// The device's name.
@@ -230,6 +265,8 @@ impl Port {
                 0
             },
             pools: pools.iter().map(Mempool::raw).collect(),
+            mac: info.mac,
+            arguments: claim.arguments(),
         };
         let shared = Arc::new(Shared::new(claim, setup));
         // On failure dropping `shared` closes the port, which wants this lock.

@@ -52,6 +52,14 @@ extern "C" fn on_reset(port: u16) {
     wants_reset(port).store(true, Ordering::Release);
 }
 
+/// From now on the port says here when it must be reset.
+fn watch(port: u16) {
+    wants_reset(port).store(false, Ordering::Relaxed);
+    // SAFETY: a function that may be called on any thread at any time. Without the event there is no resetting
+    // unasked, which most virtual devices never want.
+    let _ = unsafe { ffi::dpdk_port_watch(port, on_reset) };
+}
+
 /// A device that was started. Its [`Queue`](crate::Queue)s are the other part; it is closed when all are dropped.
 ///
 /// Everything here may take long, allocate and lock: it is for a thread that serves no requests.
@@ -62,11 +70,7 @@ pub struct RunningPort {
 impl RunningPort {
     /// The device has just been started.
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let id = shared.id();
-        wants_reset(id).store(false, Ordering::Relaxed);
-        // SAFETY: a function that may be called on any thread at any time. Without the event there is no resetting
-        // unasked, which most virtual devices never want.
-        let _ = unsafe { ffi::dpdk_port_watch(id, on_reset) };
+        watch(shared.id());
         Self { shared }
     }
 
@@ -146,16 +150,39 @@ impl RunningPort {
         on_reset(self.shared.id());
     }
 
-    /// Stops the device, resets it where it can be, and starts it as before. Packets in its queues are lost. Meanwhile
-    /// the queues receive and send nothing; they have `patience` to take note, by being polled or dropped.
+    /// Whether the device has gone: the kernel has removed the interface that a virtual device is at (`net_af_packet`,
+    /// `net_tap`, `net_af_xdp`). A [`reset`](Self::reset) makes the device anew, once it can be.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.shared.arguments().is_some()
+            && matches!(self.link(), Err(DpdkError::Port { cause, .. }) if cause.number() == libc::ENODEV)
+    }
+
+    /// Whether the device stands still, after a [`reset`](Self::reset) that failed.
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
+        self.shared.is_halted()
+    }
+
+    /// Stops the device, resets it where it can be, and starts it as before. One that has [gone](Self::is_gone) is made anew,
+    /// with what it was made with at first. Packets in its queues are lost. Meanwhile the queues receive and send nothing;
+    /// they have `patience` to take note, by being polled or dropped.
     ///
     /// # Errors
     /// If a queue is not polled (then nothing has changed), or what DPDK says. After that the device stands still until
     /// another reset succeeds.
     pub fn reset(&mut self, patience: Duration) -> Result<(), DpdkError> {
+        let gone = self.is_gone();
         let shared = &*self.shared;
         shared.halt(patience)?;
         let _control = control();
+        if gone && let Some(arguments) = shared.arguments() {
+            shared.remake(arguments)?;
+            watch(shared.id());
+            shared.start()?;
+            shared.resume();
+            return Ok(());
+        }
         let id = shared.id();
         wants_reset(id).store(false, Ordering::Relaxed);
         // SAFETY: only numbers go there, and no queue is in use: all rest.

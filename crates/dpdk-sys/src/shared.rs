@@ -6,6 +6,7 @@
 //!        └───── RunningPort: stop, reset, start; phase += 1 ◀── all rest
 //! ```
 
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,6 +35,10 @@ pub(crate) struct Setup {
     pub(crate) rss_types: u64,
     /// One for each queue.
     pub(crate) pools: Box<[*mut rte_mempool]>,
+    /// The device's address at first, which it keeps.
+    pub(crate) mac: [u8; 6],
+    /// What a device is made anew with whose interface the kernel has removed.
+    pub(crate) arguments: Option<CString>,
 }
 
 // SAFETY: the pointers are to pools, which live as long as the process, and only passed on to DPDK.
@@ -56,8 +61,9 @@ impl Shared {
         self.resting.len()
     }
 
+    /// A queue may use it after [`runs`](Self::runs) said yes, until it asks again: it changes only while all rest.
     pub(crate) fn id(&self) -> u16 {
-        self.claim.id
+        self.claim.id()
     }
 
     pub(crate) fn sends_checksums(&self) -> bool {
@@ -79,6 +85,11 @@ impl Shared {
 
     pub(crate) fn gone(&self, number: usize) {
         self.resting[number].store(GONE, Ordering::Release);
+    }
+
+    /// Whether the device stands still, after a reset that failed.
+    pub(crate) fn is_halted(&self) -> bool {
+        !self.phase.load(Ordering::Relaxed).is_multiple_of(2)
     }
 
     /// Has all queues come to rest, within `patience`.
@@ -126,6 +137,8 @@ impl Shared {
             tx_offloads,
             rss_types,
             ref pools,
+            ref mac,
+            ref arguments,
         } = self.setup;
         let settings = ffi::dpdk_port_settings {
             queues: pools.len() as u16,
@@ -139,17 +152,47 @@ impl Shared {
         };
         let mut step = 0;
         // SAFETY: settings with as many pools as queues, and room for the step. The pools live as long as the process.
-        let status = unsafe { ffi::dpdk_port_start(self.claim.id, &settings, &mut step) };
-        self.claim.check(STEPS[step as usize % STEPS.len()], status)
+        let status = unsafe { ffi::dpdk_port_start(self.id(), &settings, &mut step) };
+        self.claim
+            .check(STEPS[step as usize % STEPS.len()], status)?;
+        if arguments.is_none() {
+            return Ok(());
+        }
+        // SAFETY: six bytes.
+        let status = unsafe { ffi::dpdk_port_keep_mac(self.id(), mac.as_ptr()) };
+        self.claim
+            .check("be given the hardware address it had", status)
+    }
+
+    /// Closes the device and makes it anew, perhaps with another number. No queue may be in use.
+    pub(crate) fn remake(&self, arguments: &CStr) -> Result<(), DpdkError> {
+        self.close();
+        // SAFETY: a string that ends with a zero.
+        let made = unsafe { ffi::dpdk_probe(arguments.as_ptr()) };
+        self.claim.check("be made anew", made)?;
+        self.claim.take()
+    }
+
+    fn close(&self) {
+        if self.id() == Claim::NONE {
+            return;
+        }
+        // SAFETY: no queue is in use. What fails now fails for a device that is gone.
+        let _ = unsafe { ffi::dpdk_port_stop(self.id()) };
+        // SAFETY: as above.
+        let _ = unsafe { ffi::dpdk_port_close(self.id()) };
+        self.claim.release();
+    }
+
+    /// What the device is made anew with, if it can be.
+    pub(crate) fn arguments(&self) -> Option<&CStr> {
+        self.setup.arguments.as_deref()
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         let _control = control();
-        // SAFETY: no queue is left. What fails now fails for a device that is gone.
-        let _ = unsafe { ffi::dpdk_port_stop(self.claim.id) };
-        // SAFETY: as above.
-        let _ = unsafe { ffi::dpdk_port_close(self.claim.id) };
+        self.close();
     }
 }

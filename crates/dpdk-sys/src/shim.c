@@ -1,11 +1,16 @@
 #include "shim.h"
 
 #include <errno.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <rte_bus.h>
 #include <rte_dev.h>
+#include <rte_devargs.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_eth_ring.h>
@@ -153,6 +158,11 @@ int dpdk_port_stop(uint16_t port) { return rte_eth_dev_stop(port); }
 
 int dpdk_port_reset(uint16_t port) { return rte_eth_dev_reset(port); }
 
+static bool is_virtual(const struct rte_eth_dev_info *device)
+{
+	return strcmp(rte_bus_name(rte_dev_bus(device->device)), "vdev") == 0;
+}
+
 int dpdk_port_close(uint16_t port)
 {
 	struct rte_eth_dev_info device;
@@ -160,22 +170,79 @@ int dpdk_port_close(uint16_t port)
 	int status = rte_eth_dev_close(port);
 
 	/* A virtual device without its port would only be in the way of one with the same name. */
-	if (status == 0 && known == 0 && strcmp(rte_bus_name(rte_dev_bus(device.device)), "vdev") == 0)
+	if (status == 0 && known == 0 && is_virtual(&device))
 		return rte_dev_remove(device.device);
+	return status;
+}
+
+/* The kernel's interface that a virtual device is at; 0: none. Its driver need not notice what becomes of that. */
+static unsigned int interface_of(const struct rte_eth_dev_info *device)
+{
+	return is_virtual(device) ? device->if_index : 0;
+}
+
+static int interface_runs(unsigned int interface, bool *runs)
+{
+	struct ifreq request;
+	int status = 0;
+	int descriptor = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (descriptor < 0)
+		return -errno;
+	memset(&request, 0, sizeof(request));
+	request.ifr_ifindex = (int)interface;
+	if (ioctl(descriptor, SIOCGIFNAME, &request) < 0 || ioctl(descriptor, SIOCGIFFLAGS, &request) < 0)
+		status = -errno;
+	else
+		*runs = (request.ifr_flags & IFF_RUNNING) != 0;
+	close(descriptor);
 	return status;
 }
 
 int dpdk_port_link(uint16_t port, struct dpdk_link *link)
 {
+	struct rte_eth_dev_info device;
 	struct rte_eth_link now;
-	int status = rte_eth_link_get_nowait(port, &now);
+	bool runs = true;
+	int status = rte_eth_dev_info_get(port, &device);
 
+	if (status == 0 && interface_of(&device) != 0)
+		status = interface_runs(interface_of(&device), &runs);
+	if (status == 0)
+		status = rte_eth_link_get_nowait(port, &now);
 	if (status < 0)
 		return status;
 	link->megabits = now.link_speed;
-	link->up = now.link_status == RTE_ETH_LINK_UP;
+	link->up = now.link_status == RTE_ETH_LINK_UP && runs;
 	link->full_duplex = now.link_duplex == RTE_ETH_LINK_FULL_DUPLEX;
 	return 0;
+}
+
+int dpdk_port_devargs(uint16_t port, char *text, size_t size)
+{
+	struct rte_eth_dev_info device;
+	const struct rte_devargs *devargs;
+	int length;
+	int status = rte_eth_dev_info_get(port, &device);
+
+	if (status < 0)
+		return status;
+	devargs = rte_dev_devargs(device.device);
+	if (interface_of(&device) == 0 || devargs == NULL)
+		return -ENOTSUP;
+	length = snprintf(text, size, "%s,%s", devargs->name, devargs->args ? devargs->args : "");
+	return length >= 0 && (size_t)length < size ? 0 : -ENAMETOOLONG;
+}
+
+int dpdk_port_keep_mac(uint16_t port, const uint8_t mac[6])
+{
+	struct rte_ether_addr now, kept;
+	int status = rte_eth_macaddr_get(port, &now);
+
+	if (status < 0)
+		return status;
+	memcpy(kept.addr_bytes, mac, sizeof(kept.addr_bytes));
+	return rte_is_same_ether_addr(&now, &kept) ? 0 : rte_eth_dev_default_mac_addr_set(port, &kept);
 }
 
 int dpdk_port_set_link(uint16_t port, bool up)

@@ -80,7 +80,12 @@ int dpdk_port_start(uint16_t port, const struct dpdk_port_settings *settings, en
 int dpdk_port_stop(uint16_t port);
 int dpdk_port_reset(uint16_t port);
 int dpdk_port_close(uint16_t port);
+/* -ENODEV: there is no such port any more, or the kernel has removed the interface that it is at. */
 int dpdk_port_link(uint16_t port, struct dpdk_link *link);
+/* What a virtual device at an interface of the kernel's was made with; -ENOTSUP for all others. */
+int dpdk_port_devargs(uint16_t port, char *devargs, size_t size);
+/* Gives the device this hardware address, unless it has it. */
+int dpdk_port_keep_mac(uint16_t port, const uint8_t mac[6]);
 int dpdk_port_set_link(uint16_t port, bool up);
 int dpdk_port_statistics(uint16_t port, struct dpdk_port_statistics *statistics);
 /* `on_reset(port)` is called on one of DPDK's threads when the device must be reset. */

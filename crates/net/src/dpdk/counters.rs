@@ -12,10 +12,13 @@ use shinjuku_dpdk_sys::PortStatistics;
 pub struct NicCounts {
     /// For each dispatcher's device.
     pub queues: Vec<QueueCounts>,
-    /// The device's own counters; `None` if it does not tell.
+    /// The device's own counters since it was started; `None` if it does not tell, or is being reset.
     pub port: Option<PortStatistics>,
     /// How many times the link went up or down.
     pub link_changes: u64,
+    /// How many times the kernel removed the interface that a virtual device is at. The device is made anew, as a reset, once
+    /// it can be.
+    pub losses: u64,
     /// How many times the device was reset.
     pub resets: u64,
     /// How many times a reset was tried and failed.
@@ -125,6 +128,7 @@ impl QueueCounters {
 pub(super) struct PortCounters {
     pub(super) up: AtomicBool,
     pub(super) link_changes: AtomicU64,
+    pub(super) losses: AtomicU64,
     pub(super) resets: AtomicU64,
     pub(super) failed_resets: AtomicU64,
 }

@@ -26,6 +26,7 @@
 //! | comes about | what happens | where it is counted |
 //! |---|---|---|
 //! | the link goes down | the device receives nothing; what is sent is lost or waits, as the driver has it; when it is up again all goes on | [`NicCounts::link_changes`] |
+//! | the kernel removes the interface that a virtual device is at | the device is made anew when there is one of that name again, looked for every second; until then as above | [`NicCounts::losses`], [`NicCounts::failed_resets`] |
 //! | the device wants a reset | [`Nic`]'s thread does it while the queues rest between two polls; frames in them are lost | [`NicCounts::resets`] |
 //! | a send queue is full | frames wait, at most [`BURST`] here, the rest with the dataplane | [`QueueCounts::send_queue_full`] |
 //! | the mbufs are used up | the device drops what comes (its `no_mbuf`); nothing can be allocated, until some are dropped | [`QueueCounts::no_buffer`], [`NicCounts::port`] |
@@ -35,8 +36,12 @@
 //!
 //! [`DpdkConfig`] is all of that as a table of a configuration file.
 //!
+//! A virtual device at an end of a veth pair (`net_af_packet`) gets from the kernel at the other end what that would send to a
+//! network card: checksums to be filled in. `ethtool -K NAME tx off` has it complete them.
+//!
 //! Several dispatchers need their requests spread. The device does it by RSS if it can; else, or if it has fewer queues
-//! than there are dispatchers, [`DpdkDevice`]s hand frames on to each other by a [hash](Spread) of the sender's address.
+//! than there are dispatchers, [`DpdkDevice`]s hand frames on to each other by a [hash](Spread) of the sender's address. Then a
+//! dispatcher without a queue of its own is reached by way of another's, and no more once that has ended.
 
 mod config;
 mod counters;

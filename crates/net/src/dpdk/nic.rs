@@ -2,13 +2,13 @@
 //!
 //! Asking for the link and resetting may allocate, lock and take long, so that no dispatcher can do it.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use shinjuku_dpdk_sys::{DpdkError, Eal, Mempool, PoolGauge, Port, RunningPort};
+use shinjuku_dpdk_sys::{DpdkError, Eal, Mempool, PoolGauge, Port, PortStatistics, RunningPort};
 
 use super::NicConfig;
 use super::counters::{NicCounts, PortCounters, QueueCounters};
@@ -20,6 +20,8 @@ use crate::packet::MacAddr;
 const EVERY: Duration = Duration::from_millis(10);
 /// What the queues may take to come to rest for a reset.
 const REST: Duration = Duration::from_secs(1);
+/// After a reset that failed, how long until the next.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A port that is open: what it is, how it does, and its thread, which ends when this is dropped. Without it the devices
 /// go on, but are not reset.
@@ -41,6 +43,7 @@ pub struct Nic {
 #[derive(Debug)]
 struct Care {
     port: Mutex<RunningPort>,
+    asked_for_reset: AtomicBool,
     counters: PortCounters,
 }
 
@@ -49,15 +52,37 @@ impl Care {
         self.port.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What the device counts. Does not wait for a reset, for which this thread may be the one to poll.
+    fn statistics(&self) -> Option<PortStatistics> {
+        self.port.try_lock().ok()?.statistics().ok()
+    }
+
     /// Once around.
-    fn look(&self) {
+    fn look(&self, seen: &mut Seen) {
         let mut port = self.port();
-        if port.wants_reset() {
-            let _ = self.reset(&mut port);
+        let gone = port.is_gone();
+        if gone && !std::mem::replace(&mut seen.gone, gone) {
+            self.counters.losses.fetch_add(1, Relaxed);
+            tracing::warn!(
+                target: "shinjuku",
+                "DPDK: port {:?}: its interface has gone; it is looked for every second", port.name()
+            );
         }
-        if let Ok(link) = port.link()
-            && self.counters.up.swap(link.up, Relaxed) != link.up
-        {
+        seen.gone = gone;
+        let wanted =
+            self.asked_for_reset.load(Relaxed) || port.wants_reset() || gone || port.is_halted();
+        let failed = seen.failure.is_some_and(|at| at.elapsed() < RETRY);
+        if wanted && !failed {
+            let asked = self.asked_for_reset.swap(false, Relaxed);
+            let result = self.reset(&mut port);
+            if result.is_err() && asked {
+                self.asked_for_reset.store(true, Relaxed);
+            }
+            say(port.name(), &result, seen.failure.is_some());
+            seen.failure = result.is_err().then(Instant::now);
+        }
+        let up = port.link().is_ok_and(|link| link.up);
+        if self.counters.up.swap(up, Relaxed) != up {
             self.counters.link_changes.fetch_add(1, Relaxed);
         }
     }
@@ -70,6 +95,25 @@ impl Care {
         };
         counter.fetch_add(1, Relaxed);
         result
+    }
+}
+
+/// What the thread knows from its last look.
+#[derive(Default)]
+struct Seen {
+    gone: bool,
+    /// When the last reset failed.
+    failure: Option<Instant>,
+}
+
+/// Tells what came of a reset; of failures in a row once.
+fn say(port: &str, result: &Result<(), DpdkError>, failed_before: bool) {
+    match result {
+        Ok(()) => tracing::info!(target: "shinjuku", "DPDK: port {port:?} was reset"),
+        Err(error) if !failed_before => {
+            tracing::warn!(target: "shinjuku", "{error}; tried again every second");
+        }
+        Err(_) => {}
     }
 }
 
@@ -120,9 +164,11 @@ impl Nic {
         let name = port.name().to_owned();
         let care = Arc::new(Care {
             port: Mutex::new(port),
+            asked_for_reset: AtomicBool::new(false),
             counters: PortCounters::default(),
         });
-        care.look();
+        let mut seen = Seen::default();
+        care.look(&mut seen);
         care.counters.link_changes.store(0, Relaxed);
         let (stop, stopped) = mpsc::channel();
         let for_thread = Arc::clone(&care);
@@ -130,7 +176,7 @@ impl Nic {
             .name("dpdk-keeper".to_owned())
             .spawn(move || {
                 while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                    for_thread.look();
+                    for_thread.look(&mut seen);
                 }
             })
             .map_err(|cause| DpdkError::Thread {
@@ -193,8 +239,9 @@ impl Nic {
         let counters = &self.care.counters;
         NicCounts {
             queues: self.queues.iter().map(|queue| queue.read()).collect(),
-            port: self.care.port().statistics().ok(),
+            port: self.care.statistics(),
             link_changes: counters.link_changes.load(Relaxed),
+            losses: counters.losses.load(Relaxed),
             resets: counters.resets.load(Relaxed),
             failed_resets: counters.failed_resets.load(Relaxed),
         }
@@ -210,7 +257,7 @@ impl Nic {
 
     /// Has the device reset soon, as if it had asked for that. Whether it was tells [`counts`](Self::counts).
     pub fn ask_for_reset(&self) {
-        self.care.port().ask_for_reset();
+        self.care.asked_for_reset.store(true, Relaxed);
     }
 
     /// Resets the device now, and waits for that. Frames in its queues are lost.
