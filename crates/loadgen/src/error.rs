@@ -1,8 +1,9 @@
 //! What can go wrong before, or instead of, a measurement.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use shinjuku_net::dataplane::InterfaceError;
 use shinjuku_workload::WorkloadError;
 
 /// A load that cannot be generated; the message says what is wrong and what to do.
@@ -53,6 +54,31 @@ pub enum LoadError {
         /// Why.
         cause: std::io::Error,
     },
+    /// A device that cannot be had.
+    #[error(transparent)]
+    Device(Box<dyn std::error::Error + Send + Sync>),
+    /// The client's place in the network is not one to be had.
+    #[error("address: {0}")]
+    Place(#[from] InterfaceError),
+    /// The device has no link.
+    #[error(
+        "{device} has no link after 10 s: is the other end there? (Of a memif, the server first; it makes the socket.)"
+    )]
+    NoLink {
+        /// Its name.
+        device: String,
+    },
+    /// Nobody has the server's address.
+    #[error(
+        "nobody on {device} answers ARP for {server} within 10 s: is the server running there, and is the address its own? \
+         For one in another net, set gateway"
+    )]
+    Unreachable {
+        /// The server.
+        server: Ipv4Addr,
+        /// The client's device.
+        device: String,
+    },
     /// The operating system refuses something.
     #[error("cannot {action}: {cause}")]
     System {
@@ -75,4 +101,11 @@ pub enum LoadError {
     /// A thread of the generator panicked.
     #[error("a thread of the load generator panicked: a defect of its own")]
     Panicked,
+}
+
+impl LoadError {
+    #[cfg(any(feature = "dpdk", feature = "xdp"))]
+    pub(crate) fn device(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Device(Box::new(cause))
+    }
 }

@@ -27,7 +27,8 @@
 //! | `settings` `plan` `rates` | what a user writes, as options or as a TOML plan; the same, checked |
 //! | `requests` `template` `keys` | classes, commands with places, key distributions |
 //! | `engine` | the loop of a thread: what is due, what has come |
-//! | `client` `tcp` `udp` `readiness` | connections, and which of them takes a request |
+//! | `client` `tcp` `readiness` | connections, and which of them takes a request |
+//! | `datagrams` `udp` `dataplane` `way` | the same of flows; by sockets, or by a device without the kernel; which |
 //! | `record` [`point`] | counting; the figures, and what must be said about them |
 //! | `measure` | one load: connections, threads, the sum |
 //! | [`report`] | tables, CSV, HdrHistogram log |
@@ -35,6 +36,8 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod datagrams;
+mod dataplane;
 mod engine;
 mod error;
 mod keys;
@@ -50,6 +53,7 @@ mod settings;
 mod tcp;
 mod template;
 mod udp;
+mod way;
 
 pub use error::LoadError;
 pub use measure::{Control, Measurement, Progress};
@@ -59,3 +63,4 @@ pub use rates::{Rates, RatesError};
 pub use requests::{Command, CommandError, Requests};
 pub use settings::{Protocol, Settings};
 pub use template::TemplateError;
+pub use way::{Copying, Transport, Words};

@@ -26,7 +26,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
         shinjuku-load --request 'GET key:{uniform}' --rate 20k\n  \
         shinjuku-load -r 'get:99.5:GET key:{zipf}' -r 'scan:0.5:SCAN 0 COUNT 5000' --rate 5k..50k/10 --repetitions 3\n  \
         shinjuku-load -r 'SET key:{sequential} {value:64}' --saturate 16 --requests 100000   (fills the store)\n  \
-        shinjuku-load --protocol shinjuku --target 127.0.0.1:9000 --mix hi --rate 100k"
+        shinjuku-load --protocol shinjuku --target 127.0.0.1:9000 --mix hi --rate 100k\n  \
+        shinjuku-load --protocol shinjuku --target 10.0.0.1:9000 --mix hi --rate 100k --transport xdp --interface eth1 \
+            --address 10.0.0.2/24"
 )]
 struct Arguments {
     /// A plan: a TOML file with the same settings; options given here go before it
@@ -77,6 +79,7 @@ fn work(arguments: Arguments) -> Result<()> {
         schema: SCHEMA,
         command: std::env::args().collect::<Vec<_>>().join(" "),
         target: target.unwrap_or_else(|| plan.target().to_string()),
+        transport: plan.transport(),
         unloaded_us: unloaded.iter().map(|ns| ns.map(|ns| ns / 1e3)).collect(),
         points: measured.iter().map(|one| one.point.clone()).collect(),
     };

@@ -8,6 +8,8 @@ use core_affinity::CoreId;
 use hdrhistogram::Histogram;
 
 use crate::client::Clock;
+use crate::datagrams::{Carrier, Datagrams};
+use crate::dataplane::{Line, Taken};
 use crate::engine::{self, Arrivals, Live, Offer};
 use crate::error::LoadError;
 use crate::plan::{Load, Pick, Plan};
@@ -15,7 +17,7 @@ use crate::point::{ClassFigures, ClientFigures, Figures, Point};
 use crate::record::{Record, Tally};
 use crate::requests::stream;
 use crate::tcp::{Shape, Tcp};
-use crate::udp::Udp;
+use crate::udp::Sockets;
 
 /// From the moment all is ready to the first that a request can be due: the threads start meanwhile.
 const LEAD: Duration = Duration::from_millis(5);
@@ -163,6 +165,8 @@ impl Plan {
         control: &Control<'_>,
     ) -> Result<Gathered, LoadError> {
         let cores = self.pinning()?;
+        let mut line = self.line.as_ref().map(Line::take);
+        let mut carrier = line.as_mut().map(Taken::open).transpose()?;
         let mut clients = Vec::new();
         let (mut connections, mut refused, mut refusals) = (0, 0, Vec::new());
         for part in 0..self.threads {
@@ -179,8 +183,16 @@ impl Plan {
                     Open::Tcp(tcp)
                 }
                 Some(format) => {
-                    connections += shape.connections + shape.probes;
-                    Open::Udp(Udp::open(self.target, shape, format)?)
+                    let flows = shape.connections + shape.probes;
+                    connections += flows;
+                    match carrier.take() {
+                        // For one thread; there are no others.
+                        Some(carrier) => Open::Line(Datagrams::new(carrier, shape, format)),
+                        None => {
+                            let sockets = Sockets::open(self.target, flows)?;
+                            Open::Udp(Datagrams::new(sockets, shape, format))
+                        }
+                    }
                 }
             };
             clients.push((client, self.offer(load, seed, only, part)?));
@@ -229,7 +241,7 @@ impl Plan {
     /// One thread.
     fn work(
         &self,
-        client: Open,
+        client: Open<'_>,
         offer: Offer,
         start: Instant,
         core: Option<CoreId>,
@@ -253,6 +265,7 @@ impl Plan {
         let (ended_ns, lost) = match client {
             Open::Tcp(mut tcp) => run(&mut tcp, offer, &clock, &mut record, live, stop),
             Open::Udp(mut udp) => run(&mut udp, offer, &clock, &mut record, live, stop),
+            Open::Line(mut line) => run(&mut line, offer, &clock, &mut record, live, stop),
         };
         Ok((record, ended_ns, lost))
     }
@@ -343,9 +356,10 @@ struct Gathered {
     lost: usize,
 }
 
-enum Open {
+enum Open<'a> {
     Tcp(Tcp),
-    Udp(Udp),
+    Udp(Datagrams<Sockets>),
+    Line(Datagrams<&'a mut (dyn Carrier + Send)>),
 }
 
 fn run<C: crate::client::Client>(

@@ -1,12 +1,16 @@
 //! What is to be measured, checked: made by [`Settings::check`](crate::Settings::check).
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use shinjuku_net::dataplane::{Device, HostAddress};
+use shinjuku_net::packet::MacAddr;
 use shinjuku_workload::Arrivals;
 
+use crate::dataplane::{self, Line, MOST_FLOWS, Place};
+use crate::error::LoadError;
 use crate::requests::Requests;
 
 /// A measurement, complete.
@@ -31,6 +35,8 @@ pub struct Plan {
     pub(crate) late_ns: u64,
     pub(crate) most_outstanding: usize,
     pub(crate) unloaded: bool,
+    /// Instead of sockets.
+    pub(crate) line: Option<Line>,
 }
 
 impl Plan {
@@ -62,6 +68,72 @@ impl Plan {
     #[must_use]
     pub fn wants_unloaded(&self) -> bool {
         self.unloaded
+    }
+
+    /// The same over a network device instead of sockets, from a host of this address on it. Waits until the server answers
+    /// ARP.
+    ///
+    /// # Errors
+    /// The plan's requests are no datagrams, it has more threads than one or more flows than 64, the address cannot be the
+    /// client's, or the server does not answer.
+    pub fn over<D: Device>(
+        mut self,
+        device: D,
+        mac: MacAddr,
+        address: HostAddress,
+    ) -> Result<Self, LoadError> {
+        let place = Place {
+            address,
+            mac: None,
+            gateway: None,
+            server: self.server_past_the_kernel()?,
+        };
+        self.line = Some(dataplane::device(device, mac, place)?);
+        Ok(self)
+    }
+
+    /// The server, if this can be measured without sockets.
+    pub(crate) fn server_past_the_kernel(&self) -> Result<SocketAddrV4, LoadError> {
+        let refuse = |key, what: &str| {
+            Err(LoadError::Setting {
+                key,
+                what: what.to_owned(),
+            })
+        };
+        if self.requests.format().is_none() {
+            return refuse(
+                "protocol",
+                "without sockets it must be shinjuku or racksched",
+            );
+        }
+        if self.threads > 1 {
+            return refuse(
+                "threads",
+                "without sockets there is one: a device has one user",
+            );
+        }
+        if self.connections + usize::from(self.probe.is_some()) > MOST_FLOWS {
+            let what =
+                format!("without sockets there are {MOST_FLOWS} flows, the probe's included");
+            return refuse("connections", &what);
+        }
+        match self.target {
+            SocketAddr::V4(server) => Ok(server),
+            SocketAddr::V6(_) => refuse("target", "without sockets it must be an IPv4 address"),
+        }
+    }
+
+    /// How requests travel.
+    #[must_use]
+    pub fn transport(&self) -> String {
+        let sockets = if self.requests.format().is_none() {
+            "TCP"
+        } else {
+            "UDP"
+        };
+        let line = self.line.as_ref();
+        line.and_then(Line::describe)
+            .unwrap_or_else(|| sockets.to_owned())
     }
 
     /// About how long all of it takes.

@@ -24,6 +24,9 @@ pub struct Report {
     pub command: String,
     /// The server.
     pub target: String,
+    /// How requests travelled.
+    #[serde(default)]
+    pub transport: String,
     /// Each class's median without load, in us.
     pub unloaded_us: Vec<Option<f64>>,
     /// Points in the order measured.

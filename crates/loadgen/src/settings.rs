@@ -19,12 +19,14 @@
 //! A plan's values are checked when it is read, so that an error names its line; what does not go together is found by
 //! [`Settings::check`].
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
+use shinjuku_net::dataplane::HostAddress;
+use shinjuku_net::packet::MacAddr;
 use shinjuku_workload::{Arrivals, Mix};
 
 use crate::error::LoadError;
@@ -32,6 +34,7 @@ use crate::keys::{Keys, MOST_KEYS};
 use crate::plan::{Load, Pick, Plan};
 use crate::rates::Rates;
 use crate::requests::{Command, Format, Requests};
+use crate::way::{Copying, Transport, Way, Words};
 
 /// Most bytes of requests that may wait on a thread because the server does not read.
 const MOST_BYTES: usize = 1 << 30;
@@ -61,6 +64,36 @@ pub struct Settings {
     /// Connections (RESP) or flows (UDP), over all threads [default: 64]
     #[arg(long, short, value_name = "N", help_heading = "Server")]
     pub connections: Option<usize>,
+
+    /// UDP: by what it travels; other than by sockets, from --address, over up to 64 flows [default: sockets]
+    #[arg(long, value_enum, help_heading = "Without the kernel")]
+    pub transport: Option<Transport>,
+    /// The client's own address, and how many bits of it name the net: 10.0.0.2/24
+    #[arg(long, value_name = "ADDRESS", help_heading = "Without the kernel")]
+    pub address: Option<HostAddress>,
+    /// Its Ethernet address [default: the device's]
+    #[arg(long, help_heading = "Without the kernel")]
+    pub mac: Option<MacAddr>,
+    /// Who leads to a server in another net
+    #[arg(long, value_name = "ADDRESS", help_heading = "Without the kernel")]
+    pub gateway: Option<Ipv4Addr>,
+    /// DPDK: the device; a virtual one with its parameters, such as net_memif0,socket=/run/memif.sock, or a PCI address
+    #[arg(long, help_heading = "Without the kernel")]
+    pub device: Option<String>,
+    /// DPDK: arguments of its environment abstraction layer [default: for virtual devices, 256 MiB without huge pages]
+    #[arg(
+        long,
+        value_name = "ARGUMENTS",
+        allow_hyphen_values = true,
+        help_heading = "Without the kernel"
+    )]
+    pub eal: Option<Words>,
+    /// AF_XDP: the interface, whose first queue is taken: it should have no other (ethtool -L)
+    #[arg(long, value_name = "NAME", help_heading = "Without the kernel")]
+    pub interface: Option<String>,
+    /// AF_XDP: whether the kernel copies frames [default: auto]
+    #[arg(long, value_enum, help_heading = "Without the kernel")]
+    pub copying: Option<Copying>,
 
     /// A class of RESP requests: NAME:WEIGHT:COMMAND, or just the command. May be given several times. Places in it:
     /// {uniform} {zipf} {sequential} for a key's number (12 digits), {value:N} for N letters
@@ -193,6 +226,14 @@ impl Settings {
             target: self.target.or(other.target),
             protocol: self.protocol.or(other.protocol),
             connections: self.connections.or(other.connections),
+            transport: self.transport.or(other.transport),
+            address: self.address.or(other.address),
+            mac: self.mac.or(other.mac),
+            gateway: self.gateway.or(other.gateway),
+            device: self.device.or(other.device),
+            eal: self.eal.or(other.eal),
+            interface: self.interface.or(other.interface),
+            copying: self.copying.or(other.copying),
             request: if self.request.is_empty() {
                 other.request
             } else {
@@ -280,6 +321,7 @@ impl Settings {
             return refuse(key, &what);
         }
         let requests = self.described_requests()?;
+        let way = Way::of(&self)?;
         let threads = self.threads.unwrap_or(1);
         let connections = self.connections.unwrap_or(64);
         if connections < threads {
@@ -320,7 +362,7 @@ impl Settings {
         if warm_up >= length {
             return refuse("warm_up", "it must be shorter than seconds");
         }
-        Ok(Plan {
+        let plan = Plan {
             target: resolve(self.target.as_deref().unwrap_or("127.0.0.1:6379"))?,
             connections,
             requests,
@@ -340,7 +382,13 @@ impl Settings {
             late_ns: (self.late_us.unwrap_or(50.0) * 1e3) as u64,
             most_outstanding,
             unloaded: !self.no_unloaded,
-        })
+            line: None,
+        };
+        let line = match way {
+            None => None,
+            Some(way) => Some(way.line(plan.server_past_the_kernel()?)),
+        };
+        Ok(Plan { line, ..plan })
     }
 
     fn described_requests(&self) -> Result<Requests, LoadError> {

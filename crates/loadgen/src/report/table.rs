@@ -38,6 +38,7 @@ pub fn table(report: &Report) -> String {
         rows.extend(rows_of(&points));
     }
     let mut text = aligned(&rows);
+    let _ = writeln!(text, "by {}", report.transport);
     let marks = Mark::ALL.into_iter().filter(|mark| {
         let mut points = report.points.iter();
         points.any(|point| point.marks.contains(mark))

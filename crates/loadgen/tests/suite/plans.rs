@@ -119,3 +119,74 @@ fn what_does_not_go_together_is_refused_by_key() {
         assert!(refusal.starts_with(expected), "{refusal}");
     }
 }
+
+const UDP: &str = "rate = 1\nprotocol = \"shinjuku\"\nmix = \"hi\"\ntarget = \"10.0.0.1:9000\"\n";
+
+#[test]
+fn settings_of_a_transport_go_with_it() {
+    for (plan, expected) in [
+        (
+            "address = \"10.0.0.2\"",
+            "address: it goes with transport dpdk or xdp",
+        ),
+        (
+            "device = \"net_null0\"",
+            "device: it goes with transport dpdk",
+        ),
+        ("eal = [\"-m\", \"64\"]", "eal: it goes with transport dpdk"),
+        (
+            "interface = \"eth1\"",
+            "interface: it goes with transport xdp",
+        ),
+        (
+            "transport = \"sockets\"\ncopying = \"copy\"",
+            "copying: it goes with transport xdp",
+        ),
+    ] {
+        let refusal = refusal(&format!("{UDP}{plan}"));
+        assert_eq!(refusal, expected);
+    }
+    for (plan, expected) in [
+        ("transport = \"dpkd\"", ["line 5", "dpdk"]),
+        ("address = \"10.0.0.2/40\"", ["line 5", "10.0.0.2/40"]),
+        ("mac = \"1:2\"", ["line 5", "six pairs"]),
+        ("eal = 3", ["line 5", "a list of texts"]),
+        ("copying = \"none\"", ["line 5", "zero-copy"]),
+    ] {
+        let refusal = refusal(&format!("{UDP}{plan}"));
+        assert!(
+            expected.iter().all(|part| refusal.contains(part)),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
+#[cfg(not(any(feature = "dpdk", feature = "xdp")))]
+fn a_transport_that_was_not_built_in_says_how_to_build_it() {
+    for transport in ["dpdk", "xdp"] {
+        let refusal = refusal(&format!("{UDP}transport = \"{transport}\""));
+        let build = format!("-p shinjuku-loadgen --features {transport}");
+        assert!(
+            refusal.starts_with("transport: ") && refusal.contains(&build),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
+#[cfg(all(feature = "dpdk", feature = "xdp"))]
+fn a_device_takes_what_it_needs() {
+    for (plan, expected) in [
+        ("transport = \"dpdk\"\naddress = \"10.0.0.2\"", "device: "),
+        ("transport = \"dpdk\"\ndevice = \"net_null0\"", "address: "),
+        ("transport = \"xdp\"\naddress = \"10.0.0.2\"", "interface: "),
+        (
+            "transport = \"xdp\"\ninterface = \"eth1\"\naddress = \"10.0.0.2\"\nthreads = 2",
+            "threads: ",
+        ),
+    ] {
+        let refusal = refusal(&format!("{UDP}{plan}"));
+        assert!(refusal.starts_with(expected), "{refusal}");
+    }
+}

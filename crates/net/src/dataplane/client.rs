@@ -9,7 +9,7 @@
 //! ```
 
 use std::fmt;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use super::{
@@ -74,6 +74,16 @@ impl<D: Device> Client<D> {
     #[must_use]
     pub fn unreachable(&self) -> u64 {
         self.unreachable
+    }
+
+    /// Where packets for `ip` go. If that is not known, asks for it with the next [`flush`](Self::flush) or
+    /// [`receive`](Self::receive): whoever resolves before it sends keeps nothing waiting.
+    pub fn resolve(&mut self, ip: Ipv4Addr, now_nanos: u64) -> Resolution {
+        let resolution = self.interface.resolve(ip, now_nanos);
+        if let Resolution::Ask(ip) = resolution {
+            self.ask(ip);
+        }
+        resolution
     }
 
     /// Sends `payload` from `port` to `to`, with the next [`flush`](Self::flush) or [`receive`](Self::receive). If the
@@ -208,7 +218,7 @@ impl<D: Device> Client<D> {
     }
 
     /// Asks who has `ip`. Where there is no buffer or room for that, the next try asks.
-    fn ask(&mut self, ip: std::net::Ipv4Addr) {
+    fn ask(&mut self, ip: Ipv4Addr) {
         let Some(mut buffer) = self.device.allocate() else {
             return;
         };

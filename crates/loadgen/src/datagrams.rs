@@ -1,0 +1,243 @@
+//! Datagrams in the formats of Shinjuku and RackSched, whatever carries them.
+//!
+//! Replies may come in any order, or not at all. They are known by the stamp that the server sends back unread (the
+//! formats' `gen_ns`): the intended moment in ns, made unique.
+
+use std::collections::VecDeque;
+
+use shinjuku_net::wire::{RackSchedKind, RackSchedMessage, ShinjukuRequest};
+
+use crate::client::{Client, Clock, Pool, Side};
+use crate::record::{GivenUp, Record, Sent};
+use crate::requests::{Draws, Format};
+use crate::tcp::Shape;
+
+/// What a carrier hands on: a datagram of the server's, or an error in words.
+pub(crate) type Came<'a> = Result<&'a [u8], String>;
+
+/// Flows to one server: each has a port of its own here.
+pub(crate) trait Carrier {
+    /// Sends a datagram on a flow, at the latest with the next [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// It is not sent; why, in words.
+    fn send(&mut self, flow: u32, datagram: &[u8]) -> Result<(), String>;
+
+    /// Sends what waits for that.
+    fn flush(&mut self);
+
+    /// Hands some of what has come to `deliver`. False if there was nothing.
+    fn receive(&mut self, deliver: &mut dyn FnMut(Came<'_>)) -> bool;
+
+    /// From where on stamps count, in ns: above all that an earlier load's replies can still have.
+    fn first_stamp(&self) -> u64;
+
+    /// What it is, for reports.
+    fn describe(&self) -> String;
+}
+
+/// Flows, and what is under way on them.
+#[derive(Debug)]
+pub(crate) struct Datagrams<C> {
+    carrier: C,
+    book: Book,
+    /// Submitted and not sent.
+    queue: Vec<u32>,
+    queued: Vec<u8>,
+    idle_first: bool,
+    first_stamp: u64,
+    last_stamp: u64,
+}
+
+/// Which requests wait for their replies, and on which flows.
+#[derive(Debug)]
+struct Book {
+    format: Format,
+    pools: [Pool; 2],
+    /// Requests under way on each flow.
+    loads: Vec<usize>,
+    /// By rising stamp; those done go when they are in front.
+    waiting: VecDeque<Waiting>,
+    outstanding: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    stamp: u64,
+    request: Sent,
+    flow: u32,
+    done: bool,
+}
+
+impl<C: Carrier> Datagrams<C> {
+    /// Over a carrier with as many flows as `shape` has connections and probes.
+    pub(crate) fn new(carrier: C, shape: Shape, format: Format) -> Self {
+        let load = shape.connections as u32;
+        let all = load + shape.probes as u32;
+        Self {
+            first_stamp: carrier.first_stamp(),
+            carrier,
+            book: Book {
+                format,
+                pools: [Pool::new(0..load, shape.depth), Pool::new(load..all, 1)],
+                loads: vec![0; all as usize],
+                waiting: VecDeque::new(),
+                outstanding: 0,
+            },
+            queue: Vec::new(),
+            queued: Vec::new(),
+            idle_first: shape.idle_first,
+            last_stamp: 0,
+        }
+    }
+}
+
+impl Book {
+    /// The stamp of a reply; `None` if it is none.
+    fn stamp(&self, datagram: &[u8]) -> Option<u64> {
+        match self.format {
+            Format::Shinjuku => {
+                let reply = ShinjukuRequest::parse(datagram).ok()?;
+                Some(reply.generated_nanos)
+            }
+            Format::RackSched => {
+                let (reply, _) = RackSchedMessage::parse(datagram).ok()?;
+                (reply.kind == RackSchedKind::Reply).then_some(reply.generated_nanos)
+            }
+        }
+    }
+
+    fn answered(&mut self, stamp: u64, now_ns: u64, record: &mut Record) {
+        let found = self.waiting.binary_search_by_key(&stamp, |one| one.stamp);
+        let Some(waiting) = found.ok().map(|at| &mut self.waiting[at]) else {
+            record.strays += 1;
+            return;
+        };
+        if waiting.done {
+            record.strays += 1;
+            return;
+        }
+        waiting.done = true;
+        let waiting = *waiting;
+        record.answered(waiting.request, now_ns, None);
+        self.done(waiting.flow);
+        self.forget_done();
+    }
+
+    fn done(&mut self, flow: u32) {
+        self.outstanding -= 1;
+        let load = &mut self.loads[flow as usize];
+        *load -= 1;
+        self.pools[usize::from(flow >= self.pools[0].end())].give_back(flow, *load);
+    }
+
+    fn forget_done(&mut self) {
+        while self.waiting.front().is_some_and(|one| one.done) {
+            self.waiting.pop_front();
+        }
+    }
+}
+
+impl<C: Carrier> Client for Datagrams<C> {
+    fn submit(&mut self, side: Side, request: Sent, class: u16, draws: &mut Draws) -> bool {
+        let pool = &mut self.book.pools[side as usize];
+        let idle = self.idle_first.then(|| pool.take(|_| true)).flatten();
+        let Some(flow) = idle.or_else(|| pool.any(draws, |_| true)) else {
+            return false;
+        };
+        let intended = self.first_stamp + request.due_ns;
+        let stamp = intended.max(self.last_stamp + 1);
+        self.last_stamp = stamp;
+        draws.write(class, stamp, &mut self.queued);
+        self.queue.push(flow);
+        self.book.waiting.push_back(Waiting {
+            stamp,
+            request,
+            flow,
+            done: false,
+        });
+        self.book.loads[flow as usize] += 1;
+        self.book.outstanding += 1;
+        true
+    }
+
+    fn flush(&mut self, record: &mut Record) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let Self { carrier, book, .. } = self;
+        let length = self.queued.len() / self.queue.len();
+        let first = book.waiting.len() - self.queue.len();
+        for (at, &flow) in self.queue.iter().enumerate() {
+            let datagram = &self.queued[at * length..][..length];
+            if let Err(error) = carrier.send(flow, datagram) {
+                record.stray_error(Some(format!("sending: {error}").as_bytes()));
+                book.waiting[first + at].done = true;
+                record.lost(book.waiting[first + at].request);
+            }
+        }
+        carrier.flush();
+        for at in 0..self.queue.len() {
+            if book.waiting[first + at].done {
+                book.done(self.queue[at]);
+            }
+        }
+        self.queue.clear();
+        self.queued.clear();
+        book.forget_done();
+    }
+
+    fn receive(&mut self, clock: &Clock, record: &mut Record) -> bool {
+        let Self { carrier, book, .. } = self;
+        carrier.receive(&mut |came| {
+            let now_ns = clock.now_ns();
+            match came.map(|datagram| book.stamp(datagram)) {
+                Ok(Some(stamp)) => book.answered(stamp, now_ns, record),
+                Ok(None) => record.malformed += 1,
+                // What an earlier datagram met on its way: it is waited for until its time-out.
+                Err(error) => {
+                    record.stray_error(Some(format!("receiving: {error}").as_bytes()));
+                }
+            }
+        })
+    }
+
+    fn expire(&mut self, before_ns: u64, now_ns: u64, record: &mut Record) {
+        let book = &mut self.book;
+        while let Some(&first) = book.waiting.front() {
+            if !first.done && first.request.due_ns >= before_ns {
+                break;
+            }
+            book.waiting.pop_front();
+            if !first.done {
+                record.given_up(first.request, now_ns, GivenUp::TimeOut);
+                book.done(first.flow);
+            }
+        }
+    }
+
+    fn end(&mut self, now_ns: u64, record: &mut Record) {
+        for waiting in self.book.waiting.drain(..) {
+            if !waiting.done {
+                record.given_up(waiting.request, now_ns, GivenUp::End);
+            }
+        }
+        self.book.outstanding = 0;
+    }
+
+    fn outstanding(&self) -> usize {
+        self.book.outstanding
+    }
+
+    fn has_vacancy(&mut self, side: Side) -> bool {
+        self.book.pools[side as usize].peek(|_| true).is_some()
+    }
+
+    fn is_dead(&self) -> bool {
+        false
+    }
+
+    fn lost(&self) -> usize {
+        0
+    }
+}
