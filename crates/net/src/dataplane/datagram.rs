@@ -5,85 +5,67 @@ use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
 use super::lending::Lent;
-use super::{Buffer, Delivery, Headers, Peer, RequestId};
+use super::{Buffer, Checksums, Delivery, Peer, RequestId};
+
+/// What is known of a buffer that is out.
+#[derive(Debug)]
+pub(super) struct Notes {
+    pub(super) id: RequestId,
+    pub(super) delivery: Delivery,
+    /// The longest reply, in bytes.
+    pub(super) capacity: usize,
+    /// How much of the reply has been written, in bytes.
+    pub(super) length: usize,
+    /// What is left to the device when the reply is sent.
+    pub(super) checksums: Checksums,
+}
 
 /// A datagram received; dereferences to its payload, which lies where the device put it.
 ///
-/// It occupies a buffer of the device, and gives it back when it, or the reply made of it, is dropped.
+/// It occupies a buffer of the device, and gives it back when it, or the reply made of it, is dropped. Moving it moves a
+/// pointer.
 #[derive(Debug)]
-pub struct Datagram<B: Buffer> {
-    lent: Lent<B>,
-    id: RequestId,
-    delivery: Delivery,
-    capacity: usize,
-}
+pub struct Datagram<B: Buffer>(pub(super) Lent<B, Notes>);
 
 impl<B: Buffer> Datagram<B> {
-    /// The request `id`, `delivery` of the frame in `lent`. A packet takes `longest` bytes of a reply.
-    pub(super) fn new(lent: Lent<B>, id: RequestId, delivery: Delivery, longest: usize) -> Self {
-        let room = lent
-            .buffer()
-            .capacity()
-            .saturating_sub(delivery.headers.length());
-        Self {
-            capacity: room.min(longest),
-            lent,
-            id,
-            delivery,
-        }
-    }
-
-    pub(super) fn id(&self) -> RequestId {
-        self.id
-    }
-
-    pub(super) fn into_lent(self) -> Lent<B> {
-        self.lent
+    fn delivery(&self) -> &Delivery {
+        &self.0.notes().delivery
     }
 
     /// Who sent it. Over UDP the sender's word for it.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
-        self.delivery.peer.address.into()
+        self.delivery().peer.address.into()
     }
 
     /// Who sent it, and by which station and VLANs.
     #[must_use]
     pub fn station(&self) -> &Peer {
-        &self.delivery.peer
+        &self.delivery().peer
     }
 
     /// For which of the interface's ports it came.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.delivery.port
+        self.delivery().port
     }
 
     /// An empty reply to write into, in this datagram's buffer.
     #[must_use]
     pub fn into_reply(mut self) -> DatagramReply<B> {
-        let headers = self.delivery.headers;
-        self.lent
-            .buffer_mut()
-            .set_length(headers.length() + self.capacity);
-        DatagramReply {
-            lent: self.lent,
-            id: self.id,
-            headers,
-            length: 0,
-            capacity: self.capacity,
-        }
+        let (buffer, notes) = self.0.parts_mut();
+        buffer.set_length(notes.delivery.headers.length() + notes.capacity);
+        DatagramReply(self.0)
     }
 
     /// A reply that starts as a copy of the request; free of cost, it is the same buffer. A request of several packets may
     /// be longer than one; then it is cut to what a reply can hold.
     #[must_use]
     pub fn echo(self) -> DatagramReply<B> {
-        let length = self.delivery.payload.len().min(self.capacity);
-        DatagramReply {
-            length,
-            ..self.into_reply()
-        }
+        let mut reply = self.into_reply();
+        let (_, notes) = reply.0.parts_mut();
+        notes.length = notes.delivery.payload.len().min(notes.capacity);
+        reply
     }
 
     /// `bytes` as the reply.
@@ -102,26 +84,20 @@ impl<B: Buffer> Deref for Datagram<B> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.lent.buffer().frame()[self.delivery.payload.clone()]
+        &self.0.buffer().frame()[self.delivery().payload.clone()]
     }
 }
 
 /// What a handler answers to a [`Datagram`]; dereferences to what has been written so far. It goes to whoever sent that
 /// datagram, and is an answer to no other.
 #[derive(Debug)]
-pub struct DatagramReply<B: Buffer> {
-    pub(super) lent: Lent<B>,
-    pub(super) id: RequestId,
-    pub(super) headers: Headers,
-    pub(super) length: usize,
-    capacity: usize,
-}
+pub struct DatagramReply<B: Buffer>(pub(super) Lent<B, Notes>);
 
 impl<B: Buffer> DatagramReply<B> {
     /// The most bytes it can hold: what the interface's MTU and the buffer have room for behind the headers.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.0.notes().capacity
     }
 
     /// Appends `bytes`.
@@ -129,26 +105,29 @@ impl<B: Buffer> DatagramReply<B> {
     /// # Errors
     /// If they do not fit; then nothing is appended.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), ReplyTooLong> {
-        let (start, capacity) = (self.length, self.capacity);
+        let (payload, notes) = self.parts_mut();
+        let (start, capacity) = (notes.length, notes.capacity);
         let needed = start.saturating_add(bytes.len());
-        let room = self
-            .payload_mut()
+        let room = payload
             .get_mut(start..needed)
             .ok_or(ReplyTooLong { needed, capacity })?;
         room.copy_from_slice(bytes);
-        self.length = needed;
+        notes.length = needed;
         Ok(())
     }
 
     /// Forgets all but the first `length` bytes.
     pub fn truncate(&mut self, length: usize) {
-        self.length = self.length.min(length);
+        let (_, notes) = self.0.parts_mut();
+        notes.length = notes.length.min(length);
     }
 
     /// Where the payload can be: as many bytes as there is capacity.
-    fn payload_mut(&mut self) -> &mut [u8] {
-        let start = self.headers.length();
-        &mut self.lent.buffer_mut().frame_mut()[start..start + self.capacity]
+    fn parts_mut(&mut self) -> (&mut [u8], &mut Notes) {
+        let (buffer, notes) = self.0.parts_mut();
+        let start = notes.delivery.headers.length();
+        let payload = &mut buffer.frame_mut()[start..start + notes.capacity];
+        (payload, notes)
     }
 }
 
@@ -156,22 +135,23 @@ impl<B: Buffer> Deref for DatagramReply<B> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let start = self.headers.length();
-        &self.lent.buffer().frame()[start..start + self.length]
+        let notes = self.0.notes();
+        let start = notes.delivery.headers.length();
+        &self.0.buffer().frame()[start..start + notes.length]
     }
 }
 
 impl<B: Buffer> DerefMut for DatagramReply<B> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let length = self.length;
-        &mut self.payload_mut()[..length]
+        let (payload, notes) = self.parts_mut();
+        &mut payload[..notes.length]
     }
 }
 
 /// For `write!`. Takes what fits; a full reply takes nothing, which `write!` reports as an error.
 impl<B: Buffer> io::Write for DatagramReply<B> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let fitting = bytes.len().min(self.capacity - self.length);
+        let fitting = bytes.len().min(self.capacity() - self.len());
         self.extend_from_slice(&bytes[..fitting])
             .expect("cut to what fits");
         Ok(fitting)

@@ -17,38 +17,44 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Outbound;
-
 /// Marks the bottom of the stack.
 const BOTTOM: u32 = u32::MAX;
 
-/// How a buffer comes back.
-pub(super) enum Returned<B> {
+/// How a buffer with its notes comes back.
+#[derive(Debug)]
+pub(super) enum Returned<B, N> {
     /// Nobody wants it any more.
     Unused(B),
     /// It is a reply, to be sent.
-    Reply(Outbound<B>),
+    Reply(B, N),
 }
 
 /// Where buffers are given back to.
-struct Returns<B> {
+struct Returns<B, N> {
     /// Index of the slot given back last.
     top: AtomicU32,
-    slots: Box<[Slot<B>]>,
+    slots: Box<[Slot<B, N>]>,
 }
 
-struct Slot<B> {
+struct Slot<B, N> {
     /// The slot below in the stack.
     below: AtomicU32,
     /// Full while in the stack. The lock only carries the buffer across threads safely: whoever comes here owns the
     /// slot, so it is never contended.
-    returned: Mutex<Option<Returned<B>>>,
+    returned: Mutex<Option<(Box<Envelope<B, N>>, Wanted)>>,
 }
 
-impl<B> Returns<B> {
-    fn give(&self, index: u32, returned: Returned<B>) {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    No,
+    AsReply,
+}
+
+impl<B, N> Returns<B, N> {
+    fn give(&self, envelope: Box<Envelope<B, N>>, wanted: Wanted) {
+        let index = envelope.index;
         let slot = &self.slots[index as usize];
-        *slot.returned.lock().unwrap_or_else(PoisonError::into_inner) = Some(returned);
+        *slot.returned.lock().unwrap_or_else(PoisonError::into_inner) = Some((envelope, wanted));
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
             slot.below.store(top, Ordering::Relaxed);
@@ -64,22 +70,26 @@ impl<B> Returns<B> {
     }
 }
 
-/// The right to a slot. There is one for each.
-struct Token<B> {
+/// What a buffer travels in, so that a pointer is all that moves. There is one for each slot, made at start.
+struct Envelope<B, N> {
+    /// The slot's.
     index: u32,
-    returns: Arc<Returns<B>>,
+    held: Option<(B, N)>,
+    /// `None` within the slot: it would hold itself.
+    returns: Option<Arc<Returns<B, N>>>,
 }
 
 /// The networker's side.
-pub(super) struct Lender<B> {
-    /// Of the slots whose buffer is not out.
-    tokens: Vec<Token<B>>,
+pub(super) struct Lender<B, N> {
+    /// Those whose buffer is not out.
+    #[expect(clippy::vec_box, reason = "they move on, and back, as they are")]
+    envelopes: Vec<Box<Envelope<B, N>>>,
     /// Slots taken from the stack and not looked at yet: a list by `below`.
     rest: u32,
-    returns: Arc<Returns<B>>,
+    returns: Arc<Returns<B, N>>,
 }
 
-impl<B> Lender<B> {
+impl<B, N> Lender<B, N> {
     /// At most `slots` (fewer than `u32::MAX`) are out at once.
     pub(super) fn new(slots: usize) -> Self {
         let slot = |_| Slot {
@@ -91,12 +101,15 @@ impl<B> Lender<B> {
             slots: (0..slots).map(slot).collect(),
         });
         let count = u32::try_from(slots).expect("checked with the configuration");
-        let token = |index| Token {
-            index,
-            returns: Arc::clone(&returns),
+        let envelope = |index| {
+            Box::new(Envelope {
+                index,
+                held: None,
+                returns: Some(Arc::clone(&returns)),
+            })
         };
         Self {
-            tokens: (0..count).map(token).collect(),
+            envelopes: (0..count).map(envelope).collect(),
             rest: BOTTOM,
             returns,
         }
@@ -104,105 +117,108 @@ impl<B> Lender<B> {
 
     /// How many more can be lent.
     pub(super) fn free(&self) -> usize {
-        self.tokens.len()
+        self.envelopes.len()
     }
 
     /// How many are out, or on their way back.
     pub(super) fn out(&self) -> usize {
-        self.returns.slots.len() - self.tokens.len()
+        self.returns.slots.len() - self.envelopes.len()
     }
 
-    /// Lends `buffer`; gives it back if as many are out as can be.
-    pub(super) fn lend(&mut self, buffer: B) -> Result<Lent<B>, B> {
-        match self.tokens.pop() {
-            Some(token) => Ok(Lent {
-                held: Some((buffer, token)),
-            }),
+    /// Lends `buffer`, with `notes` to go along; gives it back if as many are out as can be.
+    pub(super) fn lend(&mut self, buffer: B, notes: N) -> Result<Lent<B, N>, B> {
+        match self.envelopes.pop() {
+            Some(mut envelope) => {
+                envelope.held = Some((buffer, notes));
+                Ok(Lent(Some(envelope)))
+            }
             None => Err(buffer),
         }
     }
 
     /// Takes back what `lent` holds.
-    pub(super) fn take_back(&mut self, mut lent: Lent<B>) -> B {
-        let (buffer, token) = lent.held.take().expect(HELD);
-        self.tokens.push(token);
-        buffer
-    }
-
-    /// Takes back a reply that came over a ring.
-    pub(super) fn take_reply(&mut self, reply: Finished<B>) -> Outbound<B> {
-        let Outbound { buffer, checksums } = reply.0;
-        Outbound {
-            buffer: self.take_back(buffer),
-            checksums,
-        }
+    pub(super) fn take_back(&mut self, mut lent: Lent<B, N>) -> (B, N) {
+        let mut envelope = lent.0.take().expect(HELD);
+        let held = envelope.held.take().expect(HELD);
+        self.envelopes.push(envelope);
+        held
     }
 
     /// One of those that came back by their slots.
-    pub(super) fn next_returned(&mut self) -> Option<Returned<B>> {
+    pub(super) fn next_returned(&mut self) -> Option<Returned<B, N>> {
         if self.rest == BOTTOM {
             if self.returns.top.load(Ordering::Relaxed) == BOTTOM {
                 return None;
             }
             self.rest = self.returns.top.swap(BOTTOM, Ordering::Acquire);
         }
-        let index = self.rest;
-        let slot = self.returns.slots.get(index as usize)?;
+        let slot = self.returns.slots.get(self.rest as usize)?;
         self.rest = slot.below.load(Ordering::Relaxed);
-        self.tokens.push(Token {
-            index,
-            returns: Arc::clone(&self.returns),
-        });
-        slot.returned
+        let returned = slot
+            .returned
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take()
+            .take();
+        let (mut envelope, wanted) = returned?;
+        let held = envelope.held.take();
+        envelope.returns = Some(Arc::clone(&self.returns));
+        self.envelopes.push(envelope);
+        let (buffer, notes) = held?;
+        Some(match wanted {
+            Wanted::No => Returned::Unused(buffer),
+            Wanted::AsReply => Returned::Reply(buffer, notes),
+        })
     }
 }
 
 const HELD: &str = "held until it is given back";
 
-/// A buffer that is out; gives itself back when dropped, on whatever thread.
-pub(super) struct Lent<B> {
-    held: Option<(B, Token<B>)>,
-}
+/// A buffer that is out, with its notes; gives itself back when dropped, on whatever thread.
+pub(super) struct Lent<B, N>(Option<Box<Envelope<B, N>>>);
 
-impl<B> Lent<B> {
+impl<B, N> Lent<B, N> {
+    fn held(&self) -> &(B, N) {
+        let envelope = self.0.as_ref().expect(HELD);
+        envelope.held.as_ref().expect(HELD)
+    }
+
     pub(super) fn buffer(&self) -> &B {
-        &self.held.as_ref().expect(HELD).0
+        &self.held().0
     }
 
-    pub(super) fn buffer_mut(&mut self) -> &mut B {
-        &mut self.held.as_mut().expect(HELD).0
+    pub(super) fn notes(&self) -> &N {
+        &self.held().1
+    }
+
+    /// Both, to be changed.
+    pub(super) fn parts_mut(&mut self) -> (&mut B, &mut N) {
+        let envelope = self.0.as_mut().expect(HELD);
+        let (buffer, notes) = envelope.held.as_mut().expect(HELD);
+        (buffer, notes)
+    }
+
+    /// Gives it back as a reply by its slot, where there is always room.
+    pub(super) fn give_back(mut self) {
+        self.give(Wanted::AsReply);
+    }
+
+    fn give(&mut self, wanted: Wanted) {
+        if let Some(mut envelope) = self.0.take()
+            && let Some(returns) = envelope.returns.take()
+        {
+            returns.give(envelope, wanted);
+        }
     }
 }
 
-impl<B> Drop for Lent<B> {
+impl<B, N> Drop for Lent<B, N> {
     fn drop(&mut self) {
-        if let Some((buffer, Token { index, returns })) = self.held.take() {
-            returns.give(index, Returned::Unused(buffer));
-        }
-    }
-}
-
-/// A reply on its way from a worker to the networker.
-pub(super) struct Finished<B>(pub(super) Outbound<Lent<B>>);
-
-impl<B> Finished<B> {
-    /// Gives it back by its slot, where there is always room.
-    pub(super) fn give_back(self) {
-        let Outbound {
-            buffer: mut lent,
-            checksums,
-        } = self.0;
-        if let Some((buffer, Token { index, returns })) = lent.held.take() {
-            returns.give(index, Returned::Reply(Outbound { buffer, checksums }));
-        }
+        self.give(Wanted::No);
     }
 }
 
 // By hand: derived ones would want buffers to have it, or take the slots' locks.
-impl<B> fmt::Debug for Lender<B> {
+impl<B, N> fmt::Debug for Lender<B, N> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Lender")
@@ -212,9 +228,9 @@ impl<B> fmt::Debug for Lender<B> {
     }
 }
 
-impl<B> fmt::Debug for Lent<B> {
+impl<B, N> fmt::Debug for Lent<B, N> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let slot = self.held.as_ref().map(|(_, token)| token.index);
+        let slot = self.0.as_ref().map(|envelope| envelope.index);
         formatter
             .debug_struct("Lent")
             .field("slot", &slot)
@@ -231,22 +247,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::dataplane::Checksums;
 
-    fn finished(lent: Lent<u32>) -> Finished<u32> {
-        Finished(Outbound {
-            buffer: lent,
-            checksums: Checksums::default(),
-        })
-    }
+    type Lender = super::Lender<u32, ()>;
+    type Lent = super::Lent<u32, ()>;
 
     /// What comes back by the slots: the buffers, and which were replies.
-    fn all_returned(lender: &mut Lender<u32>) -> Vec<(u32, bool)> {
+    fn all_returned(lender: &mut Lender) -> Vec<(u32, bool)> {
         let returned = std::iter::from_fn(|| lender.next_returned());
         let mut all: Vec<_> = returned
             .map(|returned| match returned {
                 Returned::Unused(buffer) => (buffer, false),
-                Returned::Reply(reply) => (reply.buffer, true),
+                Returned::Reply(buffer, ()) => (buffer, true),
             })
             .collect();
         all.sort_unstable();
@@ -260,12 +271,12 @@ mod tests {
         #[test]
         fn each_comes_back_once(slots in 1..6_usize, steps in prop::collection::vec((0..5_u8, any::<u8>()), 0..100)) {
             let mut lender = Lender::new(slots);
-            let mut lent: Vec<(u32, Lent<u32>)> = Vec::new();
+            let mut lent: Vec<(u32, Lent)> = Vec::new();
             let mut expected = Vec::new();
             for (number, (step, which)) in (0..).zip(steps) {
                 let at = usize::from(which) % lent.len().max(1);
                 match step {
-                    _ if lent.is_empty() || step == 0 => match lender.lend(number) {
+                    _ if lent.is_empty() || step == 0 => match lender.lend(number, ()) {
                         Ok(buffer) => lent.push((number, buffer)),
                         Err(back) => {
                             prop_assert_eq!(back, number);
@@ -279,12 +290,12 @@ mod tests {
                     }
                     2 => {
                         let (number, buffer) = lent.swap_remove(at);
-                        finished(buffer).give_back();
+                        buffer.give_back();
                         expected.push((number, true));
                     }
                     3 => {
                         let (number, buffer) = lent.swap_remove(at);
-                        prop_assert_eq!(lender.take_back(buffer), number);
+                        prop_assert_eq!(lender.take_back(buffer), (number, ()));
                     }
                     _ => {
                         expected.sort_unstable();
@@ -300,16 +311,16 @@ mod tests {
     #[test]
     fn a_giver_stopped_midway_keeps_nobody_waiting() {
         let mut lender = Lender::new(3);
-        let stopped = lender.lend(0).unwrap();
+        let stopped = lender.lend(0, ()).unwrap();
         let returns = Arc::clone(&lender.returns);
         // The furthest that a giver can have got unseen: within its slot.
-        let slot = stopped.held.as_ref().unwrap().1.index as usize;
+        let slot = stopped.0.as_ref().unwrap().index as usize;
         let _in_its_slot = returns.slots[slot].returned.lock().unwrap();
         let (done, others) = mpsc::channel();
         thread::spawn(move || {
             for _ in 0..1000 {
-                let lent = [lender.lend(1).unwrap(), lender.lend(2).unwrap()];
-                assert_eq!(lender.lend(3).unwrap_err(), 3);
+                let lent = [lender.lend(1, ()).unwrap(), lender.lend(2, ()).unwrap()];
+                assert_eq!(lender.lend(3, ()).unwrap_err(), 3);
                 drop(lent);
                 assert_eq!(all_returned(&mut lender), [(1, false), (2, false)]);
             }
@@ -328,12 +339,12 @@ mod tests {
         let mut lender = Lender::new(SLOTS);
         let (givers, threads): (Vec<_>, Vec<_>) = (0..3)
             .map(|_| {
-                let (sender, lent) = mpsc::sync_channel::<Lent<u32>>(2);
+                let (sender, lent) = mpsc::sync_channel::<Lent>(2);
                 let giver = thread::spawn(move || {
                     for lent in lent {
                         match lent.buffer() % 2 {
                             0 => drop(lent),
-                            _ => finished(lent).give_back(),
+                            _ => lent.give_back(),
                         }
                     }
                 });
@@ -341,7 +352,7 @@ mod tests {
             })
             .unzip();
         let mut seen = vec![false; ROUNDS as usize];
-        let mut take = |lender: &mut Lender<u32>| {
+        let mut take = |lender: &mut Lender| {
             for (number, reply) in all_returned(lender) {
                 assert_eq!(reply, number % 2 == 1);
                 assert!(!std::mem::replace(&mut seen[number as usize], true));
@@ -352,7 +363,7 @@ mod tests {
                 take(&mut lender);
                 thread::yield_now();
             }
-            let lent = lender.lend(round).unwrap();
+            let lent = lender.lend(round, ()).unwrap();
             givers[round as usize % givers.len()].send(lent).unwrap();
         }
         drop(givers);

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rtrb::{Producer, PushError};
 
 use super::counters::TransportCounters;
-use super::lending::Finished;
-use super::{Buffer, DatagramReply, Offload, Outbound};
+use super::datagram::Notes;
+use super::lending::Lent;
+use super::{Buffer, DatagramReply, Offload};
 use crate::Replier;
 use crate::udp::load::Load;
 use crate::udp::racksched;
@@ -30,7 +31,7 @@ pub(super) enum Answer<B: Buffer> {
 
 /// A worker's way to the networker: a ring of its own.
 pub struct DataplaneReplier<B: Buffer> {
-    pub(super) ring: Producer<Finished<B>>,
+    pub(super) ring: Producer<Lent<B, Notes>>,
     pub(super) offload: Offload,
     /// Where replies tell it.
     pub(super) load: Option<Arc<Load>>,
@@ -44,30 +45,26 @@ impl<B: Buffer> Replier for DataplaneReplier<B> {
         let queue_length = self.load.as_ref().map(|load| load.left(class));
         let mut reply = match answer {
             Answer::Reply(reply) => reply,
-            Answer::Foreign(_) => return count(&self.counters.workers.unsendable),
+            Answer::Foreign(reply) => {
+                drop(reply);
+                return count(&self.counters.workers.unsendable);
+            }
             Answer::None => return count(&self.counters.workers.unanswered),
         };
         if let Some(queue_length) = queue_length {
             racksched::stamp(&mut reply, queue_length);
         }
-        let DatagramReply {
-            mut lent,
-            headers,
-            length,
-            ..
-        } = reply;
-        let length = headers.length() + length;
-        lent.buffer_mut().set_length(length);
-        let Some(checksums) = headers.reply(lent.buffer_mut().frame_mut(), self.offload) else {
+        let (buffer, notes) = reply.0.parts_mut();
+        let headers = notes.delivery.headers;
+        let length = headers.length() + notes.length;
+        buffer.set_length(length);
+        let Some(checksums) = headers.reply(buffer.frame_mut(), self.offload) else {
             return count(&self.counters.workers.unsendable);
         };
-        lent.buffer_mut().finish(length);
-        let finished = Finished(Outbound {
-            buffer: lent,
-            checksums,
-        });
-        if let Err(PushError::Full(finished)) = self.ring.push(finished) {
-            finished.give_back();
+        notes.checksums = checksums;
+        buffer.finish(length);
+        if let Err(PushError::Full(reply)) = self.ring.push(reply.0) {
+            reply.give_back();
         }
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use rtrb::{Consumer, RingBuffer};
 
 use super::counters::TransportCounters;
-use super::lending::{Finished, Lender, Returned};
+use super::datagram::Notes;
+use super::lending::{Lender, Lent, Returned};
 use super::replier::Answer;
 use super::{
     Buffer, Checksums, Datagram, DatagramReply, DataplaneConfig, DataplaneCounters,
@@ -35,10 +36,10 @@ pub struct Dataplane<D: Device, C = OneClass> {
     classifier: C,
     racksched: Option<RackSched>,
     batch: usize,
-    lender: Lender<D::Buffer>,
+    lender: Lender<D::Buffer, Notes>,
     next_number: u64,
     /// The workers' replies.
-    rings: Vec<Consumer<Finished<D::Buffer>>>,
+    rings: Vec<Consumer<Lent<D::Buffer, Notes>>>,
     /// The ring that is looked at first; takes turns.
     first_ring: usize,
     /// Empty between polls.
@@ -156,15 +157,24 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
                 return None;
             }
         };
-        match self.lender.lend(buffer) {
+        let room = buffer.capacity().saturating_sub(delivery.headers.length());
+        let notes = Notes {
+            id: RequestId {
+                number: self.next_number,
+                class,
+            },
+            delivery,
+            capacity: room.min(longest),
+            length: 0,
+            checksums: Checksums::default(),
+        };
+        match self.lender.lend(buffer, notes) {
             Ok(lent) => {
                 if let Some(racksched) = &self.racksched {
                     racksched.load.arrived(class);
                 }
-                let number = self.next_number;
                 self.next_number += 1;
-                let id = RequestId { number, class };
-                Some(Datagram::new(lent, id, delivery, longest))
+                Some(Datagram(lent))
             }
             // Only if the device gave more than it was asked for.
             Err(buffer) => {
@@ -271,7 +281,7 @@ impl<D: Device, C> Dataplane<D, C> {
         {
             match returned {
                 Returned::Unused(buffer) => self.device.free(buffer),
-                Returned::Reply(reply) => self.put(reply),
+                Returned::Reply(buffer, notes) => self.put(buffer, &notes),
             }
         }
         for turn in 0..self.rings.len() {
@@ -279,8 +289,8 @@ impl<D: Device, C> Dataplane<D, C> {
             while self.has_room()
                 && let Ok(reply) = self.rings[at].pop()
             {
-                let reply = self.lender.take_reply(reply);
-                self.put(reply);
+                let (buffer, notes) = self.lender.take_back(reply);
+                self.put(buffer, &notes);
             }
         }
         self.first_ring = (self.first_ring + 1) % self.rings.len().max(1);
@@ -292,9 +302,10 @@ impl<D: Device, C> Dataplane<D, C> {
         self.outbound.len() < self.outbound.capacity()
     }
 
-    fn put(&mut self, reply: Outbound<D::Buffer>) {
+    fn put(&mut self, buffer: D::Buffer, notes: &Notes) {
         self.counters.networker.replies.add(1);
-        self.outbound.push(reply);
+        let checksums = notes.checksums;
+        self.outbound.push(Outbound { buffer, checksums });
     }
 
     fn transmit(&mut self) {
@@ -339,7 +350,7 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
         self.device.receive(most, &mut received);
         for frame in received.drain(..) {
             if let Some(request) = self.request(frame, now_nanos) {
-                let route = request.id();
+                let route = request.0.notes().id;
                 deliver(Arrival {
                     route,
                     class: route.class,
@@ -359,7 +370,7 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
             racksched.load.left(route.class);
         }
         self.counters.networker.refused.add(1);
-        let buffer = self.lender.take_back(request.into_lent());
+        let (buffer, _) = self.lender.take_back(request.0);
         self.device.free(buffer);
     }
 
@@ -368,7 +379,7 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
         result: Result<Option<DatagramReply<D::Buffer>>, Failure>,
     ) -> Outgoing<D::Buffer> {
         let answer = match result {
-            Ok(Some(reply)) if reply.id == route => Answer::Reply(reply),
+            Ok(Some(reply)) if reply.0.notes().id == route => Answer::Reply(reply),
             Ok(Some(reply)) => Answer::Foreign(reply),
             Ok(None) | Err(_) => Answer::None,
         };
@@ -417,12 +428,12 @@ impl<D: Device, C> Drop for Dataplane<D, C> {
             self.device.free(buffer);
         }
         while let Some(returned) = self.lender.next_returned() {
-            let (Returned::Unused(buffer) | Returned::Reply(Outbound { buffer, .. })) = returned;
+            let (Returned::Unused(buffer) | Returned::Reply(buffer, _)) = returned;
             self.device.free(buffer);
         }
         for ring in &mut self.rings {
             while let Ok(reply) = ring.pop() {
-                self.device.free(self.lender.take_reply(reply).buffer);
+                self.device.free(self.lender.take_back(reply).0);
             }
         }
     }
