@@ -195,6 +195,12 @@ impl Head {
         self.requested.load(Ordering::Relaxed) != 0 && self.is_due()
     }
 
+    /// Whether what is asked of it has a moment.
+    #[inline]
+    pub(crate) fn is_asked_for_later(&self) -> bool {
+        self.requested.load(Ordering::Acquire) != 0 && self.not_before.load(Ordering::Relaxed) != 0
+    }
+
     /// How long it still has if it is asked to give way later.
     pub(crate) fn not_due_for(&self) -> Option<Cycles> {
         if self.requested.load(Ordering::Acquire) == 0 {

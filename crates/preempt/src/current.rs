@@ -23,10 +23,12 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use crate::context::{FINISHED, Head, PREEMPTED};
+use crate::clock::Cycles;
+use crate::context::{FINISHED, Generation, Head, PREEMPTED, Panicked, Slot};
 use crate::counters::{Counters, count};
 use crate::fault::{self, Defence};
-use crate::{switch, worker};
+use crate::worker::{Ended, Successor};
+use crate::{switch, timer, worker};
 
 thread_local! {
     /// The context that owns this thread control block, or null on every other thread. Constant initialiser and
@@ -288,19 +290,51 @@ pub(crate) fn start(head: &Head) {
     lower(head);
 }
 
-/// The job is over. Returns when the context is entered for the next one, or handed back.
+/// The job is over. With another one to go on with it returns at once, at guard 0. Else it returns when the context is
+/// entered for the next one, or handed back.
 ///
 /// # Safety
-/// Must be called on the context's own stack by its donor's loop, at guard 0.
-pub(crate) unsafe fn finish(head: &Head) {
+/// Must be called on the context's own stack by its donor's loop, at guard 0, with the pool's types.
+pub(crate) unsafe fn finish<T, R>(head: &Head, result: Result<R, Panicked>) -> Option<T> {
     raise(head);
     assert_eq!(
         head.running.guard.load(Ordering::Relaxed),
         1,
         "guards are scoped, so none outlives its job"
     );
+    // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
+    let successor = unsafe { (*head.running.worker.get()).successor.get() };
+    if successor.is_null() {
+        // SAFETY: the types are the pool's; the context runs, so no handle exists and the slot is ours.
+        unsafe { *head.slot::<T, R>() = Slot::Result(result) };
+    } else {
+        // SAFETY: the worker is in `run_on`, which was given this context's handle, so its types are the context's; what
+        // it points to is its own, lent to nobody else, until the context has left.
+        let successor = unsafe { &mut *successor.cast::<Successor<'_, T, R>>() };
+        let run_time = Cycles(head.running.run_time.get());
+        if let Some((job, generation)) = successor(Ended { result, run_time }) {
+            go_on(head, generation);
+            return Some(job);
+        }
+    }
     // SAFETY: on the context's stack at guard 1.
     unsafe { leave(head, FINISHED) };
+    None
+}
+
+/// The next dispatch begins, without a way out and in. As [`start`], but a request with a moment is left to the probes if no
+/// timer is to fire: reading the TSC takes longer than all the rest.
+fn go_on(head: &Head, generation: Generation) {
+    head.running
+        .generation
+        .store(generation.0, Ordering::Relaxed);
+    head.running.run_time.set(0);
+    if timer::is_relied_on() || !head.is_asked_for_later() {
+        return lower(head);
+    }
+    compiler_fence(Ordering::SeqCst);
+    head.running.guard.store(0, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
 }
 
 #[cfg(test)]

@@ -94,17 +94,18 @@ pub(crate) unsafe fn donor_main<T, R>(
             }
         };
         current::start(head);
-        let result = catch_unwind(AssertUnwindSafe(|| entry(job))).map_err(|payload| {
-            // A payload's own destructor may panic as well; that one is forgotten.
-            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(second);
-            }
-            Panicked
-        });
-        // SAFETY: as above.
-        unsafe { *head.slot::<T, R>() = Slot::Result(result) };
-        // SAFETY: on the context's stack, with every guard of the job gone.
-        unsafe { current::finish(head) };
+        let mut next = Some(job);
+        while let Some(job) = next {
+            let result = catch_unwind(AssertUnwindSafe(|| entry(job))).map_err(|payload| {
+                // A payload's own destructor may panic as well; that one is forgotten.
+                if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                    std::mem::forget(second);
+                }
+                Panicked
+            });
+            // SAFETY: on the context's stack, with every guard of the job gone; the types are the pool's.
+            next = unsafe { current::finish::<T, R>(head, result) };
+        }
     }
     // Thread-local destructors, which run next, are on an ordinary thread again.
     CURRENT.set(std::ptr::null());

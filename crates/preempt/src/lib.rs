@@ -93,4 +93,4 @@ pub use realtime::{Realtime, RealtimeError};
 pub use signal::{Signal, SignalError};
 pub use timer::{DeadlineTimer, TimerError};
 pub use token::HardPreemption;
-pub use worker::Worker;
+pub use worker::{Ended, Successor, Worker};

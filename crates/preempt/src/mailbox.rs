@@ -239,6 +239,18 @@ impl<T: Send, R: Send> Sender<T, R> {
         })
     }
 
+    /// The worker goes on with another job on the context of its last dispatch, see [`Worker::run_on`]: a dispatch like any
+    /// other, that needs no way to the worker. `dispatched` is the new one from now on.
+    ///
+    /// [`Worker::run_on`]: crate::Worker::run_on
+    #[inline]
+    #[must_use]
+    pub fn renew(&mut self, dispatched: &mut Dispatched) -> Generation {
+        self.generation += 1;
+        dispatched.generation = Generation(self.generation);
+        dispatched.generation
+    }
+
     /// Takes back the context sent last, unless the worker has it already.
     pub fn recall(&mut self) -> Option<Runnable<T, R>> {
         if self.out == 0 {

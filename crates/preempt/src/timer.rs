@@ -148,6 +148,11 @@ pub(crate) unsafe fn sender(info: *const libc::siginfo_t) -> Option<libc::c_int>
     }
 }
 
+/// Whether whatever runs next with this thread control block relies on a timer.
+pub(crate) fn is_relied_on() -> bool {
+    RELIED_ON.get()
+}
+
 /// The timer fired in a worker's own code: again soon, if that is on its way into a request. For the signal's handler.
 pub(crate) fn fired_outside(id: libc::c_int) {
     if RELIED_ON.get() {

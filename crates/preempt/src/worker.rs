@@ -8,11 +8,14 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::clock::Cycles;
 use crate::context::{
-    FINISHED, Finished, Generation, Handle, Head, Outcome, PREEMPTED, Runnable, Suspended,
+    FINISHED, Finished, Generation, Handle, Head, Idle, Outcome, PREEMPTED, Panicked, Runnable,
+    Suspended,
 };
 use crate::counters::{Counters, count};
 use crate::fault::{self, Defence};
+use crate::mailbox::Completion;
 use crate::mechanism::WorkerLink;
 use crate::platform::{Unsupported, check_platform};
 use crate::switch::{fs_base, switch, switch_same_tls};
@@ -26,6 +29,8 @@ pub(crate) struct WorkerHead {
     /// What is blocked on its thread outside of any handler.
     pub(crate) signal_mask: u64,
     pub(crate) counters: Arc<Counters>,
+    /// What to ask when a job has ended: points to a [`Successor`] of the types of the context that runs. Null: nobody.
+    pub(crate) successor: Cell<*mut ()>,
     #[cfg(feature = "guest")]
     pub(crate) guest: Option<crate::guest::Seat>,
     #[cfg(feature = "dune")]
@@ -48,6 +53,18 @@ pub struct Worker {
     link: WorkerLink,
     not_send: PhantomData<*mut ()>,
 }
+
+/// A job that has ended, as [`Worker::run_on`] tells of it.
+#[derive(Debug)]
+pub struct Ended<R> {
+    /// What it returned.
+    pub result: Result<R, Panicked>,
+    /// What [`Suspended::add_run_time`] added while it ran.
+    pub run_time: Cycles,
+}
+
+/// Takes what a job came to, and may have another run next, on the same context and under a generation of its own.
+pub type Successor<'a, T, R> = &'a mut dyn FnMut(Ended<R>) -> Option<(T, Generation)>;
 
 impl std::fmt::Debug for WorkerHead {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -82,6 +99,7 @@ impl Worker {
             fs: fs_base(),
             signal_mask,
             counters,
+            successor: Cell::new(std::ptr::null_mut()),
             #[cfg(feature = "guest")]
             guest: None,
             #[cfg(feature = "dune")]
@@ -179,6 +197,67 @@ impl Worker {
             }
         }
         outcome(handle)
+    }
+
+    /// As [`run`](Self::run), and goes on: when a job has ended, `next` is told, and what it answers is the context's next
+    /// job. Without switches in between, which is what it is for. Returns when there is no other one, or when one was
+    /// preempted; what has ended was told to `next` by then.
+    ///
+    /// `next` runs on the context's stack and with its thread control block, so that thread-locals in it are the context's
+    /// and not the worker's; preemption is held off. It must not unwind: that aborts the process.
+    ///
+    /// In guest mode and under Dune it is only a loop around `run`.
+    #[inline]
+    pub fn run_on<T, R>(
+        &mut self,
+        runnable: Runnable<T, R>,
+        generation: Generation,
+        mut next: Successor<'_, T, R>,
+    ) -> Completion<T, R> {
+        if self.is_interrupted_by_hardware() {
+            return self.run_one_by_one(runnable, generation, next);
+        }
+        self.head.successor.set((&raw mut next).cast());
+        let outcome = self.run(runnable, generation);
+        self.head.successor.set(std::ptr::null_mut());
+        match outcome {
+            Outcome::Finished(Finished(handle)) => Completion::Finished(Idle(handle)),
+            Outcome::Preempted(suspended) => Completion::Preempted(suspended),
+        }
+    }
+
+    fn run_one_by_one<T, R>(
+        &mut self,
+        mut runnable: Runnable<T, R>,
+        mut generation: Generation,
+        next: Successor<'_, T, R>,
+    ) -> Completion<T, R> {
+        loop {
+            let finished = match self.run(runnable, generation) {
+                Outcome::Finished(finished) => finished,
+                Outcome::Preempted(suspended) => return Completion::Preempted(suspended),
+            };
+            let run_time = finished.run_time();
+            let (idle, result) = finished.take();
+            let Some((job, its_generation)) = next(Ended { result, run_time }) else {
+                return Completion::Finished(idle);
+            };
+            runnable = idle.load(job).into();
+            generation = its_generation;
+        }
+    }
+
+    /// In the modes in which entering a context takes more than a switch.
+    fn is_interrupted_by_hardware(&self) -> bool {
+        #[cfg(feature = "guest")]
+        if self.head.guest.is_some() {
+            return true;
+        }
+        #[cfg(feature = "dune")]
+        if self.head.dune.is_some() {
+            return true;
+        }
+        false
     }
 
     #[cfg(feature = "guest")]

@@ -15,7 +15,7 @@ use std::thread::Thread;
 
 use shinjuku_net::Transport;
 use shinjuku_policy::{Nanos, TaskId, WorkerId};
-use shinjuku_preempt::{Dispatched, MAX_DEPTH, Runnable, Sender, WorkerLink};
+use shinjuku_preempt::{Dispatched, Generation, MAX_DEPTH, Runnable, Sender, WorkerLink};
 
 use crate::request::{Done, Job};
 
@@ -184,6 +184,17 @@ impl<Tr: Transport> Desk<Tr> {
             dispatched,
         });
         self.count += 1;
+    }
+
+    /// The worker goes straight on from the request that runs to `task`, which never ran, on the same context.
+    pub(crate) fn went_on(&mut self, task: TaskId, now: Nanos) -> Generation {
+        let sent = self.sent[0]
+            .as_mut()
+            .expect("it goes on from what it was sent");
+        sent.task = task;
+        sent.fresh = true;
+        self.running_since = now;
+        self.sender.renew(&mut sent.dispatched)
     }
 
     /// The oldest one was answered: takes its note, and lets the next one's time begin.

@@ -23,12 +23,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use shinjuku_net::{Arrival, Refusal, Transport};
-use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want};
+use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want, WorkerId};
 use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Idle, Runnable, Suspended};
 
 pub(crate) use end::Farewell;
 use inline::Inline;
-pub(crate) use inline::{Deadline, Turn};
+pub(crate) use inline::{Deadline, Next, Turn};
 
 use crate::desk::{Answered, Desk};
 use crate::preemption::Preemption;
@@ -339,14 +339,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             }
             match completion {
                 Completion::Finished(idle) => {
-                    if let Some((before, hard)) = record.first_preempted {
-                        let left = record.ran.since(before);
-                        self.preemption.floor_of(hard).judge(left, now);
-                    }
-                    self.policy.finished(task, worker);
                     self.idle.push(idle);
-                    self.release(task);
-                    self.statistics.finished();
+                    self.settle(task, worker, now);
                 }
                 Completion::Preempted(suspended) => {
                     record.place = Place::Suspended(suspended);
@@ -363,6 +357,18 @@ impl<Tr: Transport> Dispatcher<Tr> {
             }
         }
         worked
+    }
+
+    /// A request has finished, and its time was noted.
+    fn settle(&mut self, task: TaskId, worker: WorkerId, now: Nanos) {
+        let record = &self.records[task.0 as usize];
+        if let Some((before, hard)) = record.first_preempted {
+            let left = record.ran.since(before);
+            self.preemption.floor_of(hard).judge(left, now);
+        }
+        self.policy.finished(task, worker);
+        self.release(task);
+        self.statistics.finished();
     }
 
     fn release(&mut self, task: TaskId) {

@@ -25,7 +25,7 @@ use crossbeam_utils::atomic::AtomicCell;
 use shinjuku_net::Transport;
 use shinjuku_preempt::{Clock, Cycles, DeadlineTimer};
 
-use crate::dispatcher::{Control, Deadline, Dispatcher, Turn};
+use crate::dispatcher::{Control, Deadline, Dispatcher, Next, Turn};
 use crate::worker::{LONGEST_SLEEP, Orders, WorkerLoop};
 
 /// Nobody watches: no thread is left to.
@@ -175,11 +175,7 @@ impl<Tr: Transport> InlineLoop<Tr> {
             match dispatcher.inline_turn(self.timer.as_mut()) {
                 Turn::Run(deadline) => {
                     self.baton.lend(self.me, dispatcher, deadline);
-                    self.worker.step_inline(deadline.start);
-                    if let Some(timer) = &mut self.timer {
-                        timer.disarm();
-                    }
-                    match self.baton.take_back(self.me) {
+                    match self.run_requests(deadline.start) {
                         Some(back) => dispatcher = back,
                         None => return,
                     }
@@ -190,5 +186,41 @@ impl<Tr: Transport> InlineLoop<Tr> {
                 }
             }
         }
+    }
+    /// Runs the request that was sent at `start`, and after it those that can follow it at once. Gives the dispatcher back,
+    /// unless another thread has it.
+    fn run_requests(&mut self, start: Cycles) -> Option<Box<Dispatcher<Tr>>> {
+        let Self {
+            me,
+            worker,
+            timer,
+            baton,
+            ..
+        } = self;
+        let mut back = None;
+        worker.step_inline(start, |end| {
+            if let Some(timer) = timer {
+                timer.disarm();
+            }
+            let mut dispatcher = baton.take_back(*me)?;
+            match dispatcher.inline_next(end, timer.as_mut()) {
+                Some(Next {
+                    job,
+                    generation,
+                    deadline,
+                }) => {
+                    baton.lend(*me, dispatcher, deadline);
+                    Some((job, generation, deadline.start))
+                }
+                None => {
+                    back = Some(dispatcher);
+                    None
+                }
+            }
+        });
+        if let Some(timer) = timer {
+            timer.disarm();
+        }
+        back.or_else(|| baton.take_back(*me))
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shinjuku_net::{Replier, Transport};
 use shinjuku_preempt::{
-    Clock, Completion, Cycles, Generation, Outcome, Receiver, Runnable, Worker,
+    Clock, Completion, Cycles, Generation, Outcome, Panicked, Receiver, Runnable, Worker,
 };
 
 use crate::desk::Bed;
@@ -91,11 +91,35 @@ impl<Tr: Transport> WorkerLoop<Tr> {
         true
     }
 
-    /// Serves the message that was sent by the same thread, at the moment `start`.
-    pub(crate) fn step_inline(&mut self, start: Cycles) {
-        if let Some(message) = self.receiver.poll() {
-            self.serve(message, start);
+    /// Serves the message that was sent by the same thread, at the moment `start`, and after it what `next` gives, being
+    /// told when the one before ended: a job with its generation and its start.
+    pub(crate) fn step_inline(
+        &mut self,
+        mut start: Cycles,
+        mut next: impl FnMut(Cycles) -> Option<(Job<Tr>, Generation, Cycles)>,
+    ) {
+        let Some((runnable, generation)) = self.receiver.poll() else {
+            return;
+        };
+        let Self {
+            worker,
+            replier,
+            statistics,
+            clock,
+            ..
+        } = self;
+        let mut completion = worker.run_on(runnable, generation, &mut |ended| {
+            let end = Cycles::now();
+            let service = Cycles(ended.run_time.0 + end.since(start).0);
+            deliver::<Tr>(ended.result, service, end, replier, statistics, *clock);
+            let (job, generation, its_start) = next(end)?;
+            start = its_start;
+            Some((job, generation))
+        });
+        if let Completion::Preempted(suspended) = &mut completion {
+            suspended.add_run_time(Cycles::now().since(start));
         }
+        self.receiver.answer(completion);
     }
 
     fn serve(&mut self, (runnable, generation): Message<Tr>, start: Cycles) {
@@ -104,28 +128,14 @@ impl<Tr: Transport> WorkerLoop<Tr> {
                 let end = Cycles::now();
                 let service = Cycles(finished.run_time().0 + end.since(start).0);
                 let (idle, result) = finished.take();
-                match result {
-                    Ok(Done {
-                        meta,
-                        outgoing,
-                        failed,
-                    }) => {
-                        self.replier.send(outgoing);
-                        self.receiver.answer(Completion::Finished(idle));
-                        let latency = self.clock.nanos_at(end).saturating_sub(meta.arrival.0);
-                        self.statistics.record(
-                            meta.class,
-                            latency,
-                            self.clock.to_nanos(service),
-                            failed,
-                        );
-                    }
-                    Err(_) => {
-                        // Not the handler's panic, which is caught further in, but the transport's.
-                        self.statistics.record_lost();
-                        self.receiver.answer(Completion::Finished(idle));
-                    }
-                }
+                let Self {
+                    replier,
+                    statistics,
+                    clock,
+                    ..
+                } = self;
+                deliver::<Tr>(result, service, end, replier, statistics, *clock);
+                self.receiver.answer(Completion::Finished(idle));
             }
             Outcome::Preempted(mut suspended) => {
                 suspended.add_run_time(Cycles::now().since(start));
@@ -153,4 +163,28 @@ impl<Tr: Transport> WorkerLoop<Tr> {
             *current = wanted;
         }
     }
+}
+
+/// Sends what a request came to, and counts it.
+#[inline]
+fn deliver<Tr: Transport>(
+    result: Result<Done<Tr>, Panicked>,
+    service: Cycles,
+    end: Cycles,
+    replier: &mut Tr::Replier,
+    statistics: &WorkerStatistics,
+    clock: Clock,
+) {
+    let Ok(done) = result else {
+        // Not the handler's panic, which is caught further in, but the transport's.
+        return statistics.record_lost();
+    };
+    let Done {
+        meta,
+        outgoing,
+        failed,
+    } = done;
+    replier.send(outgoing);
+    let latency = clock.nanos_at(end).saturating_sub(meta.arrival.0);
+    statistics.record(meta.class, latency, clock.to_nanos(service), failed);
 }

@@ -5,12 +5,12 @@
 mod suite;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use shinjuku::net::Refusal;
+use shinjuku::net::{Failure, Refusal};
 use shinjuku::policy::ClassId;
-use shinjuku::{Config, MechanismKind, TicketError, preempt_point};
+use shinjuku::{Config, MechanismKind, SubmitOptions, TicketError, preempt_point};
 
 use suite::{PATIENCE, config, jobs, spin_for, wait_for};
 
@@ -49,6 +49,59 @@ fn what_arrived_while_a_request_ran_is_refused_beyond_the_bound() {
     let as_they_should = |(n, answer)| answer == &Ok(n) || answer == &refused;
     assert!((0..).zip(&answers).all(as_they_should), "{answers:?}");
     assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// Those behind the first are there together, and each goes on from the one before: all but those whose time is over.
+#[test]
+fn in_a_row_each_keeps_its_place_and_its_deadline() {
+    let runtime = jobs(config(1, MechanismKind::None));
+    let handle = runtime.handle();
+    let started = Arc::new(AtomicBool::new(false));
+    let open = Arc::new(AtomicBool::new(false));
+    let (starts, gate) = (Arc::clone(&started), Arc::clone(&open));
+    let first = Box::new(move || {
+        starts.store(true, Ordering::Relaxed);
+        wait_for("the gate", || gate.load(Ordering::Relaxed));
+        0
+    });
+    let first = handle.submit(ClassId(0), first).unwrap();
+    wait_for("the start", || started.load(Ordering::Relaxed));
+    let ran = Arc::new(AtomicU64::new(0));
+    let late = SubmitOptions::new(ClassId(0)).deadline(Duration::from_millis(1));
+    let rest: Vec<_> = (1..=40)
+        .map(|number| {
+            let ran = Arc::clone(&ran);
+            let job = Box::new(move || {
+                if number % 7 == 0 {
+                    panic!("meant");
+                }
+                assert_ne!(number % 5, 0, "its time was over");
+                ran.fetch_add(1, Ordering::Relaxed)
+            });
+            let options = match number % 5 {
+                0 => late,
+                _ => SubmitOptions::new(ClassId(0)),
+            };
+            handle.submit_with(options, job).unwrap()
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(3));
+    open.store(true, Ordering::Relaxed);
+    assert_eq!(first.wait(), Ok(0));
+    let mut place = 0;
+    for (number, ticket) in (1..).zip(rest) {
+        let expected = match number {
+            _ if number % 5 == 0 => Err(TicketError::Refused(Refusal::DeadlinePassed)),
+            _ if number % 7 == 0 => Err(TicketError::Failed(Failure::Panicked)),
+            _ => {
+                place += 1;
+                Ok(place - 1)
+            }
+        };
+        assert_eq!(ticket.wait(), expected, "request {number}");
+    }
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
 }
 
 #[test]

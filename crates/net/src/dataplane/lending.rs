@@ -41,8 +41,10 @@ struct Slot<B, N> {
     below: AtomicU32,
     /// Full while in the stack. The lock only carries the buffer across threads safely: whoever comes here owns the
     /// slot, so it is never contended.
-    returned: Mutex<Option<(Box<Envelope<B, N>>, Wanted)>>,
+    returned: Mutex<Option<GivenBack<B, N>>>,
 }
+
+type GivenBack<B, N> = (Box<Envelope<B, N>>, Wanted);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
@@ -82,7 +84,6 @@ struct Envelope<B, N> {
 /// The networker's side.
 pub(super) struct Lender<B, N> {
     /// Those whose buffer is not out.
-    #[expect(clippy::vec_box, reason = "they move on, and back, as they are")]
     envelopes: Vec<Box<Envelope<B, N>>>,
     /// Slots taken from the stack and not looked at yet: a list by `below`.
     rest: u32,

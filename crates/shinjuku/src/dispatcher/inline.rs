@@ -19,12 +19,13 @@
 
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
-use shinjuku_policy::{ClassId, Nanos};
-use shinjuku_preempt::{Cycles, DeadlineTimer};
+use shinjuku_policy::{ClassId, Nanos, Want};
+use shinjuku_preempt::{Cycles, DeadlineTimer, Generation};
 
 use super::end::{BACKGROUND_TURN, LAST_WORD};
-use super::{Control, Dispatcher, LONGEST_SLEEP};
+use super::{Control, Dispatcher, LONGEST_SLEEP, Place};
 use crate::floor::PERIOD;
+use crate::request::{Job, Meta};
 use crate::worker::SHARED_PAUSE;
 
 /// While requests wait, the network is looked at this often, and whenever none wait.
@@ -59,6 +60,13 @@ pub(crate) struct Deadline {
     pub(crate) start: Cycles,
     /// From here on its probes give way; `None`: it runs to completion.
     pub(crate) soft: Option<Cycles>,
+}
+
+/// A request that follows another at once, on the same context.
+pub(crate) struct Next<Tr: Transport> {
+    pub(crate) job: Job<Tr>,
+    pub(crate) generation: Generation,
+    pub(crate) deadline: Deadline,
 }
 
 /// How far the end has come.
@@ -174,6 +182,61 @@ impl<Tr: Transport> Dispatcher<Tr> {
         Turn::Again
     }
 
+    /// The active thread's request has finished at `end`: what follows it on the same context, if that is a request that
+    /// never ran, and nothing else is to be done first. `None`: the request's end is answered for as ever.
+    ///
+    /// Runs on the context's stack (see [`Worker::run_on`](shinjuku_preempt::Worker::run_on)), so it stays away from the
+    /// network, whose code may have thread-locals.
+    pub(crate) fn inline_next(
+        &mut self,
+        end: Cycles,
+        timer: Option<&mut DeadlineTimer>,
+    ) -> Option<Next<Tr>> {
+        let now = Nanos(self.clock.nanos_at(end));
+        let is_nothing_else_due = now < self.inline.next_poll
+            && now < self.next_look
+            && self.inline.elsewhere.is_empty()
+            && self.policy.waiting_started() == 0
+            && self.control.state() == Control::SERVE;
+        if !is_nothing_else_due {
+            return None;
+        }
+        let at = self.inline.active;
+        let worker = self.desks[at].worker;
+        let task = self.policy.next(worker, now, Want::Any)?.id;
+        let record = &mut self.records[task.0 as usize];
+        if record.deadline < now {
+            // The usual way refuses it.
+            self.policy.returned(task, worker);
+            return None;
+        }
+        let Place::Fresh(request, route) = std::mem::replace(&mut record.place, Place::Out) else {
+            unreachable!("no request waits that has run")
+        };
+        let meta = Meta {
+            class: record.class,
+            arrival: record.arrival,
+        };
+        let desk = &mut self.desks[at];
+        let done = desk.running().expect("it has just finished").task;
+        let ran = now.since(desk.running_since);
+        let generation = desk.went_on(task, now);
+        let record = &mut self.records[done.0 as usize];
+        record.ran = Nanos(record.ran.0 + ran.0);
+        self.inline.learn(record.class, ran, at);
+        self.settle(done, worker, now);
+        let deadline = self.set_deadline(at, end, timer);
+        Some(Next {
+            job: Job {
+                meta,
+                request,
+                route,
+            },
+            generation,
+            deadline,
+        })
+    }
+
     /// The active thread is blocked within a request: thread `successor` goes on in its place.
     pub(crate) fn taken_over_by(&mut self, successor: usize, spares_left: bool) {
         let blocked = self.inline.active;
@@ -276,6 +339,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
             hard = Nanos(hard.0.saturating_mul(LENIENCE));
         }
         let cycles = |time: Nanos| self.clock.to_cycles(time.0);
+        // For a timer that fires before the moment is known: it shall find that its own is not that of this request.
+        if timer.is_some() {
+            let about = Cycles(moment.0.saturating_add(cycles(soft).0));
+            running.dispatched.request_at(about);
+        }
         let start = timer.map_or(moment, |timer| timer.arm(cycles(hard)));
         let soft = Cycles(start.0.saturating_add(cycles(soft).0));
         running.dispatched.request_at(soft);
