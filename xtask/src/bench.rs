@@ -20,7 +20,7 @@ use shinjuku_workload::Length;
 
 use crate::machine::{self, Machine};
 use crate::report::progress::Progress;
-use crate::report::results::{Results, SCHEMA, Settings};
+use crate::report::results::{Results, SCHEMA, Settings, distinct};
 use crate::report::{self, stamp};
 
 mod baseline;
@@ -30,6 +30,7 @@ mod costs;
 pub mod dataplane;
 mod injector;
 pub mod kv;
+mod mechanisms;
 mod mixes;
 mod paired;
 mod point;
@@ -43,6 +44,7 @@ mod work;
 
 use burst::Bench;
 use contender::Contender;
+use mechanisms::Mechanisms;
 use mixes::BenchMix;
 use point::Point;
 pub use scope::Options;
@@ -75,14 +77,19 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             cores.len()
         );
     }
-    let scope = Scope::of(options, cores.len() - 1)?;
+    let mechanisms = Mechanisms::find(allow_signals());
+    let scope = Scope::of(options, cores.len() - 1, &mechanisms)?;
     let stamp = stamp::now();
     let directory = report::directory(&stamp);
     reserve(&directory, options.json.as_deref())?;
 
     let mut notes = Vec::new();
-    let bench = prepare(&scope, cores.len() - 1, &mut notes)?;
+    let bench = prepare(&scope, cores.len() - 1, mechanisms, &mut notes)?;
     let all = mixes_of(&scope, &bench, cores[1])?;
+    let competing = all
+        .iter()
+        .flat_map(|mix| scope.contenders(mix, bench.workers, &bench.mechanisms));
+    notes.extend(bench.mechanisms.lines(&competing.collect::<Vec<_>>()));
     let mut results = Results {
         schema: SCHEMA,
         stamp,
@@ -109,6 +116,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         (cores[0], cores[1]),
         &mut results,
     );
+    results.notes.extend(deliveries(&results));
     if let Err(error) = &measured {
         results
             .notes
@@ -135,6 +143,17 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How interrupts came in the runs, where that is counted.
+fn deliveries(results: &Results) -> Option<String> {
+    let counted = distinct(results.runs.iter().filter_map(|run| run.delivery.clone()));
+    (!counted.is_empty()).then(|| {
+        format!(
+            "Interrupts in guest mode, by the kernel's modules and counters in the runs: {}.",
+            counted.join("; ")
+        )
+    })
+}
+
 /// Makes sure that results can be written, before minutes are spent on them. What is in `json` stays until there is better.
 fn reserve(directory: &Path, json: Option<&Path>) -> Result<()> {
     std::fs::create_dir_all(directory)
@@ -147,7 +166,12 @@ fn reserve(directory: &Path, json: Option<&Path>) -> Result<()> {
 }
 
 /// Finds out what is permitted here, and opens what the mixes need.
-fn prepare(scope: &Scope, workers: usize, notes: &mut Vec<String>) -> Result<Bench> {
+fn prepare(
+    scope: &Scope,
+    workers: usize,
+    mechanisms: Mechanisms,
+    notes: &mut Vec<String>,
+) -> Result<Bench> {
     let fifo = Realtime::enter(PRIORITY);
     if let Err(error) = &fifo {
         notes.push(format!("Expect noise: {error}"));
@@ -169,6 +193,7 @@ fn prepare(scope: &Scope, workers: usize, notes: &mut Vec<String>) -> Result<Ben
         workers,
         realtime_priority,
         token: allow_signals(),
+        mechanisms,
         store,
         throttling,
         ended: Cell::new(None),
@@ -189,7 +214,7 @@ fn mixes_of(scope: &Scope, bench: &Bench, core: CoreId) -> Result<Vec<BenchMix>>
 }
 
 fn settings(scope: &Scope, bench: &Bench) -> Settings {
-    let depths = Contender::all(bench.workers)
+    let depths = Contender::all(bench.workers, &bench.mechanisms)
         .into_iter()
         .map(|one| (one.policy_name().to_owned(), one.depth(bench.workers)));
     let scheduler = match bench.realtime_priority {
@@ -271,7 +296,7 @@ fn measure(
 /// How many bursts are to come: the points', the SLOs', the sweep's.
 fn bursts(scope: &Scope, bench: &Bench, all: &[BenchMix], sweeps: bool) -> usize {
     let of_mix = |mix: &BenchMix| {
-        let contenders = scope.contenders(mix, bench.workers);
+        let contenders = scope.contenders(mix, bench.workers, &bench.mechanisms);
         let slos = contenders.iter().any(Contender::wants_slos);
         contenders.len() * scope.loads.len() * scope.seeds.len()
             + if slos { mix.mix.classes().len() } else { 0 }
@@ -293,7 +318,7 @@ fn measure_mix(
     progress: &mut Progress,
 ) -> Result<()> {
     let name = mix.mix.name();
-    let mut contenders = scope.contenders(mix, bench.workers);
+    let mut contenders = scope.contenders(mix, bench.workers, &bench.mechanisms);
     let mut slos_us = Vec::new();
     if contenders.iter().any(Contender::wants_slos) {
         progress.begin(&format!("{name}: SLOs, each class alone"));

@@ -14,6 +14,7 @@ use shinjuku_workload::Record;
 
 use super::contender::Contender;
 use super::injector::{Injector, Planned, Progress};
+use super::mechanisms::Mechanisms;
 use super::saturation::Counts;
 use super::throttling::Throttling;
 use super::work::Worker;
@@ -27,6 +28,8 @@ pub struct Bench {
     pub realtime_priority: Option<i32>,
     /// Permission for signals.
     pub token: HardPreemption,
+    /// What else interrupts here.
+    pub mechanisms: Mechanisms,
     /// For the mixes of queries.
     pub store: Option<Arc<Store>>,
     /// Bound on the time of real-time threads, where they are measured and there is one.
@@ -46,6 +49,8 @@ pub struct Outcome {
     pub preemptions: Vec<u64>,
     /// How the runtime preempted, in its own words.
     pub description: String,
+    /// How interrupts came to workers in guest mode.
+    pub delivery: Option<String>,
     /// Length of the window of `counts`, ns.
     pub window_ns: u64,
 }
@@ -213,6 +218,7 @@ impl Bench {
             counts,
             preemptions: taken,
             description,
+            delivery: last.delivery.map(|delivery| delivery.to_string()),
             window_ns: end_ns - from_ns,
         })
     }

@@ -2,6 +2,7 @@
 
 use shinjuku::{Config, MechanismKind, PolicyKind};
 
+use super::mechanisms::Mechanisms;
 use crate::report::results::contender_name;
 
 /// One way to schedule.
@@ -66,6 +67,24 @@ impl Contender {
         )
     }
 
+    /// c-PRE-SQ with workers in guest mode, on code without probes.
+    pub const fn guest(quantum_us: f64) -> Self {
+        Self::new(
+            PolicyKind::CPreSq,
+            MechanismKind::Guest,
+            Some(quantum_us),
+            Probes::None,
+        )
+    }
+
+    /// c-PRE-SQ under Dune, on code without probes: the paper's own, at about ten times its cost.
+    pub const DUNE: Self = Self::new(
+        PolicyKind::CPreSq,
+        MechanismKind::Dune,
+        Some(20.0),
+        Probes::None,
+    );
+
     /// c-PRE-SQ with whatever `Auto` picks, on code without probes.
     pub const AUTO: Self = Self::new(PolicyKind::CPreSq, MechanismKind::Auto, None, Probes::None);
 
@@ -85,8 +104,8 @@ impl Contender {
         Probes::All,
     );
 
-    /// All that make sense with so many workers.
-    pub fn all(workers: usize) -> Vec<Self> {
+    /// All that make sense with so many workers and what there is `here`.
+    pub fn all(workers: usize, here: &Mechanisms) -> Vec<Self> {
         let mut all = vec![Self::FCFS];
         if workers > 1 {
             all.push(Self {
@@ -106,20 +125,29 @@ impl Contender {
             Self::ESCALATION,
             Self::MQ,
         ]);
+        all.extend(here.contenders());
+        all.retain(|one| here.has_signals() || !one.takes_signals());
         all
     }
 
     /// All that make sense on code that nobody can put probes into.
-    pub fn without_probes(workers: usize) -> Vec<Self> {
-        let mut all: Vec<_> = Self::all(workers)
-            .into_iter()
-            .filter(|one| one.probes == Probes::None)
-            .collect();
-        all.push(Self {
+    pub fn without_probes(workers: usize, here: &Mechanisms) -> Vec<Self> {
+        let mq = Self {
             policy: PolicyKind::CPreMq,
             ..Self::signal(50.0)
-        });
-        all
+        };
+        Self::all(workers, here)
+            .into_iter()
+            .filter(|one| one.probes == Probes::None)
+            .chain(here.has_signals().then_some(mq))
+            .collect()
+    }
+
+    fn takes_signals(&self) -> bool {
+        !matches!(
+            self.mechanism,
+            MechanismKind::None | MechanismKind::Probe | MechanismKind::Dune
+        )
     }
 
     /// The policy's name in the literature.
@@ -172,12 +200,14 @@ impl Contender {
 
 #[cfg(test)]
 mod tests {
+    use shinjuku::Delivery;
+
     use super::*;
 
     #[test]
     fn among_several_workers_nobody_has_requests_staged() {
         for workers in 1..4 {
-            for one in Contender::all(workers) {
+            for one in Contender::all(workers, &Mechanisms::signals_alone()) {
                 let depth = if workers == 1 && !one.wants_slos() {
                     2
                 } else {
@@ -190,7 +220,14 @@ mod tests {
 
     #[test]
     fn names_tell_contenders_apart() {
-        let names: Vec<_> = Contender::all(2).iter().map(Contender::name).collect();
+        let here = Mechanisms {
+            guest: Ok(Delivery::Software),
+            ..Mechanisms::signals_alone()
+        };
+        let names: Vec<_> = Contender::all(2, &here)
+            .iter()
+            .map(Contender::name)
+            .collect();
         let distinct: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(distinct.len(), names.len(), "{names:?}");
         assert_eq!(names[0], crate::report::results::BASELINE);

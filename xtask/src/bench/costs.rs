@@ -48,7 +48,7 @@ pub fn measure(
         sender_core: cores.0,
         worker_core: cores.1,
         realtime: bench.realtime_priority.is_some(),
-        hard: Some(bench.token),
+        hard: bench.mechanisms.has_signals().then_some(bench.token),
         quick,
     };
     let mut costs = Costs::default();

@@ -9,6 +9,7 @@ use shinjuku_workload::{Class, Length, Mix, Schedule, ScheduleConfig, ServiceTim
 
 use super::contender::{Contender, Probes};
 use super::injector::Planned;
+use super::mechanisms::Mechanisms;
 use super::work::{Work, Worker};
 use crate::report::results::Class as Leading;
 
@@ -99,12 +100,12 @@ impl BenchMix {
     }
 
     /// Who competes on it.
-    pub fn contenders(&self, workers: usize) -> Vec<Contender> {
+    pub fn contenders(&self, workers: usize, here: &Mechanisms) -> Vec<Contender> {
         let several = self.mix.classes().len() > 1;
         let all = if self.is_real_code() {
-            Contender::without_probes(workers)
+            Contender::without_probes(workers, here)
         } else {
-            Contender::all(workers)
+            Contender::all(workers, here)
         };
         // With one class MQ is SQ, and no request is one of the long ones.
         all.into_iter()

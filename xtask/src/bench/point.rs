@@ -25,6 +25,7 @@ struct Repetition {
     preemptions: Vec<u64>,
     window_ns: u64,
     description: String,
+    delivery: Option<String>,
 }
 
 impl Point {
@@ -44,6 +45,7 @@ impl Point {
             preemptions: outcome.preemptions,
             window_ns: outcome.window_ns,
             description: outcome.description,
+            delivery: outcome.delivery,
         });
         Ok(())
     }
@@ -131,6 +133,7 @@ impl Point {
                 picked: (self.repetitions.first())
                     .filter(|_| contender.mechanism == shinjuku::MechanismKind::Auto)
                     .map(|one| one.description.clone()),
+                delivery: (self.repetitions.last()).and_then(|one| one.delivery.clone()),
             };
             if saturated {
                 run.saturate();
@@ -185,6 +188,7 @@ mod tests {
             counts: counts.to_vec(),
             preemptions: vec![0, 7],
             description: String::new(),
+            delivery: None,
             window_ns: 1_000_000_000,
         }
     }

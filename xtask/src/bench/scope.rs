@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 
 use super::contender::Contender;
+use super::mechanisms::Mechanisms;
 use super::mixes::{self, BenchMix};
 use crate::report::results::distinct;
 
@@ -116,7 +117,7 @@ impl Scope {
     ///
     /// # Errors
     /// If they ask for what there is not; the message says what there is.
-    pub fn of(options: &Options, workers: usize) -> Result<Self> {
+    pub fn of(options: &Options, workers: usize, here: &Mechanisms) -> Result<Self> {
         let preset = match (options.quick, options.full) {
             (true, _) => QUICK,
             (_, true) => FULL,
@@ -136,7 +137,7 @@ impl Scope {
             wanted => distinct(wanted.iter().copied()),
         };
         for text in &options.contender {
-            check_contender(text, workers)?;
+            check_contender(text, workers, here)?;
         }
         let seconds = options.seconds.unwrap_or(preset.seconds);
         ensure!(
@@ -165,26 +166,30 @@ impl Scope {
     }
 
     /// Who competes on a mix.
-    pub fn contenders(&self, mix: &BenchMix, workers: usize) -> Vec<Contender> {
+    pub fn contenders(&self, mix: &BenchMix, workers: usize, here: &Mechanisms) -> Vec<Contender> {
         let wanted = |one: &Contender| {
             self.only.is_empty()
                 || *one == Contender::FCFS
                 || self.only.iter().any(|text| one.name().contains(text))
         };
-        mix.contenders(workers).into_iter().filter(wanted).collect()
+        mix.contenders(workers, here)
+            .into_iter()
+            .filter(wanted)
+            .collect()
     }
 }
 
 /// Refuses a text that is part of no contender's name.
-fn check_contender(text: &str, workers: usize) -> Result<()> {
-    let all = Contender::all(workers)
+fn check_contender(text: &str, workers: usize, here: &Mechanisms) -> Result<()> {
+    let all = Contender::all(workers, here)
         .into_iter()
-        .chain(Contender::without_probes(workers));
+        .chain(Contender::without_probes(workers, here));
     let names = distinct(all.map(|one| one.name()));
     ensure!(
         names.iter().any(|name| name.contains(text)),
-        "--contender \"{text}\" is part of no contender's name; with {workers} workers they are {}",
-        names.join(", ")
+        "--contender \"{text}\" is part of no contender's name; with {workers} workers they are {}. {}",
+        names.join(", "),
+        here.lines(&Contender::all(workers, here)).join(" ")
     );
     Ok(())
 }
@@ -203,7 +208,7 @@ mod tests {
 
     fn scope(line: &str) -> Result<Scope, String> {
         let line = Line::try_parse_from(line.split_whitespace()).map_err(|e| e.to_string())?;
-        Scope::of(&line.options, 1).map_err(|error| error.to_string())
+        Scope::of(&line.options, 1, &Mechanisms::signals_alone()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -236,6 +241,10 @@ mod tests {
             ("bench --mix nosuch", "lognormal"),
             ("bench --contender nosuch", "c-PRE-SQ escalation 5"),
             ("bench --contender stealing", "with 1 workers they are"),
+            (
+                "bench --contender guest",
+                "guest, not run: there is no /dev/kvm",
+            ),
             ("bench --load 0", "1..=200"),
             ("bench --seconds 11", "0.01 to 10"),
             ("bench --seconds NaN", "0.01 to 10"),
@@ -250,7 +259,8 @@ mod tests {
     fn the_baseline_competes_whoever_else_does() {
         let mix = BenchMix::spinning("hi", 1.0).unwrap();
         let names = |line| -> Vec<String> {
-            let contenders = scope(line).unwrap().contenders(&mix, 1);
+            let here = Mechanisms::signals_alone();
+            let contenders = scope(line).unwrap().contenders(&mix, 1, &here);
             contenders.iter().map(Contender::name).collect()
         };
         let two = ["c-FCFS", "c-PRE-SQ probe 10 µs"];

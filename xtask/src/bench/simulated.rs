@@ -99,6 +99,8 @@ fn overheads(contender: &Contender, costs: &BTreeMap<String, f64>) -> Option<Ove
     let by_probe = Overheads::from_costs(costs).ok()?;
     Some(match contender.mechanism {
         MechanismKind::None | MechanismKind::Probe => by_probe,
+        // No row of the table says when the interrupt reaches the code there.
+        MechanismKind::Guest | MechanismKind::Dune => return None,
         _ => Overheads {
             preempt_send_ns: cost("signal/send")?,
             preempt_delay_ns: cost("signal/until-handler")?.saturating_sub(cost("signal/send")?),

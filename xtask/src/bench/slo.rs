@@ -66,7 +66,7 @@ fn alone(
     class: usize,
     load: f64,
 ) -> Result<Option<f64>> {
-    let contender = (mix.contenders(bench.workers).into_iter())
+    let contender = (mix.contenders(bench.workers, &bench.mechanisms).into_iter())
         .find(|one| one.policy == shinjuku::PolicyKind::CPreSq)
         .context("SQ competes on every mix")?;
     // The other classes keep their numbers but have no weight, so that the class's work stays its own.

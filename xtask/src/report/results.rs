@@ -123,7 +123,7 @@ pub struct Run {
     pub load: f64,
     /// Policy, by the paper's name.
     pub policy: String,
-    /// What preempts: `none`, `probe`, `signal`, `escalation`, `auto`, ...
+    /// What preempts: `none`, `probe`, `signal`, `escalation`, `auto`, `guest`, `dune`.
     pub mechanism: String,
     /// Quantum, us; absent without preemption and where the runtime adapts it.
     pub quantum_us: Option<f64>,
@@ -164,6 +164,9 @@ pub struct Run {
     /// What the runtime picked where the mechanism is `auto`, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub picked: Option<String>,
+    /// How interrupts came to the workers, as counted, where they ran in guest mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<String>,
 }
 
 /// c-FCFS as measured beside the Lindley recursion over the same arrivals and service times.
