@@ -119,6 +119,29 @@ impl Memory {
         }
     }
 
+    /// Gives the guest each GiB in which the process has something now, the lowest ones and no more than some: to wait until
+    /// one is missed takes the kernel a while, and for ever where real-time threads keep its own off their cores.
+    pub(super) fn give_what_is_there(&self) {
+        const MOST_AHEAD: usize = 64;
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let mut gibs: Vec<u64> = maps
+            .lines()
+            .filter_map(|line| {
+                let (start, rest) = line.split_once('-')?;
+                let (end, rights) = rest.split_once(' ')?;
+                let number = |text| u64::from_str_radix(text, 16).ok();
+                // What is only reserved may be large, and is not needed.
+                let gibs = number(start)? / GIB..=(number(end)? - 1) / GIB;
+                (!rights.starts_with("---")).then_some(gibs)
+            })
+            .flat_map(|gibs| gibs.take(MOST_AHEAD))
+            .collect();
+        gibs.dedup();
+        for gib in gibs.into_iter().take(MOST_AHEAD) {
+            self.give((gib * GIB) as usize);
+        }
+    }
+
     fn give_locked(&self, gib: u64) -> bool {
         let root = self.tables_at;
         let Some(directory) = self.table_below(root, gib >> 9) else {
@@ -189,5 +212,70 @@ impl Memory {
         // SAFETY: a table of ours: zeroed or filled in memory of the right size and alignment. Only who holds the lock
         // writes; CPUs read entries as they are written, whole.
         unsafe { &mut *entries.add(index as usize) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::GuestConfig;
+    use crate::guest::machine::Machine;
+
+    impl Memory {
+        fn has(&self, address: usize) -> bool {
+            let gib = address as u64 / GIB;
+            self.table_below(self.tables_at, gib >> 9)
+                .is_some_and(|directory| !self.entry(directory, gib % 512).is_unused())
+        }
+    }
+
+    #[test]
+    fn what_is_mapped_is_given_ahead_and_what_is_reserved_is_not() {
+        let machine = match Machine::new(GuestConfig::default()) {
+            Ok(machine) => machine,
+            Err(error) => {
+                println!(
+                    "SKIPPED what_is_mapped_is_given_ahead_and_what_is_reserved_is_not: {error}"
+                );
+                return;
+            }
+        };
+        let map = |bytes: u64, rights| {
+            // SAFETY: new memory, nobody else's.
+            let address = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    bytes as usize,
+                    rights,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                    -1,
+                    0,
+                )
+            };
+            assert_ne!(address, libc::MAP_FAILED);
+            address as usize
+        };
+        let (large, reserved) = (
+            map(3 * GIB, libc::PROT_READ | libc::PROT_WRITE),
+            map(100 * GIB, libc::PROT_NONE),
+        );
+        let on_heap = Box::new(0u64);
+        let mine = [
+            large,
+            large + 2 * GIB as usize,
+            (&raw const machine) as usize,
+            (&raw const *on_heap) as usize,
+            Memory::has as *const () as usize,
+        ];
+        machine.memory.give_what_is_there();
+        for address in mine {
+            assert!(machine.memory.has(address), "{address:#x}");
+        }
+        assert!(!machine.memory.has(reserved + 50 * GIB as usize));
+        // SAFETY: as mapped above, and not used any more.
+        unsafe {
+            libc::munmap(large as *mut _, 3 * GIB as usize);
+            libc::munmap(reserved as *mut _, 100 * GIB as usize);
+        }
     }
 }

@@ -120,6 +120,7 @@ impl Guest {
             None => Vcpu::new(&self.machine)?,
         };
         vcpu.close_window();
+        self.machine.memory.give_what_is_there();
         Ok(Seat {
             vcpu: Some(vcpu),
             spares: Arc::clone(&self.spares),
