@@ -8,12 +8,9 @@
 //!
 //! Expect: a line that says where it listens and one that says how it preempts; after control-C (or SIGTERM), what
 //! came of the requests, by class: those that ask for `--long-us` or more are `long`.
-//!
-//! The work is counted in steps, not in time: a preempted request does not work while others run.
 
-use std::hint::black_box;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use shinjuku::net::Transport;
@@ -21,9 +18,10 @@ use shinjuku::net::udp::{Datagram, DatagramReply, Udp, UdpConfig};
 use shinjuku::net::wire::{RackSchedMessage, ReassemblyConfig, ShinjukuRequest};
 use shinjuku::{
     Builder, HardPreemption, Networker, NetworkerConfig, RequestHandler, Runtime, handler_fn,
-    preemptible,
 };
-use shinjuku_examples::{options::RuntimeOptions, stop::Stop};
+use shinjuku_examples::options::RuntimeOptions;
+use shinjuku_examples::stop::Stop;
+use shinjuku_examples::work::{spin, spin_with_probes, steps_per_nano};
 
 /// Serves requests that say how long to work.
 #[derive(Parser)]
@@ -100,7 +98,7 @@ fn main() -> anyhow::Result<()> {
     let udp = Udp::bind_classified(udp, class_of)?;
     let (address, counters) = (udp.local_addr(), udp.counters());
 
-    let steps_per_nano = 1.0 / nanos_per_step();
+    let steps_per_nano = steps_per_nano();
     let work = if options.no_probes {
         spin
     } else {
@@ -149,45 +147,4 @@ where
     }
     println!("{report}");
     Ok(())
-}
-
-#[inline(always)]
-fn step(value: u64) -> u64 {
-    black_box(
-        value
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1),
-    )
-}
-
-#[inline(never)]
-fn spin(steps: u64) {
-    let mut value = 1;
-    for _ in 0..steps {
-        value = step(value);
-    }
-}
-
-#[preemptible(every = 16)]
-#[inline(never)]
-fn spin_with_probes(steps: u64) {
-    let mut value = 1;
-    for _ in 0..steps {
-        value = step(value);
-    }
-}
-
-/// What a step takes here: the quickest of many runs, the others were disturbed.
-fn nanos_per_step() -> f64 {
-    const STEPS: u64 = 20_000;
-    let run = || {
-        let start = Instant::now();
-        spin(STEPS);
-        start.elapsed()
-    };
-    let quickest = (0..200)
-        .map(|_| run())
-        .min()
-        .unwrap_or(Duration::from_nanos(STEPS));
-    quickest.as_nanos() as f64 / STEPS as f64
 }

@@ -6,6 +6,7 @@
 pub mod options;
 pub mod stop;
 pub mod store;
+pub mod work;
 
 /// The code of the README, compiled with the documentation's tests.
 #[cfg(doctest)]

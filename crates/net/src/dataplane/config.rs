@@ -1,5 +1,6 @@
 //! What an interface is told at start, and what can be wrong with it.
 
+use std::fmt;
 use std::net::Ipv4Addr;
 
 use serde::Deserialize;
@@ -166,6 +167,21 @@ impl InterfaceConfig {
             address: self.ip.to_bits() & mask,
             mask,
         }
+    }
+}
+
+/// As in `10.0.0.1/24 (02:00:00:00:00:01), UDP port 9000`.
+impl fmt::Display for InterfaceConfig {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.ip, self.prefix)?;
+        if let Some(mac) = self.mac {
+            write!(formatter, " ({mac})")?;
+        }
+        for (number, port) in self.ports.iter().enumerate() {
+            let before = if number == 0 { ", UDP port " } else { ", " };
+            write!(formatter, "{before}{port}")?;
+        }
+        Ok(())
     }
 }
 

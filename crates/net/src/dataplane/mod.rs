@@ -61,6 +61,7 @@ mod cause;
 mod client;
 mod config;
 mod counters;
+mod counts;
 mod datagram;
 mod device;
 mod interface;

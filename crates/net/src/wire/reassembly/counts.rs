@@ -1,5 +1,6 @@
 //! What became of the packets.
 
+use std::ops::Add;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -75,6 +76,26 @@ pub struct ReassemblyCounts {
     pub too_long: u64,
     /// Dropped: [`Rejected::Duplicate`].
     pub duplicate: u64,
+}
+
+impl Add for ReassemblyCounts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            whole: self.whole + other.whole,
+            assembled: self.assembled + other.assembled,
+            joined: self.joined + other.joined,
+            held: self.held + other.held,
+            expired: self.expired + other.expired,
+            evicted: self.evicted + other.evicted,
+            not_a_request: self.not_a_request + other.not_a_request,
+            sequence: self.sequence + other.sequence,
+            length: self.length + other.length,
+            too_long: self.too_long + other.too_long,
+            duplicate: self.duplicate + other.duplicate,
+        }
+    }
 }
 
 impl ReassemblyCounts {
