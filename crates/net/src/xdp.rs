@@ -18,11 +18,18 @@
 //! that queue. One [`Program`] serves all queues of an interface, one [`XdpDevice`] each; where the device spreads frames
 //! over queues (RSS, `ethtool -L`, `-X`), every queue that it uses needs one.
 //!
+//! If the kernel removes the interface, the device waits for another of the same name, looks for it every second, and goes on
+//! there; what was to be sent meanwhile is dropped, and all of it counted ([`XdpCounters`]). It should have the same hardware
+//! address, which is the [`InterfaceConfig`](crate::dataplane::InterfaceConfig)'s to say.
+//!
 //! Nothing is offloaded: AF_XDP hands on no checksum that the device has verified, and computes none. A veth's other end
-//! must send complete checksums: `ethtool -K NAME tx off`.
+//! must send complete checksums: `ethtool -K NAME tx off`. Nor does the kernel hand on a VLAN tag that the device has stripped, or
+//! that was never in a frame: `ethtool -K NAME rxvlan off`, and `txvlan off` at a veth's other end.
 //!
 //! [`XdpConfig`] is all of that as a table of a configuration file.
 
+mod counters;
+mod keeper;
 mod keys;
 
 use std::fmt;
@@ -33,9 +40,15 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use shinjuku_xdp_sys::Socket;
 pub use shinjuku_xdp_sys::{Attached, CopyMode, Frame, Program, Queues, SocketConfig, XdpError};
 
+use counters::{Counters, add};
+pub use counters::{XdpCounters, XdpCounts};
+use keeper::Keeper;
 pub use keys::XdpConfig;
 
 use crate::dataplane::{Buffer, Device, Offload, Outbound, Received, Verified};
+
+/// How many times frames are received between two looks whether the interface is there still.
+const LOOK_EVERY: u32 = 1024;
 
 impl Buffer for Frame {
     fn frame(&self) -> &[u8] {
@@ -58,7 +71,15 @@ impl Buffer for Frame {
 /// A queue of an interface. Displays as what it is: whether frames are copied, and who runs the program.
 #[derive(Debug)]
 pub struct XdpDevice {
-    socket: Socket,
+    /// `None`: the interface has gone, and the keeper looks for another.
+    socket: Option<Socket>,
+    /// Frames that come back meanwhile.
+    spare: Vec<Frame>,
+    keeper: Keeper,
+    program: Arc<Program>,
+    /// Receipts until the next look.
+    until_look: u32,
+    counters: Arc<Counters>,
 }
 
 impl XdpDevice {
@@ -72,38 +93,73 @@ impl XdpDevice {
         config: SocketConfig,
     ) -> Result<Self, XdpError> {
         let socket = Socket::open(program, queue, config)?;
-        Ok(Self { socket })
+        let counters = Arc::default();
+        Ok(Self {
+            keeper: Keeper::start(program.name(), Arc::clone(&counters))?,
+            spare: Vec::with_capacity(config.frames as usize),
+            socket: Some(socket),
+            program: Arc::clone(program),
+            until_look: LOOK_EVERY,
+            counters,
+        })
     }
 
     /// Whether frames go to and from the network device without being copied.
     #[must_use]
     pub fn is_zero_copy(&self) -> bool {
-        self.socket.is_zero_copy()
+        self.socket.as_ref().is_some_and(Socket::is_zero_copy)
     }
 
     /// Who runs the program that leads frames here.
     #[must_use]
     pub fn attached(&self) -> Attached {
-        self.socket.program().attached()
+        self.program.attached()
     }
 
     /// What the kernel has dropped.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// What the operating system says; or if the interface has gone.
     pub fn queues(&self) -> std::io::Result<Queues> {
-        self.socket.queues()
+        let socket = self.socket.as_ref();
+        socket.map_or(Err(std::io::ErrorKind::NotConnected.into()), Socket::queues)
     }
 
-    /// How many frames are here or with the kernel; the others are with requests.
+    /// How many frames are here or with the kernel; the others are with requests, and, if the interface has gone, the
+    /// keeper's.
     #[must_use]
     pub fn frames(&self) -> usize {
-        self.socket.free_frames() + self.socket.kernel_frames()
+        let of = |socket: &Socket| socket.free_frames() + socket.kernel_frames();
+        self.spare.len() + self.socket.as_ref().map_or(0, of)
+    }
+
+    /// A view of what it counts, to be kept when it goes to a dataplane.
+    #[must_use]
+    pub fn counters(&self) -> XdpCounters {
+        XdpCounters(Arc::clone(&self.counters))
+    }
+
+    /// Notes it if the interface has gone, or another has come.
+    fn look(&mut self) {
+        self.until_look = LOOK_EVERY;
+        if self.socket.is_none() {
+            self.socket = self.keeper.take_back();
+            if let Some(socket) = &mut self.socket {
+                add(&self.counters.returns, 1);
+                self.spare.drain(..).for_each(|frame| socket.free(frame));
+            }
+        } else if let Some(socket) = self.socket.take_if(Socket::is_gone) {
+            add(&self.counters.losses, 1);
+            self.keeper.hand_over(socket);
+        }
     }
 }
 
 impl fmt::Display for XdpDevice {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.socket.is_none() {
+            return write!(formatter, "AF_XDP, without an interface");
+        }
         let copy = if self.is_zero_copy() {
             "zero-copy"
         } else {
@@ -125,7 +181,14 @@ impl Device for XdpDevice {
     }
 
     fn receive(&mut self, most: usize, frames: &mut Vec<Received<Frame>>) {
-        self.socket.receive(most, |buffer| {
+        self.until_look -= 1;
+        if self.until_look == 0 || self.socket.is_none() {
+            self.look();
+        }
+        let Some(socket) = &mut self.socket else {
+            return;
+        };
+        socket.receive(most, |buffer| {
             frames.push(Received {
                 buffer,
                 verified: Verified::default(),
@@ -134,32 +197,47 @@ impl Device for XdpDevice {
     }
 
     fn transmit(&mut self, frames: &mut Vec<Outbound<Frame>>) {
-        let room = self.socket.room().min(frames.len());
+        let Some(socket) = &mut self.socket else {
+            // They would come late, and to another wire perhaps.
+            add(&self.counters.unsent, frames.len() as u64);
+            return self
+                .spare
+                .extend(frames.drain(..).map(|outbound| outbound.buffer));
+        };
+        let room = socket.room().min(frames.len());
         for Outbound { buffer, .. } in frames.drain(..room) {
             // There is room; what is refused is no frame, or another device's.
-            if let Err(buffer) = self.socket.transmit(buffer) {
-                self.socket.free(buffer);
+            if let Err(buffer) = socket.transmit(buffer) {
+                add(&self.counters.unsent, 1);
+                socket.free(buffer);
             }
         }
-        self.socket.flush();
+        socket.flush();
     }
 
     fn allocate(&mut self) -> Option<Frame> {
-        self.socket.allocate()
+        self.socket.as_mut()?.allocate()
     }
 
     fn free(&mut self, buffer: Frame) {
-        self.socket.free(buffer);
+        match &mut self.socket {
+            Some(socket) => socket.free(buffer),
+            None => self.spare.push(buffer),
+        }
     }
 
     fn wait(&mut self, patience: Duration) {
+        self.look();
+        let Some(socket) = &self.socket else {
+            return std::thread::sleep(patience.min(Duration::from_millis(1)));
+        };
         let limit = Timespec::try_from(patience).ok();
-        let mut sockets = [PollFd::new(&self.socket, PollFlags::IN)];
+        let mut sockets = [PollFd::new(socket, PollFlags::IN)];
         // An error (a signal came) is an early return, which is allowed.
         let _ = rustix::event::poll(&mut sockets, limit.as_ref());
         let broken = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
         if sockets[0].revents().intersects(broken) {
-            // The interface has gone: what will not wait must not make a busy loop.
+            // What will not wait must not make a busy loop.
             std::thread::sleep(patience.min(Duration::from_millis(1)));
         }
     }

@@ -48,10 +48,22 @@ impl Veth {
             name: format!("xdp{process}-{number}"),
             namespace: format!("shinjuku-xdp-{process}-{number}"),
         };
-        let (name, namespace) = (&veth.name, &veth.namespace);
+        let made =
+            run(&format!("ip netns add {}", veth.namespace)).and_then(|()| veth.make(queues));
+        match made {
+            Ok(()) => Some(veth),
+            Err(reason) => {
+                println!("SKIPPED {test}: {reason}");
+                None
+            }
+        }
+    }
+
+    /// The two interfaces.
+    fn make(&self, queues: u32) -> Result<(), String> {
+        let (name, namespace) = (&self.name, &self.namespace);
         let there = format!("ip -n {namespace}");
-        let made = [
-            format!("ip netns add {namespace}"),
+        [
             format!(
                 "ip link add {name} address {OUR_MAC} numtxqueues {queues} numrxqueues {queues} type veth \
                  peer name veth0 numtxqueues {queues} numrxqueues {queues} netns {namespace}"
@@ -63,14 +75,7 @@ impl Veth {
             format!("ip link set {name} up"),
         ]
         .iter()
-        .try_for_each(|command| run(command));
-        match made {
-            Ok(()) => Some(veth),
-            Err(reason) => {
-                println!("SKIPPED {test}: {reason}");
-                None
-            }
-        }
+        .try_for_each(|command| run(command))
     }
 
     fn device(&self) -> XdpDevice {
@@ -125,6 +130,15 @@ fn run(command: &str) -> Result<(), String> {
             Err(format!("`{command}`: {}", String::from_utf8_lossy(&text)))
         }
         Err(error) => Err(format!("`{command}`: {error}")),
+    }
+}
+
+/// Does `step` until it tells that it is done.
+fn until(what: &str, mut step: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !step() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        thread::sleep(Duration::from_micros(200));
     }
 }
 
@@ -272,6 +286,107 @@ fn after_the_link_was_down_it_goes_on() {
     run(&format!("ip link set {} up", veth.name)).unwrap();
     ask(&client, b"after");
     server.end();
+}
+
+/// With a request in the handler's hands meanwhile, and another that it answers when there is nobody to send it to.
+#[test]
+fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
+    let test = "after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name";
+    let Some(veth) = Veth::new(test) else {
+        return;
+    };
+    let device = veth.device();
+    let device_counters = device.counters();
+    let config = DataplaneConfig::new(interface(OURS)).buffers(64);
+    let mut dataplane = Dataplane::new(device, config).unwrap();
+    let mut replier = dataplane.replier().unwrap();
+    let received = |dataplane: &mut Dataplane<XdpDevice>| {
+        let mut arrivals = Vec::new();
+        dataplane.poll(0, 64, |arrival| arrivals.push(arrival));
+        dataplane.wait(Duration::from_millis(1));
+        arrivals
+    };
+    let client = veth.socket(THEIRS);
+    client.connect(OURS).unwrap();
+    let mut held = Vec::new();
+    until("two requests", || {
+        let _ = client.send(b"held");
+        held.extend(received(&mut dataplane));
+        held.len() >= 2
+    });
+    let mut held = held.into_iter();
+    let (early, late) = (held.next().unwrap(), held.next().unwrap());
+    drop(held);
+
+    run(&format!("ip link del {}", veth.name)).unwrap();
+    until("the loss, and a try in vain", || {
+        assert!(received(&mut dataplane).is_empty());
+        let counts = device_counters.read();
+        counts.losses == 1 && counts.failed_returns > 0
+    });
+    assert_eq!(
+        dataplane.device().to_string(),
+        "AF_XDP, without an interface"
+    );
+    let reply = Ok(Some(early.request.echo()));
+    replier.send(Dataplane::<XdpDevice>::conclude(early.route, reply));
+    until("the reply's end", || {
+        received(&mut dataplane);
+        device_counters.read().unsent == 1
+    });
+
+    drop(client);
+    veth.make(1).unwrap();
+    until("the return", || {
+        received(&mut dataplane);
+        device_counters.read().returns == 1
+    });
+    // What was held since before goes out, though that station has gone; whoever asks is answered.
+    let reply = Ok(Some(late.request.echo()));
+    replier.send(Dataplane::<XdpDevice>::conclude(late.route, reply));
+    let client = veth.socket(THEIRS);
+    client.connect(OURS).unwrap();
+    client.set_nonblocking(true).unwrap();
+    until("an answer", || {
+        let _ = client.send(b"after");
+        for Arrival { request, route, .. } in received(&mut dataplane) {
+            let reply = Ok(Some(request.echo()));
+            replier.send(Dataplane::<XdpDevice>::conclude(route, reply));
+        }
+        let mut bytes = [0; 100];
+        client
+            .recv(&mut bytes)
+            .is_ok_and(|length| bytes[..length] == *b"after")
+    });
+    assert_eq!(device_counters.read().unsent, 1);
+    dataplane.close();
+    until("every frame", || {
+        received(&mut dataplane);
+        dataplane.device().frames() == FRAMES as usize
+    });
+}
+
+#[test]
+fn every_queue_goes_on_at_the_next_interface() {
+    let test = "every_queue_goes_on_at_the_next_interface";
+    let Some(veth) = Veth::with_queues(test, 2) else {
+        return;
+    };
+    let devices = veth.devices(2);
+    let counters = [0, 1].map(|queue| devices[queue].counters());
+    let servers: Vec<_> = devices.into_iter().map(EchoServer::start).collect();
+    run(&format!("ip link del {}", veth.name)).unwrap();
+    until("both losses", || {
+        counters.iter().all(|queue| queue.read().losses == 1)
+    });
+    veth.make(2).unwrap();
+    until("both returns", || {
+        counters.iter().all(|queue| queue.read().returns == 1)
+    });
+    let client = veth.socket(THEIRS);
+    client.connect(OURS).unwrap();
+    ask(&client, b"after");
+    servers.into_iter().for_each(EchoServer::end);
 }
 
 #[test]

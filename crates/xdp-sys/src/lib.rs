@@ -14,7 +14,8 @@
 //! **Why this is safe.** Each chunk has one `Frame`, made with the area and never cloned. While the kernel has a chunk, its
 //! `Frame` lies in the socket's ledger, where nobody reaches its bytes; it comes out when a ring of the kernel's says that the
 //! chunk is ours again. What a ring says is checked against ledger and area first, so that the kernel is trusted with not
-//! writing to what it gave back, and with nothing else. The area is unmapped when its last frame has gone.
+//! writing to what it gave back, and with nothing else. When a socket is closed, what the kernel had comes out only if the kernel
+//! had taken the socket off its interface before. The area is unmapped when its last frame has gone.
 
 mod address;
 mod area;
@@ -27,4 +28,4 @@ pub use address::ethernet_address;
 pub use area::Frame;
 pub use error::XdpError;
 pub use program::{Attached, Program};
-pub use socket::{CopyMode, Queues, Socket, SocketConfig};
+pub use socket::{Closed, CopyMode, Queues, Socket, SocketConfig};

@@ -14,6 +14,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -162,12 +163,39 @@ pub enum Attached {
 /// The program at an interface. Frames of queues that have a socket go there, all others to the kernel's stack.
 #[derive(Debug)]
 pub struct Program {
-    interface: u32,
+    name: String,
     queues: u32,
     map: OwnedFd,
+    program: OwnedFd,
+    attachment: Mutex<Attachment>,
+}
+
+/// Where the program is.
+#[derive(Debug)]
+struct Attachment {
+    interface: u32,
+    attached: Attached,
     /// What keeps the program at the interface.
     _link: OwnedFd,
-    attached: Attached,
+}
+
+impl Attachment {
+    fn new(program: BorrowedFd<'_>, interface: u32) -> Result<Self, XdpError> {
+        let link = |mode| link(program, interface, mode);
+        let (link, attached) = match link(DRIVER) {
+            Ok(link) => (link, Attached::Driver),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                let link = link(GENERIC);
+                (link.map_err(attach_failed())?, Attached::Generic)
+            }
+            Err(error) => return Err(attach_failed()(error)),
+        };
+        Ok(Self {
+            interface,
+            attached,
+            _link: link,
+        })
+    }
 }
 
 impl Program {
@@ -186,33 +214,47 @@ impl Program {
         let index = index(interface)?;
         let map = create_map(queues).map_err(XdpError::system("create a map of sockets"))?;
         let program = load(map.as_fd()).map_err(XdpError::system("load the XDP program"))?;
-        let link = |mode| link(program.as_fd(), index, mode);
-        let (link, attached) = match link(DRIVER) {
-            Ok(link) => (link, Attached::Driver),
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                let link = link(GENERIC);
-                (link.map_err(attach_failed())?, Attached::Generic)
-            }
-            Err(error) => return Err(attach_failed()(error)),
-        };
+        let attachment = Mutex::new(Attachment::new(program.as_fd(), index)?);
         Ok(Self {
-            interface: index,
+            name: interface.to_owned(),
             queues,
             map,
-            _link: link,
-            attached,
+            program,
+            attachment,
         })
+    }
+
+    /// If the interface was removed, and there is another of its name, puts the program there.
+    pub(crate) fn reattach(&self) -> Result<(), XdpError> {
+        let index = index(&self.name)?;
+        let mut attachment = self.attachment();
+        if attachment.interface != index {
+            *attachment = Attachment::new(self.program.as_fd(), index)?;
+        }
+        Ok(())
+    }
+
+    fn attachment(&self) -> MutexGuard<'_, Attachment> {
+        self.attachment
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The interface's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Who runs it.
     #[must_use]
     pub fn attached(&self) -> Attached {
-        self.attached
+        self.attachment().attached
     }
 
     /// The interface's number.
     pub(crate) fn interface(&self) -> u32 {
-        self.interface
+        self.attachment().interface
     }
 
     /// How many queues it knows.

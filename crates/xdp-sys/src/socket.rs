@@ -68,6 +68,15 @@ pub struct Queues {
     pub invalid: u64,
 }
 
+/// A socket that is not open: its frames, but those with others, and where it belongs.
+pub struct Closed {
+    program: Arc<Program>,
+    queue: u32,
+    config: SocketConfig,
+    area: Arc<Area>,
+    free: Vec<Frame>,
+}
+
 /// A socket, and all frames that are not with others.
 pub struct Socket {
     // The rings first: they are unmapped before the socket closes, and that before the ledger's frames go.
@@ -85,6 +94,37 @@ pub struct Socket {
     zero_copy: bool,
     /// What the kernel's rings said and the ledger does not bear out.
     strays: u64,
+    queue: u32,
+    config: SocketConfig,
+    bound: bool,
+    gone: bool,
+}
+
+impl Closed {
+    /// Opens the socket again, at an interface of the same name. Frames come from now on.
+    ///
+    /// # Errors
+    /// Why not; for another try.
+    pub fn open(self) -> Result<Socket, (Self, XdpError)> {
+        match self.program.reattach() {
+            Ok(()) => self.connect(),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    fn connect(self) -> Result<Socket, (Self, XdpError)> {
+        let mut socket = Socket::unbound(self)?;
+        match socket.bind() {
+            Ok(()) => Ok(socket),
+            Err(error) => Err((socket.close(), error)),
+        }
+    }
+
+    /// How many frames there are, but those with others.
+    #[must_use]
+    pub fn frames(&self) -> usize {
+        self.free.len()
+    }
 }
 
 impl Socket {
@@ -106,60 +146,114 @@ impl Socket {
             });
         }
         let (area, free) = Area::new(config.frames, config.chunk)?;
-        let socket = rustix::net::socket_with(
-            AddressFamily::XDP,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(XdpError::system("open an AF_XDP socket"))?;
-        let registration = XdpUmemReg {
-            addr: area.address(),
-            len: area.length() as u64,
-            chunk_size: config.chunk,
-            headroom: 0,
-            flags: XdpUmemRegFlags::empty(),
-            tx_metadata_len: 0,
-        };
-        sockopt::set_xdp_umem_reg(&socket, registration)
-            .map_err(XdpError::system("register the memory for frames"))?;
-        let size = config.ring;
-        sockopt::set_xdp_umem_fill_ring_size(&socket, size)
-            .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(&socket, size))
-            .and_then(|()| sockopt::set_xdp_rx_ring_size(&socket, size))
-            .and_then(|()| sockopt::set_xdp_tx_ring_size(&socket, size))
-            .map_err(XdpError::system("create the rings"))?;
-        let offsets = sockopt::xdp_mmap_offsets(&socket)
-            .map_err(XdpError::system("learn where the rings are"))?;
-        let at = socket.as_fd();
-        let mut opened = Self {
-            fill: Giving::map(at, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, size)?,
-            completion: Taking::map(at, XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr, size)?,
-            receive: Taking::map(at, XDP_PGOFF_RX_RING, offsets.rx, size)?,
-            transmit: Giving::map(at, XDP_PGOFF_TX_RING, offsets.tx, size)?,
-            socket,
+        let closed = Closed {
             program: Arc::clone(program),
+            queue,
+            config,
+            area,
+            free,
+        };
+        closed.connect().map_err(|(_, error)| error)
+    }
+
+    /// A socket with its memory and rings, at no interface yet.
+    fn unbound(closed: Closed) -> Result<Self, (Closed, XdpError)> {
+        let rings = match Rings::create(&closed.area, closed.config) {
+            Ok(rings) => rings,
+            Err(error) => return Err((closed, error)),
+        };
+        let Closed {
+            program,
+            queue,
+            config,
+            area,
+            free,
+        } = closed;
+        Ok(Self {
+            fill: rings.fill,
+            completion: rings.completion,
+            receive: rings.receive,
+            transmit: rings.transmit,
+            socket: rings.socket,
+            program,
             ledger: (0..config.frames).map(|_| None).collect(),
             area,
             free,
             zero_copy: false,
             strays: 0,
-        };
-        opened.refill();
-        let copy = match config.copy {
+            queue,
+            config,
+            bound: false,
+            gone: false,
+        })
+    }
+
+    fn bind(&mut self) -> Result<(), XdpError> {
+        self.refill();
+        let copy = match self.config.copy {
             CopyMode::Auto => SocketAddrXdpFlags::empty(),
             CopyMode::Copy => SocketAddrXdpFlags::XDP_COPY,
             CopyMode::ZeroCopy => SocketAddrXdpFlags::XDP_ZEROCOPY,
         };
         let flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | copy;
-        let address = SocketAddrXdp::new(flags, program.interface(), queue);
-        bind(opened.socket.as_fd(), &address)
+        let address = SocketAddrXdp::new(flags, self.program.interface(), self.queue);
+        bind(self.socket.as_fd(), &address)
             .map_err(XdpError::system("bind the AF_XDP socket to the queue"))?;
-        let options = sockopt::xdp_options(&opened.socket)
+        self.bound = true;
+        let options = sockopt::xdp_options(&self.socket)
             .map_err(XdpError::system("learn whether frames are copied"))?;
-        opened.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
-        program.lead(queue, opened.socket.as_fd())?;
-        Ok(opened)
+        self.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        self.program.lead(self.queue, self.socket.as_fd())
+    }
+
+    /// Whether the interface has gone: the kernel has removed it, and this socket from it, for good. One system call.
+    pub fn is_gone(&mut self) -> bool {
+        // The kernel says it once.
+        if let Ok(Err(Errno::NETDOWN)) = sockopt::socket_error(&self.socket) {
+            self.gone = true;
+        }
+        self.gone
+    }
+
+    /// Closes the socket, and keeps its frames for another. If the interface has not [gone](Self::is_gone), the kernel may not
+    /// be done with those that it has; then these are given up.
+    #[must_use]
+    pub fn close(self) -> Closed {
+        let Self {
+            fill,
+            completion,
+            receive,
+            transmit,
+            socket,
+            program,
+            area,
+            ledger,
+            mut free,
+            queue,
+            config,
+            bound,
+            gone,
+            ..
+        } = self;
+        drop((fill, completion, receive, transmit, socket));
+        for mut frame in ledger.into_iter().flatten() {
+            // No interface brings frames to a socket that never had one, or that was taken off it when it went: the kernel
+            // stops an interface before it says so, and closing waits for the end of that. All else a copy of the
+            // descriptor in another process could have go on.
+            if gone || !bound {
+                frame.clear();
+                free.push(frame);
+            } else {
+                std::mem::forget(frame);
+            }
+        }
+        Closed {
+            program,
+            queue,
+            config,
+            area,
+            free,
+        }
     }
 
     /// Whether frames go to and from the device without being copied.
@@ -339,6 +433,54 @@ impl Socket {
             return None;
         }
         Some(frame)
+    }
+}
+
+/// A socket of the kernel's and its rings.
+struct Rings {
+    fill: Giving<u64>,
+    completion: Taking<u64>,
+    receive: Taking<XdpDesc>,
+    transmit: Giving<XdpDesc>,
+    socket: OwnedFd,
+}
+
+impl Rings {
+    /// Of a socket that shares `area` with the kernel.
+    fn create(area: &Area, config: SocketConfig) -> Result<Self, XdpError> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::XDP,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(XdpError::system("open an AF_XDP socket"))?;
+        let registration = XdpUmemReg {
+            addr: area.address(),
+            len: area.length() as u64,
+            chunk_size: config.chunk,
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        sockopt::set_xdp_umem_reg(&socket, registration)
+            .map_err(XdpError::system("register the memory for frames"))?;
+        let size = config.ring;
+        sockopt::set_xdp_umem_fill_ring_size(&socket, size)
+            .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(&socket, size))
+            .and_then(|()| sockopt::set_xdp_rx_ring_size(&socket, size))
+            .and_then(|()| sockopt::set_xdp_tx_ring_size(&socket, size))
+            .map_err(XdpError::system("create the rings"))?;
+        let offsets = sockopt::xdp_mmap_offsets(&socket)
+            .map_err(XdpError::system("learn where the rings are"))?;
+        let at = socket.as_fd();
+        Ok(Self {
+            fill: Giving::map(at, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, size)?,
+            completion: Taking::map(at, XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr, size)?,
+            receive: Taking::map(at, XDP_PGOFF_RX_RING, offsets.rx, size)?,
+            transmit: Giving::map(at, XDP_PGOFF_TX_RING, offsets.tx, size)?,
+            socket,
+        })
     }
 }
 

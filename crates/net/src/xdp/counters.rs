@@ -1,0 +1,48 @@
+//! What a device counts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A view of a device's counters, for any thread; see [`XdpDevice::counters`](super::XdpDevice::counters).
+#[derive(Clone, Debug)]
+pub struct XdpCounters(pub(super) Arc<Counters>);
+
+impl XdpCounters {
+    /// The numbers now. Each is exact, but they are not read in one instant.
+    #[must_use]
+    pub fn read(&self) -> XdpCounts {
+        XdpCounts {
+            losses: self.0.losses.load(Relaxed),
+            returns: self.0.returns.load(Relaxed),
+            failed_returns: self.0.failed_returns.load(Relaxed),
+            unsent: self.0.unsent.load(Relaxed),
+        }
+    }
+}
+
+/// What [`XdpCounters::read`] saw.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct XdpCounts {
+    /// How many times the kernel removed the interface. There is none now if `returns` is less.
+    pub losses: u64,
+    /// How many times the device went on at another.
+    pub returns: u64,
+    /// How many times it tried to in vain.
+    pub failed_returns: u64,
+    /// Frames to be sent that were dropped: there was no interface, or they were shorter than an Ethernet header.
+    pub unsent: u64,
+}
+
+/// One writer each: the thread that polls the device, or the keeper.
+#[derive(Default, Debug)]
+pub(super) struct Counters {
+    pub(super) losses: AtomicU64,
+    pub(super) returns: AtomicU64,
+    pub(super) failed_returns: AtomicU64,
+    pub(super) unsent: AtomicU64,
+}
+
+pub(super) fn add(counter: &AtomicU64, count: u64) {
+    counter.store(counter.load(Relaxed) + count, Relaxed);
+}
