@@ -182,7 +182,7 @@ pub(crate) fn has_workers_mask(head: &Head, mask: u64) -> bool {
     same
 }
 
-/// Whether the worker's thread has the mask that it had as a worker. Called by an interrupt in guest mode at guard 0.
+/// Whether the worker's thread, if it has a vCPU, has the mask that it had as a worker. Called by an interrupt at guard 0.
 #[cfg(feature = "guest")]
 pub(crate) fn worker_has_its_mask(head: &Head) -> bool {
     head.running.guard.store(1, Ordering::Relaxed);
@@ -190,7 +190,7 @@ pub(crate) fn worker_has_its_mask(head: &Head) -> bool {
     // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
     let worker = unsafe { &*head.running.worker.get() };
     let vcpu = worker.guest.as_ref();
-    let same = vcpu.is_some_and(|vcpu| vcpu.mask() == worker.signal_mask);
+    let same = vcpu.is_none_or(|vcpu| vcpu.mask() == worker.signal_mask);
     compiler_fence(Ordering::SeqCst);
     // As above.
     head.running.guard.store(0, Ordering::Relaxed);

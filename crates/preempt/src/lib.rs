@@ -76,6 +76,12 @@ pub mod stress;
 mod switch;
 mod timer;
 mod token;
+#[cfg(any(feature = "dune", feature = "guest"))]
+#[cfg_attr(
+    not(any(feature = "libdune", feature = "guest")),
+    allow(dead_code, reason = "as in `dune`")
+)]
+mod trampoline;
 mod worker;
 
 pub use clock::{Clock, Cycles};

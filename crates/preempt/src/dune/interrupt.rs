@@ -1,59 +1,20 @@
-//! The interrupt: the handler in ring 0, and the way from there into the context's own code and back.
+//! The interrupt's handler in ring 0.
 //!
-//! The handler runs on a stack of its own (see `mode`), so that the red zone of the interrupted code stays as it is, and
-//! touches general registers only, since libdune saves no others. It sends the interrupted code into a save trampoline and
-//! returns; all decisions are made there, on the context's stack, with all registers saved.
-//!
-//! ```text
-//!   interrupted RSP ──▶ frames of the request
-//!                       128 bytes red zone
-//!                       rip, put there by the handler
-//!                       rflags, rax ... r11, rbx, rbp     at rbp
-//!                       xsave area                        aligned to 64 bytes
-//!                       `interrupted`, `give_way`, `switch`
-//! ```
-//!
-//! The handler finds what it needs to know of the worker at the lower end of its stack, whose size is a power of two and
-//! which is aligned to it.
+//! It runs on a stack of its own (see `mode`), so that the red zone of the interrupted code stays as it is, and touches general
+//! registers only, since libdune saves no others. It sends the interrupted code into the [save trampoline](crate::trampoline),
+//! where all decisions are made, and returns. The window in which it does is at the lower end of its stack, whose size is a power
+//! of two and which is aligned to it.
 
 use std::arch::naked_asm;
-use std::arch::x86_64::__cpuid_count;
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dune_sys::apic::END_OF_INTERRUPT_MSR;
 use dune_sys::trap_frame::TrapFrame;
 
-use crate::counters::count;
-use crate::current::{self, CURRENT};
-use crate::worker::SCHEDULING;
+use crate::trampoline::{RED_ZONE, Window, save};
 
 /// Size and alignment of the interrupt's stack.
 pub(super) const STACK: usize = 16 * 1024;
-/// Bytes below the stack pointer that leaf functions use without saying so.
-const RED_ZONE: usize = 128;
-
-/// What handler and worker share, at the lower end of the interrupt's stack.
-#[repr(C)]
-#[derive(Default, Debug)]
-pub(super) struct Block {
-    /// The handler sends code into the trampoline if its stack pointer lies from `low` to `high`: on the stack of the context
-    /// that the worker runs, with room left below.
-    pub(super) low: AtomicUsize,
-    pub(super) high: AtomicUsize,
-    /// Interrupts that found the stack pointer elsewhere.
-    pub(super) elsewhere: AtomicU64,
-}
-
-/// Bytes that `xsave` takes for all that the kernel has switched on; set before the first thread enters.
-static VECTOR_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-/// To be called before the first interrupt.
-pub(super) fn prepare() {
-    // Leaf 0Dh, EBX: for the features in force. Every CPU with VT-x and AVX has it; Linux switches XSAVE on wherever it can.
-    let bytes = __cpuid_count(0xd, 0).ebx as usize;
-    VECTOR_BYTES.store(bytes.next_multiple_of(64), Ordering::Relaxed);
-}
 
 /// Registered with libdune, whose stub has saved the general registers to `frame`.
 #[unsafe(naked)]
@@ -73,12 +34,12 @@ pub(super) unsafe extern "C" fn handler(frame: *mut TrapFrame) {
     )
 }
 
-/// Sends the code in `frame` into the trampoline, if `block` says that it may be.
+/// Sends the code in `frame` into the trampoline, if its stack pointer is in `window`.
 ///
 /// # Safety
-/// `frame` is of interrupted code; if its stack pointer is in the window, there is a context's stack with room below.
+/// `frame` is of interrupted code; in the window there is a context's stack with room below.
 #[unsafe(naked)]
-unsafe extern "C" fn redirect(frame: *mut TrapFrame, block: *const Block) {
+unsafe extern "C" fn redirect(frame: *mut TrapFrame, window: *const Window) {
     naked_asm!(
         "mov rax, [rdi + {rsp}]",
         "cmp rax, [rsi + {low}]",
@@ -97,106 +58,24 @@ unsafe extern "C" fn redirect(frame: *mut TrapFrame, block: *const Block) {
         "ret",
         rsp = const offset_of!(TrapFrame, rsp),
         rip = const offset_of!(TrapFrame, rip),
-        low = const offset_of!(Block, low),
-        high = const offset_of!(Block, high),
-        elsewhere = const offset_of!(Block, elsewhere),
+        low = const offset_of!(Window, low),
+        high = const offset_of!(Window, high),
+        elsewhere = const offset_of!(Window, elsewhere),
         red_zone = const RED_ZONE,
         save = sym save,
     )
 }
 
-/// Where interrupted code goes on: saves all registers, lets the context give way, and returns to where it was
-/// interrupted, by then maybe on another worker.
-#[unsafe(naked)]
-unsafe extern "C" fn save() {
-    naked_asm!(
-        "pushfq",
-        "push rax",
-        "push rcx",
-        "push rdx",
-        "push rsi",
-        "push rdi",
-        "push r8",
-        "push r9",
-        "push r10",
-        "push r11",
-        "push rbx",
-        "push rbp",
-        "cld",
-        "mov rbp, rsp",
-        "sub rsp, [rip + {bytes}]",
-        "and rsp, -64",
-        // The header, which `xsave` does not write whole, and which `xrstor` wants to be zero but for the first word.
-        "xor eax, eax",
-        "lea rdi, [rsp + 512]",
-        "mov ecx, 8",
-        "rep stosq",
-        "mov eax, -1",
-        "mov edx, -1",
-        "xsave64 [rsp]",
-        // As the ABI has it for calls.
-        "fninit",
-        "push 0x1f80",
-        "ldmxcsr [rsp]",
-        "add rsp, 8",
-        "mov rdi, rbp",
-        "call {interrupted}",
-        "mov eax, -1",
-        "mov edx, -1",
-        "xrstor64 [rsp]",
-        "mov rsp, rbp",
-        "pop rbp",
-        "pop rbx",
-        "pop r11",
-        "pop r10",
-        "pop r9",
-        "pop r8",
-        "pop rdi",
-        "pop rsi",
-        "pop rdx",
-        "pop rcx",
-        "pop rax",
-        "popfq",
-        "ret {red_zone}",
-        bytes = sym VECTOR_BYTES,
-        interrupted = sym interrupted,
-        red_zone = const RED_ZONE,
-    )
-}
-
-/// Called by the trampoline on the interrupted stack; whose FS base it is remains to be seen.
-extern "C" fn interrupted(here: usize) {
-    let head = CURRENT.get();
-    if head.is_null() {
-        // SAFETY: the worker bound to this thread clears the pointer before it drops the counters.
-        if let Some(counters) = unsafe { SCHEDULING.get().as_ref() } {
-            count(&counters.late);
-        }
-        return;
-    }
-    // SAFETY: a context's head outlives the thread control block it was read from.
-    let head = unsafe { &*head };
-    if !(head.stack_low.get()..head.stack_high.get()).contains(&here) {
-        return;
-    }
-    if head.running.guard.load(Ordering::Relaxed) != 0 {
-        // The job holds preemption off, or is on its way in or out: the request is looked at when that ends.
-        // SAFETY: on the context's own stack with the guard up: its worker runs it.
-        count(unsafe { &current::worker_counters(head).deferred });
-        return;
-    }
-    current::interrupted(head);
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicPtr};
+    use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
     use std::sync::mpsc;
     use std::time::{Duration, Instant};
 
     use super::*;
     use crate::{
         Completion, HandBack, Outcome, Pool, PoolConfig, Runnable, Sender, Worker, mailbox, signal,
+        trampoline,
     };
 
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -213,24 +92,24 @@ mod tests {
     fn code_in_the_window_goes_on_in_the_trampoline_below_its_red_zone() {
         let mut stack = [0_u64; 64];
         let top = std::ptr::from_mut(&mut stack[60]) as usize;
-        let block = Block {
+        let window = Window {
             low: AtomicUsize::new(top),
             high: AtomicUsize::new(top),
             elsewhere: AtomicU64::new(0),
         };
         let mut interrupted = frame(top, 0x1234);
         // SAFETY: the array has room below.
-        unsafe { redirect(&mut interrupted, &block) };
+        unsafe { redirect(&mut interrupted, &window) };
         assert_eq!(interrupted.rip, save as *const () as u64);
         assert_eq!(interrupted.rsp, top as u64 - 136);
         assert_eq!(stack[60 - 17], 0x1234);
         assert_eq!(stack.iter().filter(|word| **word != 0).count(), 1);
-        assert_eq!(block.elsewhere.load(Ordering::Relaxed), 0);
+        assert_eq!(window.elsewhere.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn code_elsewhere_goes_on_as_it_was() {
-        let block = Block {
+        let window = Window {
             low: AtomicUsize::new(0x2000),
             high: AtomicUsize::new(0x3000),
             elsewhere: AtomicU64::new(0),
@@ -238,14 +117,14 @@ mod tests {
         for rsp in [0x1fff, 0x3001] {
             let mut interrupted = frame(rsp, 0x1234);
             // SAFETY: nothing is written outside of the window.
-            unsafe { redirect(&mut interrupted, &block) };
+            unsafe { redirect(&mut interrupted, &window) };
             assert_eq!(interrupted, frame(rsp, 0x1234));
         }
-        assert_eq!(block.elsewhere.load(Ordering::Relaxed), 2);
+        assert_eq!(window.elsewhere.load(Ordering::Relaxed), 2);
     }
 
-    /// What the signal handler below takes for the worker's block.
-    static BLOCK: AtomicPtr<Block> = AtomicPtr::new(std::ptr::null_mut());
+    /// What the signal handler below takes for the worker's window.
+    static WINDOW: AtomicPtr<Window> = AtomicPtr::new(std::ptr::null_mut());
     static STARTED: AtomicBool = AtomicBool::new(false);
     static GO_ON: AtomicBool = AtomicBool::new(false);
 
@@ -257,8 +136,8 @@ mod tests {
             registers[libc::REG_RSP as usize] as usize,
             registers[libc::REG_RIP as usize] as u64,
         );
-        // SAFETY: the block is the worker's, whose window is of the context that it runs.
-        unsafe { redirect(&mut interrupted, BLOCK.load(Ordering::Relaxed)) };
+        // SAFETY: the window is of the context that the worker runs.
+        unsafe { redirect(&mut interrupted, WINDOW.load(Ordering::Relaxed)) };
         registers[libc::REG_RSP as usize] = interrupted.rsp as i64;
         registers[libc::REG_RIP as usize] = interrupted.rip as i64;
     }
@@ -279,8 +158,8 @@ mod tests {
     /// Fills registers and red zone, waits to be told to go on, and looks whether all is as it was. Answers what differs.
     fn hold_everything() -> u64 {
         let different: u64;
-        // SAFETY: what is changed is declared; the red zone is the function's own, since the block says nothing of the
-        // stack, and nothing is called.
+        // SAFETY: what is changed is declared; the red zone is the function's own, since the assembly says nothing of
+        // the stack, and nothing is called.
         unsafe {
             std::arch::asm!(
                 "mov [rsp - 8], {a}",
@@ -339,8 +218,8 @@ mod tests {
         let (send_link, links) = mpsc::channel();
         let worker = std::thread::spawn(move || {
             let mut worker = Worker::bind(id).unwrap();
-            let block: &Block = Box::leak(Box::default());
-            BLOCK.store(std::ptr::from_ref(block).cast_mut(), Ordering::Relaxed);
+            let window: &Window = Box::leak(Box::default());
+            WINDOW.store(std::ptr::from_ref(window).cast_mut(), Ordering::Relaxed);
             send_link.send(worker.link()).unwrap();
             let until = Instant::now() + PATIENCE;
             let (runnable, generation) = loop {
@@ -355,8 +234,7 @@ mod tests {
                 Runnable::Suspended(suspended) => suspended.0.head(),
             };
             let low = head.stack_low.get() + signal::frame_room();
-            block.low.store(low, Ordering::Relaxed);
-            block.high.store(head.stack_high.get(), Ordering::Relaxed);
+            window.set(low, head.stack_high.get());
             receiver.answer(match worker.run(runnable, generation) {
                 Outcome::Finished(finished) => Completion::Finished(finished.take().0),
                 Outcome::Preempted(suspended) => Completion::Preempted(suspended),
@@ -386,7 +264,7 @@ mod tests {
 
     #[test]
     fn interrupted_code_goes_on_elsewhere_with_all_registers_and_its_red_zone() {
-        prepare();
+        trampoline::prepare(u64::MAX);
         install();
         let results = std::sync::Arc::new(AtomicU64::new(u64::MAX));
         let (config, theirs) = (

@@ -10,7 +10,7 @@
 //! | room | what it holds |
 //! |---|---|
 //! | `target` | sending: when to notify, and when not to |
-//! | `interrupt` | the handler in ring 0, and the save trampoline |
+//! | `interrupt` | the handler in ring 0 |
 //! | `mode` | entering Dune mode, and the interrupt's own stack |
 //!
 //! What differs from the paper's: vector registers are saved, the red zone is left alone, and a notification that got lost is

@@ -5,15 +5,15 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use dune_sys::apic::{LocalApic, RegisterPage};
 use dune_sys::{DESCRIPTOR_STRIDE, DESCRIPTORS, MAX_CPUS, PostedInterruptDescriptor};
 
-use super::interrupt::{Block, STACK};
+use super::interrupt::STACK;
 use super::{DuneError, Target};
 use crate::context::Head;
 use crate::signal;
+use crate::trampoline::Window;
 
 /// What a thread in Dune mode can reach.
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ pub(super) struct Entered {
 
 /// A worker's side: its interrupt stack, and where it is interrupted.
 pub(crate) struct Receiver {
-    block: &'static Block,
+    window: &'static Window,
     pub(crate) target: Arc<Target>,
 }
 
@@ -68,7 +68,7 @@ impl Receiver {
         unsafe { tables::use_interrupt_stack(stack as u64 + STACK as u64) };
         Ok(Self {
             // SAFETY: the stack's lower end, zeroed memory that is never unmapped; all its fields are atomic.
-            block: unsafe { &*std::ptr::with_exposed_provenance(stack) },
+            window: unsafe { &*std::ptr::with_exposed_provenance(stack) },
             target: Arc::new(Target::new(entered.cpu, entered.apic)),
         })
     }
@@ -77,19 +77,15 @@ impl Receiver {
     #[inline]
     pub(crate) fn before_entering(&self, head: &Head) -> u64 {
         let low = head.stack_low.get() + signal::frame_room();
-        self.block.low.store(low, Ordering::Relaxed);
-        self.block
-            .high
-            .store(head.stack_high.get(), Ordering::Relaxed);
-        self.block.elsewhere.swap(0, Ordering::Relaxed)
+        self.window.set(low, head.stack_high.get());
+        self.window.take_elsewhere()
     }
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
         // The thread stays in Dune mode with its interrupt stack; its interrupts come to nothing from now on.
-        self.block.low.store(usize::MAX, Ordering::Relaxed);
-        self.block.high.store(0, Ordering::Relaxed);
+        self.window.close();
     }
 }
 
@@ -150,7 +146,7 @@ mod linked {
     use std::ffi::c_int;
     use std::sync::{Mutex, PoisonError};
 
-    use super::super::interrupt::{handler, prepare};
+    use super::super::interrupt::handler;
     use super::super::target::VECTOR;
     use super::{DuneError, ENTERED, Entered, memory, pinned_cpu};
     use dune_sys::libdune;
@@ -170,7 +166,7 @@ mod linked {
         static DONE: Mutex<bool> = Mutex::new(false);
         let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
         if !*done {
-            prepare();
+            crate::trampoline::prepare(u64::MAX);
             // SAFETY: once a process; no thread has entered.
             answered("dune_init", unsafe { libdune::dune_init(true) })?;
             // SAFETY: the handler keeps to what libdune lets handlers do, and unwinds nothing.
@@ -294,7 +290,7 @@ mod tests {
     fn interrupt_stacks_are_aligned_to_their_size() {
         let one = interrupt_stack().unwrap();
         assert_eq!(one % STACK, 0);
-        assert!(size_of::<Block>() < STACK / 4);
+        assert!(size_of::<Window>() < STACK / 4);
         assert!(memory().is_none(), "this thread never entered");
     }
 

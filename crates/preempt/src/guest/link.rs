@@ -145,7 +145,7 @@ impl GuestLink {
             &self.forwarded,
             &self.given_up,
             &self.left,
-            &block.elsewhere,
+            &block.window.elsewhere,
         ] {
             counter.store(0, Ordering::Relaxed);
         }

@@ -23,6 +23,7 @@ use super::mapping::Mapping;
 use super::memory::Memory;
 use super::vcpu::{EXCEPTION_STACK, INTERRUPT_STACK, RING_0_CODE};
 use super::{native, ring0, system_call};
+use crate::trampoline;
 
 /// The interrupt's vector.
 pub(super) const VECTOR: u8 = 0x60;
@@ -68,8 +69,9 @@ pub(super) struct Machine {
     pub(super) vm: VmFd,
     pub(super) memory: Memory,
     pub(super) cpuid: CpuId,
-    /// The vector registers that guest mode has, as bits of XCR0.
+    /// The vector registers that guest mode has, as bits of XCR0, and the bytes that they take.
     pub(super) vector_state: u64,
+    pub(super) vector_bytes: usize,
     pub(super) sending: Sending,
     gates: Mapping,
     vcpus: AtomicU32,
@@ -134,7 +136,7 @@ impl Machine {
             bits => bits,
         };
         let supported = u64::from(leaf(0xd, 0).eax) | u64::from(leaf(0xd, 0).edx) << 32;
-        let vector_state = native::prepare(supported);
+        let (vector_state, vector_bytes) = trampoline::prepare(supported & native::VECTORS);
         let vm = kvm
             .create_vm()
             .map_err(GuestError::kvm("making a virtual machine"))?;
@@ -164,6 +166,7 @@ impl Machine {
             memory,
             cpuid,
             vector_state,
+            vector_bytes,
             sending: config.sending,
             gates,
             vcpus: AtomicU32::new(0),

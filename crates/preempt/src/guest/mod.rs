@@ -12,8 +12,7 @@
 //! |---|---|
 //! | `machine`, `memory`, `mapping`, `error` | the virtual machine and its memory |
 //! | `vcpu` | a worker's vCPU, its tables and registers |
-//! | `ring0` | the code in ring 0: stubs, the interrupt handler, the save trampoline |
-//! | `interrupt` | what an interrupt does in ring 3 |
+//! | `ring0` | the code in ring 0: stubs, the interrupt handler |
 //! | `run` | entering, and the host side's loop |
 //! | `policy`, `system_call` | what becomes of each system call, and making it |
 //! | `native` | leaving with all registers |
@@ -31,7 +30,6 @@ use crate::token::HardPreemption;
 
 mod delivery;
 mod error;
-mod interrupt;
 mod link;
 mod machine;
 mod mapping;
@@ -50,6 +48,7 @@ pub use link::GuestCounters;
 pub(crate) use link::GuestLink;
 pub use machine::{GuestConfig, Irqchip, Sending};
 pub use poster::Poster;
+pub(crate) use ring0::before_the_call;
 pub(crate) use system_call::give_up;
 use vcpu::Vcpu;
 
@@ -119,7 +118,7 @@ impl Guest {
             Some(spare) => spare,
             None => Vcpu::new(&self.machine)?,
         };
-        vcpu.close_window();
+        vcpu.block().window.close();
         self.machine.memory.give_what_is_there();
         Ok(Seat {
             vcpu: Some(vcpu),
@@ -204,7 +203,7 @@ impl Vcpu {
     #[inline]
     pub(crate) unsafe fn before_entering(&self, head: &Head) {
         self.link.forget_what_was_posted();
-        self.set_window(
+        self.block().window.set(
             head.stack_low.get() + signal::room_to_leave(),
             head.stack_high.get(),
         );
@@ -232,11 +231,7 @@ impl Vcpu {
 
     /// Interrupts, since the last time, that found the worker in its own code.
     pub(crate) fn take_elsewhere(&self) -> u64 {
-        let elsewhere = &self.block().elsewhere;
-        if elsewhere.load(Ordering::Relaxed) == 0 {
-            return 0;
-        }
-        elsewhere.swap(0, Ordering::Relaxed)
+        self.block().window.take_elsewhere()
     }
 }
 

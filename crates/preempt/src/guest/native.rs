@@ -14,13 +14,13 @@
 //! signal with the right address, a thread with the right stack) it does as for any code.
 
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid_count, _xgetbv};
+use std::arch::x86_64::__cpuid_count;
 use std::sync::atomic::{Ordering, fence};
 
 use super::link::NATIVE;
-use super::ring0::{VECTOR_BYTES, VECTOR_STATE};
 use super::system_call::{ioctl, system_call};
 use super::vcpu::{RING_3_CODE, RING_3_DATA, Vcpu};
+use crate::trampoline::{PROTECTION_KEYS, xcr0};
 
 /// Bytes of vector state that fit: what KVM_GET_XSAVE hands out. It takes more with AMX only, which guest mode has not.
 pub(super) const MOST_VECTOR_BYTES: usize = 4096;
@@ -30,8 +30,7 @@ pub(super) const WAY_OUT: usize = VECTORS_AT + MOST_VECTOR_BYTES + 4096;
 
 /// What guest mode can have: x87, SSE, AVX, AVX-512. (Protection keys belong to the worker. Code that uses AMX is stopped by
 /// an exception and goes on natively.)
-const VECTORS: u64 = 0b1110_0111;
-const PROTECTION_KEYS: u64 = 1 << 9;
+pub(super) const VECTORS: u64 = 0b1110_0111;
 
 /// The registers of the guest's code.
 #[derive(Clone, Copy)]
@@ -39,35 +38,6 @@ pub(super) struct State {
     pub(super) general: kvm_bindings::kvm_regs,
     pub(super) fs: u64,
     pub(super) gs: u64,
-}
-
-/// Finds out the vector registers that guest mode has here: what the host has on and KVM supports.
-pub(super) fn prepare(supported: u64) -> u64 {
-    let state = xcr0() & supported & VECTORS;
-    // A leaf tells a component's size and place in the standard format; the first two are in the first 576 bytes.
-    let end = |component: u32| {
-        let leaf = __cpuid_count(0xd, component);
-        (leaf.eax + leaf.ebx) as usize
-    };
-    let bytes = (2..64)
-        .filter(|component| state & 1 << component != 0)
-        .map(end)
-        .fold(576, usize::max);
-    VECTOR_BYTES.store(bytes, Ordering::Relaxed);
-    VECTOR_STATE.store(state, Ordering::Relaxed);
-    state
-}
-
-fn xcr0() -> u64 {
-    // Without OSXSAVE there would be no AVX, and `xgetbv` would fault; every CPU with virtualisation and FSGSBASE has it.
-    // SAFETY: as said.
-    unsafe { xgetbv0() }
-}
-
-#[target_feature(enable = "xsave")]
-fn xgetbv0() -> u64 {
-    // SAFETY: register 0 exists where the instruction does.
-    unsafe { _xgetbv(0) }
 }
 
 /// Goes on with `state` natively.
@@ -107,9 +77,8 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
     if unsafe { ioctl(vcpu.file(), GET_XSAVE, vectors) } < 0 {
         super::fatal("KVM does not hand out the vector registers", state);
     }
-    let state_bits = VECTOR_STATE.load(Ordering::Relaxed);
-    let mut bytes = VECTOR_BYTES.load(Ordering::Relaxed);
-    let mut restored = state_bits;
+    let mut restored = vcpu.machine.vector_state;
+    let mut bytes = vcpu.machine.vector_bytes;
     if let Some((at, rights)) = protection_keys() {
         bytes = bytes.max(at + 8);
         restored |= PROTECTION_KEYS;

@@ -1,8 +1,8 @@
-//! The code that runs in ring 0 of the virtual machine, all of it, and the one way from there into a context's own code.
+//! The code that runs in ring 0 of the virtual machine, all of it.
 //!
 //! It is kept short: under software virtualisation each of its instructions costs a microsecond. It runs on stacks of its
 //! own (the interrupt stack table), so that the red zone of the interrupted code stays as it is. The decisions are made in
-//! ring 3, by [`interrupted`](super::interrupt).
+//! ring 3, by the [save trampoline](crate::trampoline).
 //!
 //! The interrupt stack ends where the vCPU's [`Block`] begins, so the handler finds it from its stack pointer:
 //!
@@ -20,22 +20,18 @@
 
 use std::arch::naked_asm;
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicU64;
 
-use super::interrupt::interrupted;
 use super::link::GUEST;
+use crate::trampoline::{RED_ZONE, Saved, Window, save};
 
 /// What the interrupt handler and the host side share for one vCPU.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub(super) struct Block {
-    /// The handler sends the interrupted code into the save trampoline if its stack pointer lies from `low` to `high`: on
-    /// the stack of the context that the worker runs, with room left below.
-    pub(super) low: AtomicUsize,
-    pub(super) high: AtomicUsize,
-    /// Interrupts that the handler took, and those of them that found the stack pointer elsewhere.
+    pub(super) window: Window,
+    /// Interrupts that the handler took.
     pub(super) taken: AtomicU64,
-    pub(super) elsewhere: AtomicU64,
     /// The signal mask of the worker's thread, as last read.
     pub(super) mask: AtomicU64,
     /// Written to on entry, so that the page is there.
@@ -49,14 +45,6 @@ pub(super) const EXCEPTION_PORT: u16 = 0x56;
 pub(super) const OUT_LENGTH: u64 = 2;
 /// The x2APIC's end-of-interrupt register.
 const EOI: u32 = 0x80b;
-/// Bytes below the stack pointer that leaf functions use without saying so.
-const RED_ZONE: usize = 128;
-
-/// What `xsave` saves and `xrstor` restores, and the bytes it takes: set before the first worker enters guest mode.
-pub(super) static VECTOR_STATE: AtomicU64 = AtomicU64::new(0);
-pub(super) static VECTOR_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// MXCSR as the ABI has it at a function's start.
-static ORDINARY_MXCSR: AtomicU32 = AtomicU32::new(0x1f80);
 
 /// LSTAR: where `syscall` goes, with the interrupts masked, the caller's RIP in rcx and flags in r11, and the caller's stack.
 /// The exit hands all registers to the host side, which puts the answer into rax.
@@ -65,6 +53,18 @@ static ORDINARY_MXCSR: AtomicU32 = AtomicU32::new(0x1f80);
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn system_call_stub() {
     naked_asm!("out {port}, al", "sysretq", port = const SYSTEM_CALL_PORT as u8)
+}
+
+/// Bytes of a `syscall` instruction.
+pub(super) const SYSCALL_LENGTH: u64 = 2;
+
+/// To be called in ring 3 with what an interrupt saved. If it came to the stub, there under software virtualisation, then the call
+/// has not begun: back to where it is made, which every worker understands.
+pub(crate) fn before_the_call(saved: &mut Saved) {
+    if saved.rip == system_call_stub as *const () as u64 {
+        saved.rip = saved.rcx - SYSCALL_LENGTH;
+        saved.rflags = saved.r11;
+    }
 }
 
 /// Enters ring 3 by the frame that the stack pointer is at.
@@ -240,118 +240,11 @@ pub(super) unsafe extern "C" fn interrupt_handler() {
         "pop rax",
         "iretq",
         taken = const offset_of!(Block, taken),
-        elsewhere = const offset_of!(Block, elsewhere),
-        low = const offset_of!(Block, low),
-        high = const offset_of!(Block, high),
+        elsewhere = const offset_of!(Block, window.elsewhere),
+        low = const offset_of!(Block, window.low),
+        high = const offset_of!(Block, window.high),
         red_zone = const RED_ZONE,
         save = sym save,
         eoi = const EOI,
-    )
-}
-
-/// The general registers as [`save`] leaves them on the stack.
-#[repr(C)]
-pub(super) struct Saved {
-    r15: u64,
-    r14: u64,
-    r13: u64,
-    r12: u64,
-    pub(super) r11: u64,
-    r10: u64,
-    r9: u64,
-    r8: u64,
-    rbp: u64,
-    rdi: u64,
-    rsi: u64,
-    rdx: u64,
-    pub(super) rcx: u64,
-    rbx: u64,
-    rax: u64,
-    pub(super) rflags: u64,
-    pub(super) rip: u64,
-}
-
-/// Where interrupted code goes on, in ring 3: saves all registers on the context's stack, lets the context give way, and
-/// returns to where it was interrupted; by then maybe on another worker, in guest mode or not.
-///
-/// ```text
-///   interrupted RSP ──▶ frames of the request
-///                       128 bytes red zone
-///                       rip, put there by the handler
-///                       rflags, rax ... r15       Saved, at rbp
-///                       xsave area                aligned to 64 bytes
-///                       `interrupted`, `give_way`, `switch`
-/// ```
-#[unsafe(naked)]
-unsafe extern "C" fn save() {
-    naked_asm!(
-        "pushfq",
-        "push rax",
-        "push rbx",
-        "push rcx",
-        "push rdx",
-        "push rsi",
-        "push rdi",
-        "push rbp",
-        "push r8",
-        "push r9",
-        "push r10",
-        "push r11",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "cld",
-        "mov rbp, rsp",
-        "sub rsp, [rip + {bytes}]",
-        "and rsp, -64",
-        // The header of the area, which `xsave` does not write whole.
-        "xor eax, eax",
-        "mov [rsp + 512], rax",
-        "mov [rsp + 520], rax",
-        "mov [rsp + 528], rax",
-        "mov [rsp + 536], rax",
-        "mov [rsp + 544], rax",
-        "mov [rsp + 552], rax",
-        "mov [rsp + 560], rax",
-        "mov [rsp + 568], rax",
-        "mov eax, [rip + {state}]",
-        "mov edx, [rip + {state} + 4]",
-        "xsave64 [rsp]",
-        // As the ABI has it for calls; a kernel does the same for signal handlers.
-        "fninit",
-        "ldmxcsr [rip + {mxcsr}]",
-        "test al, 4",
-        "jz 2f",
-        "vzeroupper",
-        "2:",
-        "mov rdi, rbp",
-        "call {interrupted}",
-        "mov eax, [rip + {state}]",
-        "mov edx, [rip + {state} + 4]",
-        "xrstor64 [rsp]",
-        "mov rsp, rbp",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop r11",
-        "pop r10",
-        "pop r9",
-        "pop r8",
-        "pop rbp",
-        "pop rdi",
-        "pop rsi",
-        "pop rdx",
-        "pop rcx",
-        "pop rbx",
-        "pop rax",
-        "popfq",
-        "ret {red_zone}",
-        bytes = sym VECTOR_BYTES,
-        state = sym VECTOR_STATE,
-        mxcsr = sym ORDINARY_MXCSR,
-        interrupted = sym interrupted,
-        red_zone = const RED_ZONE,
     )
 }

@@ -21,11 +21,10 @@ use kvm_bindings::{
     kvm_sync_regs,
 };
 
-use super::interrupt::SYSCALL_LENGTH;
 use super::link::{FORWARDING, GUEST, NATIVE};
 use super::native::{self, State};
 use super::policy::{LEAVE, Policy, policy};
-use super::ring0::{self, EXCEPTION_PORT, OUT_LENGTH, SYSTEM_CALL_PORT};
+use super::ring0::{self, EXCEPTION_PORT, OUT_LENGTH, SYSCALL_LENGTH, SYSTEM_CALL_PORT};
 use super::system_call::{self, Call, ioctl, system_call};
 use super::vcpu::{Frame, RING_3_CODE, RING_3_DATA, Vcpu, registers_at};
 use crate::switch::{fs_base, pop_frame, push_frame};

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, compiler_fence};
 
 use kvm_bindings::{
     KVM_MP_STATE_RUNNABLE, KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS, KVM_VCPU_TSC_CTRL,
@@ -144,22 +143,6 @@ impl Vcpu {
 
     pub(super) fn block(&self) -> &Block {
         self.link.block()
-    }
-
-    /// An interrupt that comes while the stack pointer is within this takes the code away.
-    pub(super) fn set_window(&self, low: usize, high: usize) {
-        let block = self.block();
-        // A handler that runs in between sees an empty window.
-        block.low.store(usize::MAX, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        block.high.store(high, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        block.low.store(low, Ordering::Relaxed);
-    }
-
-    /// No interrupt takes any code away.
-    pub(super) fn close_window(&self) {
-        self.set_window(usize::MAX, 0);
     }
 
     pub(super) fn file(&self) -> i32 {

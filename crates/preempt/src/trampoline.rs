@@ -1,0 +1,268 @@
+//! Where code goes on that an interrupt found in a context: the save trampoline, for every mechanism whose interrupts have a
+//! handler in ring 0.
+//!
+//! The handler knows a [`Window`], which is the context's stack, and no more. If the interrupted stack pointer lies in it, the
+//! handler stores the interrupted RIP below the red zone, and returns to [`save`] in its stead. All decisions are made there, on the
+//! context's stack, with all registers saved:
+//!
+//! ```text
+//!   interrupted RSP ──▶ frames of the request
+//!                       128 bytes red zone
+//!                       rip, put there by the handler
+//!                       rflags, rax ... r15       Saved, at rbp
+//!                       xsave area                aligned to 64 bytes
+//!                       `interrupted`, `give_way`, `switch`
+//! ```
+//!
+//! Nothing in it is a mechanism's: the worker that resumes the context may be any.
+
+use std::arch::naked_asm;
+use std::arch::x86_64::{__cpuid_count, _xgetbv};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+
+use crate::counters::count;
+use crate::current::{self, CURRENT};
+use crate::worker::SCHEDULING;
+
+/// Bytes below the stack pointer that leaf functions use without saying so.
+pub(crate) const RED_ZONE: usize = 128;
+
+/// Where a worker's interrupts take code away. Handlers that do so run on the worker's own CPU.
+#[repr(C)]
+#[derive(Default, Debug)]
+pub(crate) struct Window {
+    /// The stack pointers from `low` to `high`: on the stack of the context that the worker runs, with room left below.
+    pub(crate) low: AtomicUsize,
+    pub(crate) high: AtomicUsize,
+    /// Interrupts that found the stack pointer elsewhere.
+    pub(crate) elsewhere: AtomicU64,
+}
+
+impl Window {
+    /// An interrupt that comes while the stack pointer is within this takes the code away.
+    #[inline]
+    pub(crate) fn set(&self, low: usize, high: usize) {
+        // A handler that runs in between sees an empty window.
+        self.low.store(usize::MAX, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.high.store(high, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.low.store(low, Ordering::Relaxed);
+    }
+
+    /// No interrupt takes any code away.
+    pub(crate) fn close(&self) {
+        self.set(usize::MAX, 0);
+    }
+
+    /// Interrupts, since the last time, that found the stack pointer elsewhere.
+    #[inline]
+    pub(crate) fn take_elsewhere(&self) -> u64 {
+        if self.elsewhere.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        self.elsewhere.swap(0, Ordering::Relaxed)
+    }
+}
+
+/// What `xsave` saves and `xrstor` restores, and the bytes it takes.
+static VECTOR_STATE: AtomicU64 = AtomicU64::new(u64::MAX);
+static VECTOR_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// MXCSR as the ABI has it at a function's start.
+static ORDINARY_MXCSR: AtomicU32 = AtomicU32::new(0x1f80);
+
+/// Protection keys, which belong to the worker, as bits of XCR0.
+pub(crate) const PROTECTION_KEYS: u64 = 1 << 9;
+
+/// To be called before the first interrupt, with the vector registers that a mechanism has, as bits of XCR0. With several
+/// mechanisms it is those that all have. Answers them, and the bytes they take.
+pub(crate) fn prepare(components: u64) -> (u64, usize) {
+    let components = components & xcr0() & !PROTECTION_KEYS;
+    let state = VECTOR_STATE.fetch_and(components, Ordering::Relaxed) & components;
+    let bytes = bytes(state);
+    VECTOR_BYTES.store(bytes, Ordering::Relaxed);
+    (state, bytes)
+}
+
+/// Bytes that `state` takes in the standard format.
+fn bytes(state: u64) -> usize {
+    // A leaf tells a component's size and place; the first two are in the first 576 bytes.
+    let end = |component: u32| {
+        let leaf = __cpuid_count(0xd, component);
+        (leaf.eax + leaf.ebx) as usize
+    };
+    (2..64)
+        .filter(|component| state & 1 << component != 0)
+        .map(end)
+        .fold(576, usize::max)
+}
+
+/// The vector registers that the kernel has switched on.
+pub(crate) fn xcr0() -> u64 {
+    // SAFETY: without OSXSAVE there would be no AVX, and `xgetbv` would fault; every CPU with virtualisation and FSGSBASE has it.
+    unsafe { xgetbv0() }
+}
+
+#[target_feature(enable = "xsave")]
+fn xgetbv0() -> u64 {
+    // SAFETY: register 0 exists where the instruction does.
+    unsafe { _xgetbv(0) }
+}
+
+/// The general registers as [`save`] leaves them on the stack.
+#[repr(C)]
+pub(crate) struct Saved {
+    r15: u64,
+    r14: u64,
+    r13: u64,
+    r12: u64,
+    pub(crate) r11: u64,
+    r10: u64,
+    r9: u64,
+    r8: u64,
+    rbp: u64,
+    rdi: u64,
+    rsi: u64,
+    rdx: u64,
+    pub(crate) rcx: u64,
+    rbx: u64,
+    rax: u64,
+    pub(crate) rflags: u64,
+    pub(crate) rip: u64,
+}
+
+/// Where interrupted code goes on: saves all registers, lets the context give way, and returns to where it was interrupted; by
+/// then maybe on another worker. The stack is drawn above.
+///
+/// # Safety
+/// Never called: an interrupt's handler returns to it, with the stack pointer at the interrupted RIP, and room below for a signal
+/// frame and its handler.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn save() {
+    naked_asm!(
+        "pushfq",
+        "push rax",
+        "push rbx",
+        "push rcx",
+        "push rdx",
+        "push rsi",
+        "push rdi",
+        "push rbp",
+        "push r8",
+        "push r9",
+        "push r10",
+        "push r11",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "cld",
+        "mov rbp, rsp",
+        "sub rsp, [rip + {bytes}]",
+        "and rsp, -64",
+        // The header of the area, which `xsave` does not write whole, and which `xrstor` wants to be zero but for the first word.
+        "xor eax, eax",
+        "mov [rsp + 512], rax",
+        "mov [rsp + 520], rax",
+        "mov [rsp + 528], rax",
+        "mov [rsp + 536], rax",
+        "mov [rsp + 544], rax",
+        "mov [rsp + 552], rax",
+        "mov [rsp + 560], rax",
+        "mov [rsp + 568], rax",
+        "mov eax, [rip + {state}]",
+        "mov edx, [rip + {state} + 4]",
+        "xsave64 [rsp]",
+        // As the ABI has it for calls; a kernel does the same for signal handlers.
+        "fninit",
+        "ldmxcsr [rip + {mxcsr}]",
+        "test al, 4",
+        "jz 2f",
+        "vzeroupper",
+        "2:",
+        "mov rdi, rbp",
+        "call {interrupted}",
+        "mov eax, [rip + {state}]",
+        "mov edx, [rip + {state} + 4]",
+        "xrstor64 [rsp]",
+        "mov rsp, rbp",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop r11",
+        "pop r10",
+        "pop r9",
+        "pop r8",
+        "pop rbp",
+        "pop rdi",
+        "pop rsi",
+        "pop rdx",
+        "pop rcx",
+        "pop rbx",
+        "pop rax",
+        "popfq",
+        "ret {red_zone}",
+        bytes = sym VECTOR_BYTES,
+        state = sym VECTOR_STATE,
+        mxcsr = sym ORDINARY_MXCSR,
+        interrupted = sym interrupted,
+        red_zone = const RED_ZONE,
+    )
+}
+
+/// The counterpart of the signal handler, with the same rules. Called on the interrupted stack, which has room; whose FS base it
+/// is remains to be seen.
+extern "C" fn interrupted(saved: &mut Saved) {
+    #[cfg(feature = "guest")]
+    crate::guest::before_the_call(saved);
+    let head = CURRENT.get();
+    if head.is_null() {
+        // SAFETY: the worker bound to this thread clears the pointer before it drops the counters.
+        if let Some(counters) = unsafe { SCHEDULING.get().as_ref() } {
+            count(&counters.late);
+        }
+        return;
+    }
+    // SAFETY: a context's head outlives the thread control block it was read from.
+    let head = unsafe { &*head };
+    let here = std::ptr::from_ref(saved) as usize;
+    if !(head.stack_low.get()..head.stack_high.get()).contains(&here) {
+        return;
+    }
+    if head.running.guard.load(Ordering::Relaxed) != 0 {
+        // Within the switch, or the job holds preemption off: the request is looked at when that ends.
+        // SAFETY: on the context's own stack with the guard up: its worker runs it.
+        count(unsafe { &current::worker_counters(head).deferred });
+        return;
+    }
+    #[cfg(feature = "guest")]
+    if !current::worker_has_its_mask(head) {
+        return current::interrupted_in_vain(head);
+    }
+    current::interrupted(head);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_opens_and_closes_and_counts() {
+        let window = Window::default();
+        window.set(0x1000, 0x2000);
+        assert_eq!(window.low.load(Ordering::Relaxed), 0x1000);
+        assert_eq!(window.high.load(Ordering::Relaxed), 0x2000);
+        window.close();
+        assert!(window.low.load(Ordering::Relaxed) > window.high.load(Ordering::Relaxed));
+        window.elsewhere.store(3, Ordering::Relaxed);
+        assert_eq!((window.take_elsewhere(), window.take_elsewhere()), (3, 0));
+    }
+
+    #[test]
+    fn the_bytes_are_those_that_the_cpu_takes() {
+        assert_eq!(bytes(0b11), 576);
+        // Leaf 0Dh, EBX: for all that is switched on.
+        assert_eq!(bytes(xcr0()), __cpuid_count(0xd, 0).ebx as usize);
+    }
+}
