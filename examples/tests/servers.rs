@@ -139,11 +139,40 @@ fn synthetic_speaks_rackscheds_format_and_receives_on_a_thread_of_its_own() {
 
 #[test]
 fn synthetic_preempts_work_without_probes_by_signal() {
-    let server = Server::start(
-        "synthetic",
-        &["--no-probes", "--mechanism", "signal", "--quantum-us", "50"],
-    );
+    let server = start_without_probes("signal");
     assert!(server.head.contains("preemption signal"), "{}", server.head);
+    short_and_long_requests_are_preempted(server);
+}
+
+#[test]
+fn synthetic_preempts_work_without_probes_in_guest_mode() {
+    let server = start_without_probes("guest");
+    if let Some((_, why)) = server.head.split_once(", because ") {
+        println!("SKIPPED synthetic_preempts_work_without_probes_in_guest_mode: {why}");
+        return;
+    }
+    assert!(
+        server.head.contains("preemption guest ("),
+        "{}",
+        server.head
+    );
+    let end = short_and_long_requests_are_preempted(server);
+    assert!(end.contains("in guest mode, interrupts "), "{end}");
+}
+
+fn start_without_probes(mechanism: &str) -> Server {
+    let arguments = [
+        "--no-probes",
+        "--mechanism",
+        mechanism,
+        "--quantum-us",
+        "50",
+    ];
+    Server::start("synthetic", &arguments)
+}
+
+/// What it said in the end.
+fn short_and_long_requests_are_preempted(server: Server) -> String {
     let client = client(&server);
     const REQUESTS: u64 = 40;
     for number in 0..REQUESTS {
@@ -169,6 +198,7 @@ fn synthetic_preempts_work_without_probes_by_signal() {
         "{end}"
     );
     assert!(end.contains("everything finished"), "{end}");
+    end
 }
 
 #[test]

@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -209,38 +209,74 @@ fn in_the_inline_layout_signals_take_its_place() {
     );
 }
 
+/// In a child process: runs with signals instead, for this reason; and in strict mode not at all.
+fn assert_refused(why: &str) {
+    assert_falls_back(config(), why);
+    let strict = Config {
+        strict: true,
+        ..config()
+    };
+    let error = start(strict).expect_err("strict").to_string();
+    assert!(error.contains(why), "{error}");
+    assert_eq!(error.lines().count(), 1);
+    println!("fell back as it should");
+}
+
+fn is_child() -> bool {
+    std::env::var_os("SHINJUKU_TEST_CHILD").is_some()
+}
+
+/// Runs the test `name` of this program again, by `command`.
+fn run_child(name: &str, command: &mut Command) -> std::io::Result<Output> {
+    command
+        .args([name, "--exact", "--nocapture"])
+        .env("SHINJUKU_TEST_CHILD", "1")
+        .output()
+}
+
+fn assert_fell_back(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("fell back as it should"), "{text}{errors}");
+}
+
 #[test]
 fn without_permission_signals_take_its_place() {
     const NAME: &str = "without_permission_signals_take_its_place";
     const NOBODY: u32 = 65534;
-    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
-        assert_falls_back(config(), "no permission for /dev/kvm");
-        let strict = Config {
-            strict: true,
-            ..config()
-        };
-        let error = start(strict).expect_err("strict").to_string();
-        assert!(error.contains("no permission for /dev/kvm"), "{error}");
-        println!("fell back as it should");
-        return;
+    if is_child() {
+        return assert_refused("no permission for /dev/kvm");
     }
     if !std::path::Path::new("/dev/kvm").exists() {
-        assert_falls_back(config(), "there is no /dev/kvm");
+        println!("SKIPPED {NAME}: there is no /dev/kvm");
         return;
     }
     // Only root can be somebody else, and only where others can run this program.
-    let child = Command::new("/proc/self/exe")
-        .args([NAME, "--exact", "--nocapture"])
-        .env("SHINJUKU_TEST_CHILD", "1")
-        .uid(NOBODY)
-        .gid(NOBODY)
-        .output();
-    match child {
+    let mut command = Command::new("/proc/self/exe");
+    match run_child(NAME, command.uid(NOBODY).gid(NOBODY)) {
         Err(error) => println!("SKIPPED {NAME}: no child as another user: {error}"),
-        Ok(output) => {
-            let text = String::from_utf8_lossy(&output.stdout);
-            let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(text.contains("fell back as it should"), "{text}{errors}");
+        Ok(output) => assert_fell_back(&output),
+    }
+}
+
+#[test]
+fn without_the_device_signals_take_its_place() {
+    const NAME: &str = "without_the_device_signals_take_its_place";
+    let why = "there is no /dev/kvm";
+    if is_child() || !std::path::Path::new("/dev/kvm").exists() {
+        return assert_refused(why);
+    }
+    // An empty /dev, in a mount namespace of the child's own.
+    const SCRIPT: &str = "mount -t tmpfs none /dev || { echo no mount; exit; }; exec \"$0\" \"$@\"";
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", SCRIPT])
+        .arg(std::env::current_exe().unwrap());
+    match run_child(NAME, &mut command) {
+        Ok(output) if output.stderr.starts_with(b"unshare:") || output.stdout == b"no mount\n" => {
+            println!("SKIPPED {NAME}: no mount namespace (only root may have one)");
         }
+        Ok(output) => assert_fell_back(&output),
+        Err(error) => println!("SKIPPED {NAME}: no program `unshare`: {error}"),
     }
 }

@@ -35,15 +35,35 @@ fn run(program: &str, server: &Server, arguments: &[&str]) -> String {
     said
 }
 
+/// Whether `program` is there; if not, the test is skipped, and says so.
+fn has(program: &str, test: &str) -> bool {
+    let found = is_there(program);
+    if !found {
+        println!("SKIPPED {test}: there is no {program} (Debian: redis-tools)");
+    }
+    found
+}
+
 #[test]
 fn redis_cli_talks_to_it_in_both_versions() {
-    if !is_there("redis-cli") {
-        println!(
-            "SKIPPED redis_cli_talks_to_it_in_both_versions: there is no redis-cli (Debian: redis-tools)"
-        );
-        return;
+    if has("redis-cli", "redis_cli_talks_to_it_in_both_versions") {
+        redis_cli_talks_to(Server::kv("", &["--load", "1000"]));
     }
-    let server = Server::kv("", &["--load", "1000"]);
+}
+
+#[test]
+fn redis_cli_talks_to_it_in_guest_mode() {
+    const NAME: &str = "redis_cli_talks_to_it_in_guest_mode";
+    if has("redis-cli", NAME)
+        && let Some(server) = Server::kv_in_guest_mode(NAME, &["--load", "1000"])
+    {
+        let said = redis_cli_talks_to(server);
+        assert!(said.contains("in guest mode, interrupts "), "{said}");
+    }
+}
+
+/// What it said in the end.
+fn redis_cli_talks_to(server: Server) -> String {
     for version in ["-2", "-3"] {
         let cli = |arguments: &[&str]| run("redis-cli", &server, &[&[version], arguments].concat());
         assert_eq!(cli(&["PING"]), "PONG\n");
@@ -75,17 +95,27 @@ fn redis_cli_talks_to_it_in_both_versions() {
         .output();
     let said = server.wait();
     assert!(said.contains("everything finished"), "{said}");
+    said
 }
 
 #[test]
 fn redis_benchmark_runs_without_an_error() {
-    if !is_there("redis-benchmark") {
-        println!(
-            "SKIPPED redis_benchmark_runs_without_an_error: there is no redis-benchmark (Debian: redis-tools)"
-        );
-        return;
+    if has("redis-benchmark", "redis_benchmark_runs_without_an_error") {
+        redis_benchmark_runs_against(Server::kv("", &[]));
     }
-    let server = Server::kv("", &[]);
+}
+
+#[test]
+fn redis_benchmark_runs_without_an_error_in_guest_mode() {
+    const NAME: &str = "redis_benchmark_runs_without_an_error_in_guest_mode";
+    if has("redis-benchmark", NAME)
+        && let Some(server) = Server::kv_in_guest_mode(NAME, &[])
+    {
+        redis_benchmark_runs_against(server);
+    }
+}
+
+fn redis_benchmark_runs_against(server: Server) {
     const TESTS: &str = "ping,set,get,incr,mset";
     for arguments in [
         &["-n", "500"][..],

@@ -136,10 +136,21 @@ impl Visitor<'_> {
 
 #[test]
 fn mixed_traffic_leaves_no_trace() {
+    mixed_traffic_leaves_no_trace_at(Server::kv("", &["--load", "2000"]));
+}
+
+#[test]
+fn mixed_traffic_leaves_no_trace_in_guest_mode() {
+    let name = "mixed_traffic_leaves_no_trace_in_guest_mode";
+    if let Some(server) = Server::kv_in_guest_mode(name, &["--load", "2000"]) {
+        mixed_traffic_leaves_no_trace_at(server);
+    }
+}
+
+fn mixed_traffic_leaves_no_trace_at(server: Server) {
     let seconds = std::env::var("KV_SOAK_SECONDS")
         .map_or(4, |seconds| seconds.parse().expect("a number of seconds"));
     let length = Duration::from_secs(seconds);
-    let server = Server::kv("", &["--load", "2000"]);
     let mut witness = server.connect();
     assert_eq!(witness.text(&["PING"]), "+PONG\r\n");
     let descriptors = server.descriptors();

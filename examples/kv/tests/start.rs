@@ -47,10 +47,11 @@ fn what_cannot_be_is_named() {
 
 /// Counts of all keys run side by side with GETs until one has been preempted, which `how` counts.
 fn ranges_give_way(arguments: &[&str], how: &str) {
-    let server = Server::kv(
-        "",
-        &[&["--load", "20000", "--quantum", "20us"], arguments].concat(),
-    );
+    let arguments = [&["--load", "20000", "--quantum", "20us"], arguments].concat();
+    ranges_give_way_at(Server::kv("", &arguments), how);
+}
+
+fn ranges_give_way_at(server: Server, how: &str) {
     let mut ranges = server.connect();
     let mut gets = server.connect();
     let mut witness = server.connect();
@@ -99,6 +100,27 @@ fn ranges_give_way_inline() {
 #[test]
 fn ranges_give_way_to_signals() {
     ranges_give_way(&["--preemption", "signal"], "preemptions_by_interrupt");
+}
+
+#[test]
+fn ranges_give_way_in_guest_mode() {
+    let arguments = ["--load", "20000"];
+    if let Some(server) = Server::kv_in_guest_mode("ranges_give_way_in_guest_mode", &arguments) {
+        ranges_give_way_at(server, "preemptions_by_interrupt");
+    }
+}
+
+/// Inline there is nobody to interrupt a worker in guest mode: its timer does it by signal, and it says why.
+#[test]
+fn inline_signals_take_the_place_of_guest_mode() {
+    let server = Server::kv("", &["--layout", "inline", "--preemption", "guest"]);
+    let said = &server.description;
+    assert!(
+        said.contains("preemption signal, because") && said.contains("in the inline layout"),
+        "{said}"
+    );
+    assert_eq!(server.connect().text(&["PING"]), "+PONG\r\n");
+    assert!(server.end(Signal::INT).contains("everything finished"));
 }
 
 #[cfg(feature = "rocksdb")]

@@ -29,6 +29,8 @@ pub struct Server {
     pub child: Child,
     /// Where it listens.
     pub address: SocketAddr,
+    /// How it preempts, in its own words.
+    pub description: String,
     output: Option<BufReader<ChildStdout>>,
     _config: tempfile::NamedTempFile,
 }
@@ -54,12 +56,29 @@ impl Server {
             let _ = child.kill();
             panic!("kv did not start: {head} {:?}", child.wait());
         };
+        let mut description = String::new();
+        output.read_line(&mut description).unwrap();
         Self {
             child,
             address,
+            description,
             output: Some(output),
             _config: config,
         }
+    }
+
+    /// Starts `kv` with its workers in guest mode. `None`: this machine has none; then the test is skipped, and says so.
+    pub fn kv_in_guest_mode(test: &str, arguments: &[&str]) -> Option<Self> {
+        // Software virtualisation takes some ten microseconds for an interrupt.
+        let guest = ["--preemption", "guest", "--quantum", "200us"];
+        let server = Self::kv("", &[&guest, arguments].concat());
+        if let Some((_, why)) = server.description.split_once(", because ") {
+            println!("SKIPPED {test}: {why}");
+            return None;
+        }
+        let said = &server.description;
+        assert!(said.contains("preemption guest ("), "{said}");
+        Some(server)
     }
 
     /// Starts a Redis on a free port, if there is one on this machine.
@@ -91,6 +110,7 @@ impl Server {
             let server = Self {
                 child,
                 address,
+                description: String::new(),
                 output: None,
                 _config: tempfile::NamedTempFile::new().unwrap(),
             };
