@@ -57,6 +57,7 @@ impl Mbuf {
     ///
     /// # Safety
     /// It was allocated from a pool that [`Mempool::new`](crate::Mempool) made, and nobody else has it.
+    #[inline]
     pub(crate) unsafe fn allocated(raw: NonNull<rte_mbuf>) -> Self {
         Self(raw)
     }
@@ -67,6 +68,7 @@ impl Mbuf {
     /// # Safety
     /// It came out of a receive queue, so its pool is of [`Mempool::new`](crate::Mempool)'s making (queues are set up
     /// with those only, and a ring hands on what a [`Queue`](crate::Queue) sent), and nobody else was given it.
+    #[inline]
     pub(crate) unsafe fn received(raw: NonNull<rte_mbuf>) -> Result<Self, NonNull<rte_mbuf>> {
         // SAFETY: an mbuf's header is initialised memory. Whether somebody shares it is what is asked here, so the count is
         // read as DPDK writes it, atomically.
@@ -89,11 +91,13 @@ impl Mbuf {
         Ok(Self(raw))
     }
 
+    #[inline]
     fn header(&self) -> &rte_mbuf {
         // SAFETY: an mbuf's header is initialised memory for the pool's, the process's, life, and owned.
         unsafe { self.0.as_ref() }
     }
 
+    #[inline]
     fn header_mut(&mut self) -> &mut rte_mbuf {
         // SAFETY: as above, and borrowed exclusively.
         unsafe { self.0.as_mut() }
@@ -107,6 +111,7 @@ impl Mbuf {
 
     /// The longest that the packet can become, from where it starts now.
     #[must_use]
+    #[inline]
     pub fn room(&self) -> usize {
         usize::from(self.header().buf_len - self.header().data_off)
     }
@@ -116,6 +121,7 @@ impl Mbuf {
     ///
     /// # Errors
     /// If there is no room; then nothing changes.
+    #[inline]
     pub fn set_len(&mut self, length: usize) -> Result<(), NoRoom> {
         let room = self.room();
         let length_16 = u16::try_from(length).ok().filter(|_| length <= room);
@@ -151,6 +157,7 @@ impl Mbuf {
 
     /// What the device found of the IP header's checksum.
     #[must_use]
+    #[inline]
     pub fn ip_checksum(&self) -> Checksum {
         match self.header().ol_flags & ffi::FLAG_IP_MASK {
             ffi::FLAG_IP_GOOD => Checksum::Good,
@@ -161,6 +168,7 @@ impl Mbuf {
 
     /// What the device found of UDP's checksum.
     #[must_use]
+    #[inline]
     pub fn udp_checksum(&self) -> Checksum {
         match self.header().ol_flags & ffi::FLAG_L4_MASK {
             ffi::FLAG_L4_GOOD => Checksum::Good,
@@ -189,6 +197,7 @@ impl Mbuf {
         Ok(())
     }
 
+    #[inline]
     fn start(&self) -> NonNull<u8> {
         let header = self.header();
         // SAFETY: data_off is at most buf_len (DPDK sets it so, and `received` checks it): within the buffer.
@@ -199,6 +208,7 @@ impl Mbuf {
 impl Deref for Mbuf {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: data_off + data_len is at most buf_len (DPDK, `received`, `set_len`); the buffer is this mbuf's own,
         // memory that the operating system or an earlier packet initialised, and borrowed with the handle.
@@ -207,6 +217,7 @@ impl Deref for Mbuf {
 }
 
 impl DerefMut for Mbuf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let length = self.header().data_len.into();
         // SAFETY: as in `deref`, and borrowed exclusively.

@@ -157,6 +157,7 @@ impl Verified {
     ///
     /// # Errors
     /// [`Full`] if the policy has no room, or the slot is beyond the capacity; nothing has changed.
+    #[inline]
     pub fn arrive(&mut self, task: Task) -> Result<(), Full> {
         debug_assert!(!task.started, "{task:?} arrives started");
         let record = self.records.get_mut(task.id.0 as usize).ok_or(Full)?;
@@ -179,6 +180,7 @@ impl Verified {
     }
 
     /// The next request for `worker`, which is out from now on. See [`Policy::next`].
+    #[inline]
     pub fn next(&mut self, worker: WorkerId, now: Nanos, want: Want) -> Option<Task> {
         if self.waiting.total(want) == 0 {
             return None;
@@ -225,6 +227,7 @@ impl Verified {
     }
 
     /// The request of slot `id`, which was out for `worker`, is over; the slot is free.
+    #[inline]
     pub fn finished(&mut self, id: TaskId, worker: WorkerId) {
         let Some(task) = self.take_in(id, State::Absent) else {
             return;
@@ -247,6 +250,7 @@ impl Verified {
     /// How long the request of slot `id`, which is out, may run before it is preempted if others wait;
     /// `None`: to completion. The answer changes when started requests begin to wait: ask while it runs.
     #[must_use]
+    #[inline]
     pub fn quantum(&self, id: TaskId) -> Option<Nanos> {
         let quantum = match self.error {
             None => self.policy.quantum(self.waiting.task(id)),
@@ -274,18 +278,21 @@ impl Verified {
     /// any, no worker should go on with one request for longer than [`PROGRESS_QUANTUM`], whatever
     /// [`waiting`](Self::waiting) says.
     #[must_use]
+    #[inline]
     pub fn waiting_started(&self) -> usize {
         self.waiting.total(Want::StartedOnly)
     }
 
     /// How many requests wait in all.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         self.waiting.total(Want::Any)
     }
 
     /// Whether nothing waits.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -314,6 +321,7 @@ impl Verified {
     }
 
     /// The policy's answer, checked, or what the progress rule puts in its place.
+    #[inline]
     fn ask(
         &mut self,
         worker: WorkerId,
@@ -329,6 +337,7 @@ impl Verified {
         self.let_others_run(answer, worker).map(Some)
     }
 
+    #[inline]
     fn check(&self, answer: &Task, worker: WorkerId, want: Want) -> Result<(), PolicyError> {
         let task = answer.id;
         match self.records.get(task.0 as usize).map(|record| record.state) {
@@ -413,6 +422,7 @@ impl Verified {
     }
 
     /// Takes the task of slot `id`, which waits, out of this file's own queue.
+    #[inline]
     fn send_out(&mut self, id: TaskId) -> Task {
         self.waiting.unlink(id);
         self.records[id.0 as usize].state = State::Out;
@@ -421,6 +431,7 @@ impl Verified {
     }
 
     /// Records that the task of slot `id` is not out any more, but in `state`.
+    #[inline]
     fn take_in(&mut self, id: TaskId, state: State) -> Option<Task> {
         let record = self
             .records

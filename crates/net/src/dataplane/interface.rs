@@ -91,6 +91,7 @@ impl Headers {
     ///
     /// `None`: `frame` is not what these headers were found in, or is too long for a packet.
     #[must_use]
+    #[inline]
     pub fn reply(self, frame: &mut [u8], offload: Offload) -> Option<Checksums> {
         let (station, packet) = ethernet::split_mut(frame, self.ethernet.into())?;
         (station.destination, station.source) = (station.source, station.destination);
@@ -182,6 +183,7 @@ impl Interface {
     }
 
     /// What `frame` is to this interface.
+    #[inline]
     fn judge(&mut self, frame: &[u8], verified: Verified, now: u64) -> Result<Judgement, Cause> {
         let ethernet = Ethernet::parse(frame)?;
         let Header {
@@ -229,6 +231,7 @@ impl Interface {
         }
     }
 
+    #[inline]
     fn judge_ipv4(&self, frame: &Ethernet<'_>, verified: Verified) -> Result<Judgement, Cause> {
         let packet = Ipv4::parse(frame.payload)?;
         if !verified.ipv4 {
@@ -262,6 +265,7 @@ impl Interface {
         }
     }
 
+    #[inline]
     fn judge_udp(
         &self,
         frame: &Ethernet<'_>,
@@ -294,11 +298,13 @@ impl Interface {
     }
 
     /// Whether packets may come from `ip`.
+    #[inline]
     fn is_other_host(&self, ip: Ipv4Addr) -> bool {
         ip != self.ip && self.net.can_be_host(ip)
     }
 
     /// Does what is to be done with `frame` in place.
+    #[inline]
     fn act(&self, judgement: Judgement, frame: &mut [u8]) -> Result<Verdict, Cause> {
         let verdict = match judgement {
             Judgement::Datagram(delivery) => {

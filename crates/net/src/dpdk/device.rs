@@ -12,18 +12,22 @@ use crate::dataplane::{Buffer, Device, Offload, Outbound, Received, Verified};
 use crate::packet::ethernet::Header;
 
 impl Buffer for Mbuf {
+    #[inline]
     fn frame(&self) -> &[u8] {
         self
     }
 
+    #[inline]
     fn frame_mut(&mut self) -> &mut [u8] {
         self
     }
 
+    #[inline]
     fn capacity(&self) -> usize {
         self.room()
     }
 
+    #[inline]
     fn set_length(&mut self, length: usize) {
         // Not above the capacity, so there is room; and if not, no frame is longer than its buffer.
         let _ = self.set_len(length.min(self.room()));
@@ -118,6 +122,7 @@ impl DpdkDevice {
     }
 }
 
+#[inline]
 fn received(buffer: Mbuf) -> Received<Mbuf> {
     let verified = Verified {
         ipv4: buffer.ip_checksum() == Checksum::Good,

@@ -16,6 +16,7 @@ impl Sum {
 
     /// Adds `bytes`, padded with a zero byte to whole words; so only what is added last may be of odd length. Exact
     /// up to 2^32 bytes and more, far beyond any packet.
+    #[inline]
     pub fn bytes(self, bytes: &[u8]) -> Self {
         let (fours, rest) = bytes.as_chunks::<4>();
         let mut sum: u64 = fours
@@ -33,12 +34,14 @@ impl Sum {
     }
 
     /// Adds one word.
+    #[inline]
     pub fn word(self, word: u16) -> Self {
         Self(self.0 + u64::from(word.to_be()))
     }
 
     /// The sum itself, not complemented: all ones over bytes that hold their own correct checksum.
     #[must_use]
+    #[inline]
     pub fn folded(self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
@@ -49,12 +52,14 @@ impl Sum {
 
     /// The checksum.
     #[must_use]
+    #[inline]
     pub fn checksum(self) -> u16 {
         !self.folded()
     }
 
     /// Whether what was summed, its checksum included, is as it was sent.
     #[must_use]
+    #[inline]
     pub fn is_right(self) -> bool {
         self.folded() == 0xffff
     }

@@ -79,6 +79,7 @@ impl<'a> Ethernet<'a> {
     ///
     /// # Errors
     /// If it ends within its header or tags, or has more than two tags.
+    #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, Flaw> {
         let (header, mut payload) = Header::ref_from_prefix(frame).map_err(|_| Flaw::Truncated)?;
         let mut ethertype = header.ethertype.get();
@@ -105,6 +106,7 @@ impl<'a> Ethernet<'a> {
 }
 
 /// Takes a frame whose header and tags are `header_length` bytes long apart. `None`: it is too short.
+#[inline]
 pub fn split_mut(frame: &mut [u8], header_length: usize) -> Option<(&mut Header, &mut [u8])> {
     let tags = header_length.checked_sub(Header::LENGTH)?;
     let (header, rest) = Header::mut_from_prefix(frame).ok()?;

@@ -46,6 +46,7 @@ impl Header {
 
     /// A header without options for a packet of `total_length` bytes, itself included. Its checksum is still to be set.
     #[must_use]
+    #[inline]
     pub fn new(protocol: u8, source: Ipv4Addr, destination: Ipv4Addr, total_length: u16) -> Self {
         Self {
             version_and_length: PLAIN,
@@ -99,6 +100,7 @@ impl Header {
 
     /// Whether it carries only a part of what was sent.
     #[must_use]
+    #[inline]
     pub fn is_fragment(&self) -> bool {
         self.fragment.get() & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0
     }
@@ -109,6 +111,7 @@ impl Header {
     }
 
     /// The sum over what UDP's checksum covers of the header.
+    #[inline]
     pub fn pseudo_header(&self, length: u16) -> Sum {
         Sum::new()
             .bytes(&self.source)
@@ -134,6 +137,7 @@ impl<'a> Ipv4<'a> {
     ///
     /// # Errors
     /// If it is of another version, or its lengths do not bear each other out.
+    #[inline]
     pub fn parse(packet: &'a [u8]) -> Result<Self, Flaw> {
         let (header, rest) = Header::ref_from_prefix(packet).map_err(|_| Flaw::Truncated)?;
         if header.version_and_length >> 4 != 4 {
@@ -165,6 +169,7 @@ impl<'a> Ipv4<'a> {
     ///
     /// # Errors
     /// If it is wrong.
+    #[inline]
     pub fn verify(&self) -> Result<(), Flaw> {
         let sum = Sum::new().bytes(self.header.as_bytes()).bytes(self.options);
         if sum.is_right() {
@@ -180,6 +185,7 @@ impl<'a> Ipv4<'a> {
 /// zero, for a device to fill. Returns the header's fixed part.
 ///
 /// `None`: it is not such a packet, or would be longer than packets can be.
+#[inline]
 pub fn turn_round(
     packet: &mut [u8],
     header_length: usize,

@@ -47,6 +47,7 @@ impl<'a> Udp<'a> {
     /// # Errors
     /// If it is too short, or its length is not the payload's. (A shorter one could carry the options of RFC 9868
     /// behind it; nobody here reads them, and a length that lies is more often a forgery.)
+    #[inline]
     pub fn parse(datagram: &'a [u8]) -> Result<Self, Flaw> {
         let (header, payload) = Header::ref_from_prefix(datagram).map_err(|_| Flaw::Truncated)?;
         if usize::from(header.length.get()) != datagram.len() {
@@ -59,6 +60,7 @@ impl<'a> Udp<'a> {
     ///
     /// # Errors
     /// If it is wrong.
+    #[inline]
     pub fn verify(&self, ipv4: &Ipv4<'_>) -> Result<(), Flaw> {
         let sum = ipv4
             .header
@@ -75,6 +77,7 @@ impl<'a> Udp<'a> {
 
 /// The header that `datagram` begins with. `None`: it is too short.
 #[must_use]
+#[inline]
 pub fn header(datagram: &[u8]) -> Option<&Header> {
     Header::ref_from_prefix(datagram)
         .ok()
@@ -84,6 +87,7 @@ pub fn header(datagram: &[u8]) -> Option<&Header> {
 /// Writes the header of the datagram that is all of `datagram`, its payload being in place, into a packet with the
 /// header `ipv4`. If the checksum is `offloaded`, its field is left with what devices want there: the sum over the
 /// pseudo-header. `None`: it is too short or too long.
+#[inline]
 pub fn write(
     datagram: &mut [u8],
     ipv4: &ipv4::Header,
