@@ -5,25 +5,29 @@
 //! or `cargo bolero test` with a fuzzer.
 #![forbid(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
+use std::time::Duration;
 
 use bolero::check;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use shinjuku_net::dataplane::memory::wire;
+use shinjuku_net::dataplane::memory::{MemoryDevice, MemoryFrame, wire};
 use shinjuku_net::dataplane::{
-    Buffer, Cause, Dataplane, DataplaneConfig, Device, Interface, InterfaceConfig, Offload,
-    Outbound, Verdict, Verified,
+    Buffer, Cause, Datagram, Dataplane, DataplaneConfig, DataplaneCounts, DataplaneReplier, Device,
+    Interface, InterfaceConfig, Offload, Outbound, RequestId, Verdict, Verified,
 };
 use shinjuku_net::packet::{Arp, Ethernet, Icmp, Ipv4, MacAddr, Udp};
-use shinjuku_net::{Arrival, Transport};
+use shinjuku_net::wire::{RackSchedKind, RackSchedMessage, ReassemblyConfig};
+use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 9000;
 /// Where the frames of the corpus are, for the fuzzer, and under their names for the test that knows what they are.
 const CORPUS: &str = "tests/__fuzz__/any_frame_comes_to_one_end/corpus";
+const STEPS: &str = "tests/__fuzz__/any_steps_keep_the_balance/corpus";
 
 fn config() -> InterfaceConfig {
     InterfaceConfig::new(MAC, IP, &[PORT])
@@ -192,9 +196,216 @@ fn every_layer_reads_any_bytes() {
     });
 }
 
+/// What may happen to a server, as the fuzzer's bytes have it.
+struct Steps<'a> {
+    bytes: std::slice::Iter<'a, u8>,
+    /// The client's end of the wire, and its stack.
+    theirs: MemoryDevice,
+    client: Interface,
+    server: Dataplane<MemoryDevice>,
+    replier: DataplaneReplier<MemoryFrame>,
+    held: VecDeque<Arrival<Datagram<MemoryFrame>, RequestId>>,
+    now: u64,
+}
+
+impl<'a> Steps<'a> {
+    const BUFFERS: usize = 64;
+
+    fn new(bytes: &'a [u8]) -> Self {
+        let (theirs, ours) = wire(8, Self::BUFFERS, 2048);
+        let reassembly = ReassemblyConfig {
+            requests: 2,
+            packets: 4,
+            max_request: 150,
+            timeout: Duration::from_nanos(1000),
+        };
+        let config = DataplaneConfig::new(config())
+            .buffers(8)
+            .batch(4)
+            .racksched(2, reassembly);
+        let mut server = Dataplane::new(ours, config).unwrap();
+        let client = InterfaceConfig::new(MacAddr([2; 6]), Ipv4Addr::new(10, 0, 0, 2), &[1234]);
+        Self {
+            bytes: bytes.iter(),
+            theirs,
+            client: Interface::new(client).unwrap(),
+            replier: server.replier().unwrap(),
+            server,
+            held: VecDeque::new(),
+            now: 0,
+        }
+    }
+
+    fn byte(&mut self) -> usize {
+        self.bytes.next().copied().unwrap_or(0).into()
+    }
+
+    /// A packet in RackSched's format whose numbers are small, so that some belong together.
+    fn racksched(&mut self) -> Vec<u8> {
+        let [kind, numbers, total, length] = [(); 4].map(|()| self.byte());
+        let mut message = RackSchedMessage::request(0, 0, 0, 0);
+        message.client = (numbers & 1) as u16;
+        message.request = (numbers >> 1 & 1) as u32;
+        message.sequence = (numbers >> 2 & 7) as u16;
+        message.total_length = total as u32;
+        let mut packet = message.to_bytes().to_vec();
+        packet[0] = kind as u8 & 3;
+        packet.resize(packet.len() + length % 32, length as u8);
+        let mut frame = vec![0; Interface::PAYLOAD];
+        frame.extend(packet);
+        let to = SocketAddrV4::new(IP, PORT);
+        let written = self
+            .client
+            .write_datagram(&mut frame, 1234, MAC, to, Offload::default());
+        written.unwrap();
+        frame
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        if let Some(mut buffer) = self.theirs.allocate() {
+            buffer.set_length(frame.len());
+            buffer.frame_mut().copy_from_slice(frame);
+            let checksums = Default::default();
+            let mut frames = vec![Outbound { buffer, checksums }];
+            self.theirs.transmit(&mut frames);
+            // There may be no room on the wire.
+            frames
+                .into_iter()
+                .for_each(|frame| self.theirs.free(frame.buffer));
+        }
+    }
+
+    fn poll(&mut self, room: usize) {
+        let held = &mut self.held;
+        let before = held.len();
+        self.server
+            .poll(self.now, room, |arrival| held.push_back(arrival));
+        assert!(held.len() <= before + room);
+        for Arrival { request, .. } in held.iter().skip(before) {
+            let (message, _) = RackSchedMessage::parse(request).unwrap();
+            assert_eq!(
+                (message.kind, message.sequence),
+                (RackSchedKind::Request, 0)
+            );
+        }
+    }
+
+    /// Has the request that has been here for longest come to an end, of one kind or another.
+    fn end_one(&mut self, how: usize) {
+        let Some(Arrival { request, route, .. }) = self.held.pop_front() else {
+            return;
+        };
+        let answer = match how % 4 {
+            0 => return self.server.refuse(request, route, Refusal::QueueFull),
+            1 => Ok(None),
+            2 => Err(Failure::Panicked),
+            _ => Ok(Some(request.echo())),
+        };
+        let outgoing = Dataplane::<MemoryDevice>::conclude(route, answer);
+        self.replier.send(outgoing);
+    }
+
+    fn receive(&mut self) {
+        let mut frames = Vec::new();
+        self.theirs.receive(8, &mut frames);
+        frames
+            .into_iter()
+            .for_each(|frame| self.theirs.free(frame.buffer));
+    }
+}
+
+/// Frames, replies and time in any order: nothing is lost, and whatever reaches the handler is a request.
+#[test]
+fn any_steps_keep_the_balance() {
+    let corpus: Vec<_> = corpus().map(|(_, frame)| frame).collect();
+    check!().for_each(|input: &[u8]| {
+        keeps_the_balance(&corpus, input);
+    });
+}
+
+/// Its corpus leads to every end that a packet can come to.
+#[test]
+fn the_corpus_of_steps_leads_everywhere() {
+    let corpus: Vec<_> = corpus().map(|(_, frame)| frame).collect();
+    let counts = files(STEPS).map(|(_, input)| keeps_the_balance(&corpus, &input));
+    let counts: Vec<_> = counts.collect();
+    let ends: [fn(&DataplaneCounts) -> u64; 13] = [
+        |counts| counts.replies,
+        |counts| counts.refused,
+        |counts| counts.unanswered,
+        |counts| counts.no_buffer,
+        |counts| counts.interface.arp_answered,
+        |counts| counts.interface.dropped.iter().sum(),
+        |counts| counts.reassembly.assembled,
+        |counts| counts.reassembly.expired,
+        |counts| counts.reassembly.evicted,
+        |counts| counts.reassembly.not_a_request,
+        |counts| counts.reassembly.sequence,
+        |counts| counts.reassembly.length,
+        |counts| counts.reassembly.duplicate,
+    ];
+    for (number, end) in ends.iter().enumerate() {
+        assert!(counts.iter().any(|counts| end(counts) > 0), "end {number}");
+    }
+}
+
+fn keeps_the_balance(corpus: &[Vec<u8>], input: &[u8]) -> DataplaneCounts {
+    let mut steps = Steps::new(input);
+    while !steps.bytes.as_slice().is_empty() {
+        match steps.byte() % 8 {
+            0 => {
+                let which = steps.byte();
+                steps.send(&corpus[which % corpus.len()]);
+            }
+            1..=3 => {
+                let frame = steps.racksched();
+                steps.send(&frame);
+            }
+            4 => {
+                let how = steps.byte();
+                steps.end_one(how);
+            }
+            5 => steps.now += steps.byte() as u64 * 16,
+            6 => steps.receive(),
+            _ => {
+                let room = steps.byte() % 8;
+                steps.poll(room);
+            }
+        }
+    }
+    steps.server.close();
+    for how in 0.. {
+        let before = steps.server.counters().read();
+        steps.end_one(how);
+        steps.now += 10_000;
+        steps.poll(8);
+        steps.receive();
+        if steps.held.is_empty() && steps.server.counters().read() == before {
+            break;
+        }
+    }
+    let counts = steps.server.counters().read();
+    let ends = counts.malformed
+        + counts.refused
+        + counts.replies
+        + counts.unanswered
+        + counts.unsendable
+        + counts.unfit
+        + counts.reassembly.absorbed();
+    assert_eq!(counts.interface.delivered, ends, "{counts:?}");
+    assert_eq!((counts.out, counts.reassembly.held), (0, 0), "{counts:?}");
+    assert_eq!(steps.server.device().free_buffers(), Steps::BUFFERS);
+    assert_eq!(steps.theirs.free_buffers(), Steps::BUFFERS);
+    counts
+}
+
 /// The corpus's files and what they say, by name.
 fn corpus() -> impl Iterator<Item = (String, Vec<u8>)> {
-    let files = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(CORPUS)).unwrap();
+    files(CORPUS)
+}
+
+fn files(folder: &str) -> impl Iterator<Item = (String, Vec<u8>)> {
+    let files = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap();
     let mut frames: Vec<_> = files
         .map(|file| {
             let file = file.unwrap();
