@@ -3,10 +3,10 @@
 #![allow(missing_docs)]
 
 use std::collections::HashMap;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 
 use shinjuku::net::udp::{Datagram, DatagramReply, Udp, UdpConfig};
-use shinjuku::{MechanismKind, RequestContext, RequestHandler, Runtime};
+use shinjuku::{MechanismKind, RequestContext, RequestHandler, Runtime, Server};
 use shinjuku_tests::{PATIENCE, config, wait_for};
 
 /// Answers with its number.
@@ -28,10 +28,10 @@ impl RequestHandler for Numbered {
     }
 }
 
-#[test]
-fn clients_are_spread_over_two_dispatchers_and_stay_with_one() {
-    const CLIENTS: usize = 64;
-    const REQUESTS: usize = 4;
+const CLIENTS: usize = 64;
+
+/// Two of them, numbered from 1, and where they are.
+fn servers() -> ([Server<Numbered, Udp>; 2], SocketAddr) {
     let anywhere = UdpConfig::new("127.0.0.1:0".parse().unwrap()).reuse_port(true);
     let first = Udp::bind(anywhere).unwrap();
     let address = first.local_addr();
@@ -44,18 +44,34 @@ fn clients_are_spread_over_two_dispatchers_and_stay_with_one() {
             .serve(transport)
             .unwrap()
     });
+    (servers, address)
+}
 
+fn client(address: SocketAddr) -> UdpSocket {
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(address).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client
+}
+
+/// Who answers.
+fn ask(client: &UdpSocket) -> u8 {
+    client.send(b"who?").unwrap();
+    let mut reply = [0];
+    client.recv(&mut reply).expect("a reply");
+    reply[0]
+}
+
+#[test]
+fn clients_are_spread_over_two_dispatchers_and_stay_with_one() {
+    const REQUESTS: usize = 4;
+    let (servers, address) = servers();
     let mut clients_of = HashMap::new();
     for _ in 0..CLIENTS {
-        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-        client.connect(address).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let client = client(address);
         let mut home = None;
         for _ in 0..REQUESTS {
-            client.send(b"who?").unwrap();
-            let mut reply = [0];
-            client.recv(&mut reply).expect("a reply");
-            let [number] = reply;
+            let number = ask(&client);
             assert_eq!(*home.get_or_insert(number), number, "the client was moved");
         }
         *clients_of.entry(home.unwrap()).or_insert(0) += 1;
@@ -74,4 +90,22 @@ fn clients_are_spread_over_two_dispatchers_and_stay_with_one() {
         assert_eq!(statistics.finished(), clients_of[&number] * REQUESTS as u64);
         assert!(server.shutdown(PATIENCE).0.is_clean());
     }
+}
+
+#[test]
+fn when_one_has_ended_the_other_has_its_clients() {
+    let ([first, second], address) = servers();
+    let clients: Vec<_> = (0..CLIENTS).map(|_| client(address)).collect();
+    let moved = clients.iter().filter(|client| ask(client) == 1).count();
+    assert!(moved > 0);
+    let (report, transport) = first.shutdown(PATIENCE);
+    assert!(report.is_clean());
+    // Its socket is open still; what comes there now comes to nobody.
+    drop(transport);
+    for client in &clients {
+        assert_eq!(ask(client), 2);
+    }
+    let served = || second.statistics().finished();
+    wait_for("every count", || served() == (2 * CLIENTS - moved) as u64);
+    assert!(second.shutdown(PATIENCE).0.is_clean());
 }

@@ -12,11 +12,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use etherparse::{
+    NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TransportSlice, VlanId,
+};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use shinjuku_net::dataplane::{
-    Client, Dataplane, DataplaneConfig, DataplaneCounters, InterfaceConfig,
+    Buffer, Cause, Client, Dataplane, DataplaneConfig, DataplaneCounters, Device, InterfaceConfig,
+    Outbound, Received,
 };
-use shinjuku_net::packet::MacAddr;
+use shinjuku_net::packet::{Flaw, MacAddr};
 use shinjuku_net::xdp::{CopyMode, Program, SocketConfig, XdpDevice, XdpError};
 use shinjuku_net::{Arrival, Replier, Transport};
 
@@ -92,6 +96,17 @@ impl Veth {
         };
         let open = |queue| XdpDevice::open(&program, queue, config).unwrap();
         (0..queues).map(open).collect()
+    }
+
+    /// A device at the other end, in the kernel's place.
+    fn device_there(&self) -> XdpDevice {
+        let namespace = File::open(format!("/run/netns/{}", self.namespace)).unwrap();
+        let opened = thread::spawn(move || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            let program = Arc::new(Program::attach("veth0", 1).unwrap());
+            XdpDevice::open(&program, 0, SocketConfig::default()).unwrap()
+        });
+        opened.join().unwrap()
     }
 
     /// A socket of the kernel's, at the other end.
@@ -251,6 +266,42 @@ fn a_burst_longer_than_the_rings_is_answered_or_lost_but_no_frame_is() {
     }
     assert!(replies > 0);
     server.end();
+}
+
+/// All frames are with requests, but those kept for sending; the kernel drops what comes then.
+#[test]
+fn used_up_frames_stop_what_comes_until_some_are_back() {
+    let Some(veth) = Veth::new("used_up_frames_stop_what_comes_until_some_are_back") else {
+        return;
+    };
+    let config = DataplaneConfig::new(interface(OURS)).buffers(FRAMES as usize);
+    let mut dataplane = Dataplane::new(veth.device(), config).unwrap();
+    let client = veth.socket(THEIRS);
+    client.connect(OURS).unwrap();
+    let mut held = Vec::new();
+    // A quarter is for sending.
+    until("three quarters of the frames", || {
+        let _ = client.send(b"held");
+        dataplane.poll(0, 64, |arrival| held.push(arrival));
+        held.len() == FRAMES as usize * 3 / 4
+    });
+    until("a drop", || {
+        client.send(b"too many").unwrap();
+        dataplane.poll(0, 64, |_| unreachable!("there are no frames"));
+        dataplane.device().queues().unwrap().receive_dropped > 0
+    });
+    held.clear();
+    let mut again = 0;
+    until("requests again", || {
+        let _ = client.send(b"again");
+        dataplane.poll(0, 64, |_| again += 1);
+        again > 0
+    });
+    dataplane.close();
+    until("every frame", || {
+        dataplane.poll(0, 64, |_| unreachable!("it is closed"));
+        dataplane.device().frames() == FRAMES as usize
+    });
 }
 
 /// Asks again until there is an answer, as clients of UDP do.
@@ -529,4 +580,117 @@ fn what_cannot_be_opened_says_why() {
     drop(XdpDevice::open(&program, 0, fine).unwrap());
     drop(program);
     Program::attach(&veth.name, 1).unwrap();
+}
+
+/// Frames that this machine's kernel cannot be had to send, by another device at the other end: tagged ones, of the shortest and
+/// the longest length, with options, in fragments, and such as got broken, lost or doubled on their way.
+#[test]
+fn frames_of_all_kinds_are_answered_or_counted() {
+    let Some(veth) = Veth::new("frames_of_all_kinds_are_answered_or_counted") else {
+        return;
+    };
+    let server = EchoServer::start(veth.device());
+    let mut there = veth.device_there();
+    let (mac, ip) = (MacAddr([2, 0, 0, 0, 0x77, 2]).0, THEIRS.ip().octets());
+    let ethernet = || PacketBuilder::ethernet2(mac, OUR_MAC.0);
+    let vlan = |id: u16| VlanId::try_new(id).unwrap();
+    let written = |builder: PacketBuilderStep<etherparse::IpHeaders>, payload: &[u8]| {
+        let mut frame = Vec::new();
+        let builder = builder.udp(THEIRS.port(), OURS.port());
+        builder.write(&mut frame, payload).unwrap();
+        frame.resize(frame.len().max(60), 0);
+        frame
+    };
+    let header = |options: &[u8], length: usize| {
+        let length = u16::try_from(length + 8).unwrap();
+        let protocol = etherparse::IpNumber::UDP;
+        let mut header =
+            etherparse::Ipv4Header::new(length, 64, protocol, ip, OURS.ip().octets()).unwrap();
+        header.options = options.try_into().unwrap();
+        etherparse::IpHeaders::Ipv4(header, Default::default())
+    };
+    let plain = |payload: &[u8]| written(ethernet().ip(header(&[], payload.len())), payload);
+    let tagged = |payload: &[u8]| {
+        let builder = ethernet().single_vlan(vlan(5));
+        written(builder.ip(header(&[], payload.len())), payload)
+    };
+    let twice_tagged = {
+        let builder = ethernet().double_vlan(vlan(5), vlan(6));
+        written(builder.ip(header(&[], 300)), &[3; 300])
+    };
+    let with_options = written(ethernet().ip(header(&[1; 40], 1432)), &[4; 1432]);
+    let mut fragment = plain(b"a part");
+    fragment[20] |= 0x20;
+    fragment[24..26].fill(0);
+    let sum = shinjuku_net::packet::checksum::Sum::new().bytes(&fragment[14..34]);
+    fragment[24..26].copy_from_slice(&sum.checksum().to_be_bytes());
+    let mut broken = plain(b"broken on the way");
+    broken[45] ^= 4;
+    let answered = [
+        plain(b""),
+        plain(&[1; 18]),
+        plain(&[2; 1472]),
+        tagged(b""),
+        tagged(&[5; 1472]),
+        twice_tagged,
+        with_options,
+    ];
+
+    let mut expected = Vec::new();
+    let mut send = |frame: &[u8]| {
+        let mut buffer = there.allocate().unwrap();
+        buffer.set_length(frame.len());
+        buffer.frame_mut().copy_from_slice(frame);
+        let checksums = Default::default();
+        there.transmit(&mut vec![Outbound { buffer, checksums }]);
+    };
+    for (number, frame) in answered.iter().enumerate() {
+        // This one is lost, and this one doubled, and others come between.
+        for _ in 0..[1, 2, 1, 0, 1, 1, 1][number] {
+            send(frame);
+            expected.push(frame.clone());
+        }
+        send(&fragment);
+        send(&broken);
+    }
+    let mut replies = Vec::new();
+    let mut frames = Vec::with_capacity(64);
+    until("every reply", || {
+        there.receive(64, &mut frames);
+        for Received { buffer, .. } in frames.drain(..) {
+            // The kernel at the other end may have something of its own to say.
+            if buffer.frame()[..6] == mac {
+                replies.push(buffer.frame().to_vec());
+            }
+            there.free(buffer);
+        }
+        replies.len() == expected.len()
+    });
+    for (reply, request) in replies.iter().zip(&expected) {
+        assert_eq!(reply.len(), request.len());
+        let [sent, back] =
+            [request, reply].map(|frame| SlicedPacket::from_ethernet(frame).unwrap());
+        assert_eq!(back.vlan_ids(), sent.vlan_ids());
+        let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Udp(udp))) = (back.net, back.transport)
+        else {
+            panic!("no datagram: {reply:02x?}");
+        };
+        let ip = ip.header().to_header();
+        assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+        let checksum = udp.to_header().calc_checksum_ipv4(&ip, udp.payload());
+        assert_eq!(udp.checksum(), checksum.unwrap());
+        let Some(TransportSlice::Udp(asked)) = sent.transport else {
+            unreachable!("it was written as one");
+        };
+        assert_eq!(udp.payload(), asked.payload());
+    }
+    let all = answered.len() as u64;
+    until("the last flaw", || {
+        let counts = server.counters.read().interface;
+        counts.dropped_for(Cause::Fragment) == all
+            && counts.dropped_for(Cause::Malformed(Flaw::UdpChecksum)) == all
+    });
+    let delivered = server.counters.read().interface.delivered;
+    assert_eq!(delivered as usize, expected.len());
+    server.end();
 }

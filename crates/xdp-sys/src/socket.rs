@@ -23,7 +23,8 @@ const SHORTEST: u32 = 14;
 /// Settings of a [`Socket`]; checked by [`Socket::open`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketConfig {
-    /// How many frames there are in all, 2 to 2^20.
+    /// How many frames there are in all, 2 to 2^20. Should exceed twice the entries of a ring by as many as are with requests:
+    /// as many wait for frames to come, and as many, but no more than half, are kept to send what is no reply.
     pub frames: u32,
     /// How long a chunk is, in bytes: 2048 or 4096. A frame that comes in begins 256 bytes into it.
     pub chunk: u32,
@@ -388,10 +389,10 @@ impl Socket {
         }
     }
 
-    /// Gives free frames to the kernel to fill, until its ring is full or half of all frames are there.
+    /// Gives free frames to the kernel to fill, until its ring is full or only those for sending are left.
     fn refill(&mut self) {
         // The rest is for sending.
-        let reserve = self.ledger.len() / 2;
+        let reserve = (self.ledger.len() / 2).min(self.config.ring as usize);
         while self.free.len() > reserve
             && self.fill.room() > 0
             && let Some(frame) = self.free.pop()
