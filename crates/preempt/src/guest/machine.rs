@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvm_bindings::{
-    CpuId, KVM_CAP_SYNC_REGS, KVM_CAP_X2APIC_API, KVM_CAP_XSAVE2, KVM_IRQ_ROUTING_MSI,
-    KVM_MAX_CPUID_ENTRIES, KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS,
-    KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK, KVM_X2APIC_API_USE_32BIT_IDS, KvmIrqRouting,
-    kvm_enable_cap, kvm_irq_routing_entry, kvm_irq_routing_entry__bindgen_ty_1,
-    kvm_irq_routing_msi, kvm_irq_routing_msi__bindgen_ty_1,
+    CpuId, KVM_CAP_SYNC_REGS, KVM_CAP_X2APIC_API, KVM_CAP_X86_DISABLE_EXITS, KVM_CAP_XSAVE2,
+    KVM_IRQ_ROUTING_MSI, KVM_MAX_CPUID_ENTRIES, KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS,
+    KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK, KVM_X2APIC_API_USE_32BIT_IDS,
+    KVM_X86_DISABLE_EXITS_HLT, KvmIrqRouting, kvm_enable_cap, kvm_irq_routing_entry,
+    kvm_irq_routing_entry__bindgen_ty_1, kvm_irq_routing_msi, kvm_irq_routing_msi__bindgen_ty_1,
 };
 use kvm_ioctls::{Cap, Kvm, VmFd};
 use vmm_sys_util::eventfd::EventFd;
@@ -154,6 +154,12 @@ impl Machine {
             KVM_CAP_X2APIC_API,
             KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
         )?;
+        // Where a guest may halt by itself, KVM does not put it to sleep while a page is fetched: the thread does that, as any
+        // other. Else KVM would go on for ever about a page that cannot be had (behind a file's end), where a signal is due.
+        let may = kvm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS.into());
+        if may & KVM_X86_DISABLE_EXITS_HLT as i32 != 0 {
+            enable(&vm, KVM_CAP_X86_DISABLE_EXITS, KVM_X86_DISABLE_EXITS_HLT)?;
+        }
         let memory = Memory::new(vm.as_raw_fd(), physical_bits)?;
         let gates = gates()?;
         // The CPU delivers no exception without them, so no page fault could ask for them.
@@ -226,7 +232,7 @@ fn enable(vm: &VmFd, cap: u32, argument: u32) -> Result<(), GuestError> {
     };
     request.args[0] = argument.into();
     vm.enable_cap(&request)
-        .map_err(GuestError::kvm("switching on interrupt controllers"))
+        .map_err(GuestError::kvm("setting the virtual machine up"))
 }
 
 /// The interrupt descriptor table: all exceptions to their stubs, two vectors to their handlers, nothing else. No gate is

@@ -9,7 +9,7 @@
 //!
 //! A GiB is given to the guest as a whole when its first page is needed, holes included; what is mapped in it, with which
 //! rights, and what becomes of it by `mmap`, `munmap`, `mremap`, `brk` and `mprotect`, KVM follows in the kernel's own page
-//! tables. So nothing has to be looked up in `/proc/self/maps`, and a page that is not there is found by KVM. Guest-physical
+//! tables. So nobody has to keep track of mappings, and a page that is not there is found by KVM. Guest-physical
 //! addresses are small, since CPUs have 40 to 52 bits of them, and congruent to the process's, so that 2 MiB pages fit.
 //!
 //! Rights to execute are not followed: in guest mode code can be run from any page that can be read.

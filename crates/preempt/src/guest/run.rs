@@ -26,7 +26,7 @@ use super::native::{self, State};
 use super::policy::{LEAVE, Policy, policy};
 use super::ring0::{self, EXCEPTION_PORT, OUT_LENGTH, SYSCALL_LENGTH, SYSTEM_CALL_PORT};
 use super::system_call::{self, Call, ioctl, system_call};
-use super::vcpu::{Frame, RING_3_CODE, RING_3_DATA, Vcpu, registers_at};
+use super::vcpu::{Frame, Page, RING_3_CODE, RING_3_DATA, Vcpu, registers_at};
 use crate::switch::{fs_base, pop_frame, push_frame};
 
 const KVM_RUN: u64 = 0xae80;
@@ -327,7 +327,7 @@ impl Host<'_> {
         let stub = ring0::system_call_stub as *const () as u64;
         if exception.vector == PROTECTION_FAULT && exception.frame.rip == stub {
             // SAFETY: as above.
-            unsafe { (*self.vcpu.page).open_port() };
+            unsafe { Page::open_port(self.vcpu.page) };
             return;
         }
         let mut state = self.state();

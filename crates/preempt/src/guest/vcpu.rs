@@ -329,9 +329,13 @@ impl Page {
     }
 
     /// Lets ring 3 write to the system call stub's port.
-    pub(super) fn open_port(&mut self) {
+    ///
+    /// # Safety
+    /// `page` is a vCPU's that does not run. (Others have references to the block in it.)
+    pub(super) unsafe fn open_port(page: *mut Self) {
         let port = usize::from(ring0::SYSTEM_CALL_PORT);
-        self.ports[port / 8] &= !(1 << (port % 8));
+        // SAFETY: the caller's, and the port has a bit.
+        unsafe { (*page).ports[port / 8] &= !(1 << (port % 8)) };
     }
 }
 

@@ -161,6 +161,37 @@ fn a_write_to_code_dies() {
 }
 
 #[test]
+fn an_access_behind_the_end_of_a_file_dies_with_a_message_that_names_the_context() {
+    if is_child() {
+        die_of("", || {
+            let path = std::env::temp_dir().join(format!("shinjuku-end-{}", std::process::id()));
+            let file = std::fs::File::create_new(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            // SAFETY: none: the point is to fault.
+            unsafe {
+                let page = libc::mmap(
+                    std::ptr::null_mut(),
+                    4096,
+                    libc::PROT_READ,
+                    libc::MAP_PRIVATE,
+                    std::os::fd::AsRawFd::as_raw_fd(&file),
+                    0,
+                );
+                page.cast::<u64>().read_volatile()
+            }
+        });
+    }
+    let Some(output) = child(test_name!()) else {
+        return;
+    };
+    assert_died(
+        &output,
+        libc::SIGBUS,
+        "the request in context 0 dies of signal 7",
+    );
+}
+
+#[test]
 fn a_stack_overflow_dies_with_a_message_that_names_the_context() {
     #[inline(never)]
     fn descend(n: u64) -> u64 {
@@ -295,6 +326,59 @@ fn write_with_all_registers_in_use(page: usize) -> bool {
         && high_after == high
 }
 
+/// The same with the registers of AVX-512, which are the last to come back: 64 bytes and a mask.
+#[target_feature(enable = "avx512f")]
+fn write_with_wide_registers_in_use(page: usize) -> bool {
+    let (low, high) = ([0x1122_3344u32; 16], [0x5566_7788u32; 16]);
+    let (mut low_after, mut high_after) = ([0u32; 16], [0u32; 16]);
+    let mask: u32;
+    // SAFETY: the handler makes the page writable.
+    unsafe {
+        std::arch::asm!(
+            "vmovdqu32 zmm3, [{low}]",
+            "vmovdqu32 zmm29, [{high}]",
+            "mov {mask:e}, 0x5a5a",
+            "kmovw k3, {mask:e}",
+            "mov [{page}], {page}",
+            "kmovw {mask:e}, k3",
+            "vmovdqu32 [{low_after}], zmm3",
+            "vmovdqu32 [{high_after}], zmm29",
+            page = in(reg) page,
+            low = in(reg) low.as_ptr(),
+            high = in(reg) high.as_ptr(),
+            low_after = in(reg) low_after.as_mut_ptr(),
+            high_after = in(reg) high_after.as_mut_ptr(),
+            mask = out(reg) mask,
+            out("zmm3") _, out("zmm29") _, out("k3") _,
+        );
+    }
+    mask == 0x5a5a && low_after == low && high_after == high
+}
+
+/// The same with the registers of AVX.
+#[target_feature(enable = "avx")]
+fn write_with_long_registers_in_use(page: usize) -> bool {
+    let (low, high) = ([0x1122_3344u32; 8], [0x5566_7788u32; 8]);
+    let (mut low_after, mut high_after) = ([0u32; 8], [0u32; 8]);
+    // SAFETY: the handler makes the page writable.
+    unsafe {
+        std::arch::asm!(
+            "vmovdqu ymm3, [{low}]",
+            "vmovdqu ymm12, [{high}]",
+            "mov [{page}], {page}",
+            "vmovdqu [{low_after}], ymm3",
+            "vmovdqu [{high_after}], ymm12",
+            page = in(reg) page,
+            low = in(reg) low.as_ptr(),
+            high = in(reg) high.as_ptr(),
+            low_after = in(reg) low_after.as_mut_ptr(),
+            high_after = in(reg) high_after.as_mut_ptr(),
+            out("ymm3") _, out("ymm12") _,
+        );
+    }
+    low_after == low && high_after == high
+}
+
 /// A handler that maps the page that was missing, as garbage collectors do.
 fn recover() {
     static HANDLED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
@@ -310,19 +394,36 @@ fn recover() {
             );
         }
     }
-    // SAFETY: before any other handler; a fresh mapping that nobody else uses.
-    let page = unsafe {
+    // SAFETY: before any other handler.
+    unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = map_it as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0) as usize
-    };
+    }
+    let mut writes: Vec<fn(usize) -> bool> = vec![write_with_all_registers_in_use];
+    if is_x86_feature_detected!("avx") {
+        // SAFETY: the CPU has it, and guest mode has what the CPU has.
+        writes.push(|page| unsafe { write_with_long_registers_in_use(page) });
+    }
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: as above.
+        writes.push(|page| unsafe { write_with_wide_registers_in_use(page) });
+    }
     let mut stage = Stage::new("").unwrap();
-    let (kept, counters) = stage.run(move || write_with_all_registers_in_use(page));
-    assert!(kept, "registers were lost on the way out of guest mode");
-    assert_eq!(HANDLED.load(std::sync::atomic::Ordering::Relaxed), page);
-    assert_eq!(counters.left, 1, "{counters:?}");
+    for (at, write) in writes.into_iter().enumerate() {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh mapping that nobody else uses.
+        let page = unsafe {
+            libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0) as usize
+        };
+        let (kept, counters) = stage.run(move || write(page));
+        assert!(
+            kept,
+            "registers were lost on the way out of guest mode: {at}"
+        );
+        assert_eq!(HANDLED.load(std::sync::atomic::Ordering::Relaxed), page);
+        assert_eq!(counters.left, 1, "{counters:?}");
+    }
     stage.end();
 }

@@ -205,6 +205,15 @@ fn contexts_migrate_between_workers_with_every_register_kept() {
 }
 
 #[test]
+fn contexts_migrate_between_machines() {
+    let machine = || crate::stage::guest(test_name!(), GuestConfig::default());
+    let (Some(one), Some(other)) = (machine(), machine()) else {
+        return;
+    };
+    preempt_often(Stage::on(&[one, other]), 2, 20);
+}
+
+#[test]
 fn a_late_interrupt_does_nothing() {
     let Some(mut stage) = Stage::new(test_name!()) else {
         return;

@@ -5,6 +5,7 @@ mod code;
 mod endings;
 mod faults;
 mod interrupts;
+mod machine;
 mod memory;
 mod refusals;
 mod signals;

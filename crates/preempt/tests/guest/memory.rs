@@ -160,3 +160,53 @@ fn memory_of_a_fork_stays_right_on_both_sides() {
     assert_eq!(wrong.load(Ordering::Relaxed), 0);
     stage.end();
 }
+
+#[test]
+fn ten_thousand_mappings_are_as_good_as_one() {
+    const MAPPINGS: usize = 12_000;
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    // Every other page is of another kind, so that the kernel joins none of them.
+    let mut pages = Pages::new(MAPPINGS);
+    for page in (0..MAPPINGS).step_by(2) {
+        // SAFETY: our own mapping.
+        let answer =
+            unsafe { libc::mprotect(pages.0.add(page * PAGE).cast(), PAGE, libc::PROT_READ) };
+        assert_eq!(answer, 0);
+    }
+    let (sum, counters) = stage.run(move || {
+        let bytes = pages.bytes();
+        for page in (1..MAPPINGS).step_by(2) {
+            bytes[page * PAGE] = 1;
+        }
+        let firsts = (0..MAPPINGS).map(|page| usize::from(bytes[page * PAGE]));
+        firsts.sum::<usize>()
+    });
+    assert_eq!(sum, MAPPINGS / 2);
+    assert_eq!(counters.left, 0, "{counters:?}");
+    stage.end();
+}
+
+#[test]
+fn the_heap_grows_by_brk() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    let (right, counters) = stage.run(|| {
+        const BYTES: usize = 4 << 20;
+        // SAFETY: nobody else uses `sbrk` here: other heaps go on behind it.
+        unsafe {
+            let base = libc::sbrk(BYTES as isize).cast::<u8>();
+            assert_ne!(base as isize, -1);
+            (0..BYTES).step_by(PAGE).all(|at| {
+                let empty = base.add(at).read_volatile() == 0;
+                base.add(at).write_volatile(1);
+                empty
+            })
+        }
+    });
+    assert!(right);
+    assert_eq!(counters.left, 0, "{counters:?}");
+    stage.end();
+}

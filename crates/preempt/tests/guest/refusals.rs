@@ -105,7 +105,35 @@ fn without_the_device_there_is_one_clear_line() {
     assert!(text.contains("refused as it should be"), "{text}");
 }
 
-/// Raises no limit: lets the process have no more descriptors than it has.
+#[test]
+fn without_memory_there_is_one_clear_line() {
+    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = statm.split_once(' ').unwrap().0.parse().unwrap();
+        // As much as there is, and a little more.
+        let bytes = (pages * 4096) + (4 << 20);
+        let limit = libc::rlimit {
+            rlim_cur: bytes,
+            rlim_max: bytes,
+        };
+        // SAFETY: sets a limit of this process.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+        let error = install().expect_err("there is too little memory");
+        assert!(matches!(error, GuestError::Kvm { .. }), "{error}");
+        assert!(
+            error.to_string().contains("taking memory failed"),
+            "{error}"
+        );
+        println!("refused as it should be");
+        return;
+    }
+    let Some(text) = refused_child(test_name!(), || Ok(())) else {
+        return;
+    };
+    assert!(text.contains("refused as it should be"), "{text}");
+}
+
+/// Lets the process have no more descriptors than it has.
 fn use_up_descriptors() {
     let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
     let limit = libc::rlimit {

@@ -114,3 +114,45 @@ fn code_that_blocks_signals_is_not_preempted_until_it_lets_them_through() {
     drop(suspended);
     stage.abandon();
 }
+
+#[test]
+fn a_call_that_a_handler_interrupts_answers_eintr_if_the_program_wants_that() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    // SAFETY: the handler only adds to an atomic. Without SA_RESTART.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = count as *const () as usize;
+        libc::sigaction(libc::SIGRTMIN(), &action, std::ptr::null_mut());
+    }
+    let (from, _to) = std::io::pipe().unwrap();
+    let about_to_read = Flag::default();
+    let flag = about_to_read.clone();
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let job = stage.load(move || {
+        flag.set();
+        let error = (&from).read(&mut [0]).expect_err("nobody writes");
+        let _ = tell.send(error.kind());
+        0
+    });
+    stage.send(0, job);
+    about_to_read.wait();
+    let start = Instant::now();
+    // The first may come before the call.
+    let kind = loop {
+        assert!(start.elapsed() < PATIENCE, "the call goes on");
+        // SAFETY: `count` is installed for it.
+        unsafe {
+            let thread = stage.thread(0);
+            libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGRTMIN())
+        };
+        if let Ok(kind) = told.recv_timeout(std::time::Duration::from_millis(5)) {
+            break kind;
+        }
+    };
+    assert_eq!(kind, std::io::ErrorKind::Interrupted);
+    stage.finish(0);
+    assert_eq!(stage.guest_counters(0).left, 0);
+    stage.end();
+}

@@ -63,24 +63,31 @@ impl Stage {
 
     pub fn with(test: &str, config: GuestConfig, workers: u32) -> Option<Self> {
         let guest = guest(test, config)?;
+        Some(Self::on(&vec![guest; workers as usize]))
+    }
+
+    /// With a worker on each of `guests`.
+    pub fn on(guests: &[Guest]) -> Self {
         let pool_config = PoolConfig {
             contexts: 4,
             ..PoolConfig::default()
         };
         let pool = Pool::new(pool_config, |job: Job| job()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
-        let desks = (0..workers)
-            .map(|id| start_worker(id, &guest, &stop, workers > 1))
+        let yields = guests.len() > 1;
+        let desks = (0..)
+            .zip(guests)
+            .map(|(id, guest)| start_worker(id, guest, &stop, yields))
             .collect();
         let mut idle = pool.idle;
         idle.reverse();
-        Some(Self {
-            guest,
+        Self {
+            guest: guests[0].clone(),
             desks,
             idle,
             handles: pool.handles,
             stop,
-        })
+        }
     }
 
     pub fn load(&mut self, job: impl FnOnce() -> u64 + Send + 'static) -> Runnable<Job, u64> {
