@@ -45,6 +45,10 @@ pub(crate) fn patience(text: &str) -> Result<f64, String> {
     }
 }
 
+/// What serves and loads without the kernel's stack, with all that it can.
+const PAST_THE_KERNEL: &str = "-p shinjuku-loadgen -p shinjuku-examples --features \
+    shinjuku-loadgen/dpdk,shinjuku-loadgen/xdp,shinjuku-examples/dpdk,shinjuku-examples/xdp";
+
 /// The steps in the order they run: what builds first, then what is most likely to fail.
 fn steps() -> Vec<Step> {
     let minutes = |n: u64| Duration::from_secs(60 * n);
@@ -57,6 +61,10 @@ fn steps() -> Vec<Step> {
         has_tests,
         need: None,
     };
+    let dpdk = Some(Need {
+        probe: "pkg-config --atleast-version=22.11 libdpdk",
+        missing: "the transport over DPDK takes Debian's libdpdk-dev, 22.11 or later, and pkg-config",
+    });
     let loom_flags = format!(
         "{} --cfg loom",
         std::env::var("RUSTFLAGS").unwrap_or_default()
@@ -95,15 +103,13 @@ fn steps() -> Vec<Step> {
             )
         },
         Step {
-            need: Some(Need {
-                probe: "pkg-config --atleast-version=22.11 libdpdk",
-                missing: "the transport over DPDK takes Debian's libdpdk-dev, 22.11 or later, and pkg-config",
-            }),
+            need: dpdk.clone(),
             ..cargo(
                 "dpdk",
                 "test -p shinjuku-dpdk-sys -p shinjuku-net -p shinjuku-tests --features \
                  shinjuku-dpdk-sys/link,shinjuku-net/dpdk,shinjuku-tests/dpdk --no-fail-fast --lib --test layout --test failed_start \
-                 --test rings --test dpdk_kernel --test dpdk_memif --test dpdk_ring --test dpdk_packets -- --show-output",
+                 --test rings --test dpdk_kernel --test dpdk_memif --test dpdk_queues --test dpdk_ring \
+                 --test dpdk_allocation --test dpdk_packets -- --show-output",
                 minutes(10),
                 true,
             )
@@ -115,6 +121,27 @@ fn steps() -> Vec<Step> {
             minutes(5),
             true,
         ),
+        Step {
+            need: dpdk.clone(),
+            ..cargo(
+                "dataplane-build",
+                &format!("build {PAST_THE_KERNEL} --bins --examples"),
+                minutes(8),
+                false,
+            )
+        },
+        // Servers and clients in processes of their own, with both transports built in.
+        Step {
+            need: dpdk,
+            ..cargo(
+                "dataplane",
+                &format!(
+                    "test {PAST_THE_KERNEL} --no-fail-fast --test suite --test dataplane -- --show-output"
+                ),
+                minutes(5),
+                true,
+            )
+        },
         // The stress test, with every defence in place and with each one out.
         cargo(
             "faults",

@@ -81,7 +81,7 @@ pub enum DpdkError {
     /// DPDK did not start.
     #[error(
         "DPDK: cannot start with arguments {arguments:?}: {cause}; DPDK's own lines above say at what. Without huge \
-         pages, use EalConfig::without_hardware; for devices, check permissions and names"
+         pages, add --no-huge and -m (as EalConfig::without_hardware does); for devices, check permissions and names"
     )]
     Start {
         /// The arguments it was given.
@@ -113,7 +113,11 @@ pub enum DpdkError {
         cause: Errno,
     },
     /// A virtual device could not be made.
-    #[error("DPDK: cannot make device {device:?}: {cause}; check driver, name and parameters")]
+    #[error(
+        "DPDK: cannot make device {device:?}: {cause}; check driver, name and parameters, whether the interface is there, \
+         and whether this user may: packet sockets and taps take root, or CAP_NET_RAW and CAP_NET_ADMIN. (Drivers say \
+         \"Operation not permitted\" of anything.)"
+    )]
     Device {
         /// Its name and parameters.
         device: String,

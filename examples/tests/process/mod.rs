@@ -22,7 +22,7 @@ const CONFIG: &str = "
 ";
 
 /// `cargo test` builds the examples, too; cargo tells their place only indirectly.
-fn executable(example: &str) -> PathBuf {
+pub fn executable(example: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test
         .ancestors()
@@ -134,7 +134,7 @@ pub fn run_to_the_end(example: &str, arguments: &[&str]) -> (bool, String) {
 }
 
 /// Whether it ended with success, in time; otherwise it is ended.
-fn wait(child: &mut Child) -> bool {
+pub fn wait(child: &mut Child) -> bool {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait().unwrap() {

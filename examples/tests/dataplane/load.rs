@@ -1,0 +1,51 @@
+//! The command `shinjuku-load`, and what it measured.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Where it is: beside the tests' directory.
+pub fn load() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(2).unwrap().join("shinjuku-load");
+    assert!(
+        path.exists(),
+        "{} is missing: cargo build -p shinjuku-loadgen --features dpdk,xdp",
+        path.display()
+    );
+    path
+}
+
+/// Two loads, and each class alone before; what is said of them.
+pub fn measure(command: &mut Command) -> Value {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let output = command
+        .args(["--target", "10.79.0.1:9000", "--protocol", "shinjuku"])
+        .args(["--mix", "hi", "--rate", "200,400", "--seconds", "0.3"])
+        .args(["--warm-up", "0", "--drain", "10", "--connections", "16"])
+        .arg("--json")
+        .arg(file.path())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}\n{errors}");
+    serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap()
+}
+
+/// How many requests were answered: as many as were due.
+pub fn all_answered(report: &Value) -> u64 {
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points.len(), 2);
+    points
+        .iter()
+        .map(|point| {
+            let all = &point["all"];
+            assert_eq!(all["answered"], all["due"], "{point}");
+            assert_eq!(point["client"]["stray_replies"], 0, "{point}");
+            let latency = all["p50_us"].as_f64().unwrap();
+            assert!(latency > 0.0, "{point}");
+            all["answered"].as_u64().unwrap()
+        })
+        .sum()
+}

@@ -1,0 +1,204 @@
+//! The example `dataplane` and the command `shinjuku-load`, a process each, over what joins them without the kernel's stack.
+//!
+//! Each test makes its network namespaces and removes them. The command is the one that `cargo build -p shinjuku-loadgen
+//! --features dpdk,xdp` has made.
+
+mod load;
+// Of the transport's own tests.
+#[path = "../../../crates/net/tests/dpdk/namespaces.rs"]
+#[allow(dead_code, reason = "some of it serves other tests")]
+mod namespaces;
+#[path = "../../../crates/net/tests/dpdk/parts.rs"]
+#[allow(dead_code, reason = "some of it serves other tests")]
+mod parts;
+#[path = "../process/mod.rs"]
+#[allow(dead_code, reason = "some of it serves other tests")]
+mod process;
+mod server;
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+use load::load;
+use namespaces::{Namespaces, cannot_run, run};
+use process::executable;
+use server::Server;
+
+const INTERFACE: &str = "[dataplane]\ninterface = { address = '10.79.0.1/24', ports = [9000] }";
+/// A veth's address by which the kernel's stack is the client.
+const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
+
+/// Two namespaces joined by a veth pair, `va` and `vb`, on which nobody has an address; `None`: that cannot be had.
+fn veth(test: &str, suffixes: [&str; 2]) -> Option<Namespaces> {
+    if let Some(reason) = cannot_run(suffixes[0]) {
+        println!("SKIPPED {test}: {reason}");
+        return None;
+    }
+    let namespaces = Namespaces::new(suffixes);
+    namespaces.join();
+    let [first, second] = &namespaces.names;
+    namespaces::ip(&format!("-n {second} link set vb up"));
+    run(namespaces
+        .exec(first, "ethtool")
+        .args(["-K", "va", "tx", "off"]));
+    Some(namespaces)
+}
+
+fn server_in(namespaces: &Namespaces, device: &str) -> Server {
+    let program = executable("dataplane");
+    let command = namespaces.exec(&namespaces.names[0], program.to_str().unwrap());
+    Server::start(command, &format!("{device}\n{INTERFACE}"))
+}
+
+fn load_in(namespaces: &Namespaces) -> Command {
+    namespaces.exec(&namespaces.names[1], load().to_str().unwrap())
+}
+
+#[test]
+fn over_shared_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = |role| {
+        let socket = directory.path().join("memif");
+        format!(
+            "net_memif0,role={role},socket={},socket-abstract=no",
+            socket.display()
+        )
+    };
+    let config = format!("[dpdk]\ndevice = '{}'\n{INTERFACE}", device("server"));
+    let server = Server::start(Command::new(executable("dataplane")), &config);
+    assert!(
+        server.head.contains("net_memif0 by DPDK"),
+        "{}",
+        server.head
+    );
+    let mut client = Command::new(load());
+    client.args(["--transport", "dpdk", "--device", &device("client")]);
+    let report = load::measure(client.args(["--address", "10.79.0.2/24"]));
+    let requests = load::all_answered(&report);
+    let transport = report["transport"].as_str().unwrap();
+    assert_eq!(transport, "net_memif0 (DPDK, net_memif)");
+    server.end_having_answered(requests);
+}
+
+#[test]
+fn over_a_veth_pair_by_packet_sockets_of_dpdk() {
+    let name = "over_a_veth_pair_by_packet_sockets_of_dpdk";
+    let Some(namespaces) = veth(name, ["pa", "pb"]) else {
+        return;
+    };
+    let server = server_in(
+        &namespaces,
+        "[dpdk]\ndevice = 'net_af_packet0,iface=va'\nmbufs = 2047",
+    );
+    let mut client = load_in(&namespaces);
+    client.args(["--transport", "dpdk", "--address", "10.79.0.2/24"]);
+    let report = load::measure(client.args(["--device", "net_af_packet0,iface=vb"]));
+    server.end_having_answered(load::all_answered(&report));
+}
+
+#[test]
+fn over_a_veth_pair_by_af_xdp() {
+    let name = "over_a_veth_pair_by_af_xdp";
+    let Some(namespaces) = veth(name, ["xa", "xb"]) else {
+        return;
+    };
+    let Some(server) = af_xdp_server(name, &namespaces) else {
+        return;
+    };
+    let mut client = load_in(&namespaces);
+    client.args(["--transport", "xdp", "--address", "10.79.0.2/24"]);
+    let report = load::measure(client.args(["--interface", "vb", "--copying", "copy"]));
+    let requests = load::all_answered(&report);
+    let transport = report["transport"].as_str().unwrap();
+    assert!(
+        transport.starts_with("vb (AF_XDP, copy mode"),
+        "{transport}"
+    );
+    server.end_having_answered(requests);
+}
+
+#[test]
+fn a_client_of_the_kernels_reaches_a_server_over_af_xdp() {
+    let name = "a_client_of_the_kernels_reaches_a_server_over_af_xdp";
+    let Some(namespaces) = veth(name, ["ka", "kb"]) else {
+        return;
+    };
+    let second = &namespaces.names[1];
+    Namespaces::bring_up(second, "vb", KERNEL);
+    let Some(server) = af_xdp_server(name, &namespaces) else {
+        return;
+    };
+    run(namespaces
+        .exec(second, "ping")
+        .args(["-c", "3", "-W", "10", "-i", "0.01", "10.79.0.1"]));
+    let report = load::measure(&mut load_in(&namespaces));
+    let requests = load::all_answered(&report);
+    assert_eq!(report["transport"], "UDP");
+    let said = server.end_having_answered(requests);
+    assert!(said.contains("3 echo requests answered"), "{said}");
+}
+
+/// Also says what becomes of the wish for frames that are not copied, which depends on the kernel's driver.
+fn af_xdp_server(test: &str, namespaces: &Namespaces) -> Option<Server> {
+    const TABLE: &str = "[xdp]\ninterface = 'va'";
+    let program = executable("dataplane");
+    let command = || namespaces.exec(&namespaces.names[0], program.to_str().unwrap());
+    let config = |copy| format!("{TABLE}\ncopy = '{copy}'\n{INTERFACE}");
+    match Server::try_start(command(), &config("zero-copy")) {
+        Ok(server) => {
+            println!("zero-copy on a veth: {}", server.head);
+            server.end_having_answered(0);
+        }
+        Err(refusal) => {
+            println!("zero-copy on a veth: {refusal}");
+            if refusal.contains("cannot open an AF_XDP socket") {
+                println!("SKIPPED {test}: the kernel has no AF_XDP");
+                return None;
+            }
+            assert!(refusal.contains("bind the AF_XDP socket"), "{refusal}");
+        }
+    }
+    let server = Server::start(command(), &config("auto"));
+    let head = &server.head;
+    assert!(
+        head.contains("va by AF_XDP,") && head.contains("mode"),
+        "{head}"
+    );
+    Some(server)
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    for (device, says) in [
+        (
+            "[xdp]\ninterface = 'shinjuku-none'",
+            "interface shinjuku-none",
+        ),
+        ("[xdp]\ninterface = 'lo'", "lo is no Ethernet interface"),
+        ("[dpdk]\ndevice = 'net_nothing0'", "net_nothing0"),
+        (
+            "[dpdk]\ndevice = 'net_null0'\neal = ['-m', '64', '--huge-dir=/shinjuku-none', '--no-pci']",
+            "--no-huge",
+        ),
+        ("[dpdk]\ndevice = 'net_null0'\nmbufs = 4", "mbufs is 4"),
+        (
+            "[dpdk]\ndevice = 'net_null0'\n[xdp]\ninterface = 'lo'",
+            "one of the tables",
+        ),
+        (
+            "[dpdk]\ndevices = 'net_null0'",
+            "line 2, column 1, in `dpdk`: unknown field `devices`",
+        ),
+        (
+            "[[dispatcher]]\nworkers = 1\n[[dispatcher]]\n[xdp]\ninterface = 'lo'\nqueues = 1",
+            "lo is no",
+        ),
+    ] {
+        let config = format!("{device}\n{INTERFACE}");
+        let refusal = match Server::try_start(Command::new(executable("dataplane")), &config) {
+            Ok(server) => panic!("{config}\nserves: {}", server.head),
+            Err(refusal) => refusal,
+        };
+        assert!(refusal.contains(says), "{config}\n{refusal}");
+    }
+}

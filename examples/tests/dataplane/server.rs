@@ -1,0 +1,95 @@
+//! The example `dataplane` as a process.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::process::wait;
+
+/// Few threads, which may share a core with other tests'.
+const DISPATCHER: &str = "
+    [[dispatcher]]
+    workers = 1
+    contexts = 16
+    spare_workers = 1
+    queue = 1024
+    cores = { share = true }
+";
+
+/// A server that listens.
+pub struct Server {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    /// What it has said until it was ready.
+    pub head: String,
+    _config: tempfile::NamedTempFile,
+}
+
+impl Server {
+    /// Starts `command` with a configuration.
+    pub fn start(command: Command, config: &str) -> Self {
+        Self::try_start(command, config).unwrap_or_else(|refusal| panic!("{config}\n{refusal}"))
+    }
+
+    /// The same; if it ends instead, with failure, what it says.
+    pub fn try_start(mut command: Command, config: &str) -> Result<Self, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, format!("{config}\n{DISPATCHER}")).unwrap();
+        let mut child = command
+            .arg(file.path())
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut errors = child.stderr.take().unwrap();
+        // It says little before it ends or listens; once it listens, nobody need hear.
+        let errors = std::thread::spawn(move || {
+            let mut said = String::new();
+            let _ = errors.read_to_string(&mut said);
+            said
+        });
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut head = String::new();
+        while !head.contains("listening on ") {
+            if output.read_line(&mut head).unwrap() == 0 {
+                assert!(
+                    !wait(&mut child),
+                    "it ends well, but never listened: {head}"
+                );
+                return Err(head + &errors.join().unwrap());
+            }
+        }
+        Ok(Self {
+            child,
+            output,
+            head,
+            _config: file,
+        })
+    }
+
+    /// Asks it to end; what it said since it was ready, which is that it answered `requests`, or more.
+    pub fn end_having_answered(mut self, requests: u64) -> String {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        let ended_well = wait(&mut self.child);
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        assert!(ended_well, "it does not end well: {said}");
+        assert!(said.contains("everything finished"), "{said}");
+        let words: Vec<_> = said.split_whitespace().collect();
+        let replies = words.windows(2).find(|pair| pair[1] == "replies;");
+        let replies: u64 = replies.expect("its counts")[0].parse().unwrap();
+        assert!(replies >= requests, "{requests} were answered: {said}");
+        said
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // For tests that fail; one that has ended is left alone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
