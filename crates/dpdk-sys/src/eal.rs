@@ -187,6 +187,18 @@ impl Eal {
         Mempool::new(name, mbufs, data_room)
     }
 
+    /// As [`pool`](Self::pool), or a pool of the same size whose handle is gone and whose mbufs are all back. So who opens devices
+    /// again and again takes no more memory each time.
+    ///
+    /// # Errors
+    /// What DPDK says.
+    pub fn pool_again(self, name: &str, mbufs: u32, data_room: u16) -> Result<Mempool, DpdkError> {
+        match Mempool::again(mbufs, data_room) {
+            Some(pool) => Ok(pool),
+            None => self.pool(name, mbufs, data_room),
+        }
+    }
+
     /// The port that the device `name` is: a PCI address, or a virtual device's driver and number.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::eal::{c_string, control};
 use crate::error::{DpdkError, Errno};
@@ -17,9 +18,11 @@ const MOST: u32 = 1 << 26;
 /// A pool, in the hands of whoever allocates from it and collects what was dropped: the networker. Not on a thread that
 /// a handler runs on: see the [crate].
 ///
-/// The pool itself lives as long as the process.
+/// The pool itself lives as long as the process. When its handle is gone and all its mbufs are back, it may be
+/// [had again](crate::Eal::pool_again).
 pub struct Mempool {
     gauge: PoolGauge,
+    data_room: u16,
     dropped: &'static Dropped,
     /// Taken off the list, not yet freed.
     taken: Chain,
@@ -58,9 +61,21 @@ impl Mempool {
                 raw: NonNull::new(raw).expect("it was made"),
                 mbufs,
             },
+            data_room,
             dropped,
             taken: Chain::default(),
         })
+    }
+
+    /// One of this size whose handle is gone, if all its mbufs are back.
+    pub(crate) fn again(mbufs: u32, data_room: u16) -> Option<Self> {
+        let mut left = left();
+        let at = left.iter_mut().position(|pool| {
+            pool.collect(mbufs as usize);
+            let home = pool.gauge.available() == mbufs;
+            home && (pool.gauge.mbufs, pool.data_room) == (mbufs, data_room)
+        })?;
+        Some(left.swap_remove(at))
     }
 
     /// An empty packet. `None`: all mbufs are in use.
@@ -116,10 +131,20 @@ impl Mempool {
     }
 }
 
+/// Pools without a handle; mbufs of theirs may be anywhere still.
+static LEFT: Mutex<Vec<Mempool>> = Mutex::new(Vec::new());
+
+fn left() -> MutexGuard<'static, Vec<Mempool>> {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Drop for Mempool {
     fn drop(&mut self) {
-        // Those dropped later stay on the list: nobody will allocate from this pool again.
         self.collect(self.gauge.mbufs as usize);
+        left().push(Self {
+            taken: std::mem::take(&mut self.taken),
+            ..*self
+        });
     }
 }
 
@@ -152,7 +177,8 @@ unsafe impl Send for PoolGauge {}
 unsafe impl Sync for PoolGauge {}
 
 impl PoolGauge {
-    /// Mbufs in the pool; without those dropped and not yet collected. Exact when nobody uses the pool meanwhile.
+    /// Mbufs in the pool; without those dropped and not yet collected. Exact when nobody uses the pool meanwhile. Of a pool that
+    /// is had again: what its new owner left.
     #[must_use]
     pub fn available(self) -> u32 {
         // SAFETY: the pool lives as long as the process.

@@ -319,6 +319,23 @@ fn a_dispatcher_that_does_not_poll_costs_only_its_own_frames() {
     assert!(heard + failed < sent);
 }
 
+/// Pools are never freed, but had again, once all their mbufs are back.
+#[test]
+fn devices_opened_again_and_again_take_no_more_memory() {
+    // Twice what there is.
+    for round in 0..24 {
+        let config = config().mbufs(8191);
+        let ((nic, mut servers), (client_nic, mut clients)) =
+            hosts(&format!("again{round}"), 1, config);
+        resolve(&mut clients[0], &mut servers);
+        let kept = servers[0].device.allocate();
+        drop((servers, nic));
+        // Its pool is not whole, and another's.
+        drop(kept);
+        drop((clients, client_nic));
+    }
+}
+
 /// The one with the queue has no room for a long time, and the other is served by way of it all the same.
 #[test]
 fn a_dispatcher_without_room_keeps_nobody_from_theirs() {

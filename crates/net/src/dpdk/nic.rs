@@ -286,7 +286,7 @@ fn pools(config: &NicConfig) -> Result<Vec<Mempool>, DpdkError> {
     (0..config.dispatchers)
         .map(|_| {
             let name = format!("shinjuku-{}", MADE.fetch_add(1, Relaxed));
-            eal.pool(&name, config.mbufs, config.data_room())
+            eal.pool_again(&name, config.mbufs, config.data_room())
         })
         .collect()
 }
