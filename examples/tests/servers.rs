@@ -3,8 +3,10 @@
 mod process;
 
 use std::net::UdpSocket;
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
 
-use process::{Server, client, run_to_the_end};
+use process::{Server, client, ends_while_it_starts, run_to_the_end};
 use rustix::process::Signal;
 use shinjuku::net::wire::{RackSchedKind, RackSchedMessage};
 use shinjuku_examples::store::{checksum, value_of};
@@ -161,14 +163,61 @@ fn synthetic_preempts_work_without_probes_in_guest_mode() {
 }
 
 fn start_without_probes(mechanism: &str) -> Server {
-    let arguments = [
+    Server::start("synthetic", &without_probes(mechanism))
+}
+
+/// A minute's work is allowed.
+fn without_probes(mechanism: &str) -> [&str; 7] {
+    [
         "--no-probes",
         "--mechanism",
         mechanism,
         "--quantum-us",
         "50",
-    ];
-    Server::start("synthetic", &arguments)
+        "--max-us",
+        "60000000",
+    ]
+}
+
+/// Requests that run on for a minute, with others that overtake them: the worker is in guest mode, in the host side's calls or on
+/// its way, contexts are suspended and spares asleep.
+#[test]
+fn synthetic_in_guest_mode_ends_under_load_when_it_is_told_to() {
+    const NAME: &str = "synthetic_in_guest_mode_ends_under_load_when_it_is_told_to";
+    // The other one asks by the same handler.
+    for signal in [Signal::KILL, Signal::INT] {
+        let server = start_without_probes("guest");
+        if let Some((_, why)) = server.head.split_once(", because ") {
+            println!("SKIPPED {NAME}: {why}");
+            return;
+        }
+        let client = client(&server);
+        for number in 0..3 {
+            client.send(&work(60_000_000, number)).unwrap();
+        }
+        // The answers say that the long ones were stopped, again and again.
+        for number in 3..23 {
+            let request = work(1, number);
+            assert_eq!(ask(&client, &request), request);
+        }
+        for number in 23..60 {
+            client.send(&work(2_000, number)).unwrap();
+        }
+        let (status, said) = server.end_by(signal);
+        if signal == Signal::KILL {
+            assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{said}");
+        } else {
+            assert!(status.success(), "{signal:?}: {said}");
+            assert!(said.contains("unfinished"), "{said}");
+        }
+    }
+    for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
+        for millis in [1, 5, 10, 20, 40] {
+            let after = Duration::from_millis(millis);
+            let ended = ends_while_it_starts("synthetic", &without_probes("guest"), after, signal);
+            assert!(ended, "survives {signal:?} {after:?} after its start");
+        }
+    }
 }
 
 /// What it said in the end.

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -90,14 +90,42 @@ impl Server {
     }
 
     /// Asks it to end by `signal`; what it said since it was ready.
-    pub fn end(mut self, signal: Signal) -> String {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-        let status = wait(&mut self.child);
-        let mut said = String::new();
-        self.output.read_to_string(&mut said).unwrap();
-        assert!(status, "ends well when it is asked to: {said}");
+    pub fn end(self, signal: Signal) -> String {
+        let (status, said) = self.end_by(signal);
+        assert!(status.success(), "ends well when it is asked to: {said}");
         said
     }
+
+    /// Sends it `signal`, of which it ends in time, one way or the other; how, and what it said since it was ready.
+    pub fn end_by(mut self, signal: Signal) -> (ExitStatus, String) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let status = end_of(&mut self.child);
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        let status = status.unwrap_or_else(|| panic!("survives {signal:?}: {said}"));
+        (status, said)
+    }
+}
+
+/// A server that is told to end `after` so long, wherever its start is by then. Whether it ended in time.
+pub fn ends_while_it_starts(
+    example: &str,
+    arguments: &[&str],
+    after: Duration,
+    by: Signal,
+) -> bool {
+    let config = config_file();
+    let mut child = Command::new(executable(example))
+        .args(["--listen", "127.0.0.1:0", "--config"])
+        .arg(config.path())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(after);
+    kill_process(Pid::from_child(&child), by).unwrap();
+    end_of(&mut child).is_some()
 }
 
 impl Drop for Server {
@@ -135,14 +163,19 @@ pub fn run_to_the_end(example: &str, arguments: &[&str]) -> (bool, String) {
 
 /// Whether it ended with success, in time; otherwise it is ended.
 pub fn wait(child: &mut Child) -> bool {
+    end_of(child).is_some_and(|status| status.success())
+}
+
+/// How it ended. `None`: not in time, and so it is ended.
+fn end_of(child: &mut Child) -> Option<ExitStatus> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait().unwrap() {
-            return status.success();
+            return Some(status);
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     let _ = child.kill();
     let _ = child.wait();
-    false
+    None
 }

@@ -8,7 +8,15 @@ use std::time::{Duration, Instant};
 
 use crate::stage::{PATIENCE, Stage, guest, test_name};
 
-const STATES: [&str; 5] = ["spinning", "blocked", "native", "idle", "storm"];
+const STATES: [&str; 7] = [
+    "spinning",
+    "blocked",
+    "native",
+    "idle",
+    "suspended",
+    "storm",
+    "starting",
+];
 
 #[test]
 fn signals_end_the_process_in_every_state() {
@@ -100,13 +108,18 @@ fn run_until_ended() {
     } else {
         started.wait();
     }
+    let kept = (state == "suspended").then(|| stage.preempt(0, &dispatched));
     println!("reached the state");
     loop {
-        if state == "storm" {
-            let suspended = stage.preempt(0, &dispatched);
-            dispatched = stage.send(0, suspended.into());
-        } else {
-            std::thread::sleep(Duration::from_secs(1));
+        match state.as_str() {
+            "storm" => {
+                let suspended = stage.preempt(0, &dispatched);
+                dispatched = stage.send(0, suspended.into());
+            }
+            // Workers come and go, and threads for contexts.
+            "starting" => Stage::with("", Default::default(), 2).unwrap().end(),
+            _ => std::thread::sleep(Duration::from_secs(1)),
         }
+        std::hint::black_box(&kept);
     }
 }
