@@ -196,15 +196,20 @@ impl<Tr: Transport> Threads<Tr> {
                     Arc::clone(&bed),
                     Arc::clone(&core.orders),
                 );
-                let realtime_priority = config.realtime_priority;
+                let (realtime_priority, strict) = (config.realtime_priority, config.strict);
                 let body = move || {
                     let number = u32::try_from(id).expect("workers are few");
                     let prepared = prepare(worker_core, realtime_priority).and_then(|realtime| {
                         let mut worker = Worker::bind(number)?;
                         // Spares stay outside, where signals reach them: KVM has a vCPU for each of some hundred threads
                         // only, and Dune wants a core for each.
-                        if let (Some(guest), false) = (&guest, spare) {
-                            worker.enter_guest_mode(guest)?;
+                        if let (Some(guest), false) = (&guest, spare)
+                            && let Err(error) = worker.enter_guest_mode(guest)
+                        {
+                            if strict {
+                                return Err(error.into());
+                            }
+                            tracing::warn!(target: "shinjuku", "signals interrupt worker {id}: {error}");
                         }
                         if let (Some(dune), false) = (&dune, spare) {
                             worker.enter_dune_mode(dune)?;

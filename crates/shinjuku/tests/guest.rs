@@ -144,6 +144,38 @@ fn blocked_workers_are_relieved_outside_of_guest_mode() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
+#[test]
+fn workers_that_are_too_many_for_a_virtual_machine_are_interrupted_by_signal() {
+    const NAME: &str = "workers_that_are_too_many_for_a_virtual_machine_are_interrupted_by_signal";
+    let crowd = Config {
+        workers: Some(260),
+        contexts: 260,
+        spare_workers: Some(0),
+        stack_kib: 64,
+        ..config()
+    };
+    let strict = Config {
+        strict: true,
+        ..crowd.clone()
+    };
+    let error = start(strict)
+        .expect_err("there are fewer vCPUs")
+        .to_string();
+    if !error.contains("vCPUs, one for each worker") {
+        println!("SKIPPED {NAME}: {error}");
+        return;
+    }
+    let runtime = start(crowd).unwrap();
+    let handle = runtime.handle();
+    let tickets: Vec<_> = (0..260)
+        .map(|n| handle.submit(ClassId(0), Box::new(move || n)).unwrap())
+        .collect();
+    for (n, mut ticket) in (0..).zip(tickets) {
+        assert_eq!(ticket.wait_timeout(PATIENCE), Some(Ok(n)));
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
 /// `auto` makes no virtual machine where interrupts would exit, or nobody could post one, and says so.
 #[test]
 fn auto_says_what_became_of_guest_mode() {
