@@ -19,8 +19,10 @@
 //!
 //! Nothing here allocates, locks or calls the kernel.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::panic::resume_unwind;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::clock::Cycles;
@@ -320,6 +322,22 @@ pub(crate) unsafe fn finish<T, R>(head: &Head, result: Result<R, Panicked>) -> O
     // SAFETY: on the context's stack at guard 1.
     unsafe { leave(head, FINISHED) };
     None
+}
+
+/// What was to be asked for the next job has panicked: that is the worker's affair. Returns as [`finish`] does.
+///
+/// # Safety
+/// Must be called on the context's own stack by its donor's loop, at guard 1.
+pub(crate) unsafe fn fail(head: &Head, payload: Box<dyn Any + Send>) {
+    // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
+    let worker = unsafe { &*head.running.worker.get() };
+    if worker.successor.get().is_null() {
+        // Nobody was asked: it is a bug of our own.
+        resume_unwind(payload);
+    }
+    worker.panic.set(Some(payload));
+    // SAFETY: on the context's stack at guard 1.
+    unsafe { leave(head, FINISHED) };
 }
 
 /// The next dispatch begins, without a way out and in. As [`start`], but a request with a moment is left to the probes if no

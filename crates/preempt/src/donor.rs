@@ -94,17 +94,23 @@ pub(crate) unsafe fn donor_main<T, R>(
             }
         };
         current::start(head);
-        let mut next = Some(job);
-        while let Some(job) = next {
-            let result = catch_unwind(AssertUnwindSafe(|| entry(job))).map_err(|payload| {
-                // A payload's own destructor may panic as well; that one is forgotten.
-                if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                    std::mem::forget(second);
-                }
-                Panicked
-            });
-            // SAFETY: on the context's stack, with every guard of the job gone; the types are the pool's.
-            next = unsafe { current::finish::<T, R>(head, result) };
+        let succession = catch_unwind(AssertUnwindSafe(|| {
+            let mut next = Some(job);
+            while let Some(job) = next {
+                let result = catch_unwind(AssertUnwindSafe(|| entry(job))).map_err(|payload| {
+                    // A payload's own destructor may panic as well; that one is forgotten.
+                    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                        std::mem::forget(second);
+                    }
+                    Panicked
+                });
+                // SAFETY: on the context's stack, with every guard of the job gone; the types are the pool's.
+                next = unsafe { current::finish::<T, R>(head, result) };
+            }
+        }));
+        if let Err(payload) = succession {
+            // SAFETY: on the context's stack; only `finish` can have panicked, after it had raised the guard.
+            unsafe { current::fail(head, payload) };
         }
     }
     // Thread-local destructors, which run next, are on an ordinary thread again.

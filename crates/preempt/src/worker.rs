@@ -3,8 +3,10 @@
 //! [`Worker::run`] is the only way into a context. The handle is consumed on entry and made again on return,
 //! when the switch has saved the context wholly: only then can anybody else be given it.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -31,6 +33,8 @@ pub(crate) struct WorkerHead {
     pub(crate) counters: Arc<Counters>,
     /// What to ask when a job has ended: points to a [`Successor`] of the types of the context that runs. Null: nobody.
     pub(crate) successor: Cell<*mut ()>,
+    /// That one panicked.
+    pub(crate) panic: Cell<Option<Box<dyn Any + Send>>>,
     #[cfg(feature = "guest")]
     pub(crate) guest: Option<crate::guest::Seat>,
     #[cfg(feature = "dune")]
@@ -100,6 +104,7 @@ impl Worker {
             signal_mask,
             counters,
             successor: Cell::new(std::ptr::null_mut()),
+            panic: Cell::new(None),
             #[cfg(feature = "guest")]
             guest: None,
             #[cfg(feature = "dune")]
@@ -204,7 +209,7 @@ impl Worker {
     /// preempted; what has ended was told to `next` by then.
     ///
     /// `next` runs on the context's stack and with its thread control block, so that thread-locals in it are the context's
-    /// and not the worker's; preemption is held off. It must not unwind: that aborts the process.
+    /// and not the worker's; preemption is held off. If it panics, `run_on` does, and the context is leaked.
     ///
     /// In guest mode and under Dune it is only a loop around `run`.
     #[inline]
@@ -220,6 +225,9 @@ impl Worker {
         self.head.successor.set((&raw mut next).cast());
         let outcome = self.run(runnable, generation);
         self.head.successor.set(std::ptr::null_mut());
+        if let Some(payload) = self.head.panic.take() {
+            resume_unwind(payload);
+        }
         match outcome {
             Outcome::Finished(Finished(handle)) => Completion::Finished(Idle(handle)),
             Outcome::Preempted(suspended) => Completion::Preempted(suspended),

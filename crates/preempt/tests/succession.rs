@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
@@ -251,6 +252,19 @@ fn a_job_begun_in_succession_can_end_at_a_worker_that_wants_its_result() {
     let (idle, result) = finished.take();
     assert_eq!(result, Ok(2));
     stage.idle.push(idle);
+}
+
+#[test]
+fn a_panic_of_the_successor_is_the_workers_own() {
+    let mut stage = Stage::new();
+    let first = stage.load(|| 1);
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        stage.run_on(first, |_, _| panic!("meant"))
+    }));
+    assert_eq!(*caught.unwrap_err().downcast::<&str>().unwrap(), "meant");
+    assert!(!std::thread::panicking());
+    // Its context is leaked.
+    stage.handles.take();
 }
 
 const QUANTUM: Duration = Duration::from_millis(2);
