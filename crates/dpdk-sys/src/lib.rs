@@ -17,12 +17,14 @@
 //! move between threads; what they do is right on whichever has them, but they belong on one that is never suspended.
 //!
 //! All of it rests on this: nothing else in the process uses DPDK. Another library that did could put mbufs of its own pools into
-//! a ring, and those have no list to be dropped onto.
+//! a ring, and those have no list to be dropped onto. Drivers are trusted, those too that an argument (`-d`) has DPDK load.
 //!
 //! # What lives how long
 //!
 //! DPDK can be started once in a process: [`Eal::init`], which gives the proof [`Eal`] that all else is made from. Pools are
-//! never freed, because an mbuf can be anywhere. A port is closed when its [`RunningPort`] and all its [`Queue`]s are gone.
+//! never freed, because an mbuf can be anywhere; one without a handle whose mbufs are all back can be had again. A port is
+//! closed when its [`RunningPort`] and all its [`Queue`]s are gone, and closed and made anew when a virtual device is reset
+//! whose interface the kernel has removed; its number, which may change with that, is used by a queue only while it runs.
 //!
 //! ```no_run
 //! # #[cfg(feature = "link")]

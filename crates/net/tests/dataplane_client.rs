@@ -94,6 +94,26 @@ fn what_nobody_answers_for_waits_in_bounds_and_is_dropped() {
 }
 
 #[test]
+fn those_who_wait_for_nobody_keep_none_from_who_is_known() {
+    let (mut client, mut server) = pair();
+    let mut exchange = |client: &mut Client<MemoryDevice>, payload: &[u8], now: u64| {
+        client.send(CLIENT.port(), SERVER, payload, now).unwrap();
+        client.flush();
+        turn(&mut server);
+        let mut replies = received(client, now);
+        turn(&mut server);
+        replies.extend(received(client, now));
+        replies
+    };
+    assert_eq!(exchange(&mut client, b"before", 0), [b"before"]);
+    let nobody = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 77), 1);
+    while client.send(CLIENT.port(), nobody, b"?", 0).is_ok() {}
+    assert_eq!(exchange(&mut client, b"meanwhile", 1), [b"meanwhile"]);
+    let error = client.send(CLIENT.port(), nobody, b"?", 1).unwrap_err();
+    assert_eq!(error, SendError::TooManyWait);
+}
+
+#[test]
 fn what_cannot_be_sent_is_refused() {
     let (mut client, mut server) = pair();
     let long = [0; 1473];

@@ -1,5 +1,5 @@
 //! `net::dpdk` and its stack against the kernel's: ping, arping, a kernel's UDP client and UDP server, with frames of all
-//! sizes, over a veth pair (`net_af_packet`) and over a tap device (`net_tap`).
+//! sizes, over a veth pair (`net_af_packet`, `net_af_xdp`) and over a tap device (`net_tap`).
 //!
 //! Everything is in network namespaces that the test makes and removes. DPDK can be started once in a process, and a
 //! process is in one namespace, so the test runs itself again for each part: see [`part`].
@@ -18,7 +18,7 @@ use dpdk::namespaces::{Namespaces, cannot_run, run};
 use dpdk::parts::{Part, Running, orders, this_part};
 use dpdk::{Host, PATIENCE, PORT, start_dpdk};
 use shinjuku_net::dataplane::{Cause, Device};
-use shinjuku_net::dpdk::{Nic, NicConfig, PortConfig};
+use shinjuku_net::dpdk::{BURST, Nic, NicConfig, PortConfig};
 use shinjuku_net::packet::MacAddr;
 
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), PORT);
@@ -39,6 +39,19 @@ fn a_veth_pair_by_af_packet() {
     let host = namespaces.start(ours, "host net_af_packet0,iface=va,framecnt=512");
     // AF_PACKET's sockets put fragments together, to what then does not fit a frame.
     interoperates(&namespaces, kernel, "vb", host, 0);
+}
+
+#[test]
+fn a_veth_pair_by_af_xdp() {
+    let test = "a_veth_pair_by_af_xdp";
+    if let Some(reason) = cannot_run(test) {
+        return println!("SKIPPED {test}: {reason}");
+    }
+    let namespaces = Namespaces::new(["xa", "xb"]);
+    let [ours, kernel] = &namespaces.names;
+    namespaces.join();
+    let host = namespaces.start(ours, "host net_af_xdp0,iface=va");
+    interoperates(&namespaces, kernel, "vb", host, 3);
 }
 
 #[test]
@@ -130,7 +143,13 @@ fn interoperates(
     assert!(echoes >= 12 && arps >= 3, "{counts}");
     assert_eq!(learnt, 1, "{counts}");
     assert_eq!(seen_fragments, fragments, "{counts}");
-    assert_eq!(missing, 0, "mbufs are missing: {counts}");
+    // net_af_xdp does not give back what is in its fill queue.
+    let kept = if kernel.ends_with("xb") {
+        2048 + BURST as u64
+    } else {
+        0
+    };
+    assert!(missing <= kept, "mbufs are missing: {counts}");
 }
 
 /// Looks at all that we sent with tcpdump's eyes; how many datagrams there are.
@@ -167,7 +186,8 @@ fn part() {
 fn host(device: &str) {
     let eal = start_dpdk(&[device]);
     let name = device.split(',').next().unwrap();
-    let config = NicConfig::new().mbufs(2047).port(PortConfig {
+    // net_af_xdp takes 2048 for itself.
+    let config = NicConfig::new().mbufs(4095).port(PortConfig {
         rx_descriptors: 256,
         tx_descriptors: 256,
         ..PortConfig::default()

@@ -107,7 +107,15 @@ impl<D: Device> Client<D> {
             return Err(SendError::QueueFull);
         }
         if self.waiting.len() == WAITING {
-            return Err(SendError::TooManyWait);
+            // Who is known need not wait with those who are not.
+            match self.interface.resolve(*to.ip(), now_nanos) {
+                Resolution::Known(_) => {}
+                Resolution::Ask(ip) => {
+                    self.ask(ip);
+                    return Err(SendError::TooManyWait);
+                }
+                _ => return Err(SendError::TooManyWait),
+            }
         }
         let mut buffer = self.device.allocate().ok_or(SendError::NoBuffer)?;
         if payload.len() > longest || length > buffer.capacity() {
