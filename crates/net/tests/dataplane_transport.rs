@@ -366,6 +366,25 @@ fn a_reply_made_of_another_request_goes_to_nobody() {
     assert_eq!(server.counts().unsendable, 1);
 }
 
+/// Two dispatchers' requests have the same numbers.
+#[test]
+fn a_reply_made_of_another_dispatchers_request_goes_to_nobody() {
+    let mut both = [start(), start()];
+    let [first, second] = both.each_mut().map(|(client, server)| {
+        client.send(b"request");
+        server.poll().pop().unwrap()
+    });
+    let swapped = [(first.route, second.request), (second.route, first.request)];
+    for ((_, server), (route, request)) in both.iter_mut().zip(swapped) {
+        server.conclude(route, Ok(Some(request.echo())));
+    }
+    for (client, server) in &mut both {
+        server.assert_balanced();
+        assert!(client.received().is_empty());
+        assert_eq!(server.counts().unsendable, 1);
+    }
+}
+
 #[test]
 fn flaws_are_counted_and_nothing_of_them_reaches_the_handler() {
     let (mut client, mut server) = start();

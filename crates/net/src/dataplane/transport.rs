@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rtrb::{Consumer, RingBuffer};
@@ -37,7 +38,7 @@ pub struct Dataplane<D: Device, C = OneClass> {
     racksched: Option<RackSched>,
     batch: usize,
     lender: Lender<D::Buffer, Notes>,
-    next_number: u64,
+    next_id: RequestId,
     /// The workers' replies.
     rings: Vec<Consumer<Lent<D::Buffer, Notes>>>,
     /// The ring that is looked at first; takes turns.
@@ -52,10 +53,14 @@ pub struct Dataplane<D: Device, C = OneClass> {
     counters: Arc<TransportCounters>,
 }
 
-/// A request's number, unique in its transport, and its class.
+/// How many there have been in this process.
+static TRANSPORTS: AtomicU32 = AtomicU32::new(0);
+
+/// A request's number, unique in its transport, the transport's own, and its class.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RequestId {
     number: u64,
+    transport: u32,
     pub(super) class: u16,
 }
 
@@ -89,7 +94,11 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
             racksched: config.racksched.map(RackSched::new).transpose()?,
             batch: config.batch,
             lender: Lender::new(config.buffers),
-            next_number: 0,
+            next_id: RequestId {
+                number: 0,
+                transport: TRANSPORTS.fetch_add(1, Ordering::Relaxed),
+                class: 0,
+            },
             rings: Vec::new(),
             first_ring: 0,
             received: Vec::with_capacity(config.batch),
@@ -160,8 +169,8 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
         let room = buffer.capacity().saturating_sub(delivery.headers.length());
         let notes = Notes {
             id: RequestId {
-                number: self.next_number,
                 class,
+                ..self.next_id
             },
             delivery,
             capacity: room.min(longest),
@@ -173,7 +182,7 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
                 if let Some(racksched) = &self.racksched {
                     racksched.load.arrived(class);
                 }
-                self.next_number += 1;
+                self.next_id.number += 1;
                 Some(Datagram(lent))
             }
             // Only if the device gave more than it was asked for.
