@@ -5,8 +5,9 @@
 //! - `--qemu`: QEMU's emulation with kvm-amd (`-cpu max,+svm`);
 //! - `--bochs`: Bochs 3 with kvm-intel.
 //!
-//! Kernel, BusyBox and Bochs are Debian's packages, fetched and unpacked below `target/`, never installed. Where a part cannot
-//! be had, the tier is skipped by name, with the reason. Everything has a time limit.
+//! Kernel, BusyBox and emulators are Debian's packages, fetched and unpacked below `target/`, never installed. Where a part
+//! cannot be had, the tier is skipped by name, with the reason. Everything has a time limit: a suite in the guest, and the
+//! emulator as a whole, which is killed. Either way the test that ran is named.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -113,15 +114,17 @@ fn tier<E: Emulator>(options: &Options, stop: &AtomicBool) -> Result<bool> {
     let suites = suite::build(&options.test)?;
     let image = image::make(&directory, &guest, &suites)?;
     let console_path = directory.join(format!("{}.log", E::NAME));
+    let limit = E::LIMIT.mul_f64(options.patience);
     let command_line = image::command_line(
         options
             .module_parameters
             .as_deref()
             .unwrap_or(E::MODULE_PARAMETERS),
         &options.filter,
+        // What is left is for the guest to start and to end.
+        limit.mul_f64(0.8),
     )?;
-    let mut step = emulator.step(&image, &command_line, &console_path)?;
-    step.limit = step.limit.mul_f64(options.patience);
+    let step = emulator.step(&image, &command_line, &console_path, limit)?;
     println!(
         "== {}: {} with {}, at most {} s; tail -f {}",
         E::NAME,

@@ -1,6 +1,7 @@
 //! What the machine and kernel must offer, checked before the first context exists.
 
 use std::arch::x86_64::__cpuid;
+use std::sync::OnceLock;
 
 /// Why contexts cannot run on this machine.
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +61,14 @@ fn has_invariant_tsc() -> bool {
     invariant || kernel_trusts_tsc()
 }
 
+/// Asked once: a process that has used up its descriptors cannot ask.
 fn kernel_trusts_tsc() -> bool {
-    std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-        .is_ok_and(|source| matches!(source.trim(), "tsc" | "kvm-clock"))
+    const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    static TRUSTED: OnceLock<bool> = OnceLock::new();
+    *TRUSTED.get_or_init(|| {
+        std::fs::read_to_string(SOURCE)
+            .is_ok_and(|source| matches!(source.trim(), "tsc" | "kvm-clock"))
+    })
 }
 
 #[cfg(test)]

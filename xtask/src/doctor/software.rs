@@ -21,12 +21,6 @@ pub fn examine(root: &Root) -> Vec<Finding> {
             "redis-server",
             "apt-get install redis-server: the reference in the RESP server's tests",
         ),
-        program(
-            root,
-            &search,
-            "qemu-system-x86_64",
-            "apt-get install qemu-system-x86: cargo xtask guest-test --qemu runs in it",
-        ),
     ]
 }
 

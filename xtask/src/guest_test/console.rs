@@ -12,6 +12,9 @@
 
 use crate::test::libtest::{Reader, Tally};
 
+/// How the shell calls the end by SIGKILL, which `timeout` sends.
+const KILLED: i32 = 128 + 9;
+
 /// A console, read.
 #[derive(Debug, Default)]
 pub struct Console {
@@ -19,6 +22,8 @@ pub struct Console {
     up: bool,
     kvm: bool,
     done: bool,
+    /// The test that began and has not ended.
+    running: Option<String>,
     /// Suites that began, and how they ended.
     suites: Vec<(String, Option<i32>)>,
     /// The tests of all suites.
@@ -37,12 +42,33 @@ impl Console {
             console.text.push(line.to_owned());
             if let Some(mark) = line.strip_prefix("@@ ") {
                 console.mark(mark);
-            } else if reader.line(line) {
+                continue;
+            }
+            console.follow(line);
+            if reader.line(line) {
                 console.worth_showing.push(line.to_owned());
             }
         }
         console.tally = reader.tally();
         console
+    }
+
+    /// libtest writes `test NAME ... ` when a test begins, and the result behind it when it ends; the kernel may write in
+    /// between.
+    fn follow(&mut self, line: &str) {
+        let is_result = |word: &str| {
+            ["ok", "FAILED", "ignored"]
+                .iter()
+                .any(|result| word.starts_with(result))
+        };
+        let begun = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "));
+        if let Some((name, rest)) = begun {
+            self.running = (!is_result(rest)).then(|| name.to_owned());
+        } else if is_result(line) {
+            self.running = None;
+        }
     }
 
     fn mark(&mut self, mark: &str) {
@@ -79,13 +105,18 @@ impl Console {
         if self.suites.is_empty() {
             return Err("no suite began".to_owned());
         }
+        let running = match &self.running {
+            Some(test) => format!(" while {test} ran"),
+            None => String::new(),
+        };
         for (name, status) in &self.suites {
             match status {
                 Some(0) => {}
-                // BusyBox's timeout says so.
-                Some(143 | 124) => return Err(format!("{name} took too long")),
-                Some(status) => return Err(format!("{name} ended with status {status}")),
-                None => return Err(format!("{name} did not end")),
+                Some(KILLED) => {
+                    return Err(format!("{name} was killed at its time limit{running}"));
+                }
+                Some(status) => return Err(format!("{name} ended with status {status}{running}")),
+                None => return Err(format!("{name} did not end{running}")),
             }
         }
         if !self.done {
@@ -139,7 +170,7 @@ mod tests {
     #[test]
     fn a_bad_status_is_a_failure_in_words() {
         for (status, why) in [
-            ("143", "too long"),
+            ("137", "killed at its time limit"),
             ("101", "status 101"),
             ("x", "did not end"),
         ] {
@@ -147,5 +178,19 @@ mod tests {
             assert!(console.verdict().unwrap_err().contains(why));
         }
         assert!(Console::read("").verdict().is_err());
+    }
+
+    #[test]
+    fn the_test_that_stands_still_is_named() {
+        let begun = GOOD.split("ok\r\n\r\nsuccesses").next().unwrap();
+        let killed = begun.to_owned() + "\r\n@@ end guest 137\r\n@@ done\r\n";
+        let disturbed = begun.to_owned() + "[   60.0] rcu: stall\r\n";
+        for text in [begun, &killed, &disturbed] {
+            let why = Console::read(text).verdict().unwrap_err();
+            assert!(why.ends_with(" while b ran"), "{why}");
+        }
+        let over = disturbed + "ok\r\n";
+        let why = Console::read(&over).verdict().unwrap_err();
+        assert_eq!(why, "guest did not end");
     }
 }

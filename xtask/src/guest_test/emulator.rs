@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::image::Image;
-use super::parts::{Missing, Packages, fetch_bochs};
+use super::parts::{LIBRARIES, Missing, Packages, fetch_programs};
 use super::{copy, remove};
 use crate::doctor::root::Root;
 use crate::test::step::Step;
@@ -18,6 +18,8 @@ pub trait Emulator: Sized {
     const NAME: &'static str;
     /// What KVM's module gets unless told otherwise.
     const MODULE_PARAMETERS: &'static str;
+    /// The time it may take from its start to its end, which is some times what it takes.
+    const LIMIT: Duration;
 
     /// Finds it, or fetches it into `directory`.
     ///
@@ -29,50 +31,74 @@ pub trait Emulator: Sized {
     ///
     /// # Errors
     /// If what it boots from cannot be made.
-    fn step(&self, image: &Image, command_line: &str, console: &Path) -> Result<Step>;
+    fn step(
+        &self,
+        image: &Image,
+        command_line: &str,
+        console: &Path,
+        limit: Duration,
+    ) -> Result<Step>;
 }
 
 /// QEMU, interpreting: an AMD CPU with SVM.
+///
+/// Its threads have to be those of version 8.1 or later, so it is Debian 13's, whatever the system has:
+///
+/// - Before 8.1, with a thread for each CPU, one could go on with the translation of code that another had just changed
+///   (<https://lore.kernel.org/qemu-devel/20230707103611.5906-1-richard.henderson@linaro.org/>). KVM has the kernel change
+///   its own code whenever a virtual machine is made: both CPUs then met a breakpoint again and again that was long gone.
+/// - With one thread for all CPUs (`thread=single`), also in 10.0, a wake-up of the thread between `vmrun` and the next exit
+///   delivers the interrupt that `vmrun` injected a second time, masked or not: `helper_vmrun` leaves it in
+///   `exception_index`. The frame on the interrupt stack is then the handler's own, to which it returns for ever.
 #[derive(Debug)]
 pub struct Qemu {
-    program: PathBuf,
+    packages: Packages,
 }
 
 impl Emulator for Qemu {
     const NAME: &'static str = "qemu";
     const MODULE_PARAMETERS: &'static str = "";
+    const LIMIT: Duration = Duration::from_secs(5 * 60);
 
-    fn find(_: &Path, _: &str) -> Result<Self, Missing> {
-        let search = std::env::var("PATH").unwrap_or_default();
-        Root::of_this_machine()
-            .program(&search, "qemu-system-x86_64")
-            .map(|program| Self { program })
-            .ok_or_else(|| {
-                Missing("no qemu-system-x86_64: apt-get install qemu-system-x86".to_owned())
-            })
+    fn find(directory: &Path, mirror: &str) -> Result<Self, Missing> {
+        fetch_programs(directory, "trixie-qemu", &["qemu-system-x86"], mirror)
+            .map(|packages| Self { packages })
     }
 
-    fn step(&self, image: &Image, command_line: &str, console: &Path) -> Result<Step> {
-        let mut arguments: Vec<String> =
-            "-nodefaults -no-user-config -display none -monitor none -no-reboot -M q35 -m 2048 \
-                                          -smp 2 -accel tcg,thread=multi -cpu max,+svm"
-                .split_whitespace()
-                .map(str::to_owned)
-                .collect();
+    fn step(
+        &self,
+        image: &Image,
+        command_line: &str,
+        console: &Path,
+        limit: Duration,
+    ) -> Result<Step> {
+        let mut command = self.packages.start("usr/bin/qemu-system-x86_64", &[]);
+        let settings = "-nodefaults -no-user-config -display none -monitor none -no-reboot -M q35 -m 2048 -smp 2 \
+                        -accel tcg,thread=multi -cpu max,+svm";
+        command.extend(settings.split_whitespace().map(str::to_owned));
         for (option, value) in [
+            (
+                "-L",
+                self.packages.at("usr/share/qemu").display().to_string(),
+            ),
+            (
+                "-L",
+                self.packages.at("usr/share/seabios").display().to_string(),
+            ),
             ("-serial", format!("file:{}", console.display())),
             ("-kernel", image.kernel.display().to_string()),
             ("-initrd", image.initramfs.display().to_string()),
             ("-append", command_line.to_owned()),
         ] {
-            arguments.extend([option.to_owned(), value]);
+            command.extend([option.to_owned(), value]);
         }
+        let program = command.remove(0);
         Ok(Step {
             name: "qemu",
-            program: self.program.display().to_string(),
-            arguments,
+            program,
+            arguments: command,
             environment: Vec::new(),
-            limit: Duration::from_secs(8 * 60),
+            limit,
             has_tests: false,
             need: None,
         })
@@ -87,34 +113,29 @@ pub struct Bochs {
 }
 
 const SETTINGS: &str = include_str!("bochsrc");
-const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// Directories of libraries besides the usual one.
+const MORE_LIBRARIES: [&str; 2] = ["pulseaudio", "bochs/plugins"];
+const PACKAGES: [&str; 5] = [
+    "bochs",
+    "bochs-term",
+    // What makes a disc that it can boot.
+    "isolinux",
+    "syslinux-common",
+    "xorriso",
+];
 
 impl Bochs {
-    fn at(&self, below: &str) -> PathBuf {
-        self.packages.root.join(below)
-    }
-
-    /// Starts a program of the packages with the packages' own libraries: the system's may be older.
-    fn loader(&self) -> Vec<String> {
-        let libraries = self.at(LIBRARIES);
-        let path = ["", "pulseaudio", "bochs/plugins"]
-            .map(|below| libraries.join(below).display().to_string())
-            .join(":");
-        let loader = libraries.join("ld-linux-x86-64.so.2");
-        vec![
-            loader.display().to_string(),
-            "--library-path".to_owned(),
-            path,
-        ]
-    }
-
     /// A disc with kernel and initramfs. Bochs has no other way to be given them.
     fn disc(&self, image: &Image, command_line: &str) -> Result<PathBuf> {
         let tree = self.directory.join("disc");
         for (from, name) in [
-            (self.at("usr/lib/ISOLINUX/isolinux.bin"), "isolinux.bin"),
             (
-                self.at("usr/lib/syslinux/modules/bios/ldlinux.c32"),
+                self.packages.at("usr/lib/ISOLINUX/isolinux.bin"),
+                "isolinux.bin",
+            ),
+            (
+                self.packages
+                    .at("usr/lib/syslinux/modules/bios/ldlinux.c32"),
                 "ldlinux.c32",
             ),
             (image.kernel.clone(), "vmlinuz"),
@@ -129,10 +150,9 @@ impl Bochs {
         std::fs::write(tree.join("isolinux.cfg"), menu).context("writing isolinux.cfg")?;
         let disc = self.directory.join("guest.iso");
         remove(&disc)?;
-        let loader = self.loader();
-        let output = Command::new(&loader[0])
-            .args(&loader[1..])
-            .arg(self.at("usr/bin/xorriso"))
+        let xorriso = self.packages.start("usr/bin/xorriso", &MORE_LIBRARIES);
+        let output = Command::new(&xorriso[0])
+            .args(&xorriso[1..])
             .args("-as mkisofs -quiet -b isolinux.bin -c boot.cat -no-emul-boot -boot-load-size 4 -boot-info-table -o".split(' '))
             .arg(&disc)
             .arg(&tree)
@@ -154,6 +174,7 @@ impl Emulator for Bochs {
     /// With APICv, Bochs 3.0 takes posted-interrupt descriptors only at whole pages (mended after 3.0), where KVM does not
     /// put them.
     const MODULE_PARAMETERS: &'static str = "enable_apicv=0";
+    const LIMIT: Duration = Duration::from_secs(20 * 60);
 
     fn find(directory: &Path, mirror: &str) -> Result<Self, Missing> {
         let search = std::env::var("PATH").unwrap_or_default();
@@ -162,14 +183,20 @@ impl Emulator for Bochs {
             return Err(Missing("no script: apt-get install bsdutils".to_owned()));
         }
         Ok(Self {
-            packages: fetch_bochs(directory, mirror)?,
+            packages: fetch_programs(directory, "trixie-bochs", &PACKAGES, mirror)?,
             directory: directory.to_owned(),
         })
     }
 
-    fn step(&self, image: &Image, command_line: &str, console: &Path) -> Result<Step> {
+    fn step(
+        &self,
+        image: &Image,
+        command_line: &str,
+        console: &Path,
+        limit: Duration,
+    ) -> Result<Step> {
         let disc = self.disc(image, command_line)?;
-        let bios = self.at("usr/share/bochs");
+        let bios = self.packages.at("usr/share/bochs");
         let log = self.directory.join("bochs-own.log");
         let mut settings = SETTINGS.to_owned();
         for (place, path) in [
@@ -183,9 +210,8 @@ impl Emulator for Bochs {
         }
         let settings_path = self.directory.join("bochsrc");
         std::fs::write(&settings_path, settings).context("writing bochsrc")?;
-        let mut command = self.loader();
+        let mut command = self.packages.start("usr/bin/bochs-bin", &MORE_LIBRARIES);
         command.extend([
-            self.at("usr/bin/bochs-bin").display().to_string(),
             "-q".to_owned(),
             "-f".to_owned(),
             settings_path.display().to_string(),
@@ -194,7 +220,8 @@ impl Emulator for Bochs {
         let environment = [
             (
                 "LTDL_LIBRARY_PATH",
-                self.at(LIBRARIES)
+                self.packages
+                    .at(LIBRARIES)
                     .join("bochs/plugins")
                     .display()
                     .to_string(),
@@ -203,7 +230,7 @@ impl Emulator for Bochs {
             ("TERM", "linux".to_owned()),
             (
                 "TERMINFO",
-                self.at("usr/share/terminfo").display().to_string(),
+                self.packages.at("usr/share/terminfo").display().to_string(),
             ),
         ];
         Ok(Step {
@@ -217,7 +244,7 @@ impl Emulator for Bochs {
             environment: environment
                 .map(|(name, value)| (name.to_owned(), value))
                 .into(),
-            limit: Duration::from_secs(20 * 60),
+            limit,
             has_tests: false,
             need: None,
         })
@@ -231,13 +258,16 @@ mod tests {
     #[test]
     fn qemu_gets_kernel_initramfs_and_console() {
         let qemu = Qemu {
-            program: "qemu".into(),
+            packages: Packages { root: "/q".into() },
         };
         let image = Image {
             kernel: "/k".into(),
             initramfs: "/i".into(),
         };
-        let step = qemu.step(&image, "quiet a=b", Path::new("/c.log")).unwrap();
+        let limit = Duration::from_secs(1);
+        let step = qemu
+            .step(&image, "quiet a=b", Path::new("/c.log"), limit)
+            .unwrap();
         let has = |option: &str, value: &str| {
             step.arguments
                 .windows(2)

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -124,17 +125,19 @@ fn archive(busybox: &Path, tree: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The kernel's command line. What is not the kernel's is read by `init.sh`.
+/// The kernel's command line. What is not the kernel's is read by `init.sh`. `limit`: of each suite.
 ///
 /// # Errors
 /// If a parameter or the filter has characters that would break the line.
-pub fn command_line(parameters: &str, filter: &str) -> Result<String> {
+pub fn command_line(parameters: &str, filter: &str, limit: Duration) -> Result<String> {
     let plain = |text: &str| {
         text.bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"_-=:,.".contains(&byte))
     };
-    let mut line =
-        String::from("console=ttyS0,115200 quiet panic=-1 nokaslr mitigations=off tsc=reliable");
+    let mut line = format!(
+        "console=ttyS0,115200 quiet panic=-1 nokaslr mitigations=off tsc=reliable guest.limit={}",
+        limit.as_secs().max(1)
+    );
     for parameter in parameters.split_whitespace() {
         ensure!(
             plain(parameter),
@@ -153,20 +156,26 @@ pub fn command_line(parameters: &str, filter: &str) -> Result<String> {
 mod tests {
     use super::*;
 
+    const LIMIT: Duration = Duration::from_secs(60);
+
     #[test]
     fn parameters_and_filter_go_through_the_command_line() {
-        let line = command_line("enable_apicv=1  nested=0", "guest::deep").unwrap();
+        let line = command_line("enable_apicv=1  nested=0", "guest::deep", LIMIT).unwrap();
         assert!(line.ends_with(
-            " guest.parameter=enable_apicv=1 guest.parameter=nested=0 guest.filter=guest::deep"
+            " guest.limit=60 guest.parameter=enable_apicv=1 guest.parameter=nested=0 guest.filter=guest::deep"
         ));
-        assert!(!command_line("", "").unwrap().contains("guest."));
+        assert!(
+            command_line("", "", LIMIT)
+                .unwrap()
+                .ends_with(" guest.limit=60")
+        );
     }
 
     #[test]
     fn nothing_else_gets_onto_the_command_line() {
-        assert!(command_line("a=$(reboot)", "").is_err());
-        assert!(command_line("", "a b").is_err());
-        assert!(command_line("", "a\"b").is_err());
+        assert!(command_line("a=$(reboot)", "", LIMIT).is_err());
+        assert!(command_line("", "a b", LIMIT).is_err());
+        assert!(command_line("", "a\"b", LIMIT).is_err());
     }
 
     #[test]

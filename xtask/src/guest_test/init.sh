@@ -10,11 +10,12 @@ mount -t tmpfs tmp /tmp
 ip link set lo up
 echo "@@ up"
 uname -a
-parameters= filter=
+parameters= filter= limit=
 for word in $(cat /proc/cmdline); do
     case $word in
     guest.parameter=*) parameters="$parameters ${word#guest.parameter=}" ;;
     guest.filter=*) filter=${word#guest.filter=} ;;
+    guest.limit=*) limit=${word#guest.limit=} ;;
     esac
 done
 for module in irqbypass ccp kvm; do
@@ -32,8 +33,11 @@ if [ -c /dev/kvm ]; then echo "@@ kvm yes"; else echo "@@ kvm no"; fi
 for suite in /suite/*; do
     name=${suite##*/}
     echo "@@ begin $name"
-    timeout 900 "$suite" --show-output --test-threads 1 $filter
-    echo "@@ end $name $?"
+    timeout -s KILL $limit "$suite" --show-output --test-threads 1 $filter
+    status=$?
+    # A test that was stopped has left its line open.
+    echo
+    echo "@@ end $name $status"
 done
 echo "@@ done"
 # What is still in the serial line's buffer would be lost.

@@ -17,11 +17,39 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Seconds for one call of apt.
 const PATIENCE: &str = "300";
 
+/// Where they have their libraries.
+pub const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
 /// Packages of one Debian release, unpacked.
 #[derive(Debug)]
 pub struct Packages {
     /// The unpacked tree.
     pub root: PathBuf,
+}
+
+impl Packages {
+    /// The path of what the packages have at `below`.
+    pub fn at(&self, below: &str) -> PathBuf {
+        self.root.join(below)
+    }
+
+    /// How to start one of their programs: with their own loader and libraries, since the system's may be older. `more`:
+    /// directories of libraries besides the usual one, below it.
+    pub fn start(&self, program: &str, more: &[&str]) -> Vec<String> {
+        let libraries = self.at(LIBRARIES);
+        let path: Vec<_> = [""]
+            .iter()
+            .chain(more)
+            .map(|below| libraries.join(below).display().to_string())
+            .collect();
+        let loader = libraries.join("ld-linux-x86-64.so.2");
+        vec![
+            loader.display().to_string(),
+            "--library-path".to_owned(),
+            path.join(":"),
+            self.at(program).display().to_string(),
+        ]
+    }
 }
 
 /// What a guest boots.
@@ -60,17 +88,15 @@ pub fn fetch_guest(directory: &Path, mirror: &str) -> Found<Guest> {
     })
 }
 
-/// Debian 13's Bochs with all it needs, and what makes a disc that it can boot.
-pub fn fetch_bochs(directory: &Path, mirror: &str) -> Found<Packages> {
-    let apt = Apt::new(&directory.join("trixie"), "trixie", mirror)?;
-    let packages = [
-        "bochs",
-        "bochs-term",
-        "isolinux",
-        "syslinux-common",
-        "xorriso",
-    ];
-    apt.unpacked(&packages, |apt| {
+/// Programs of Debian 13 with all they need, in a directory called `name`.
+pub fn fetch_programs(
+    directory: &Path,
+    name: &str,
+    packages: &[&str],
+    mirror: &str,
+) -> Found<Packages> {
+    let apt = Apt::new(&directory.join(name), "trixie", mirror)?;
+    apt.unpacked(packages, |apt| {
         // With everything they depend on, down to libc: the system may have another one.
         let arguments = [
             "install",
@@ -78,7 +104,7 @@ pub fn fetch_bochs(directory: &Path, mirror: &str) -> Found<Packages> {
             "--no-install-recommends",
             "-y",
         ];
-        apt.run(&[&arguments[..], &packages[..]].concat(), &apt.debs())
+        apt.run(&[&arguments[..], packages].concat(), &apt.debs())
     })
 }
 

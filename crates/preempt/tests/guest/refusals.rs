@@ -59,7 +59,11 @@ fn refused_child(test: &str, prepare: fn() -> std::io::Result<()>) -> Option<Str
     // SAFETY: system calls alone.
     unsafe { command.pre_exec(prepare) };
     match command.output() {
-        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Ok(output) => {
+            // A panic is told on the latter.
+            let written = [output.stdout, output.stderr].concat();
+            Some(String::from_utf8_lossy(&written).into_owned())
+        }
         Err(error) => {
             println!("SKIPPED {test}: {error}");
             None

@@ -130,7 +130,13 @@ impl Stage {
                     None => std::hint::spin_loop(),
                 }
             }
-            assert!(start.elapsed() < PATIENCE, "the job is not preempted");
+            assert!(
+                start.elapsed() < PATIENCE,
+                "the job is not preempted: {:?}, {:?}, {:?}",
+                self.guest_counters(worker),
+                self.counters(worker),
+                self.desks[worker].link.kernel_counters()
+            );
         }
     }
 
