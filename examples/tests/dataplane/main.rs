@@ -17,12 +17,13 @@ mod process;
 mod server;
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::Command;
 
 use load::load;
 use namespaces::{Namespaces, cannot_run, run};
 use process::executable;
-use server::Server;
+use server::{DISPATCHER, Server, replies};
 
 const INTERFACE: &str = "[dataplane]\ninterface = { address = '10.79.0.1/24', ports = [9000] }";
 /// A veth's address by which the kernel's stack is the client.
@@ -57,27 +58,49 @@ fn load_in(namespaces: &Namespaces) -> Command {
 #[test]
 fn over_shared_memory() {
     let directory = tempfile::tempdir().unwrap();
-    let device = |role| {
-        let socket = directory.path().join("memif");
-        format!(
-            "net_memif0,role={role},socket={},socket-abstract=no",
-            socket.display()
-        )
-    };
+    let device = |role| memif(directory.path(), role);
     let config = format!("[dpdk]\ndevice = '{}'\n{INTERFACE}", device("server"));
     let server = Server::start(Command::new(executable("dataplane")), &config);
-    assert!(
-        server.head.contains("net_memif0 by DPDK"),
-        "{}",
-        server.head
-    );
+    let head = &server.head;
+    assert!(head.contains("net_memif0 by DPDK"), "{head}");
     let mut client = Command::new(load());
     client.args(["--transport", "dpdk", "--device", &device("client")]);
     let report = load::measure(client.args(["--address", "10.79.0.2/24"]));
     let requests = load::all_answered(&report);
-    let transport = report["transport"].as_str().unwrap();
-    assert_eq!(transport, "net_memif0 (DPDK, net_memif)");
+    assert_eq!(report["transport"], "net_memif0 (DPDK, net_memif)");
     server.end_having_answered(requests);
+}
+
+#[test]
+fn two_dispatchers_count_apart_and_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[dpdk]\ndevice = '{}'\nspread = 'software'\n{INTERFACE}\n{DISPATCHER}",
+        memif(directory.path(), "server")
+    );
+    let server = Server::start(Command::new(executable("dataplane")), &config);
+    let head = &server.head;
+    assert!(head.contains("spread by software"), "{head}");
+    let mut client = Command::new(load());
+    // As DPDK's own command line has it.
+    let device = format!("--vdev={}", memif(directory.path(), "client"));
+    let eal = format!("--no-huge -m 64 --no-pci --no-shconf --no-telemetry {device}");
+    client.args(["--transport", "dpdk", "--device", "net_memif0"]);
+    client.args(["--eal", &eal, "--address", "10.79.0.2/24"]);
+    let requests = load::all_answered(&load::measure(&mut client));
+    let said = server.end_having_answered(requests);
+    let (apart, together) = said.split_once("all dispatchers:").expect("the sum");
+    let [first, second] = replies(apart)[..] else {
+        panic!("two dispatchers: {apart}");
+    };
+    assert!(first > 0 && second > 0, "one has got all: {apart}");
+    assert_eq!(replies(together), [first + second]);
+}
+
+fn memif(directory: &Path, role: &str) -> String {
+    let socket = directory.join("memif");
+    let socket = socket.display();
+    format!("net_memif0,role={role},socket={socket},socket-abstract=no")
 }
 
 #[test]

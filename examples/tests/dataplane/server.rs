@@ -7,8 +7,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::wait;
 
-/// Few threads, which may share a core with other tests'.
-const DISPATCHER: &str = "
+/// A dispatcher with few threads, which may share a core with other tests'.
+pub const DISPATCHER: &str = "
     [[dispatcher]]
     workers = 1
     contexts = 16
@@ -27,7 +27,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `command` with a configuration.
+    /// Starts `command` with a configuration, to which a dispatcher is added.
     pub fn start(command: Command, config: &str) -> Self {
         Self::try_start(command, config).unwrap_or_else(|refusal| panic!("{config}\n{refusal}"))
     }
@@ -78,12 +78,18 @@ impl Server {
         self.output.read_to_string(&mut said).unwrap();
         assert!(ended_well, "it does not end well: {said}");
         assert!(said.contains("everything finished"), "{said}");
-        let words: Vec<_> = said.split_whitespace().collect();
-        let replies = words.windows(2).find(|pair| pair[1] == "replies;");
-        let replies: u64 = replies.expect("its counts")[0].parse().unwrap();
+        // The last is the sum, if there is one.
+        let replies = replies(&said).pop().expect("its counts");
         assert!(replies >= requests, "{requests} were answered: {said}");
         said
     }
+}
+
+/// How many replies each of the counts has.
+pub fn replies(said: &str) -> Vec<u64> {
+    let words: Vec<_> = said.split_whitespace().collect();
+    let counts = words.windows(2).filter(|pair| pair[1] == "replies;");
+    counts.map(|pair| pair[0].parse().unwrap()).collect()
 }
 
 impl Drop for Server {

@@ -8,6 +8,8 @@ use super::Spread;
 const LINK_HEADERS: u16 = 14 + 2 * 4;
 /// What DPDK keeps free before a packet (RTE_PKTMBUF_HEADROOM). Room and packet together are counted in 16 bits.
 const HEADROOM: u16 = 128;
+/// DPDK's driver for shared memory between processes.
+const MEMIF: &str = "net_memif";
 /// Some drivers take a buffer for too small that does not hold this.
 const LEAST_ROOM: u16 = 2048;
 
@@ -16,6 +18,7 @@ const LEAST_ROOM: u16 = 2048;
 #[must_use]
 pub struct NicConfig {
     pub(super) dispatchers: usize,
+    pub(super) queues: Option<usize>,
     pub(super) mbufs: u32,
     pub(super) spread: Spread,
     pub(super) port: PortConfig,
@@ -32,6 +35,7 @@ impl NicConfig {
     pub fn new() -> Self {
         Self {
             dispatchers: 1,
+            queues: None,
             mbufs: 4095,
             spread: Spread::Auto,
             port: PortConfig::default(),
@@ -42,6 +46,16 @@ impl NicConfig {
     pub fn dispatchers(self, dispatchers: usize) -> Self {
         Self {
             dispatchers,
+            ..self
+        }
+    }
+
+    /// The most of the device's queues to use, 1 to 64. By default as many as there are dispatchers; of a memif 1, because
+    /// both ends must use as many, and its driver does not see to that: a queue whose other end is not there reads, and spoils,
+    /// what the first one sends.
+    pub fn queues(self, queues: usize) -> Self {
+        Self {
+            queues: Some(queues),
             ..self
         }
     }
@@ -73,9 +87,19 @@ impl NicConfig {
         self.port.mtu.saturating_add(LINK_HEADERS).max(LEAST_ROOM)
     }
 
+    /// The most queues of this device.
+    fn most_queues(&self, info: &PortInfo) -> usize {
+        let wanted = match self.queues {
+            Some(queues) => queues,
+            None if info.driver == MEMIF => 1,
+            None => 64,
+        };
+        wanted.min(info.queues.into())
+    }
+
     /// How many of the device's queues to use, and whether the device spreads over them.
-    pub(super) fn queues(&self, info: &PortInfo) -> (usize, bool) {
-        let queues = self.dispatchers.min(info.queues.into());
+    pub(super) fn sharing(&self, info: &PortInfo) -> (usize, bool) {
+        let queues = self.dispatchers.min(self.most_queues(info));
         let by_device = match self.spread {
             Spread::Auto => info.spreads && queues == self.dispatchers,
             Spread::Device => true,
@@ -98,9 +122,10 @@ impl NicConfig {
             })
         };
         let most = match self.spread {
-            Spread::Device => usize::from(info.queues).min(64),
+            Spread::Device => self.most_queues(info).min(64),
             Spread::Auto | Spread::Software => 64,
         };
+        in_range("queues", self.queues.unwrap_or(1), 1, 64)?;
         in_range("dispatchers", self.dispatchers, 1, most)?;
         let held = usize::from(self.port.rx_descriptors) + usize::from(self.port.tx_descriptors);
         let most = u16::MAX - HEADROOM - LINK_HEADERS;

@@ -36,6 +36,9 @@ pub struct DpdkConfig {
     pub core: Option<usize>,
     /// Dispatchers, 1 to 64, each with a device. Default 1.
     pub dispatchers: Option<usize>,
+    /// The most of the device's queues to use, 1 to 64. Default: as many as there are dispatchers; of a memif 1, both of whose
+    /// ends must use as many.
+    pub queues: Option<usize>,
     /// Who spreads requests over them: `auto`, `device` or `software`. Default `auto`.
     #[serde(default)]
     pub spread: Spread,
@@ -94,6 +97,10 @@ impl DpdkConfig {
             Some(dispatchers) => config.dispatchers(dispatchers),
             None => config,
         };
+        let config = match self.queues {
+            Some(queues) => config.queues(queues),
+            None => config,
+        };
         match self.mbufs {
             Some(mbufs) => config.mbufs(mbufs),
             None => config,
@@ -136,6 +143,9 @@ mod tests {
             assert!(says.iter().all(|part| error.contains(part)), "{error}");
         };
         refuses(&read("mbufs = 1"), 1500, ["mbufs is 1", "between"]);
+        refuses(&read("queues = 0"), 1500, ["queues is 0", "between 1"]);
+        let device = "dispatchers = 2\nqueues = 1\nspread = \"device\"";
+        refuses(&read(device), 1500, ["dispatchers is 2", "between 1 and 1"]);
         refuses(&read("dispatchers = 65"), 1500, ["dispatchers is 65", "64"]);
         refuses(&read(""), 1_000_000, ["mtu is 65535", "between 68 and"]);
         let nowhere = DpdkConfig {

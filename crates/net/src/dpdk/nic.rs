@@ -125,7 +125,7 @@ impl Nic {
     pub fn open(port: Port, config: NicConfig) -> Result<(Self, Vec<DpdkDevice>), DpdkError> {
         let info = port.info()?;
         config.check(port.name(), &info)?;
-        let (queues, by_device) = config.queues(&info);
+        let (queues, by_device) = config.sharing(&info);
         let dispatchers = config.dispatchers;
         let pools = pools(&config)?;
         let gauges = pools.iter().map(Mempool::gauge).collect();
