@@ -197,7 +197,7 @@ fn write(drawing: &Drawing, directory: &Path) -> Result<String> {
 }
 
 /// A line a point; a saturated point has no value.
-fn csv(figure: &Figure) -> String {
+pub(crate) fn csv(figure: &Figure) -> String {
     let mut text = String::from("series,x,y,low,high\n");
     for series in &figure.series {
         for point in &series.points {

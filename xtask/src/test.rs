@@ -106,10 +106,10 @@ fn steps() -> Vec<Step> {
             need: dpdk.clone(),
             ..cargo(
                 "dpdk",
-                "test -p shinjuku-dpdk-sys -p shinjuku-net -p shinjuku-tests --features \
-                 shinjuku-dpdk-sys/link,shinjuku-net/dpdk,shinjuku-tests/dpdk --no-fail-fast --lib --test layout --test failed_start \
-                 --test rings --test dpdk_kernel --test dpdk_memif --test dpdk_queues --test dpdk_ring \
-                 --test dpdk_allocation --test dpdk_packets -- --show-output",
+                "test -p shinjuku-dpdk-sys -p shinjuku-net -p shinjuku-tests -p shinjuku-bench-dataplane --features \
+                 shinjuku-dpdk-sys/link,shinjuku-net/dpdk,shinjuku-tests/dpdk,shinjuku-bench-dataplane/dpdk --no-fail-fast --lib \
+                 --test layout --test failed_start --test rings --test dpdk_kernel --test dpdk_memif --test dpdk_queues \
+                 --test dpdk_ring --test dpdk_allocation --test dpdk_packets --test contenders -- --show-output",
                 minutes(10),
                 true,
             )

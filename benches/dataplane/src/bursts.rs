@@ -91,10 +91,9 @@ impl Bursts {
             if self.nanos.len() < MOST {
                 self.nanos.push(seconds * 1e9 / self.replies as f64);
             }
-            self.waited = self
-                .waited
-                .zip(waited.since(self.wait))
-                .map(|(all, this)| all + this);
+            // Not more than the burst: it may also have waited between two.
+            let waited = waited.since(self.wait).map(|one| one.min(seconds));
+            self.waited = self.waited.zip(waited).map(|(all, one)| all + one);
             let core = rustix::thread::sched_getcpu();
             if self.cores.len() < CORES && !self.cores.contains(&core) {
                 self.cores.push(core);

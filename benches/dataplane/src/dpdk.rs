@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use shinjuku::net::dpdk::{DpdkDevice, Eal, EalConfig, Nic, NicConfig, Spread};
+use shinjuku::net::packet::MacAddr;
 
 /// Ordinary memory, in MiB.
 const MEMORY: u32 = 512;
@@ -29,4 +30,13 @@ pub fn rings(dispatchers: u16, software: bool) -> Result<(Vec<[DpdkDevice; 2]>, 
     let (client_nic, clients) = Nic::open(client, config.spread(Spread::Device))?;
     let wires = servers.into_iter().zip(clients).map(<[_; 2]>::from);
     Ok((wires.collect(), [server_nic, client_nic]))
+}
+
+/// One end of a memif, in the role `server` or `client`.
+pub fn memif(socket: &str, role: &str, mac: MacAddr) -> Result<(Nic, DpdkDevice)> {
+    let device =
+        format!("net_memif0,role={role},id=0,socket={socket},socket-abstract=no,mac={mac}");
+    let port = start()?.attach(&device)?;
+    let (nic, mut devices) = Nic::open(port, NicConfig::new())?;
+    Ok((nic, devices.remove(0)))
 }

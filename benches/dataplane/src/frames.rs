@@ -23,8 +23,6 @@ pub const REQUEST: usize = SHORTEST_PAYLOAD as usize;
 pub const FRAME: usize = Interface::PAYLOAD + REQUEST;
 /// Room for the longest frame.
 pub const ROOM: usize = Interface::PAYLOAD + LONGEST_PAYLOAD as usize;
-/// A client's first port.
-const FIRST_PORT: u16 = 10_000;
 
 const FILLING: [u8; LONGEST_PAYLOAD as usize] = [0x5a; LONGEST_PAYLOAD as usize];
 
@@ -46,24 +44,29 @@ pub fn server_interface() -> InterfaceConfig {
     InterfaceConfig::new(SERVER_MAC, *SERVER.ip(), &[SERVER.port()]).neighbour(CLIENT, CLIENT_MAC)
 }
 
-/// A client's requests, a frame for each of its flows (64 at the most).
-pub fn requests(flows: u16, reply: u16) -> Result<Vec<[u8; FRAME]>> {
-    let interface = client_interface(flows)?;
-    let frame = |port| {
+/// The ports of a client with so many flows.
+pub fn ports(flows: u16) -> Vec<u16> {
+    (10_000..10_000 + flows).collect()
+}
+
+/// A client's requests, a frame from each of its ports.
+pub fn requests(ports: &[u16], reply: u16) -> Result<Vec<[u8; FRAME]>> {
+    // Which ports it listens on makes no difference to what it sends.
+    let interface = client_interface(&ports[..1])?;
+    let frame = |port: &u16| {
         let mut frame = [0; FRAME];
         frame[Interface::PAYLOAD..].copy_from_slice(&request(reply));
         let offload = Offload::default();
         interface
-            .write_datagram(&mut frame, port, SERVER_MAC, SERVER, offload)
+            .write_datagram(&mut frame, *port, SERVER_MAC, SERVER, offload)
             .context("a request does not fit its frame")?;
         Ok(frame)
     };
-    (FIRST_PORT..FIRST_PORT + flows).map(frame).collect()
+    ports.iter().map(frame).collect()
 }
 
-fn client_interface(flows: u16) -> Result<Interface> {
-    let ports: Vec<u16> = (FIRST_PORT..FIRST_PORT + flows).collect();
-    let config = InterfaceConfig::new(CLIENT_MAC, CLIENT, &ports);
+fn client_interface(ports: &[u16]) -> Result<Interface> {
+    let config = InterfaceConfig::new(CLIENT_MAC, CLIENT, ports);
     Ok(Interface::new(config.neighbour(*SERVER.ip(), SERVER_MAC))?)
 }
 
@@ -86,7 +89,7 @@ pub fn answer_raw<B: Buffer>(mut buffer: B) -> Outbound<B> {
     Outbound { buffer, checksums }
 }
 
-/// Looks at replies, as a client.
+/// Looks at replies, as a client with at most 64 ports.
 pub struct Check {
     interface: Interface,
     request: [u8; REQUEST],
@@ -101,9 +104,9 @@ pub struct Check {
 impl Check {
     /// The first `wholly` replies are checked to their last byte, checksums and addresses included, all others by their
     /// length.
-    pub fn new(flows: u16, reply: u16, wholly: u32) -> Result<Self> {
+    pub fn new(ports: &[u16], reply: u16, wholly: u32) -> Result<Self> {
         Ok(Self {
-            interface: client_interface(flows)?,
+            interface: client_interface(ports)?,
             request: request(reply),
             length: Interface::PAYLOAD + usize::from(reply),
             wholly,

@@ -49,3 +49,37 @@ impl DispatcherRate {
         self.requests as f64 / (self.seconds - self.waited.unwrap_or(0.0)).max(f64::MIN_POSITIVE)
     }
 }
+
+/// Of `bench-dataplane call`: what a client in a process of its own got, for one length of replies.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calls {
+    /// Bytes of a reply's UDP payload.
+    pub reply: u16,
+    /// Replies.
+    pub replies: u64,
+    /// Within these seconds.
+    pub seconds: f64,
+    /// Of round trips, in microseconds, where one request at a time is under way.
+    pub p50_us: Option<f64>,
+    /// As `p50_us`.
+    pub p99_us: Option<f64>,
+    /// As `p50_us`.
+    pub p999_us: Option<f64>,
+    /// Requests without a reply.
+    pub lost: u64,
+    /// Replies that were not what was asked for.
+    pub wrong: u64,
+    /// The client's core.
+    pub core: usize,
+}
+
+/// Of `bench-dataplane flows`: how unevenly flows were spread over dispatchers, for one number of flows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Imbalance {
+    /// Flows, each with as many requests.
+    pub flows: u32,
+    /// For each draw, requests of the dispatcher with the most over the mean of all.
+    pub max_over_mean: Vec<f64>,
+}

@@ -33,7 +33,7 @@ pub struct Options {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub dispatchers: u16,
     /// A core for each dispatcher; any by default.
-    #[arg(long)]
+    #[arg(long, value_parser = crate::core)]
     core: Vec<usize>,
     /// Flows of each dispatcher's client.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -48,6 +48,7 @@ pub enum Wire {
     /// In this process's memory, without DPDK.
     Memory,
     /// DPDK's net_ring.
+    #[value(name = "net_ring")]
     NetRing,
 }
 

@@ -6,7 +6,7 @@ use shinjuku::net::dataplane::{Buffer, Device, Offload, Outbound, Received};
 use shinjuku_bench_dataplane::DispatcherRate;
 
 use crate::bursts::{Bursts, Phase};
-use crate::frames::{Check, FRAME, outbound, requests};
+use crate::frames::{Check, FRAME, outbound, ports, requests};
 
 /// Requests under way at once.
 pub const WINDOW: usize = 256;
@@ -34,7 +34,8 @@ impl<D: Device> Reflector<D> {
         wholly: u32,
         phase: Phase,
     ) -> Result<Self> {
-        let requests = requests(flows, reply)?;
+        let ports = ports(flows);
+        let requests = requests(&ports, reply)?;
         let mut to_server = Vec::with_capacity(WINDOW);
         for turn in 0..WINDOW {
             let buffer = client.allocate().context("the client lacks buffers")?;
@@ -48,7 +49,7 @@ impl<D: Device> Reflector<D> {
             turn: 0,
             at_client: Vec::with_capacity(BATCH),
             to_server,
-            check: Check::new(flows, reply, wholly)?,
+            check: Check::new(&ports, reply, wholly)?,
             bursts: Bursts::new(phase),
         })
     }

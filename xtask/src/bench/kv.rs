@@ -27,7 +27,7 @@ pub mod publish;
 pub mod results;
 mod scenario;
 mod server;
-mod tables;
+pub(super) mod tables;
 
 use client::Client;
 use contender::Contender;

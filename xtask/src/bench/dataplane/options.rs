@@ -4,8 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Names of the parts.
-const PARTS: [&str; 1] = ["stages"];
+/// The parts, a file each.
+const PARTS: [&str; 5] = [
+    "stages",
+    "round-trips",
+    "reply-sizes",
+    "dispatchers",
+    "imbalance",
+];
 
 /// Options of `cargo xtask bench dataplane`.
 #[derive(Debug, Args)]
@@ -44,5 +50,47 @@ impl Options {
 
     pub(super) fn wants(&self, part: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|one| one == part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(line: &str) -> Result<Options, String> {
+        let line = Line::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
+        Ok(line.options)
+    }
+
+    #[test]
+    fn all_parts_are_wanted_unless_some_are_named() {
+        assert!(
+            PARTS
+                .iter()
+                .all(|part| options("dataplane").unwrap().wants(part))
+        );
+        let only = options("dataplane --only stages --only imbalance").unwrap();
+        let wanted: Vec<_> = PARTS.into_iter().filter(|part| only.wants(part)).collect();
+        assert_eq!(wanted, ["stages", "imbalance"]);
+    }
+
+    #[test]
+    fn wrong_options_are_refused_in_words() {
+        for (line, words) in [
+            ("dataplane --only everything", "round-trips"),
+            ("dataplane --seconds 0", "between 0.05 and 10"),
+            ("dataplane --repetitions 0", "1..=100"),
+        ] {
+            let error = options(line).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `bench-dataplane` as child processes, each ended by its own pid whatever happens.
 
 use std::fs::File;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::de::DeserializeOwned;
+use shinjuku_bench_dataplane::{Calls, Rates};
 
 const PACKAGE: &str = "shinjuku-bench-dataplane";
 /// The least version of libdpdk.
@@ -71,8 +73,21 @@ impl<'a> Program<'a> {
     /// What stands for the device where client and server are one process.
     pub fn wire(&self) -> &'static str {
         match self.dpdk {
-            Some(_) => "net-ring",
+            Some(_) => "net_ring",
             None => "memory",
+        }
+    }
+
+    /// To measure requests a second through a stage, for so many seconds.
+    pub fn rates(&'a self, stage: &str, seconds: f64) -> RatesOf<'a> {
+        let line = format!(
+            "rates --wire {} --stage {stage} --seconds {seconds}",
+            self.wire()
+        );
+        RatesOf {
+            program: self,
+            seconds,
+            arguments: line.split(' ').map(str::to_owned).collect(),
         }
     }
 
@@ -86,6 +101,188 @@ impl<'a> Program<'a> {
         ensure!(status.success(), "{status}; {}", process.last_words());
         let told = process.told()?;
         serde_json::from_str(&told).with_context(|| format!("this is no result: {told:?}"))
+    }
+}
+
+/// A measurement of requests a second, to be run.
+pub struct RatesOf<'a> {
+    program: &'a Program<'a>,
+    seconds: f64,
+    arguments: Vec<String>,
+}
+
+impl RatesOf<'_> {
+    fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.arguments.extend([name.to_owned(), value.to_string()]);
+        self
+    }
+
+    /// With a dispatcher on each of these cores.
+    pub fn cores(self, cores: &[usize]) -> Self {
+        let all = self.with("--dispatchers", cores.len());
+        cores.iter().fold(all, |all, core| all.with("--core", core))
+    }
+
+    /// With replies of so many bytes.
+    pub fn reply(self, bytes: u16) -> Self {
+        self.with("--reply", bytes)
+    }
+
+    /// With so many flows from each client, spread by software.
+    pub fn software(mut self, flows: u16) -> Self {
+        self.arguments.push("--software".to_owned());
+        self.with("--flows", flows)
+    }
+
+    /// Measures.
+    ///
+    /// # Errors
+    /// As [`Program::run`].
+    pub fn run(self) -> Result<Rates> {
+        let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
+        self.program.run(&arguments, self.seconds)
+    }
+}
+
+/// What a server's packets go over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// DPDK's net_memif.
+    Memif,
+    /// The kernel's UDP on loopback.
+    Udp,
+}
+
+/// A server as a process of its own. Dropped, it is gone.
+pub struct Server<'a> {
+    program: &'a Program<'a>,
+    process: Process,
+    over: Over,
+    at: String,
+    raw: bool,
+    /// What it says of itself.
+    pub description: String,
+}
+
+impl<'a> Server<'a> {
+    /// Starts the runtime, or the bare loop if it is `raw`, on `core`, and waits until it serves.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start(program: &'a Program<'a>, over: Over, raw: bool, core: usize) -> Result<Self> {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let at = match over {
+            // Not in the directory: the kernel takes short names only.
+            Over::Memif => {
+                let (process, number) = (std::process::id(), STARTED.fetch_add(1, Relaxed));
+                let name = format!("shinjuku-bench-{process}-{number}");
+                std::env::temp_dir().join(name).display().to_string()
+            }
+            Over::Udp => {
+                let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
+                free.local_addr()?.to_string()
+            }
+        };
+        let core = core.to_string();
+        let server = if raw { "raw" } else { "runtime" };
+        let arguments = [
+            "serve",
+            "--over",
+            over.name(),
+            "--at",
+            &at,
+            "--server",
+            server,
+            "--core",
+            &core,
+        ];
+        let mut process = Process::start(program, &arguments)?;
+        let deadline = Instant::now() + PATIENCE;
+        let description = loop {
+            let told = process.told()?;
+            let line = told.split_once('\n').map(|(line, _)| line);
+            if let Some(said) = line.and_then(|line| line.strip_prefix("ready: ")) {
+                break said.to_owned();
+            }
+            if let Some(status) = process.child.try_wait()? {
+                bail!("{status}; {}", process.last_words());
+            }
+            ensure!(!program.stop.load(Relaxed), "interrupted");
+            ensure!(
+                Instant::now() < deadline,
+                "{} is not ready within {PATIENCE:?}",
+                process.line
+            );
+            thread::sleep(POLL);
+        };
+        Ok(Self {
+            program,
+            process,
+            over,
+            at,
+            raw,
+            description,
+        })
+    }
+
+    /// Calls it from `core` with so many requests under way, for replies of each of these lengths.
+    ///
+    /// # Errors
+    /// The client fails, or the server has ended.
+    pub fn call(
+        &mut self,
+        window: u16,
+        replies: &[u16],
+        seconds: f64,
+        core: usize,
+    ) -> Result<Vec<Calls>> {
+        let replies: Vec<_> = replies.iter().map(u16::to_string).collect();
+        let [window, core] = [usize::from(window), core].map(|number| number.to_string());
+        let each = seconds.to_string();
+        let lengths = replies.join(",");
+        let mut arguments = vec![
+            "call",
+            "--over",
+            self.over.name(),
+            "--at",
+            &self.at,
+            "--window",
+            &window,
+            "--reply",
+            &lengths,
+            "--seconds",
+            &each,
+            "--core",
+            &core,
+        ];
+        if self.raw && self.over == Over::Memif {
+            arguments.push("--raw");
+        }
+        let called = self.program.run(&arguments, seconds * replies.len() as f64);
+        if let Some(status) = self.process.child.try_wait()? {
+            bail!(
+                "the server has ended: {status}; {}",
+                self.process.last_words()
+            );
+        }
+        called
+    }
+}
+
+impl Over {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memif => "memif",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        if self.over == Over::Memif {
+            let _ = std::fs::remove_file(&self.at);
+        }
     }
 }
 

@@ -1,12 +1,26 @@
-//! Tables on the terminal; JSON, plots and a page in a directory.
+//! Tables on the terminal; JSON, plots, CSV and a page in a directory.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use shinjuku_plot::Figure;
 
 use super::results::Results;
-use crate::report::html::{STYLE, escape, list, table};
+use crate::figures::csv;
+use crate::report::html::{STYLE, drawings, escape, list, table};
 use crate::report::table::Table;
+
+/// What there is to show of a part.
+pub struct Section {
+    /// Its heading.
+    pub heading: &'static str,
+    /// Its tables.
+    pub tables: Vec<Table>,
+    /// Its plots.
+    pub figures: Vec<Figure>,
+    /// What to say of them.
+    pub notes: Vec<String>,
+}
 
 /// Prints the tables and notes, writes everything else into `directory`, and says where.
 ///
@@ -21,8 +35,8 @@ pub fn publish(results: &Results, directory: &Path) -> Result<()> {
     let summary = format!("{}; {dpdk}", results.machine.summary());
     println!("{summary}\n");
     let mut body = format!(
-        "<h1>Shinjuku for Rust: the dataplane</h1>\n<p>{}; {} UTC, commit {}. One thread: on core {}. Two: server on core {}, client \
-         on core {}. {} repetitions of {} s, medians.</p>\n",
+        "<h1>Shinjuku for Rust: the dataplane</h1>\n<p>{}; {} UTC, commit {}. What takes one thread was on core {}; of two processes, \
+         the server on core {} and the client on core {}. {} repetitions of {} s, medians.</p>\n",
         escape(&summary),
         escape(&results.stamp),
         escape(results.commit.as_deref().unwrap_or("unknown")),
@@ -32,12 +46,15 @@ pub fn publish(results: &Results, directory: &Path) -> Result<()> {
         results.repetitions,
         results.seconds,
     );
-    if let Some(stages) = &results.stages {
-        body += &section(
-            "One thread, stage by stage",
-            &[stages.table()],
-            &stages.notes(),
-        );
+    let sections = [
+        results.stages.as_ref().map(|part| part.section()),
+        results.round_trips.as_ref().map(|part| part.section()),
+        results.reply_sizes.as_ref().map(|part| part.section()),
+        results.dispatchers.as_ref().map(|part| part.section()),
+        results.imbalance.as_ref().map(|part| part.section()),
+    ];
+    for section in sections.iter().flatten() {
+        body += &section.show(directory)?;
     }
     for note in &results.notes {
         println!("note: {note}");
@@ -50,23 +67,37 @@ pub fn publish(results: &Results, directory: &Path) -> Result<()> {
         escape(&results.stamp),
     );
     let path = directory.join("report.html");
-    std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    put(&path, &page)?;
     println!("report: {}", path.display());
     Ok(())
 }
 
-/// Prints a part; its part of the page.
-fn section(heading: &str, tables: &[Table], notes: &[String]) -> String {
-    let mut body = format!("<h2>{}</h2>\n", escape(heading));
-    for one in tables {
-        println!("{one}");
-        body += &table(one);
+impl Section {
+    /// Prints it, and writes its plots; its part of the page.
+    fn show(&self, directory: &Path) -> Result<String> {
+        let mut body = format!("<h2>{}</h2>\n", escape(self.heading));
+        body += &drawings(&self.figures)?;
+        for figure in &self.figures {
+            let path = |ending| directory.join(format!("{}.{ending}", figure.name));
+            put(&path("svg"), &shinjuku_plot::svg(figure)?)?;
+            put(&path("csv"), &csv(figure))?;
+            shinjuku_plot::png(figure, &path("png"))?;
+        }
+        println!("== {}\n", self.heading);
+        for one in &self.tables {
+            println!("{one}");
+            body += &table(one);
+        }
+        body += "<ul>\n";
+        for note in &self.notes {
+            println!("  {note}");
+            body += &format!("<li>{}</li>\n", escape(note));
+        }
+        println!();
+        Ok(body + "</ul>\n")
     }
-    body += "<ul>\n";
-    for note in notes {
-        println!("  {note}");
-        body += &format!("<li>{}</li>\n", escape(note));
-    }
-    println!();
-    body + "</ul>\n"
+}
+
+fn put(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -1,13 +1,15 @@
 //! One thread, client and server: requests of 64 bytes through more and more of the server, from the bare device to the whole
 //! runtime. What a stage has more than the one before it is its price.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use shinjuku_bench_dataplane::{DispatcherRate, Rates};
-use shinjuku_workload::repeat::Spread;
 
 use super::Bench;
-use crate::report::progress::Progress;
+use super::publish::Section;
+use super::results::Runs;
 use crate::report::table::Table;
 
 /// Requests a second that the runtime is to reach.
@@ -31,71 +33,53 @@ const STAGES: [(&str, &str); 4] = [
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stages {
-    /// The device: `net-ring`, or `memory` without libdpdk.
+    /// The device: `net_ring`, or `memory` without libdpdk.
     pub wire: String,
-    /// For each stage its repetitions.
-    pub runs: Vec<Vec<Rates>>,
+    /// The stages.
+    pub stages: Vec<Runs<Rates>>,
 }
 
 /// About how long it takes.
-pub fn expected(bench: &Bench) -> std::time::Duration {
-    bench.expected(STAGES.len() * bench.repetitions as usize)
+pub fn expected(bench: &Bench) -> Duration {
+    bench.expected(1) * STAGES.len() as u32 * bench.repetitions
 }
 
 /// Measures all stages in turn, repetition by repetition.
 ///
 /// # Errors
-/// A measurement fails.
-pub fn measure(bench: &Bench, progress: &mut Progress) -> Result<Stages> {
-    let wire = bench.program.wire();
-    let mut runs = vec![Vec::new(); STAGES.len()];
+/// It was interrupted.
+pub fn measure(bench: &mut Bench) -> Result<Stages> {
+    let mut stages: Vec<_> = STAGES.iter().map(|(name, _)| Runs::new(*name)).collect();
     for repetition in 1..=bench.repetitions {
-        for ((stage, _), runs) in STAGES.iter().zip(&mut runs) {
-            progress.begin(&format!("one thread: {stage}, repetition {repetition}"));
-            let core = bench.cores[1].to_string();
-            let seconds = bench.seconds.to_string();
-            let arguments = [
-                "rates",
-                "--wire",
-                wire,
-                "--stage",
-                stage,
-                "--core",
-                &core,
-                "--seconds",
-                &seconds,
-            ];
-            let rates: Rates = bench.program.run(&arguments, bench.seconds)?;
-            runs.push(rates);
-            progress.end(bench.expected(1));
+        for stage in &mut stages {
+            let what = format!("one thread: {}, repetition {repetition}", stage.name);
+            let core = bench.cores[1];
+            let rates = bench.attempt(&what, bench.expected(1), |bench| {
+                let rates = bench.program.rates(&stage.name, bench.seconds);
+                rates.cores(&[core]).run()
+            });
+            stage.runs.push(rates?);
         }
     }
     Ok(Stages {
-        wire: wire.to_owned(),
-        runs,
+        wire: bench.program.wire().to_owned(),
+        stages,
     })
 }
 
-/// The one dispatcher of each repetition.
-fn dispatchers(runs: &[Rates]) -> impl Iterator<Item = &DispatcherRate> {
-    runs.iter().flat_map(|rates| rates.dispatchers.first())
+/// The median burst's nanoseconds a request.
+fn nanos(rates: &Rates) -> Option<f64> {
+    Some(rates.dispatchers.first()?.nanos[1])
 }
 
-/// The median burst's nanoseconds a request, over the repetitions.
-fn nanos(runs: &[Rates]) -> Option<Spread> {
-    let nanos: Vec<f64> = dispatchers(runs).map(|one| one.nanos[1]).collect();
-    Spread::of(&nanos)
-}
-
-/// Million requests a second, over all bursts and the repetitions, in the time that the thread had its core.
-fn sustained(runs: &[Rates]) -> Option<Spread> {
-    let rates: Vec<f64> = dispatchers(runs).map(|one| one.sustained() / 1e6).collect();
-    Spread::of(&rates)
+/// Million requests a second, over all bursts.
+fn sustained(rates: &Rates) -> Option<f64> {
+    Some(rates.dispatchers.first()?.sustained() / 1e6)
 }
 
 impl Stages {
-    /// What each stage does and costs.
-    pub fn table(&self) -> Table {
+    /// What each stage does and costs, and whether the target is reached.
+    pub fn section(&self) -> Section {
         let title = format!(
             "requests of 64 bytes over {}, client and server on one thread: million a second, and ns of each",
             self.wire
@@ -111,69 +95,78 @@ impl Stages {
             "core",
         ];
         let mut table = Table::new(title, header);
-        let raw = self.runs.first().and_then(|runs| nanos(runs));
+        let raw = self.stages.first().and_then(|runs| runs.spread(nanos));
         let mut before = 0.0;
-        for ((name, what), runs) in STAGES.iter().zip(&self.runs) {
-            let Some(nanos) = nanos(runs) else { continue };
-            let mut cores: Vec<usize> = dispatchers(runs)
-                .flat_map(|one| one.cores.clone())
-                .collect();
-            cores.sort_unstable();
-            cores.dedup();
-            let cores: Vec<_> = cores.iter().map(usize::to_string).collect();
+        for ((name, what), runs) in STAGES.iter().zip(&self.stages) {
+            let Some(nanos) = runs.spread(nanos) else {
+                continue;
+            };
+            let sustained = runs.spread(sustained);
             table.push([
                 format!("{name}: {what}"),
                 format!("{:.2}", 1e3 / nanos.median),
                 format!("({:.2}..{:.2})", 1e3 / nanos.max, 1e3 / nanos.min),
-                sustained(runs).map_or_else(|| "-".into(), |rate| format!("{:.2}", rate.median)),
+                sustained.map_or_else(|| "-".into(), |rate| format!("{:.2}", rate.median)),
                 format!("{:.1}", nanos.median),
                 format!("{:.1}", nanos.median - before),
                 raw.map_or_else(String::new, |raw| {
                     format!("{:.0} %", 100.0 * raw.median / nanos.median)
                 }),
-                cores.join(" "),
+                cores(runs.measured().flat_map(|rates| &rates.dispatchers)),
             ]);
             before = nanos.median;
         }
-        table
-    }
-
-    /// What to say of it, the target first.
-    pub fn notes(&self) -> Vec<String> {
+        let runtime = self.stages.last();
         let mut notes = Vec::new();
-        let runtime = self.runs.last();
-        if let Some(nanos) = runtime.and_then(|runs| nanos(runs)) {
-            let rate = 1e9 / nanos.median;
-            notes.push(format!(
-                "target: {:.0} M/s through the runtime on one thread: {} ({:.2} M/s; {:.0} ns each, of which there may be {:.0})",
-                TARGET / 1e6,
-                if rate >= TARGET { "reached" } else { "MISSED" },
-                rate / 1e6,
-                nanos.median,
-                1e9 / TARGET,
-            ));
-        }
-        notes.push(
-            "M/s and ns: the median over repetitions of the median over bursts of 2000 requests, which other programs hardly touch. \
-             All bursts: requests by the time that the thread had its core, its own pauses included. The client's part, the same in all \
-             stages, is in raw."
-                .to_owned(),
-        );
-        let failed = |count: fn(&DispatcherRate) -> u64| -> u64 {
-            self.runs
-                .iter()
-                .flat_map(|runs| dispatchers(runs))
-                .map(count)
-                .sum()
-        };
-        let (wrong, unanswered) = (failed(|one| one.wrong), failed(|one| one.unanswered));
-        if wrong + unanswered > 0 {
-            notes.push(format!(
-                "WRONG: {wrong} replies were wrong, {unanswered} requests were not answered."
-            ));
-        }
-        let described = runtime.and_then(|runs| runs.first()?.description.clone());
+        notes.extend(runtime.and_then(verdict));
+        notes.push(BURSTS.to_owned());
+        notes.push("The client's part is in raw, and the same in all stages.".to_owned());
+        notes.extend(faults(self.stages.iter().flat_map(Runs::measured)));
+        let described = runtime.and_then(|runs| runs.measured().next()?.description.as_ref());
         notes.extend(described.map(|said| format!("The runtime: {said}")));
-        notes
+        Section {
+            heading: "One thread, stage by stage",
+            tables: vec![table],
+            figures: Vec::new(),
+            notes,
+        }
     }
+}
+
+/// What rates are.
+pub const BURSTS: &str = "Rates are the median over repetitions of the median over bursts of 2000 requests, which other programs \
+    hardly touch. All bursts: requests by the time that the thread had its core, its own pauses included.";
+
+/// Whether the runtime reaches its target.
+fn verdict(runtime: &Runs<Rates>) -> Option<String> {
+    let nanos = runtime.spread(nanos)?.median;
+    let rate = 1e9 / nanos;
+    Some(format!(
+        "target: {:.0} M/s through the runtime: {} ({:.2} M/s: {nanos:.0} ns each, and {:.0} are allowed)",
+        TARGET / 1e6,
+        if rate >= TARGET { "reached" } else { "MISSED" },
+        rate / 1e6,
+        1e9 / TARGET,
+    ))
+}
+
+/// On which cores dispatchers ran.
+pub fn cores<'a>(dispatchers: impl Iterator<Item = &'a DispatcherRate>) -> String {
+    let mut cores: Vec<usize> = dispatchers.flat_map(|one| one.cores.clone()).collect();
+    cores.sort_unstable();
+    cores.dedup();
+    let cores: Vec<_> = cores.iter().map(usize::to_string).collect();
+    cores.join(" ")
+}
+
+/// What went wrong, if anything did.
+pub fn faults<'a>(rates: impl Iterator<Item = &'a Rates>) -> Option<String> {
+    let mut sums = [0; 2];
+    for one in rates.flat_map(|rates| &rates.dispatchers) {
+        sums = [sums[0] + one.wrong, sums[1] + one.unanswered];
+    }
+    let [wrong, unanswered] = sums;
+    (wrong + unanswered > 0).then(|| {
+        format!("WRONG: {wrong} replies were not what was asked for, {unanswered} requests were not answered.")
+    })
 }

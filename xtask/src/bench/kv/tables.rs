@@ -101,9 +101,10 @@ fn row(label: &str, contender: &str, cells: &[&Cell], classes: usize) -> Vec<Str
     row
 }
 
-fn comparisons(comparisons: &[Comparison]) -> Table {
+/// Ratios, and whether they are what they should be.
+pub fn comparisons(comparisons: &[Comparison]) -> Table {
     let mut table = Table::new(
-        "ratios, paired by seed: median, range, and bounds of 95 % each where there are five pairs",
+        "ratios of pairs: median, range, and bounds of 95 % each where there are five pairs",
         ["", "ratio", "range", "95 %", "target", ""],
     );
     for one in comparisons {

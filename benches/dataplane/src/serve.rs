@@ -1,0 +1,117 @@
+//! `bench-dataplane serve`: a server as a process of its own, until its standard input ends.
+
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use shinjuku::Runtime;
+use shinjuku::net::udp::{self, Udp, UdpConfig};
+
+use crate::frames::{ROOM, reply_to};
+use crate::stages::{inline, pin};
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// What packets go over.
+    #[arg(long)]
+    pub over: Over,
+    /// The memif's socket, or the address.
+    #[arg(long)]
+    pub at: String,
+    /// What serves.
+    #[arg(long)]
+    pub server: Server,
+    /// Its core; any by default.
+    #[arg(long, value_parser = crate::core)]
+    pub core: Option<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Over {
+    /// DPDK's net_memif: memory that two processes share.
+    Memif,
+    /// The kernel's UDP.
+    Udp,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Server {
+    /// A loop that sends what it receives.
+    Raw,
+    /// The runtime, inline.
+    Runtime,
+}
+
+/// Serves over the kernel's sockets.
+pub fn over_udp(options: &Options) -> Result<()> {
+    let at: SocketAddr = options.at.parse().context("--at is no address")?;
+    match options.server {
+        Server::Raw => {
+            let socket = UdpSocket::bind(at)?;
+            socket.set_nonblocking(true)?;
+            serve_raw(options.core, move || answer_raw(&socket))
+        }
+        Server::Runtime => {
+            let server = Runtime::builder(shinjuku::handler_fn(answer))
+                .config(inline(options.core))
+                .serve(Udp::bind(UdpConfig::new(at))?)?;
+            wait_for_the_end(server.description())
+        }
+    }
+}
+
+fn answer(request: udp::Datagram) -> Option<udp::DatagramReply> {
+    match reply_to(&request) {
+        None => Some(request.echo()),
+        Some(reply) => request.reply(reply).ok(),
+    }
+}
+
+fn answer_raw(socket: &UdpSocket) -> Result<()> {
+    let mut request = [0; ROOM];
+    match socket.recv_from(&mut request) {
+        Ok((length, client)) => {
+            let request = &request[..length];
+            // A datagram is taken wholly or not at all, and then it is lost to its client.
+            let _ = socket.send_to(reply_to(request).unwrap_or(request), client);
+            Ok(())
+        }
+        // Of a client that has gone.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes turn after turn on a thread of its own, until the end.
+pub fn serve_raw(
+    core: Option<usize>,
+    mut turn: impl FnMut() -> Result<()> + Send + 'static,
+) -> Result<()> {
+    let over = Arc::new(AtomicBool::new(false));
+    let their_over = Arc::clone(&over);
+    let thread = std::thread::spawn(move || {
+        pin(core)?;
+        while !their_over.load(Ordering::Relaxed) {
+            turn()?;
+        }
+        Ok(())
+    });
+    wait_for_the_end("a loop that sends what it receives")?;
+    over.store(true, Ordering::Relaxed);
+    match thread.join() {
+        Ok(served) => served,
+        Err(_) => bail!("the server panicked"),
+    }
+}
+
+/// Says that it serves, and how. The input ends when whoever started this is done with it, or gone.
+pub fn wait_for_the_end(description: &str) -> Result<()> {
+    println!("ready: {description}");
+    std::io::stdout().flush()?;
+    std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink())?;
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! Figure 7c of the Shinjuku paper in kind: requests of 64 bytes, and replies of more and more. On one thread, runtime and bare
+//! device; between two processes over memif, and over the kernel's UDP, with many requests under way.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use shinjuku_bench_dataplane::{Calls, LONGEST_PAYLOAD, Rates};
+use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
+use shinjuku_workload::repeat::Spread;
+
+use super::program::{Over, Server};
+use super::publish::Section;
+use super::results::Runs;
+use super::{Bench, round_trips, stages};
+use crate::report::summary::figure;
+use crate::report::table::Table;
+
+/// Bytes of a reply's UDP payload.
+const REPLIES: [u16; 6] = [64, 128, 256, 512, 1024, LONGEST_PAYLOAD];
+const QUICK: [u16; 4] = [64, 256, 1024, LONGEST_PAYLOAD];
+/// Requests under way between two processes.
+const WINDOW: u16 = 64;
+
+/// Stages measured on one thread, and the contenders in two processes.
+const STAGES: [&str; 2] = ["raw", "runtime"];
+const PROCESSES: [(&str, Over, bool); 3] = [
+    ("memif, bare loop", Over::Memif, true),
+    ("memif, runtime", Over::Memif, false),
+    ("kernel UDP, runtime", Over::Udp, false),
+];
+
+/// What was measured for all lengths of replies.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplySizes {
+    /// The device of what is on one thread: `net_ring`, or `memory` without libdpdk.
+    pub wire: String,
+    /// Bytes of a reply's UDP payload.
+    pub replies: Vec<u16>,
+    /// On one thread: each contender's repetitions for each length of replies.
+    pub one_thread: Vec<Vec<Runs<Rates>>>,
+    /// Between two processes: each contender's repetitions, with all lengths in each.
+    pub processes: Vec<Runs<Vec<Calls>>>,
+}
+
+fn replies(bench: &Bench) -> &'static [u16] {
+    if bench.quick { &QUICK } else { &REPLIES }
+}
+
+type Contender = (&'static str, Over, bool);
+
+fn processes(bench: &Bench) -> Vec<Contender> {
+    let has_memif = bench.program.dpdk.is_some();
+    let possible = |(_, over, _): &Contender| has_memif || *over != Over::Memif;
+    PROCESSES.into_iter().filter(possible).collect()
+}
+
+/// About how long it takes.
+pub fn expected(bench: &Bench) -> Duration {
+    let replies = replies(bench).len();
+    let one_thread = bench.expected(1) * (STAGES.len() * replies) as u32;
+    let processes = (bench.expected(replies) + bench.expected(0)) * processes(bench).len() as u32;
+    (one_thread + processes) * bench.repetitions
+}
+
+/// Measures all in turn, repetition by repetition.
+///
+/// # Errors
+/// It was interrupted.
+pub fn measure(bench: &mut Bench) -> Result<ReplySizes> {
+    let replies = replies(bench);
+    let wire = bench.program.wire();
+    let named = |stage| Runs::new(format!("{wire}, {stage}"));
+    let mut one_thread: Vec<Vec<Runs<Rates>>> = STAGES
+        .iter()
+        .map(|stage| replies.iter().map(|_| named(stage)).collect())
+        .collect();
+    let contending = processes(bench);
+    let mut measured: Vec<_> = contending.iter().map(|one| Runs::new(one.0)).collect();
+    let [server_core, client_core] = bench.cores;
+    for repetition in 1..=bench.repetitions {
+        for (at, &reply) in replies.iter().enumerate() {
+            for (stage, runs) in STAGES.iter().zip(&mut one_thread) {
+                let what =
+                    format!("replies of {reply} bytes: {wire}, {stage}, repetition {repetition}");
+                let rates = bench.attempt(&what, bench.expected(1), |bench| {
+                    let rates = bench.program.rates(stage, bench.seconds);
+                    rates.cores(&[client_core]).reply(reply).run()
+                });
+                runs[at].runs.push(rates?);
+            }
+        }
+        for (&(name, over, raw), runs) in contending.iter().zip(&mut measured) {
+            let what = format!("replies of all lengths: {name}, repetition {repetition}");
+            let expected = bench.expected(replies.len()) + bench.expected(0);
+            let calls = bench.attempt(&what, expected, |bench| {
+                let mut server = Server::start(&bench.program, over, raw, server_core)?;
+                server.call(WINDOW, replies, bench.seconds, client_core)
+            });
+            runs.runs.push(calls?);
+        }
+    }
+    Ok(ReplySizes {
+        wire: wire.to_owned(),
+        replies: replies.to_vec(),
+        one_thread,
+        processes: measured,
+    })
+}
+
+/// A contender's line: replies a second for each length.
+struct Line {
+    name: String,
+    rates: Vec<Option<Spread>>,
+}
+
+impl ReplySizes {
+    fn lines(&self) -> Vec<Line> {
+        let one_thread = self.one_thread.iter().map(|of_all| Line {
+            name: of_all
+                .first()
+                .map_or_else(String::new, |runs| runs.name.clone()),
+            rates: of_all.iter().map(|runs| runs.spread(rate)).collect(),
+        });
+        let of = |runs: &Runs<Vec<Calls>>, reply: u16| {
+            runs.spread(|calls| {
+                let calls = calls.iter().find(|calls| calls.reply == reply)?;
+                Some(calls.replies as f64 / calls.seconds)
+            })
+        };
+        let processes = self.processes.iter().map(|runs| Line {
+            name: runs.name.clone(),
+            rates: self.replies.iter().map(|&reply| of(runs, reply)).collect(),
+        });
+        one_thread.chain(processes).collect()
+    }
+
+    /// Replies and bytes a second, as tables and lines.
+    pub fn section(&self) -> Section {
+        let lines = self.lines();
+        let mut header = vec!["bytes of a reply".to_owned()];
+        header.extend(lines.iter().map(|line| line.name.clone()));
+        header.extend(["runtime of raw", "of the bare loop"].map(str::to_owned));
+        let rates = Table::new("replies a second, in millions", header.clone());
+        let bytes = Table::new("bytes of replies a second, in millions", header);
+        let mut tables = [(rates, false), (bytes, true)].map(|(mut table, bytes)| {
+            for (at, &reply) in self.replies.iter().enumerate() {
+                let factor = if bytes { f64::from(reply) } else { 1.0 };
+                let median = |line: &Line| Some(line.rates[at]?.median * factor / 1e6);
+                let of = |over: &str, under: &str| {
+                    let find =
+                        |name: &str| lines.iter().find(|line| line.name == name).and_then(median);
+                    let share = find(over)
+                        .zip(find(under))
+                        .map(|(over, under)| over / under);
+                    share.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", 100.0 * share))
+                };
+                let mut row = vec![reply.to_string()];
+                let value = |line| median(line).map_or_else(|| "-".to_owned(), figure);
+                row.extend(lines.iter().map(value));
+                row.push(of(
+                    &format!("{}, runtime", self.wire),
+                    &format!("{}, raw", self.wire),
+                ));
+                row.push(of("memif, runtime", "memif, bare loop"));
+                table.push(row);
+            }
+            table
+        });
+        tables[0].title += " (medians over the repetitions)";
+        let mut notes = vec![
+            format!(
+                "Requests have 64 bytes. {}: client and server on one thread; raw writes the reply's bytes and sends the frame back. \
+                 memif and kernel UDP: two processes with a core each, {WINDOW} requests under way. The runtime also computes the \
+                 checksum over all bytes, which these devices do not; the kernel on loopback computes none.",
+                self.wire
+            ),
+            stages::BURSTS.to_owned(),
+        ];
+        let rates = self.one_thread.iter().flatten().flat_map(Runs::measured);
+        notes.extend(stages::faults(rates));
+        let calls = self.processes.iter().flat_map(Runs::measured).flatten();
+        notes.extend(round_trips::faults(calls));
+        Section {
+            heading: "Replies of more bytes (after figure 7c of the Shinjuku paper)",
+            tables: tables.into(),
+            figures: vec![self.figure(&lines, false), self.figure(&lines, true)],
+            notes,
+        }
+    }
+
+    fn figure(&self, lines: &[Line], bytes: bool) -> Figure {
+        let point = |(&reply, rate): (&u16, &Option<Spread>)| {
+            let factor = if bytes { f64::from(reply) } else { 1.0 } / 1e6;
+            let rate = (*rate)?;
+            Some(Point {
+                x: reply.into(),
+                y: Some(rate.median * factor),
+                spread: Some((rate.min * factor, rate.max * factor)),
+            })
+        };
+        let series = lines.iter().enumerate().map(|(number, line)| Series {
+            label: line.name.clone(),
+            style: Style::Contender(number),
+            points: self
+                .replies
+                .iter()
+                .zip(&line.rates)
+                .filter_map(point)
+                .collect(),
+        });
+        let (name, what) = match bytes {
+            true => ("reply-sizes-bytes", "bytes of replies a second"),
+            false => ("reply-sizes-rate", "replies a second"),
+        };
+        Figure {
+            name: name.to_owned(),
+            title: format!("Requests of 64 bytes, replies of more: {what}"),
+            x: XAxis::Logarithmic("bytes of a reply's payload (log)"),
+            y: YAxis::Logarithmic,
+            y_label: format!("{what}, in millions (log)"),
+            bars: "lowest and highest repetition",
+            series: series.filter(|one| !one.points.is_empty()).collect(),
+        }
+    }
+}
+
+/// Replies a second, by the median burst.
+fn rate(rates: &Rates) -> Option<f64> {
+    Some(1e9 / rates.dispatchers.first()?.nanos[1])
+}
