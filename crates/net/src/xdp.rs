@@ -213,10 +213,17 @@ impl Device for XdpDevice {
             }
         }
         socket.flush();
+        if !frames.is_empty() {
+            add(&self.counters.send_queue_full, 1);
+        }
     }
 
     fn allocate(&mut self) -> Option<Frame> {
-        self.socket.as_mut()?.allocate()
+        let frame = self.socket.as_mut().and_then(Socket::allocate);
+        if frame.is_none() {
+            add(&self.counters.no_buffer, 1);
+        }
+        frame
     }
 
     fn free(&mut self, buffer: Frame) {

@@ -217,7 +217,11 @@ fn the_kernels_clients_are_answered() {
         return;
     };
     let device = veth.device();
-    println!("{device}");
+    let said = device.to_string();
+    assert!(
+        said.contains("copy mode, program run by the driver"),
+        "{said}"
+    );
     let server = EchoServer::start(device);
     let client = veth.socket(THEIRS);
     client.connect(OURS).unwrap();
@@ -328,14 +332,21 @@ fn after_the_link_was_down_it_goes_on() {
     let Some(veth) = Veth::new("after_the_link_was_down_it_goes_on") else {
         return;
     };
-    let server = EchoServer::start(veth.device());
+    let device = veth.device();
+    let counters = device.counters();
+    let server = EchoServer::start(device);
     let client = veth.socket(THEIRS);
     client.connect(OURS).unwrap();
     ask(&client, b"before");
+    until("the link", || counters.link_up());
+    let before = counters.read().link_changes;
     run(&format!("ip link set {} down", veth.name)).unwrap();
     let _ = client.send(b"into the void");
+    until("the link's end", || !counters.link_up());
     run(&format!("ip link set {} up", veth.name)).unwrap();
     ask(&client, b"after");
+    until("the link's return", || counters.link_up());
+    assert_eq!(counters.read().link_changes, before + 2);
     server.end();
 }
 
@@ -414,6 +425,39 @@ fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
     until("every frame", || {
         received(&mut dataplane);
         dataplane.device().frames() == FRAMES as usize
+    });
+}
+
+/// The link is down, so that nothing is sent.
+#[test]
+fn a_full_send_queue_and_used_up_frames_are_counted_until_the_link_is_back() {
+    let test = "a_full_send_queue_and_used_up_frames_are_counted_until_the_link_is_back";
+    let Some(veth) = Veth::new(test) else {
+        return;
+    };
+    let mut device = veth.device();
+    let counters = device.counters();
+    run(&format!("ip link set {} down", veth.name)).unwrap();
+    let mut frames = Vec::with_capacity(FRAMES as usize);
+    let checksums = Default::default();
+    while let Some(mut buffer) = device.allocate() {
+        buffer.set_length(60);
+        frames.push(Outbound { buffer, checksums });
+    }
+    assert_eq!(counters.read().no_buffer, 1);
+    // What the kernel has to fill, and what is sent: a ring's length each.
+    let all = frames.len();
+    assert_eq!(all, FRAMES as usize - 64);
+    device.transmit(&mut frames);
+    assert_eq!(
+        (frames.len(), counters.read().send_queue_full),
+        (all - 64, 1)
+    );
+    run(&format!("ip link set {} up", veth.name)).unwrap();
+    until("all to be sent", || {
+        device.transmit(&mut frames);
+        device.receive(0, &mut Vec::new());
+        frames.is_empty() && device.frames() == FRAMES as usize
     });
 }
 

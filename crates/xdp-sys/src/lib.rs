@@ -17,15 +17,15 @@
 //! writing to what it gave back, and with nothing else. When a socket is closed, what the kernel had comes out only if the kernel
 //! had taken the socket off its interface before. The area is unmapped when its last frame has gone.
 
-mod address;
 mod area;
 mod error;
+mod interface;
 mod program;
 mod ring;
 mod socket;
 
-pub use address::ethernet_address;
 pub use area::Frame;
 pub use error::XdpError;
+pub use interface::{ethernet_address, link_is_up};
 pub use program::{Attached, Program};
 pub use socket::{Closed, CopyMode, Queues, Socket, SocketConfig};

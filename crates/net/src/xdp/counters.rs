@@ -1,13 +1,19 @@
 //! What a device counts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A view of a device's counters, for any thread; see [`XdpDevice::counters`](super::XdpDevice::counters).
 #[derive(Clone, Debug)]
 pub struct XdpCounters(pub(super) Arc<Counters>);
 
 impl XdpCounters {
+    /// Whether there is a link, as of some tenths of a second ago.
+    #[must_use]
+    pub fn link_up(&self) -> bool {
+        self.0.link_up.load(Relaxed)
+    }
+
     /// The numbers now. Each is exact, but they are not read in one instant.
     #[must_use]
     pub fn read(&self) -> XdpCounts {
@@ -16,6 +22,9 @@ impl XdpCounters {
             returns: self.0.returns.load(Relaxed),
             failed_returns: self.0.failed_returns.load(Relaxed),
             unsent: self.0.unsent.load(Relaxed),
+            link_changes: self.0.link_changes.load(Relaxed),
+            send_queue_full: self.0.send_queue_full.load(Relaxed),
+            no_buffer: self.0.no_buffer.load(Relaxed),
         }
     }
 }
@@ -32,6 +41,12 @@ pub struct XdpCounts {
     pub failed_returns: u64,
     /// Frames to be sent that were dropped: there was no interface, or they were shorter than an Ethernet header.
     pub unsent: u64,
+    /// How many times the link went up or down, or the interface was put up or down; as looked at ten times a second.
+    pub link_changes: u64,
+    /// Times that the send queue was full and frames had to wait.
+    pub send_queue_full: u64,
+    /// Times that no frame was left to write to.
+    pub no_buffer: u64,
 }
 
 /// One writer each: the thread that polls the device, or the keeper.
@@ -41,6 +56,10 @@ pub(super) struct Counters {
     pub(super) returns: AtomicU64,
     pub(super) failed_returns: AtomicU64,
     pub(super) unsent: AtomicU64,
+    pub(super) link_up: AtomicBool,
+    pub(super) link_changes: AtomicU64,
+    pub(super) send_queue_full: AtomicU64,
+    pub(super) no_buffer: AtomicU64,
 }
 
 pub(super) fn add(counter: &AtomicU64, count: u64) {

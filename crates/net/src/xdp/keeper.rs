@@ -1,4 +1,5 @@
-//! The thread that opens a socket anew when its interface has gone: it allocates and waits, which who polls must not.
+//! The thread that looks at the link, and opens a socket anew when its interface has gone: that allocates and waits, which who
+//! polls must not.
 //!
 //! ```text
 //!     device: socket ── gone: hand_over ──▶ keeper: closed ──▶ opened, at another interface of the name
@@ -9,14 +10,17 @@
 //! ```
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rtrb::{Consumer, Producer, RingBuffer};
-use shinjuku_xdp_sys::{Socket, XdpError};
+use shinjuku_xdp_sys::{Socket, XdpError, link_is_up};
 
 use super::counters::{Counters, add};
 
+/// How often the link is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long after a try in vain the next one is.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -35,6 +39,8 @@ impl Keeper {
         let (lost, mut to_reopen) = RingBuffer::new(1);
         let (mut reopened, found) = RingBuffer::new(1);
         let interface = interface.to_owned();
+        let up = link_is_up(&interface).unwrap_or(false);
+        counters.link_up.store(up, Relaxed);
         let thread = thread::Builder::new()
             .name("xdp-keeper".to_owned())
             .spawn(move || {
@@ -47,7 +53,10 @@ impl Keeper {
                                 let _ = reopened.push(socket);
                             }
                         }
-                        Err(_) => thread::park(),
+                        Err(_) => {
+                            look(&interface, &counters);
+                            thread::park_timeout(LOOK_EVERY);
+                        }
                     }
                 }
             })
@@ -77,6 +86,14 @@ impl Keeper {
     }
 }
 
+/// Looks at the link.
+fn look(interface: &str, counters: &Counters) {
+    let up = link_is_up(interface).unwrap_or(false);
+    if counters.link_up.swap(up, Relaxed) != up {
+        add(&counters.link_changes, 1);
+    }
+}
+
 /// Opens the socket anew. `None`: the device has ended.
 fn reopen(
     socket: Socket,
@@ -95,6 +112,7 @@ fn reopen(
             }
             Err((still, error)) => {
                 closed = still;
+                look(interface, counters);
                 add(&counters.failed_returns, 1);
                 // Once is enough, unless the cause is another than that there is none.
                 if !said && !matches!(error, XdpError::NoInterface { .. }) {

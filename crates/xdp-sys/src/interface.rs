@@ -1,4 +1,4 @@
-//! An interface's Ethernet address.
+//! What the kernel says of an interface.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -12,6 +12,30 @@ use crate::XdpError;
 /// # Errors
 /// No such interface in this network namespace, or one that has none (a loopback, a tunnel).
 pub fn ethernet_address(interface: &str) -> Result<[u8; 6], XdpError> {
+    let request = ask(interface, libc::SIOCGIFHWADDR)?;
+    // SAFETY: this is the member that the call fills in; it is plain bytes whatever it says.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    if address.sa_family != libc::ARPHRD_ETHER {
+        return Err(XdpError::NotEthernet {
+            interface: interface.to_owned(),
+        });
+    }
+    Ok(std::array::from_fn(|at| address.sa_data[at] as u8))
+}
+
+/// Whether the interface is up and has a link.
+///
+/// # Errors
+/// No such interface in this network namespace.
+pub fn link_is_up(interface: &str) -> Result<bool, XdpError> {
+    let request = ask(interface, libc::SIOCGIFFLAGS)?;
+    // SAFETY: this is the member that the call fills in; it is a number whatever it says.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(i32::from(flags) & libc::IFF_RUNNING != 0)
+}
+
+/// The answer to a question of netdevice(7) that takes a name.
+fn ask(interface: &str, question: libc::Ioctl) -> Result<libc::ifreq, XdpError> {
     let no_interface = |cause| XdpError::NoInterface {
         interface: interface.to_owned(),
         cause,
@@ -30,18 +54,11 @@ pub fn ethernet_address(interface: &str) -> Result<[u8; 6], XdpError> {
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
         .map_err(XdpError::system("open a socket"))?;
     // SAFETY: the request is as long as the kernel takes it to be, with a name that ends with zero, and outlives the call.
-    let status = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request) };
+    let status = unsafe { libc::ioctl(socket.as_raw_fd(), question, &mut request) };
     if status < 0 {
         return Err(no_interface(io::Error::last_os_error()));
     }
-    // SAFETY: this is the member that the call fills in; it is plain bytes whatever it says.
-    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
-    if address.sa_family != libc::ARPHRD_ETHER {
-        return Err(XdpError::NotEthernet {
-            interface: interface.to_owned(),
-        });
-    }
-    Ok(std::array::from_fn(|at| address.sa_data[at] as u8))
+    Ok(request)
 }
 
 #[cfg(test)]
@@ -58,6 +75,7 @@ mod tests {
         for name in ["", "shinjuku-none", "a-name-longer-than-interfaces-have"] {
             let error = ethernet_address(name).unwrap_err();
             assert!(matches!(error, XdpError::NoInterface { .. }), "{error}");
+            assert!(link_is_up(name).is_err());
         }
     }
 }
