@@ -8,7 +8,7 @@
 //! | escalation | request | interrupt |
 //! | guest | request and interrupt, with the workers in guest mode | interrupt again, ever more seldom |
 //! | dune | the same, with dispatcher and workers under Dune | interrupt again, ever more seldom |
-//! | auto | request; probe alone without the token | interrupt, by what [`automatic`] finds; all under a [`Floor`] |
+//! | auto | request; probe alone without the token | interrupt, by what [`automatic`] chooses; all under a [`Floor`] |
 //!
 //! Not inline: guest and dune. What they save is the way through the kernel from one core to another. A thread that stops itself
 //! has its timer alone, which leaves guest mode to fire, so it would cost what the timer's signal costs; and each look at the
@@ -21,16 +21,10 @@ use shinjuku_preempt::dune::Dune;
 use shinjuku_preempt::guest::{self, Guest, GuestConfig};
 use shinjuku_preempt::{HardPreemption, Mechanism, Signal};
 
-use self::automatic::{DuneMode, GuestMode, Hard, Places};
-use crate::calibrate;
 use crate::config::{Config, MechanismKind};
 use crate::floor::Floor;
 use crate::layout::Layout;
 use crate::start_error::StartError;
-
-/// What a preemption under Dune is taken to cost at first, twice what the Shinjuku paper says: to measure it is to enter it for
-/// good.
-const ASSUMED_DUNE: Nanos = Nanos(3_000);
 
 /// How this runtime preempts.
 pub(crate) struct Preemption {
@@ -157,106 +151,5 @@ impl Preemption {
             hard_floor: Floor::NONE,
             why: why.to_owned(),
         }
-    }
-
-    fn automatic(
-        config: &Config,
-        layout: &Layout,
-        token: Option<HardPreemption>,
-    ) -> Result<Self, StartError> {
-        let micros = |nanos: Nanos| nanos.as_micros_f64();
-        let Some(token) = token else {
-            let costs = calibrate::measure(layout, config.realtime_priority, None, None);
-            let why = format!(
-                "auto: probe ({:.2} us a preemption); nothing else, since `allow_hard_preemption` was not called; {}",
-                micros(costs.probe),
-                costs.how
-            );
-            return Ok(Self {
-                probe_floor: Floor::at_cost(costs.probe),
-                ..Self::soft(true, config.preemption.grace(), &why)
-            });
-        };
-        let signal = Signal::install(token)?;
-        let places = Places {
-            inline: layout.inline,
-            apart: calibrate::cores(layout).is_ok() && layout.workers.iter().all(Option::is_some),
-        };
-        let (guest, refused) = match automatic::is_worth_measuring(places, guest::promised()) {
-            Err(why) => (None, GuestMode::Untried(why)),
-            Ok(()) => match Guest::install(token, GuestConfig::default()) {
-                Err(error) => (None, GuestMode::Refused(error.to_string())),
-                Ok(guest) => {
-                    let unmeasured = "it could not be measured".to_owned();
-                    (Some(guest), GuestMode::Refused(unmeasured))
-                }
-            },
-        };
-        let costs = calibrate::measure(
-            layout,
-            config.realtime_priority,
-            Some(signal),
-            guest.as_ref(),
-        );
-        let guest_mode = match costs.guest {
-            Some((cost, delivery)) => GuestMode::Measured(cost, delivery),
-            None => refused,
-        };
-        // After the measuring, since it is for good.
-        let (dune, dune_mode) = match Dune::has_device() && places.apart {
-            false => (None, DuneMode::Absent),
-            true => match Dune::install(token) {
-                Err(error) => (None, DuneMode::Refused(error.to_string())),
-                Ok(dune) => (Some(dune), DuneMode::Ready),
-            },
-        };
-        let (taken, said) = automatic::decide(costs.signal, &guest_mode, &dune_mode);
-        let base = Self {
-            probe_floor: Floor::at_cost(costs.probe),
-            ..Self::soft(true, config.preemption.grace(), "")
-        };
-        let (chosen, name, cost) = match (taken, guest, dune, guest_mode) {
-            (Hard::Dune, _, Some(dune), _) => (
-                Self {
-                    hard: Some(Box::new(dune)),
-                    dune: Some(dune),
-                    ..base
-                },
-                "dune (cost assumed)".to_owned(),
-                ASSUMED_DUNE,
-            ),
-            (Hard::Guest, Some(guest), _, GuestMode::Measured(cost, delivery)) => (
-                Self {
-                    hard: Some(Box::new(guest.clone())),
-                    guest: Some(guest),
-                    ..base
-                },
-                format!("guest (interrupts: {delivery})"),
-                cost,
-            ),
-            _ => (
-                Self {
-                    hard: Some(Box::new(signal)),
-                    timer_signal: layout.inline.then_some(signal),
-                    ..base
-                },
-                "signal".to_owned(),
-                costs.signal,
-            ),
-        };
-        let hard_floor = Floor::at_cost(cost);
-        let why = format!(
-            "auto: probe ({:.2} us a preemption), then {name} ({:.1} us, so not below {:.0} us of running); {}; {}",
-            micros(costs.probe),
-            micros(cost),
-            micros(hard_floor.raise(Nanos(0))),
-            costs.how,
-            said.join("; ")
-        );
-        Ok(Self {
-            hard_floor,
-            why,
-            ..chosen
-        })
     }
 }
