@@ -18,6 +18,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "guest")]
+use crate::guest::{Guest, GuestConfig, Sending};
 use crate::platform::{Unsupported, check_platform};
 use crate::pool::PoolError;
 use crate::realtime::Realtime;
@@ -154,12 +156,15 @@ fn measure(
     cores::pin(worker_core)?;
     cores::pin(sender_core)?;
     #[cfg(feature = "guest")]
-    let guest = options.hard.and_then(|token| {
-        let guest = crate::guest::Guest::install(token, crate::guest::GuestConfig::default());
-        guest
+    let mut guest = |sending| {
+        let config = GuestConfig {
+            sending,
+            ..GuestConfig::default()
+        };
+        Guest::install(options.hard?, config)
             .inspect_err(|error| progress(&format!("costs: not in guest mode: {error}")))
             .ok()
-    });
+    };
     let mut parts: Vec<Box<dyn Part>> = vec![
         Box::new(instructions::Instructions),
         Box::new(switches::Switches::new()?),
@@ -169,12 +174,21 @@ fn measure(
         Box::new(preemptions::Preemptions::new(worker_core, options.hard)?),
     ];
     #[cfg(feature = "guest")]
-    if let Some(guest) = guest {
+    for sending in [Sending::Irqfd, Sending::Msi, Sending::Apic] {
+        let Some(guest) = guest(sending) else {
+            break;
+        };
+        if sending == Sending::default() {
+            parts.push(Box::new(guest::InGuestMode::new(
+                guest.clone(),
+                worker_core,
+            )?));
+        }
         parts.push(Box::new(preemptions::Preemptions::in_guest_mode(
             worker_core,
-            guest.clone(),
+            guest,
+            sending,
         )?));
-        parts.push(Box::new(guest::InGuestMode::new(guest, worker_core)?));
     }
     let mut samples = Samples::new(&[
         switches::ROWS,

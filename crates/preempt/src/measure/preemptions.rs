@@ -20,6 +20,8 @@ use super::samples::{Rows, Samples};
 use super::work::Work;
 use super::{MeasureError, Part, signals};
 use crate::clock::Cycles;
+#[cfg(feature = "guest")]
+use crate::guest::{Guest, Poster, Sending};
 use crate::{
     Completion, Dispatched, Handles, HardPreemption, Idle, Mechanism, Outcome, Pool, PoolConfig,
     Probe, Receiver, Runnable, Sender, Signal, Worker, WorkerLink, mailbox,
@@ -62,6 +64,24 @@ pub(super) const ROWS: Rows = &[
         "preempt/guest",
         "worker time lost, the next context staged in the mailbox",
     ),
+    (
+        "preempt/guest-msi-request",
+        "what asking for it takes the sender, by KVM_SIGNAL_MSI",
+    ),
+    (
+        "preempt/guest-msi-end-to-end",
+        "from before that until the sender has the suspended context",
+    ),
+    ("preempt/guest-msi", "worker time lost, sent like that"),
+    (
+        "preempt/guest-apic-request",
+        "what asking for it takes a sender in guest mode, by its own APIC",
+    ),
+    (
+        "preempt/guest-apic-end-to-end",
+        "from before that until the sender has the suspended context",
+    ),
+    ("preempt/guest-apic", "worker time lost, sent like that"),
 ];
 
 /// The two contexts' together. Probes cost little, so that there must be many in a short time to see them.
@@ -83,7 +103,17 @@ enum Hard {
     Signal(Signal),
     /// Alone: probes are another's to measure.
     #[cfg(feature = "guest")]
-    Guest(crate::guest::Guest),
+    Guest(Guest, Sending),
+}
+
+/// The row of a way to send.
+#[cfg(feature = "guest")]
+fn guest_row(sending: Sending) -> &'static str {
+    match sending {
+        Sending::Irqfd => "preempt/guest",
+        Sending::Msi => "preempt/guest-msi",
+        Sending::Apic => "preempt/guest-apic",
+    }
 }
 
 /// One way of preempting.
@@ -120,9 +150,10 @@ impl Preemptions {
     #[cfg(feature = "guest")]
     pub(super) fn in_guest_mode(
         worker_core: usize,
-        guest: crate::guest::Guest,
+        guest: Guest,
+        sending: Sending,
     ) -> Result<Self, MeasureError> {
-        Self::with(worker_core, Hard::Guest(guest))
+        Self::with(worker_core, Hard::Guest(guest, sending))
     }
 
     fn with(worker_core: usize, hard: Hard) -> Result<Self, MeasureError> {
@@ -151,9 +182,12 @@ impl Preemptions {
             self.worker_core,
             || serve(receiver, hard, &send_link, &stop),
             || {
-                let taken = links.recv().map_or_else(
+                // Also if this panics: the worker would not end.
+                let _stop = Stop(&stop);
+                links.recv().map_or_else(
                     |_| Taken::default(),
                     |link| {
+                        let _in_guest_mode = hard.prepare_sender();
                         let mut desk = Desk {
                             sender,
                             link,
@@ -170,9 +204,7 @@ impl Preemptions {
                         *delivery = hard.delivery(&desk.link);
                         taken
                     },
-                );
-                stop.store(true, Ordering::Release);
-                taken
+                )
             },
         );
         taken
@@ -182,9 +214,9 @@ impl Preemptions {
 impl Part for Preemptions {
     fn round(&mut self, samples: &mut Samples) {
         #[cfg(feature = "guest")]
-        if let Hard::Guest(guest) = &self.hard {
-            let guest = guest.clone();
-            let taken = self.measure(Way {
+        if let Hard::Guest(guest, sending) = &self.hard {
+            let (guest, row) = (guest.clone(), guest_row(*sending));
+            let way = Way {
                 mechanism: &guest,
                 work: Work {
                     steps: signals::STEPS / 2,
@@ -192,11 +224,15 @@ impl Part for Preemptions {
                 },
                 pause: signals::PAUSE,
                 staged: true,
-            });
+            };
+            // On a thread of its own, like this one: this one is a worker, too, which cannot send from guest mode.
+            let taken = std::thread::scope(|scope| scope.spawn(|| self.measure(way)).join())
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             if taken.preemptions > 0 {
-                samples.add("preempt/guest", taken.lost());
-                samples.add("preempt/guest-request", taken.each(taken.requesting));
-                samples.add("preempt/guest-end-to-end", taken.each(taken.end_to_end));
+                let (requesting, end_to_end) = (taken.requesting, taken.end_to_end);
+                samples.add(row, taken.lost());
+                samples.add(&format!("{row}-request"), taken.each(requesting));
+                samples.add(&format!("{row}-end-to-end"), taken.each(end_to_end));
             }
             return;
         }
@@ -241,8 +277,11 @@ impl Part for Preemptions {
     }
 
     fn remark(&self) -> Option<(&'static str, String)> {
-        let delivery = self.delivery.as_ref()?;
-        Some(("preempt/guest", format!("interrupts {delivery}")))
+        #[cfg(feature = "guest")]
+        if let (Hard::Guest(_, sending), Some(delivery)) = (&self.hard, &self.delivery) {
+            return Some((guest_row(*sending), format!("interrupts {delivery}")));
+        }
+        None
     }
 }
 
@@ -257,7 +296,7 @@ impl Drop for Preemptions {
 impl Hard {
     fn prepare(&self, worker: &mut Worker) {
         #[cfg(feature = "guest")]
-        if let Self::Guest(guest) = self {
+        if let Self::Guest(guest, _) = self {
             worker
                 .enter_guest_mode(guest)
                 .unwrap_or_else(|error| panic!("it worked at first: {error}"));
@@ -265,9 +304,23 @@ impl Hard {
         let _ = worker;
     }
 
+    /// The sender's thread in guest mode, if it sends from there.
+    #[cfg(feature = "guest")]
+    fn prepare_sender(&self) -> Option<Poster> {
+        match self {
+            Self::Guest(guest, Sending::Apic) => guest.post_from_this_thread().ok(),
+            _ => None,
+        }
+    }
+
+    #[cfg(not(feature = "guest"))]
+    fn prepare_sender(&self) -> Option<()> {
+        None
+    }
+
     fn delivery(&self, link: &WorkerLink) -> Option<String> {
         #[cfg(feature = "guest")]
-        if let Self::Guest(guest) = self {
+        if let Self::Guest(guest, _) = self {
             return Some(guest.delivery(link).to_string());
         }
         let _ = link;
@@ -283,6 +336,15 @@ impl Taken {
 
     fn each(&self, cycles: u64) -> f64 {
         nanos(Cycles(cycles)) / f64::from(self.preemptions)
+    }
+}
+
+/// Stops the worker when it is dropped.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -11,6 +11,8 @@ const COMPARED: &[(&str, &str)] = &[
     ("preempt/probe", "cache-line/round-trip"),
     ("preempt/signal", "signal/bare"),
     ("preempt/guest", "preempt/signal"),
+    ("preempt/guest-msi", "preempt/guest"),
+    ("preempt/guest-apic", "preempt/guest"),
     ("guest/integer", "guest/integer-native"),
     ("guest/avx2", "guest/avx2-native"),
     ("guest/memory", "guest/memory-native"),
