@@ -71,8 +71,8 @@ impl EalConfig {
             if argument.contains('\0') {
                 return refused("holds a zero byte; take it out");
             }
-            if names_address(argument) {
-                return refused(WHY_NO_ADDRESS);
+            if let Some(why) = unfit(argument) {
+                return refused(why);
             }
             // Any beginning that is unique stands for the whole. No other begins with a p, or with mb.
             if argument.starts_with("--p") {
@@ -94,13 +94,17 @@ impl EalConfig {
     }
 }
 
-/// Whether it is what `net_ring` passes itself: the address of a structure, which it would follow.
-fn names_address(device: &str) -> bool {
-    device.contains("internal=")
+/// Why a device cannot be made that way, if so.
+fn unfit(device: &str) -> Option<&'static str> {
+    if device.contains("internal=") {
+        // net_ring passes it itself: the address of a structure, which it follows.
+        return Some("an address in the process is for DPDK alone; make rings by Eal::ring_pair");
+    }
+    // net_memif's other process could write to packets that are somebody's here.
+    device
+        .contains("zero-copy=yes")
+        .then_some("packets are not shared with another process; leave net_memif to copy them")
 }
-
-const WHY_NO_ADDRESS: &str =
-    "an address in the process is for DPDK alone; make rings by Eal::ring_pair";
 
 /// DPDK is running: the proof, to be passed on and copied. All else is made from it.
 #[derive(Clone, Copy, Debug)]
@@ -212,11 +216,9 @@ impl Eal {
     /// # Errors
     /// What DPDK says.
     pub fn attach(self, device: &str) -> Result<Port, DpdkError> {
-        if names_address(device) {
-            return Err(DpdkError::Argument {
-                argument: device.to_owned(),
-                why: WHY_NO_ADDRESS,
-            });
+        if let Some(why) = unfit(device) {
+            let argument = device.to_owned();
+            return Err(DpdkError::Argument { argument, why });
         }
         {
             let _control = control();

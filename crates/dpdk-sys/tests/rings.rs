@@ -75,6 +75,7 @@ fn arguments_that_would_break_a_promise_are_refused() {
         "--main-lcore=0",
         "--mbuf-pool-ops-name=ring_sp_sc",
         "--vdev=net_ring0,internal=0x1000",
+        "--vdev=net_memif0,role=client,zero-copy=yes",
         "-n\0",
     ] {
         let refused = Eal::init(&EalConfig::without_hardware(128).argument(argument));

@@ -105,7 +105,7 @@ impl InterfaceConfig {
     }
 
     /// How many stations' addresses are remembered, 1 to 4096. Only those need one that are sent to without having
-    /// asked.
+    /// asked. Each ARP message is compared with all.
     pub fn neighbours(self, stations: usize) -> Self {
         Self {
             neighbours: stations,

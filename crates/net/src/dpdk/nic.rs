@@ -52,9 +52,18 @@ impl Care {
         self.port.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the device counts. Does not wait for a reset, for which this thread may be the one to poll.
+    /// What the device counts. Waits for a look at the link, but not for a reset, which may wait for this thread to poll.
     fn statistics(&self) -> Option<PortStatistics> {
-        self.port.try_lock().ok()?.statistics().ok()
+        const TRIES: u32 = 50;
+        (0..TRIES)
+            .find_map(|again| {
+                if again > 0 {
+                    thread::sleep(Duration::from_micros(100));
+                }
+                self.port.try_lock().ok()
+            })?
+            .statistics()
+            .ok()
     }
 
     /// Once around.
