@@ -130,7 +130,8 @@ fn serve<D: Device>(
 
     stop.wait();
     let mut total: Option<(_, DataplaneCounts)> = None;
-    for (number, (server, counters)) in servers.into_iter().enumerate() {
+    // The first last: where the device has fewer queues than there are dispatchers, it sends for the others.
+    for (number, (server, counters)) in servers.into_iter().enumerate().rev() {
         let (report, _) = server.shutdown(Duration::from_secs(2));
         let counts = counters.read();
         println!("dispatcher {number}: {report}");

@@ -60,9 +60,7 @@ impl Line {
     pub(crate) fn take(&self) -> Taken<'_> {
         Taken(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
-}
 
-impl Line {
     /// What it is, once it is open.
     pub(crate) fn describe(&self) -> Option<String> {
         match &*self.take().0 {
@@ -114,8 +112,7 @@ pub(crate) struct Station<D: Device> {
 }
 
 impl<D: Device> Station<D> {
-    /// Takes its place. Waits for the link, of which `link_up` tells, and until the server
-    /// answers.
+    /// Takes its place. Waits for the link, of which `link_up` tells, and until the server answers.
     ///
     /// # Errors
     /// The place is not one to be had, the link does not come up, or the server does not answer.

@@ -88,7 +88,7 @@ pub struct Settings {
         help_heading = "Without the kernel"
     )]
     pub eal: Option<Words>,
-    /// AF_XDP: the interface, whose first queue is taken: it should have no other (ethtool -L)
+    /// AF_XDP: the interface. All frames of its first queue are taken from the kernel; it should have no other (ethtool -L)
     #[arg(long, value_name = "NAME", help_heading = "Without the kernel")]
     pub interface: Option<String>,
     /// AF_XDP: whether the kernel copies frames [default: auto]

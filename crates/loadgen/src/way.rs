@@ -7,14 +7,8 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use serde::{Deserialize, Deserializer};
 use shinjuku_net::dataplane::HostAddress;
-#[cfg(feature = "dpdk")]
-use shinjuku_net::dpdk::DpdkConfig;
 use shinjuku_net::packet::MacAddr;
-#[cfg(feature = "xdp")]
-use shinjuku_net::xdp::{CopyMode, XdpConfig};
 
-#[cfg(any(feature = "dpdk", feature = "xdp"))]
-use crate::dataplane;
 use crate::dataplane::{Line, Place};
 use crate::error::LoadError;
 use crate::settings::Settings;
@@ -73,21 +67,14 @@ impl<'de> Deserialize<'de> for Words {
 }
 
 /// A way without the kernel, as the settings describe it.
-#[derive(Debug)]
 pub(crate) struct Way {
-    device: Device,
     address: HostAddress,
     mac: Option<MacAddr>,
     gateway: Option<Ipv4Addr>,
+    maker: Maker,
 }
 
-#[derive(Debug)]
-enum Device {
-    #[cfg(feature = "dpdk")]
-    Dpdk(DpdkConfig),
-    #[cfg(feature = "xdp")]
-    Xdp(XdpConfig),
-}
+type Maker = Box<dyn FnOnce(Place) -> Line>;
 
 impl Way {
     /// `None`: by sockets.
@@ -95,22 +82,14 @@ impl Way {
     /// # Errors
     /// Settings that the transport does not have, or that it lacks, or a transport that was not built in.
     pub(crate) fn of(settings: &Settings) -> Result<Option<Self>, LoadError> {
+        const EITHER: &str = "dpdk or xdp";
         let transport = settings.transport.unwrap_or_default();
         let (dpdk, xdp) = (transport == Transport::Dpdk, transport == Transport::Xdp);
+        let either = dpdk || xdp;
         for (key, given, allowed, of) in [
-            (
-                "address",
-                settings.address.is_some(),
-                dpdk || xdp,
-                "dpdk or xdp",
-            ),
-            ("mac", settings.mac.is_some(), dpdk || xdp, "dpdk or xdp"),
-            (
-                "gateway",
-                settings.gateway.is_some(),
-                dpdk || xdp,
-                "dpdk or xdp",
-            ),
+            ("address", settings.address.is_some(), either, EITHER),
+            ("mac", settings.mac.is_some(), either, EITHER),
+            ("gateway", settings.gateway.is_some(), either, EITHER),
             ("device", settings.device.is_some(), dpdk, "dpdk"),
             ("eal", settings.eal.is_some(), dpdk, "dpdk"),
             ("interface", settings.interface.is_some(), xdp, "xdp"),
@@ -120,10 +99,10 @@ impl Way {
                 return refuse(key, format!("it goes with transport {of}"));
             }
         }
-        let device = match transport {
+        let maker = match transport {
             Transport::Sockets => return Ok(None),
-            Transport::Dpdk => dpdk_device(settings)?,
-            Transport::Xdp => xdp_device(settings)?,
+            Transport::Dpdk => by_dpdk(settings)?,
+            Transport::Xdp => by_xdp(settings)?,
         };
         let Some(address) = settings.address else {
             let what = "say which is the client's own, such as 10.0.0.2/24";
@@ -131,49 +110,48 @@ impl Way {
         };
         let (mac, gateway) = (settings.mac, settings.gateway);
         Ok(Some(Self {
-            device,
             address,
             mac,
             gateway,
+            maker,
         }))
     }
 
     /// To this server; opened when it is needed.
     pub(crate) fn line(self, server: SocketAddrV4) -> Line {
-        let _place = Place {
+        (self.maker)(Place {
             address: self.address,
             mac: self.mac,
             gateway: self.gateway,
             server,
-        };
-        match self.device {
-            #[cfg(feature = "dpdk")]
-            Device::Dpdk(config) => dataplane::dpdk(config, _place),
-            #[cfg(feature = "xdp")]
-            Device::Xdp(config) => dataplane::xdp(config, _place),
-        }
+        })
     }
 }
 
 #[cfg(feature = "dpdk")]
-fn dpdk_device(settings: &Settings) -> Result<Device, LoadError> {
+fn by_dpdk(settings: &Settings) -> Result<Maker, LoadError> {
+    use shinjuku_net::dpdk::DpdkConfig;
+
     let Some(device) = settings.device.clone() else {
         let what = "name DPDK's, such as net_memif0,socket=/run/memif.sock, or a PCI address";
         return refuse("device", what.to_owned());
     };
-    Ok(Device::Dpdk(DpdkConfig {
+    let config = DpdkConfig {
         device,
         eal: settings.eal.clone().map(|words| words.0),
         ..DpdkConfig::default()
-    }))
+    };
+    Ok(Box::new(|place| crate::dataplane::dpdk(config, place)))
 }
 
 #[cfg(feature = "xdp")]
-fn xdp_device(settings: &Settings) -> Result<Device, LoadError> {
+fn by_xdp(settings: &Settings) -> Result<Maker, LoadError> {
+    use shinjuku_net::xdp::{CopyMode, XdpConfig};
+
     let Some(interface) = settings.interface.clone() else {
         return refuse("interface", "name one, such as eth1".to_owned());
     };
-    Ok(Device::Xdp(XdpConfig {
+    let config = XdpConfig {
         interface,
         copy: match settings.copying.unwrap_or_default() {
             Copying::Auto => CopyMode::Auto,
@@ -181,24 +159,24 @@ fn xdp_device(settings: &Settings) -> Result<Device, LoadError> {
             Copying::ZeroCopy => CopyMode::ZeroCopy,
         },
         ..XdpConfig::default()
-    }))
+    };
+    Ok(Box::new(|place| crate::dataplane::xdp(config, place)))
 }
 
 #[cfg(not(feature = "dpdk"))]
-fn dpdk_device(_: &Settings) -> Result<Device, LoadError> {
-    not_built(
-        "dpdk",
-        "; that takes libdpdk 22.11 or later (Debian: apt-get install libdpdk-dev pkg-config)",
-    )
+fn by_dpdk(_: &Settings) -> Result<Maker, LoadError> {
+    let takes =
+        "; that takes libdpdk 22.11 or later (Debian: apt-get install libdpdk-dev pkg-config)";
+    not_built("dpdk", takes)
 }
 
 #[cfg(not(feature = "xdp"))]
-fn xdp_device(_: &Settings) -> Result<Device, LoadError> {
+fn by_xdp(_: &Settings) -> Result<Maker, LoadError> {
     not_built("xdp", "")
 }
 
 #[cfg(not(all(feature = "dpdk", feature = "xdp")))]
-fn not_built(feature: &str, takes: &str) -> Result<Device, LoadError> {
+fn not_built(feature: &str, takes: &str) -> Result<Maker, LoadError> {
     let what = format!(
         "{feature} was not built in; build with its feature, cargo build --release -p shinjuku-loadgen --features {feature}{takes}"
     );
