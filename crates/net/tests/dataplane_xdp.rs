@@ -614,7 +614,7 @@ fn what_cannot_be_opened_says_why() {
                 copy: CopyMode::ZeroCopy,
                 ..fine
             },
-            "bind the AF_XDP socket",
+            "cannot do without copying",
         ),
     ] {
         let error = open(queue, config);

@@ -38,6 +38,9 @@ pub enum XdpError {
         /// What was attempted.
         action: &'static str,
     },
+    /// Frames were not to be copied, and the interface's driver cannot do without.
+    #[error("AF_XDP: the interface's driver cannot do without copying frames: let it (copy mode)")]
+    MustCopy,
     /// Somebody else has it.
     #[error(
         "AF_XDP: cannot {action}: busy; another XDP program or socket has the interface's queue. `ip link show` names \

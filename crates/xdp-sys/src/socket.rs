@@ -198,8 +198,12 @@ impl Socket {
         };
         let flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | copy;
         let address = SocketAddrXdp::new(flags, self.program.interface(), self.queue);
-        bind(self.socket.as_fd(), &address)
-            .map_err(XdpError::system("bind the AF_XDP socket to the queue"))?;
+        bind(self.socket.as_fd(), &address).map_err(|error| {
+            if self.config.copy == CopyMode::ZeroCopy && error == Errno::OPNOTSUPP {
+                return XdpError::MustCopy;
+            }
+            XdpError::system("bind the AF_XDP socket to the queue")(error)
+        })?;
         self.bound = true;
         let options = sockopt::xdp_options(&self.socket)
             .map_err(XdpError::system("learn whether frames are copied"))?;
