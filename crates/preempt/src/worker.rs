@@ -118,7 +118,7 @@ impl Worker {
     }
 
     /// From its next [`run`](Self::run) on, the worker runs in guest mode, its own code included. Links taken before do not
-    /// know of it, and reach it by signal.
+    /// know of it, and reach it only while it is outside.
     ///
     /// # Errors
     /// [`GuestError`](crate::guest::GuestError) if there can be no vCPU for it; it goes on as before.

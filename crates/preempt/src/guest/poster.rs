@@ -1,5 +1,6 @@
 //! A dispatcher in guest mode, which posts interrupts by itself: a write to its APIC, no system call. On CPUs with IPI
-//! virtualisation, or AVIC, that leaves guest mode on neither side.
+//! virtualisation, or AVIC, that should leave guest mode on neither side. (This project has had none to see it on; elsewhere it
+//! exits, and costs more than the system call.)
 //!
 //! Ring 3 may not write to the APIC. An undefined instruction takes it to some of ring 0's, which do.
 

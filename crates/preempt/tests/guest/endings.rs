@@ -6,15 +6,18 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use shinjuku_preempt::guest::{GuestConfig, Sending};
+
 use crate::stage::{PATIENCE, Stage, guest, test_name};
 
-const STATES: [&str; 7] = [
+const STATES: [&str; 8] = [
     "spinning",
     "blocked",
     "native",
     "idle",
     "suspended",
     "storm",
+    "posting",
     "starting",
 ];
 
@@ -73,7 +76,19 @@ fn signals_end_the_process_in_every_state() {
 #[ignore = "the child of another test"]
 fn run_until_ended() {
     let state = std::env::var("SHINJUKU_TEST_STATE").unwrap_or_default();
-    let mut stage = Stage::new("").unwrap();
+    let posts = state == "posting";
+    let config = GuestConfig {
+        sending: if posts {
+            Sending::Apic
+        } else {
+            Sending::default()
+        },
+        ..GuestConfig::default()
+    };
+    let mut stage = Stage::with("", config, 1).unwrap();
+    let guest = stage.guest.clone();
+    // With it the dispatcher is in guest mode, too.
+    let _poster = posts.then(|| guest.post_from_this_thread().unwrap());
     // SAFETY: it ends with its parent, should that fail; and by Ctrl-C, which shells hide from what runs in the background.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -112,7 +127,7 @@ fn run_until_ended() {
     println!("reached the state");
     loop {
         match state.as_str() {
-            "storm" => {
+            "storm" | "posting" => {
                 let suspended = stage.preempt(0, &dispatched);
                 dispatched = stage.send(0, suspended.into());
             }

@@ -191,6 +191,45 @@ fn an_access_behind_the_end_of_a_file_dies_with_a_message_that_names_the_context
     );
 }
 
+/// A page that may be read and written, but for the guard that `madvise` has put there, as newer C libraries guard stacks. `None`
+/// where the kernel has no such guards.
+fn guarded_page() -> Option<usize> {
+    const MADV_GUARD_INSTALL: libc::c_int = 102;
+    // SAFETY: a fresh mapping.
+    unsafe {
+        let page = libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_ne!(page, libc::MAP_FAILED);
+        (libc::madvise(page, 4096, MADV_GUARD_INSTALL) == 0).then_some(page as usize)
+    }
+}
+
+#[test]
+fn an_access_to_a_guarded_page_dies_with_a_message_that_names_the_context() {
+    let Some(page) = guarded_page() else {
+        println!("SKIPPED {}: the kernel has no such guards", test_name!());
+        return;
+    };
+    if is_child() {
+        // SAFETY: none: the point is to fault.
+        die_of("", move || unsafe { (page as *const u64).read_volatile() });
+    }
+    let Some(output) = child(test_name!()) else {
+        return;
+    };
+    assert_died(
+        &output,
+        libc::SIGSEGV,
+        "the request in context 0 dies of signal 11",
+    );
+}
+
 #[test]
 fn a_stack_overflow_dies_with_a_message_that_names_the_context() {
     #[inline(never)]
