@@ -84,6 +84,8 @@ impl Faults {
     fn new(namespaces: &Namespaces, kernel: &str, device: &str, mut server: Part) -> Self {
         server.hears("@ready");
         Namespaces::bring_up(kernel, device, KERNEL);
+        server.say("up");
+        server.hears("@up");
         let client = namespaces.start(kernel, "client");
         Self { server, client }
     }
@@ -150,6 +152,10 @@ fn server(device: &str) {
                 nic.ask_for_reset();
                 serve_until(&mut host, "a reset", || nic.counts().resets > resets);
                 println!("@reset");
+            }
+            Ok(order) if order == "up" => {
+                serve_until(&mut host, "the link", || nic.link_up());
+                println!("@up");
             }
             Ok(order) if order == "down" => {
                 serve_until(&mut host, "the link's end", || !nic.link_up());

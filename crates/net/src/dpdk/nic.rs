@@ -2,7 +2,10 @@
 //!
 //! Asking for the link and resetting may allocate, lock and take long, so that no dispatcher can do it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -91,8 +94,10 @@ impl Care {
             seen.failure = result.is_err().then(Instant::now);
         }
         let up = port.link().is_ok_and(|link| link.up);
-        if self.counters.up.swap(up, Relaxed) != up {
+        if self.counters.up.load(Relaxed) != up {
             self.counters.link_changes.fetch_add(1, Relaxed);
+            // Release: who sees it sees it counted.
+            self.counters.up.store(up, Release);
         }
     }
 
@@ -233,7 +238,7 @@ impl Nic {
     /// Whether there is a link, as of some milliseconds ago.
     #[must_use]
     pub fn link_up(&self) -> bool {
-        self.care.counters.up.load(Relaxed)
+        self.care.counters.up.load(Acquire)
     }
 
     /// Each dispatcher's pool.

@@ -1,7 +1,10 @@
 //! What a device counts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed},
+};
 
 /// A view of a device's counters, for any thread; see [`XdpDevice::counters`](super::XdpDevice::counters).
 #[derive(Clone, Debug)]
@@ -11,7 +14,7 @@ impl XdpCounters {
     /// Whether there is a link, as of some tenths of a second ago.
     #[must_use]
     pub fn link_up(&self) -> bool {
-        self.0.link_up.load(Relaxed)
+        self.0.link_up.load(Acquire)
     }
 
     /// The numbers now. Each is exact, but they are not read in one instant.

@@ -10,7 +10,7 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -89,8 +89,10 @@ impl Keeper {
 /// Looks at the link.
 fn look(interface: &str, counters: &Counters) {
     let up = link_is_up(interface).unwrap_or(false);
-    if counters.link_up.swap(up, Relaxed) != up {
+    if counters.link_up.load(Relaxed) != up {
         add(&counters.link_changes, 1);
+        // Release: who sees it sees it counted.
+        counters.link_up.store(up, Release);
     }
 }
 
