@@ -149,3 +149,14 @@ fn rocksdb_gives_way_to_signals_and_keeps_what_it_has() {
     ]);
     assert!(said.contains("cannot open its files"), "{said}");
 }
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn rocksdb_gives_way_in_guest_mode() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap();
+    let arguments = ["--load", "20000", "--engine", "rocksdb", "--data", data];
+    if let Some(server) = Server::kv_in_guest_mode("rocksdb_gives_way_in_guest_mode", &arguments) {
+        ranges_give_way_at(server, "preemptions_by_interrupt");
+    }
+}
