@@ -28,6 +28,7 @@ fn every_field_is_documented_and_every_documented_field_exists() {
     results.runs[0].ideal_p99_us = Some(1.0);
     results.runs[0].predicted_p99_us = Some(1.1);
     results.runs[0].picked = Some("probe".into());
+    results.runs[0].delivery = Some("injected with exits".into());
     let value = serde_json::to_value(&results).unwrap();
 
     let document =
