@@ -15,6 +15,16 @@ use crate::test::libtest::{Reader, Tally};
 /// How the shell calls the end by SIGKILL, which `timeout` sends.
 const KILLED: i32 = 128 + 9;
 
+/// A suite that began.
+#[derive(Debug)]
+struct Suite {
+    name: String,
+    /// How it ended.
+    status: Option<i32>,
+    /// The test that began and has not ended.
+    running: Option<String>,
+}
+
 /// A console, read.
 #[derive(Debug, Default)]
 pub struct Console {
@@ -22,10 +32,8 @@ pub struct Console {
     up: bool,
     kvm: bool,
     done: bool,
-    /// The test that began and has not ended.
-    running: Option<String>,
-    /// Suites that began, and how they ended.
-    suites: Vec<(String, Option<i32>)>,
+    /// Suites that began.
+    suites: Vec<Suite>,
     /// The tests of all suites.
     pub tally: Tally,
     /// Lines for the terminal: everything but what passing tests print.
@@ -56,6 +64,9 @@ impl Console {
     /// libtest writes `test NAME ... ` when a test begins, and the result behind it when it ends; the kernel may write in
     /// between.
     fn follow(&mut self, line: &str) {
+        let Some(suite) = self.suites.last_mut() else {
+            return;
+        };
         let is_result = |word: &str| {
             ["ok", "FAILED", "ignored"]
                 .iter()
@@ -65,9 +76,9 @@ impl Console {
             .strip_prefix("test ")
             .and_then(|rest| rest.split_once(" ... "));
         if let Some((name, rest)) = begun {
-            self.running = (!is_result(rest)).then(|| name.to_owned());
+            suite.running = (!is_result(rest)).then(|| name.to_owned());
         } else if is_result(line) {
-            self.running = None;
+            suite.running = None;
         }
     }
 
@@ -79,12 +90,15 @@ impl Console {
             ["done"] => self.done = true,
             ["begin", name] => {
                 self.worth_showing.push(format!("== {name}, in the guest"));
-                self.suites.push((name.to_owned(), None));
+                self.suites.push(Suite {
+                    name: name.to_owned(),
+                    status: None,
+                    running: None,
+                });
             }
             ["end", name, status] => {
-                let suite = self.suites.iter_mut().rev().find(|suite| suite.0 == name);
-                if let Some(suite) = suite {
-                    suite.1 = status.parse().ok();
+                if let Some(suite) = self.suites.last_mut().filter(|suite| suite.name == name) {
+                    suite.status = status.parse().ok();
                 }
             }
             _ => {}
@@ -105,11 +119,16 @@ impl Console {
         if self.suites.is_empty() {
             return Err("no suite began".to_owned());
         }
-        let running = match &self.running {
-            Some(test) => format!(" while {test} ran"),
-            None => String::new(),
-        };
-        for (name, status) in &self.suites {
+        for Suite {
+            name,
+            status,
+            running,
+        } in &self.suites
+        {
+            let running = match running {
+                Some(test) => format!(" while {test} ran"),
+                None => String::new(),
+            };
             match status {
                 Some(0) => {}
                 Some(KILLED) => {
@@ -185,7 +204,8 @@ mod tests {
         let begun = GOOD.split("ok\r\n\r\nsuccesses").next().unwrap();
         let killed = begun.to_owned() + "\r\n@@ end guest 137\r\n@@ done\r\n";
         let disturbed = begun.to_owned() + "[   60.0] rcu: stall\r\n";
-        for text in [begun, &killed, &disturbed] {
+        let with_another = killed.clone() + GOOD;
+        for text in [begun, &killed, &disturbed, &with_another] {
             let why = Console::read(text).verdict().unwrap_err();
             assert!(why.ends_with(" while b ran"), "{why}");
         }
