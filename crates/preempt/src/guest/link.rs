@@ -1,20 +1,8 @@
-//! How a worker with a vCPU is reached, from any thread.
-//!
-//! ```text
-//!    reach       the worker's thread is                      an interrupt goes by
-//!    GUEST       in guest mode, or on its way                vector
-//!    FORWARDING  making a system call for the guest's code   vector and signal: the call is given up or answers,
-//!                                                            and the vector waits for the way back
-//!    NATIVE      not in guest mode                           signal, as everywhere
-//! ```
-//!
-//! A sender posts the vector, sets `pending` and then reads `reach`. The worker sets `reach` to `FORWARDING` and then reads
-//! `pending`. So one of them sees the other's, and no vector waits behind a call that blocks. (Should KVM ever post an eventfd's
-//! vector later, from a work queue, it may wait until the dispatcher asks again.)
+//! A worker with a vCPU as others see it: to interrupt it, and to count what happened.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvm_bindings::kvm_msi;
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
@@ -24,14 +12,10 @@ use super::error::GuestError;
 use super::machine::{Machine, Sending, VECTOR};
 use super::mapping::Mapping;
 use super::poster;
+use super::reach::Reach;
 use super::ring0::Block;
 use super::system_call::{ioctl, system_call};
 use super::vcpu::Page;
-
-/// Where the worker's thread is. The table is above.
-pub(super) const GUEST: u32 = 0;
-pub(super) const FORWARDING: u32 = 1;
-pub(super) const NATIVE: u32 = 2;
 
 /// A worker's vCPU as others see it.
 pub(crate) struct GuestLink {
@@ -39,8 +23,7 @@ pub(crate) struct GuestLink {
     apic: u32,
     /// A write to it posts the vector, if the machine sends by irqfd.
     kick: EventFd,
-    pub(super) reach: AtomicU32,
-    pub(super) pending: AtomicBool,
+    pub(super) reach: Reach,
     pub(super) returns: AtomicU64,
     pub(super) forwarded: AtomicU64,
     pub(super) given_up: AtomicU64,
@@ -111,8 +94,7 @@ impl GuestLink {
             machine: Arc::clone(machine),
             apic,
             kick,
-            reach: AtomicU32::new(NATIVE),
-            pending: AtomicBool::new(false),
+            reach: Reach::new(),
             returns: AtomicU64::new(0),
             forwarded: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
@@ -149,17 +131,7 @@ impl GuestLink {
         ] {
             counter.store(0, Ordering::Relaxed);
         }
-        self.pending.store(false, Ordering::Relaxed);
-    }
-
-    /// To be called before a context is entered, which looks at its request then: no call has to be given up for the vectors
-    /// that were posted so far.
-    #[inline]
-    pub(super) fn forget_what_was_posted(&self) {
-        if self.pending.load(Ordering::Relaxed) {
-            // Read together with what was stored before it, the request.
-            self.pending.swap(false, Ordering::AcqRel);
-        }
+        self.reach.nothing_is_pending();
     }
 
     /// What the interrupt handler shares.
@@ -182,15 +154,11 @@ impl GuestLink {
 
     /// Posts the interrupt where that reaches the worker. Whether it takes a signal, too.
     pub(super) fn interrupt(&self) -> Result<bool, std::io::Error> {
-        // The request was stored before. A worker that is native now looks at it when it enters a context.
-        fence(Ordering::SeqCst);
-        if self.reach.load(Ordering::Relaxed) == NATIVE {
+        if !self.reach.takes_a_vector() {
             return Ok(true);
         }
         self.post()?;
-        self.pending.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        Ok(self.reach.load(Ordering::Relaxed) != GUEST)
+        Ok(self.reach.takes_a_signal_too())
     }
 
     fn post(&self) -> Result<(), std::io::Error> {

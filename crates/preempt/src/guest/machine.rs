@@ -90,6 +90,7 @@ impl Machine {
             return Err(GuestError::Assembled);
         }
         let registers = (KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS) as i32;
+        let halting = KVM_X86_DISABLE_EXITS_HLT as i32;
         let needed = [
             (
                 kvm.check_extension_raw(KVM_CAP_SYNC_REGS.into()) & registers == registers,
@@ -105,6 +106,10 @@ impl Machine {
                 "KVM_CAP_SPLIT_IRQCHIP",
             ),
             (kvm.check_extension(Cap::SignalMsi), "KVM_CAP_SIGNAL_MSI"),
+            (
+                kvm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS.into()) & halting != 0,
+                "KVM_X86_DISABLE_EXITS_HLT (which kvm.mitigate_smt_rsb takes away)",
+            ),
             (kvm.check_extension(Cap::Irqfd), "KVM_CAP_IRQFD"),
             (
                 usize::try_from(kvm.check_extension_raw(KVM_CAP_XSAVE2.into()))
@@ -155,11 +160,9 @@ impl Machine {
             KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
         )?;
         // Where a guest may halt by itself, KVM does not put it to sleep while a page is fetched: the thread does that, as any
-        // other. Else KVM would go on for ever about a page that cannot be had (behind a file's end), where a signal is due.
-        let may = kvm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS.into());
-        if may & KVM_X86_DISABLE_EXITS_HLT as i32 != 0 {
-            enable(&vm, KVM_CAP_X86_DISABLE_EXITS, KVM_X86_DISABLE_EXITS_HLT)?;
-        }
+        // other. Else KVM would go on for ever about a page that cannot be had (behind a file's end, or guarded by madvise), where
+        // a signal is due.
+        enable(&vm, KVM_CAP_X86_DISABLE_EXITS, halting as u32)?;
         let memory = Memory::new(vm.as_raw_fd(), physical_bits)?;
         let gates = gates()?;
         // The CPU delivers no exception without them, so no page fault could ask for them.

@@ -16,7 +16,7 @@
 //! | `run` | entering, and the host side's loop |
 //! | `policy`, `system_call` | what becomes of each system call, and making it |
 //! | `native` | leaving with all registers |
-//! | `link`, `poster` | how others reach the worker; a dispatcher that does so without a system call |
+//! | `reach`, `link`, `poster` | how others reach the worker; a dispatcher that does so without a system call |
 //! | `delivery` | how interrupts come to a vCPU here, as counted |
 
 use std::path::Path;
@@ -37,6 +37,7 @@ mod memory;
 mod native;
 mod policy;
 mod poster;
+mod reach;
 mod ring0;
 mod run;
 mod system_call;
@@ -202,7 +203,7 @@ impl Vcpu {
     /// The thread is the vCPU's, in the worker's own code.
     #[inline]
     pub(crate) unsafe fn before_entering(&self, head: &Head) {
-        self.link.forget_what_was_posted();
+        self.link.reach.enters_a_context();
         self.block().window.set(
             head.stack_low.get() + signal::room_to_leave(),
             head.stack_high.get(),

@@ -15,9 +15,8 @@
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
-use super::link::NATIVE;
 use super::system_call::{ioctl, system_call};
 use super::vcpu::{RING_3_CODE, RING_3_DATA, Vcpu};
 use crate::trampoline::{PROTECTION_KEYS, xcr0};
@@ -62,9 +61,7 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
     }
     let link = &vcpu.link;
     link.left.fetch_add(1, Ordering::Relaxed);
-    link.reach.store(NATIVE, Ordering::Relaxed);
-    fence(Ordering::SeqCst);
-    if link.pending.swap(false, Ordering::Relaxed) {
+    if link.reach.to_native() {
         crate::signal::send_to_this_thread(|number, arguments| {
             // SAFETY: a signal to this thread, taken when the mask is back.
             unsafe { system_call(number, arguments) };

@@ -7,9 +7,9 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use super::machine::{Machine, VECTOR};
+use super::reach::Reach;
 use super::{Guest, GuestCounters, GuestError, Seat, Vcpu, ring0, run};
 use crate::worker::SCHEDULING;
 
@@ -81,7 +81,7 @@ pub(super) fn post(machine: &Arc<Machine>, apic: u32) -> bool {
 }
 
 /// Posts the interrupt, if `reach`, the calling thread's own, has it in guest mode at that moment. Whether it has.
-fn post_in_guest_mode(reach: &AtomicU32, apic: u32) -> bool {
+fn post_in_guest_mode(reach: &Reach, apic: u32) -> bool {
     /// Asserted, as all but one kind of interrupt has to be.
     const ASSERT: u32 = 1 << 14;
     let posted: u32;
@@ -90,7 +90,7 @@ fn post_in_guest_mode(reach: &AtomicU32, apic: u32) -> bool {
         std::arch::asm!(
             "call {post}",
             post = sym ring0::post,
-            in("rdi") reach.as_ptr(),
+            in("rdi") reach.addresses().0,
             inlateout("eax") ASSERT | u32::from(VECTOR) => posted,
             in("edx") apic,
             out("rcx") _,
@@ -102,11 +102,10 @@ fn post_in_guest_mode(reach: &AtomicU32, apic: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::link::NATIVE;
 
     #[test]
     fn outside_of_guest_mode_nothing_is_posted() {
-        assert!(!post_in_guest_mode(&AtomicU32::new(NATIVE), 0));
+        assert!(!post_in_guest_mode(&Reach::new(), 0));
     }
 
     #[test]

@@ -14,14 +14,13 @@
 //! writes `errno`: the guest's code may be anywhere.
 
 use std::arch::naked_asm;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use kvm_bindings::{
     KVM_EXIT_INTR, KVM_EXIT_IO, KVM_SYNC_X86_REGS, KVM_SYNC_X86_SREGS, kvm_regs, kvm_run,
     kvm_sync_regs,
 };
 
-use super::link::{FORWARDING, GUEST, NATIVE};
 use super::native::{self, State};
 use super::policy::{LEAVE, Policy, policy};
 use super::ring0::{self, EXCEPTION_PORT, OUT_LENGTH, SYSCALL_LENGTH, SYSTEM_CALL_PORT};
@@ -179,8 +178,7 @@ impl Host<'_> {
         registers.sregs = special;
         registers.regs = registers_at(ring0::enter_ring_3 as *const () as u64, entry_at as u64);
         self.changed(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS);
-        vcpu.link.reach.store(GUEST, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        vcpu.link.reach.to_guest();
     }
 
     /// Runs the guest's code until it exits, and sees to that.
@@ -276,17 +274,15 @@ impl Host<'_> {
 
     fn forward(&mut self, call: &Call) -> Option<i64> {
         let link = &self.vcpu.link;
-        link.reach.store(FORWARDING, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        link.reach.to_forwarding();
         // SAFETY: the guest's code is the process's own, and may make calls.
-        let answer = unsafe { system_call::forward(call, &link.pending) };
-        link.reach.store(GUEST, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        let answer = unsafe { system_call::forward(call, link.reach.addresses().1) };
+        link.reach.to_guest();
         if answer.is_some() {
             link.forwarded.fetch_add(1, Ordering::Relaxed);
         } else {
             link.given_up.fetch_add(1, Ordering::Relaxed);
-            link.pending.store(false, Ordering::Relaxed);
+            link.reach.nothing_is_pending();
         }
         answer
     }
@@ -374,7 +370,8 @@ impl Host<'_> {
         if self.in_ring_0() {
             let not_entered = state.general.rip == ring0::enter_ring_3 as *const () as u64;
             if not_entered {
-                self.vcpu.link.reach.store(NATIVE, Ordering::SeqCst);
+                // What was posted is looked at when a context is entered.
+                self.vcpu.link.reach.to_native();
                 // SAFETY: the frame is that of `enter_on`, and this stack is not used again before the next one.
                 unsafe { return_natively((*self.vcpu.page).entry.rsp) }
             }
@@ -424,5 +421,5 @@ fn gs_base() -> u64 {
 
 /// Whether the thread of `vcpu` is out of guest mode. Only that thread can ask.
 pub(super) fn is_native(vcpu: &Vcpu) -> bool {
-    vcpu.link.reach.load(Ordering::Relaxed) == NATIVE
+    vcpu.link.reach.is_native()
 }

@@ -2,7 +2,6 @@
 //! guest's code and its look at the answer.
 
 use std::arch::{asm, naked_asm};
-use std::sync::atomic::AtomicBool;
 
 /// A system call as the guest's code made it: number and arguments.
 #[repr(C)]
@@ -61,8 +60,8 @@ pub(crate) fn give_up(instruction: usize) -> Option<usize> {
 /// after a signal, it ends like that, too.
 ///
 /// # Safety
-/// The guest's code could have made the call itself here.
-pub(super) unsafe fn forward(call: &Call, interrupted: &AtomicBool) -> Option<i64> {
+/// The guest's code could have made the call itself here, and `interrupted` can be read.
+pub(super) unsafe fn forward(call: &Call, interrupted: *const bool) -> Option<i64> {
     let [a, b, c, d, e, f] = call.arguments;
     let answer: isize;
     // SAFETY: the caller's. `gate` reads the flag, makes the call and returns; the kernel clobbers rcx, r11 and rax.
@@ -72,7 +71,7 @@ pub(super) unsafe fn forward(call: &Call, interrupted: &AtomicBool) -> Option<i6
             gate = sym gate,
             inlateout("rax") call.number as isize => answer,
             in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
-            inlateout("rcx") interrupted.as_ptr() => _,
+            inlateout("rcx") interrupted => _,
             lateout("r11") _,
         );
     }
@@ -137,10 +136,10 @@ mod tests {
             arguments: [0; 6],
         };
         // SAFETY: the call only answers a number.
-        let answer = unsafe { forward(&call, &interrupted) };
+        let answer = unsafe { forward(&call, interrupted.as_ptr()) };
         assert_eq!(answer, Some(i64::from(std::os::unix::process::parent_id())));
         interrupted.store(true, Ordering::Relaxed);
         // SAFETY: as above.
-        assert_eq!(unsafe { forward(&call, &interrupted) }, None);
+        assert_eq!(unsafe { forward(&call, interrupted.as_ptr()) }, None);
     }
 }

@@ -1,0 +1,214 @@
+//! Where a worker with a vCPU is to be reached, for sender and worker.
+//!
+//! ```text
+//!    place       the worker's thread is                      an interrupt goes by
+//!    GUEST       in guest mode, or on its way                vector
+//!    FORWARDING  making a system call for the guest's code   vector and signal: the call is given up or answers,
+//!                                                            and the vector waits for the way back
+//!    NATIVE      not in guest mode                           signal, as everywhere
+//! ```
+//!
+//! A sender posts the vector, sets `pending` and then reads `place`. The worker sets `place` to `FORWARDING`, or `NATIVE`, and
+//! then reads `pending`. So one of them sees the other's, and no vector waits behind a call that blocks. (Should KVM ever post an
+//! eventfd's vector later, from a work queue, it may wait until the dispatcher asks again.)
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+
+/// The table is above.
+pub(super) const GUEST: u32 = 0;
+const FORWARDING: u32 = 1;
+const NATIVE: u32 = 2;
+
+/// The two words.
+pub(super) struct Reach {
+    place: AtomicU32,
+    pending: AtomicBool,
+}
+
+impl Reach {
+    /// Of a worker that is native.
+    pub(super) fn new() -> Self {
+        Self {
+            place: AtomicU32::new(NATIVE),
+            pending: AtomicBool::new(false),
+        }
+    }
+
+    /// Sender, after the request was stored: whether the vector is to be posted. If not, it takes a signal: the worker is native,
+    /// and looks at the request when it enters a context, if it has none now.
+    pub(super) fn takes_a_vector(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.place.load(Ordering::Relaxed) != NATIVE
+    }
+
+    /// Sender, after the vector was posted: whether it takes a signal, too.
+    pub(super) fn takes_a_signal_too(&self) -> bool {
+        self.pending.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.place.load(Ordering::Relaxed) != GUEST
+    }
+
+    /// Worker: whether it is native.
+    pub(super) fn is_native(&self) -> bool {
+        self.place.load(Ordering::Relaxed) == NATIVE
+    }
+
+    /// Worker: goes into guest mode, or back to it.
+    pub(super) fn to_guest(&self) {
+        self.place.store(GUEST, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Worker: makes a system call, which it gives up if [`pending`](Self::pending) is set.
+    pub(super) fn to_forwarding(&self) {
+        self.place.store(FORWARDING, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Worker: leaves guest mode. Whether a vector was posted that nobody will take: then it shall send itself a signal.
+    pub(super) fn to_native(&self) -> bool {
+        self.place.store(NATIVE, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.pending.swap(false, Ordering::Relaxed)
+    }
+
+    /// Worker, back in guest mode after a call that it gave up: there the vector waits.
+    pub(super) fn nothing_is_pending(&self) {
+        self.pending.store(false, Ordering::Relaxed);
+    }
+
+    /// Worker, before it enters a context, which looks at its request then: no call has to be given up for the vectors that were
+    /// posted so far.
+    #[inline]
+    pub(super) fn enters_a_context(&self) {
+        if self.pending.load(Ordering::Relaxed) {
+            // Read together with what was stored before it, the request.
+            self.pending.swap(false, Ordering::AcqRel);
+        }
+    }
+}
+
+/// The words' addresses, for assembly, which loom does not run.
+impl Reach {
+    #[cfg(not(loom))]
+    pub(super) fn addresses(&self) -> (*const u32, *const bool) {
+        (self.place.as_ptr(), self.pending.as_ptr())
+    }
+
+    #[cfg(loom)]
+    pub(super) fn addresses(&self) -> (*const u32, *const bool) {
+        unreachable!("loom's words have none")
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// One interrupt for a worker in guest mode, or on its way there.
+    #[derive(Default)]
+    struct World {
+        reach: Option<Reach>,
+        requested: AtomicBool,
+        /// The vector, in the vCPU's APIC.
+        posted: AtomicBool,
+        signalled: AtomicBool,
+    }
+
+    impl World {
+        fn reach(&self) -> &Reach {
+            self.reach.as_ref().expect("made with it")
+        }
+
+        fn send(&self) {
+            self.requested.store(true, Ordering::Relaxed);
+            let vector = self.reach().takes_a_vector();
+            if vector {
+                self.posted.store(true, Ordering::Release);
+            }
+            if !vector || self.reach().takes_a_signal_too() {
+                self.signalled.store(true, Ordering::Relaxed);
+            }
+        }
+
+        /// Whether guest mode has taken the vector, or the context has seen its request on the way in.
+        fn is_taken(&self) -> bool {
+            self.posted.load(Ordering::Acquire) || self.requested.load(Ordering::Relaxed)
+        }
+    }
+
+    fn model(worker: impl Fn(&World) -> bool + Sync + Send + 'static) {
+        let worker = std::sync::Arc::new(worker);
+        loom::model(move || {
+            let world = Arc::new(World {
+                reach: Some(Reach::new()),
+                ..World::default()
+            });
+            let sender = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || world.send())
+            };
+            let taken = worker(&world);
+            sender.join().unwrap();
+            // Where the worker ends, only a signal reaches it.
+            let signalled = world.signalled.load(Ordering::Relaxed);
+            assert!(taken || signalled, "nobody looks at the request");
+        });
+    }
+
+    /// Into guest mode, into a context, and into a call that blocks: whatever the order, the context has seen its request, or has
+    /// taken the vector, or the call is given up, or a signal comes.
+    #[test]
+    fn loom_no_vector_waits_behind_a_call() {
+        model(|world| {
+            world.reach().enters_a_context();
+            world.reach().to_guest();
+            // The context looks on its way in, and takes vectors that are there.
+            if world.is_taken() {
+                return true;
+            }
+            for _ in 0..2 {
+                world.reach().to_forwarding();
+                if !world.reach().pending.load(Ordering::Relaxed) {
+                    // It blocks.
+                    return false;
+                }
+                world.reach().to_guest();
+                world.reach().nothing_is_pending();
+                if world.posted.load(Ordering::Acquire) {
+                    return true;
+                }
+            }
+            false
+        });
+    }
+
+    /// The same with a context that leaves guest mode.
+    #[test]
+    fn loom_no_vector_is_left_behind_in_guest_mode() {
+        model(|world| {
+            world.reach().enters_a_context();
+            world.reach().to_guest();
+            world.is_taken() || world.reach().to_native()
+        });
+    }
+
+    /// A worker that is in guest mode already enters the next context while the interrupt for that is sent.
+    #[test]
+    fn loom_what_was_posted_is_forgotten_only_by_who_sees_the_request() {
+        model(|world| {
+            world.reach().to_guest();
+            world.reach().enters_a_context();
+            if world.requested.load(Ordering::Relaxed) || world.posted.load(Ordering::Acquire) {
+                return true;
+            }
+            world.reach().to_forwarding();
+            world.reach().pending.load(Ordering::Relaxed)
+        });
+    }
+}
