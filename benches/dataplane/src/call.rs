@@ -5,18 +5,21 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use shinjuku_bench_dataplane::{Calls, LONGEST_PAYLOAD, SHORTEST_PAYLOAD};
 
+use crate::bursts::{Bursts, NOTHING, Phase};
 use crate::frames::{REQUEST, ROOM, reply_to, request};
-use crate::serve::Over;
+use crate::serve::{Idle, Over};
 use crate::stages::pin;
 
 /// Before anything is measured.
 const WARM_UP: Duration = Duration::from_millis(50);
+/// Requests in a burst: some tenths of a millisecond, or a millisecond over the kernel's sockets.
+const BURST: u64 = 200;
 /// After so long without a reply, what is under way is lost.
-const LOST: Duration = Duration::from_secs(1);
+const LOST: Duration = Duration::from_secs(5);
 /// Round trips of which each has its own figure.
 const MOST: usize = 1 << 22;
 /// Replies that are checked to the last byte; all others by their length.
@@ -80,9 +83,12 @@ fn measure_one(
 ) -> Result<Calls> {
     line.begin(reply)?;
     let window = u64::from(options.window);
+    let phase = Phase::default();
+    let mut bursts = Bursts::new(phase.clone(), BURST);
     let from = Instant::now() + WARM_UP;
     let until = from + Duration::from_secs_f64(options.seconds);
-    let (mut under_way, mut replies, mut lost) = (0, 0, 0);
+    let mut idle = Idle::default();
+    let (mut under_way, mut lost) = (0, 0);
     let (mut sent, mut heard) = (from, Instant::now());
     loop {
         let now = Instant::now();
@@ -95,6 +101,7 @@ fn measure_one(
             break;
         }
         let arrived = line.receive()?;
+        idle.after(arrived > 0);
         if arrived == 0 {
             if now - heard > LOST {
                 (lost, under_way, heard) = (lost + under_way, 0, now);
@@ -103,15 +110,17 @@ fn measure_one(
         }
         heard = Instant::now();
         under_way = u64::saturating_sub(under_way, arrived);
-        if heard >= from && heard < until {
-            replies += arrived;
+        if heard >= until {
+            phase.end();
+        } else if heard >= from {
+            phase.measure();
             if sent >= from && round_trips.len() < round_trips.capacity() {
                 let nanos = (heard - sent).as_nanos();
                 round_trips.push(nanos.try_into().unwrap_or(u32::MAX));
             }
         }
+        bursts.count(arrived);
     }
-    ensure!(replies > 0, "nothing was answered while it was measured");
     round_trips.sort_unstable();
     let at = |share: f64| {
         let last = round_trips.len().checked_sub(1)?;
@@ -119,14 +128,10 @@ fn measure_one(
     };
     Ok(Calls {
         reply,
-        replies,
-        seconds: options.seconds,
+        rate: bursts.rate(line.wrong(), lost).context(NOTHING)?,
         p50_us: at(0.5),
         p99_us: at(0.99),
         p999_us: at(0.999),
-        lost,
-        wrong: line.wrong(),
-        core: rustix::thread::sched_getcpu(),
     })
 }
 

@@ -18,35 +18,33 @@ pub const LONGEST_PAYLOAD: u16 = 1472;
 pub struct Rates {
     /// What the runtime said of itself, where there is one.
     pub description: Option<String>,
-    /// For each dispatcher.
-    pub dispatchers: Vec<DispatcherRate>,
+    /// Of each dispatcher's client.
+    pub dispatchers: Vec<Rate>,
 }
 
-/// What one dispatcher did.
+/// What a client got.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DispatcherRate {
-    /// The cores that its thread was seen on.
-    pub cores: Vec<usize>,
-    /// Replies that its client got.
-    pub requests: u64,
-    /// Within these seconds.
-    pub seconds: f64,
-    /// Of which other programs had the thread's core for so many; `None`: cannot be told.
-    pub waited: Option<f64>,
+pub struct Rate {
     /// Nanoseconds a request, over bursts: the tenth, the half and nine tenths of them took no longer.
     pub nanos: [f64; 3],
+    /// Requests a second over all bursts, in the time that the thread had its core; by the clock where that cannot be told.
+    pub sustained: f64,
+    /// The cores that the thread was seen on.
+    pub cores: Vec<usize>,
+    /// Replies.
+    pub requests: u64,
     /// Replies that were not what was asked for.
     pub wrong: u64,
-    /// Requests that were delivered to the server, and neither answered nor under way at the end.
+    /// Requests that were neither answered nor under way at the end.
     pub unanswered: u64,
 }
 
-impl DispatcherRate {
-    /// Requests a second, over all bursts, in the time that the thread had its core, as far as that can be told.
+impl Rate {
+    /// Requests a second in the median burst.
     #[must_use]
-    pub fn sustained(&self) -> f64 {
-        self.requests as f64 / (self.seconds - self.waited.unwrap_or(0.0)).max(f64::MIN_POSITIVE)
+    pub fn median(&self) -> f64 {
+        1e9 / self.nanos[1]
     }
 }
 
@@ -56,22 +54,14 @@ impl DispatcherRate {
 pub struct Calls {
     /// Bytes of a reply's UDP payload.
     pub reply: u16,
-    /// Replies.
-    pub replies: u64,
-    /// Within these seconds.
-    pub seconds: f64,
+    /// What the client got.
+    pub rate: Rate,
     /// Of round trips, in microseconds, where one request at a time is under way.
     pub p50_us: Option<f64>,
     /// As `p50_us`.
     pub p99_us: Option<f64>,
     /// As `p50_us`.
     pub p999_us: Option<f64>,
-    /// Requests without a reply.
-    pub lost: u64,
-    /// Replies that were not what was asked for.
-    pub wrong: u64,
-    /// The client's core.
-    pub core: usize,
 }
 
 /// Of `bench-dataplane flows`: how unevenly flows were spread over dispatchers, for one number of flows.

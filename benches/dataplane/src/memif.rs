@@ -31,13 +31,14 @@ pub fn serve(options: &serve::Options) -> Result<()> {
                 // What the device has no room for waits here.
                 let most = BATCH.min(outbound.capacity() - outbound.len());
                 device.receive(most, &mut received);
+                let anything = !received.is_empty();
                 outbound.extend(
                     received
                         .drain(..)
                         .map(|one: Received<Mbuf>| answer_raw(one.buffer)),
                 );
                 device.transmit(&mut outbound);
-                Ok(())
+                Ok(anything)
             })
         }
         Server::Runtime => {

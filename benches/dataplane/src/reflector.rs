@@ -3,13 +3,15 @@
 
 use anyhow::{Context, Result};
 use shinjuku::net::dataplane::{Buffer, Device, Offload, Outbound, Received};
-use shinjuku_bench_dataplane::DispatcherRate;
+use shinjuku_bench_dataplane::Rate;
 
 use crate::bursts::{Bursts, Phase};
 use crate::frames::{Check, FRAME, outbound, ports, requests};
 
 /// Requests under way at once.
 pub const WINDOW: usize = 256;
+/// Requests in a burst: some tenths of a millisecond.
+const BURST: u64 = 2000;
 /// Frames taken at once, by client and server.
 pub const BATCH: usize = 64;
 
@@ -50,7 +52,7 @@ impl<D: Device> Reflector<D> {
             at_client: Vec::with_capacity(BATCH),
             to_server,
             check: Check::new(&ports, reply, wholly)?,
-            bursts: Bursts::new(phase),
+            bursts: Bursts::new(phase, BURST),
         })
     }
 
@@ -59,7 +61,7 @@ impl<D: Device> Reflector<D> {
     }
 
     /// What the client counted; `None` if it got nothing. So many requests were lost by the server.
-    pub fn rate(&self, unanswered: u64) -> Option<DispatcherRate> {
+    pub fn rate(&self, unanswered: u64) -> Option<Rate> {
         self.bursts.rate(self.check.wrong, unanswered)
     }
 

@@ -70,33 +70,34 @@ fn answer(request: udp::Datagram) -> Option<udp::DatagramReply> {
     }
 }
 
-fn answer_raw(socket: &UdpSocket) -> Result<()> {
+fn answer_raw(socket: &UdpSocket) -> Result<bool> {
     let mut request = [0; ROOM];
     match socket.recv_from(&mut request) {
         Ok((length, client)) => {
             let request = &request[..length];
             // A datagram is taken wholly or not at all, and then it is lost to its client.
             let _ = socket.send_to(reply_to(request).unwrap_or(request), client);
-            Ok(())
+            Ok(true)
         }
         // Of a client that has gone.
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(true),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Takes turn after turn on a thread of its own, until the end.
+/// Takes turn after turn on a thread of its own, until the end. A turn tells whether anything had come.
 pub fn serve_raw(
     core: Option<usize>,
-    mut turn: impl FnMut() -> Result<()> + Send + 'static,
+    mut turn: impl FnMut() -> Result<bool> + Send + 'static,
 ) -> Result<()> {
     let over = Arc::new(AtomicBool::new(false));
     let their_over = Arc::clone(&over);
     let thread = std::thread::spawn(move || {
         pin(core)?;
+        let mut idle = Idle::default();
         while !their_over.load(Ordering::Relaxed) {
-            turn()?;
+            idle.after(turn()?);
         }
         Ok(())
     });
@@ -105,6 +106,26 @@ pub fn serve_raw(
     match thread.join() {
         Ok(served) => served,
         Err(_) => bail!("the server panicked"),
+    }
+}
+
+/// A loop that polls, and lets others have the core once far more turns were empty than any round trip takes: whoever is
+/// waited for may be one of them.
+#[derive(Default)]
+pub struct Idle(u32);
+
+impl Idle {
+    const PATIENCE: u32 = 1000;
+
+    pub fn after(&mut self, anything: bool) {
+        self.0 = if anything {
+            0
+        } else {
+            self.0.saturating_add(1)
+        };
+        if self.0 > Self::PATIENCE {
+            std::thread::yield_now();
+        }
     }
 }
 

@@ -13,8 +13,9 @@ use shinjuku::net::dataplane::{
 };
 use shinjuku::net::{Replier, Transport};
 use shinjuku::{Config, CoresConfig, FromFn, LayoutKind, Runtime, Server};
-use shinjuku_bench_dataplane::DispatcherRate;
+use shinjuku_bench_dataplane::Rate;
 
+use crate::bursts::NOTHING;
 use crate::frames::{answer_raw, reply_to, server_interface};
 use crate::reflector::{BATCH, Reflector, WINDOW};
 
@@ -78,7 +79,7 @@ pub fn pin(core: Option<usize>) -> Result<()> {
 
 /// A server that runs until its measurement is over.
 pub enum Running<D: Device> {
-    Thread(JoinHandle<Result<DispatcherRate>>),
+    Thread(JoinHandle<Result<Rate>>),
     Runtime {
         server: Box<Serving<D>>,
         counters: DataplaneCounters,
@@ -118,7 +119,7 @@ impl<D: Device> Running<D> {
     }
 
     /// Once its measurement is over: what it did.
-    pub fn finish(self) -> Result<DispatcherRate> {
+    pub fn finish(self) -> Result<Rate> {
         match self {
             Self::Thread(thread) => match thread.join() {
                 Ok(rate) => rate,
@@ -136,7 +137,7 @@ impl<D: Device> Running<D> {
     }
 }
 
-fn raw<D: Device>(mut device: Reflector<D>) -> Result<DispatcherRate> {
+fn raw<D: Device>(mut device: Reflector<D>) -> Result<Rate> {
     let mut received = Vec::with_capacity(BATCH);
     let mut outbound = Vec::with_capacity(WINDOW);
     while !device.is_over() {
@@ -148,7 +149,7 @@ fn raw<D: Device>(mut device: Reflector<D>) -> Result<DispatcherRate> {
     device.rate(0).context(NOTHING)
 }
 
-fn stack<D: Device>(mut device: Reflector<D>) -> Result<DispatcherRate> {
+fn stack<D: Device>(mut device: Reflector<D>) -> Result<Rate> {
     let mut interface = Interface::new(server_interface())?;
     let mut received = Vec::with_capacity(BATCH);
     let mut outbound = Vec::with_capacity(WINDOW);
@@ -196,7 +197,7 @@ fn turn_round<B: Buffer>(
     Some(Outbound { buffer, checksums })
 }
 
-fn transport<D: Device>(device: Reflector<D>) -> Result<DispatcherRate> {
+fn transport<D: Device>(device: Reflector<D>) -> Result<Rate> {
     let mut transport = dataplane(device)?;
     let mut replier = transport.replier()?;
     let mut arrivals = Vec::with_capacity(BATCH);
@@ -210,15 +211,13 @@ fn transport<D: Device>(device: Reflector<D>) -> Result<DispatcherRate> {
     rate(transport, 0)
 }
 
-const NOTHING: &str = "nothing was answered while it was measured";
-
 fn dataplane<D: Device>(device: Reflector<D>) -> Result<Dataplane<Reflector<D>>> {
     let config = DataplaneConfig::new(server_interface()).batch(BATCH);
     Ok(Dataplane::new(device, config)?)
 }
 
 /// After the last request, of which so many were refused for coming late: sends what is left, and counts.
-fn rate<D: Device>(mut transport: Dataplane<Reflector<D>>, late: u64) -> Result<DispatcherRate> {
+fn rate<D: Device>(mut transport: Dataplane<Reflector<D>>, late: u64) -> Result<Rate> {
     let counters = transport.counters();
     let unanswered = || {
         let counts = counters.read();

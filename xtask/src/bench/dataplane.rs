@@ -25,6 +25,7 @@ mod publish;
 mod reply_sizes;
 mod results;
 mod round_trips;
+mod server;
 mod stages;
 
 pub use options::Options;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use shinjuku_bench_dataplane::Rates;
+use shinjuku_bench_dataplane::{Rate, Rates};
 
 use super::publish::Section;
 use super::results::Runs;
@@ -86,7 +86,7 @@ pub fn measure(bench: &mut Bench) -> Result<Dispatchers> {
 
 /// Requests a second of all dispatchers together, by the median burst of each.
 fn together(rates: &Rates) -> Option<f64> {
-    Some(rates.dispatchers.iter().map(|one| 1e9 / one.nanos[1]).sum())
+    Some(rates.dispatchers.iter().map(Rate::median).sum())
 }
 
 impl Dispatchers {
@@ -104,7 +104,7 @@ impl Dispatchers {
                     continue;
                 };
                 let sustained =
-                    |rates: &Rates| Some(rates.dispatchers.iter().map(|one| one.sustained()).sum());
+                    |rates: &Rates| Some(rates.dispatchers.iter().map(|one| one.sustained).sum());
                 let sustained = runs.spread(sustained);
                 table.push([
                     runs.name.clone(),
@@ -138,7 +138,7 @@ impl Dispatchers {
             );
         }
         let all = self.stages.iter().flatten().flat_map(Runs::measured);
-        notes.extend(stages::faults(all));
+        notes.extend(stages::faults(all.flat_map(|rates| &rates.dispatchers)));
         Section {
             heading: "Two dispatchers",
             tables: vec![table, comparisons(&compared)],

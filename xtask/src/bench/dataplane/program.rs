@@ -1,7 +1,6 @@
 //! `bench-dataplane` as child processes, each ended by its own pid whatever happens.
 
 use std::fs::File;
-use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -10,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::de::DeserializeOwned;
-use shinjuku_bench_dataplane::{Calls, Rates};
+use shinjuku_bench_dataplane::Rates;
 
 const PACKAGE: &str = "shinjuku-bench-dataplane";
 /// The least version of libdpdk.
 const DPDK: &str = "22.11";
 /// What a measurement may take beyond its time, on a machine that does something else as well.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often to look.
-const POLL: Duration = Duration::from_millis(5);
+pub(super) const POLL: Duration = Duration::from_millis(5);
 
 /// The program, built.
 pub struct Program<'a> {
@@ -27,7 +26,7 @@ pub struct Program<'a> {
     pub dpdk: Option<String>,
     /// Where its processes write.
     directory: &'a Path,
-    stop: &'a AtomicBool,
+    pub(super) stop: &'a AtomicBool,
 }
 
 impl<'a> Program<'a> {
@@ -144,148 +143,6 @@ impl RatesOf<'_> {
     }
 }
 
-/// What a server's packets go over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
-    /// DPDK's net_memif.
-    Memif,
-    /// The kernel's UDP on loopback.
-    Udp,
-}
-
-/// A server as a process of its own. Dropped, it is gone.
-pub struct Server<'a> {
-    program: &'a Program<'a>,
-    process: Process,
-    over: Over,
-    at: String,
-    raw: bool,
-    /// What it says of itself.
-    pub description: String,
-}
-
-impl<'a> Server<'a> {
-    /// Starts the runtime, or the bare loop if it is `raw`, on `core`, and waits until it serves.
-    ///
-    /// # Errors
-    /// It does not start.
-    pub fn start(program: &'a Program<'a>, over: Over, raw: bool, core: usize) -> Result<Self> {
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let at = match over {
-            // Not in the directory: the kernel takes short names only.
-            Over::Memif => {
-                let (process, number) = (std::process::id(), STARTED.fetch_add(1, Relaxed));
-                let name = format!("shinjuku-bench-{process}-{number}");
-                std::env::temp_dir().join(name).display().to_string()
-            }
-            Over::Udp => {
-                let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
-                free.local_addr()?.to_string()
-            }
-        };
-        let core = core.to_string();
-        let server = if raw { "raw" } else { "runtime" };
-        let arguments = [
-            "serve",
-            "--over",
-            over.name(),
-            "--at",
-            &at,
-            "--server",
-            server,
-            "--core",
-            &core,
-        ];
-        let mut process = Process::start(program, &arguments)?;
-        let deadline = Instant::now() + PATIENCE;
-        let description = loop {
-            let told = process.told()?;
-            let line = told.split_once('\n').map(|(line, _)| line);
-            if let Some(said) = line.and_then(|line| line.strip_prefix("ready: ")) {
-                break said.to_owned();
-            }
-            if let Some(status) = process.child.try_wait()? {
-                bail!("{status}; {}", process.last_words());
-            }
-            ensure!(!program.stop.load(Relaxed), "interrupted");
-            ensure!(
-                Instant::now() < deadline,
-                "{} is not ready within {PATIENCE:?}",
-                process.line
-            );
-            thread::sleep(POLL);
-        };
-        Ok(Self {
-            program,
-            process,
-            over,
-            at,
-            raw,
-            description,
-        })
-    }
-
-    /// Calls it from `core` with so many requests under way, for replies of each of these lengths.
-    ///
-    /// # Errors
-    /// The client fails, or the server has ended.
-    pub fn call(
-        &mut self,
-        window: u16,
-        replies: &[u16],
-        seconds: f64,
-        core: usize,
-    ) -> Result<Vec<Calls>> {
-        let replies: Vec<_> = replies.iter().map(u16::to_string).collect();
-        let [window, core] = [usize::from(window), core].map(|number| number.to_string());
-        let each = seconds.to_string();
-        let lengths = replies.join(",");
-        let mut arguments = vec![
-            "call",
-            "--over",
-            self.over.name(),
-            "--at",
-            &self.at,
-            "--window",
-            &window,
-            "--reply",
-            &lengths,
-            "--seconds",
-            &each,
-            "--core",
-            &core,
-        ];
-        if self.raw && self.over == Over::Memif {
-            arguments.push("--raw");
-        }
-        let called = self.program.run(&arguments, seconds * replies.len() as f64);
-        if let Some(status) = self.process.child.try_wait()? {
-            bail!(
-                "the server has ended: {status}; {}",
-                self.process.last_words()
-            );
-        }
-        called
-    }
-}
-
-impl Over {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Memif => "memif",
-            Self::Udp => "udp",
-        }
-    }
-}
-
-impl Drop for Server<'_> {
-    fn drop(&mut self) {
-        if self.over == Over::Memif {
-            let _ = std::fs::remove_file(&self.at);
-        }
-    }
-}
-
 /// libdpdk's version, if it is there and will do.
 fn libdpdk() -> Option<String> {
     let ask = |question: &str| {
@@ -299,15 +156,16 @@ fn libdpdk() -> Option<String> {
 }
 
 /// A process. Dropped, it is gone.
-struct Process {
-    child: Child,
-    line: String,
+pub(super) struct Process {
+    pub(super) child: Child,
+    /// What it was asked for.
+    pub(super) line: String,
     out: PathBuf,
     error: PathBuf,
 }
 
 impl Process {
-    fn start(program: &Program, arguments: &[&str]) -> Result<Self> {
+    pub(super) fn start(program: &Program, arguments: &[&str]) -> Result<Self> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Relaxed);
         let [out, error] = ["out", "err"]
@@ -346,13 +204,13 @@ impl Process {
         }
     }
 
-    fn told(&self) -> Result<String> {
+    pub(super) fn told(&self) -> Result<String> {
         std::fs::read_to_string(&self.out)
             .with_context(|| format!("cannot read {}", self.out.display()))
     }
 
     /// What it was asked for, and the end of what it said of that.
-    fn last_words(&self) -> String {
+    pub(super) fn last_words(&self) -> String {
         let told = std::fs::read_to_string(&self.error).unwrap_or_default();
         let last = told.lines().rev().find(|line| !line.trim().is_empty());
         format!("{:?} said last: {:?}", self.line, last.unwrap_or_default())

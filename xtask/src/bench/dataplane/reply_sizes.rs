@@ -9,10 +9,10 @@ use shinjuku_bench_dataplane::{Calls, LONGEST_PAYLOAD, Rates};
 use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 use shinjuku_workload::repeat::Spread;
 
-use super::program::{Over, Server};
 use super::publish::Section;
 use super::results::Runs;
-use super::{Bench, round_trips, stages};
+use super::server::{Over, Server};
+use super::{Bench, stages};
 use crate::report::summary::figure;
 use crate::report::table::Table;
 
@@ -126,7 +126,7 @@ impl ReplySizes {
         let of = |runs: &Runs<Vec<Calls>>, reply: u16| {
             runs.spread(|calls| {
                 let calls = calls.iter().find(|calls| calls.reply == reply)?;
-                Some(calls.replies as f64 / calls.seconds)
+                Some(calls.rate.median())
             })
         };
         let processes = self.processes.iter().map(|runs| Line {
@@ -179,9 +179,9 @@ impl ReplySizes {
             stages::BURSTS.to_owned(),
         ];
         let rates = self.one_thread.iter().flatten().flat_map(Runs::measured);
-        notes.extend(stages::faults(rates));
+        let rates = rates.flat_map(|rates| &rates.dispatchers);
         let calls = self.processes.iter().flat_map(Runs::measured).flatten();
-        notes.extend(round_trips::faults(calls));
+        notes.extend(stages::faults(rates.chain(calls.map(|calls| &calls.rate))));
         Section {
             heading: "Replies of more bytes (after figure 7c of the Shinjuku paper)",
             tables: tables.into(),
@@ -226,7 +226,7 @@ impl ReplySizes {
     }
 }
 
-/// Replies a second, by the median burst.
+/// Replies a second.
 fn rate(rates: &Rates) -> Option<f64> {
-    Some(1e9 / rates.dispatchers.first()?.nanos[1])
+    Some(rates.dispatchers.first()?.median())
 }

@@ -10,9 +10,10 @@ use shinjuku_bench_dataplane::{Calls, SHORTEST_PAYLOAD};
 use shinjuku_workload::repeat::Spread;
 
 use super::Bench;
-use super::program::{Over, Server};
 use super::publish::Section;
 use super::results::Runs;
+use super::server::{Over, Server};
+use super::stages::{cores, faults};
 use crate::bench::kv::results::Target;
 use crate::bench::kv::tables::comparisons;
 use crate::report::summary::figure;
@@ -118,14 +119,11 @@ impl RoundTrips {
                 })
             };
             let [p50, p99, p999] = [P50, P99, P999].map(|value| runs.spread(value));
-            let client = runs
-                .measured()
-                .next()
-                .map_or_else(|| "-".into(), |calls| calls.core.to_string());
+            let client = cores(runs.measured().map(|calls| &calls.rate));
             table.push([
                 runs.name.clone(),
                 runs.measured()
-                    .map(|calls| calls.replies)
+                    .map(|calls| calls.rate.requests)
                     .sum::<u64>()
                     .to_string(),
                 median(p50),
@@ -155,7 +153,8 @@ impl RoundTrips {
             "Server and client never sleep: both look again at once. The first core is the server's, the second the client's."
                 .to_owned(),
         ];
-        notes.extend(faults(self.contenders.iter().flat_map(Runs::measured)));
+        let calls = self.contenders.iter().flat_map(Runs::measured);
+        notes.extend(faults(calls.map(|calls| &calls.rate)));
         let said = self.descriptions.iter();
         notes.extend(said.map(|(name, said)| format!("{name}: {said}")));
         Section {
@@ -171,17 +170,3 @@ type Value = fn(&Calls) -> Option<f64>;
 const P50: Value = |calls| calls.p50_us;
 const P99: Value = |calls| calls.p99_us;
 const P999: Value = |calls| calls.p999_us;
-
-/// What went wrong, if anything did.
-pub fn faults<'a>(calls: impl Iterator<Item = &'a Calls>) -> Option<String> {
-    let mut sums = [0; 2];
-    for one in calls {
-        sums = [sums[0] + one.wrong, sums[1] + one.lost];
-    }
-    let [wrong, lost] = sums;
-    (wrong + lost > 0).then(|| {
-        format!(
-            "WRONG: {wrong} replies were not what was asked for, {lost} requests were not answered."
-        )
-    })
-}

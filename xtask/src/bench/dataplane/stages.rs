@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use shinjuku_bench_dataplane::{DispatcherRate, Rates};
+use shinjuku_bench_dataplane::{Rate, Rates};
 
 use super::Bench;
 use super::publish::Section;
@@ -74,7 +74,7 @@ fn nanos(rates: &Rates) -> Option<f64> {
 
 /// Million requests a second, over all bursts.
 fn sustained(rates: &Rates) -> Option<f64> {
-    Some(rates.dispatchers.first()?.sustained() / 1e6)
+    Some(rates.dispatchers.first()?.sustained / 1e6)
 }
 
 impl Stages {
@@ -121,7 +121,8 @@ impl Stages {
         notes.extend(runtime.and_then(verdict));
         notes.push(BURSTS.to_owned());
         notes.push("The client's part is in raw, and the same in all stages.".to_owned());
-        notes.extend(faults(self.stages.iter().flat_map(Runs::measured)));
+        let rates = self.stages.iter().flat_map(Runs::measured);
+        notes.extend(faults(rates.flat_map(|rates| &rates.dispatchers)));
         let described = runtime.and_then(|runs| runs.measured().next()?.description.as_ref());
         notes.extend(described.map(|said| format!("The runtime: {said}")));
         Section {
@@ -151,7 +152,7 @@ fn verdict(runtime: &Runs<Rates>) -> Option<String> {
 }
 
 /// On which cores dispatchers ran.
-pub fn cores<'a>(dispatchers: impl Iterator<Item = &'a DispatcherRate>) -> String {
+pub fn cores<'a>(dispatchers: impl Iterator<Item = &'a Rate>) -> String {
     let mut cores: Vec<usize> = dispatchers.flat_map(|one| one.cores.clone()).collect();
     cores.sort_unstable();
     cores.dedup();
@@ -160,12 +161,12 @@ pub fn cores<'a>(dispatchers: impl Iterator<Item = &'a DispatcherRate>) -> Strin
 }
 
 /// What went wrong, if anything did.
-pub fn faults<'a>(rates: impl Iterator<Item = &'a Rates>) -> Option<String> {
-    let mut sums = [0; 2];
-    for one in rates.flat_map(|rates| &rates.dispatchers) {
-        sums = [sums[0] + one.wrong, sums[1] + one.unanswered];
+pub fn faults<'a>(rates: impl Iterator<Item = &'a Rate>) -> Option<String> {
+    let (mut wrong, mut unanswered) = (0, 0);
+    for rate in rates {
+        wrong += rate.wrong;
+        unanswered += rate.unanswered;
     }
-    let [wrong, unanswered] = sums;
     (wrong + unanswered > 0).then(|| {
         format!("WRONG: {wrong} replies were not what was asked for, {unanswered} requests were not answered.")
     })

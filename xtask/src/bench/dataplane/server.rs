@@ -1,0 +1,161 @@
+//! A server of `bench-dataplane`'s, and its client, as processes of their own.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use shinjuku_bench_dataplane::Calls;
+
+use super::program::{PATIENCE, POLL, Process, Program};
+
+/// What a server's packets go over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// DPDK's net_memif.
+    Memif,
+    /// The kernel's UDP on loopback.
+    Udp,
+}
+
+/// A server as a process of its own. Dropped, it is gone.
+pub struct Server<'a> {
+    program: &'a Program<'a>,
+    process: Process,
+    over: Over,
+    at: At,
+    raw: bool,
+    /// What it says of itself.
+    pub description: String,
+}
+
+impl<'a> Server<'a> {
+    /// Starts the runtime, or the bare loop if it is `raw`, on `core`, and waits until it serves.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start(program: &'a Program<'a>, over: Over, raw: bool, core: usize) -> Result<Self> {
+        let at = At::free(over)?;
+        let core = core.to_string();
+        let server = if raw { "raw" } else { "runtime" };
+        let arguments = [
+            "serve",
+            "--over",
+            over.name(),
+            "--at",
+            &at.0,
+            "--server",
+            server,
+            "--core",
+            &core,
+        ];
+        let mut process = Process::start(program, &arguments)?;
+        let deadline = Instant::now() + PATIENCE;
+        let description = loop {
+            let told = process.told()?;
+            let line = told.split_once('\n').map(|(line, _)| line);
+            if let Some(said) = line.and_then(|line| line.strip_prefix("ready: ")) {
+                break said.to_owned();
+            }
+            if let Some(status) = process.child.try_wait()? {
+                bail!("{status}; {}", process.last_words());
+            }
+            ensure!(!program.stop.load(Relaxed), "interrupted");
+            ensure!(
+                Instant::now() < deadline,
+                "{} is not ready within {PATIENCE:?}",
+                process.line
+            );
+            thread::sleep(POLL);
+        };
+        Ok(Self {
+            program,
+            process,
+            over,
+            at,
+            raw,
+            description,
+        })
+    }
+
+    /// Calls it from `core` with so many requests under way, for replies of each of these lengths.
+    ///
+    /// # Errors
+    /// The client fails, or the server has ended.
+    pub fn call(
+        &mut self,
+        window: u16,
+        replies: &[u16],
+        seconds: f64,
+        core: usize,
+    ) -> Result<Vec<Calls>> {
+        let replies: Vec<_> = replies.iter().map(u16::to_string).collect();
+        let [window, core] = [usize::from(window), core].map(|number| number.to_string());
+        let each = seconds.to_string();
+        let lengths = replies.join(",");
+        let mut arguments = vec![
+            "call",
+            "--over",
+            self.over.name(),
+            "--at",
+            &self.at.0,
+            "--window",
+            &window,
+            "--reply",
+            &lengths,
+            "--seconds",
+            &each,
+            "--core",
+            &core,
+        ];
+        if self.raw && self.over == Over::Memif {
+            arguments.push("--raw");
+        }
+        let called = self.program.run(&arguments, seconds * replies.len() as f64);
+        if let Some(status) = self.process.child.try_wait()? {
+            bail!(
+                "the server has ended: {status}; {}",
+                self.process.last_words()
+            );
+        }
+        called
+    }
+}
+
+/// Where a server is to be found: an address, or a file, which is gone with this.
+struct At(String);
+
+impl At {
+    fn free(over: Over) -> Result<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        Ok(Self(match over {
+            // Not in the directory: the kernel takes short names only.
+            Over::Memif => {
+                let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
+                let name = format!("shinjuku-bench-{process}-{number}");
+                std::env::temp_dir().join(name).display().to_string()
+            }
+            Over::Udp => {
+                let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
+                free.local_addr()?.to_string()
+            }
+        }))
+    }
+}
+
+impl Drop for At {
+    fn drop(&mut self) {
+        // Errors: it is an address, or was not made.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Over {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memif => "memif",
+            Self::Udp => "udp",
+        }
+    }
+}
