@@ -139,7 +139,7 @@ impl Client {
             self.turn();
             self.now += 100_000_000;
             match self.interface.resolve(*SERVER.ip(), self.now) {
-                Resolution::Known(mac) => return mac,
+                Resolution::Known(mac) | Resolution::Renew(mac, _) => return mac,
                 Resolution::Ask(ip) => {
                     let mut buffer = self.device.allocate().unwrap();
                     buffer.set_length(Interface::ARP_FRAME);

@@ -165,7 +165,7 @@ impl<D: Device> Station<D> {
     fn knows(&mut self, server: Ipv4Addr) -> bool {
         let now_ns = self.now_ns();
         let resolution = self.client.resolve(server, now_ns);
-        matches!(resolution, Resolution::Known(_))
+        matches!(resolution, Resolution::Known(_) | Resolution::Renew(..))
     }
 
     /// Turns until `done`, or in vain.

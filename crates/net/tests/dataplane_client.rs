@@ -144,3 +144,24 @@ fn what_cannot_be_sent_is_refused() {
     assert_eq!(replies, sent);
     assert_eq!(client.device().free_buffers(), BUFFERS);
 }
+
+/// The server's address is asked for again in the meantime, without anything waiting for the answer.
+#[test]
+fn whoever_is_spoken_to_stays_known() {
+    let (mut client, mut server) = pair();
+    client.send(CLIENT.port(), SERVER, b"first", 0).unwrap();
+    client.flush(0);
+    turn(&mut server);
+    assert!(received(&mut client, 0).is_empty(), "the answer to ARP");
+    turn(&mut server);
+    assert_eq!(received(&mut client, 0), [b"first"]);
+    for second in 1..200 {
+        let now = second * SECOND;
+        client.send(CLIENT.port(), SERVER, b"next", now).unwrap();
+        client.flush(now);
+        turn(&mut server);
+        assert_eq!(received(&mut client, now), [b"next"], "second {second}");
+    }
+    let asked = server.0.counters().read().interface.arp_answered;
+    assert_eq!(asked, 4, "at the start and once a minute");
+}

@@ -186,8 +186,20 @@ fn an_address_is_asked_for_until_it_answers_or_the_tries_are_used_up() {
     assert_eq!(interface.resolve(THEIR_IP, answered), known);
     let nearly = answered + 60 * SECOND - 1;
     assert_eq!(interface.resolve(THEIR_IP, nearly), known);
-    let renewed = interface.resolve(THEIR_IP, nearly + 1);
-    assert_eq!(renewed, Resolution::Ask(THEIR_IP));
+    // Then it is asked for again, and used as long as that goes on.
+    for second in 0..3 {
+        let now = nearly + 1 + second * SECOND;
+        let renewed = interface.resolve(THEIR_IP, now);
+        assert_eq!(renewed, Resolution::Renew(THEIRS, THEIR_IP));
+        assert_eq!(interface.resolve(THEIR_IP, now + SECOND - 1), known);
+    }
+    let given_up = interface.resolve(THEIR_IP, nearly + 1 + 3 * SECOND);
+    assert_eq!(given_up, Resolution::Ask(THEIR_IP));
+    // What nobody used for long is not used while it is asked for.
+    let answered = answered + 1000 * SECOND;
+    interface.receive(&mut answer, Verified::default(), answered);
+    let later = interface.resolve(THEIR_IP, answered + 120 * SECOND);
+    assert_eq!(later, Resolution::Ask(THEIR_IP));
 }
 
 #[test]

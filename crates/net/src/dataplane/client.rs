@@ -80,7 +80,7 @@ impl<D: Device> Client<D> {
     /// [`receive`](Self::receive): whoever resolves before it sends keeps nothing waiting.
     pub fn resolve(&mut self, ip: Ipv4Addr, now_nanos: u64) -> Resolution {
         let resolution = self.interface.resolve(ip, now_nanos);
-        if let Resolution::Ask(ip) = resolution {
+        if let Resolution::Ask(ip) | Resolution::Renew(_, ip) = resolution {
             self.ask(ip);
         }
         resolution
@@ -108,12 +108,8 @@ impl<D: Device> Client<D> {
         }
         if self.waiting.len() == WAITING {
             // Who is known need not wait with those who are not.
-            match self.interface.resolve(*to.ip(), now_nanos) {
-                Resolution::Known(_) => {}
-                Resolution::Ask(ip) => {
-                    self.ask(ip);
-                    return Err(SendError::TooManyWait);
-                }
+            match self.resolve(*to.ip(), now_nanos) {
+                Resolution::Known(_) | Resolution::Renew(..) => {}
                 _ => return Err(SendError::TooManyWait),
             }
         }
@@ -193,6 +189,10 @@ impl<D: Device> Client<D> {
     fn route(&mut self, datagram: Unrouted<D::Buffer>, now_nanos: u64) {
         match self.interface.resolve(*datagram.to.ip(), now_nanos) {
             Resolution::Known(mac) => self.put(datagram, mac),
+            Resolution::Renew(mac, ip) => {
+                self.put(datagram, mac);
+                self.ask(ip);
+            }
             Resolution::Ask(ip) => {
                 self.ask(ip);
                 self.waiting.push(datagram);

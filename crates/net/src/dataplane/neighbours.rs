@@ -3,8 +3,8 @@
 //! ```text
 //!               look_up: ask                  any message of theirs
 //!     absent ─────────────────▶ asked ─────────────────────────────────▶ known ──┐ any message of theirs:
-//!                              │  ▲  ▲                                  │   ▲ ▲──┘ renewed, or moved
-//!                              │  │  └──── look_up after AGE: ask ──────┘   │
+//!                              │  ▲  ▲          ◀── TRIES in vain ──    │   ▲ ▲──┘ renewed, or moved
+//!                              │  │  └─────────── renewing ◀── AGE: ask ┘   │
 //!         TRIES in vain,       │  │                                         │
 //!         look_up after the    │  │ look_up after SILENT_FOR: ask           │
 //!         last one's ASK_EVERY ▼  │                                         │
@@ -13,6 +13,8 @@
 //!
 //!     absent: straight to known when they ask for us
 //!     asked:  look_up after ASK_EVERY asks again, TRIES times in all
+//!     renewing: it is asked as if it were not known, and used all the same; any message of theirs leads back to known. What was
+//!             known for twice AGE and not used meanwhile is asked for instead
 //!     given:  known from start to end, whatever anybody says
 //! ```
 //!
@@ -52,6 +54,7 @@ struct Entry {
 enum State {
     Asked { tries: u8 },
     Known { mac: MacAddr },
+    Renewing { mac: MacAddr, tries: u8 },
     Silent,
     Given { mac: MacAddr },
 }
@@ -61,6 +64,8 @@ enum State {
 pub enum Resolution {
     /// To this station.
     Known(MacAddr),
+    /// To this station. It has been known for long: send an ARP request for this address as well.
+    Renew(MacAddr, Ipv4Addr),
     /// Nobody knows yet: send an ARP request for this address, keep the packet, look up again.
     Ask(Ipv4Addr),
     /// It has been asked for; keep the packet, look up again.
@@ -94,11 +99,22 @@ impl Neighbours {
         let (state, resolution) = match entry.state {
             State::Given { mac } => return Resolution::Known(mac),
             State::Known { mac } if since < AGE => return Resolution::Known(mac),
+            State::Known { mac } if since < 2 * AGE => (
+                State::Renewing { mac, tries: 1 },
+                Resolution::Renew(mac, ip),
+            ),
+            State::Renewing { mac, .. } if since < ASK_EVERY => return Resolution::Known(mac),
+            State::Renewing { mac, tries } if tries < TRIES => {
+                let tries = tries + 1;
+                (State::Renewing { mac, tries }, Resolution::Renew(mac, ip))
+            }
             State::Asked { .. } if since < ASK_EVERY => return Resolution::Wait,
             State::Silent if since < SILENT_FOR => return Resolution::Unreachable,
             State::Asked { tries } if tries == TRIES => (State::Silent, Resolution::Unreachable),
             State::Asked { tries } => (State::Asked { tries: tries + 1 }, Resolution::Ask(ip)),
-            State::Known { .. } | State::Silent => (State::Asked { tries: 1 }, Resolution::Ask(ip)),
+            State::Known { .. } | State::Renewing { .. } | State::Silent => {
+                (State::Asked { tries: 1 }, Resolution::Ask(ip))
+            }
         };
         (entry.state, entry.at) = (state, now);
         resolution
@@ -189,10 +205,13 @@ mod tests {
                         heard.insert(ip, (mac(number), now));
                     }
                     _ => {
-                        let fresh = heard.get(&ip).filter(|(_, at)| now - at < AGE);
-                        match cache.look_up(ip, now) {
-                            Resolution::Known(mac) => prop_assert_eq!(fresh.map(|heard| heard.0), Some(mac)),
-                            Resolution::Ask(who) => {
+                        let heard_within = |age| heard.get(&ip).filter(|(_, at)| now - at < age).map(|heard| heard.0);
+                        let fresh = heard_within(AGE);
+                        let usable = heard_within(2 * AGE + u64::from(TRIES) * 4 * SECOND);
+                        let resolution = cache.look_up(ip, now);
+                        match resolution {
+                            Resolution::Known(mac) => prop_assert_eq!(usable, Some(mac)),
+                            Resolution::Ask(who) | Resolution::Renew(_, who) => {
                                 prop_assert_eq!(who, ip);
                                 prop_assert!(!roomy || fresh.is_none());
                                 let before = asked.insert(ip, now);
@@ -200,6 +219,9 @@ mod tests {
                                 prop_assert!(!roomy || before.max(heard).is_none_or(|at| now - at >= ASK_EVERY));
                             }
                             Resolution::Wait | Resolution::Unreachable => prop_assert!(!roomy || fresh.is_none()),
+                        }
+                        if let Resolution::Renew(mac, _) = resolution {
+                            prop_assert_eq!(usable, Some(mac));
                         }
                     }
                 }
