@@ -150,7 +150,7 @@ fn what_cannot_be_sent_is_refused() {
 fn whoever_is_spoken_to_stays_known() {
     let (mut client, mut server) = pair();
     client.send(CLIENT.port(), SERVER, b"first", 0).unwrap();
-    client.flush(0);
+    client.flush();
     turn(&mut server);
     assert!(received(&mut client, 0).is_empty(), "the answer to ARP");
     turn(&mut server);
@@ -158,7 +158,7 @@ fn whoever_is_spoken_to_stays_known() {
     for second in 1..200 {
         let now = second * SECOND;
         client.send(CLIENT.port(), SERVER, b"next", now).unwrap();
-        client.flush(now);
+        client.flush();
         turn(&mut server);
         assert_eq!(received(&mut client, now), [b"next"], "second {second}");
     }
