@@ -194,7 +194,7 @@ fn the_heap_grows_by_brk() {
         return;
     };
     let (right, counters) = stage.run(|| {
-        const BYTES: usize = 4 << 20;
+        const BYTES: usize = 1 << 20;
         // SAFETY: nobody else uses `sbrk` here: other heaps go on behind it.
         unsafe {
             let base = libc::sbrk(BYTES as isize).cast::<u8>();
