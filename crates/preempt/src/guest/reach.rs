@@ -111,9 +111,8 @@ mod loom_tests {
     use loom::thread;
 
     /// One interrupt for a worker in guest mode, or on its way there.
-    #[derive(Default)]
     struct World {
-        reach: Option<Reach>,
+        reach: Reach,
         requested: AtomicBool,
         /// The vector, in the vCPU's APIC.
         posted: AtomicBool,
@@ -121,17 +120,22 @@ mod loom_tests {
     }
 
     impl World {
-        fn reach(&self) -> &Reach {
-            self.reach.as_ref().expect("made with it")
+        fn new() -> Self {
+            Self {
+                reach: Reach::new(),
+                requested: AtomicBool::new(false),
+                posted: AtomicBool::new(false),
+                signalled: AtomicBool::new(false),
+            }
         }
 
         fn send(&self) {
             self.requested.store(true, Ordering::Relaxed);
-            let vector = self.reach().takes_a_vector();
+            let vector = self.reach.takes_a_vector();
             if vector {
                 self.posted.store(true, Ordering::Release);
             }
-            if !vector || self.reach().takes_a_signal_too() {
+            if !vector || self.reach.takes_a_signal_too() {
                 self.signalled.store(true, Ordering::Relaxed);
             }
         }
@@ -145,10 +149,7 @@ mod loom_tests {
     fn model(worker: impl Fn(&World) -> bool + Sync + Send + 'static) {
         let worker = std::sync::Arc::new(worker);
         loom::model(move || {
-            let world = Arc::new(World {
-                reach: Some(Reach::new()),
-                ..World::default()
-            });
+            let world = Arc::new(World::new());
             let sender = {
                 let world = Arc::clone(&world);
                 thread::spawn(move || world.send())
@@ -166,20 +167,20 @@ mod loom_tests {
     #[test]
     fn loom_no_vector_waits_behind_a_call() {
         model(|world| {
-            world.reach().enters_a_context();
-            world.reach().to_guest();
+            world.reach.enters_a_context();
+            world.reach.to_guest();
             // The context looks on its way in, and takes vectors that are there.
             if world.is_taken() {
                 return true;
             }
             for _ in 0..2 {
-                world.reach().to_forwarding();
-                if !world.reach().pending.load(Ordering::Relaxed) {
+                world.reach.to_forwarding();
+                if !world.reach.pending.load(Ordering::Relaxed) {
                     // It blocks.
                     return false;
                 }
-                world.reach().to_guest();
-                world.reach().nothing_is_pending();
+                world.reach.to_guest();
+                world.reach.nothing_is_pending();
                 if world.posted.load(Ordering::Acquire) {
                     return true;
                 }
@@ -192,9 +193,9 @@ mod loom_tests {
     #[test]
     fn loom_no_vector_is_left_behind_in_guest_mode() {
         model(|world| {
-            world.reach().enters_a_context();
-            world.reach().to_guest();
-            world.is_taken() || world.reach().to_native()
+            world.reach.enters_a_context();
+            world.reach.to_guest();
+            world.is_taken() || world.reach.to_native()
         });
     }
 
@@ -202,13 +203,13 @@ mod loom_tests {
     #[test]
     fn loom_what_was_posted_is_forgotten_only_by_who_sees_the_request() {
         model(|world| {
-            world.reach().to_guest();
-            world.reach().enters_a_context();
+            world.reach.to_guest();
+            world.reach.enters_a_context();
             if world.requested.load(Ordering::Relaxed) || world.posted.load(Ordering::Acquire) {
                 return true;
             }
-            world.reach().to_forwarding();
-            world.reach().pending.load(Ordering::Relaxed)
+            world.reach.to_forwarding();
+            world.reach.pending.load(Ordering::Relaxed)
         });
     }
 }
