@@ -4,18 +4,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use shinjuku::Runtime;
-use shinjuku::net::dataplane::{Buffer, Dataplane, DataplaneConfig, Device, Outbound, Received};
+use shinjuku::net::dataplane::{Buffer, Device, Outbound, Received};
 use shinjuku::net::dpdk::{DpdkDevice, Mbuf};
 use shinjuku_bench_dataplane::{Calls, SHORTEST_PAYLOAD};
 
 use crate::call::{self, Line, WHOLLY};
 use crate::dpdk;
-use crate::frames::{
-    CLIENT_MAC, Check, FRAME, SERVER_MAC, answer_raw, outbound, ports, requests, server_interface,
-};
+use crate::frames::{CLIENT_MAC, Check, FRAME, SERVER_MAC, answer_raw, outbound, ports, requests};
 use crate::reflector::BATCH;
-use crate::serve::{self, Server, serve_raw, wait_for_the_end};
-use crate::stages::{handler, inline};
+use crate::serve::{self, Server, serve_bare, wait_for_the_end};
+use crate::stages::{Bare, dataplane, handler, inline};
 
 /// What the link may take to come up.
 const LINK: Duration = Duration::from_secs(10);
@@ -27,7 +25,7 @@ pub fn serve(options: &serve::Options) -> Result<()> {
         Server::Raw => {
             let mut received = Vec::with_capacity(BATCH);
             let mut outbound = Vec::with_capacity(2 * BATCH);
-            serve_raw(options.core, move || {
+            serve_bare(options.core, move || {
                 // What the device has no room for waits here.
                 let most = BATCH.min(outbound.capacity() - outbound.len());
                 device.receive(most, &mut received);
@@ -41,11 +39,14 @@ pub fn serve(options: &serve::Options) -> Result<()> {
                 Ok(anything)
             })
         }
+        Server::Transport => {
+            let mut bare = Bare::new(device)?;
+            serve_bare(options.core, move || Ok(bare.turn()))
+        }
         Server::Runtime => {
-            let config = DataplaneConfig::new(server_interface()).batch(BATCH);
             let server = Runtime::builder(handler())
                 .config(inline(options.core))
-                .serve(Dataplane::new(device, config)?)?;
+                .serve(dataplane(device)?)?;
             wait_for_the_end(server.description())
         }
     }

@@ -41,6 +41,8 @@ pub enum Over {
 pub enum Server {
     /// A loop that sends what it receives.
     Raw,
+    /// The transport alone: a loop that answers what it delivers.
+    Transport,
     /// The runtime, inline.
     Runtime,
 }
@@ -52,8 +54,9 @@ pub fn over_udp(options: &Options) -> Result<()> {
         Server::Raw => {
             let socket = UdpSocket::bind(at)?;
             socket.set_nonblocking(true)?;
-            serve_raw(options.core, move || answer_raw(&socket))
+            serve_bare(options.core, move || answer_raw(&socket))
         }
+        Server::Transport => bail!("over UDP there is the bare loop, and the runtime"),
         Server::Runtime => {
             let server = Runtime::builder(shinjuku::handler_fn(answer))
                 .config(inline(options.core))
@@ -86,8 +89,8 @@ fn answer_raw(socket: &UdpSocket) -> Result<bool> {
     }
 }
 
-/// Takes turn after turn on a thread of its own, until the end. A turn tells whether anything had come.
-pub fn serve_raw(
+/// Without the runtime: takes turn after turn on a thread of its own, until the end. A turn tells whether anything had come.
+pub fn serve_bare(
     core: Option<usize>,
     mut turn: impl FnMut() -> Result<bool> + Send + 'static,
 ) -> Result<()> {
@@ -101,7 +104,7 @@ pub fn serve_raw(
         }
         Ok(())
     });
-    wait_for_the_end("a loop that sends what it receives")?;
+    wait_for_the_end("a loop of its own")?;
     over.store(true, Ordering::Relaxed);
     match thread.join() {
         Ok(served) => served,

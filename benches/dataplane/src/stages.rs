@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use core_affinity::CoreId;
 use shinjuku::net::dataplane::{
-    Buffer, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounters, Device,
-    Headers, Interface, Offload, Outbound, Received, Verdict,
+    Buffer, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounters,
+    DataplaneReplier, Device, Headers, Interface, Offload, Outbound, Received, RequestId, Verdict,
 };
-use shinjuku::net::{Replier, Transport};
+use shinjuku::net::{Arrival, Replier, Transport};
 use shinjuku::{Config, CoresConfig, FromFn, LayoutKind, Runtime, Server};
 use shinjuku_bench_dataplane::Rate;
 
@@ -198,20 +198,48 @@ fn turn_round<B: Buffer>(
 }
 
 fn transport<D: Device>(device: Reflector<D>) -> Result<Rate> {
-    let mut transport = dataplane(device)?;
-    let mut replier = transport.replier()?;
-    let mut arrivals = Vec::with_capacity(BATCH);
-    while !transport.device().is_over() {
-        transport.poll(0, BATCH, |arrival| arrivals.push(arrival));
-        for arrival in arrivals.drain(..) {
-            let reply = Ok(answer(arrival.request));
-            replier.send(Dataplane::<Reflector<D>>::conclude(arrival.route, reply));
-        }
+    let mut bare = Bare::new(device)?;
+    while !bare.transport.device().is_over() {
+        bare.turn();
     }
-    rate(transport, 0)
+    rate(bare.transport, 0)
 }
 
-fn dataplane<D: Device>(device: Reflector<D>) -> Result<Dataplane<Reflector<D>>> {
+/// The transport without the runtime: what it delivers is answered on the spot.
+pub struct Bare<D: Device> {
+    transport: Dataplane<D>,
+    replier: DataplaneReplier<D::Buffer>,
+    /// Empty between turns.
+    arrivals: Vec<Arrival<Datagram<D::Buffer>, RequestId>>,
+}
+
+impl<D: Device> Bare<D> {
+    pub fn new(device: D) -> Result<Self> {
+        let mut transport = dataplane(device)?;
+        Ok(Self {
+            replier: transport.replier()?,
+            transport,
+            arrivals: Vec::with_capacity(BATCH),
+        })
+    }
+
+    /// Whether anything had come.
+    pub fn turn(&mut self) -> bool {
+        let arrivals = &mut self.arrivals;
+        self.transport
+            .poll(0, BATCH, |arrival| arrivals.push(arrival));
+        let anything = !arrivals.is_empty();
+        for arrival in arrivals.drain(..) {
+            let reply = Ok(answer(arrival.request));
+            self.replier
+                .send(Dataplane::<D>::conclude(arrival.route, reply));
+        }
+        anything
+    }
+}
+
+/// A server's transport.
+pub fn dataplane<D: Device>(device: D) -> Result<Dataplane<D>> {
     let config = DataplaneConfig::new(server_interface()).batch(BATCH);
     Ok(Dataplane::new(device, config)?)
 }

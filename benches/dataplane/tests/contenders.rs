@@ -97,8 +97,8 @@ impl Drop for Server {
     }
 }
 
-fn serves(over: &str, at: &str) {
-    for server in ["raw", "runtime"] {
+fn serves(over: &str, at: &str, servers: &[&str]) {
+    for &server in servers {
         let running = Server::start(&format!("--over {over} --at {at} --server {server}"));
         let raw = if (over, server) == ("memif", "raw") {
             "--raw"
@@ -128,7 +128,7 @@ fn servers_answer_all_over_the_kernels_udp() {
     let free = UdpSocket::bind("127.0.0.1:0").unwrap();
     let at = free.local_addr().unwrap().to_string();
     drop(free);
-    serves("udp", &at);
+    serves("udp", &at, &["raw", "runtime"]);
 }
 
 #[test]
@@ -182,7 +182,12 @@ mod dpdk {
     fn servers_answer_all_over_memif() {
         let _alone = alone();
         let name = format!("shinjuku-contenders-{}", std::process::id());
-        serves("memif", std::env::temp_dir().join(name).to_str().unwrap());
+        let at = std::env::temp_dir().join(name);
+        serves(
+            "memif",
+            at.to_str().unwrap(),
+            &["raw", "transport", "runtime"],
+        );
     }
 
     #[test]

@@ -11,7 +11,8 @@ use shinjuku_workload::repeat::Spread;
 
 use super::publish::Section;
 use super::results::Runs;
-use super::server::{Over, Server};
+use super::round_trips::Contender;
+use super::server::{Kind, Over, Server};
 use super::{Bench, stages};
 use crate::report::summary::figure;
 use crate::report::table::Table;
@@ -24,10 +25,10 @@ const WINDOW: u16 = 64;
 
 /// Stages measured on one thread, and the contenders in two processes.
 const STAGES: [&str; 2] = ["raw", "runtime"];
-const PROCESSES: [(&str, Over, bool); 3] = [
-    ("memif, bare loop", Over::Memif, true),
-    ("memif, runtime", Over::Memif, false),
-    ("kernel UDP, runtime", Over::Udp, false),
+const PROCESSES: [Contender; 3] = [
+    ("memif, bare loop", Over::Memif, Kind::Raw),
+    ("memif, runtime", Over::Memif, Kind::Runtime),
+    ("kernel UDP, runtime", Over::Udp, Kind::Runtime),
 ];
 
 /// What was measured for all lengths of replies.
@@ -47,8 +48,6 @@ pub struct ReplySizes {
 fn replies(bench: &Bench) -> &'static [u16] {
     if bench.quick { &QUICK } else { &REPLIES }
 }
-
-type Contender = (&'static str, Over, bool);
 
 fn processes(bench: &Bench) -> Vec<Contender> {
     let has_memif = bench.program.dpdk.is_some();
@@ -91,11 +90,11 @@ pub fn measure(bench: &mut Bench) -> Result<ReplySizes> {
                 runs[at].runs.push(rates?);
             }
         }
-        for (&(name, over, raw), runs) in contending.iter().zip(&mut measured) {
+        for (&(name, over, kind), runs) in contending.iter().zip(&mut measured) {
             let what = format!("replies of all lengths: {name}, repetition {repetition}");
             let expected = bench.expected(replies.len()) + bench.expected(0);
             let calls = bench.attempt(&what, expected, |bench| {
-                let mut server = Server::start(&bench.program, over, raw, server_core)?;
+                let mut server = Server::start(&bench.program, over, kind, server_core)?;
                 server.call(WINDOW, replies, bench.seconds, client_core)
             });
             runs.runs.push(calls?);

@@ -12,7 +12,7 @@ use shinjuku_workload::repeat::Spread;
 use super::Bench;
 use super::publish::Section;
 use super::results::Runs;
-use super::server::{Over, Server};
+use super::server::{Kind, Over, Server};
 use super::stages::{cores, faults};
 use crate::bench::kv::results::Target;
 use crate::bench::kv::tables::comparisons;
@@ -23,15 +23,18 @@ use crate::report::table::Table;
 const TARGET: Target = Target::AtMost(2.0);
 
 const MEMIF_RAW: &str = "memif, bare loop";
+const MEMIF_TRANSPORT: &str = "memif, transport alone";
 const MEMIF: &str = "memif, runtime";
 const UDP_RAW: &str = "kernel UDP, bare loop";
 const UDP: &str = "kernel UDP, runtime";
-/// A contender's name, what its packets go over, and whether its server is the bare loop.
-const CONTENDERS: [(&str, Over, bool); 4] = [
-    (MEMIF_RAW, Over::Memif, true),
-    (MEMIF, Over::Memif, false),
-    (UDP_RAW, Over::Udp, true),
-    (UDP, Over::Udp, false),
+/// A contender's name, what its packets go over, and what serves.
+pub type Contender = (&'static str, Over, Kind);
+const CONTENDERS: [Contender; 5] = [
+    (MEMIF_RAW, Over::Memif, Kind::Raw),
+    (MEMIF_TRANSPORT, Over::Memif, Kind::Transport),
+    (MEMIF, Over::Memif, Kind::Runtime),
+    (UDP_RAW, Over::Udp, Kind::Raw),
+    (UDP, Over::Udp, Kind::Runtime),
 ];
 
 /// All contenders that could be measured.
@@ -51,8 +54,6 @@ pub fn expected(bench: &Bench) -> Duration {
     (bench.expected(1) + bench.expected(0)) * contenders(bench).len() as u32 * bench.repetitions
 }
 
-type Contender = (&'static str, Over, bool);
-
 fn contenders(bench: &Bench) -> Vec<Contender> {
     let has_memif = bench.program.dpdk.is_some();
     let possible = |(_, over, _): &Contender| has_memif || *over != Over::Memif;
@@ -69,11 +70,11 @@ pub fn measure(bench: &mut Bench) -> Result<RoundTrips> {
     let mut descriptions = BTreeMap::new();
     let [server_core, client_core] = bench.cores;
     for repetition in 1..=bench.repetitions {
-        for (&(name, over, raw), runs) in contending.iter().zip(&mut measured) {
+        for (&(name, over, kind), runs) in contending.iter().zip(&mut measured) {
             let what = format!("round trips: {name}, repetition {repetition}");
             let expected = bench.expected(1) + bench.expected(0);
             let called = bench.attempt(&what, expected, |bench| {
-                let mut server = Server::start(&bench.program, over, raw, server_core)?;
+                let mut server = Server::start(&bench.program, over, kind, server_core)?;
                 let mut calls = server.call(1, &[SHORTEST_PAYLOAD], bench.seconds, client_core)?;
                 let calls = calls.pop().context("the client found nothing")?;
                 Ok((calls, server.description.clone()))
@@ -139,6 +140,7 @@ impl RoundTrips {
         };
         let compared = [
             compare("p50", MEMIF, MEMIF_RAW, Some(TARGET), P50),
+            compare("p50", MEMIF_TRANSPORT, MEMIF_RAW, None, P50),
             compare("p99", MEMIF, MEMIF_RAW, None, P99),
             compare("p50", UDP, UDP_RAW, None, P50),
             compare("p50", UDP, MEMIF, None, P50),

@@ -19,26 +19,41 @@ pub enum Over {
     Udp,
 }
 
+/// What serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A loop that sends what it receives.
+    Raw,
+    /// The transport alone, over memif.
+    Transport,
+    /// The runtime, inline.
+    Runtime,
+}
+
 /// A server as a process of its own. Dropped, it is gone.
 pub struct Server<'a> {
     program: &'a Program<'a>,
     process: Process,
     over: Over,
     at: At,
-    raw: bool,
+    kind: Kind,
     /// What it says of itself.
     pub description: String,
 }
 
 impl<'a> Server<'a> {
-    /// Starts the runtime, or the bare loop if it is `raw`, on `core`, and waits until it serves.
+    /// Starts it on `core`, and waits until it serves.
     ///
     /// # Errors
     /// It does not start.
-    pub fn start(program: &'a Program<'a>, over: Over, raw: bool, core: usize) -> Result<Self> {
+    pub fn start(program: &'a Program<'a>, over: Over, kind: Kind, core: usize) -> Result<Self> {
         let at = At::free(over)?;
         let core = core.to_string();
-        let server = if raw { "raw" } else { "runtime" };
+        let server = match kind {
+            Kind::Raw => "raw",
+            Kind::Transport => "transport",
+            Kind::Runtime => "runtime",
+        };
         let arguments = [
             "serve",
             "--over",
@@ -74,7 +89,7 @@ impl<'a> Server<'a> {
             process,
             over,
             at,
-            raw,
+            kind,
             description,
         })
     }
@@ -109,7 +124,7 @@ impl<'a> Server<'a> {
             "--core",
             &core,
         ];
-        if self.raw && self.over == Over::Memif {
+        if (self.over, self.kind) == (Over::Memif, Kind::Raw) {
             arguments.push("--raw");
         }
         let called = self.program.run(&arguments, seconds * replies.len() as f64);
