@@ -30,7 +30,7 @@ struct Suite {
 pub struct Console {
     text: Vec<String>,
     up: bool,
-    kvm: bool,
+    kvm: Option<bool>,
     done: bool,
     /// Suites that began.
     suites: Vec<Suite>,
@@ -86,7 +86,7 @@ impl Console {
         let words: Vec<_> = mark.split_whitespace().collect();
         match words[..] {
             ["up"] => self.up = true,
-            ["kvm", answer] => self.kvm = answer == "yes",
+            ["kvm", answer] => self.kvm = Some(answer == "yes"),
             ["done"] => self.done = true,
             ["begin", name] => {
                 self.worth_showing.push(format!("== {name}, in the guest"));
@@ -113,8 +113,10 @@ impl Console {
         if !self.up {
             return Err("the kernel did not come up".to_owned());
         }
-        if !self.kvm {
-            return Err("the guest has no /dev/kvm".to_owned());
+        match self.kvm {
+            Some(true) => {}
+            Some(false) => return Err("the guest has no /dev/kvm".to_owned()),
+            None => return Err("the guest did not come as far as loading KVM".to_owned()),
         }
         if self.suites.is_empty() {
             return Err("no suite began".to_owned());
@@ -175,7 +177,7 @@ mod tests {
     fn whatever_is_missing_from_a_run_is_its_failure() {
         for (gone, why) in [
             ("@@ up", "come up"),
-            ("@@ kvm yes", "no /dev/kvm"),
+            ("@@ kvm yes", "loading KVM"),
             ("@@ begin guest", "no suite began"),
             ("@@ end guest 0", "guest did not end"),
             ("@@ done", "come to its end"),
@@ -197,6 +199,8 @@ mod tests {
             assert!(console.verdict().unwrap_err().contains(why));
         }
         assert!(Console::read("").verdict().is_err());
+        let console = Console::read(&GOOD.replace("kvm yes", "kvm no"));
+        assert!(console.verdict().unwrap_err().contains("no /dev/kvm"));
     }
 
     #[test]
