@@ -323,6 +323,24 @@ fn a_worker_whose_ring_is_full_loses_no_reply() {
     server.assert_balanced();
 }
 
+/// Rings that were never used are not looked at.
+#[test]
+fn a_worker_that_joins_in_late_is_heard() {
+    let (mut client, mut server) = start();
+    let mut late: Vec<_> = (0..3)
+        .map(|_| server.dataplane.replier().unwrap())
+        .collect();
+    for turn in [2, 0, 1, 2] {
+        client.send(b"request");
+        let arrival = server.poll().pop().unwrap();
+        let reply = Ok(Some(arrival.request.echo()));
+        late[turn].send(Dataplane::<MemoryDevice>::conclude(arrival.route, reply));
+        server.poll();
+        assert_eq!(client.received(), [b"request"]);
+    }
+    server.assert_balanced();
+}
+
 #[test]
 fn what_the_device_has_no_room_for_is_sent_later_and_nothing_is_lost() {
     let (mut client, mut server) = start_classified(config().buffers(32).batch(4), OneClass);

@@ -1,7 +1,7 @@
 //! What an interface and its dataplane count.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use super::Cause;
 use crate::wire::{ReassemblyCounters, ReassemblyCounts};
@@ -159,6 +159,8 @@ pub(super) struct NetworkerCounters {
 pub(super) struct WorkerCounters {
     pub(super) unanswered: AtomicU64,
     pub(super) unsendable: AtomicU64,
+    /// Of the workers' rings, so many at most have ever been used.
+    pub(super) repliers_in_use: AtomicUsize,
 }
 
 /// A counter with one writer, which so needs no locked instruction.

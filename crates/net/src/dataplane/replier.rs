@@ -32,6 +32,10 @@ pub(super) enum Answer<B: Buffer> {
 /// A worker's way to the networker: a ring of its own.
 pub struct DataplaneReplier<B: Buffer> {
     pub(super) ring: Producer<Lent<B, Notes>>,
+    /// The ring's, among those of the transport.
+    pub(super) number: usize,
+    /// The networker looks at the ring.
+    pub(super) announced: bool,
     pub(super) offload: Offload,
     /// Where replies tell it.
     pub(super) load: Option<Arc<Load>>,
@@ -63,6 +67,10 @@ impl<B: Buffer> Replier for DataplaneReplier<B> {
         };
         notes.checksums = checksums;
         buffer.finish(length);
+        if !std::mem::replace(&mut self.announced, true) {
+            let in_use = &self.counters.workers.repliers_in_use;
+            in_use.fetch_max(self.number + 1, Ordering::Release);
+        }
         if let Err(PushError::Full(reply)) = self.ring.push(reply.0) {
             reply.give_back();
         }

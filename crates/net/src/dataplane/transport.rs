@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -293,8 +294,12 @@ impl<D: Device, C> Dataplane<D, C> {
                 Returned::Reply(buffer, notes) => self.put(buffer, &notes),
             }
         }
-        for turn in 0..self.rings.len() {
-            let at = (self.first_ring + turn) % self.rings.len();
+        // Most are those of spare workers that never had anything to send.
+        let in_use = self.counters.workers.repliers_in_use.load(Acquire);
+        let in_use = in_use.min(self.rings.len());
+        for turn in 0..in_use {
+            let at = self.first_ring + turn;
+            let at = if at < in_use { at } else { at - in_use };
             while self.has_room()
                 && let Ok(reply) = self.rings[at].pop()
             {
@@ -302,7 +307,10 @@ impl<D: Device, C> Dataplane<D, C> {
                 self.put(buffer, &notes);
             }
         }
-        self.first_ring = (self.first_ring + 1) % self.rings.len().max(1);
+        self.first_ring += 1;
+        if self.first_ring >= in_use {
+            self.first_ring = 0;
+        }
         self.transmit();
     }
 
@@ -398,9 +406,12 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
 
     fn replier(&mut self) -> std::io::Result<Self::Replier> {
         let (ring, replies) = RingBuffer::new(RING);
+        let number = self.rings.len();
         self.rings.push(replies);
         Ok(DataplaneReplier {
             ring,
+            number,
+            announced: false,
             offload: self.offload,
             load: self
                 .racksched
