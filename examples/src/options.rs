@@ -18,7 +18,7 @@ pub struct RuntimeOptions {
     #[arg(long)]
     pub workers: Option<usize>,
     /// How requests are preempted: auto, none, probe, signal, escalation, guest or dune [default: auto].
-    #[arg(long, value_parser = mechanism)]
+    #[arg(long, visible_alias = "preemption", value_parser = mechanism)]
     pub mechanism: Option<MechanismKind>,
     /// How long a request may run while others wait, in microseconds [default: 5].
     #[arg(long, value_name = "US")]

@@ -2,7 +2,7 @@
 //! transport, while 64 contexts are preempted within malloc and may hold its locks.
 //!
 //! A context has its own thread-locals, so the counting allocator keeps what handlers do apart from what the threads do
-//! that run them.
+//! that run them, and from what those do between two requests on a context's stack.
 #![allow(missing_docs)]
 
 use std::collections::VecDeque;
@@ -18,7 +18,8 @@ use shinjuku::{
     RequestHandler, Runtime, ShutdownReport, Statistics, SubmitOptions, Ticket,
 };
 use shinjuku_preempt::stress::{
-    Allocations, CountingAllocator, allocations_of_this_thread, contexts_in_the_allocator,
+    Allocations, CountingAllocator, allocations_between_jobs, allocations_of_this_thread,
+    contexts_in_the_allocator,
 };
 use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
@@ -88,6 +89,7 @@ impl Watch {
             .map(|(name, allocations)| (name.clone(), allocations.count()))
             .collect();
         counts.sort();
+        counts.push((BETWEEN.to_owned(), allocations_between_jobs()));
         counts
     }
 }
@@ -261,6 +263,9 @@ fn one_at_a_time() -> impl Sized {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What stands for all threads between two requests.
+const BETWEEN: &str = "between requests";
+
 /// The threads that are watched.
 const THREADS: [&str; 3] = [
     "shinjuku-dispatcher",
@@ -294,9 +299,13 @@ struct InProcess {
 
 impl InProcess {
     fn start(config: Config, watch: &Arc<Watch>, sloppy: bool) -> Self {
+        Self::serving(churn, config, watch, sloppy)
+    }
+
+    fn serving(serve: fn(u64) -> u64, config: Config, watch: &Arc<Watch>, sloppy: bool) -> Self {
         let policy = policy(&config, watch, sloppy);
         let handler = Watched {
-            serve: churn as fn(u64) -> u64,
+            serve,
             watch: Arc::clone(watch),
         };
         let runtime = Runtime::builder(handler)
@@ -387,6 +396,43 @@ fn in_process_nobody_allocates_inline() {
         assert!(report.is_clean(), "{kind:?}: {report}");
         assert_eq!(report.policy_error, None, "{kind:?}");
     }
+}
+
+/// Mostly work that is over before the network is looked at again: such requests follow each other on one context.
+fn mostly_short(seed: u64) -> u64 {
+    if seed.is_multiple_of(16) {
+        return churn(seed);
+    }
+    drop(std::hint::black_box(Box::new(seed)));
+    seed
+}
+
+fn in_succession(sloppy: bool) -> Vec<(String, u64)> {
+    let watch = Arc::default();
+    let config = Config {
+        layout: LayoutKind::Inline,
+        workers: None,
+        ..configuration(PolicyKind::CFcfs)
+    };
+    let mut client = InProcess::serving(mostly_short, config, &watch, sloppy);
+    let grown = steady_state(&mut client, &watch, false);
+    assert!(client.shutdown().is_clean());
+    grown
+}
+
+#[test]
+fn in_process_nobody_allocates_between_requests() {
+    let _turn = one_at_a_time();
+    let grown = in_succession(false);
+    assert_none(&grown, &["shinjuku-inline", BETWEEN], "in succession");
+}
+
+#[test]
+fn a_policy_that_allocates_between_requests_is_noticed() {
+    let _turn = one_at_a_time();
+    let grown = in_succession(true);
+    let between = grown.iter().find(|(name, _)| name == BETWEEN).unwrap();
+    assert!(between.1 > 100, "two calls a request: {grown:?}");
 }
 
 #[test]

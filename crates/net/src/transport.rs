@@ -115,7 +115,7 @@ pub trait Replier: Send + 'static {
     /// What it sends.
     type Outgoing;
 
-    /// Sends a reply. Runs on the worker's own stack: no allocation, no lock that a handler could hold, no
-    /// waiting.
+    /// Sends a reply: no allocation, no lock that a handler could hold, no waiting. Runs on the worker's own stack, or
+    /// between two requests on a context's, preemption held off, with that context's thread-locals: so none of its own.
     fn send(&mut self, outgoing: Self::Outgoing);
 }

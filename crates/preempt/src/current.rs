@@ -314,7 +314,10 @@ pub(crate) unsafe fn finish<T, R>(head: &Head, result: Result<R, Panicked>) -> O
         // it points to is its own, lent to nobody else, until the context has left.
         let successor = unsafe { &mut *successor.cast::<Successor<'_, T, R>>() };
         let run_time = Cycles(head.running.run_time.get());
-        if let Some((job, generation)) = successor(Ended { result, run_time }) {
+        note_between_jobs(true);
+        let next = successor(Ended { result, run_time });
+        note_between_jobs(false);
+        if let Some((job, generation)) = next {
             go_on(head, generation);
             return Some(job);
         }
@@ -323,6 +326,26 @@ pub(crate) unsafe fn finish<T, R>(head: &Head, result: Result<R, Panicked>) -> O
     unsafe { leave(head, FINISHED) };
     None
 }
+
+#[cfg(feature = "stress")]
+thread_local! {
+    /// The context's worker asks what comes next. For the counting allocator: constant initialiser, no destructor.
+    static BETWEEN_JOBS: Cell<bool> = const { Cell::new(false) };
+}
+
+#[cfg(feature = "stress")]
+pub(crate) fn is_between_jobs() -> bool {
+    BETWEEN_JOBS.get()
+}
+
+#[cfg(feature = "stress")]
+fn note_between_jobs(so: bool) {
+    BETWEEN_JOBS.set(so);
+}
+
+#[cfg(not(feature = "stress"))]
+#[inline(always)]
+fn note_between_jobs(_: bool) {}
 
 /// What was to be asked for the next job has panicked: that is the worker's affair. Returns as [`finish`] does.
 ///

@@ -206,9 +206,12 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
             // SAFETY: on the context's own stack with the guard up: its worker runs it.
             count(unsafe { &current::worker_counters(head).deferred });
         }
-        if let (Some(timer), false) = (timer, guarded) {
+        match timer {
             // On another stack: nobody looks when that is left.
-            timer::again(timer, Clock::get().to_cycles(IN_VAIN_AGAIN));
+            Some(timer) if !guarded => timer::again(timer, Clock::get().to_cycles(IN_VAIN_AGAIN)),
+            // Perhaps between two jobs, and the next one's moment is not known yet.
+            Some(timer) => timer::fired_outside(timer),
+            None => {}
         }
         return;
     }

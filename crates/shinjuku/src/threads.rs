@@ -123,7 +123,7 @@ impl<Tr: Transport> Threads<Tr> {
         let pool = Pool::new(
             PoolConfig {
                 contexts: config.contexts,
-                stack_size: config.stack_bytes(),
+                stack_size: config.stack_bytes() + between_requests::<Tr>(layout.inline),
                 name: "shinjuku-context".to_owned(),
             },
             entry::<H, Tr>(Arc::clone(&handler), Arc::clone(&states)),
@@ -491,6 +491,19 @@ where
             outgoing: Tr::conclude(route, result),
             failed,
         }
+    }
+}
+
+/// What contexts' stacks have to have on top of what was promised to handlers, in bytes: inline, the next request is taken
+/// from the dispatcher there, and moved some times on its way.
+fn between_requests<Tr: Transport>(inline: bool) -> usize {
+    const CALLS: usize = 16 * 1024;
+    // An unoptimised build has a place on the stack for each move.
+    const MOVES: usize = if cfg!(debug_assertions) { 24 } else { 6 };
+    if inline {
+        CALLS + MOVES * (size_of::<Job<Tr>>() + size_of::<Done<Tr>>())
+    } else {
+        0
     }
 }
 

@@ -206,6 +206,117 @@ fn a_long_request_with_probes_and_one_without_let_a_short_one_by() {
     }
 }
 
+/// Has seven short requests wait behind one that is held, and then `submit`'s. So these go straight on from a short one.
+fn behind_short_ones<Out>(
+    handle: &shinjuku::Handle<suite::Job, u64>,
+    submit: impl FnOnce() -> Out,
+) -> Out {
+    let started = Arc::new(AtomicBool::new(false));
+    let open = Arc::new(AtomicBool::new(false));
+    let (starts, gate) = (Arc::clone(&started), Arc::clone(&open));
+    let first = Box::new(move || {
+        starts.store(true, Ordering::Relaxed);
+        wait_for("the gate", || gate.load(Ordering::Relaxed));
+        0
+    });
+    let first = handle.submit(ClassId(0), first).unwrap();
+    wait_for("the start", || started.load(Ordering::Relaxed));
+    let short: Vec<_> = (1..8)
+        .map(|n| handle.submit(ClassId(0), Box::new(move || n)).unwrap())
+        .collect();
+    let out = submit();
+    open.store(true, Ordering::Relaxed);
+    assert_eq!(first.wait(), Ok(0));
+    for (n, ticket) in (1..).zip(short) {
+        assert_eq!(ticket.wait(), Ok(n));
+    }
+    out
+}
+
+#[test]
+fn whoever_goes_on_from_a_short_one_is_preempted_as_ever() {
+    const BOUND: Duration = Duration::from_secs(3);
+    for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
+        let runtime = jobs(config(1, mechanism));
+        let handle = runtime.handle();
+        for _ in 0..20 {
+            let (long, short) = behind_short_ones(&handle, || {
+                let passed = Arc::new(AtomicBool::new(false));
+                let passes = Arc::clone(&passed);
+                let long = Box::new(move || {
+                    let start = Instant::now();
+                    while !passed.load(Ordering::Relaxed) && start.elapsed() < BOUND {
+                        if mechanism == MechanismKind::Probe {
+                            preempt_point();
+                        }
+                    }
+                    u64::from(start.elapsed() < BOUND)
+                });
+                let short = Box::new(move || {
+                    passes.store(true, Ordering::Relaxed);
+                    7
+                });
+                let long = handle.submit(ClassId(0), long).unwrap();
+                (long, handle.submit(ClassId(0), short).unwrap())
+            });
+            assert_eq!(short.wait(), Ok(7));
+            assert_eq!(long.wait(), Ok(1), "{mechanism}: the short one got by");
+        }
+        assert!(runtime.shutdown(PATIENCE).is_clean());
+    }
+}
+
+#[test]
+fn whoever_goes_on_from_a_short_one_is_relieved_when_it_blocks() {
+    let runtime = jobs(Config {
+        spare_workers: Some(2),
+        ..config(1, MechanismKind::Probe)
+    });
+    let handle = runtime.handle();
+    for _ in 0..20 {
+        let (blocking, short) = behind_short_ones(&handle, || {
+            let (tell, told) = std::sync::mpsc::channel();
+            let blocking =
+                Box::new(move || u64::from(told.recv_timeout(Duration::from_secs(3)).is_ok()));
+            let short = Box::new(move || {
+                let _ = tell.send(());
+                7
+            });
+            let blocking = handle.submit(ClassId(0), blocking).unwrap();
+            (blocking, handle.submit(ClassId(0), short).unwrap())
+        });
+        assert_eq!(short.wait(), Ok(7));
+        assert_eq!(blocking.wait(), Ok(1));
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// The next request is taken from the dispatcher on the context's stack, which has room for that beyond what was promised.
+#[test]
+fn large_requests_follow_each_other_on_small_stacks() {
+    const STACK_KIB: usize = 128;
+    type Large = [u8; 8 * 1024];
+    let config = Config {
+        stack_kib: STACK_KIB,
+        contexts: 2,
+        ..config(1, MechanismKind::None)
+    };
+    let runtime = shinjuku::Runtime::builder(shinjuku::handler_fn(|request: Large| request[7]))
+        .config(config)
+        .start()
+        .unwrap();
+    let handle = runtime.handle();
+    for _ in 0..20 {
+        let tickets: Vec<_> = (0..32)
+            .map(|n| (n, handle.submit(ClassId(0), [n; 8 * 1024]).unwrap()))
+            .collect();
+        for (n, ticket) in tickets {
+            assert_eq!(ticket.wait(), Ok(n));
+        }
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
 #[test]
 fn auto_says_what_preempting_costs_on_this_thread() {
     let runtime = jobs(config(1, MechanismKind::Auto));
@@ -216,7 +327,7 @@ fn auto_says_what_preempting_costs_on_this_thread() {
         "{description}"
     );
     assert!(description.contains("then signal"), "{description}");
-    assert!(description.ends_with("measured"), "{description}");
+    assert!(description.contains("the rest measured"), "{description}");
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 

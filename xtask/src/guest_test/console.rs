@@ -143,6 +143,9 @@ impl Console {
         if !self.done {
             return Err("the guest did not come to its end".to_owned());
         }
+        if self.tally.passed == 0 {
+            return Err("no test passed, nor failed: none was run".to_owned());
+        }
         Ok(())
     }
 

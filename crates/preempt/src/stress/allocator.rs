@@ -1,7 +1,8 @@
 //! A global allocator that counts, thread by thread, to show who allocates and who must not.
 //!
 //! The count is found through a thread-local, and a context's thread-locals are its own: what a handler allocates is not
-//! on the account of the worker that runs it.
+//! on the account of the worker that runs it. What the worker does between two jobs on a context's stack
+//! ([`Worker::run_on`](crate::Worker::run_on)) has an account of its own.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -50,10 +51,22 @@ pub fn contexts_in_the_allocator() -> usize {
     CONTEXTS.load(Ordering::Relaxed)
 }
 
+/// Calls made between two jobs, on contexts' stacks.
+static BETWEEN_JOBS: AtomicU64 = AtomicU64::new(0);
+
+/// Calls of the allocator so far that workers made between two jobs, on contexts' stacks and thread-locals.
+#[must_use]
+pub fn allocations_between_jobs() -> u64 {
+    BETWEEN_JOBS.load(Ordering::Relaxed)
+}
+
 /// Counts a call, which is `body`.
 fn counted<Out>(body: impl FnOnce() -> Out) -> Out {
     if let Some(Allocations(count)) = ACCOUNT.get() {
         count.fetch_add(1, Ordering::Relaxed);
+    }
+    if crate::current::is_between_jobs() {
+        BETWEEN_JOBS.fetch_add(1, Ordering::Relaxed);
     }
     let context = usize::from(in_context());
     CONTEXTS.fetch_add(context, Ordering::Relaxed);

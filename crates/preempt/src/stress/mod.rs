@@ -46,7 +46,8 @@ mod world;
 pub(crate) use early::publish_early;
 
 pub use allocator::{
-    Allocations, CountingAllocator, allocations_of_this_thread, contexts_in_the_allocator,
+    Allocations, CountingAllocator, allocations_between_jobs, allocations_of_this_thread,
+    contexts_in_the_allocator,
 };
 pub use report::Report;
 

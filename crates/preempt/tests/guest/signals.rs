@@ -156,3 +156,27 @@ fn a_call_that_a_handler_interrupts_answers_eintr_if_the_program_wants_that() {
     assert_eq!(stage.guest_counters(0).left, 0);
     stage.end();
 }
+
+#[test]
+fn leaving_guest_mode_keeps_the_mask() {
+    let Some(mut stage) = Stage::new(test_name!()) else {
+        return;
+    };
+    // SAFETY: changes the worker's mask and changes it back. In between it asks for the FS base, a call that is not
+    // forwarded.
+    let (kept, counters) = stage.run(|| unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        let (mut before, mut after) = (set, set);
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGUSR1);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before);
+        const GET_FS: usize = 0x1003;
+        let mut base = 0_usize;
+        libc::syscall(libc::SYS_arch_prctl, GET_FS, &mut base);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, &mut after);
+        libc::sigismember(&after, libc::SIGUSR1) == 1
+    });
+    assert!(kept);
+    assert_eq!(counters.left, 1);
+    stage.end();
+}

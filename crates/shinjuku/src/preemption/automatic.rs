@@ -3,7 +3,7 @@
 //! | mechanism | looked at | taken |
 //! |---|---|---|
 //! | dune | where /dev/dune is | if Dune answers and libdune is linked in; not compared, since nobody who has entered it gets out |
-//! | guest | where KVM's modules say that interrupts may be posted | if it is cheaper than a signal, as measured |
+//! | guest | where KVM's modules say that interrupts may be posted | if a preemption is cheaper than by signal, as measured |
 //! | signal | if Dune is not taken | else |
 //!
 //! Where interrupts leave guest mode, no virtual machine is made only to measure that: such an interrupt saves little over a
@@ -97,9 +97,10 @@ fn decide(signal: Nanos, guest: &GuestMode, dune: &DuneMode) -> (Hard, Vec<Strin
     said.push(match guest {
         GuestMode::Untried(why) => format!("guest mode not tried: {why}"),
         GuestMode::Refused(why) => format!("guest mode not used: {why}"),
-        GuestMode::Measured(..) if hard != Hard::Signal => {
-            format!("a signal costs {:.1} us", signal.as_micros_f64())
-        }
+        GuestMode::Measured(..) if hard != Hard::Signal => format!(
+            "a signal costs {:.1} us; what system calls cost in guest mode was not weighed",
+            signal.as_micros_f64()
+        ),
         GuestMode::Measured(cost, delivery) => format!(
             "guest mode not used: {:.1} us a preemption, interrupts {delivery}",
             cost.as_micros_f64()
