@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use shinjuku::net::{Failure, Refusal};
 use shinjuku::policy::ClassId;
-use shinjuku::{Config, MechanismKind, SubmitOptions, TicketError, preempt_point};
+use shinjuku::{ClassConfig, Config, MechanismKind, SubmitOptions, TicketError, preempt_point};
 
 use suite::{PATIENCE, config, jobs, spin_for, wait_for};
 
@@ -289,6 +289,36 @@ fn whoever_goes_on_from_a_short_one_is_relieved_when_it_blocks() {
         assert_eq!(blocking.wait(), Ok(1));
     }
     assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// Each has its own arrival and its own time of service.
+#[test]
+fn whoever_goes_on_from_another_is_counted_by_itself() {
+    const LONG: Duration = Duration::from_millis(100);
+    let runtime = jobs(Config {
+        class: vec![ClassConfig::new("before"), ClassConfig::new("after")],
+        ..config(1, MechanismKind::None)
+    });
+    let handle = runtime.handle();
+    let after: Vec<_> = behind_short_ones(&handle, || {
+        let long = Box::new(|| {
+            spin_for(LONG);
+            1
+        });
+        handle.submit(ClassId(0), long).unwrap();
+        (0..9)
+            .map(|n| handle.submit(ClassId(1), Box::new(move || n)).unwrap())
+            .collect()
+    });
+    for (n, ticket) in (0..).zip(after) {
+        assert_eq!(ticket.wait(), Ok(n));
+    }
+    let report = runtime.shutdown(PATIENCE);
+    let statistics = report.statistics.expect("it had started");
+    let after = &statistics.classes[1];
+    assert_eq!(after.finished, 9);
+    assert!(after.latency(0.0) >= LONG.mul_f64(0.9), "{after:?}");
+    assert!(after.slowdown(0.5) > 3.0, "{after:?}");
 }
 
 /// The next request is taken from the dispatcher on the context's stack, which has room for that beyond what was promised.
