@@ -305,7 +305,7 @@ fn whoever_goes_on_from_another_is_counted_by_itself() {
             spin_for(LONG);
             1
         });
-        handle.submit(ClassId(0), long).unwrap();
+        let _long = handle.submit(ClassId(0), long).unwrap();
         (0..9)
             .map(|n| handle.submit(ClassId(1), Box::new(move || n)).unwrap())
             .collect()
