@@ -5,7 +5,7 @@
 //! ```text
 //! cargo run --release -p shinjuku-examples --features dpdk --example dataplane -- examples/memif.toml
 //! cargo run --release -p shinjuku-loadgen --features dpdk -- --transport dpdk --address 10.0.0.2/24 \
-//!     --device net_memif0,socket=shinjuku,socket-abstract=yes \
+//!     --device net_memif0,socket=target/memif/socket,socket-abstract=no --cores 1 \
 //!     --target 10.0.0.1:9000 --protocol shinjuku --mix hi --rate 10k
 //! ```
 //!

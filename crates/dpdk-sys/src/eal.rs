@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
 use crate::error::{DpdkError, Errno};
-use crate::ffi;
 use crate::pool::Mempool;
 use crate::port::Port;
+use crate::{ffi, memif};
 
 /// What DPDK's environment abstraction layer (EAL) is told.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,8 @@ impl EalConfig {
         }
     }
 
-    /// For virtual devices: `memory_mib` MiB of ordinary memory, no huge pages, no PCI, no files.
+    /// For virtual devices: `memory_mib` MiB of ordinary memory, no huge pages, no PCI, no files; of DPDK's messages only
+    /// errors.
     pub fn without_hardware(memory_mib: u32) -> Self {
         Self::new([
             "--no-huge",
@@ -36,6 +37,7 @@ impl EalConfig {
             "--no-pci",
             "--no-telemetry",
             "--no-shconf",
+            "--log-level=error",
         ])
     }
 
@@ -211,10 +213,12 @@ impl Eal {
         Port::find(name)
     }
 
-    /// Makes a virtual device, as [`EalConfig::device`] does at the start.
+    /// Makes a virtual device, as [`EalConfig::device`] does at the start. Beyond that, a memif's `socket` that is a file
+    /// (`socket-abstract=no`) may be relative; its directory is made, with permissions for this user alone; and a socket that a
+    /// server left behind when it was killed is removed.
     ///
     /// # Errors
-    /// What DPDK says.
+    /// What DPDK says, or the operating system of the socket.
     pub fn attach(self, device: &str) -> Result<Port, DpdkError> {
         if let Some(why) = unfit(device) {
             let argument = device.to_owned();
@@ -222,7 +226,7 @@ impl Eal {
         }
         {
             let _control = control();
-            let arguments = c_string(device)?;
+            let arguments = c_string(&memif::prepared(device)?)?;
             // SAFETY: a string that ends with a zero.
             Errno::check(unsafe { ffi::dpdk_probe(arguments.as_ptr()) }).map_err(|cause| {
                 DpdkError::Device {

@@ -2,8 +2,9 @@
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
+use std::path::PathBuf;
 
-use crate::ffi;
+use crate::{ffi, memif};
 
 /// A number that DPDK gives as the cause; displayed as DPDK's own text.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -114,15 +115,24 @@ pub enum DpdkError {
     },
     /// A virtual device could not be made.
     #[error(
-        "DPDK: cannot make device {device:?}: {cause}; check driver, name and parameters, whether the interface is there, \
-         and whether this user may: packet sockets and taps take root, or CAP_NET_RAW and CAP_NET_ADMIN. (Drivers say \
-         \"Operation not permitted\" of anything.)"
+        "DPDK: cannot make device {device:?}: {cause}; {}",
+        what_a_device_wants(device)
     )]
     Device {
         /// Its name and parameters.
         device: String,
         /// What DPDK said.
         cause: Errno,
+    },
+    /// The socket of a memif could not be prepared.
+    #[error("DPDK: cannot {action} {}: {cause}", path.display())]
+    Socket {
+        /// What was attempted.
+        action: &'static str,
+        /// With what file or directory.
+        path: PathBuf,
+        /// What the operating system said.
+        cause: std::io::Error,
     },
     /// There is no such port.
     #[error(
@@ -155,7 +165,10 @@ pub enum DpdkError {
         most: usize,
     },
     /// Something asked of a port failed.
-    #[error("DPDK: port {port:?}: cannot {action}: {cause}")]
+    #[error(
+        "DPDK: port {port:?}: cannot {action}: {cause}{}",
+        of_its_other_end(port)
+    )]
     Port {
         /// The port.
         port: String,
@@ -174,4 +187,22 @@ pub enum DpdkError {
         /// Which queue.
         queue: usize,
     },
+}
+
+/// What to look at where a virtual device cannot be made.
+fn what_a_device_wants(device: &str) -> &'static str {
+    if memif::is_one(device) {
+        return "check its parameters, and that no other server is using this socket. (A socket that is a file, with \
+                socket-abstract=no, must be in a directory that this user may write to.)";
+    }
+    "check driver, name and parameters, whether the interface is there, and whether this user may: packet sockets and taps \
+     take root, or CAP_NET_RAW and CAP_NET_ADMIN. (Drivers say \"Operation not permitted\" of anything.)"
+}
+
+/// What to look at where a port fails that needs another process.
+fn of_its_other_end(port: &str) -> &'static str {
+    if memif::is_one(port) {
+        return "; of a memif, start the server first, and give the client the server's socket";
+    }
+    ""
 }

@@ -51,6 +51,7 @@ mod eal;
 mod error;
 pub mod ffi;
 mod mbuf;
+mod memif;
 mod pool;
 mod port;
 mod queue;

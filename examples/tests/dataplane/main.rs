@@ -72,6 +72,45 @@ fn over_shared_memory() {
 }
 
 #[test]
+fn a_socket_of_shared_memory_has_one_server_and_outlives_none() {
+    const DEVICE: &str = "net_memif0,socket=made/socket,socket-abstract=no";
+    let directory = tempfile::tempdir().unwrap();
+    let program = |path| {
+        let mut command = Command::new(path);
+        command.current_dir(&directory);
+        command
+    };
+    let client = || {
+        let mut command = program(load());
+        command.args(["--transport", "dpdk", "--device", DEVICE]);
+        command.args(["--address", "10.79.0.2/24"]);
+        command
+    };
+    let early = client()
+        .args(["--target", "10.79.0.1:9000", "--protocol", "shinjuku"])
+        .args(["--mix", "hi", "--rate", "1k"])
+        .output()
+        .unwrap();
+    let says = String::from_utf8_lossy(&early.stderr);
+    assert!(!early.status.success(), "{says}");
+    assert!(says.contains("start the server first"), "{says}");
+
+    let config = format!("[dpdk]\ndevice = '{DEVICE},role=server'\n{INTERFACE}");
+    let server = || Server::try_start(program(executable("dataplane")), &config);
+    let first = server().unwrap_or_else(|refusal| panic!("{refusal}"));
+    let Err(refusal) = server() else {
+        panic!("two servers have one socket");
+    };
+    assert!(refusal.contains("no other server is using"), "{refusal}");
+    // Killed, it leaves its socket behind.
+    drop(first);
+    assert!(directory.path().join("made/socket").exists());
+    let again = server().unwrap_or_else(|refusal| panic!("{refusal}"));
+    let report = load::measure(&mut client());
+    again.end_having_answered(load::all_answered(&report));
+}
+
+#[test]
 fn two_dispatchers_count_apart_and_together() {
     let directory = tempfile::tempdir().unwrap();
     let config = format!(
@@ -204,6 +243,7 @@ fn what_is_missing_is_said() {
             "--no-huge",
         ),
         ("[dpdk]\ndevice = 'net_null0'\nmbufs = 4", "mbufs is 4"),
+        ("[dpdk]\ndevice = '0000:01:00.0'", "eal = [\"-a\", ADDRESS]"),
         (
             "[dpdk]\ndevice = 'net_null0'\n[xdp]\ninterface = 'lo'",
             "one of the tables",

@@ -28,9 +28,14 @@ const MEMORY_MIB: u32 = 256;
 #[serde(deny_unknown_fields)]
 pub struct DpdkConfig {
     /// The device: a virtual one's driver, number and parameters, as after `--vdev=`; or a PCI address.
+    ///
+    /// A memif's socket is best a file (`socket-abstract=no`) in a directory that is this user's alone, which is made if there
+    /// is none; its path may be relative. Whoever can connect to it can end the process, the server's as the client's: at what
+    /// it does not expect DPDK's driver aborts, which nothing above it can catch. Anyone on the machine can connect to an
+    /// abstract socket, the driver's default.
     pub device: String,
     /// What DPDK's environment abstraction layer is told, its command line. Default: what suits virtual devices, 256 MiB
-    /// of ordinary memory, no huge pages and no PCI.
+    /// of ordinary memory, no huge pages and no PCI; of messages only errors. For a PCI device it must be given.
     pub eal: Option<Vec<String>>,
     /// The core of DPDK's own threads: off those that poll and work. Default: any that the process may use.
     pub core: Option<usize>,
@@ -62,6 +67,13 @@ impl DpdkConfig {
     pub fn open(&self, mtu: usize) -> Result<(Nic, Vec<DpdkDevice>), DpdkError> {
         let eal = match Eal::current() {
             Some(eal) => eal,
+            None if self.eal.is_none() && is_pci_address(&self.device) => {
+                return Err(DpdkError::Argument {
+                    argument: self.device.clone(),
+                    why: "a PCI device, and without `eal` there is no PCI; set eal = [\"-a\", ADDRESS], and what memory DPDK is to \
+                          take",
+                });
+            }
             None => Eal::init(&self.eal())?,
         };
         let name = self.device.split(',').next().unwrap_or_default();
@@ -108,6 +120,14 @@ impl DpdkConfig {
     }
 }
 
+/// Whether it is one, with or without a domain and parameters, as in `0000:01:00.0`.
+fn is_pci_address(device: &str) -> bool {
+    let address = device.split(',').next().unwrap_or_default();
+    let hexadecimal =
+        |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    address.split_once(':').is_some() && address.split([':', '.']).all(hexadecimal)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +151,22 @@ mod tests {
     }
 
     #[test]
+    fn pci_addresses_are_told_from_virtual_devices() {
+        for address in ["0000:01:00.0", "3b:00.1", "0000:01:00.0,mac=1"] {
+            assert!(is_pci_address(address), "{address}");
+        }
+        for device in [
+            "net_memif0",
+            "net_tap0,mac=02:00:00:00:00:01",
+            "",
+            ":",
+            "add",
+        ] {
+            assert!(!is_pci_address(device), "{device}");
+        }
+    }
+
+    #[test]
     fn a_port_is_opened_by_its_settings() {
         // One test for all: DPDK starts once in a process.
         let read = |more: &str| -> DpdkConfig {
@@ -142,6 +178,11 @@ mod tests {
             let error = config.open(mtu).unwrap_err().to_string();
             assert!(says.iter().all(|part| error.contains(part)), "{error}");
         };
+        let card = DpdkConfig {
+            device: "0000:01:00.0".to_owned(),
+            ..DpdkConfig::default()
+        };
+        refuses(&card, 1500, ["0000:01:00.0", "eal = [\"-a\""]);
         refuses(&read("mbufs = 1"), 1500, ["mbufs is 1", "between"]);
         refuses(&read("queues = 0"), 1500, ["queues is 0", "between 1"]);
         let device = "dispatchers = 2\nqueues = 1\nspread = \"device\"";
