@@ -128,7 +128,8 @@ fn measure_one(
     };
     Ok(Calls {
         reply,
-        rate: bursts.rate(line.wrong(), lost).context(NOTHING)?,
+        rate: bursts.rate(line.wrong()).context(NOTHING)?,
+        unanswered: lost,
         p50_us: at(0.5),
         p99_us: at(0.99),
         p999_us: at(0.999),

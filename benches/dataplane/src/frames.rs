@@ -92,6 +92,8 @@ pub fn answer_raw<B: Buffer>(mut buffer: B) -> Outbound<B> {
 /// Looks at replies, as a client with at most 64 ports.
 pub struct Check {
     interface: Interface,
+    /// Of a server that sends frames back without turning them round: the requests, which come back as they were.
+    unturned: Option<Vec<[u8; FRAME]>>,
     request: [u8; REQUEST],
     /// A reply's frame.
     length: usize,
@@ -103,10 +105,11 @@ pub struct Check {
 
 impl Check {
     /// The first `wholly` replies are checked to their last byte, checksums and addresses included, all others by their
-    /// length.
-    pub fn new(ports: &[u16], reply: u16, wholly: u32) -> Result<Self> {
+    /// length. Those of a `raw` server begin as the request did.
+    pub fn new(ports: &[u16], reply: u16, wholly: u32, raw: bool) -> Result<Self> {
         Ok(Self {
             interface: client_interface(ports)?,
+            unturned: raw.then(|| requests(ports, reply)).transpose()?,
             request: request(reply),
             length: Interface::PAYLOAD + usize::from(reply),
             wholly,
@@ -126,6 +129,12 @@ impl Check {
     #[cold]
     fn is_right(&mut self, frame: &mut [u8]) -> bool {
         let expected = reply_to(&self.request).unwrap_or(&self.request);
+        if let Some(requests) = &self.unturned {
+            let parts = frame.split_at_checked(Interface::PAYLOAD);
+            return parts.is_some_and(|(headers, payload)| {
+                payload == expected && requests.iter().any(|one| one.starts_with(headers))
+            });
+        }
         match self.interface.receive(frame, Verified::default(), 0) {
             Verdict::Deliver(delivery) => {
                 delivery.peer.address == SERVER && frame.get(delivery.payload) == Some(expected)

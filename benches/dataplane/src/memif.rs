@@ -46,7 +46,7 @@ pub fn serve(options: &serve::Options) -> Result<()> {
         Server::Runtime => {
             let server = Runtime::builder(handler())
                 .config(inline(options.core))
-                .serve(dataplane(device)?)?;
+                .serve(dataplane(device, BATCH)?)?;
             wait_for_the_end(server.description())
         }
     }
@@ -60,12 +60,11 @@ pub fn call(options: &call::Options) -> Result<Vec<Calls>> {
         ensure!(start.elapsed() < LINK, "no link within {LINK:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let wholly = if options.raw { 0 } else { WHOLLY };
     let mut line = Memif {
         device,
-        wholly,
+        raw: options.raw,
         request: [0; FRAME],
-        check: Check::new(&ports(1), SHORTEST_PAYLOAD, 0)?,
+        check: Check::new(&ports(1), SHORTEST_PAYLOAD, 0, options.raw)?,
         received: Vec::with_capacity(BATCH),
         outbound: Vec::with_capacity(BATCH),
     };
@@ -74,7 +73,7 @@ pub fn call(options: &call::Options) -> Result<Vec<Calls>> {
 
 struct Memif {
     device: DpdkDevice,
-    wholly: u32,
+    raw: bool,
     request: [u8; FRAME],
     check: Check,
     /// Empty between turns.
@@ -86,7 +85,7 @@ struct Memif {
 impl Line for Memif {
     fn begin(&mut self, reply: u16) -> Result<()> {
         self.request = requests(&ports(1), reply)?[0];
-        self.check = Check::new(&ports(1), reply, self.wholly)?;
+        self.check = Check::new(&ports(1), reply, WHOLLY, self.raw)?;
         Ok(())
     }
 

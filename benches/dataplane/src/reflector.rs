@@ -25,15 +25,17 @@ pub struct Reflector<D: Device> {
     to_server: Vec<Outbound<D::Buffer>>,
     check: Check,
     bursts: Bursts,
+    phase: Phase,
 }
 
 impl<D: Device> Reflector<D> {
-    /// Puts a window's requests onto the wire. The first `wholly` replies are checked to the last byte.
+    /// Puts a window's requests onto the wire. A window's replies are checked to the last byte; those of a `raw` server come with
+    /// the request's headers.
     pub fn new(
         [server, mut client]: [D; 2],
         flows: u16,
         reply: u16,
-        wholly: u32,
+        raw: bool,
         phase: Phase,
     ) -> Result<Self> {
         let ports = ports(flows);
@@ -51,23 +53,29 @@ impl<D: Device> Reflector<D> {
             turn: 0,
             at_client: Vec::with_capacity(BATCH),
             to_server,
-            check: Check::new(&ports, reply, wholly)?,
-            bursts: Bursts::new(phase, BURST),
+            check: Check::new(&ports, reply, WINDOW as u32, raw)?,
+            bursts: Bursts::new(phase.clone(), BURST),
+            phase,
         })
     }
 
-    pub fn is_over(&self) -> bool {
-        self.bursts.is_over()
+    /// Whether the server may stop.
+    pub fn is_done(&self) -> bool {
+        self.phase.is_done()
     }
 
-    /// What the client counted; `None` if it got nothing. So many requests were lost by the server.
-    pub fn rate(&self, unanswered: u64) -> Option<Rate> {
-        self.bursts.rate(self.check.wrong, unanswered)
+    /// What the client counted; `None` if it got nothing.
+    pub fn rate(&self) -> Option<Rate> {
+        self.bursts.rate(self.check.wrong)
     }
 
     fn reflect(&mut self) {
         self.client.receive(BATCH, &mut self.at_client);
-        self.bursts.count(self.at_client.len() as u64);
+        if self.phase.is_over() {
+            self.take_back();
+        } else {
+            self.bursts.count(self.at_client.len() as u64);
+        }
         for Received { mut buffer, .. } in self.at_client.drain(..) {
             self.check.look(buffer.frame_mut());
             self.to_server
@@ -78,6 +86,16 @@ impl<D: Device> Reflector<D> {
             }
         }
         self.client.transmit(&mut self.to_server);
+    }
+
+    /// After the end: no request follows a reply.
+    #[cold]
+    fn take_back(&mut self) {
+        self.phase.came_late(self.at_client.len() as u64);
+        for Received { mut buffer, .. } in self.at_client.drain(..) {
+            self.check.look(buffer.frame_mut());
+            self.client.free(buffer);
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use core_affinity::CoreId;
 use shinjuku::net::dataplane::{
-    Buffer, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounters,
-    DataplaneReplier, Device, Headers, Interface, Offload, Outbound, Received, RequestId, Verdict,
+    Buffer, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneReplier, Device, Headers,
+    Interface, Offload, Outbound, Received, RequestId, Verdict,
 };
 use shinjuku::net::{Arrival, Replier, Transport};
 use shinjuku::{Config, CoresConfig, FromFn, LayoutKind, Runtime, Server};
@@ -21,6 +21,8 @@ use crate::reflector::{BATCH, Reflector, WINDOW};
 
 /// What requests under way may take once no more come.
 const DRAIN: Duration = Duration::from_secs(5);
+/// Of a [`Dataplane`] that nothing else is said of.
+const DEFAULT_BATCH: usize = 32;
 
 /// How much of a server there is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -33,6 +35,8 @@ pub enum Stage {
     Transport,
     /// The whole, inline: dispatches each request to a context of its own.
     Runtime,
+    /// The same, with as many contexts, as long batches and as soon asleep as by default.
+    Defaults,
 }
 
 /// A handler that does nothing but make the reply.
@@ -77,12 +81,12 @@ pub fn pin(core: Option<usize>) -> Result<()> {
     Ok(())
 }
 
-/// A server that runs until its measurement is over.
+/// A server that runs until its measurement is done.
 pub enum Running<D: Device> {
     Thread(JoinHandle<Result<Rate>>),
     Runtime {
         server: Box<Serving<D>>,
-        counters: DataplaneCounters,
+        settings: String,
     },
 }
 
@@ -96,11 +100,16 @@ impl<D: Device> Running<D> {
             Stage::Stack => stack,
             Stage::Transport => transport,
             Stage::Runtime => {
-                let transport = dataplane(device)?;
-                let counters = transport.counters();
-                let builder = Runtime::builder(handler()).config(inline(core));
-                let server = Box::new(builder.serve(transport)?);
-                return Ok(Self::Runtime { server, counters });
+                return Self::runtime(device, BATCH, inline(core));
+            }
+            Stage::Defaults => {
+                let defaults = Config::default();
+                let config = Config {
+                    contexts: defaults.contexts,
+                    idle_backoff_us: defaults.idle_backoff_us,
+                    ..inline(core)
+                };
+                return Self::runtime(device, DEFAULT_BATCH, config);
             }
         };
         let thread = std::thread::spawn(move || {
@@ -110,28 +119,46 @@ impl<D: Device> Running<D> {
         Ok(Self::Thread(thread))
     }
 
-    /// What a runtime says of itself.
+    fn runtime(device: Reflector<D>, batch: usize, config: Config) -> Result<Self> {
+        let settings = format!(
+            "{} contexts, batches of {batch}, sleep after {} µs without work",
+            config.contexts, config.idle_backoff_us
+        );
+        let builder = Runtime::builder(handler()).config(config);
+        let server = Box::new(builder.serve(dataplane(device, batch)?)?);
+        Ok(Self::Runtime { server, settings })
+    }
+
+    /// How a runtime is configured, and what it says of itself.
     pub fn description(&self) -> Option<String> {
         match self {
             Self::Thread(_) => None,
-            Self::Runtime { server, .. } => Some(server.description().to_owned()),
+            Self::Runtime { server, settings } => {
+                Some(format!("{settings}; {}", server.description()))
+            }
         }
     }
 
-    /// Once its measurement is over: what it did.
+    /// Whether it ended before its measurement did.
+    pub fn has_failed(&self) -> bool {
+        match self {
+            Self::Thread(thread) => thread.is_finished(),
+            Self::Runtime { .. } => false,
+        }
+    }
+
+    /// Once its measurement is done: what its client got.
     pub fn finish(self) -> Result<Rate> {
         match self {
             Self::Thread(thread) => match thread.join() {
                 Ok(rate) => rate,
                 Err(_) => bail!("the server panicked"),
             },
-            Self::Runtime { server, counters } => {
-                let refused = counters.read().refused;
+            Self::Runtime { server, .. } => {
                 let (report, transport) = server.shutdown(DRAIN);
                 ensure!(report.is_clean(), "the runtime did not end well: {report}");
                 let transport = transport.context("the runtime lost its transport")?;
-                // What comes after the end is refused.
-                rate(transport, counters.read().refused - refused)
+                transport.device().rate().context(NOTHING)
             }
         }
     }
@@ -140,21 +167,20 @@ impl<D: Device> Running<D> {
 fn raw<D: Device>(mut device: Reflector<D>) -> Result<Rate> {
     let mut received = Vec::with_capacity(BATCH);
     let mut outbound = Vec::with_capacity(WINDOW);
-    while !device.is_over() {
+    while !device.is_done() {
         device.receive(BATCH, &mut received);
         let answers = received.drain(..).map(|one| answer_raw(one.buffer));
         outbound.extend(answers);
         device.transmit(&mut outbound);
     }
-    device.rate(0).context(NOTHING)
+    device.rate().context(NOTHING)
 }
 
 fn stack<D: Device>(mut device: Reflector<D>) -> Result<Rate> {
     let mut interface = Interface::new(server_interface())?;
     let mut received = Vec::with_capacity(BATCH);
     let mut outbound = Vec::with_capacity(WINDOW);
-    let mut unanswered = 0;
-    while !device.is_over() {
+    while !device.is_done() {
         device.receive(BATCH, &mut received);
         for Received {
             mut buffer,
@@ -166,14 +192,11 @@ fn stack<D: Device>(mut device: Reflector<D>) -> Result<Rate> {
                 Verdict::Deliver(request) => turn_round(buffer, request.payload, request.headers),
                 _ => None,
             };
-            match reply {
-                Some(reply) => outbound.push(reply),
-                None => unanswered += 1,
-            }
+            outbound.extend(reply);
         }
         device.transmit(&mut outbound);
     }
-    device.rate(unanswered).context(NOTHING)
+    device.rate().context(NOTHING)
 }
 
 /// The reply to a request, in its buffer.
@@ -199,10 +222,10 @@ fn turn_round<B: Buffer>(
 
 fn transport<D: Device>(device: Reflector<D>) -> Result<Rate> {
     let mut bare = Bare::new(device)?;
-    while !bare.transport.device().is_over() {
+    while !bare.transport.device().is_done() {
         bare.turn();
     }
-    rate(bare.transport, 0)
+    bare.transport.device().rate().context(NOTHING)
 }
 
 /// The transport without the runtime: what it delivers is answered on the spot.
@@ -215,7 +238,7 @@ pub struct Bare<D: Device> {
 
 impl<D: Device> Bare<D> {
     pub fn new(device: D) -> Result<Self> {
-        let mut transport = dataplane(device)?;
+        let mut transport = dataplane(device, BATCH)?;
         Ok(Self {
             replier: transport.replier()?,
             transport,
@@ -239,27 +262,7 @@ impl<D: Device> Bare<D> {
 }
 
 /// A server's transport.
-pub fn dataplane<D: Device>(device: D) -> Result<Dataplane<D>> {
-    let config = DataplaneConfig::new(server_interface()).batch(BATCH);
+pub fn dataplane<D: Device>(device: D, batch: usize) -> Result<Dataplane<D>> {
+    let config = DataplaneConfig::new(server_interface()).batch(batch);
     Ok(Dataplane::new(device, config)?)
-}
-
-/// After the last request, of which so many were refused for coming late: sends what is left, and counts.
-fn rate<D: Device>(mut transport: Dataplane<Reflector<D>>, late: u64) -> Result<Rate> {
-    let counters = transport.counters();
-    let unanswered = || {
-        let counts = counters.read();
-        counts
-            .interface
-            .delivered
-            .saturating_sub(counts.replies + late)
-    };
-    // A batch each time.
-    for _ in 0..WINDOW {
-        transport.poll(0, 0, |_| unreachable!("there is no room"));
-        if unanswered() == 0 {
-            break;
-        }
-    }
-    transport.device().rate(unanswered()).context(NOTHING)
 }

@@ -42,16 +42,17 @@ fn find<T: DeserializeOwned>(line: &str) -> T {
 fn answers_all(line: &str, dispatchers: usize) {
     let rates: Rates = find(&format!("rates {line}"));
     assert_eq!(rates.dispatchers.len(), dispatchers, "{line}");
-    for one in rates.dispatchers {
+    assert_eq!(rates.faults(), [0, 0], "{line}: {rates:?}");
+    assert!(rates.by_the_clock() > 0.0, "{line}: {rates:?}");
+    for one in &rates.dispatchers {
         assert!(one.requests > 0, "{line}: {one:?}");
-        assert_eq!((one.wrong, one.unanswered), (0, 0), "{line}: {one:?}");
     }
 }
 
 #[test]
 fn every_stage_answers_all_over_a_wire_in_memory() {
     let _alone = alone();
-    for stage in ["raw", "stack", "transport", "runtime"] {
+    for stage in ["raw", "stack", "transport", "runtime", "defaults"] {
         answers_all(&format!("--wire memory --stage {stage}"), 1);
     }
     answers_all(
@@ -112,8 +113,7 @@ fn serves(over: &str, at: &str, servers: &[&str]) {
             assert_eq!(calls.len(), replies.split(',').count());
             for one in calls {
                 assert!(one.rate.requests > 0, "{line}: {one:?}");
-                let rate = &one.rate;
-                assert_eq!((rate.wrong, rate.unanswered), (0, 0), "{line}: {one:?}");
+                assert_eq!(one.faults(), [0, 0], "{line}: {one:?}");
                 assert_eq!(one.p50_us.is_some(), window == 1, "{line}: {one:?}");
             }
         }
@@ -164,7 +164,7 @@ mod dpdk {
     #[test]
     fn every_stage_answers_all_over_net_ring() {
         let _alone = alone();
-        for stage in ["raw", "stack", "transport", "runtime"] {
+        for stage in ["raw", "stack", "transport", "runtime", "defaults"] {
             answers_all(&format!("--wire net_ring --stage {stage}"), 1);
         }
         answers_all(

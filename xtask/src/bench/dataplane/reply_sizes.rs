@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use shinjuku_bench_dataplane::{Calls, LONGEST_PAYLOAD, Rates};
+use shinjuku_bench_dataplane::{Calls, LONGEST_PAYLOAD, Rate, Rates};
 use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 use shinjuku_workload::repeat::Spread;
 
@@ -108,29 +108,43 @@ pub fn measure(bench: &mut Bench) -> Result<ReplySizes> {
     })
 }
 
-/// A contender's line: replies a second for each length.
+/// A contender's line: replies a second for each length, by median bursts and by all.
 struct Line {
     name: String,
     rates: Vec<Option<Spread>>,
+    sustained: Vec<Option<Spread>>,
 }
 
 impl ReplySizes {
     fn lines(&self) -> Vec<Line> {
-        let one_thread = self.one_thread.iter().map(|of_all| Line {
-            name: of_all
-                .first()
-                .map_or_else(String::new, |runs| runs.name.clone()),
-            rates: of_all.iter().map(|runs| runs.spread(rate)).collect(),
+        let one_thread = self.one_thread.iter().map(|of_all| {
+            let rates = |value: fn(&Rate) -> f64| {
+                let of_one = |rates: &Rates| rates.dispatchers.first().map(value);
+                of_all.iter().map(|runs| runs.spread(of_one)).collect()
+            };
+            Line {
+                name: of_all
+                    .first()
+                    .map_or_else(String::new, |runs| runs.name.clone()),
+                rates: rates(Rate::median),
+                sustained: rates(|rate| rate.sustained),
+            }
         });
-        let of = |runs: &Runs<Vec<Calls>>, reply: u16| {
-            runs.spread(|calls| {
-                let calls = calls.iter().find(|calls| calls.reply == reply)?;
-                Some(calls.rate.median())
-            })
-        };
-        let processes = self.processes.iter().map(|runs| Line {
-            name: runs.name.clone(),
-            rates: self.replies.iter().map(|&reply| of(runs, reply)).collect(),
+        let processes = self.processes.iter().map(|runs| {
+            let rates = |value: fn(&Rate) -> f64| {
+                let of = |reply: &u16| {
+                    runs.spread(|calls| {
+                        let calls = calls.iter().find(|calls| calls.reply == *reply)?;
+                        Some(value(&calls.rate))
+                    })
+                };
+                self.replies.iter().map(of).collect()
+            };
+            Line {
+                name: runs.name.clone(),
+                rates: rates(Rate::median),
+                sustained: rates(|rate| rate.sustained),
+            }
         });
         one_thread.chain(processes).collect()
     }
@@ -140,7 +154,13 @@ impl ReplySizes {
         let lines = self.lines();
         let mut header = vec!["bytes of a reply".to_owned()];
         header.extend(lines.iter().map(|line| line.name.clone()));
-        header.extend(["runtime of raw", "of the bare loop"].map(str::to_owned));
+        header.extend(
+            [
+                "runtime of raw (all bursts)",
+                "of the bare loop (all bursts)",
+            ]
+            .map(str::to_owned),
+        );
         let rates = Table::new("replies a second, in millions", header.clone());
         let bytes = Table::new("bytes of replies a second, in millions", header);
         let mut tables = [(rates, false), (bytes, true)].map(|(mut table, bytes)| {
@@ -148,12 +168,18 @@ impl ReplySizes {
                 let factor = if bytes { f64::from(reply) } else { 1.0 };
                 let median = |line: &Line| Some(line.rates[at]?.median * factor / 1e6);
                 let of = |over: &str, under: &str| {
-                    let find =
-                        |name: &str| lines.iter().find(|line| line.name == name).and_then(median);
-                    let share = find(over)
-                        .zip(find(under))
-                        .map(|(over, under)| over / under);
-                    share.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", 100.0 * share))
+                    let find = |name: &str| lines.iter().find(|line| line.name == name);
+                    let shares = find(over).zip(find(under)).and_then(|(over, under)| {
+                        let share = |over: &Line, rates: fn(&Line) -> &[Option<Spread>]| {
+                            Some(100.0 * rates(over)[at]?.median / rates(under)[at]?.median)
+                        };
+                        let medians = share(over, |line| &line.rates)?;
+                        Some((medians, share(over, |line| &line.sustained)?))
+                    });
+                    shares.map_or_else(
+                        || "-".to_owned(),
+                        |(medians, all)| format!("{medians:.0} % ({all:.0} %)"),
+                    )
                 };
                 let mut row = vec![reply.to_string()];
                 let value = |line| median(line).map_or_else(|| "-".to_owned(), figure);
@@ -178,9 +204,10 @@ impl ReplySizes {
             stages::BURSTS.to_owned(),
         ];
         let rates = self.one_thread.iter().flatten().flat_map(Runs::measured);
-        let rates = rates.flat_map(|rates| &rates.dispatchers);
         let calls = self.processes.iter().flat_map(Runs::measured).flatten();
-        notes.extend(stages::faults(rates.chain(calls.map(|calls| &calls.rate))));
+        notes.extend(stages::faults(
+            rates.map(Rates::faults).chain(calls.map(Calls::faults)),
+        ));
         Section {
             heading: "Replies of more bytes (after figure 7c of the Shinjuku paper)",
             tables: tables.into(),
@@ -223,9 +250,4 @@ impl ReplySizes {
             series: series.filter(|one| !one.points.is_empty()).collect(),
         }
     }
-}
-
-/// Replies a second.
-fn rate(rates: &Rates) -> Option<f64> {
-    Some(rates.dispatchers.first()?.median())
 }

@@ -15,7 +15,7 @@ use crate::bench::kv::results::{Comparison, Target};
 use crate::machine::Machine;
 
 /// Version of the format.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Confidence of each bound of a ratio.
 const CONFIDENCE: f64 = 0.95;
