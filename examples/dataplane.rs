@@ -12,7 +12,7 @@
 //! Requests are those of the example `synthetic`: how long to work, at most 10 ms, and a stamp, which come back.
 //!
 //! Expect: what it serves on, where, and how each dispatcher preempts; after control-C (or SIGTERM), what each dispatcher has
-//! counted, and all together. The kernel does not see the address: `ping` from another machine is answered all the same.
+//! counted, all together, and the device. The kernel does not see the address: `ping` from another machine is answered all the same.
 #![cfg_attr(
     not(any(feature = "dpdk", feature = "xdp")),
     allow(unused, reason = "then it only says what to build")
@@ -73,14 +73,18 @@ fn main() -> anyhow::Result<()> {
                 nic.driver()
             );
             serve(&settings, nic.mac(), devices, stop)?;
-            println!("{:?}", nic.counts());
+            println!("{}", nic.counts());
         }
         #[cfg(feature = "xdp")]
         (None, Some(mut xdp)) => {
             xdp.queues.get_or_insert(settings.dispatcher.len() as u32);
             let (mac, devices) = xdp.open()?;
             println!("{} by {}", xdp.interface, devices[0]);
+            let counters: Vec<_> = devices.iter().map(|device| device.counters()).collect();
             serve(&settings, mac, devices, stop)?;
+            for (queue, counters) in counters.iter().enumerate() {
+                println!("queue {queue}: {}", counters.read());
+            }
         }
         #[cfg(not(feature = "dpdk"))]
         (Some(_), None) => bail!("{path}: `dpdk` takes the feature: build with --features dpdk"),

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,11 +49,11 @@ enum State {
 
 type Open = Box<dyn Carrier + Send>;
 #[cfg(any(feature = "dpdk", feature = "xdp"))]
-type Opener = Box<dyn Fn() -> Result<Open, LoadError> + Send>;
+type Opener = Box<dyn Fn(&AtomicBool) -> Result<Open, LoadError> + Send>;
 
 impl Line {
     #[cfg(any(feature = "dpdk", feature = "xdp"))]
-    fn closed(opener: impl Fn() -> Result<Open, LoadError> + Send + 'static) -> Self {
+    fn closed(opener: impl Fn(&AtomicBool) -> Result<Open, LoadError> + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(State::Closed(Box::new(opener)))))
     }
 
@@ -81,14 +82,21 @@ impl fmt::Debug for Line {
 pub(crate) struct Taken<'a>(MutexGuard<'a, State>);
 
 impl Taken<'_> {
-    /// The line, opened if it is not.
+    /// The line, opened if it is not, and if not `stop` is set meanwhile.
     ///
     /// # Errors
-    /// The device cannot be had, its link does not come up, or the server does not answer.
-    pub(crate) fn open(&mut self) -> Result<&mut (dyn Carrier + Send), LoadError> {
+    /// The device cannot be had, its link does not come up, or the server does not answer; or it was to stop.
+    #[cfg_attr(
+        not(any(feature = "dpdk", feature = "xdp")),
+        allow(unused_variables, reason = "then all are open")
+    )]
+    pub(crate) fn open(
+        &mut self,
+        stop: &AtomicBool,
+    ) -> Result<&mut (dyn Carrier + Send), LoadError> {
         #[cfg(any(feature = "dpdk", feature = "xdp"))]
         if let State::Closed(opener) = &*self.0 {
-            *self.0 = State::Open(opener()?);
+            *self.0 = State::Open(opener(stop)?);
         }
         match &mut *self.0 {
             State::Open(open) => Ok(&mut **open),
@@ -112,10 +120,10 @@ pub(crate) struct Station<D: Device> {
 }
 
 impl<D: Device> Station<D> {
-    /// Takes its place. Waits for the link, of which `link_up` tells, and until the server answers.
+    /// Takes its place. Waits for the link, of which `link_up` tells, and until the server answers, unless `stop` is set.
     ///
     /// # Errors
-    /// The place is not one to be had, the link does not come up, or the server does not answer.
+    /// The place is not one to be had, the link does not come up, or the server does not answer; or it was to stop.
     pub(crate) fn new<K: Send + 'static>(
         name: String,
         device: D,
@@ -123,6 +131,7 @@ impl<D: Device> Station<D> {
         place: Place,
         keeper: K,
         link_up: impl Fn(&K) -> bool,
+        stop: &AtomicBool,
     ) -> Result<Self, LoadError> {
         let ports: Vec<_> = (0..MOST_FLOWS as u16)
             .map(|flow| FIRST_PORT + flow)
@@ -141,11 +150,11 @@ impl<D: Device> Station<D> {
             unreachable: 0,
             _keeper: Box::new(()),
         };
-        if !station.until(|_| link_up(&keeper)) {
+        if !station.until(stop, |_| link_up(&keeper))? {
             return Err(LoadError::NoLink { device: name });
         }
         let server = *place.server.ip();
-        if !station.until(|station| station.knows(server)) {
+        if !station.until(stop, |station| station.knows(server))? {
             return Err(LoadError::Unreachable {
                 server,
                 device: name,
@@ -168,18 +177,28 @@ impl<D: Device> Station<D> {
         matches!(resolution, Resolution::Known(_) | Resolution::Renew(..))
     }
 
-    /// Turns until `done`, or in vain.
-    fn until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+    /// Turns until `done`; whether it is, before patience ends.
+    ///
+    /// # Errors
+    /// `stop` was set.
+    fn until(
+        &mut self,
+        stop: &AtomicBool,
+        mut done: impl FnMut(&mut Self) -> bool,
+    ) -> Result<bool, LoadError> {
         let start = Instant::now();
         while !done(self) {
+            if stop.load(Relaxed) {
+                return Err(LoadError::Interrupted);
+            }
             if start.elapsed() > PATIENCE {
-                return false;
+                return Ok(false);
             }
             let now_ns = self.now_ns();
             self.client.receive(now_ns, |_, _, _| {});
             std::thread::sleep(LOOK);
         }
-        true
+        Ok(true)
     }
 }
 
@@ -244,7 +263,8 @@ impl<C: Carrier + ?Sized> Carrier for &mut C {
 
 /// Over a device that is there already.
 pub(crate) fn device<D: Device>(device: D, mac: MacAddr, place: Place) -> Result<Line, LoadError> {
-    let station = Station::new("the device".to_owned(), device, mac, place, (), |()| true)?;
+    let (name, never) = ("the device".to_owned(), AtomicBool::new(false));
+    let station = Station::new(name, device, mac, place, (), |()| true, &never)?;
     Ok(Line(Arc::new(Mutex::new(State::Open(Box::new(station))))))
 }
 
@@ -253,12 +273,12 @@ pub(crate) fn device<D: Device>(device: D, mac: MacAddr, place: Place) -> Result
 pub(crate) fn dpdk(config: shinjuku_net::dpdk::DpdkConfig, place: Place) -> Line {
     /// Every device has it; requests are short.
     const MTU: usize = 1500;
-    Line::closed(move || {
+    Line::closed(move |stop| {
         let (nic, mut devices) = config.open(MTU).map_err(LoadError::device)?;
         let name = format!("{} (DPDK, {})", nic.name(), nic.driver());
         let (mac, device) = (nic.mac(), devices.remove(0));
         let link_up = |nic: &shinjuku_net::dpdk::Nic| nic.link_up();
-        let station = Station::new(name, device, mac, place, nic, link_up)?;
+        let station = Station::new(name, device, mac, place, nic, link_up, stop)?;
         Ok(Box::new(station))
     })
 }
@@ -266,11 +286,11 @@ pub(crate) fn dpdk(config: shinjuku_net::dpdk::DpdkConfig, place: Place) -> Line
 /// Over an interface's first queue by AF_XDP.
 #[cfg(feature = "xdp")]
 pub(crate) fn xdp(config: shinjuku_net::xdp::XdpConfig, place: Place) -> Line {
-    Line::closed(move || {
+    Line::closed(move |stop| {
         let (mac, mut devices) = config.open().map_err(LoadError::device)?;
         let device = devices.remove(0);
         let name = format!("{} ({device})", config.interface);
-        let station = Station::new(name, device, mac, place, (), |()| true)?;
+        let station = Station::new(name, device, mac, place, (), |()| true, stop)?;
         Ok(Box::new(station))
     })
 }

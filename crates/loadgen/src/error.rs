@@ -79,6 +79,9 @@ pub enum LoadError {
         /// The client's device.
         device: String,
     },
+    /// It was to stop while it waited for the link or the server.
+    #[error("interrupted before the server was reached")]
+    Interrupted,
     /// The operating system refuses something.
     #[error("cannot {action}: {cause}")]
     System {

@@ -166,7 +166,8 @@ impl Plan {
     ) -> Result<Gathered, LoadError> {
         let cores = self.pinning()?;
         let mut line = self.line.as_ref().map(Line::take);
-        let mut carrier = line.as_mut().map(Taken::open).transpose()?;
+        let open = |line| Taken::open(line, control.stop);
+        let mut carrier = line.as_mut().map(open).transpose()?;
         let mut clients = Vec::new();
         let (mut connections, mut refused, mut refusals) = (0, 0, Vec::new());
         for part in 0..self.threads {

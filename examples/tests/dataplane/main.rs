@@ -16,13 +16,16 @@ mod parts;
 mod process;
 mod server;
 
+use std::io::Read;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use load::load;
 use namespaces::{Namespaces, cannot_run, run};
 use process::executable;
+use rustix::process::{Pid, Signal, kill_process};
 use server::{DISPATCHER, Server, replies};
 
 const INTERFACE: &str = "[dataplane]\ninterface = { address = '10.79.0.1/24', ports = [9000] }";
@@ -68,7 +71,9 @@ fn over_shared_memory() {
     let report = load::measure(client.args(["--address", "10.79.0.2/24"]));
     let requests = load::all_answered(&report);
     assert_eq!(report["transport"], "net_memif0 (DPDK, net_memif)");
-    server.end_having_answered(requests);
+    let said = server.end_having_answered(requests);
+    let (_, queues) = said.split_once("\nqueues: ").expect("the device's counts");
+    assert!(!queues.contains("as the device counts"), "{said}");
 }
 
 #[test]
@@ -108,6 +113,34 @@ fn a_socket_of_shared_memory_has_one_server_and_outlives_none() {
     let again = server().unwrap_or_else(|refusal| panic!("{refusal}"));
     let report = load::measure(&mut client());
     again.end_having_answered(load::all_answered(&report));
+}
+
+#[test]
+fn a_client_that_waits_for_the_other_end_can_be_interrupted() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut client = Command::new(load());
+    // It has the server's end, to which nobody connects.
+    client.args(["--transport", "dpdk", "--address", "10.79.0.2/24"]);
+    client.args(["--device", &memif(directory.path(), "server")]);
+    client.args(["--target", "10.79.0.1:9000", "--protocol", "shinjuku"]);
+    let mut client = client
+        .args(["--mix", "hi", "--rate", "1k"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while !directory.path().join("memif").exists() {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "it has no socket"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(Pid::from_child(&client), Signal::INT).unwrap();
+    assert!(!process::wait(&mut client), "it measured nothing");
+    let mut says = String::new();
+    client.stderr.unwrap().read_to_string(&mut says).unwrap();
+    assert!(says.contains("interrupted before"), "{says}");
 }
 
 #[test]
@@ -176,7 +209,8 @@ fn over_a_veth_pair_by_af_xdp() {
         transport.starts_with("vb (AF_XDP, copy mode"),
         "{transport}"
     );
-    server.end_having_answered(requests);
+    let said = server.end_having_answered(requests);
+    assert!(said.contains("queue 0: "), "{said}");
 }
 
 #[test]

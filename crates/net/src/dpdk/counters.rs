@@ -1,5 +1,6 @@
 //! What a port and its devices count.
 
+use std::fmt;
 use std::iter::Sum;
 use std::ops::Add;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -30,6 +31,59 @@ impl NicCounts {
     #[must_use]
     pub fn sum(&self) -> QueueCounts {
         self.queues.iter().copied().sum()
+    }
+}
+
+/// One line for the frames of all queues, and one for each of the other counts, of the device's own too, that is not zero.
+impl fmt::Display for NicCounts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let QueueCounts {
+            received,
+            sent,
+            handed_on,
+            handing_on_failed,
+            overrun,
+            taken_over,
+            send_queue_full,
+            no_buffer,
+            unusable,
+            unsendable,
+        } = self.sum();
+        write!(formatter, "queues: {received} frames received, {sent} sent")?;
+        let port = self.port.unwrap_or_default();
+        for (number, what) in [
+            (handed_on, "frames handed on to another dispatcher"),
+            (taken_over, "frames taken over from another dispatcher"),
+            (
+                handing_on_failed + overrun,
+                "frames dropped, whose dispatcher did not keep up",
+            ),
+            (unusable, "frames dropped as in several buffers"),
+            (
+                unsendable,
+                "frames dropped as too long to be sent, or too short",
+            ),
+            (send_queue_full, "times with a full send queue"),
+            (no_buffer, "times without a free mbuf"),
+            (port.received, "frames received, as the device counts"),
+            (port.sent, "frames sent, as the device counts"),
+            (port.missed, "frames missed by the device with full queues"),
+            (port.receive_errors, "broken frames received by the device"),
+            (port.send_errors, "frames not sent by the device"),
+            (
+                port.no_mbuf,
+                "frames lost by the device for want of an mbuf",
+            ),
+            (self.link_changes, "times the link went up or down"),
+            (self.losses, "times the interface was removed"),
+            (self.resets, "resets"),
+            (self.failed_resets, "resets that failed"),
+        ] {
+            if number > 0 {
+                write!(formatter, "\n{number} {what}")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -131,4 +185,44 @@ pub(super) struct PortCounters {
     pub(super) losses: AtomicU64,
     pub(super) resets: AtomicU64,
     pub(super) failed_resets: AtomicU64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_leave_out_zeros_alone() {
+        let queue = QueueCounts {
+            received: 1,
+            sent: 2,
+            handed_on: 3,
+            handing_on_failed: 4,
+            overrun: 5,
+            taken_over: 6,
+            send_queue_full: 7,
+            no_buffer: 8,
+            unusable: 9,
+            unsendable: 10,
+        };
+        let mut counts = NicCounts {
+            queues: vec![queue, queue],
+            port: Some(PortStatistics::default()),
+            link_changes: 11,
+            losses: 12,
+            resets: 13,
+            failed_resets: 14,
+        };
+        let text = counts.to_string();
+        assert!(text.starts_with("queues: 2 frames received, 4 sent\n"));
+        for number in [6, 18, 12, 14, 16, 18, 20, 11, 12, 13, 14] {
+            assert!(text.contains(&format!("\n{number} ")), "{text}");
+        }
+        assert_eq!(text.lines().count(), 12, "of the device none: {text}");
+        if let Some(port) = &mut counts.port {
+            port.missed = 99;
+        }
+        assert!(counts.to_string().contains("\n99 frames missed"));
+        assert_eq!(NicCounts::default().to_string().lines().count(), 1);
+    }
 }

@@ -1,5 +1,6 @@
 //! What a device counts.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -52,6 +53,35 @@ pub struct XdpCounts {
     pub no_buffer: u64,
 }
 
+/// One line for the link, and one for each of the other counts that is not zero.
+impl fmt::Display for XdpCounts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            losses,
+            returns,
+            failed_returns,
+            unsent,
+            link_changes,
+            send_queue_full,
+            no_buffer,
+        } = *self;
+        write!(formatter, "{link_changes} times the link went up or down")?;
+        for (number, what) in [
+            (losses, "times the interface was removed"),
+            (returns, "times gone on at another"),
+            (failed_returns, "times tried to in vain"),
+            (unsent, "frames dropped that were to be sent"),
+            (send_queue_full, "times with a full send queue"),
+            (no_buffer, "times without a free frame"),
+        ] {
+            if number > 0 {
+                write!(formatter, "\n{number} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// One writer each: the thread that polls the device, or the keeper.
 #[derive(Default, Debug)]
 pub(super) struct Counters {
@@ -67,4 +97,29 @@ pub(super) struct Counters {
 
 pub(super) fn add(counter: &AtomicU64, count: u64) {
     counter.store(counter.load(Relaxed) + count, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_leave_out_zeros_alone() {
+        let counts = XdpCounts {
+            losses: 1,
+            returns: 2,
+            failed_returns: 3,
+            unsent: 4,
+            link_changes: 5,
+            send_queue_full: 6,
+            no_buffer: 7,
+        };
+        let text = counts.to_string();
+        assert_eq!(text.lines().count(), 7);
+        for number in 1..=7 {
+            let begins = |line: &str| line.starts_with(&format!("{number} "));
+            assert!(text.lines().any(begins), "{text}");
+        }
+        assert_eq!(XdpCounts::default().to_string().lines().count(), 1);
+    }
 }
