@@ -189,16 +189,18 @@ fn verdict(runtime: &Runs<Rates>) -> Option<String> {
     ))
 }
 
-/// The largest share of a repetition's time that a dispatcher waited, the median over the repetitions.
+/// The share of its time that the dispatcher that waited longest did; `None`: the kernel does not tell.
+pub fn longest_wait(rates: &Rates) -> Option<f64> {
+    let longest = |longest: Option<f64>, one: &Rate| Some(longest?.max(one.waited?));
+    rates.dispatchers.iter().fold(Some(0.0), longest)
+}
+
+/// The median of that over the repetitions, in words.
 pub fn waited(runs: &Runs<Rates>) -> String {
-    let told = |rates: &Rates| {
-        let most = |most: Option<f64>, one: &Rate| Some(most?.max(one.waited?));
-        rates.dispatchers.iter().fold(Some(0.0), most)
-    };
-    if runs.measured().any(|rates| told(rates).is_none()) {
+    if runs.measured().any(|rates| longest_wait(rates).is_none()) {
         return "by the clock".to_owned();
     }
-    let waited = runs.spread(told);
+    let waited = runs.spread(longest_wait);
     waited.map_or_else(
         || "-".into(),
         |share| format!("{:.0} %", 100.0 * share.median),
