@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
 use shinjuku::net::dataplane::{Datagram, Dataplane, DataplaneConfig, DataplaneCounts, Device};
 use shinjuku::net::packet::MacAddr;
@@ -50,9 +50,16 @@ struct Settings {
     xdp: Option<serde::de::IgnoredAny>,
 }
 
+const USAGE: &str = "usage: dataplane FILE, such as examples/memif.toml";
+
 fn main() -> anyhow::Result<()> {
-    let path = std::env::args().nth(1).context("usage: dataplane FILE")?;
-    let mut settings: Settings = read_toml(&path)?;
+    let path = std::env::args().nth(1).context(USAGE)?;
+    if path == "-h" || path == "--help" {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    // As text, which has the cause: anyhow would tell it again.
+    let mut settings: Settings = read_toml(&path).map_err(|error| anyhow!("{error}"))?;
     if settings.dispatcher.is_empty() {
         settings.dispatcher.push(Config::default());
     }
@@ -90,7 +97,7 @@ fn main() -> anyhow::Result<()> {
         (Some(_), None) => bail!("{path}: `dpdk` takes the feature: build with --features dpdk"),
         #[cfg(not(feature = "xdp"))]
         (None, Some(_)) => bail!("{path}: `xdp` takes the feature: build with --features xdp"),
-        _ => bail!("{path}: it must have one of the tables `dpdk` and `xdp`"),
+        _ => bail!("{path}: it must have exactly one of the tables `dpdk` and `xdp`"),
     }
     Ok(())
 }
@@ -105,7 +112,7 @@ fn serve<D: Device>(
     let dispatchers = settings.dispatcher.len();
     ensure!(
         devices.len() == dispatchers,
-        "{} queues for {dispatchers} dispatchers: give each a table `dispatcher`",
+        "queues: {}, tables `dispatcher`: {dispatchers}; there must be as many",
         devices.len()
     );
     let dataplane = settings.dataplane.clone().mac_or(mac);

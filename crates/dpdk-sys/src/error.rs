@@ -167,7 +167,7 @@ pub enum DpdkError {
     /// Something asked of a port failed.
     #[error(
         "DPDK: port {port:?}: cannot {action}: {cause}{}",
-        of_its_other_end(port)
+        of_its_other_end(port, action)
     )]
     Port {
         /// The port.
@@ -200,8 +200,8 @@ fn what_a_device_wants(device: &str) -> &'static str {
 }
 
 /// What to look at where a port fails that needs another process.
-fn of_its_other_end(port: &str) -> &'static str {
-    if memif::is_one(port) {
+fn of_its_other_end(port: &str, action: &str) -> &'static str {
+    if memif::is_one(port) && action == "start" {
         return "; of a memif, start the server first, and give the client the server's socket";
     }
     ""

@@ -80,6 +80,8 @@ uint16_t dpdk_port_next(uint16_t from)
 	return next < RTE_MAX_ETHPORTS ? (uint16_t)next : UINT16_MAX;
 }
 
+#define FRAMING (RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN)
+
 int dpdk_port_info(uint16_t port, struct dpdk_port_info *info)
 {
 	struct rte_eth_dev_info device;
@@ -98,6 +100,10 @@ int dpdk_port_info(uint16_t port, struct dpdk_port_info *info)
 	info->max_tx_queues = device.max_tx_queues;
 	info->min_mtu = device.min_mtu;
 	info->max_mtu = device.max_mtu;
+	/* A driver that names none has one by its longest frame, as rte_eth_dev_configure reckons it. */
+	if (device.max_mtu == UINT16_MAX && device.max_rx_pktlen >= RTE_ETHER_MIN_MTU + FRAMING &&
+	    device.max_rx_pktlen - FRAMING < UINT16_MAX)
+		info->max_mtu = (uint16_t)(device.max_rx_pktlen - FRAMING);
 	info->reta_size = device.reta_size;
 	info->rx_offloads = device.rx_offload_capa;
 	info->tx_offloads = device.tx_offload_capa;

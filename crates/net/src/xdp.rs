@@ -45,8 +45,10 @@ pub use counters::{XdpCounters, XdpCounts};
 use keeper::Keeper;
 pub use keys::XdpConfig;
 
-use crate::dataplane::{Buffer, Device, Offload, Outbound, Received, Verified};
+use crate::dataplane::{Buffer, Device, Offload, Outbound, Received, Room, Verified};
 
+/// What the kernel keeps free before a frame that it received (XDP_PACKET_HEADROOM), in bytes.
+const HEADROOM: usize = 256;
 /// How many times frames are received between two looks whether the interface is there still.
 const LOOK_EVERY: u32 = 1024;
 
@@ -79,6 +81,7 @@ pub struct XdpDevice {
     program: Arc<Program>,
     /// Receipts until the next look.
     until_look: u32,
+    room: Room,
     counters: Arc<Counters>,
 }
 
@@ -98,6 +101,10 @@ impl XdpDevice {
             keeper: Keeper::start(program.name(), Arc::clone(&counters))?,
             spare: Vec::with_capacity(config.frames as usize),
             socket: Some(socket),
+            room: Room {
+                frame: (config.chunk as usize).saturating_sub(HEADROOM),
+                buffers: config.frames as usize,
+            },
             program: Arc::clone(program),
             until_look: LOOK_EVERY,
             counters,
@@ -178,6 +185,10 @@ impl Device for XdpDevice {
 
     fn offload(&self) -> Offload {
         Offload::default()
+    }
+
+    fn room(&self) -> Room {
+        self.room
     }
 
     fn receive(&mut self, most: usize, frames: &mut Vec<Received<Frame>>) {

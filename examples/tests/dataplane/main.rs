@@ -280,7 +280,7 @@ fn what_is_missing_is_said() {
         ("[dpdk]\ndevice = '0000:01:00.0'", "eal = [\"-a\", ADDRESS]"),
         (
             "[dpdk]\ndevice = 'net_null0'\n[xdp]\ninterface = 'lo'",
-            "one of the tables",
+            "exactly one of the tables",
         ),
         (
             "[dpdk]\ndevices = 'net_null0'",
@@ -291,11 +291,51 @@ fn what_is_missing_is_said() {
             "lo is no",
         ),
     ] {
-        let config = format!("{device}\n{INTERFACE}");
-        let refusal = match Server::try_start(Command::new(executable("dataplane")), &config) {
-            Ok(server) => panic!("{config}\nserves: {}", server.head),
-            Err(refusal) => refusal,
-        };
-        assert!(refusal.contains(says), "{config}\n{refusal}");
+        refuses(&format!("{device}\n{INTERFACE}"), says);
     }
+}
+
+fn refuses(config: &str, says: &str) {
+    let refusal = match Server::try_start(Command::new(executable("dataplane")), config) {
+        Ok(server) => panic!("{config}\nserves: {}", server.head),
+        Err(refusal) => refusal,
+    };
+    assert!(refusal.contains(says), "{config}\n{refusal}");
+}
+
+#[test]
+fn what_the_device_has_no_room_for_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let memif = memif(directory.path(), "server");
+    let long = INTERFACE.replace("] }", "], mtu = 2000 }");
+    refuses(
+        &format!("[dpdk]\ndevice = '{memif}'\n{long}"),
+        "mtu is 2000, but must be between 68 and 1500",
+    );
+    refuses(
+        &format!("[dpdk]\ndevice = 'net_null0'\nmbufs = 2047\n{INTERFACE}\nbuffers = 2048"),
+        "buffers is 2048, but the device was opened with room for 2047",
+    );
+    refuses(
+        &format!("[dpdk]\ndevice = 'net_null0'\ndispatchers = 2\n{INTERFACE}"),
+        "queues: 2, tables `dispatcher`: 1",
+    );
+}
+
+#[test]
+fn it_says_how_it_is_called_and_a_cause_once() {
+    let say = |argument| {
+        let mut command = Command::new(executable("dataplane"));
+        let output = command.env("RUST_BACKTRACE", "0").arg(argument).output();
+        let output = output.unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap())
+    };
+    for asked in ["-h", "--help"] {
+        let (well, said) = say(asked);
+        assert!(well && said.starts_with("usage: dataplane FILE"), "{said}");
+    }
+    let (well, said) = say("/shinjuku-none.toml");
+    assert!(!well);
+    assert_eq!(said.matches("No such file").count(), 1, "{said}");
 }

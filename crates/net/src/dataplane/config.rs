@@ -5,8 +5,10 @@ use std::net::Ipv4Addr;
 
 use serde::Deserialize;
 
+use super::Room;
 use super::keys::{DataplaneKeys, HostAddress, InterfaceKeys};
 use crate::packet::MacAddr;
+use crate::packet::ethernet::Header;
 use crate::udp::racksched::RackSchedConfig;
 use crate::wire::{ReassemblyBound, ReassemblyConfig};
 
@@ -138,6 +140,10 @@ impl InterfaceConfig {
         in_range("the number of ports", self.ports.len(), 1, MOST_PORTS)?;
         if self.ports.contains(&0) {
             return Err(InterfaceError::PortZero);
+        }
+        let twice = |&(at, port): &(usize, &u16)| self.ports[..at].contains(port);
+        if let Some((_, &port)) = self.ports.iter().enumerate().find(twice) {
+            return Err(InterfaceError::PortTwice { port });
         }
         let net = self.net();
         if !net.has_host(self.ip) {
@@ -294,6 +300,13 @@ impl DataplaneConfig {
         }
     }
 
+    /// Whether a device has room for what it is to hold.
+    pub(super) fn check_room(&self, room: Room) -> Result<(), InterfaceError> {
+        let packet = room.frame.saturating_sub(Header::LENGTH);
+        in_room("mtu", self.interface.mtu, packet)?;
+        in_room("buffers", self.buffers, room.buffers)
+    }
+
     /// All but the interface, which is checked by itself.
     pub(super) fn check(&self) -> Result<(), InterfaceError> {
         let classes = self.racksched.map_or(1, |racksched| racksched.classes);
@@ -301,6 +314,17 @@ impl DataplaneConfig {
         in_range("buffers", self.buffers, 1, 1 << 20)?;
         in_range("batch", self.batch, 1, 1024)
     }
+}
+
+fn in_room(setting: &'static str, value: usize, most: usize) -> Result<(), InterfaceError> {
+    if value <= most {
+        return Ok(());
+    }
+    Err(InterfaceError::Room {
+        setting,
+        value,
+        most,
+    })
 }
 
 fn in_range(
@@ -336,6 +360,19 @@ pub enum InterfaceError {
         /// The most allowed.
         most: usize,
     },
+    /// A setting is above what the device has room for.
+    #[error(
+        "interface: {setting} is {value}, but the device was opened with room for {most} at most; lower it, or open the \
+         device with more"
+    )]
+    Room {
+        /// Which.
+        setting: &'static str,
+        /// What it was set to.
+        value: usize,
+        /// The most that the device allows.
+        most: usize,
+    },
     /// The Ethernet address of the interface, or of a given neighbour, is not one that a station can have.
     #[error("interface: {mac} cannot be a station's address: it is zero, multicast or broadcast")]
     Mac {
@@ -353,6 +390,12 @@ pub enum InterfaceError {
     /// Nobody can send to port 0.
     #[error("interface: port 0 is none to listen on; choose one from 1 to 65535")]
     PortZero,
+    /// A port is named twice.
+    #[error("interface: port {port} is named twice; leave one out")]
+    PortTwice {
+        /// The port.
+        port: u16,
+    },
     /// The interface's address is not one that a host can have.
     #[error("interface: {ip}/{prefix} cannot be a host's address; choose one of its own for it")]
     Ip {

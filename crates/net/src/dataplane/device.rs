@@ -87,6 +87,24 @@ pub struct Offload {
     pub udp: bool,
 }
 
+/// What a device has room for, as far as it tells; by default it sets no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// The longest frame, in bytes.
+    pub frame: usize,
+    /// How many buffers there are.
+    pub buffers: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            frame: usize::MAX,
+            buffers: usize::MAX,
+        }
+    }
+}
+
 /// One queue of a network device. Everything here is called by one thread, the one that polls the transport, after
 /// the device was moved there; none of it may allocate, free, take a lock that a handler could hold, or wait (but
 /// [`wait`](Self::wait)), or panic.
@@ -96,6 +114,11 @@ pub trait Device: Send + 'static {
 
     /// What it computes for frames that go out. Asked once, at start.
     fn offload(&self) -> Offload;
+
+    /// What it has room for. Asked once, at start.
+    fn room(&self) -> Room {
+        Room::default()
+    }
 
     /// Appends frames that are there to `frames`, at most `most`, for which it has room. Looks after the device even if that
     /// is 0.

@@ -144,6 +144,10 @@ mod tests {
             ),
             ("address = \"10.0.0.1\"\nports = [0]", ["line 1", "port 0"]),
             (
+                "address = \"10.0.0.1\"\nports = [7, 8, 7]",
+                ["line 1", "port 7 is named twice"],
+            ),
+            (
                 "address = \"10.0.0.0\"\nports = [1]",
                 ["line 1", "10.0.0.0/24"],
             ),

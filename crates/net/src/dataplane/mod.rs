@@ -77,7 +77,7 @@ pub use client::{Client, SendError};
 pub use config::{DataplaneConfig, InterfaceConfig, InterfaceError, MOST_PORTS};
 pub use counters::{DataplaneCounters, DataplaneCounts, InterfaceCounters, InterfaceCounts};
 pub use datagram::{Datagram, DatagramReply, ReplyTooLong};
-pub use device::{Buffer, Checksums, Device, Offload, Outbound, Received, Verified};
+pub use device::{Buffer, Checksums, Device, Offload, Outbound, Received, Room, Verified};
 pub use interface::{Delivery, Headers, Interface, Peer, Verdict};
 pub use keys::{HostAddress, HostAddressError};
 pub use neighbours::Resolution;

@@ -69,7 +69,7 @@ impl<D: Device> Dataplane<D> {
     /// Takes all memory; every request is of class 0.
     ///
     /// # Errors
-    /// A setting out of its range, or an address that no host can have.
+    /// A setting out of its range, more than the device has room for, or an address that no host can have.
     pub fn new(device: D, config: DataplaneConfig) -> Result<Self, InterfaceError> {
         Self::classified(device, config, OneClass)
     }
@@ -79,13 +79,14 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
     /// As [`new`](Dataplane::new), with `classifier` telling the requests' classes.
     ///
     /// # Errors
-    /// A setting out of its range, or an address that no host can have.
+    /// A setting out of its range, more than the device has room for, or an address that no host can have.
     pub fn classified(
         device: D,
         config: DataplaneConfig,
         classifier: C,
     ) -> Result<Self, InterfaceError> {
         config.check()?;
+        config.check_room(device.room())?;
         Ok(Self {
             offload: device.offload(),
             device,

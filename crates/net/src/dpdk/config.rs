@@ -3,6 +3,7 @@
 use shinjuku_dpdk_sys::{BURST, DpdkError, PortConfig, PortInfo};
 
 use super::Spread;
+use crate::dataplane::Room;
 
 /// What a frame has before its IP packet at most: Ethernet's header and two VLAN tags.
 const LINK_HEADERS: u16 = 14 + 2 * 4;
@@ -77,9 +78,13 @@ impl NicConfig {
         Self { port, ..self }
     }
 
-    /// The longest frame, in bytes.
-    pub(super) fn longest(&self) -> usize {
-        usize::from(self.port.mtu) + usize::from(LINK_HEADERS)
+    /// What each device has room for; of the mbufs it can have others' unless the device spreads.
+    pub(super) fn room(&self, by_device: bool) -> Room {
+        let pools = if by_device { 1 } else { self.dispatchers };
+        Room {
+            frame: usize::from(self.port.mtu) + usize::from(LINK_HEADERS),
+            buffers: self.mbufs as usize * pools,
+        }
     }
 
     /// Bytes that an mbuf must have room for.
@@ -128,7 +133,7 @@ impl NicConfig {
         in_range("queues", self.queues.unwrap_or(1), 1, 64)?;
         in_range("dispatchers", self.dispatchers, 1, most)?;
         let held = usize::from(self.port.rx_descriptors) + usize::from(self.port.tx_descriptors);
-        let most = u16::MAX - HEADROOM - LINK_HEADERS;
+        let most = info.max_mtu.min(u16::MAX - HEADROOM - LINK_HEADERS);
         in_range("mtu", self.port.mtu.into(), 68, most.into())?;
         in_range("mbufs", self.mbufs as usize, held + 2 * BURST, 1 << 24)
     }

@@ -8,7 +8,7 @@ use shinjuku_dpdk_sys::{BURST, Checksum, Mbuf, Mempool, Queue};
 
 use super::counters::{QueueCounters, add};
 use super::spread::{Hop, Mesh, Taken};
-use crate::dataplane::{Buffer, Device, Offload, Outbound, Received, Verified};
+use crate::dataplane::{Buffer, Device, Offload, Outbound, Received, Room, Verified};
 use crate::packet::ethernet::Header;
 
 impl Buffer for Mbuf {
@@ -45,8 +45,8 @@ pub struct DpdkDevice {
     outgoing: Vec<Mbuf>,
     mesh: Option<Mesh>,
     side: Side,
-    /// The longest frame that the port was set up for, in bytes.
-    longest: usize,
+    /// For frames as long as the port was set up for.
+    room: Room,
     counters: Arc<QueueCounters>,
 }
 
@@ -66,7 +66,7 @@ impl DpdkDevice {
     pub(super) fn new(
         side: Side,
         mesh: Option<Mesh>,
-        longest: usize,
+        room: Room,
         counters: Arc<QueueCounters>,
     ) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl DpdkDevice {
             outgoing: Vec::with_capacity(BURST),
             mesh,
             side,
-            longest,
+            room,
             counters,
         }
     }
@@ -146,6 +146,10 @@ impl Device for DpdkDevice {
         }
     }
 
+    fn room(&self) -> Room {
+        self.room
+    }
+
     fn receive(&mut self, most: usize, frames: &mut Vec<Received<Mbuf>>) {
         self.flush();
         if self.mesh.is_none() {
@@ -195,7 +199,7 @@ impl Device for DpdkDevice {
                         )
                         .is_ok();
                 // Some drivers keep one that is too long at the head of their queue for good.
-                let fits = (Header::LENGTH..=self.longest).contains(&buffer.len());
+                let fits = (Header::LENGTH..=self.room.frame).contains(&buffer.len());
                 if offloaded && fits {
                     self.outgoing.push(buffer);
                 } else {

@@ -171,7 +171,8 @@ impl Nic {
                     },
                 };
                 let counters = Arc::clone(&counters[place]);
-                DpdkDevice::new(side, meshes[place].take(), config.longest(), counters)
+                let room = config.room(by_device);
+                DpdkDevice::new(side, meshes[place].take(), room, counters)
             })
             .collect();
 
