@@ -136,7 +136,9 @@ impl<Tr: Transport> Baton<Tr> {
     /// Another thread watches from now on; tells whether there is one.
     fn pass_the_watch_on(&self) -> bool {
         let mut roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = roster.pop().unwrap_or(NOBODY);
+        // The first ones again and again: the others' rings and counters stay cold.
+        let first = (0..roster.len()).min_by_key(|&place| roster[place]);
+        let next = first.map_or(NOBODY, |place| roster.swap_remove(place));
         self.watcher.store(next, Ordering::Release);
         let thread = self.threads.get().and_then(|threads| threads.get(next));
         thread.inspect(|thread| thread.unpark()).is_some()

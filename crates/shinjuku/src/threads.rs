@@ -35,6 +35,8 @@ pub(crate) const DROP_DEADLINE: Duration = Duration::from_secs(1);
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(2);
 /// What a worker may take to end once it has nothing to do.
 const WORKER_PATIENCE: Duration = Duration::from_secs(1);
+/// Inline spares with counters of their own; the others share theirs.
+const TURNS: usize = 3;
 /// What the donors may take, with their thread-local destructors.
 const DONOR_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -174,7 +176,9 @@ impl<Tr: Transport> Threads<Tr> {
                 } else {
                     format!("shinjuku-worker-{id}")
                 };
-                let statistics = match spare {
+                // Inline, the first spares take turns with the worker.
+                let is_seldom = spare && !(layout.inline && id <= TURNS);
+                let statistics = match is_seldom {
                     false => Arc::new(WorkerStatistics::new(classes)),
                     true => Arc::clone(&spare_statistics),
                 };
@@ -277,7 +281,7 @@ impl<Tr: Transport> Threads<Tr> {
                     place: name,
                 })??;
                 core.links.push(link.clone());
-                if !spare {
+                if !is_seldom {
                     core.worker_statistics.push(statistics);
                 }
                 // To the policy, the inline layout's threads are one worker.
