@@ -17,6 +17,10 @@ fn ordinary_code_survives_preemption_in_guest_mode() {
     }
     let config = Config {
         duration: Duration::from_secs(3),
+        // A preemption takes some 40 us where virtualisation is software, and a page that is new to the guest about as much.
+        quantum: Duration::from_micros(200),
+        // Beside other programs and unoptimised, an operation on much memory can take seconds.
+        patience: Duration::from_secs(60),
         interruption: Interruption::Guest(GuestConfig::default()),
         stop_at_first_error: true,
         ..Config::default()
