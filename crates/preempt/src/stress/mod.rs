@@ -278,6 +278,9 @@ mod tests {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let config = Config {
             duration: Duration::from_millis(500),
+            // Where the hypervisor has parted the cores, a signal takes longer than the default, and code gets nowhere.
+            quantum: Duration::from_micros(200),
+            patience: Duration::from_secs(60),
             interruption,
             ..Config::default()
         };
