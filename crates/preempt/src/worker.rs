@@ -222,9 +222,10 @@ impl Worker {
         if self.is_interrupted_by_hardware() {
             return self.run_one_by_one(runnable, generation, next);
         }
-        self.head.successor.set((&raw mut next).cast());
-        let outcome = self.run(runnable, generation);
-        self.head.successor.set(std::ptr::null_mut());
+        let asked = Asked(self);
+        asked.0.head.successor.set((&raw mut next).cast());
+        let outcome = asked.0.run(runnable, generation);
+        drop(asked);
         if let Some(payload) = self.head.panic.take() {
             resume_unwind(payload);
         }
@@ -299,6 +300,15 @@ impl Worker {
     #[cfg(not(feature = "dune"))]
     #[inline(always)]
     fn prepare_dune_mode(&self, _: &Head) {}
+}
+
+/// A worker with a successor to ask: none is left when this goes, however that comes about.
+struct Asked<'a>(&'a mut Worker);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.0.head.successor.set(std::ptr::null_mut());
+    }
 }
 
 #[inline]
