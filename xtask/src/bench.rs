@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use core_affinity::CoreId;
 use shinjuku_examples::store::Store;
-use shinjuku_preempt::{Clock, HardPreemption, Realtime};
+use shinjuku_examples::work::steps_per_nano;
+use shinjuku_preempt::{HardPreemption, Realtime};
 use shinjuku_workload::Length;
 
 use crate::machine::{self, Machine};
@@ -202,9 +203,7 @@ fn prepare(
 
 /// The mixes, with their work timed where the first worker will run.
 fn mixes_of(scope: &Scope, bench: &Bench, core: CoreId) -> Result<Vec<BenchMix>> {
-    let nanos_per_step = on_worker_core(core, || {
-        work::nanos_per_step(Clock::get().cycles_per_nano())
-    })?;
+    let nanos_per_step = on_worker_core(core, || 1.0 / steps_per_nano())?;
     let mix = |name: &String| match (name.as_str(), &bench.store) {
         ("store", Some(store)) => on_worker_core(core, || BenchMix::store(name, 0.005, store))?,
         ("store-50", Some(store)) => on_worker_core(core, || BenchMix::store(name, 0.5, store))?,

@@ -3,16 +3,16 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use shinjuku::{RequestContext, RequestHandler, preemptible};
+use shinjuku::{RequestContext, RequestHandler};
 use shinjuku_examples::store::Store;
-use shinjuku_preempt::Cycles;
+use shinjuku_examples::work::{spin, spin_with_probes};
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// Multiplies so many times.
+    /// Spins.
     Spin {
-        /// Multiplications.
+        /// For so many steps.
         steps: u64,
         /// Whether the code has probes.
         probes: bool,
@@ -80,45 +80,4 @@ impl Worker {
             .as_ref()
             .expect("mixes with queries come with a store")
     }
-}
-
-#[inline(always)]
-fn step(value: u64) -> u64 {
-    black_box(
-        value
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1),
-    )
-}
-
-#[inline(never)]
-fn spin(steps: u64) {
-    let mut value = 1;
-    for _ in 0..steps {
-        value = step(value);
-    }
-    black_box(value);
-}
-
-#[preemptible(every = 16)]
-#[inline(never)]
-fn spin_with_probes(steps: u64) {
-    let mut value = 1;
-    for _ in 0..steps {
-        value = step(value);
-    }
-    black_box(value);
-}
-
-/// Nanoseconds that one step without probes takes on the calling core: the quickest of many runs.
-pub fn nanos_per_step(cycles_per_nano: f64) -> f64 {
-    const STEPS: u64 = 20_000;
-    (0..400)
-        .map(|_| {
-            let start = Cycles::now();
-            spin(STEPS);
-            Cycles::now().since(start).0
-        })
-        .min()
-        .map_or(1.0, |cycles| cycles as f64 / STEPS as f64 / cycles_per_nano)
 }
