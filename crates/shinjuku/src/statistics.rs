@@ -57,6 +57,7 @@ pub(crate) struct WorkerStatistics {
 #[derive(Debug)]
 struct WorkerClass {
     failed: Counter,
+    service_nanos: Counter,
     latency: Histogram,
     slowdown: Histogram,
 }
@@ -66,6 +67,7 @@ impl WorkerStatistics {
     pub(crate) fn new(classes: usize) -> Self {
         let class = |_| WorkerClass {
             failed: Counter::default(),
+            service_nanos: Counter::default(),
             latency: Histogram::new(),
             slowdown: Histogram::new(),
         };
@@ -105,9 +107,11 @@ impl WorkerStatistics {
         // In thousandths. What took no measurable time counts as 1 ns.
         let slowdown = latency_nanos.saturating_mul(1_000) / service_nanos.max(1);
         if self.is_shared {
+            class.service_nanos.add_beside_others(service_nanos);
             class.latency.record_beside_others(latency_nanos);
             class.slowdown.record_beside_others(slowdown);
         } else {
+            class.service_nanos.add(service_nanos);
             class.latency.record(latency_nanos);
             class.slowdown.record(slowdown);
         }
@@ -320,6 +324,8 @@ pub struct ClassStatistics {
     pub failed: u64,
     /// How often one of them was preempted.
     pub preemptions: u64,
+    /// How long the finished ones ran, all together, in nanoseconds. What preempting them took of their worker is in it.
+    pub service_nanos: u64,
     /// From arrival to reply, in nanoseconds.
     pub latency_nanos: hdrhistogram::Histogram<u64>,
     /// Latency over service time, in thousandths.
@@ -501,6 +507,7 @@ impl ClassStatistics {
             finished: 0,
             failed: 0,
             preemptions: dispatcher.preempted.get(number).map_or(0, Counter::get),
+            service_nanos: 0,
             latency_nanos: Histogram::empty_snapshot(),
             slowdown_thousandths: Histogram::empty_snapshot(),
         };
@@ -509,6 +516,7 @@ impl ClassStatistics {
             .filter_map(|worker| worker.classes.get(number))
         {
             class.failed += worker.failed.get();
+            class.service_nanos += worker.service_nanos.get();
             worker.latency.add_to(&mut class.latency_nanos);
             worker.slowdown.add_to(&mut class.slowdown_thousandths);
         }
@@ -633,6 +641,7 @@ mod tests {
         assert_eq!((statistics.finished(), statistics.failed()), (32, 1));
         assert_eq!((statistics.received, statistics.lost), (35, 1));
         assert_eq!((get.preemptions, range.preemptions), (0, 1));
+        assert_eq!((get.service_nanos, range.service_nanos), (130_000, 40));
         // 32 finished, one failed, one refused, one lost.
         assert_eq!(statistics.in_system(), 0);
         let near = |found: f64, exact: f64| (found / exact - 1.0).abs() < 0.01;
@@ -681,6 +690,7 @@ mod tests {
             [2 * EACH; 3]
         );
         assert_eq!(class.slowdown_thousandths.len(), 2 * EACH);
+        assert_eq!(class.service_nanos, 2 * EACH * 1_000);
     }
 
     #[test]

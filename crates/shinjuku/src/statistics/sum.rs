@@ -38,6 +38,7 @@ impl AddAssign<&Self> for ClassStatistics {
     fn add_assign(&mut self, other: &Self) {
         self.finished += other.finished;
         self.failed += other.failed;
+        self.service_nanos += other.service_nanos;
         self.preemptions += other.preemptions;
         for (sum, histogram) in [
             (&mut self.latency_nanos, &other.latency_nanos),
@@ -105,6 +106,7 @@ mod tests {
             .collect();
         assert_eq!(names, ["get", "range"]);
         let latency = |quantile| sum.classes[0].latency(quantile).as_nanos();
+        assert_eq!(sum.classes[0].service_nanos, 28 * 100);
         assert!(latency(0.24).abs_diff(1_000) < 10 && latency(0.26).abs_diff(50_000) < 500);
     }
 
