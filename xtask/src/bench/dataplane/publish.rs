@@ -54,7 +54,7 @@ pub fn publish(results: &Results, directory: &Path) -> Result<()> {
         results.imbalance.as_ref().map(|part| part.section()),
     ];
     for section in sections.iter().flatten() {
-        body += &section.show(directory)?;
+        body += &section.show(directory, &results.machine.cpu)?;
     }
     for note in &results.notes {
         println!("note: {note}");
@@ -73,11 +73,15 @@ pub fn publish(results: &Results, directory: &Path) -> Result<()> {
 }
 
 impl Section {
-    /// Prints it, and writes its plots; its part of the page.
-    fn show(&self, directory: &Path) -> Result<String> {
+    /// Prints it, and writes its plots, with the CPU's name; its part of the page.
+    fn show(&self, directory: &Path, cpu: &str) -> Result<String> {
         let mut body = format!("<h2>{}</h2>\n", escape(self.heading));
-        body += &drawings(&self.figures)?;
-        for figure in &self.figures {
+        let mut figures = self.figures.clone();
+        for figure in &mut figures {
+            figure.title += &format!(" ({cpu})");
+        }
+        body += &drawings(&figures)?;
+        for figure in &figures {
             let path = |ending| directory.join(format!("{}.{ending}", figure.name));
             put(&path("svg"), &shinjuku_plot::svg(figure)?)?;
             put(&path("csv"), &csv(figure))?;

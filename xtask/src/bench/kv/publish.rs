@@ -30,7 +30,10 @@ pub fn publish(results: &Results, directory: &Path) -> Result<()> {
     );
     for scenario in &results.scenarios {
         body += &format!("<h2>{}</h2>\n", escape(&scenario.title));
-        let figures = figures(scenario);
+        let mut figures = figures(scenario);
+        for figure in &mut figures {
+            figure.title += &format!(" ({})", results.machine.cpu);
+        }
         body += &drawings(&figures)?;
         for figure in &figures {
             let path = |ending| directory.join(format!("{}.{ending}", figure.name));
