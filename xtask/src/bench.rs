@@ -26,6 +26,7 @@ use crate::report::{self, stamp};
 
 mod baseline;
 mod burst;
+mod calibration;
 mod contender;
 mod costs;
 pub mod dataplane;
@@ -39,6 +40,7 @@ mod saturation;
 mod scope;
 mod simulated;
 mod slo;
+mod stalls;
 mod sweep;
 mod throttling;
 mod work;
@@ -50,6 +52,7 @@ use mixes::BenchMix;
 use point::Point;
 pub use scope::Options;
 use scope::Scope;
+use stalls::Stalls;
 use throttling::Throttling;
 
 /// Keys of the store, as in examples/store.
@@ -96,6 +99,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         stamp,
         commit: crate::machine::commit(),
         machine: Machine::detect(bench.realtime_priority.is_some()),
+        stalls: None,
         settings: settings(&scope, &bench),
         notes,
         costs: BTreeMap::new(),
@@ -109,14 +113,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         fcfs_check: Vec::new(),
         paired: Vec::new(),
     };
-    let measured = measure(
-        options,
-        &scope,
-        &bench,
-        &all,
-        (cores[0], cores[1]),
-        &mut results,
-    );
+    let used = &cores[..=bench.workers];
+    let measured = measure(options, &scope, &bench, &all, used, &mut results);
+    results.notes.extend(calibration::note(&results));
     results.notes.extend(deliveries(&results));
     if let Err(error) = &measured {
         results
@@ -243,7 +242,7 @@ fn measure(
     scope: &Scope,
     bench: &Bench,
     all: &[BenchMix],
-    cores: (CoreId, CoreId),
+    cores: &[CoreId],
     results: &mut Results,
 ) -> Result<()> {
     let swept = all.iter().find(|mix| mix.mix.name() == sweep::MIX);
@@ -254,7 +253,9 @@ fn measure(
     } else {
         costs::duration(quick)
     };
-    let mut progress = Progress::new(costs + bench.per_burst(scope.length) * bursts as u32);
+    let around = 2 * scope.watch;
+    let mut progress =
+        Progress::new(around + costs + bench.per_burst(scope.length) * bursts as u32);
     progress.say(&format!(
         "{}; {bursts} bursts of {:?}",
         results.machine.summary(),
@@ -269,9 +270,13 @@ fn measure(
     for note in &results.notes {
         progress.say(note);
     }
+    progress.begin("this host's stalls, before");
+    let mut stalls = Stalls::before(bench, cores, scope.watch)?;
+    results.stalls = Some(stalls.summary());
+    progress.end(scope.watch);
     if !options.no_costs {
         progress.begin("costs of single operations");
-        let measured = costs::measure(bench, (cores.0.id, cores.1.id), quick, |line| {
+        let measured = costs::measure(bench, (cores[0].id, cores[1].id), quick, |line| {
             progress.detail(line);
         })?;
         results.costs = measured.nanos;
@@ -283,8 +288,12 @@ fn measure(
         measure_mix(bench, scope, mix, results, &mut progress)?;
     }
     if let (Some(mix), true) = (swept, scope.sweep) {
-        results.quantum_sweep = sweep::measure(bench, scope, mix, &mut progress)?;
+        results.quantum_sweep = sweep::measure(bench, scope, mix, &results.costs, &mut progress)?;
     }
+    progress.begin("this host's stalls, after");
+    stalls.after(bench, scope.watch)?;
+    results.stalls = Some(stalls.summary());
+    progress.end(scope.watch);
     if !results.fcfs_check.is_empty() {
         results.notes.push(baseline::NOTE.to_owned());
     }
@@ -292,13 +301,11 @@ fn measure(
     Ok(())
 }
 
-/// How many bursts are to come: the points', the SLOs', the sweep's.
+/// How many bursts are to come: the points' and the sweep's.
 fn bursts(scope: &Scope, bench: &Bench, all: &[BenchMix], sweeps: bool) -> usize {
     let of_mix = |mix: &BenchMix| {
         let contenders = scope.contenders(mix, bench.workers, &bench.mechanisms);
-        let slos = contenders.iter().any(Contender::wants_slos);
         contenders.len() * scope.loads.len() * scope.seeds.len()
-            + if slos { mix.mix.classes().len() } else { 0 }
     };
     let sweep = if sweeps && scope.sweep {
         sweep::bursts(scope)
@@ -317,21 +324,13 @@ fn measure_mix(
     progress: &mut Progress,
 ) -> Result<()> {
     let name = mix.mix.name();
-    let mut contenders = scope.contenders(mix, bench.workers, &bench.mechanisms);
+    let contenders = scope.contenders(mix, bench.workers, &bench.mechanisms);
     let mut slos_us = Vec::new();
-    if contenders.iter().any(Contender::wants_slos) {
-        progress.begin(&format!("{name}: SLOs, each class alone"));
-        let slos = slo::measure(bench, scope, mix)?;
-        progress.end(bench.per_burst(scope.length) * mix.mix.classes().len() as u32);
-        results.notes.extend(slos.notes);
-        slos_us = slos.us;
-        if slos_us.is_empty() {
-            contenders.retain(|one| !one.wants_slos());
-        } else {
-            let names = mix.mix.classes().iter().map(|class| class.name.clone());
-            let by_name = names.zip(slos_us.iter().copied()).collect();
-            results.settings.slo_us.insert(name.to_owned(), by_name);
-        }
+    if let Some(one) = contenders.iter().find(|one| one.wants_slos()) {
+        slos_us = slo::of(scope, mix, one, bench.workers)?;
+        let names = mix.mix.classes().iter().map(|class| class.name.clone());
+        let by_name = names.zip(slos_us.iter().copied()).collect();
+        results.settings.slo_us.insert(name.to_owned(), by_name);
     }
     for &load in &scope.loads {
         let mut points: Vec<Point> = contenders.iter().map(|_| Point::default()).collect();
@@ -365,6 +364,7 @@ fn measure_mix(
                 bench.workers,
                 &results.costs,
             )?;
+            calibration::complete(&mut runs, point, contender, &results.costs);
             if *contender == Contender::FCFS && !mix.is_real_code() {
                 let check = baseline::check(mix, load, point, &runs, &computed);
                 results.fcfs_check.extend(check);

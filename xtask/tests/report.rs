@@ -7,8 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use xtask::report::results::{BASELINE, Class, Results};
-use xtask::report::{self, figures, summary};
+use shinjuku_plot::{Figure, Style};
+use xtask::report::results::{BASELINE, Class, Results, Run};
+use xtask::report::{self, csv, figures, html, summary};
 
 fn sample() -> Results {
     Results::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/results.json")).unwrap()
@@ -29,6 +30,7 @@ fn every_field_is_documented_and_every_documented_field_exists() {
     results.runs[0].predicted_p99_us = Some(1.1);
     results.runs[0].picked = Some("probe".into());
     results.runs[0].delivery = Some("injected with exits".into());
+    results.runs[0].times_slower = Some(1.02);
     let value = serde_json::to_value(&results).unwrap();
 
     let document =
@@ -37,6 +39,8 @@ fn every_field_is_documented_and_every_documented_field_exists() {
     for (heading, object) in [
         ("## The whole", &value),
         ("## machine", &value["machine"]),
+        ("## stalls", &value["stalls"]),
+        ("### cores of stalls", &value["stalls"]["cores"][0]),
         ("## settings", &value["settings"]),
         (
             "## costs and cost_details",
@@ -62,7 +66,7 @@ fn documented<'a>(document: &'a str, heading: &str) -> BTreeSet<&'a str> {
         .lines()
         .skip_while(|line| *line != heading)
         .skip(1)
-        .take_while(|line| !line.starts_with("## "));
+        .take_while(|line| !line.starts_with("## ") && !line.starts_with("### "));
     section
         .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
         .map(|(field, _)| field)
@@ -193,6 +197,151 @@ fn tables_show_ratios_to_the_baseline_and_no_value_for_saturated_points() {
     let all: String = tables.iter().map(ToString::to_string).collect();
     assert!(all.contains("saturated"));
     assert!(all.contains("what long requests pay"));
+}
+
+/// The report with one point of `hi` at 20 % whose work took `times` as long as calibrated.
+fn with_a_slow_point(times: f64, saturated: bool) -> Results {
+    let mut results = sample();
+    let slow = |run: &&mut Run| run.mix == "hi" && run.load == 0.2 && run.mechanism == "probe";
+    for run in results.runs.iter_mut().filter(slow) {
+        run.times_slower = Some(times);
+        if saturated {
+            run.saturate();
+        }
+    }
+    results
+}
+
+#[test]
+fn work_slower_than_calibrated_marks_the_point_everywhere() {
+    let words = "* 20 %, c-PRE-SQ probe 5 µs: the work ran 1.6 times slower than calibrated";
+    for saturated in [false, true] {
+        let results = with_a_slow_point(1.6, saturated);
+        results.check().unwrap();
+        let tables = summary::mix_tables(&results, "hi");
+        let tables: Vec<_> = tables
+            .iter()
+            .filter(|table| table.header[1] == "20 %")
+            .collect();
+        assert_eq!(tables.len(), 2, "short and long requests");
+        for table in tables {
+            assert!(table.notes.iter().any(|note| note == words), "{table}");
+            let row = table
+                .rows
+                .iter()
+                .find(|row| row[0] == "c-PRE-SQ probe 5 µs");
+            let marked: Vec<_> = (row.unwrap().iter())
+                .map(|cell| cell.ends_with('*'))
+                .collect();
+            assert!(marked[1] && !marked[2..].contains(&true), "{table}");
+        }
+        let page = html::page(&results, &[("hi".to_owned(), Vec::new())], &[]).unwrap();
+        assert!(page.contains(words));
+        let json = serde_json::to_value(&results).unwrap();
+        let of_json = json["runs"].as_array().unwrap().iter();
+        assert_eq!(of_json.filter(|run| run["times_slower"] == 1.6).count(), 3);
+        let csv = csv::runs(&results.runs);
+        assert_eq!(csv.lines().filter(|line| line.ends_with(",1.6")).count(), 3);
+    }
+}
+
+#[test]
+fn work_about_as_fast_as_calibrated_marks_nothing() {
+    let all: String = summary::tables(&with_a_slow_point(1.1, false))
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert!(!all.contains('*') && !all.contains("slower than calibrated"));
+}
+
+#[test]
+fn the_stalls_of_the_host_are_a_row_a_line_and_a_table() {
+    let mut results = sample();
+    let tables = summary::mix_tables(&results, "hi");
+    let row = &tables[0].rows.last().unwrap();
+    assert_eq!(
+        (row[0].as_str(), row[1].as_str()),
+        ("this host's stalls", "3.50")
+    );
+    // What long requests pay is far above, and not what the floor is about.
+    let of_long = tables
+        .iter()
+        .filter(|table| table.title.contains("long requests"));
+    let mut rows = of_long.flat_map(|table| &table.rows);
+    assert!(rows.all(|row| row[0] != "this host's stalls"));
+    let lines = |results: &Results, mix| -> Vec<(String, Option<f64>)> {
+        let figures = figures::of_mix(results, mix)
+            .into_iter()
+            .chain(figures::of_sweep(results));
+        let of = |figure: Figure| {
+            let line = figure
+                .series
+                .into_iter()
+                .find(|line| line.style == Style::Stalls);
+            line.map(|line| (figure.name, line.points[0].y))
+        };
+        figures.filter_map(of).collect()
+    };
+    let named = |name: &str| (name.to_owned(), Some(3.5));
+    let drawn = lines(&results, "hi");
+    assert_eq!(drawn[0], named("hi-p99-short"));
+    assert!(
+        drawn[1..].iter().all(|(name, _)| name.ends_with("quantum")),
+        "{drawn:?}"
+    );
+    let table = &summary::other_tables(&results)[0];
+    assert!(
+        table.title.contains("Invented CPU") && table.rows.len() == 2,
+        "{table}"
+    );
+    assert!(
+        table
+            .to_string()
+            .contains("floor of every p99: 3.50 µs (before the bench 0.00 µs")
+    );
+
+    // Nothing to draw on a logarithmic axis, and nothing to say.
+    results.stalls.as_mut().unwrap().p99_us = 0.0;
+    assert!(lines(&results, "hi").is_empty());
+    assert_eq!(
+        summary::mix_tables(&results, "hi")[0].rows.len(),
+        tables[0].rows.len() - 1
+    );
+}
+
+#[test]
+fn a_mix_that_is_at_the_floor_says_so() {
+    let mut results = sample();
+    let best = results.of("exp", Class::All).filter(|run| run.load == 0.4);
+    let best = best.filter_map(|run| run.p99_us).fold(f64::MAX, f64::min);
+    let mut said = |floor: f64| {
+        results.stalls.as_mut().unwrap().p99_us = floor;
+        let tables = summary::mix_tables(&results, "exp");
+        let notes = tables.into_iter().flat_map(|table| table.notes);
+        notes
+            .filter(|note| note.starts_with("40 %"))
+            .collect::<String>()
+    };
+    assert!(said(best * 1.01).contains("is not above the floor"));
+    assert!(said(best / 1.99).contains("is at most twice the floor"));
+    assert_eq!(said(best / 2.01), "");
+}
+
+#[test]
+fn every_table_plot_and_header_is_under_the_name_of_the_cpu() {
+    let results = sample();
+    let figures = figures::of_mix(&results, "hi")
+        .into_iter()
+        .chain(figures::of_sweep(&results));
+    for figure in figures {
+        assert!(figure.title.contains("Invented CPU"), "{}", figure.title);
+    }
+    assert!(results.machine.summary().contains("Invented CPU"));
+    assert!(
+        html::page(&results, &[], &[])
+            .unwrap()
+            .contains("Invented CPU")
+    );
 }
 
 #[test]

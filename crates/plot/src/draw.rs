@@ -259,6 +259,7 @@ impl Layout {
                     canvas.draw(&PathElement::new(ends, stroke))?
                 }
                 (Some(_), Some(_), Style::Predicted(_)) => self.dashes(canvas, ends, hair)?,
+                (Some(_), Some(_), Style::Stalls) => canvas.draw(&PathElement::new(ends, hair))?,
                 // The way into saturation is no measurement: dashed.
                 (Some(_), None, _) | (None, Some(_), _) => self.dashes(canvas, ends, hair)?,
                 (Some(_), Some(_), Style::Floor) => self.dashes(canvas, ends, stroke)?,
@@ -334,6 +335,11 @@ impl Layout {
             let stroke = series.style.colour().stroke_width(2 * scale.unsigned_abs());
             match series.style {
                 Style::Contender(_) => canvas.draw(&PathElement::new(line, stroke))?,
+                Style::Stalls => {
+                    let hair = series.style.colour().mix(0.6);
+                    let hair = hair.stroke_width(scale.unsigned_abs());
+                    canvas.draw(&PathElement::new(line, hair))?;
+                }
                 Style::Predicted(_) | Style::Floor => self.dashes(canvas, line, stroke)?,
             }
             series

@@ -61,6 +61,8 @@ pub enum Style {
     Predicted(usize),
     /// The simulator's floor.
     Floor,
+    /// What the host's own stalls put under everything: a thin level line.
+    Stalls,
 }
 
 /// One point of a [`Series`].

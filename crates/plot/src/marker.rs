@@ -25,6 +25,7 @@ const COLOURS: [RGBColor; 9] = [
     RGBColor(0x8c, 0x6d, 0x31),
 ];
 const FLOOR: RGBColor = RGBColor(0x88, 0x88, 0x88);
+const STALLS: RGBColor = RGBColor(0xa0, 0x1c, 0x1c);
 
 /// The shapes, as many as there are colours.
 const SHAPES: [Shape; 9] = [
@@ -79,6 +80,7 @@ impl Style {
             // Past the palette the colours come round again, beside another shape.
             Self::Contender(number) | Self::Predicted(number) => COLOURS[number % COLOURS.len()],
             Self::Floor => FLOOR,
+            Self::Stalls => STALLS,
         }
     }
 
@@ -87,7 +89,7 @@ impl Style {
             Self::Contender(number) | Self::Predicted(number) => {
                 Some(SHAPES[(number + number / SHAPES.len()) % SHAPES.len()])
             }
-            Self::Floor => None,
+            Self::Floor | Self::Stalls => None,
         }
     }
 

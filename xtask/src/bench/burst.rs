@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use shinjuku::{ClassConfig, Config, HardPreemption, Runtime};
+use shinjuku::{ClassConfig, ClassStatistics, Config, HardPreemption, Runtime};
 use shinjuku_examples::store::Store;
 use shinjuku_workload::Record;
 
@@ -45,14 +45,37 @@ pub struct Outcome {
     pub records: Vec<Record>,
     /// What became of the requests of each class.
     pub counts: Vec<Counts>,
-    /// Preemptions by class.
-    pub preemptions: Vec<u64>,
+    /// What the runtime counted of each class.
+    pub served: Vec<Served>,
+    /// Interrupts sent to workers.
+    pub interrupts: u64,
     /// How the runtime preempted, in its own words.
     pub description: String,
     /// How interrupts came to workers in guest mode.
     pub delivery: Option<String>,
     /// Length of the window of `counts`, ns.
     pub window_ns: u64,
+}
+
+/// What the runtime counted of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Requests that finished.
+    pub finished: u64,
+    /// How long these ran, all together, what preempting them took included, ns.
+    pub ran_ns: u64,
+    /// Preemptions.
+    pub preemptions: u64,
+}
+
+impl From<&ClassStatistics> for Served {
+    fn from(class: &ClassStatistics) -> Self {
+        Self {
+            finished: class.finished,
+            ran_ns: class.service_nanos,
+            preemptions: class.preemptions,
+        }
+    }
 }
 
 /// Contexts of every runtime measured.
@@ -73,7 +96,7 @@ impl Bench {
     }
 
     /// Waits until the last burst's real-time threads are forgotten.
-    fn rest(&self) {
+    pub fn rest(&self) {
         if let (Some(throttling), Some(ended)) = (self.throttling, self.ended.get()) {
             std::thread::sleep(throttling.rest().saturating_sub(ended.elapsed()));
         }
@@ -152,18 +175,9 @@ impl Bench {
         let drain = patience
             .saturating_duration_since(Instant::now())
             .max(Duration::from_millis(100));
-        let preemptions = |statistics: &shinjuku::Statistics| {
-            statistics
-                .classes
-                .iter()
-                .map(|class| class.preemptions)
-                .collect::<Vec<_>>()
-        };
-        let mut taken = preemptions(&server.statistics());
-        // The drain's preemptions count as well: wait for its end before reading, as far as patience goes.
+        // The drain counts as well: wait for its end before reading, as far as patience goes.
         while server.statistics().in_system() > 0 && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(1));
-            taken = preemptions(&server.statistics());
         }
         let last = server.statistics();
         let (report, transport) = server.shutdown(drain);
@@ -216,7 +230,8 @@ impl Bench {
         Ok(Outcome {
             records,
             counts,
-            preemptions: taken,
+            served: last.classes.iter().map(Served::from).collect(),
+            interrupts: last.preemptions.interrupts_sent,
             description,
             delivery: last.delivery.map(|delivery| delivery.to_string()),
             window_ns: end_ns - from_ns,

@@ -31,6 +31,25 @@ pub const NAMES: [&str; 9] = [
     "store-50",
 ];
 
+/// The classes of the store mixes, short first.
+const STORE_CLASSES: [&str; 2] = ["GET", "RANGE"];
+
+/// Names of the classes of the mix of this name.
+///
+/// # Errors
+/// If there is no such mix.
+pub fn class_names(mix: &str) -> Result<Vec<String>> {
+    if mix.starts_with("store") {
+        return Ok(STORE_CLASSES.map(str::to_owned).into());
+    }
+    let mix = Mix::named(mix)?;
+    Ok(mix
+        .classes()
+        .iter()
+        .map(|class| class.name.clone())
+        .collect())
+}
+
 /// A mix, and how its requests are made.
 #[derive(Clone, Debug)]
 pub struct BenchMix {
@@ -76,8 +95,12 @@ impl BenchMix {
         let get = mean_us(5_000, get);
         let range = mean_us(20, range);
         let classes = vec![
-            Class::new("GET", 1.0 - range_share, ServiceTime::fixed(get)?),
-            Class::new("RANGE", range_share, ServiceTime::fixed(range)?),
+            Class::new(
+                STORE_CLASSES[0],
+                1.0 - range_share,
+                ServiceTime::fixed(get)?,
+            ),
+            Class::new(STORE_CLASSES[1], range_share, ServiceTime::fixed(range)?),
         ];
         Ok(Self {
             mix: Mix::new(name, classes)?,

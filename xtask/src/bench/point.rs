@@ -4,7 +4,8 @@ use anyhow::Result;
 use shinjuku_workload::repeat::median;
 use shinjuku_workload::{Figures, Summary};
 
-use super::burst::Outcome;
+use super::burst::{Outcome, Served};
+use super::calibration::{Pace, Prices};
 use super::contender::Contender;
 use super::mixes::BenchMix;
 use super::saturation::{self, Counts};
@@ -22,7 +23,9 @@ struct Repetition {
     /// `None` if nothing finished.
     summary: Option<Summary>,
     counts: Vec<Counts>,
-    preemptions: Vec<u64>,
+    served: Vec<Served>,
+    /// `None` if no request finished whose work has a known length.
+    pace: Option<Pace>,
     window_ns: u64,
     description: String,
     delivery: Option<String>,
@@ -41,8 +44,9 @@ impl Point {
         };
         self.repetitions.push(Repetition {
             summary,
+            pace: Pace::of(mix, &outcome),
             counts: outcome.counts,
-            preemptions: outcome.preemptions,
+            served: outcome.served,
             window_ns: outcome.window_ns,
             description: outcome.description,
             delivery: outcome.delivery,
@@ -58,6 +62,16 @@ impl Point {
     /// Whether the point is saturated, judged over all repetitions together.
     pub fn is_saturated(&self) -> bool {
         saturation::is_saturated(&self.counts())
+    }
+
+    /// How many times slower the work ran than calibrated: the median over the repetitions.
+    pub fn times_slower(&self, prices: &Prices) -> Option<f64> {
+        let paces = self.repetitions.iter().filter_map(|one| one.pace.as_ref());
+        median(
+            &paces
+                .map(|pace| pace.times_slower(prices))
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// What became of the requests of each class in all repetitions.
@@ -120,7 +134,8 @@ impl Point {
                 p99_slowdown: middle(|figures| figures.p99_slowdown),
                 throughput_rps: per_second(counts.finished),
                 preemptions: (self.repetitions.iter())
-                    .flat_map(|one| indices.clone().filter_map(|at| one.preemptions.get(at)))
+                    .flat_map(|one| indices.clone().filter_map(|at| one.served.get(at)))
+                    .map(|served| served.preemptions)
                     .sum(),
                 offered_rps: per_second(counts.offered),
                 saturated,
@@ -130,6 +145,7 @@ impl Point {
                 p99_us_max: p99s.iter().copied().reduce(f64::max),
                 ideal_p99_us: None,
                 predicted_p99_us: None,
+                times_slower: None,
                 picked: (self.repetitions.first())
                     .filter(|_| contender.mechanism == shinjuku::MechanismKind::Auto)
                     .map(|one| one.description.clone()),
@@ -186,7 +202,14 @@ mod tests {
         Outcome {
             records,
             counts: counts.to_vec(),
-            preemptions: vec![0, 7],
+            served: vec![
+                Served::default(),
+                Served {
+                    preemptions: 7,
+                    ..Served::default()
+                },
+            ],
+            interrupts: 0,
             description: String::new(),
             delivery: None,
             window_ns: 1_000_000_000,

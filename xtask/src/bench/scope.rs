@@ -1,5 +1,6 @@
 //! What is asked for on the command line, and what of it is measured.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,6 +43,10 @@ pub struct Options {
     /// First seed; repetitions count up from it.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// SLO that c-PRE-MQ is given for a class, in microseconds, instead of the class's simulated p99 alone (may be given
+    /// several times).
+    #[arg(long, value_name = "CLASS=US", value_parser = slo)]
+    slo: Vec<(String, f64)>,
     /// Leave the cost table out.
     #[arg(long)]
     pub(super) no_costs: bool,
@@ -75,6 +80,10 @@ pub struct Scope {
     pub seeds: Vec<u64>,
     /// Length of a repetition.
     pub length: Duration,
+    /// SLOs asked for: class to microseconds.
+    pub slos_us: BTreeMap<String, f64>,
+    /// For how long the host's stalls are watched, before and after.
+    pub watch: Duration,
     /// Whether the sweep over quanta is wanted.
     pub sweep: bool,
     /// Parts of contenders' names; empty: all compete.
@@ -126,6 +135,7 @@ impl Scope {
         let custom = !options.mix.is_empty()
             || !options.load.is_empty()
             || !options.contender.is_empty()
+            || !options.slo.is_empty()
             || options.repetitions.is_some()
             || options.seconds.is_some();
         let mixes = match options.mix.as_slice() {
@@ -138,6 +148,9 @@ impl Scope {
         };
         for text in &options.contender {
             check_contender(text, workers, here)?;
+        }
+        for (class, _) in &options.slo {
+            check_class(class, &mixes)?;
         }
         let seconds = options.seconds.unwrap_or(preset.seconds);
         ensure!(
@@ -160,6 +173,8 @@ impl Scope {
                 .collect(),
             seeds: (options.seed..end).collect(),
             length: Duration::from_secs_f64(seconds),
+            watch: Duration::from_secs(if options.quick { 1 } else { 3 }),
+            slos_us: options.slo.iter().cloned().collect(),
             sweep: !options.no_sweep,
             only: options.contender.clone(),
         })
@@ -179,6 +194,41 @@ impl Scope {
     }
 }
 
+/// An SLO on the command line: a class's name and microseconds.
+fn slo(text: &str) -> Result<(String, f64), String> {
+    let wanted = || format!("\"{text}\" is not CLASS=US, such as short=20");
+    let (class, us) = text.split_once('=').ok_or_else(wanted)?;
+    let us: f64 = us.parse().map_err(|_| wanted())?;
+    if us > 0.0 && us.is_finite() {
+        Ok((class.to_owned(), us))
+    } else {
+        Err(format!(
+            "an SLO of {us} us cannot be kept: it must be above 0"
+        ))
+    }
+}
+
+/// Refuses a class that no mix of several classes has.
+fn check_class(class: &str, mixes: &[String]) -> Result<()> {
+    let names = mixes.iter().map(|mix| mixes::class_names(mix));
+    let names: Vec<String> = names
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .filter(|names| names.len() > 1)
+        .flatten()
+        .collect();
+    ensure!(
+        names.iter().any(|name| name == class),
+        "--slo {class}=...: no mix that is measured has c-PRE-MQ and such a class; their classes are {}",
+        distinct(names.iter())
+            .into_iter()
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ")
+    );
+    Ok(())
+}
+
 /// Refuses a text that is part of no contender's name.
 fn check_contender(text: &str, workers: usize, here: &Mechanisms) -> Result<()> {
     let all = Contender::all(workers, here)
@@ -195,7 +245,7 @@ fn check_contender(text: &str, workers: usize, here: &Mechanisms) -> Result<()> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use clap::Parser;
 
     use super::*;
@@ -206,7 +256,7 @@ mod tests {
         options: Options,
     }
 
-    fn scope(line: &str) -> Result<Scope, String> {
+    pub fn scope(line: &str) -> Result<Scope, String> {
         let line = Line::try_parse_from(line.split_whitespace()).map_err(|e| e.to_string())?;
         Scope::of(&line.options, 1, &Mechanisms::signals_alone()).map_err(|error| error.to_string())
     }
@@ -222,6 +272,7 @@ mod tests {
             ("bench --quick --seconds 0.1", "custom"),
             ("bench --repetitions 2", "custom"),
             ("bench --contender probe", "custom"),
+            ("bench --mix store --slo GET=30", "custom"),
         ] {
             assert_eq!(scope(line).unwrap().mode, mode, "{line}");
         }
@@ -246,6 +297,10 @@ mod tests {
                 "guest, not run: there is no /dev/kvm",
             ),
             ("bench --load 0", "1..=200"),
+            ("bench --slo short", "CLASS=US"),
+            ("bench --slo short=0", "above 0"),
+            ("bench --mix hi --slo medium=3", "classes are short, long"),
+            ("bench --mix fixed --slo all=3", "no mix that is measured"),
             ("bench --seconds 11", "0.01 to 10"),
             ("bench --seconds NaN", "0.01 to 10"),
             ("bench --seed 18446744073709551615", "below 2^64"),

@@ -1,83 +1,77 @@
-//! The SLOs that c-PRE-MQ is given: p99 of each class alone under SQ, measured first (the paper's rule, section 5.2).
+//! The SLOs that c-PRE-MQ is given: p99 of each class alone under SQ (the paper's rule, section 3.4), as the simulator
+//! has it without any cost. One that was measured would have the machine's noise in it, and the policy would follow that.
 
-use anyhow::{Context, Result};
-use shinjuku_workload::{Length, Summary};
+use anyhow::{Result, ensure};
+use shinjuku::policy::Nanos;
+use shinjuku_sim::{Overheads, PolicySpec, predict};
 
-use super::burst::Bench;
+use super::contender::Contender;
 use super::mixes::BenchMix;
-use super::saturation::is_saturated;
 use super::scope::Scope;
 
-/// Loads at which a class runs alone: the first that does not saturate counts.
-const LOADS: [f64; 4] = [0.4, 0.2, 0.1, 0.05];
+/// Load at which a class runs alone.
+const LOAD: f64 = 0.4;
 
-/// What was found for one mix.
-#[derive(Debug)]
-pub struct Slos {
-    /// SLO of each class, us; empty if a class saturates alone at every load.
-    pub us: Vec<f64>,
-    /// What the report must say.
-    pub notes: Vec<String>,
-}
-
-/// Measures the SLOs of all classes of `mix`.
+/// The SLO of each class of `mix`, us: the one asked for, or the ideal with `contender`'s quantum.
 ///
 /// # Errors
-/// If a burst cannot be run.
-pub fn measure(bench: &Bench, scope: &Scope, mix: &BenchMix) -> Result<Slos> {
-    let mut slos = Slos {
-        us: Vec::new(),
-        notes: Vec::new(),
-    };
-    for (at, class) in mix.mix.classes().iter().enumerate() {
-        let name = format!("{} of {}", class.name, mix.mix.name());
-        let mut found = None;
-        for load in LOADS {
-            found = alone(bench, scope, mix, at, load)?.map(|us| (load, us));
-            if found.is_some() {
-                break;
-            }
-        }
-        let Some((load, us)) = found else {
-            slos.notes.push(format!(
-                "{name} alone saturates the workers even at {:.0} % load: without its SLO c-PRE-MQ is left out.",
-                LOADS[LOADS.len() - 1] * 100.0
-            ));
-            slos.us.clear();
-            return Ok(slos);
-        };
-        if load < LOADS[0] {
-            slos.notes.push(format!(
-                "{name} alone saturates the workers at {:.0} % load: its SLO is its p99 at {:.0} %.",
-                LOADS[0] * 100.0,
-                load * 100.0
-            ));
-        }
-        slos.us.push(us);
-    }
-    Ok(slos)
-}
-
-/// p99 of one class alone, us; `None` if it is saturated.
-fn alone(
-    bench: &Bench,
+/// If the simulator refuses the mix.
+pub fn of(
     scope: &Scope,
     mix: &BenchMix,
-    class: usize,
-    load: f64,
-) -> Result<Option<f64>> {
-    let contender = (mix.contenders(bench.workers, &bench.mechanisms).into_iter())
-        .find(|one| one.policy == shinjuku::PolicyKind::CPreSq)
-        .context("SQ competes on every mix")?;
+    contender: &Contender,
+    workers: usize,
+) -> Result<Vec<f64>> {
+    let classes = mix.mix.classes().iter().enumerate();
+    classes
+        .map(|(at, class)| match scope.slos_us.get(&class.name) {
+            Some(&given) => Ok(given),
+            None => alone(mix, at, contender, workers),
+        })
+        .collect()
+}
+
+/// p99 of one class alone on `workers` workers, us.
+fn alone(mix: &BenchMix, class: usize, contender: &Contender, workers: usize) -> Result<f64> {
+    let quantum = Nanos((contender.quantum_us.unwrap_or_default() * 1e3) as u64);
+    let policy = PolicySpec::SingleQueue { quantum };
     // The other classes keep their numbers but have no weight, so that the class's work stays its own.
     let only = mix.with_only(class)?;
-    let length = Length::lasting(scope.length);
-    let schedule = only.arrivals(load, bench.workers, length, scope.seeds[0])?;
-    let arrivals = only.plan(&schedule, contender.probes);
-    let outcome = bench.burst(&contender, &arrivals, mix.mix.classes().len(), &[])?;
-    if outcome.records.is_empty() || is_saturated(&outcome.counts) {
-        return Ok(None);
+    let depth = contender.depth(workers);
+    let ideal = predict(&only.mix, LOAD, workers, depth, &policy, Overheads::IDEAL)?;
+    ensure!(
+        !ideal.saturated,
+        "class {} of {} alone saturates even a simulated server without costs: give its SLO with --slo",
+        mix.mix.classes()[class].name,
+        mix.mix.name()
+    );
+    Ok(ideal.all.p99_us.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scope::tests::scope;
+    use super::*;
+
+    fn slos(line: &str) -> Vec<f64> {
+        let mix = BenchMix::spinning("mid", 2.0).unwrap();
+        of(&scope(line).unwrap(), &mix, &Contender::MQ, 1).unwrap()
     }
-    let summary = Summary::of(&mix.mix, &outcome.records)?;
-    Ok(Some(summary.all.p99_ns as f64 / 1e3))
+
+    /// Nothing of this machine is in them: a microsecond and a hundred of them, alone at 40 %.
+    #[test]
+    fn slos_are_those_of_an_ideal_machine() {
+        let [short, long] = slos("bench --mix mid")[..] else {
+            panic!("two classes")
+        };
+        // Short ones run one after the other, long ones in turns of a quantum, as if they shared the worker.
+        assert!((2.0..5.0).contains(&short), "{short}");
+        assert!((200.0..800.0).contains(&long), "{long}");
+    }
+
+    #[test]
+    fn a_given_slo_goes_before() {
+        let found = slos("bench --mix mid --slo long=900 --slo short=42.5");
+        assert_eq!(found, [42.5, 900.0]);
+    }
 }

@@ -1,9 +1,12 @@
 //! Figure 7a of the Shinjuku paper: p99 over the quantum, for each mechanism, on the most dispersed mix.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use shinjuku_workload::Length;
 
 use super::burst::Bench;
+use super::calibration;
 use super::contender::Contender;
 use super::mixes::BenchMix;
 use super::point::Point;
@@ -35,6 +38,7 @@ pub fn measure(
     bench: &Bench,
     scope: &Scope,
     mix: &BenchMix,
+    costs: &BTreeMap<String, f64>,
     progress: &mut Progress,
 ) -> Result<Vec<Run>> {
     let contenders: Vec<Contender> = QUANTA_US
@@ -52,8 +56,13 @@ pub fn measure(
             progress.end(bench.per_burst(scope.length));
         }
     }
-    let points = contenders.iter().zip(&points);
-    Ok(points
-        .flat_map(|(contender, point)| point.runs(mix, LOAD, contender))
-        .collect())
+    let rows = contenders
+        .iter()
+        .zip(&points)
+        .flat_map(|(contender, point)| {
+            let mut runs = point.runs(mix, LOAD, contender);
+            calibration::complete(&mut runs, point, contender, costs);
+            runs
+        });
+    Ok(rows.collect())
 }

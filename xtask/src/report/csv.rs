@@ -3,7 +3,7 @@
 use super::results::{Results, Run};
 
 const COLUMNS: &str = "mix,load,policy,mechanism,quantum_us,class,n,p50_us,p99_us,p999_us,p99_slowdown,throughput_rps,\
-preemptions,offered_rps,saturated,refusals,unfinished,p99_us_min,p99_us_max,ideal_p99_us,predicted_p99_us";
+preemptions,offered_rps,saturated,refusals,unfinished,p99_us_min,p99_us_max,ideal_p99_us,predicted_p99_us,times_slower";
 
 /// A line for every run; an absent value is an empty field.
 pub fn runs(runs: &[Run]) -> String {
@@ -32,6 +32,7 @@ pub fn runs(runs: &[Run]) -> String {
             optional(run.p99_us_max),
             optional(run.ideal_p99_us),
             optional(run.predicted_p99_us),
+            optional(run.times_slower),
         ];
         text += &fields.join(",");
         text.push('\n');

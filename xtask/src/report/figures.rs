@@ -3,7 +3,7 @@
 use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 
 use super::results::{Class, Results, Run, distinct};
-use super::summary::percent;
+use super::summary::{STALLS, percent};
 
 /// What the bars of measured points are.
 const REPETITIONS: &str = "lowest and highest repetition";
@@ -116,12 +116,14 @@ pub fn of_sweep(results: &Results) -> Vec<Figure> {
                 points: line,
             }
         });
+        let series = series.chain(stalls(results, &ends));
         figures.push(Figure {
             name: format!("{mix}-{}-quantum", (load * 100.0).round()),
             title: format!(
-                "{mix} at {} load: p99 latency, {}, against the quantum",
+                "{mix} at {} load: p99 latency, {}, against the quantum ({})",
                 percent(load),
-                requests(class)
+                requests(class),
+                results.machine.cpu
             ),
             x: XAxis::Quantum,
             y: YAxis::Logarithmic,
@@ -156,6 +158,10 @@ fn against_load(results: &Results, mix: &str, measure: &Measure) -> Option<Figur
     if measure.with_spread {
         series.extend(simulated(results, mix, class));
     }
+    if measure.with_spread && class == results.leading_class(mix) {
+        let loads: Vec<f64> = results.of(mix, class).filter_map(load).collect();
+        series.extend(stalls(results, &loads));
+    }
     let unit = if measure.file == "p99-slowdown" {
         "latency / service time"
     } else {
@@ -163,7 +169,12 @@ fn against_load(results: &Results, mix: &str, measure: &Measure) -> Option<Figur
     };
     Some(Figure {
         name: format!("{mix}-{}-{class}", measure.file),
-        title: format!("{mix}: {}, {}", measure.text, requests(class)),
+        title: format!(
+            "{mix}: {}, {} ({})",
+            measure.text,
+            requests(class),
+            results.machine.cpu
+        ),
         x: XAxis::Load,
         y: YAxis::Logarithmic,
         y_label: format!("{}, {} ({unit}, log)", measure.text, requests(class)),
@@ -210,6 +221,24 @@ fn simulated(results: &Results, mix: &str, class: Class) -> Vec<Series> {
         });
     }
     series
+}
+
+/// The floor that the host's stalls put under every p99: a level line over all of `xs`.
+fn stalls(results: &Results, xs: &[f64]) -> Option<Series> {
+    let floor = results.stall_floor_us()?;
+    let (low, high) = (xs.iter().copied()).fold((f64::MAX, f64::MIN), |(low, high), x| {
+        (low.min(x), high.max(x))
+    });
+    let point = |x| Point {
+        x,
+        y: Some(floor),
+        spread: None,
+    };
+    Some(Series {
+        label: STALLS.into(),
+        style: Style::Stalls,
+        points: vec![point(low), point(high)],
+    })
 }
 
 fn points<'a>(

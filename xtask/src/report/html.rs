@@ -1,6 +1,6 @@
 //! One self-contained page: plots inlined as SVG, tables, the machine, the notes, and how to read it all.
 
-use super::results::{BASELINE, Results, SATURATION_THROUGHPUT};
+use super::results::{BASELINE, Results, SATURATION_THROUGHPUT, SLOWER};
 use super::summary;
 use super::table::Table;
 use shinjuku_plot::Figure;
@@ -63,6 +63,13 @@ fn machine(results: &Results) -> String {
         ),
         ("Command", settings.command.clone()),
         ("CPU", format!("{}, {} cores", machine.cpu, machine.cores)),
+        (
+            "Floor of every p99 by this host's stalls",
+            results.stalls.as_ref().map_or_else(
+                || "not watched".to_owned(),
+                |stalls| format!("{} µs", summary::figure(stalls.p99_us)),
+            ),
+        ),
         ("Kernel", machine.kernel.clone()),
         ("Virtual machine", yes(machine.hypervisor)),
         ("FSGSBASE", yes(machine.fsgsbase)),
@@ -114,6 +121,15 @@ fn how_to_read() -> String {
                  more than its counting noise), in all or of one class, is saturated: its latency grows with the length of the \
                  experiment, so it has no percentile."
             ),
+            format!(
+                "A point marked with * did not get the work it was to measure: the time that long requests ran, less the price of \
+                 their preemptions, is more than {SLOWER} times the work in them as calibrated. Its latency has something in it \
+                 that is not the policy's: a slower CPU, or a work loop that suffers from preemption."
+            ),
+            "The line and the row of this host's stalls are a floor: of requests that arrive at random moments and wait for nothing \
+             but the end of a stall they arrive in, of the dispatcher's core or their worker's, 1 % wait for longer. Stalls are \
+             what a thread with the measured threads' priority misses of the time-stamp counter. A p99 near it tells of the host."
+                .to_owned(),
             "d-FCFS and work stealing are the policies of IX and ZygOS without those systems' costs."
                 .to_owned(),
         ],
@@ -143,8 +159,11 @@ pub(crate) fn table(table: &Table) -> String {
         format!("<tr>{cells}</tr>\n")
     };
     let rows: String = table.rows.iter().map(|cells| row("td", cells)).collect();
+    let notes: String = (table.notes.iter())
+        .map(|note| format!("<p>{}</p>\n", escape(note)))
+        .collect();
     format!(
-        "<div class=\"wide\"><table>\n<caption>{}</caption>\n<thead>{}</thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n",
+        "<div class=\"wide\"><table>\n<caption>{}</caption>\n<thead>{}</thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n{notes}",
         escape(&table.title),
         row("th", &table.header),
     )

@@ -19,6 +19,9 @@ pub const SATURATION_THROUGHPUT: f64 = 0.99;
 /// more than 1 %.
 pub const COUNTING_NOISE: f64 = 3.0;
 
+/// A point is marked where its work ran more than so many times slower than calibrated.
+pub const SLOWER: f64 = 1.1;
+
 /// The name of the policy that every ratio is taken against.
 pub const BASELINE: &str = "c-FCFS";
 
@@ -33,6 +36,9 @@ pub struct Results {
     pub commit: Option<String>,
     /// Where it ran.
     pub machine: Machine,
+    /// The stalls of its cores.
+    #[serde(default)]
+    pub stalls: Option<HostStalls>,
     /// How it ran.
     pub settings: Settings,
     /// What a reader must know to judge the figures: limits met, mechanisms refused, contenders left out.
@@ -78,6 +84,37 @@ pub struct Settings {
     pub queue: usize,
     /// SLOs given to c-PRE-MQ, us: mix, then the name of the class in that mix.
     pub slo_us: BTreeMap<String, BTreeMap<String, f64>>,
+}
+
+/// For how long the cores were taken away from the highest priority there is, by the host and not by the bench.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostStalls {
+    /// The floor that they put under every p99, us. Take a request that arrives at a random moment and waits for nothing but
+    /// the end of the stall it arrives in, on the dispatcher's core or on its worker's: 1 % wait for longer than this.
+    pub p99_us: f64,
+    /// The same of what was seen before the bench alone.
+    pub before_p99_us: f64,
+    /// The same of what was seen after it; absent if it ended early.
+    pub after_p99_us: Option<f64>,
+    /// Core by core.
+    pub cores: Vec<CoreStalls>,
+}
+
+/// The stalls of one core, before the bench and after it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CoreStalls {
+    /// The core's number.
+    pub core: usize,
+    /// What the bench runs there: `dispatcher` or `worker`.
+    pub role: String,
+    /// For how long it was watched, seconds.
+    pub seconds: f64,
+    /// How often it stalled for a microsecond or longer.
+    pub stalls: u64,
+    /// The share of the time that it stalled, 0 to 1.
+    pub share: f64,
+    /// The longest stall, us.
+    pub longest_us: f64,
 }
 
 /// What stands behind one of [`Results::costs`].
@@ -161,6 +198,9 @@ pub struct Run {
     /// The same with the costs measured in this run, us.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_p99_us: Option<f64>,
+    /// How many times slower the work ran than calibrated, at least; a property of the point, the same for its classes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times_slower: Option<f64>,
     /// What the runtime picked where the mechanism is `auto`, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub picked: Option<String>,
@@ -227,6 +267,11 @@ impl Run {
     /// The contender's name, as [`contender_name`] writes it.
     pub fn contender(&self) -> String {
         contender_name(&self.policy, &self.mechanism, self.quantum_us)
+    }
+
+    /// How many times slower the work ran than calibrated, where that is enough to mark the point.
+    pub fn slow(&self) -> Option<f64> {
+        self.times_slower.filter(|&times| times > SLOWER)
     }
 
     /// Marks the run saturated and takes its percentiles away.
@@ -319,6 +364,11 @@ impl Results {
         {
             bail!("cost_details has {name}, which is not among the costs");
         }
+        if let Some(stalls) = &self.stalls
+            && !(stalls.p99_us >= 0.0 && stalls.p99_us.is_finite())
+        {
+            bail!("the floor of the host's stalls is {} us", stalls.p99_us);
+        }
         for (list, runs) in [("runs", &self.runs), ("quantum_sweep", &self.quantum_sweep)] {
             let mut seen = std::collections::HashSet::new();
             for run in runs {
@@ -344,6 +394,13 @@ impl Results {
     /// The contenders of all runs in the order they were run.
     pub fn contenders(&self) -> Vec<String> {
         distinct(self.runs.iter().map(Run::contender))
+    }
+
+    /// The floor that the host's stalls put under every p99, us, where they have one.
+    pub fn stall_floor_us(&self) -> Option<f64> {
+        (self.stalls.as_ref())
+            .map(|stalls| stalls.p99_us)
+            .filter(|&floor| floor > 0.0)
     }
 
     /// The runs of one mix that count one class.

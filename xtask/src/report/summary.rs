@@ -6,6 +6,12 @@ use super::table::Table;
 /// How many loads fit beside each other on a terminal line; further loads get a further table.
 const LOADS_A_TABLE: usize = 3;
 
+/// The sign of a point whose work ran slower than calibrated.
+const SLOW: &str = "*";
+
+/// The floor that the host's stalls put under every p99.
+pub(crate) const STALLS: &str = "this host's stalls";
+
 /// Every table of the report, in reading order.
 pub fn tables(results: &Results) -> Vec<Table> {
     let mut tables: Vec<Table> = results
@@ -47,6 +53,7 @@ pub fn mix_tables(results: &Results, mix: &str) -> Vec<Table> {
 /// The tables that belong to no single mix: costs, the check of the baseline, paired comparisons.
 pub fn other_tables(results: &Results) -> Vec<Table> {
     [
+        stalls(results),
         costs(results),
         fcfs_check(results),
         simulated(results),
@@ -74,6 +81,9 @@ fn latency(
     };
 
     let mut tables = Vec::new();
+    let floor = results
+        .stall_floor_us()
+        .filter(|_| class == results.leading_class(mix));
     for loads in loads.chunks(LOADS_A_TABLE) {
         let columns = loads
             .iter()
@@ -91,15 +101,29 @@ fn latency(
             }
             table.push(row);
         }
+        if let Some(floor) = floor {
+            let cells = loads
+                .iter()
+                .flat_map(|_| [figure(floor), String::new(), String::new()]);
+            table.push(std::iter::once(STALLS.to_owned()).chain(cells));
+        }
+        for &load in loads {
+            let runs = runs.clone().filter(|run| run.load == load);
+            table.notes.extend(runs.clone().filter_map(slower));
+            table
+                .notes
+                .extend(floor.and_then(|floor| mostly_stalls(runs, floor)));
+        }
         tables.push(table);
     }
     tables
 }
 
 fn cells(run: &Run, baseline: Option<f64>, ratio: fn(f64, f64) -> f64) -> [String; 3] {
+    let mark = if run.slow().is_some() { SLOW } else { "" };
     let Some(p99) = run.p99_us else {
         let why = if run.saturated { "saturated" } else { "none" };
-        return [why, "", ""].map(String::from);
+        return [format!("{why}{mark}"), String::new(), String::new()];
     };
     let spread = match (run.p99_us_min, run.p99_us_max) {
         (Some(low), Some(high)) => format!("{}-{}", figure(low), figure(high)),
@@ -108,7 +132,70 @@ fn cells(run: &Run, baseline: Option<f64>, ratio: fn(f64, f64) -> f64) -> [Strin
     let ratio = baseline.map_or_else(String::new, |baseline| {
         format!("{}x", figure(ratio(baseline, p99)))
     });
-    [figure(p99), spread, ratio]
+    [format!("{}{mark}", figure(p99)), spread, ratio]
+}
+
+/// What is to be said of a point whose work did not run as fast as it was calibrated to.
+fn slower(run: &Run) -> Option<String> {
+    Some(format!(
+        "{SLOW} {}, {}: the work ran {:.1} times slower than calibrated",
+        percent(run.load),
+        run.contender(),
+        run.slow()?
+    ))
+}
+
+/// What is to be said of the points at one load if even the best latency is the host's, for a half or more.
+fn mostly_stalls<'a>(runs: impl Iterator<Item = &'a Run>, floor: f64) -> Option<String> {
+    let (load, best) = runs
+        .filter_map(|run| Some((run.load, run.p99_us?)))
+        .min_by(|(_, one), (_, other)| one.total_cmp(other))?;
+    let where_it_is = if best <= floor {
+        "is not above"
+    } else if best <= 2.0 * floor {
+        "is at most twice"
+    } else {
+        return None;
+    };
+    Some(format!(
+        "{}: the best p99, {} µs, {where_it_is} the floor of this host's stalls, {} µs: it tells of the host, not of the \
+         contenders",
+        percent(load),
+        figure(best),
+        figure(floor)
+    ))
+}
+
+/// The host's stalls, core by core, and the floors that they come to.
+fn stalls(results: &Results) -> Option<Table> {
+    let stalls = results.stalls.as_ref()?;
+    let mut table = Table::new(
+        format!(
+            "{STALLS} on {}, for a microsecond or longer, watched before and after the bench",
+            results.machine.cpu
+        ),
+        ["core", "watched, s", "stalls", "of the time", "longest, µs"],
+    );
+    for core in &stalls.cores {
+        table.push([
+            format!("{} ({})", core.core, core.role),
+            figure(core.seconds),
+            core.stalls.to_string(),
+            format!("{:.2} %", 100.0 * core.share),
+            figure(core.longest_us),
+        ]);
+    }
+    let after = stalls.after_p99_us.map_or_else(
+        || "not watched".to_owned(),
+        |floor| format!("{} µs", figure(floor)),
+    );
+    table.notes.push(format!(
+        "floor of every p99: {} µs (before the bench {} µs, after it {after}): of requests that arrive at random moments and wait \
+         for the end of a stall alone, 1 % wait for longer; 0 where stalls take less than 1 % of the time",
+        figure(stalls.p99_us),
+        figure(stalls.before_p99_us),
+    ));
+    Some(table)
 }
 
 fn costs(results: &Results) -> Option<Table> {

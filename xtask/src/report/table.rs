@@ -11,6 +11,8 @@ pub struct Table {
     pub header: Vec<String>,
     /// Rows, each as long as the header.
     pub rows: Vec<Vec<String>>,
+    /// What a reader must know of single figures: a line each, below the rows.
+    pub notes: Vec<String>,
 }
 
 impl Table {
@@ -23,6 +25,7 @@ impl Table {
             title: title.into(),
             header: header.into_iter().map(Into::into).collect(),
             rows: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -72,6 +75,9 @@ impl fmt::Display for Table {
                 )?;
             }
         }
+        for note in &self.notes {
+            writeln!(f, "  {note}")?;
+        }
         Ok(())
     }
 }
@@ -85,12 +91,14 @@ mod tests {
         let mut table = Table::new("latency, µs", ["contender", "20 %"]);
         table.push(["probe 5 µs", "12.5"]);
         table.push(["none", "1300"]);
+        table.notes.push("20 %: a note".to_owned());
         let expected = "\
 latency, µs
   contender   20 %
   ----------------
   probe 5 µs  12.5
   none        1300
+  20 %: a note
 ";
         assert_eq!(table.to_string(), expected);
     }

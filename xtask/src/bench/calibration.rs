@@ -1,0 +1,249 @@
+//! The bench's check of itself: whether the work ran as fast as it was calibrated to.
+//!
+//! The runtime counts how long requests ran. From that goes what preempting them took: for each preemption and each
+//! interrupt the price that the table of costs of the same run has. What is left was the work, whose length is known. The
+//! prices are of all that a preemption takes of its worker, and a part of that is not in the requests' time; so what comes
+//! out is a lower bound. Dear preemptions alone mark no point. Work that itself runs slower does.
+
+use std::collections::BTreeMap;
+
+use shinjuku::MechanismKind;
+
+use super::burst::Outcome;
+use super::contender::Contender;
+use super::mixes::BenchMix;
+use super::point::Point;
+use crate::report::results::{Results, Run, distinct};
+
+/// Requests whose work is shorter are not compared, ns: entering and leaving a context is too much of their time.
+const SHORTEST: f64 = 10_000.0;
+
+/// What of the requests' time is not their work, ns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prices {
+    /// Of a preemption.
+    preemption: f64,
+    /// Of an interrupt, beside that.
+    interrupt: f64,
+}
+
+impl Prices {
+    /// What the table of costs has for a contender; `None` where a price is missing.
+    fn of(contender: &Contender, costs: &BTreeMap<String, f64>) -> Option<Self> {
+        let cost = |name: &str| costs.get(name).copied();
+        let interrupt = match contender.mechanism {
+            MechanismKind::None => {
+                return Some(Self {
+                    preemption: 0.0,
+                    interrupt: 0.0,
+                });
+            }
+            MechanismKind::Probe => 0.0,
+            MechanismKind::Signal | MechanismKind::Escalation => cost("preempt/signal")?,
+            MechanismKind::Guest => cost("preempt/guest")?,
+            // Whichever it picked: the dearer, for a lower bound.
+            MechanismKind::Auto => {
+                cost("preempt/signal")?.max(cost("preempt/guest").unwrap_or(0.0))
+            }
+            MechanismKind::Dune => return None,
+        };
+        Some(Self {
+            preemption: cost("preempt/probe")?,
+            interrupt,
+        })
+    }
+}
+
+/// Where the time of the longest class's requests went in one burst: means over these.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Time that a request ran, ns.
+    ran: f64,
+    /// Work in it as calibrated, ns.
+    work: f64,
+    /// Preemptions.
+    preemptions: f64,
+    /// Interrupts.
+    interrupts: f64,
+}
+
+impl Pace {
+    /// `None` for mixes whose work has no known length, or is short, and where no long request finished.
+    pub fn of(mix: &BenchMix, outcome: &Outcome) -> Option<Self> {
+        let class = mix.mix.classes().len() - 1;
+        let served = outcome.served.get(class)?;
+        let long = (outcome.records.iter()).filter(|record| usize::from(record.class) == class);
+        let (count, work) = long.fold((0u64, 0u64), |(count, work), record| {
+            (count + 1, work + record.service_ns)
+        });
+        let work = work as f64 / count.max(1) as f64;
+        if mix.is_real_code() || work < SHORTEST || served.finished == 0 {
+            return None;
+        }
+        let all: u64 = (outcome.served.iter())
+            .map(|served| served.preemptions)
+            .sum();
+        // Interrupts are counted for all classes together: they go where the preemptions went.
+        let share = served.preemptions as f64 / all.max(1) as f64;
+        let each = |number: f64| number / served.finished as f64;
+        Some(Self {
+            ran: each(served.ran_ns as f64),
+            work,
+            preemptions: each(served.preemptions as f64),
+            interrupts: each(outcome.interrupts as f64 * share),
+        })
+    }
+
+    /// How many times slower the work ran than calibrated, at least.
+    pub fn times_slower(&self, prices: &Prices) -> f64 {
+        let preempting = self.preemptions * prices.preemption + self.interrupts * prices.interrupt;
+        (self.ran - preempting) / self.work
+    }
+}
+
+/// Writes into the rows of one point how fast its work ran.
+pub fn complete(
+    runs: &mut [Run],
+    point: &Point,
+    contender: &Contender,
+    costs: &BTreeMap<String, f64>,
+) {
+    let prices = Prices::of(contender, costs);
+    let times_slower = prices.and_then(|prices| point.times_slower(&prices));
+    for run in runs {
+        run.times_slower = times_slower;
+    }
+}
+
+/// What the report must say before its figures.
+pub fn note(results: &Results) -> Option<String> {
+    if results.costs.is_empty() {
+        return Some(
+            "Whether the work ran as fast as calibrated was checked without preemption only: the prices of preemptions are in the \
+             table of costs, which was left out."
+                .to_owned(),
+        );
+    }
+    marked(results.runs.iter().chain(&results.quantum_sweep))
+}
+
+/// What it must say of `runs` that are marked.
+fn marked<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<String> {
+    let marked: Vec<_> = runs.filter(|run| run.slow().is_some()).collect();
+    let points = distinct((marked.iter()).map(|run| (&run.mix, run.load, run.contender())));
+    let most = marked
+        .iter()
+        .filter_map(|run| run.slow())
+        .reduce(f64::max)?;
+    Some(format!(
+        "At {} points, marked with *, the work ran slower than calibrated, up to {most:.1} times: these latencies are not the \
+         policies' alone.",
+        points.len()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use shinjuku_workload::Record;
+
+    use super::super::burst::Served;
+    use super::*;
+
+    /// Ten requests of 500 us, each preempted a hundred times, that ran for so long; and a thousand short ones.
+    fn outcome(ran_us: u64, interrupts: u64) -> Outcome {
+        let record = |class, service_ns| Record {
+            arrival_ns: 0,
+            service_ns,
+            finish_ns: 1_000_000,
+            class,
+        };
+        let short = std::iter::repeat_n(record(0, 500), 1000);
+        Outcome {
+            records: short
+                .chain(std::iter::repeat_n(record(1, 500_000), 10))
+                .collect(),
+            counts: Vec::new(),
+            served: vec![
+                Served {
+                    finished: 1000,
+                    ran_ns: 700_000,
+                    preemptions: 0,
+                },
+                Served {
+                    finished: 10,
+                    ran_ns: ran_us * 10_000,
+                    preemptions: 1000,
+                },
+            ],
+            interrupts,
+            description: String::new(),
+            delivery: None,
+            window_ns: 1,
+        }
+    }
+
+    fn costs() -> BTreeMap<String, f64> {
+        [("preempt/probe", 300.0), ("preempt/signal", 9_700.0)]
+            .map(|(name, nanos)| (name.to_owned(), nanos))
+            .into()
+    }
+
+    fn times_slower(contender: &Contender, outcome: Outcome) -> Option<f64> {
+        let mix = BenchMix::spinning("hi", 2.0).unwrap();
+        let mut point = Point::default();
+        let mut runs = vec![];
+        point
+            .add(
+                &mix,
+                Outcome {
+                    counts: vec![Default::default(); 2],
+                    ..outcome
+                },
+            )
+            .unwrap();
+        runs.extend(point.runs(&mix, 0.6, contender));
+        complete(&mut runs, &point, contender, &costs());
+        let found: Vec<_> = runs.iter().map(|run| run.times_slower).collect();
+        assert!(found.iter().all(|times| *times == found[0]), "{found:?}");
+        assert_eq!(
+            marked(runs.iter()).is_some(),
+            found[0].is_some_and(|times| times > 1.1)
+        );
+        found[0]
+    }
+
+    #[test]
+    fn work_slower_than_calibrated_is_told_from_dear_preemptions() {
+        // A hundred preemptions at 0.3 us beside 500 us of work, all in the requests' time: as calibrated.
+        assert_eq!(
+            times_slower(&Contender::probe(5.0), outcome(530, 0)),
+            Some(1.0)
+        );
+        // The same with work that takes 1.6 times as long.
+        assert_eq!(
+            times_slower(&Contender::probe(5.0), outcome(830, 0)),
+            Some(1.6)
+        );
+        // A hundred signals at 10 us are dear, and the work is as fast as it should be.
+        assert_eq!(
+            times_slower(&Contender::signal(50.0), outcome(1500, 1000)),
+            Some(1.0)
+        );
+        assert_eq!(
+            times_slower(&Contender::signal(50.0), outcome(1600, 1000)),
+            Some(1.2)
+        );
+        // Nothing is taken off where nothing preempts.
+        assert_eq!(times_slower(&Contender::FCFS, outcome(550, 0)), Some(1.1));
+    }
+
+    #[test]
+    fn what_has_no_price_or_no_known_length_is_not_compared() {
+        assert_eq!(times_slower(&Contender::DUNE, outcome(5000, 0)), None);
+        assert_eq!(Prices::of(&Contender::probe(5.0), &BTreeMap::new()), None);
+        let short = BenchMix::spinning("fixed", 2.0).unwrap();
+        let mut outcome = outcome(5000, 0);
+        outcome.served.truncate(1);
+        assert_eq!(Pace::of(&short, &outcome), None);
+    }
+}
