@@ -226,3 +226,6 @@ impl<Tr: Transport> InlineLoop<Tr> {
         back.or_else(|| baton.take_back(*me))
     }
 }
+
+#[cfg(test)]
+mod tests;
