@@ -188,3 +188,6 @@ fn deliver<Tr: Transport>(
     let latency = clock.nanos_at(end).saturating_sub(meta.arrival.0);
     statistics.record(meta.class, latency, clock.to_nanos(service), failed);
 }
+
+#[cfg(test)]
+mod tests;

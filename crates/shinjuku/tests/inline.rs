@@ -291,8 +291,8 @@ fn whoever_goes_on_from_a_short_one_is_relieved_when_it_blocks() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Each has its own arrival and class. (A time of service that counted from the first of a row would hardly show: a row is
-/// over within 10 us.)
+/// Each has its own arrival and class. (Its own time of service is looked at in `src/worker/tests.rs`: here a row is over
+/// within 10 us, and another's time would hardly show.)
 #[test]
 fn whoever_goes_on_from_another_is_counted_by_itself() {
     const LONG: Duration = Duration::from_millis(100);

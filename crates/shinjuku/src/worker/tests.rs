@@ -1,0 +1,177 @@
+//! The time that a request is served for, where requests follow each other on one context.
+
+use shinjuku_net::{Arrival, Failure, Refusal};
+use shinjuku_policy::{ClassId, Nanos};
+use shinjuku_preempt::{
+    Dispatched, Handles, Idle, Pool, PoolConfig, Sender, mailbox, preempt_point,
+};
+
+use super::*;
+use crate::request::Meta;
+use crate::statistics::{DispatcherStatistics, Statistics};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const FIRST: ClassId = ClassId(0);
+const SECOND: ClassId = ClassId(1);
+
+/// Requests are not brought by it, and replies go nowhere.
+struct Nothing;
+
+impl Transport for Nothing {
+    type Request = bool;
+    type Reply = ();
+    type Route = ();
+    type Outgoing = ();
+    type Replier = Nothing;
+
+    fn poll(&mut self, _: u64, _: usize, _: impl FnMut(Arrival<bool, ()>)) {}
+    fn refuse(&mut self, _: bool, (): (), _: Refusal) {}
+    fn conclude((): (), _: Result<(), Failure>) {}
+    fn replier(&mut self) -> std::io::Result<Nothing> {
+        Ok(Nothing)
+    }
+    fn wait(&mut self, _: Duration) {}
+    fn close(&mut self) {}
+}
+
+impl Replier for Nothing {
+    type Outgoing = ();
+
+    fn send(&mut self, (): ()) {}
+}
+
+/// A worker's loop on this thread, with the dispatcher's end of its mailbox. A request tells whether it looks for preemption.
+struct Stage {
+    worker: WorkerLoop<Nothing>,
+    sender: Sender<Job<Nothing>, Done<Nothing>>,
+    idle: Vec<Idle<Job<Nothing>, Done<Nothing>>>,
+    handles: Option<Handles<Job<Nothing>, Done<Nothing>>>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let config = PoolConfig {
+            contexts: 1,
+            ..PoolConfig::default()
+        };
+        let serve = |job: Job<Nothing>| {
+            if job.request {
+                preempt_point();
+            }
+            Done {
+                meta: job.meta,
+                outgoing: (),
+                failed: false,
+            }
+        };
+        let Pool { idle, handles } = Pool::new(config, serve).unwrap();
+        let (sender, receiver) = mailbox(1);
+        let worker = WorkerLoop {
+            worker: Worker::bind(1).unwrap(),
+            receiver,
+            replier: Nothing,
+            statistics: Arc::new(WorkerStatistics::new(2)),
+            bed: Arc::new(Bed::new()),
+            orders: Arc::new(AtomicU8::new(Orders::RUN)),
+            clock: Clock::get(),
+            idle_backoff: None,
+            shares_core: true,
+        };
+        Self {
+            worker,
+            sender,
+            idle,
+            handles: Some(handles),
+        }
+    }
+
+    /// Serves a request of the class [`FIRST`] that is said to have begun at `start`, and one of [`SECOND`] that begins
+    /// when that one ends. `before_second` gets the right to stop the latter.
+    fn serve_two(
+        &mut self,
+        start: Cycles,
+        before_second: impl Fn(&Dispatched),
+    ) -> Completion<Job<Nothing>, Done<Nothing>> {
+        let context = self.idle.pop().unwrap();
+        let sent = self.sender.send(context.load(job(FIRST)).into());
+        let mut dispatched = sent.unwrap_or_else(|_| panic!("there is room"));
+        let mut second = Some(job(SECOND));
+        let sender = &mut self.sender;
+        self.worker.step_inline(start, |end| {
+            let second = second.take()?;
+            let generation = sender.renew(&mut dispatched);
+            before_second(&dispatched);
+            Some((second, generation, end))
+        });
+        self.sender.poll().expect("it has answered").1
+    }
+
+    /// By class, the slowdown of its one request.
+    fn slowdowns(&self) -> [f64; 2] {
+        let workers = [Arc::clone(&self.worker.statistics)];
+        let dispatcher = DispatcherStatistics::new(2);
+        let statistics = Statistics::gather(&workers, &dispatcher, [], &["first", "second"]);
+        [0, 1].map(|class| {
+            let class = &statistics.classes[class];
+            assert_eq!(class.finished, 1, "{}", class.name);
+            class.slowdown(1.0)
+        })
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let idle = std::mem::take(&mut self.idle);
+        if let Some(handles) = self.handles.take() {
+            handles.hand_back(idle, PATIENCE);
+        }
+    }
+}
+
+/// A request that arrives now; that of the second class looks for preemption.
+fn job(class: ClassId) -> Job<Nothing> {
+    let arrival = Nanos(Clock::get().now_nanos());
+    Job {
+        meta: Meta { class, arrival },
+        request: class == SECOND,
+        route: (),
+    }
+}
+
+/// The machine's start: no request has run for as long, but one may be said to have begun then.
+const AN_AGE_AGO: Cycles = Cycles(0);
+
+/// The first was served for far longer than it was there, and the second, like any request, for no longer than that.
+#[track_caller]
+fn is_counted_apart([first, second]: [f64; 2]) {
+    assert!(first < 0.5, "the first ran for an age: slowdown {first}");
+    assert!(second > 0.9, "it is the first's time: slowdown {second}");
+}
+
+#[test]
+fn whoever_follows_is_served_from_its_own_start() {
+    let mut stage = Stage::new();
+    let Completion::Finished(idle) = stage.serve_two(AN_AGE_AGO, |_| ()) else {
+        panic!("neither was asked to give way");
+    };
+    stage.idle.push(idle);
+    is_counted_apart(stage.slowdowns());
+}
+
+#[test]
+fn whoever_follows_and_is_preempted_is_served_from_its_own_start() {
+    let mut stage = Stage::new();
+    let completion = stage.serve_two(AN_AGE_AGO, Dispatched::request);
+    let Completion::Preempted(suspended) = completion else {
+        panic!("the second was asked to give way");
+    };
+    let sent = stage.sender.send(suspended.into());
+    assert!(sent.is_ok(), "there is room");
+    stage.worker.step_inline(Cycles::now(), |_| None);
+    let Some((_, Completion::Finished(idle))) = stage.sender.poll() else {
+        panic!("it was asked once");
+    };
+    stage.idle.push(idle);
+    is_counted_apart(stage.slowdowns());
+}
