@@ -4,7 +4,7 @@
 
 mod process;
 
-use process::{Client, Replies, Server, array};
+use process::{Client, Replies, Server, array, is_there};
 use shinjuku::net::resp::arguments;
 use shinjuku_kv::server::REDIS_VERSION;
 
@@ -156,4 +156,17 @@ fn pipelined_commands_are_answered_in_order() {
     let [ours, redis] = [&ours, &redis].map(|server| server.connect().ask(&request));
     assert!(ours == redis && !ours.closed);
     assert!(ours.bytes.len() > 100_000);
+}
+
+/// What answers at a port that was free a moment ago can be another test's server.
+#[test]
+fn another_process_at_the_port_is_not_taken_for_the_redis_that_was_started() {
+    const NAME: &str = "another_process_at_the_port_is_not_taken_for_the_redis_that_was_started";
+    if !is_there("redis-server") {
+        println!("SKIPPED {NAME}: there is no redis-server (Debian: redis-server)");
+        return;
+    }
+    let other = Server::kv("", &[]);
+    assert!(Server::redis_at(other.address).is_none());
+    assert_eq!(other.connect().text(&["PING"]), "+PONG\r\n");
 }

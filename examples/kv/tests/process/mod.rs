@@ -83,41 +83,45 @@ impl Server {
         Some(server)
     }
 
-    /// Starts a Redis on a free port, if there is one on this machine.
+    /// Starts a Redis on a free port. `None`: there is none on this machine.
     pub fn redis() -> Option<Self> {
-        // Between its release and its use somebody else may take the port: once more, then.
-        (0..5).find_map(|_| {
+        if !is_there("redis-server") {
+            return None;
+        }
+        // Between its release and its use another process may take the port: once more, then.
+        let server = (0..20).find_map(|_| {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = free.local_addr().unwrap();
             drop(free);
-            let port = address.port().to_string();
-            let mut child = Command::new("redis-server")
-                .args([
-                    "--port",
-                    &port,
-                    "--bind",
-                    "127.0.0.1",
-                    "--save",
-                    "",
-                    "--appendonly",
-                    "no",
-                ])
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .spawn()
-                .ok()?;
-            let started = wait_for(|| {
-                TcpStream::connect(address).is_ok() || child.try_wait().unwrap().is_some()
-            });
-            let server = Self {
-                child,
-                address,
-                description: String::new(),
-                output: None,
-                _config: tempfile::NamedTempFile::new().unwrap(),
-            };
-            (started && TcpStream::connect(address).is_ok()).then_some(server)
-        })
+            Self::redis_at(address)
+        });
+        Some(server.expect("redis-server gets one of twenty ports"))
+    }
+
+    /// Starts a Redis at `address`. `None`: another process has the address. That one may be a Redis, too, or like one, so the
+    /// one that answers has to tell the number of the process that was started.
+    pub fn redis_at(address: SocketAddr) -> Option<Self> {
+        let child = Command::new("redis-server")
+            .args(["--bind", &address.ip().to_string()])
+            .args(["--port", &address.port().to_string()])
+            .args(["--save", "", "--appendonly", "no"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut server = Self {
+            child,
+            address,
+            description: String::new(),
+            output: None,
+            _config: tempfile::NamedTempFile::new().unwrap(),
+        };
+        let mut answers = false;
+        wait_for(|| {
+            answers = process_that_answers(address) == Some(server.child.id());
+            answers || server.child.try_wait().unwrap().is_some()
+        });
+        answers.then_some(server)
     }
 
     pub fn connect(&self) -> Client {
@@ -184,6 +188,24 @@ pub fn wait_for(mut condition: impl FnMut() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     false
+}
+
+/// The number of the process that answers Redis's protocol at `address`, if one does.
+fn process_that_answers(address: SocketAddr) -> Option<u32> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    // Whatever has the address may be silent.
+    let patience = Some(Duration::from_secs(5));
+    stream.set_read_timeout(patience).ok()?;
+    stream.set_write_timeout(patience).ok()?;
+    let last = [array(&["INFO", "server"]), array(&["QUIT"])].concat();
+    stream.write_all(&last).ok()?;
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).ok()?;
+    let said = String::from_utf8_lossy(&said);
+    let number = said
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:"));
+    number?.trim().parse().ok()
 }
 
 /// `arguments` as an array of bulk strings.
