@@ -59,7 +59,7 @@ pub enum LoadError {
     Device(Box<dyn std::error::Error + Send + Sync>),
     /// The client's place in the network is not one to be had.
     #[error("address: {0}")]
-    Place(#[from] InterfaceError),
+    Place(InterfaceError),
     /// The device has no link.
     #[error(
         "{device} has no link after 10 s: is the other end there? (Of a memif, the server first; it makes the socket.)"
@@ -100,10 +100,22 @@ pub enum LoadError {
     },
     /// The arrivals cannot be drawn.
     #[error("arrivals: {0}")]
-    Workload(#[from] WorkloadError),
+    Workload(WorkloadError),
     /// A thread of the generator panicked.
     #[error("a thread of the load generator panicked: a defect of its own")]
     Panicked,
+}
+
+impl From<InterfaceError> for LoadError {
+    fn from(cause: InterfaceError) -> Self {
+        Self::Place(cause)
+    }
+}
+
+impl From<WorkloadError> for LoadError {
+    fn from(cause: WorkloadError) -> Self {
+        Self::Workload(cause)
+    }
 }
 
 impl LoadError {

@@ -298,9 +298,9 @@ impl std::fmt::Display for MechanismKind {
 /// [`ConfigError::Read`] if there is no reading the file, [`ConfigError::Syntax`] if it is not TOML, or not what `T` takes.
 pub fn read_toml<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, ConfigError> {
     let path = path.as_ref();
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+    let text = std::fs::read_to_string(path).map_err(|cause| ConfigError::Read {
         path: path.to_owned(),
-        source,
+        cause,
     })?;
     toml::from_str(&text).map_err(|error| ConfigError::syntax(Some(path), &text, error))
 }

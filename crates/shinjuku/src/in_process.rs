@@ -146,7 +146,6 @@ impl SubmitOptions {
 #[error("not submitted: {cause}")]
 pub struct SubmitError<Request> {
     request: Request,
-    #[source]
     cause: Refusal,
 }
 

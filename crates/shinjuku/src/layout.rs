@@ -42,7 +42,7 @@ pub struct Layout {
 /// A thread could not be pinned.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "this thread cannot be pinned to core {core}: {source}; the core is offline, or outside of the process's cpuset \
+    "this thread cannot be pinned to core {core}: {cause}; the core is offline, or outside of the process's cpuset \
      (cgroup cpuset.cpus): name another in `cores`, or none"
 )]
 #[non_exhaustive]
@@ -50,7 +50,7 @@ pub struct LayoutError {
     /// The core.
     pub core: usize,
     /// The system's error.
-    pub source: std::io::Error,
+    pub cause: std::io::Error,
 }
 
 /// Pins the calling thread to `core`.
@@ -61,12 +61,12 @@ pub fn pin_current(core: usize) -> Result<(), LayoutError> {
     if core < CORES && core_affinity::set_for_current(CoreId { id: core }) {
         return Ok(());
     }
-    let source = if core < CORES {
+    let cause = if core < CORES {
         std::io::Error::last_os_error()
     } else {
         std::io::ErrorKind::InvalidInput.into()
     };
-    Err(LayoutError { core, source })
+    Err(LayoutError { core, cause })
 }
 
 impl Layout {

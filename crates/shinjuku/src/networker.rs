@@ -166,9 +166,9 @@ impl<Tr: Transport> Networker<Tr> {
         let thread = std::thread::Builder::new()
             .name(NAME.to_owned())
             .spawn(body)
-            .map_err(|source| StartError::Thread {
+            .map_err(|cause| StartError::Thread {
                 name: NAME.to_owned(),
-                source,
+                cause,
             })?;
         if let Ok(pinned) = readiness.recv() {
             pinned?;

@@ -47,9 +47,9 @@ impl<H: RequestHandler> Runtime<H> {
             intake: INTAKE,
             outstanding,
         };
-        let (handle, transport) = in_process(bounds).map_err(|source| StartError::Thread {
+        let (handle, transport) = in_process(bounds).map_err(|cause| StartError::Thread {
             name: "shinjuku-courier".to_owned(),
-            source,
+            cause,
         })?;
         Ok(Self {
             threads: Threads::start(builder, transport)?,

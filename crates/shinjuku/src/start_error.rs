@@ -31,10 +31,10 @@ pub enum StartError {
     Signal(#[from] SignalError),
     /// Workers cannot run in guest mode.
     #[error("preemption.mechanism is \"guest\", but {0}")]
-    Guest(#[from] GuestError),
+    Guest(GuestError),
     /// Dispatcher and workers cannot run under Dune.
     #[error("preemption.mechanism is \"dune\", but {0}")]
-    Dune(#[from] DuneError),
+    Dune(DuneError),
     /// Guest mode and Dune take somebody else who interrupts.
     #[error(
         "preemption.mechanism is \"{mechanism}\", but in the inline layout there is no dispatcher's thread to interrupt the \
@@ -72,11 +72,23 @@ pub enum StartError {
     #[error("the transport failed to start: {0}")]
     Transport(std::io::Error),
     /// The operating system gave no thread.
-    #[error("thread {name} could not be started: {source}")]
+    #[error("thread {name} could not be started: {cause}")]
     Thread {
         /// The thread's name.
         name: String,
         /// The system's error.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
+}
+
+impl From<GuestError> for StartError {
+    fn from(cause: GuestError) -> Self {
+        Self::Guest(cause)
+    }
+}
+
+impl From<DuneError> for StartError {
+    fn from(cause: DuneError) -> Self {
+        Self::Dune(cause)
+    }
 }

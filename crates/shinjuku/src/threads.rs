@@ -529,8 +529,8 @@ fn spawn<Out: Send + 'static>(
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(body)
-        .map_err(|source| StartError::Thread {
+        .map_err(|cause| StartError::Thread {
             name: name.to_owned(),
-            source,
+            cause,
         })
 }

@@ -11,7 +11,7 @@ use shinjuku_workload::WorkloadError;
 pub enum SimError {
     /// The policy refuses its parameters.
     #[error("policy: {0}")]
-    Policy(#[from] ConfigError),
+    Policy(ConfigError),
     /// The policy broke its contract during the run.
     #[error("policy {policy} broke its contract: {error:?}")]
     Contract {
@@ -22,7 +22,7 @@ pub enum SimError {
     },
     /// The workload cannot be built.
     #[error("workload: {0}")]
-    Workload(#[from] WorkloadError),
+    Workload(WorkloadError),
     /// A parameter outside its range.
     #[error("{what} is {value}: {expected}")]
     Parameter {
@@ -52,12 +52,12 @@ pub enum SimError {
         what: String,
     },
     /// A file that cannot be read.
-    #[error("cannot read {path}: {source}", path = path.display())]
+    #[error("cannot read {path}: {cause}", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// A file of results without usable costs.
     #[error("{path}: {what}", path = path.display())]
@@ -67,6 +67,18 @@ pub enum SimError {
         /// What is wrong.
         what: String,
     },
+}
+
+impl From<ConfigError> for SimError {
+    fn from(cause: ConfigError) -> Self {
+        Self::Policy(cause)
+    }
+}
+
+impl From<WorkloadError> for SimError {
+    fn from(cause: WorkloadError) -> Self {
+        Self::Workload(cause)
+    }
 }
 
 impl SimError {

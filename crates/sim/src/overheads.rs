@@ -107,9 +107,9 @@ impl Overheads {
         struct Results {
             costs: BTreeMap<String, f64>,
         }
-        let text = std::fs::read_to_string(path).map_err(|source| SimError::Read {
+        let text = std::fs::read_to_string(path).map_err(|cause| SimError::Read {
             path: path.to_owned(),
-            source,
+            cause,
         })?;
         let results: Results = serde_json::from_str(&text).map_err(|error| SimError::Costs {
             path: path.to_owned(),

@@ -104,9 +104,9 @@ impl Plan {
     /// # Errors
     /// [`SimError::Read`]; or as [`parse`](Self::parse).
     pub fn read(path: &Path) -> Result<Self, SimError> {
-        let text = std::fs::read_to_string(path).map_err(|source| SimError::Read {
+        let text = std::fs::read_to_string(path).map_err(|cause| SimError::Read {
             path: path.to_owned(),
-            source,
+            cause,
         })?;
         Self::parse(&text, path)
     }

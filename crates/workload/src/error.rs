@@ -52,23 +52,23 @@ pub enum WorkloadError {
     },
 
     /// A file of values that cannot be opened.
-    #[error("cannot open {path}: {source}", path = path.display())]
+    #[error("cannot open {path}: {cause}", path = path.display())]
     Open {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 
     /// A line of a file that cannot be read (an I/O error, or not UTF-8).
-    #[error("{path}:{line}: cannot read: {source}", path = path.display())]
+    #[error("{path}:{line}: cannot read: {cause}", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 
     /// A line of a file that is not the number it must be.

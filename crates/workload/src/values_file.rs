@@ -34,17 +34,17 @@ impl Accept {
 
 /// All values of `path`, in order; at least one.
 pub(crate) fn read(path: &Path, accept: Accept) -> Result<Vec<f64>, WorkloadError> {
-    let file = File::open(path).map_err(|source| WorkloadError::Open {
+    let file = File::open(path).map_err(|cause| WorkloadError::Open {
         path: path.to_owned(),
-        source,
+        cause,
     })?;
     let mut values = Vec::new();
     for (index, text) in BufReader::new(file).lines().enumerate() {
         let line = index + 1;
-        let text = text.map_err(|source| WorkloadError::Read {
+        let text = text.map_err(|cause| WorkloadError::Read {
             path: path.to_owned(),
             line,
-            source,
+            cause,
         })?;
         let text = text.trim();
         if text.is_empty() || text.starts_with('#') {

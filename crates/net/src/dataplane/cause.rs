@@ -7,7 +7,7 @@ use crate::packet::Flaw;
 #[non_exhaustive]
 pub enum Cause {
     /// Something is wrong with its bytes.
-    #[error("{0}")]
+    #[error(transparent)]
     Malformed(#[from] Flaw),
     /// It is neither IPv4 nor ARP.
     #[error("it is neither IPv4 nor ARP")]

@@ -190,7 +190,7 @@ pub enum UdpError {
     },
     /// A bound of the reassembly is out of its range.
     #[error("UDP: {0}")]
-    Reassembly(#[from] ReassemblyBound),
+    Reassembly(ReassemblyBound),
     /// The kernel refused to poll the network card.
     #[error(
         "UDP: busy polling (SO_BUSY_POLL) was refused for {listen}: {cause}; give the program CAP_NET_ADMIN, or raise \
@@ -249,6 +249,12 @@ pub enum UdpError {
         /// What the operating system said.
         cause: io::Error,
     },
+}
+
+impl From<ReassemblyBound> for UdpError {
+    fn from(cause: ReassemblyBound) -> Self {
+        Self::Reassembly(cause)
+    }
 }
 
 impl UdpError {

@@ -8,7 +8,7 @@ use crate::clock::{Clock, Cycles};
 
 /// Pins the calling thread.
 pub(super) fn pin(core: usize) -> Result<(), MeasureError> {
-    let refused = |source| MeasureError::Pin { core, source };
+    let refused = |cause| MeasureError::Pin { core, cause };
     if core >= libc::CPU_SETSIZE as usize {
         return Err(refused(std::io::Error::from_raw_os_error(libc::EINVAL)));
     }

@@ -88,16 +88,22 @@ pub enum MeasureError {
     #[error("sender and worker need a core each, but both were given core {0}")]
     SameCore(usize),
     /// A core is not there, or not for this process.
-    #[error("cannot pin a thread to core {core}: {source}. `taskset -p` shows the allowed ones")]
+    #[error("cannot pin a thread to core {core}: {cause}. `taskset -p` shows the allowed ones")]
     Pin {
         /// The core's number.
         core: usize,
         /// The kernel's answer.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The system gave no memory for a stack, or no thread.
     #[error("no memory or thread for the measurement: {0}")]
-    Resources(#[from] std::io::Error),
+    Resources(std::io::Error),
+}
+
+impl From<std::io::Error> for MeasureError {
+    fn from(cause: std::io::Error) -> Self {
+        Self::Resources(cause)
+    }
 }
 
 /// Something measured once a round.

@@ -169,7 +169,13 @@ pub enum StressError {
     Guest(#[from] crate::guest::GuestError),
     /// The system gave no pipe or thread.
     #[error("no pipe or thread for the stress test: {0}")]
-    System(#[from] std::io::Error),
+    System(std::io::Error),
+}
+
+impl From<std::io::Error> for StressError {
+    fn from(cause: std::io::Error) -> Self {
+        Self::System(cause)
+    }
 }
 
 /// Runs the stress test, calling `progress` about once a second. Once a process at a time.

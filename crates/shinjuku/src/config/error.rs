@@ -3,17 +3,17 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A configuration that cannot be used. Says what, where, and what to do.
+/// A configuration that cannot be used. Says what, where, why, and what to do; so it has no further `source`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("configuration file {} cannot be read: {source}", path.display())]
+    #[error("configuration file {} cannot be read: {cause}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// Not TOML, an unknown key, or a value of the wrong type.
     #[error("{}: {message}", Place { file, line, column, key })]
@@ -43,16 +43,22 @@ pub enum ConfigError {
     },
     /// The kernel does not tell which cores may be used.
     #[error(
-        "the cores that this thread may run on cannot be read: {source}; machines with more than 1024 cores are not \
+        "the cores that this thread may run on cannot be read: {cause}; machines with more than 1024 cores are not \
          supported"
     )]
     Cores {
         /// The system's error.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The policy does not take its parameters. [`Config::validate`](super::Config::validate) finds them first.
     #[error("`policy`: {0}")]
-    Policy(#[from] shinjuku_policy::ConfigError),
+    Policy(shinjuku_policy::ConfigError),
+}
+
+impl From<shinjuku_policy::ConfigError> for ConfigError {
+    fn from(cause: shinjuku_policy::ConfigError) -> Self {
+        Self::Policy(cause)
+    }
 }
 
 impl ConfigError {

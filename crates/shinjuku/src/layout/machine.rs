@@ -17,7 +17,7 @@ pub(super) struct Machine {
 impl Machine {
     pub(super) fn detect() -> Result<Self, ConfigError> {
         let allowed = core_affinity::get_core_ids().ok_or_else(|| ConfigError::Cores {
-            source: std::io::Error::last_os_error(),
+            cause: std::io::Error::last_os_error(),
         })?;
         // A kernel without the file isolates nothing.
         let isolated =

@@ -1,0 +1,54 @@
+//! What the workspace's error types have in common, read off their source text.
+#![allow(missing_docs)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// All code is below these.
+const HOMES: [&str; 5] = ["crates", "dune-sys", "examples", "benches", "xtask"];
+
+/// Programs print an error and its sources behind it: a cause that is in the text is not a source besides.
+#[test]
+fn no_cause_is_told_twice() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut files = Vec::new();
+    for home in HOMES {
+        find_sources(&root.join(home), &mut files);
+    }
+    let mut seen = 0;
+    let mut twice = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        // What is before the first is of no error.
+        for error in text.split("#[error(").skip(1) {
+            seen += 1;
+            let Some((message, rest)) = error.split_once(")]") else {
+                panic!("{}: {error}", file.display());
+            };
+            let fields = rest.split("\n}").next().unwrap_or(rest);
+            let is_shown = ["{source", "{cause", "{error", "{0"]
+                .iter()
+                .any(|place| message.contains(place));
+            let is_handed_on = ["#[from]", "#[source]", "source: "]
+                .iter()
+                .any(|mark| fields.contains(mark));
+            if is_shown && is_handed_on {
+                twice.push(format!("{}: {}", file.display(), message.trim()));
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} errors were found");
+    assert!(twice.is_empty(), "{}", twice.join("\n"));
+}
+
+/// All Rust files in and below `directory`.
+fn find_sources(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            find_sources(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
