@@ -7,6 +7,8 @@ use super::{DpdkDevice, Nic, NicConfig, Spread};
 
 /// Memory for virtual devices, in MiB, if nothing is said of it.
 const MEMORY_MIB: u32 = 256;
+/// What `memory_mib` may be: up to 1 TiB.
+const MEMORY_RANGE: std::ops::RangeInclusive<u32> = 16..=1 << 20;
 
 /// DPDK and one of its ports: plain fields, in code and in TOML under the same names; all but `device` may be left out,
 /// an unknown key is an error. Values are checked by [`open`](Self::open).
@@ -20,6 +22,7 @@ const MEMORY_MIB: u32 = 256;
 /// # let card: Result<DpdkConfig, _> = toml::from_str(r#"
 /// device = "0000:01:00.0"
 /// eal = ["-a", "0000:01:00.0", "--in-memory"]
+/// memory_mib = 1024
 /// dispatchers = 2
 /// # "#);
 /// # card.unwrap();
@@ -34,9 +37,12 @@ pub struct DpdkConfig {
     /// it does not expect DPDK's driver aborts, which nothing above it can catch. Anyone on the machine can connect to an
     /// abstract socket, the driver's default.
     pub device: String,
-    /// What DPDK's environment abstraction layer is told, its command line. Default: what suits virtual devices, 256 MiB
-    /// of ordinary memory, no huge pages and no PCI; of messages only errors. For a PCI device it must be given.
+    /// What DPDK's environment abstraction layer is told, its command line. Default: what suits virtual devices, ordinary
+    /// memory, no huge pages and no PCI; of messages only errors. For a PCI device it must be given.
     pub eal: Option<Vec<String>>,
+    /// The memory that DPDK takes at its start, in MiB, 16 to 1048576: room for all dispatchers' mbufs, of some 2.5 KiB each.
+    /// Default 256; with `eal`, what that says, or as DPDK has it.
+    pub memory_mib: Option<u32>,
     /// The core of DPDK's own threads: off those that poll and work. Default: any that the process may use.
     pub core: Option<usize>,
     /// Dispatchers, 1 to 64, each with a device. Default 1.
@@ -65,6 +71,14 @@ impl DpdkConfig {
     /// # Errors
     /// A setting out of range, a device that cannot be had, or what DPDK says.
     pub fn open(&self, mtu: usize) -> Result<(Nic, Vec<DpdkDevice>), DpdkError> {
+        if let Some(memory) = self.memory_mib
+            && !MEMORY_RANGE.contains(&memory)
+        {
+            return Err(DpdkError::Argument {
+                argument: format!("memory_mib = {memory}"),
+                why: "it must be between 16 and 1048576",
+            });
+        }
         let eal = match Eal::current() {
             Some(eal) => eal,
             None if self.eal.is_none() && is_pci_address(&self.device) => {
@@ -85,9 +99,12 @@ impl DpdkConfig {
     }
 
     fn eal(&self) -> EalConfig {
-        let config = match &self.eal {
-            Some(arguments) => EalConfig::new(arguments),
-            None => EalConfig::without_hardware(MEMORY_MIB),
+        let config = match (&self.eal, self.memory_mib) {
+            (None, memory) => EalConfig::without_hardware(memory.unwrap_or(MEMORY_MIB)),
+            (Some(arguments), None) => EalConfig::new(arguments),
+            (Some(arguments), Some(memory)) => EalConfig::new(arguments)
+                .argument("-m")
+                .argument(&memory.to_string()),
         };
         match self.core {
             Some(core) => config.core(core),
@@ -143,6 +160,7 @@ mod tests {
                 ["line 2", "70000"],
             ),
             ("device = \"a\"\neal = \"-a b\"", ["line 2", "sequence"]),
+            ("device = \"a\"\nmemory_mib = -1", ["line 2", "-1"]),
         ] {
             let error = toml::from_str::<DpdkConfig>(text).unwrap_err().to_string();
             let all = says.iter().all(|part| error.contains(part));
@@ -167,11 +185,26 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_as_the_key_has_it() {
+        let eal = |text: &str| {
+            let config: DpdkConfig = toml::from_str(text).unwrap();
+            format!("{:?}", config.eal())
+        };
+        let virtual_device = eal("device = \"net_null0\"\nmemory_mib = 64");
+        let without_hardware = format!("{:?}", EalConfig::without_hardware(64));
+        assert_eq!(virtual_device, without_hardware);
+        let card = eal("device = \"0000:01:00.0\"\neal = [\"--in-memory\"]\nmemory_mib = 64");
+        let arguments = EalConfig::new(["--in-memory", "-m", "64"]);
+        assert_eq!(card, format!("{arguments:?}"));
+    }
+
+    #[test]
     fn a_port_is_opened_by_its_settings() {
         // One test for all: DPDK starts once in a process.
         let read = |more: &str| -> DpdkConfig {
             let text = format!("device = \"net_null0,size=60\"\neal = EAL\n{more}");
-            let eal = r#"["--no-huge", "-m", "64", "--no-pci", "--no-telemetry", "--no-shconf"]"#;
+            let eal = r#"["--no-huge", "--no-pci", "--no-telemetry", "--no-shconf"]
+                memory_mib = 64"#;
             toml::from_str(&text.replace("EAL", eal)).unwrap()
         };
         let refuses = |config: &DpdkConfig, mtu, says: [&str; 2]| {
@@ -183,6 +216,11 @@ mod tests {
             ..DpdkConfig::default()
         };
         refuses(&card, 1500, ["0000:01:00.0", "eal = [\"-a\""]);
+        let little = DpdkConfig {
+            memory_mib: Some(15),
+            ..read("")
+        };
+        refuses(&little, 1500, ["memory_mib = 15", "between 16"]);
         refuses(&read("mbufs = 1"), 1500, ["mbufs is 1", "between"]);
         refuses(&read("queues = 0"), 1500, ["queues is 0", "between 1"]);
         let device = "dispatchers = 2\nqueues = 1\nspread = \"device\"";
