@@ -46,16 +46,16 @@ impl Veth {
     /// With so many queues at either end.
     fn with_queues(test: &str, queues: u32) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let process = std::process::id();
-        let veth = Self {
-            name: format!("xdp{process}-{number}"),
-            namespace: format!("shinjuku-xdp-{process}-{number}"),
-        };
-        let made =
-            run(&format!("ip netns add {}", veth.namespace)).and_then(|()| veth.make(queues));
-        match made {
-            Ok(()) => Some(veth),
+        let made = first_free(&NUMBER, |of_this| {
+            let namespace = format!("shinjuku-xdp-{of_this}");
+            run(&format!("ip netns add {namespace}"))?;
+            Ok(Self {
+                name: format!("xdp{of_this}"),
+                namespace,
+            })
+        });
+        match made.and_then(|veth| veth.make(queues).map(|()| veth)) {
+            Ok(veth) => Some(veth),
             Err(reason) => {
                 println!("SKIPPED {test}: {reason}");
                 None
@@ -131,6 +131,21 @@ impl Drop for Veth {
     fn drop(&mut self) {
         let _ = run(&format!("ip link del {}", self.name));
         let _ = run(&format!("ip netns del {}", self.namespace));
+    }
+}
+
+/// What `make` makes of the first name, of this process's number and the next of `numbers`, that is not taken: one can be
+/// left over from a run that was killed.
+fn first_free<T>(
+    numbers: &AtomicU32,
+    make: impl Fn(&str) -> Result<T, String>,
+) -> Result<T, String> {
+    loop {
+        let number = numbers.fetch_add(1, Ordering::Relaxed);
+        match make(&format!("{}-{number}", std::process::id())) {
+            Err(reason) if reason.contains("File exists") && number < 100 => {}
+            made => return made,
+        }
     }
 }
 
@@ -563,11 +578,17 @@ fn a_client_reaches_a_server_of_the_kernels() {
 
 #[test]
 fn a_device_whose_driver_knows_no_xdp_is_served_generically() {
-    let name = format!("xdpd{}", std::process::id());
-    if let Err(reason) = run(&format!("ip link add {name} type dummy")) {
-        println!("SKIPPED a_device_whose_driver_knows_no_xdp_is_served_generically: {reason}");
-        return;
-    }
+    let made = first_free(&AtomicU32::new(0), |of_this| {
+        let name = format!("xdpd{of_this}");
+        run(&format!("ip link add {name} type dummy")).map(|()| name)
+    });
+    let name = match made {
+        Ok(name) => name,
+        Err(reason) => {
+            println!("SKIPPED a_device_whose_driver_knows_no_xdp_is_served_generically: {reason}");
+            return;
+        }
+    };
     let said = Program::attach(&name, 1).and_then(|program| {
         let device = XdpDevice::open(&Arc::new(program), 0, SocketConfig::default())?;
         Ok(device.to_string())

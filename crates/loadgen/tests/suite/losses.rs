@@ -1,9 +1,10 @@
 //! Errors, lost and refused connections: counted, shown, and never waited for without end.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 use shinjuku_loadgen::{Control, LoadError, Mark, Settings};
 
 use crate::fake::{Action, measure, ok, serve};
@@ -97,10 +98,10 @@ fn a_server_that_speaks_something_else_is_given_up() {
 
 #[test]
 fn a_server_that_is_not_there_is_an_error() {
-    let target = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    // Bound, so that no other process has the port; and not listening, so that it refuses.
+    let held = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&held, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let target = SocketAddr::try_from(getsockname(&held).unwrap()).unwrap();
     let settings: Settings = toml::from_str("request = [\"PING\"]\nrate = 10").unwrap();
     let settings = Settings {
         target: Some(target.to_string()),

@@ -97,12 +97,11 @@ fn what_is_lost_times_out_and_what_comes_twice_is_a_stray() {
 
 #[test]
 fn a_port_that_nobody_listens_to_ends_in_time_outs() {
-    let nobody = UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    // Held, so that no other process has the port; and connected, so that for the kernel nobody listens to the client.
+    let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+    held.connect(held.local_addr().unwrap()).unwrap();
     let measured = measure(
-        nobody,
+        held.local_addr().unwrap(),
         "protocol = \"shinjuku\"\nmix = \"fixed\"\nrate = 200\nconnections = 2\nseconds = 0.2\nwarm_up = 0.0\ndrain = 0.1",
     );
     let point = &measured.point;

@@ -21,17 +21,32 @@ pub fn cannot_run(test: &str) -> Option<String> {
     if !Path::new("/dev/net/tun").exists() {
         return Some("there is no /dev/net/tun".to_owned());
     }
-    let probe = format!("sj{}{test}", std::process::id());
-    let made = Command::new("ip")
-        .args(["netns", "add", &probe])
-        .output()
-        .unwrap();
-    if !made.status.success() {
-        let reason = String::from_utf8_lossy(&made.stderr).trim().to_owned();
-        return Some(format!("cannot make a network namespace ({reason})"));
+    match make(test) {
+        Ok(probe) => {
+            ip(&format!("netns delete {probe}"));
+            None
+        }
+        Err(reason) => Some(format!("cannot make a network namespace ({reason})")),
     }
-    ip(&format!("netns delete {probe}"));
-    None
+}
+
+/// Makes a network namespace, and tells its name, under which there was none: one of this process's number can be left over
+/// from a run that was killed.
+fn make(suffix: &str) -> Result<String, String> {
+    let mut number = 0;
+    loop {
+        let name = format!("sj{}{suffix}{number}", std::process::id());
+        let made = Command::new("ip")
+            .args(["netns", "add", &name])
+            .output()
+            .unwrap();
+        let reason = String::from_utf8_lossy(&made.stderr).trim().to_owned();
+        match made.status.success() {
+            true => return Ok(name),
+            false if reason.contains("File exists") && number < 100 => number += 1,
+            false => return Err(reason),
+        }
+    }
 }
 
 /// Two network namespaces, removed with all that is in them.
@@ -41,10 +56,9 @@ pub struct Namespaces {
 
 impl Namespaces {
     pub fn new(suffixes: [&str; 2]) -> Self {
-        let names = suffixes.map(|suffix| format!("sj{}{suffix}", std::process::id()));
+        let names = suffixes.map(|suffix| make(suffix).unwrap_or_else(|reason| panic!("{reason}")));
         let namespaces = Self { names };
         for name in &namespaces.names {
-            ip(&format!("netns add {name}"));
             // Its unasked-for packets would be counted.
             let off = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; \
                        echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6";
