@@ -31,7 +31,7 @@ use serve::Over;
 enum Command {
     /// Requests a second, client and server on one thread.
     Rates(rates::Options),
-    /// A server; says `ready`, and how it serves, and ends with its standard input.
+    /// A server; says `ready`, where and how it serves, and ends with its standard input.
     Serve(serve::Options),
     /// A client: replies a second, and with one request at a time what round trips take.
     Call(call::Options),

@@ -25,7 +25,7 @@ pub fn serve(options: &serve::Options) -> Result<()> {
         Server::Raw => {
             let mut received = Vec::with_capacity(BATCH);
             let mut outbound = Vec::with_capacity(2 * BATCH);
-            serve_bare(options.core, move || {
+            serve_bare(options.core, &options.at, move || {
                 // What the device has no room for waits here.
                 let most = BATCH.min(outbound.capacity() - outbound.len());
                 device.receive(most, &mut received);
@@ -41,13 +41,13 @@ pub fn serve(options: &serve::Options) -> Result<()> {
         }
         Server::Transport => {
             let mut bare = Bare::new(device)?;
-            serve_bare(options.core, move || Ok(bare.turn()))
+            serve_bare(options.core, &options.at, move || Ok(bare.turn()))
         }
         Server::Runtime => {
             let server = Runtime::builder(handler())
                 .config(inline(options.core))
                 .serve(dataplane(device, BATCH)?)?;
-            wait_for_the_end(server.description())
+            wait_for_the_end(&options.at, server.description())
         }
     }
 }

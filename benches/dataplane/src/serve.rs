@@ -1,5 +1,6 @@
 //! `bench-dataplane serve`: a server as a process of its own, until its standard input ends.
 
+use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub struct Options {
     /// What packets go over.
     #[arg(long)]
     pub over: Over,
-    /// The memif's socket, or the address.
+    /// The memif's socket, or the address (port 0: one that the kernel picks).
     #[arg(long)]
     pub at: String,
     /// What serves.
@@ -54,14 +55,17 @@ pub fn over_udp(options: &Options) -> Result<()> {
         Server::Raw => {
             let socket = UdpSocket::bind(at)?;
             socket.set_nonblocking(true)?;
-            serve_bare(options.core, move || answer_raw(&socket))
+            let at = socket.local_addr()?;
+            serve_bare(options.core, at, move || answer_raw(&socket))
         }
         Server::Transport => bail!("over UDP there is the bare loop, and the runtime"),
         Server::Runtime => {
+            let udp = Udp::bind(UdpConfig::new(at))?;
+            let at = udp.local_addr();
             let server = Runtime::builder(shinjuku::handler_fn(answer))
                 .config(inline(options.core))
-                .serve(Udp::bind(UdpConfig::new(at))?)?;
-            wait_for_the_end(server.description())
+                .serve(udp)?;
+            wait_for_the_end(at, server.description())
         }
     }
 }
@@ -92,6 +96,7 @@ fn answer_raw(socket: &UdpSocket) -> Result<bool> {
 /// Without the runtime: takes turn after turn on a thread of its own, until the end. A turn tells whether anything had come.
 pub fn serve_bare(
     core: Option<usize>,
+    at: impl Display,
     mut turn: impl FnMut() -> Result<bool> + Send + 'static,
 ) -> Result<()> {
     let over = Arc::new(AtomicBool::new(false));
@@ -104,7 +109,7 @@ pub fn serve_bare(
         }
         Ok(())
     });
-    wait_for_the_end("a loop of its own")?;
+    wait_for_the_end(at, "a loop of its own")?;
     over.store(true, Ordering::Relaxed);
     match thread.join() {
         Ok(served) => served,
@@ -132,9 +137,9 @@ impl Idle {
     }
 }
 
-/// Says that it serves, and how. The input ends when whoever started this is done with it, or gone.
-pub fn wait_for_the_end(description: &str) -> Result<()> {
-    println!("ready: {description}");
+/// Says that it serves, where and how. The input ends when whoever started this is done with it, or gone.
+pub fn wait_for_the_end(at: impl Display, description: &str) -> Result<()> {
+    println!("ready at {at}: {description}");
     std::io::stdout().flush()?;
     std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink())?;
     Ok(())

@@ -2,7 +2,6 @@
 #![allow(missing_docs)]
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::UdpSocket;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -63,7 +62,12 @@ fn every_stage_answers_all_over_a_wire_in_memory() {
 }
 
 /// A server, and what it says.
-struct Server(Child, BufReader<ChildStdout>);
+struct Server {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    /// Where it is to be found.
+    at: String,
+}
 
 impl Server {
     fn start(line: &str) -> Self {
@@ -77,30 +81,33 @@ impl Server {
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut said = String::new();
         output.read_line(&mut said).unwrap();
-        assert!(said.starts_with("ready: "), "{line}: {said}");
-        Self(child, output)
+        let at = said.strip_prefix("ready at ");
+        let at = at.and_then(|said| Some(said.split_once(": ")?.0.to_owned()));
+        let at = at.unwrap_or_else(|| panic!("{line}: {said}"));
+        Self { child, output, at }
     }
 
     /// Ends it as the bench does not: in order.
     fn end(mut self) {
-        drop(self.0.stdin.take());
+        drop(self.child.stdin.take());
         let mut said = String::new();
-        self.1.read_to_string(&mut said).unwrap();
+        self.output.read_to_string(&mut said).unwrap();
         assert_eq!(said, "ended\n");
-        assert!(self.0.wait().unwrap().success());
+        assert!(self.child.wait().unwrap().success());
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
 fn serves(over: &str, at: &str, servers: &[&str]) {
     for &server in servers {
         let running = Server::start(&format!("--over {over} --at {at} --server {server}"));
+        let at = &running.at;
         let raw = if (over, server) == ("memif", "raw") {
             "--raw"
         } else {
@@ -118,17 +125,13 @@ fn serves(over: &str, at: &str, servers: &[&str]) {
             }
         }
         running.end();
-        let _ = std::fs::remove_file(at);
     }
 }
 
 #[test]
 fn servers_answer_all_over_the_kernels_udp() {
     let _alone = alone();
-    let free = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let at = free.local_addr().unwrap().to_string();
-    drop(free);
-    serves("udp", &at, &["raw", "runtime"]);
+    serves("udp", "127.0.0.1:0", &["raw", "runtime"]);
 }
 
 #[test]
@@ -181,13 +184,11 @@ mod dpdk {
     #[test]
     fn servers_answer_all_over_memif() {
         let _alone = alone();
-        let name = format!("shinjuku-contenders-{}", std::process::id());
-        let at = std::env::temp_dir().join(name);
-        serves(
-            "memif",
-            at.to_str().unwrap(),
-            &["raw", "transport", "runtime"],
-        );
+        for server in ["raw", "transport", "runtime"] {
+            let directory = tempfile::tempdir().unwrap();
+            let at = directory.path().join("memif");
+            serves("memif", at.to_str().unwrap(), &[server]);
+        }
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! A server of `bench-dataplane`'s, and its client, as processes of their own.
 
-use std::net::{Ipv4Addr, UdpSocket};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use shinjuku_bench_dataplane::Calls;
+use tempfile::TempDir;
 
 use super::program::{PATIENCE, POLL, Process, Program};
 
@@ -35,7 +35,10 @@ pub struct Server<'a> {
     program: &'a Program<'a>,
     process: Process,
     over: Over,
-    at: At,
+    /// Where it is to be found, as it says: its address, or its file.
+    at: String,
+    /// The file's, which goes with it.
+    _directory: TempDir,
     kind: Kind,
     /// What it says of itself.
     pub description: String,
@@ -47,7 +50,13 @@ impl<'a> Server<'a> {
     /// # Errors
     /// It does not start.
     pub fn start(program: &'a Program<'a>, over: Over, kind: Kind, core: usize) -> Result<Self> {
-        let at = At::free(over)?;
+        let directory = tempfile::tempdir().context("no directory for a socket")?;
+        let wanted = match over {
+            // Not among the results: the kernel takes short names only.
+            Over::Memif => directory.path().join("memif").display().to_string(),
+            // The kernel picks a port, and the server tells it: nobody can take it in between.
+            Over::Udp => "127.0.0.1:0".to_owned(),
+        };
         let core = core.to_string();
         let server = match kind {
             Kind::Raw => "raw",
@@ -59,7 +68,7 @@ impl<'a> Server<'a> {
             "--over",
             over.name(),
             "--at",
-            &at.0,
+            &wanted,
             "--server",
             server,
             "--core",
@@ -67,11 +76,12 @@ impl<'a> Server<'a> {
         ];
         let mut process = Process::start(program, &arguments)?;
         let deadline = Instant::now() + PATIENCE;
-        let description = loop {
+        let (at, description) = loop {
             let told = process.told()?;
             let line = told.split_once('\n').map(|(line, _)| line);
-            if let Some(said) = line.and_then(|line| line.strip_prefix("ready: ")) {
-                break said.to_owned();
+            let said = line.and_then(|line| line.strip_prefix("ready at "));
+            if let Some((at, description)) = said.and_then(|said| said.split_once(": ")) {
+                break (at.to_owned(), description.to_owned());
             }
             if let Some(status) = process.child.try_wait()? {
                 bail!("{status}; {}", process.last_words());
@@ -89,6 +99,7 @@ impl<'a> Server<'a> {
             process,
             over,
             at,
+            _directory: directory,
             kind,
             description,
         })
@@ -114,7 +125,7 @@ impl<'a> Server<'a> {
             "--over",
             self.over.name(),
             "--at",
-            &self.at.0,
+            &self.at,
             "--window",
             &window,
             "--reply",
@@ -135,34 +146,6 @@ impl<'a> Server<'a> {
             );
         }
         called
-    }
-}
-
-/// Where a server is to be found: an address, or a file, which is gone with this.
-struct At(String);
-
-impl At {
-    fn free(over: Over) -> Result<Self> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        Ok(Self(match over {
-            // Not in the directory: the kernel takes short names only.
-            Over::Memif => {
-                let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
-                let name = format!("shinjuku-bench-{process}-{number}");
-                std::env::temp_dir().join(name).display().to_string()
-            }
-            Over::Udp => {
-                let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
-                free.local_addr()?.to_string()
-            }
-        }))
-    }
-}
-
-impl Drop for At {
-    fn drop(&mut self) {
-        // Errors: it is an address, or was not made.
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -97,11 +97,30 @@ fn build(rocksdb: bool) -> Result<()> {
     Ok(())
 }
 
+/// Where a server says that it does not care: the kernel picks a port.
+const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// So many ports are tried for a program that cannot be told to pick one.
+const ATTEMPTS: usize = 5;
+
+/// What a server is given besides its command line.
+#[derive(Clone, Debug)]
+struct Place {
+    /// Any, if none is given.
+    core: Option<CoreId>,
+    log: PathBuf,
+    data: Option<PathBuf>,
+}
+
+/// A server has ended before it answered; with its last words.
+#[derive(Debug, thiserror::Error)]
+#[error("it ended at once: {0}")]
+struct EndedAtOnce(String);
+
 /// A running server. Dropped, it ends.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// Where it listens.
+    /// Where it listens; [`ANYWHERE`] until it has told.
     pub address: SocketAddr,
     log: PathBuf,
     is_redis: bool,
@@ -121,34 +140,52 @@ impl Server {
         directory: &Path,
         name: &str,
     ) -> Result<Self> {
-        let address = free_address()?;
-        let log = directory.join(format!("{name}.log"));
-        let data = contender
-            .needs_rocksdb()
-            .then(|| directory.join(format!("{name}.data")));
-        let (mut command, is_redis) = match contender.program {
-            Program::Redis => (redis(address), true),
-            Program::Kv { .. } => (
-                kv(contender, binaries, address, core, data.as_deref())?,
-                false,
-            ),
+        let place = Place {
+            core: (!contender.spreads()).then_some(core),
+            log: directory.join(format!("{name}.log")),
+            data: contender
+                .needs_rocksdb()
+                .then(|| directory.join(format!("{name}.data"))),
         };
+        if contender.program != Program::Redis {
+            let command = kv(contender, binaries, core, place.data.as_deref())?;
+            let mut server = Self::launch(command, place, None)?;
+            server.wait_until_it_answers()?;
+            return Ok(server);
+        }
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match Self::redis_at(free_address()?, place.clone()) {
+                // Between its release and its use another process may take the port: once more, then.
+                Err(error) if attempts < ATTEMPTS && error.is::<EndedAtOnce>() => {}
+                started => return started,
+            }
+        }
+    }
+
+    /// Starts a Redis at `address`.
+    fn redis_at(address: SocketAddr, place: Place) -> Result<Self> {
+        let mut server = Self::launch(redis(address), place, Some(address))?;
+        server.wait_until_it_answers()?;
+        Ok(server)
+    }
+
+    /// Starts a Redis at the address, or, without one, a server that picks its own.
+    fn launch(mut command: Command, place: Place, redis: Option<SocketAddr>) -> Result<Self> {
+        let Place { core, log, data } = place;
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         command
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file);
-        let pinned = (!contender.spreads()).then_some(core);
-        let child = spawn(command, pinned)?;
-        let mut server = Self {
-            child,
-            address,
+        Ok(Self {
+            child: spawn(command, core)?,
+            address: redis.unwrap_or(ANYWHERE),
             log,
-            is_redis,
+            is_redis: redis.is_some(),
             data,
-        };
-        server.wait_until_it_answers()?;
-        Ok(server)
+        })
     }
 
     /// Puts the data in that is not there yet, and checks that all of it is.
@@ -247,26 +284,48 @@ impl Server {
 
     /// Sends an inline command, and gives the first line of the reply.
     fn ask(&self, command: &str) -> Result<String> {
+        line(&mut self.send(command)?)
+    }
+
+    fn send(&self, command: &str) -> Result<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(2))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         stream.write_all(format!("{command}\r\n").as_bytes())?;
-        let mut reply = Vec::new();
-        let mut byte = [0];
-        while !reply.ends_with(b"\r\n") && reply.len() < 1000 {
-            stream.read_exact(&mut byte)?;
-            reply.push(byte[0]);
+        Ok(stream)
+    }
+
+    /// Whether it is this server that answers, and not another process that has its address.
+    fn answers(&mut self) -> Result<bool> {
+        if self.address == ANYWHERE {
+            let told = std::fs::read_to_string(&self.log)?;
+            let mut lines = told.split_inclusive('\n');
+            let address = lines.find_map(|line| {
+                let line = line.strip_suffix('\n')?;
+                line.strip_prefix("listening on ")
+            });
+            let Some(address) = address else {
+                return Ok(false);
+            };
+            self.address = address.parse()?;
         }
-        Ok(String::from_utf8_lossy(&reply).trim_end().to_owned())
+        let mut stream = self.send("INFO server")?;
+        let length: u64 = line(&mut stream)?.trim_start_matches('$').parse()?;
+        let mut info = String::new();
+        stream.take(length).read_to_string(&mut info)?;
+        let id = info
+            .lines()
+            .find_map(|line| line.strip_prefix("process_id:"));
+        Ok(id.is_some_and(|id| id.trim() == self.child.id().to_string()))
     }
 
     fn wait_until_it_answers(&mut self) -> Result<()> {
         let deadline = Instant::now() + START;
         loop {
-            if self.ask("PING").is_ok_and(|reply| reply == "+PONG") {
+            if self.answers().unwrap_or(false) {
                 return Ok(());
             }
             if self.child.try_wait()?.is_some() {
-                bail!("it ended at once: {}", self.last_words());
+                bail!(EndedAtOnce(self.last_words()));
             }
             ensure!(
                 Instant::now() < deadline,
@@ -275,6 +334,17 @@ impl Server {
             thread::sleep(POLL);
         }
     }
+}
+
+/// A reply's first line, without its end.
+fn line(stream: &mut TcpStream) -> Result<String> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while !line.ends_with(b"\r\n") && line.len() < 1000 {
+        stream.read_exact(&mut byte)?;
+        line.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
 }
 
 impl Drop for Server {
@@ -315,7 +385,6 @@ fn redis(address: SocketAddr) -> Command {
 fn kv(
     contender: &Contender,
     binaries: &Binaries,
-    address: SocketAddr,
     core: CoreId,
     data: Option<&Path>,
 ) -> Result<Command> {
@@ -333,7 +402,7 @@ fn kv(
         "it was built without RocksDB"
     );
     let mut own = vec![
-        ("--listen", address.to_string()),
+        ("--listen", ANYWHERE.to_string()),
         ("--policy", policy.to_owned()),
         ("--layout", layout.to_owned()),
         ("--engine", engine.to_owned()),
@@ -427,5 +496,38 @@ mod tests {
         assert!(start(&Contender::ROCKSDB_MQ, "/bin/false").contains("without RocksDB"));
         let log = directory.join(format!("xtask-kv-test-{}.log", std::process::id()));
         std::fs::remove_file(log).unwrap();
+    }
+
+    /// What answers at a port that was free a moment ago can be another Redis.
+    #[test]
+    fn another_process_at_the_port_is_not_taken_for_the_redis_that_was_started() {
+        const NAME: &str =
+            "another_process_at_the_port_is_not_taken_for_the_redis_that_was_started";
+        if Command::new("redis-server").arg("-v").output().is_err() {
+            eprintln!("SKIPPED {NAME}: there is no redis-server (Debian: redis-server)");
+            return;
+        }
+        let other = TcpListener::bind(ANYWHERE).unwrap();
+        let address = other.local_addr().unwrap();
+        thread::spawn(move || {
+            for mut stream in other.incoming().map_while(Result::ok) {
+                let mut request = [0; 100];
+                let length = stream.read(&mut request).unwrap_or(0);
+                let reply = if request[..length].starts_with(b"PING") {
+                    "+PONG\r\n"
+                } else {
+                    "$14\r\nprocess_id:1\r\n\r\n"
+                };
+                let _ = stream.write_all(reply.as_bytes());
+            }
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place {
+            core: None,
+            log: directory.path().join("log"),
+            data: None,
+        };
+        let error = Server::redis_at(address, place).unwrap_err();
+        assert!(error.is::<EndedAtOnce>(), "{error:#}");
     }
 }
