@@ -30,6 +30,7 @@ use crate::context::{FINISHED, Generation, Head, PREEMPTED, Panicked, Slot};
 use crate::counters::{Counters, count};
 use crate::fault::{self, Defence};
 use crate::worker::{Ended, Successor};
+use crate::x87::Exceptions;
 use crate::{switch, timer, worker};
 
 thread_local! {
@@ -221,8 +222,10 @@ fn give_way(head: &Head, mut cause: Cause) {
                 Cause::Interrupt => &counters.taken_by_interrupt,
                 Cause::Guard => &counters.taken_at_guard,
             });
+            let exceptions = Exceptions::take();
             // SAFETY: the guard is up, and this is the context's own code.
             unsafe { leave(head, PREEMPTED) };
+            exceptions.put_back();
         } else if cause == Cause::Interrupt {
             count(&counters.late);
         }

@@ -33,7 +33,7 @@
 //! |---|---|
 //! | `context` | the handles [`Idle`], [`Ready`], [`Suspended`] and the memory behind them |
 //! | `pool`, `donor` | making contexts out of parked threads, and giving them back |
-//! | `switch` | the assembly |
+//! | `switch`, `x87` | the assembly; what of the x87 it leaves to preemptions |
 //! | `current` | [`preempt_point`], [`without_preemption`]: what runs inside a context |
 //! | `worker` | [`Worker::run`]: entering and leaving contexts |
 //! | `mailbox`, `slots` | handing contexts between dispatcher and workers |
@@ -83,6 +83,7 @@ mod token;
 )]
 mod trampoline;
 mod worker;
+mod x87;
 
 pub use clock::{Clock, Cycles};
 pub use context::{

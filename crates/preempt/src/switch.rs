@@ -15,7 +15,8 @@
 //!
 //! Both functions are ordinary calls for the compiler: every register the ABI calls volatile is dead across
 //! them, so the callee-saved registers and the two control words are the whole state. (A context preempted by
-//! a signal has all its registers, vector and mask registers included, in the kernel's signal frame below.)
+//! a signal has all its registers, vector and mask registers included, in the kernel's signal frame below. The
+//! exceptions that a context preempted by a probe has met on the x87 are kept by `x87`.)
 //! The FS base, which is the thread control block, is written between the two stacks: a signal that lands
 //! within the switch sees the one stack with the other's thread-locals, and the handler turns back because a
 //! context outside its own code always has its guard raised (see `current`).

@@ -577,6 +577,70 @@ fn rounding_modes_belong_to_the_context() {
     stage.end();
 }
 
+/// Divides by zero on the x87, which notes it.
+fn divide_by_zero() {
+    // SAFETY: uses two registers of the x87's stack and frees both.
+    unsafe {
+        std::arch::asm!(
+            "fld1", "fldz", "fdivp", "fstp st(0)",
+            out("st(0)") _, out("st(1)") _, out("st(2)") _, out("st(3)") _,
+            out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
+        );
+    }
+}
+
+/// The exceptions that x87 code has met on this thread; bit 7: one is pending.
+fn x87_exceptions() -> u8 {
+    let status: u16;
+    // SAFETY: only reads the status word.
+    unsafe { std::arch::asm!("fnstsw ax", out("ax") status) };
+    status as u8
+}
+
+fn clear_x87_exceptions() {
+    // SAFETY: clears flags that nothing relies on.
+    unsafe { std::arch::asm!("fnclex") };
+}
+
+#[test]
+fn x87_exceptions_belong_to_the_context() {
+    const DIVIDED_BY_ZERO: u8 = 4;
+    let mut stage = Stage::new();
+    clear_x87_exceptions();
+    let first = stage.start(|lever| {
+        divide_by_zero();
+        lever.request();
+        preempt_point();
+        let kept = x87_exceptions();
+        clear_x87_exceptions();
+        u64::from(kept)
+    });
+    let first = first.expect_err("preempted");
+    assert_eq!(x87_exceptions(), 0, "the worker's own");
+    let second = stage.start(|lever| {
+        // Unmasks the division by zero: one that another request has met would be pending here.
+        set_control_words((control_words().0, 0x037b));
+        let before = x87_exceptions();
+        lever.request();
+        preempt_point();
+        let after = x87_exceptions();
+        // Else it would end here if it is pending.
+        clear_x87_exceptions();
+        set_control_words((control_words().0, 0x037f));
+        u64::from(before | after)
+    });
+    let second = second.expect_err("preempted");
+    divide_by_zero();
+    assert_eq!(stage.resume(second).ok(), Some(0), "another context's");
+    assert_eq!(
+        stage.resume(first).ok(),
+        Some(u64::from(DIVIDED_BY_ZERO)),
+        "its own are there again"
+    );
+    clear_x87_exceptions();
+    stage.end();
+}
+
 #[test]
 fn the_thread_that_rust_knows_stays_while_the_kernels_changes() {
     fn threads() -> (std::thread::ThreadId, usize, i32) {

@@ -1,0 +1,90 @@
+//! The exceptions that x87 code has met: a part of the status word, which the switch leaves alone.
+//!
+//! A thread's own tell it what happened (`fetestexcept`), and one that is unmasked and pending faults at the next x87
+//! instruction. Those of another request would do so in this one. Reading the status word takes 4 ns, half of a
+//! switch, so only a preemption does that: what is left from a request that has *ended* the next one finds, as on the
+//! threads of any pool. (MXCSR holds the same for SSE and AVX, and goes with every switch.)
+
+use std::arch::asm;
+
+/// What a context had met when it gave way.
+#[must_use = "the context has lost them otherwise"]
+pub(crate) struct Exceptions(u8);
+
+impl Exceptions {
+    /// Takes them down.
+    #[inline]
+    pub(crate) fn take() -> Self {
+        let met = met();
+        if met != 0 {
+            clear();
+        }
+        Self(met)
+    }
+
+    /// These are met again, and no others.
+    #[inline]
+    pub(crate) fn put_back(self) {
+        if self.0 != 0 {
+            load(self.0);
+        } else if met() != 0 {
+            clear();
+        }
+    }
+}
+
+/// The status word's low byte: a flag for each kind of exception, and whether one is pending.
+#[inline]
+fn met() -> u8 {
+    let status: u16;
+    // SAFETY: only reads the status word, and waits for no exception.
+    unsafe { asm!("fnstsw ax", out("ax") status, options(nomem, nostack, preserves_flags)) };
+    status as u8
+}
+
+#[cold]
+fn clear() {
+    // SAFETY: clears the flags of the status word, which code between two calls may not rely on.
+    unsafe { asm!("fnclex", options(nomem, nostack)) };
+}
+
+/// Stores the environment, of 28 bytes, replaces the flags in it and loads it.
+#[cold]
+fn load(exceptions: u8) {
+    let mut environment = [0u32; 7];
+    // SAFETY: the environment is written and read in full. `fnstenv` masks all exceptions, so `fldenv` faults on
+    // none; it brings the masks back.
+    unsafe {
+        asm!(
+            "fnstenv [{environment}]",
+            "mov byte ptr [{environment} + 4], {exceptions}",
+            "fldenv [{environment}]",
+            environment = in(reg) environment.as_mut_ptr(),
+            exceptions = in(reg_byte) exceptions,
+            options(nostack),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_is_put_back_and_nothing_else() {
+        const INVALID: u8 = 1;
+        const DIVIDED_BY_ZERO: u8 = 4;
+        clear();
+        load(DIVIDED_BY_ZERO);
+        let taken = Exceptions::take();
+        assert_eq!(met(), 0);
+        let none = Exceptions::take();
+        load(INVALID);
+        none.put_back();
+        assert_eq!(met(), 0);
+        load(INVALID);
+        taken.put_back();
+        assert_eq!(met(), DIVIDED_BY_ZERO);
+        clear();
+    }
+}
