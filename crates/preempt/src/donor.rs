@@ -10,10 +10,15 @@ use std::sync::atomic::Ordering;
 
 use crate::context::{Head, Panicked, Slot};
 use crate::current::{self, CURRENT};
+use crate::restartable;
 use crate::switch::{donate, fs_base};
 
 /// Size of the stack that a donor sleeps on: it holds a few words of a futex loop.
 const PRIVATE_STACK: usize = 16 * 1024;
+
+/// `Head::parked` of a donor that has [restartable sequences](restartable) of another library, and ends. (The assembly stores
+/// 1 when it parks.)
+pub(crate) const REFUSED: u32 = 2;
 
 /// The stack a donor sleeps on while others use its own.
 pub(crate) struct PrivateStack {
@@ -66,7 +71,9 @@ pub(crate) unsafe fn donor_main<T, R>(
     entry: Arc<dyn Fn(T) -> R + Send + Sync>,
 ) {
     block_all_signals();
-    unregister_restartable_sequences();
+    if restartable::leave_none().is_err() {
+        return head.parked.store(REFUSED, Ordering::Release);
+    }
     let (low, high) = stack_bounds();
     head.stack_low.set(low);
     head.stack_high.set(high);
@@ -154,44 +161,5 @@ fn stack_bounds() -> (usize, usize) {
         );
         libc::pthread_attr_destroy(&mut attributes);
         (low as usize, low as usize + size)
-    }
-}
-
-/// glibc registers an area in the thread control block where the kernel writes the CPU that the *donor* runs on,
-/// which is not the CPU of whoever uses the block. Unregistered, `sched_getcpu` asks the kernel instead.
-fn unregister_restartable_sequences() {
-    const RSEQ_FLAG_UNREGISTER: i32 = 1;
-    const RSEQ_SIGNATURE: u32 = 0x5305_3053;
-    const AT_RSEQ_FEATURE_SIZE: libc::c_ulong = 27;
-    // SAFETY: looks up two public symbols of glibc 2.35 and later; absent ones give null.
-    let (offset, size) = unsafe {
-        (
-            libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>(),
-            libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>(),
-        )
-    };
-    // SAFETY: non-null, they point to constants of glibc.
-    if offset.is_null() || size.is_null() || unsafe { *size } == 0 {
-        return;
-    }
-    // SAFETY: as above. The offset is from the thread pointer, which is the FS base.
-    let area = fs_base().wrapping_add_signed(unsafe { *offset });
-    // The length must be the one glibc registered: 32, or the kernel's feature size rounded up to 32.
-    // SAFETY: getauxval only reads.
-    let features = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) } as usize;
-    for length in [32, features.next_multiple_of(32).max(32)] {
-        // SAFETY: unregistering makes the kernel write less, not more; a wrong length is refused.
-        if unsafe {
-            libc::syscall(
-                libc::SYS_rseq,
-                area,
-                length,
-                RSEQ_FLAG_UNREGISTER,
-                RSEQ_SIGNATURE,
-            )
-        } == 0
-        {
-            return;
-        }
     }
 }

@@ -32,7 +32,7 @@
 //! | room | what it holds |
 //! |---|---|
 //! | `context` | the handles [`Idle`], [`Ready`], [`Suspended`] and the memory behind them |
-//! | `pool`, `donor` | making contexts out of parked threads, and giving them back |
+//! | `pool`, `donor`, `restartable` | making contexts out of parked threads, and giving them back |
 //! | `switch`, `x87` | the assembly; what of the x87 it leaves to preemptions |
 //! | `current` | [`preempt_point`], [`without_preemption`]: what runs inside a context |
 //! | `worker` | [`Worker::run`]: entering and leaving contexts |
@@ -69,6 +69,7 @@ mod platform;
 mod pool;
 mod probe;
 mod realtime;
+mod restartable;
 mod signal;
 mod slots;
 #[cfg(feature = "stress")]

@@ -26,6 +26,13 @@ pub enum Unsupported {
          host's CPU model (flags `constant_tsc` and `nonstop_tsc`)"
     )]
     NoInvariantTsc,
+    /// Another library than glibc has registered restartable sequences on the threads.
+    #[error(
+        "another library than glibc has registered restartable sequences (rseq) on a new thread, and would take the CPU of \
+         a sleeping thread for that of a request: start the process without glibc.pthread.rseq=0 in GLIBC_TUNABLES, or \
+         without that library (per-CPU caches of tcmalloc: TCMALLOC_PER_CPU_CACHES=0)"
+    )]
+    RestartableSequences,
 }
 
 const HWCAP2_FSGSBASE: u64 = 1 << 1;

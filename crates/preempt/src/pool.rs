@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::context::{ContextId, Handle, Head, Idle, InAndOut};
-use crate::donor::{PrivateStack, donor_main};
+use crate::donor::{PrivateStack, REFUSED, donor_main};
 use crate::platform::{Unsupported, check_platform};
 use crate::{overflow, signal};
 
@@ -109,6 +109,14 @@ pub struct HandBack {
     pub leaked: usize,
 }
 
+/// Why one context could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum Refusal {
+    Thread(#[from] std::io::Error),
+    Unsupported(#[from] Unsupported),
+}
+
 impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
     /// Makes the pool: every context runs `entry` for each job it is given.
     ///
@@ -157,12 +165,15 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
                 &name,
                 Arc::clone(&entry),
             );
-            if let Err(cause) = made {
+            if let Err(refusal) = made {
                 pool.handles.hand_back(pool.idle, Duration::from_secs(10));
-                return Err(PoolError::Thread {
-                    number,
-                    wanted: contexts,
-                    cause,
+                return Err(match refusal {
+                    Refusal::Thread(cause) => PoolError::Thread {
+                        number,
+                        wanted: contexts,
+                        cause,
+                    },
+                    Refusal::Unsupported(cause) => cause.into(),
                 });
             }
         }
@@ -175,7 +186,7 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
         stack_size: usize,
         name: &str,
         entry: Arc<dyn Fn(T) -> R + Send + Sync>,
-    ) -> std::io::Result<()> {
+    ) -> Result<(), Refusal> {
         let private = PrivateStack::new()?;
         let head = Head::obtain::<T, R>(ContextId(
             u16::try_from(number).expect("contexts are at most 2^16"),
@@ -193,18 +204,27 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
             Err(error) => {
                 // SAFETY: the thread does not exist, so nobody else knows the head.
                 unsafe { head.release::<T, R>() };
-                return Err(error);
+                return Err(error.into());
             }
         };
-        // SAFETY: this is the context's one handle.
-        let handle = unsafe { Handle::new(head) };
-        while head.parked.load(Ordering::Acquire) == 0 {
-            assert!(
-                !thread.is_finished(),
-                "the donor of context {number} died before it could park"
-            );
+        loop {
+            match head.parked.load(Ordering::Acquire) {
+                0 => assert!(
+                    !thread.is_finished(),
+                    "the donor of context {number} died before it could park"
+                ),
+                REFUSED => {
+                    let _ = thread.join();
+                    // SAFETY: the donor has ended, and there is no handle.
+                    unsafe { head.release::<T, R>() };
+                    return Err(Unsupported::RestartableSequences.into());
+                }
+                _ => break,
+            }
             std::thread::yield_now();
         }
+        // SAFETY: this is the context's one handle.
+        let handle = unsafe { Handle::new(head) };
         self.idle.push(Idle(handle));
         self.handles.donors.push(Some(Donor {
             head,

@@ -20,6 +20,7 @@ use crate::fault::{self, Defence};
 use crate::mailbox::Completion;
 use crate::mechanism::WorkerLink;
 use crate::platform::{Unsupported, check_platform};
+use crate::restartable::Occupied;
 use crate::switch::{fs_base, switch, switch_same_tls};
 use crate::{overflow, signal};
 
@@ -55,6 +56,8 @@ thread_local! {
 pub struct Worker {
     head: Box<WorkerHead>,
     link: WorkerLink,
+    /// Where the thread has no restartable sequences: so that no context's code registers any on it.
+    _no_sequences: Option<Occupied>,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -113,6 +116,7 @@ impl Worker {
         Ok(Self {
             head,
             link,
+            _no_sequences: Occupied::on_this_thread(),
             not_send: PhantomData,
         })
     }

@@ -1,0 +1,148 @@
+//! Restartable sequences that another library than glibc registers. Each test runs in a child process, since glibc
+//! takes its setting when a process starts.
+#![allow(missing_docs)]
+
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use shinjuku_preempt::{
+    Generation, Outcome, Pool, PoolConfig, PoolError, Unsupported, Worker, check_platform,
+};
+
+/// The kernel's `struct rseq` as it was at first.
+#[repr(C, align(32))]
+struct Area(UnsafeCell<[u8; 32]>);
+
+thread_local! {
+    static AREA: Area = const { Area(UnsafeCell::new([0; 32])) };
+    static HAS_TRIED: Cell<bool> = const { Cell::new(false) };
+}
+
+static REGISTERS_THREADS: AtomicBool = AtomicBool::new(false);
+static REGISTERED: AtomicU32 = AtomicU32::new(0);
+
+/// Registers an area of the calling thread's, as tcmalloc does at a thread's first allocation.
+fn register() -> std::io::Result<()> {
+    // SAFETY: a thread-local lives as long as its thread.
+    match AREA.with(|area| unsafe {
+        libc::syscall(libc::SYS_rseq, area.0.get(), 32, 0, 0x5305_3053u32)
+    }) {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// In libc's stead: `std` calls it on every new thread that has a name.
+#[unsafe(no_mangle)]
+extern "C" fn pthread_setname_np(_: libc::pthread_t, _: *const c_char) -> c_int {
+    let registers = REGISTERS_THREADS.load(Ordering::Relaxed) && !HAS_TRIED.replace(true);
+    if registers && register().is_ok() {
+        REGISTERED.fetch_add(1, Ordering::Relaxed);
+    }
+    0
+}
+
+fn is_child() -> bool {
+    std::env::var_os("SHINJUKU_TEST_CHILD").is_some()
+}
+
+/// Runs `test` in a process in which glibc registers sequences, or does not.
+fn child(test: &str, glibc_registers: bool) {
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env("SHINJUKU_TEST_CHILD", "1")
+        .env(
+            "GLIBC_TUNABLES",
+            format!("glibc.pthread.rseq={}", u8::from(glibc_registers)),
+        )
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+}
+
+fn pool() -> Result<Pool<(), i32>, PoolError> {
+    let config = PoolConfig {
+        contexts: 2,
+        ..PoolConfig::default()
+    };
+    Pool::new(config, |()| {
+        register()
+            .err()
+            .and_then(|error| error.raw_os_error())
+            .unwrap_or(0)
+    })
+}
+
+/// What registering answers to a request: an error's number, or 0.
+fn register_in_a_context() -> i32 {
+    let Pool { mut idle, handles } = pool().unwrap();
+    let mut worker = Worker::bind(0).unwrap();
+    let ready = idle.pop().unwrap().load(());
+    let Outcome::Finished(finished) = worker.run(ready.into(), Generation(1)) else {
+        unreachable!("nobody asked for it")
+    };
+    let (context, answer) = finished.take();
+    idle.push(context);
+    assert_eq!(handles.hand_back(idle, Duration::from_secs(20)).leaked, 0);
+    answer.unwrap()
+}
+
+fn kernel_has_them() -> bool {
+    let test = std::thread::spawn(|| register().err().and_then(|error| error.raw_os_error()));
+    let answer = test.join().unwrap();
+    if answer == Some(libc::ENOSYS) || answer == Some(libc::EPERM) {
+        eprintln!("SKIPPED: the kernel has no restartable sequences, or a filter forbids them");
+        return false;
+    }
+    true
+}
+
+#[test]
+fn a_pool_is_refused_where_another_library_registers_sequences() {
+    if !is_child() {
+        return child("a_pool_is_refused_where_another_library_registers_sequences", false);
+    }
+    check_platform().unwrap();
+    if !kernel_has_them() {
+        return;
+    }
+    REGISTERS_THREADS.store(true, Ordering::Relaxed);
+    let refused = pool().expect_err("a donor has a foreign area");
+    assert_eq!(REGISTERED.load(Ordering::Relaxed), 1, "the first donor's");
+    assert!(
+        matches!(
+            refused,
+            PoolError::Unsupported(Unsupported::RestartableSequences)
+        ),
+        "{refused}"
+    );
+    assert!(refused.to_string().contains("GLIBC_TUNABLES"), "{refused}");
+    // What was made is taken down, and pools can be made once the library is gone.
+    REGISTERS_THREADS.store(false, Ordering::Relaxed);
+    let Pool { idle, handles } = pool().unwrap();
+    assert_eq!(handles.hand_back(idle, Duration::from_secs(20)).returned, 2);
+}
+
+#[test]
+fn a_library_that_cannot_register_does_no_harm() {
+    if !is_child() {
+        return child("a_library_that_cannot_register_does_no_harm", true);
+    }
+    REGISTERS_THREADS.store(true, Ordering::Relaxed);
+    let Pool { idle, handles } = pool().unwrap();
+    assert_eq!(handles.hand_back(idle, Duration::from_secs(20)).returned, 2);
+}
+
+#[test]
+fn a_request_cannot_register_sequences_on_its_worker() {
+    if !is_child() {
+        return child("a_request_cannot_register_sequences_on_its_worker", false);
+    }
+    if kernel_has_them() {
+        assert_eq!(register_in_a_context(), libc::EINVAL);
+        // The worker has given its thread back.
+        register().unwrap();
+    }
+}
