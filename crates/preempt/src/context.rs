@@ -59,6 +59,8 @@ pub(crate) struct Head {
     pub(crate) stack_low: Cell<usize>,
     pub(crate) stack_high: Cell<usize>,
     pub(crate) fs: Cell<usize>,
+    /// The donor, as the kernel numbers threads.
+    pub(crate) donor: Cell<libc::pid_t>,
     /// The donor sleeps on this; non-zero gives stack and thread control block back to it.
     pub(crate) wake: AtomicU32,
     pub(crate) parked: AtomicU32,
@@ -164,6 +166,7 @@ impl Head {
             stack_low: Cell::new(0),
             stack_high: Cell::new(0),
             fs: Cell::new(0),
+            donor: Cell::new(0),
             wake: AtomicU32::new(0),
             parked: AtomicU32::new(0),
             hand_back: AtomicBool::new(false),

@@ -78,6 +78,8 @@ pub(crate) unsafe fn donor_main<T, R>(
     head.stack_low.set(low);
     head.stack_high.set(high);
     head.fs.set(fs_base());
+    // SAFETY: only returns a number.
+    head.donor.set(unsafe { libc::gettid() });
     CURRENT.set(head);
     // A panic of our own would unwind into another thread's business.
     let abort = AbortOnUnwind;

@@ -40,7 +40,7 @@
 //! | `mechanism`, `probe`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
 //! | [`dune`] | workers under Dune, interrupted by posted interrupts |
 //! | [`guest`] | workers in guest mode under /dev/kvm, interrupted by the APIC |
-//! | `overflow` | what a stack overflow says before it dies |
+//! | `overflow`, `credentials` | what a stack overflow says before it dies; `setuid` and its family |
 //! | `clock`, `platform`, `realtime` | the TSC, what the machine must offer, SCHED_FIFO |
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
@@ -53,6 +53,7 @@ compile_error!(
 mod clock;
 mod context;
 mod counters;
+mod credentials;
 mod current;
 mod donor;
 #[cfg(feature = "dune")]

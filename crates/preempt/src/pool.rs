@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::context::{ContextId, Handle, Head, Idle, InAndOut};
 use crate::donor::{PrivateStack, REFUSED, donor_main};
 use crate::platform::{Unsupported, check_platform};
-use crate::{overflow, signal};
+use crate::{credentials, overflow, signal};
 
 /// How many contexts, and how large.
 #[derive(Clone, Debug)]
@@ -177,6 +177,7 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
                 });
             }
         }
+        credentials::install();
         Ok(pool)
     }
 

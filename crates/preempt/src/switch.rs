@@ -141,6 +141,34 @@ pub(crate) unsafe extern "C" fn donate(
     )
 }
 
+/// Calls a signal's `handler` with `fs` as the FS base, and puts the FS base back.
+///
+/// # Safety
+/// `fs` must be a thread control block that no other thread runs with, `handler` a handler of three arguments that can
+/// be called with these, and all signals must be blocked.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn call_under(
+    fs: usize,
+    handler: usize,
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    frame: *mut libc::c_void,
+) {
+    naked_asm!(
+        "push rbx",
+        "rdfsbase rbx",
+        "wrfsbase rdi",
+        "mov rax, rsi",
+        "mov edi, edx",
+        "mov rsi, rcx",
+        "mov rdx, r8",
+        "call rax",
+        "wrfsbase rbx",
+        "pop rbx",
+        "ret",
+    )
+}
+
 /// The calling thread's FS base: the address of its thread control block.
 pub(crate) fn fs_base() -> usize {
     let base: usize;
