@@ -79,6 +79,8 @@ pub(crate) struct Running {
     pub(crate) last_worker: Cell<u32>,
     /// Stack pointer while it does not run.
     pub(crate) stack_pointer: Cell<usize>,
+    /// What of the signal frame that it left from the next worker must have room for (`extended_state`); 0: no frame.
+    pub(crate) frame: Cell<u64>,
     /// Cycles that its worker says it ran for.
     pub(crate) run_time: Cell<u64>,
 }
@@ -107,6 +109,7 @@ impl Head {
         head.running.generation.store(0, Ordering::Relaxed);
         head.running.worker.set(std::ptr::null());
         head.running.last_worker.set(u32::MAX);
+        head.running.frame.set(0);
         head.id.set(id);
         let slot = Box::into_raw(Box::new(UnsafeCell::new(Slot::<T, R>::Empty)));
         head.slot.store(slot.cast(), Ordering::Relaxed);
@@ -159,6 +162,7 @@ impl Head {
                 worker: Cell::new(std::ptr::null()),
                 last_worker: Cell::new(u32::MAX),
                 stack_pointer: Cell::new(0),
+                frame: Cell::new(0),
                 run_time: Cell::new(0),
             },
             id: Cell::new(ContextId(0)),

@@ -1,14 +1,15 @@
 //! `setuid` and its family, which change the credentials of each thread of the process.
 //!
-//! The kernel keeps credentials per thread, POSIX per process. So glibc marks every other thread in its thread control block, sends a
-//! signal of its own to all, whose handler makes the system call and takes the mark from the block *that the FS base
-//! names*, and sends again until no mark is left. On a worker that runs a context that block is the context's: the
-//! worker's mark stays, and glibc goes on for ever, holding a lock that new threads take. Our handler, put before
-//! glibc's, has it run with the worker's own FS base.
+//! The kernel keeps credentials per thread, POSIX per process. So glibc marks every other thread in
+//! its thread control block, sends a signal of its own to all, whose handler makes the system call
+//! and takes the mark from the block *that the FS base names*, and sends again until no mark is
+//! left. On a worker that runs a context that block is the context's: the worker's mark stays, and
+//! glibc goes on for ever, holding a lock that new threads take. Our handler, put before glibc's,
+//! has it run with the worker's own FS base.
 //!
-//! Within a request, the thread that calls is for glibc the context's donor, and the donor is not told; it would keep
-//! the old credentials, and run destructors with them at its end. That cannot be mended from outside of glibc, so
-//! such a call ends the process, with a message.
+//! Within a request, the thread that calls is for glibc the context's donor, and the donor is not
+//! told; it would keep the old credentials, and run destructors with them at its end. That cannot
+//! be mended from outside of glibc, so such a call ends the process, with a message.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,8 +33,8 @@ struct Action {
 /// glibc's handler.
 static ORIGINAL: AtomicUsize = AtomicUsize::new(0);
 
-/// Puts our handler before glibc's, which installs it with the process's first thread, and with the first of a forked
-/// child. So it is to be called after a thread was made, whenever contexts are.
+/// Puts our handler before glibc's, which installs it with the process's first thread, and with the
+/// first of a forked child. So it is to be called after a thread was made, whenever contexts are.
 pub(crate) fn install() {
     let ours = on_signal as *const () as usize;
     let mut action = Action {
@@ -49,9 +50,11 @@ pub(crate) fn install() {
     }
     ORIGINAL.store(action.handler, Ordering::Release);
     action.handler = ours;
-    // A preemption signal that comes meanwhile waits: with the worker's FS base it would find nothing to preempt.
+    // A preemption signal that comes meanwhile waits: with the worker's FS base it would find
+    // nothing to preempt.
     action.mask = u64::MAX;
-    // SAFETY: flags and restorer are glibc's own; the handler touches words of the context's and the worker's heads only.
+    // SAFETY: flags and restorer are glibc's own; the handler touches words of the context's and
+    // the worker's heads only.
     unsafe { action_call(&raw const action, std::ptr::null_mut()) };
 }
 
@@ -65,7 +68,8 @@ unsafe fn action_call(new: *const Action, old: *mut Action) {
 extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
     // SAFETY: only returns a number.
     let thread = unsafe { libc::gettid() };
-    // Whose FS base this is: a worker's that runs a context, a donor's own, or that of a thread without contexts.
+    // Whose FS base this is: a worker's that runs a context, a donor's own, or that of a thread
+    // without contexts.
     let running = current().filter(|head| head.donor.get() != thread);
     let on_a_worker = running.is_some() || !SCHEDULING.get().is_null();
     if on_a_worker && is_sent_by(thread, frame) {
@@ -77,18 +81,27 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
         unsafe { libc::abort() }
     }
     let own_fs = match running {
-        // SAFETY: the FS base is the context's, and the thread is not its donor: a worker is in `Worker::run`, which
-        // borrows its head, and set the pointer before the FS base.
+        // SAFETY: the FS base is the context's, and the thread is not its donor: a worker is in
+        // `Worker::run`, which borrows its head, and set the pointer before the FS base.
         Some(head) => unsafe { (*head.running.worker.get()).fs },
         None => crate::switch::fs_base(),
     };
-    // SAFETY: glibc's handler, with what the kernel passed, and the thread's own thread control block, which no other
-    // thread runs with. All signals are blocked, so none sees it together with this stack.
-    unsafe { call_under(own_fs, ORIGINAL.load(Ordering::Acquire), signal, info, frame) };
+    // SAFETY: glibc's handler, with what the kernel passed, and the thread's own thread control
+    // block, which no other thread runs with. All signals are blocked, so none sees it together
+    // with this stack.
+    unsafe {
+        call_under(
+            own_fs,
+            ORIGINAL.load(Ordering::Acquire),
+            signal,
+            info,
+            frame,
+        )
+    };
 }
 
-/// Whether the signal interrupted the `tgkill` that `thread` sent it to itself with: glibc signals the thread of the caller's
-/// own only if it takes the caller for another, the donor.
+/// Whether the signal interrupted the `tgkill` that `thread` sent it to itself with: glibc signals
+/// the thread of the caller's own only if it takes the caller for another, the donor.
 fn is_sent_by(thread: libc::pid_t, frame: *mut libc::c_void) -> bool {
     // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO.
     let registers = unsafe { &(*frame.cast::<libc::ucontext_t>()).uc_mcontext.gregs };

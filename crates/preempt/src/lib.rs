@@ -37,6 +37,7 @@
 //! | `current` | [`preempt_point`], [`without_preemption`]: what runs inside a context |
 //! | `worker` | [`Worker::run`]: entering and leaving contexts |
 //! | `mailbox`, `slots` | handing contexts between dispatcher and workers |
+//! | `extended_state` | what signal frames need of a thread beyond general registers |
 //! | `mechanism`, `probe`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
 //! | [`dune`] | workers under Dune, interrupted by posted interrupts |
 //! | [`guest`] | workers in guest mode under /dev/kvm, interrupted by the APIC |
@@ -58,6 +59,7 @@ mod current;
 mod donor;
 #[cfg(feature = "dune")]
 pub mod dune;
+mod extended_state;
 pub mod fault;
 #[cfg(feature = "guest")]
 pub mod guest;

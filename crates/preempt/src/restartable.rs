@@ -1,12 +1,14 @@
-//! Restartable sequences: an area of a thread's where the kernel writes the CPU that the thread runs on (rseq(2)).
+//! Restartable sequences: an area of a thread's where the kernel writes the CPU that the thread
+//! runs on (rseq(2)).
 //!
-//! Allocators keep a cache for each CPU by it, and rely on being told. But a context's code runs on workers, with the
-//! donor's thread control block: an area in it, registered for the donor, holds the donor's CPU, and nobody begins
-//! the worker's sequences again. So a donor has no area, and a worker one that no context's code knows: where code
-//! cannot register, it does without.
+//! Allocators keep a cache for each CPU by it, and rely on being told. But a context's code runs on
+//! workers, with the donor's thread control block: an area in it, registered for the donor, holds
+//! the donor's CPU, and nobody begins the worker's sequences again. So a donor has no area, and a
+//! worker one that no context's code knows: where code cannot register, it does without.
 //!
-//! glibc registers an area for each thread, in the thread control block. Under `GLIBC_TUNABLES=glibc.pthread.rseq=0` it
-//! does not, and another library may (tcmalloc does). That one's cannot be taken away without its address.
+//! glibc registers an area for each thread, in the thread control block. Under
+//! `GLIBC_TUNABLES=glibc.pthread.rseq=0` it does not, and another library may (tcmalloc does). That
+//! one's cannot be taken away without its address.
 
 use crate::platform::Unsupported;
 use crate::switch::fs_base;
@@ -33,14 +35,16 @@ pub(crate) fn leave_none() -> Result<(), Unsupported> {
             unregister(&raw mut area);
             Ok(())
         }
-        // The kernel answers this to an area of another address, and else to one that is not aligned.
+        // The kernel answers this to an area of another address, and else to one that is not
+        // aligned.
         Err(libc::EINVAL) => Err(Unsupported::RestartableSequences),
         // A kernel without them, or a filter of system calls before it.
         Err(_) => Ok(()),
     }
 }
 
-/// An area of our own on a worker's thread that had none. Unregistered when dropped, on the same thread.
+/// An area of our own on a worker's thread that had none. Unregistered when dropped, on the same
+/// thread.
 #[derive(Debug)]
 pub(crate) struct Occupied {
     area: *mut Area,
@@ -100,8 +104,8 @@ fn unregister_that_of_glibc() {
     }
     // SAFETY: as above. The offset is from the thread pointer, which is the FS base.
     let area = fs_base().wrapping_add_signed(unsafe { *offset });
-    // The length must be the one glibc registered: 32, or the kernel's feature size rounded up to 32.
-    // SAFETY: getauxval only reads.
+    // The length must be the one glibc registered: 32, or the kernel's feature size rounded up to
+    // 32. SAFETY: getauxval only reads.
     let features = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) } as usize;
     for length in [ORIGINAL_LENGTH, features.next_multiple_of(32).max(32)] {
         if call(area as *mut libc::c_void, length, UNREGISTER).is_ok() {
@@ -111,8 +115,9 @@ fn unregister_that_of_glibc() {
 }
 
 fn call(area: *mut libc::c_void, length: usize, flags: i32) -> Result<(), i32> {
-    // SAFETY: what is registered is an `Area` that lives until it is unregistered; unregistering makes the kernel write
-    // less, not more, and an address or length that is not the registered one is refused.
+    // SAFETY: what is registered is an `Area` that lives until it is unregistered; unregistering
+    // makes the kernel write less, not more, and an address or length that is not the registered
+    // one is refused.
     match unsafe { libc::syscall(libc::SYS_rseq, area, length, flags, SIGNATURE) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),

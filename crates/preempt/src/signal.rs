@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering;
 use crate::clock::Clock;
 use crate::counters::count;
 use crate::current::{self, CURRENT};
+use crate::extended_state;
 use crate::fault::{self, Defence};
 use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
 use crate::timer;
@@ -230,7 +231,13 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     if !fault::without(Defence::AlternateStackCare) {
         frame.uc_stack.ss_flags = LEAVE_ALTERNATE_STACK;
     }
+    // Another interrupt may come before and after, and leave this as it finds it.
+    let outer = head
+        .running
+        .frame
+        .replace(extended_state::components(frame));
     current::interrupted(head);
+    head.running.frame.set(outer);
     if fault::without(Defence::VectorState) {
         forget_vectors(frame);
     }

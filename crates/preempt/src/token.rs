@@ -16,7 +16,8 @@ impl HardPreemption {
     /// - **the identity of the OS thread** staying the same within a request: `gettid`, thread ids given to other
     ///   processes or to the kernel, the kernel's per-thread state (credentials, signal mask, timers directed at a
     ///   thread, robust-futex lists, `io_uring` rings set up with `SINGLE_ISSUER`, per-thread seccomp filters,
-    ///   protection keys set by `pkey_set`, restartable sequences registered by hand). `pthread_self`,
+    ///   protection keys set by `pkey_set` within a request (keys that were open on the worker's thread before
+    ///   stay open), restartable sequences registered by hand). `pthread_self`,
     ///   `std::thread::current` and thread-local variables *do* stay the same;
     /// - **contended priority-inheritance futexes** (`PTHREAD_PRIO_INHERIT` mutexes): the kernel notes the OS
     ///   thread as owner, and a release from another one fails or hangs;

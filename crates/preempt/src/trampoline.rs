@@ -17,11 +17,12 @@
 //! Nothing in it is a mechanism's: the worker that resumes the context may be any.
 
 use std::arch::naked_asm;
-use std::arch::x86_64::{__cpuid_count, _xgetbv};
+use std::arch::x86_64::__cpuid_count;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::counters::count;
 use crate::current::{self, CURRENT};
+use crate::extended_state::{PROTECTION_KEYS, xcr0};
 use crate::worker::SCHEDULING;
 
 /// Bytes below the stack pointer that leaf functions use without saying so.
@@ -71,9 +72,6 @@ static VECTOR_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// MXCSR as the ABI has it at a function's start.
 static ORDINARY_MXCSR: AtomicU32 = AtomicU32::new(0x1f80);
 
-/// Protection keys, which belong to the worker, as bits of XCR0.
-pub(crate) const PROTECTION_KEYS: u64 = 1 << 9;
-
 /// To be called before the first interrupt, with the vector registers that a mechanism has, as bits of XCR0. With several
 /// mechanisms it is those that all have. Answers them, and the bytes they take.
 pub(crate) fn prepare(components: u64) -> (u64, usize) {
@@ -95,18 +93,6 @@ fn bytes(state: u64) -> usize {
         .filter(|component| state & 1 << component != 0)
         .map(end)
         .fold(576, usize::max)
-}
-
-/// The vector registers that the kernel has switched on.
-pub(crate) fn xcr0() -> u64 {
-    // SAFETY: without OSXSAVE there would be no AVX, and `xgetbv` would fault; every CPU with virtualisation and FSGSBASE has it.
-    unsafe { xgetbv0() }
-}
-
-#[target_feature(enable = "xsave")]
-fn xgetbv0() -> u64 {
-    // SAFETY: register 0 exists where the instruction does.
-    unsafe { _xgetbv(0) }
 }
 
 /// The general registers as [`save`] leaves them on the stack.

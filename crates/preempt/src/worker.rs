@@ -22,7 +22,7 @@ use crate::mechanism::WorkerLink;
 use crate::platform::{Unsupported, check_platform};
 use crate::restartable::Occupied;
 use crate::switch::{fs_base, switch, switch_same_tls};
-use crate::{overflow, signal};
+use crate::{extended_state, overflow, signal};
 
 /// What a context needs to find its way back. Lives as long as the worker.
 pub(crate) struct WorkerHead {
@@ -32,6 +32,10 @@ pub(crate) struct WorkerHead {
     /// What is blocked on its thread outside of any handler.
     pub(crate) signal_mask: u64,
     pub(crate) counters: Arc<Counters>,
+    /// Components of the extended state for which the thread is known to have room.
+    pub(crate) has_room_for: Cell<u64>,
+    /// Its rights by protection keys, where there are keys.
+    rights: Option<u32>,
     /// What to ask when a job has ended: points to a [`Successor`] of the types of the context that runs. Null: nobody.
     pub(crate) successor: Cell<*mut ()>,
     /// That one panicked.
@@ -54,7 +58,7 @@ thread_local! {
 /// ```
 #[derive(Debug)]
 pub struct Worker {
-    head: Box<WorkerHead>,
+    pub(crate) head: Box<WorkerHead>,
     link: WorkerLink,
     /// Where the thread has no restartable sequences: so that no context's code registers any on it.
     _no_sequences: Option<Occupied>,
@@ -81,7 +85,8 @@ impl std::fmt::Debug for WorkerHead {
 
 impl Worker {
     /// Makes the calling thread a worker, numbered `id` as [`current_worker`](crate::current_worker) will tell.
-    /// The preemption signal is unblocked on it; its signal mask must stay as it is then.
+    /// The preemption signal is unblocked on it; its signal mask must stay as it is then, and so should its rights by
+    /// protection keys (`pkey_set`).
     ///
     /// # Errors
     /// [`Unsupported`] if the machine cannot run contexts.
@@ -106,6 +111,8 @@ impl Worker {
             fs: fs_base(),
             signal_mask,
             counters,
+            has_room_for: Cell::new(extended_state::X87),
+            rights: extended_state::prepare(),
             successor: Cell::new(std::ptr::null_mut()),
             panic: Cell::new(None),
             #[cfg(feature = "guest")]
@@ -181,6 +188,7 @@ impl Worker {
         } else if last_worker != self.head.id {
             count(&self.head.counters.migrations);
         }
+        self.make_room(head);
         self.prepare_guest_mode(head);
         self.prepare_dune_mode(head);
         debug_assert_eq!(
@@ -205,7 +213,33 @@ impl Worker {
                 );
             }
         }
+        if head.running.frame.get() != 0
+            && let Some(rights) = self.head.rights
+        {
+            extended_state::take_back(rights);
+        }
         outcome(handle)
+    }
+
+    /// The signal frame that the context left from, if any, fits this thread.
+    #[inline]
+    fn make_room(&self, head: &Head) {
+        let has = self.head.has_room_for.get();
+        let missing = head.running.frame.get() & !has;
+        if missing != 0 {
+            self.leave_guest_mode();
+            extended_state::make_room(missing);
+            self.head.has_room_for.set(has | missing);
+        }
+    }
+
+    #[cold]
+    fn leave_guest_mode(&self) {
+        #[cfg(feature = "guest")]
+        if let Some(vcpu) = &self.head.guest {
+            // SAFETY: a worker stays on its thread, and this is its own code.
+            unsafe { vcpu.leave() };
+        }
     }
 
     /// As [`run`](Self::run), and goes on: when a job has ended, `next` is told, and what it answers is the context's next
@@ -326,11 +360,7 @@ fn outcome<T, R>(handle: Handle<T, R>) -> Outcome<T, R> {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        #[cfg(feature = "guest")]
-        if let Some(vcpu) = &self.head.guest {
-            // SAFETY: a worker stays on its thread, and this is its own code.
-            unsafe { vcpu.leave() };
-        }
+        self.leave_guest_mode();
         SCHEDULING.set(std::ptr::null());
     }
 }

@@ -1,9 +1,10 @@
 //! The exceptions that x87 code has met: a part of the status word, which the switch leaves alone.
 //!
-//! A thread's own tell it what happened (`fetestexcept`), and one that is unmasked and pending faults at the next x87
-//! instruction. Those of another request would do so in this one. Reading the status word takes 4 ns, half of a
-//! switch, so only a preemption does that: what is left from a request that has *ended* the next one finds, as on the
-//! threads of any pool. (MXCSR holds the same for SSE and AVX, and goes with every switch.)
+//! A thread's own tell it what happened (`fetestexcept`), and one that is unmasked and pending
+//! faults at the next x87 instruction. Those of another request would do so in this one. Reading
+//! the status word takes 4 ns, half of a switch, so only a preemption does that: what is left from
+//! a request that has *ended* the next one finds, as on the threads of any pool. (MXCSR holds the
+//! same for SSE and AVX, and goes with every switch.)
 
 use std::arch::asm;
 
@@ -52,8 +53,8 @@ fn clear() {
 #[cold]
 fn load(exceptions: u8) {
     let mut environment = [0u32; 7];
-    // SAFETY: the environment is written and read in full. `fnstenv` masks all exceptions, so `fldenv` faults on
-    // none; it brings the masks back.
+    // SAFETY: the environment is written and read in full. `fnstenv` masks all exceptions, so
+    // `fldenv` faults on none; it brings the masks back.
     unsafe {
         asm!(
             "fnstenv [{environment}]",

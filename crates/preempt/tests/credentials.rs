@@ -1,5 +1,5 @@
-//! `setuid` and its family, which glibc has every thread of the process do. Each test runs in a child process with a time
-//! limit: what goes wrong is that a call never returns.
+//! `setuid` and its family, which glibc has every thread of the process do. Each test runs in a
+//! child process with a time limit: what goes wrong is that a call never returns.
 #![allow(missing_docs)]
 
 use std::io::Read as _;
@@ -14,7 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs `test` in a process of its own. `None`: it had to be killed. With what it wrote to standard error.
+/// Runs `test` in a process of its own. `None`: it had to be killed. With what it wrote to standard
+/// error.
 fn child(test: &str) -> (Option<ExitStatus>, String) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])

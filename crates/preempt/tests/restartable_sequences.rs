@@ -1,5 +1,5 @@
-//! Restartable sequences that another library than glibc registers. Each test runs in a child process, since glibc
-//! takes its setting when a process starts.
+//! Restartable sequences that another library than glibc registers. Each test runs in a child
+//! process, since glibc takes its setting when a process starts.
 #![allow(missing_docs)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -26,9 +26,9 @@ static REGISTERED: AtomicU32 = AtomicU32::new(0);
 /// Registers an area of the calling thread's, as tcmalloc does at a thread's first allocation.
 fn register() -> std::io::Result<()> {
     // SAFETY: a thread-local lives as long as its thread.
-    match AREA.with(|area| unsafe {
-        libc::syscall(libc::SYS_rseq, area.0.get(), 32, 0, 0x5305_3053u32)
-    }) {
+    let register =
+        |area: &Area| unsafe { libc::syscall(libc::SYS_rseq, area.0.get(), 32, 0, 0x5305_3053u32) };
+    match AREA.with(register) {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
@@ -102,7 +102,10 @@ fn kernel_has_them() -> bool {
 #[test]
 fn a_pool_is_refused_where_another_library_registers_sequences() {
     if !is_child() {
-        return child("a_pool_is_refused_where_another_library_registers_sequences", false);
+        return child(
+            "a_pool_is_refused_where_another_library_registers_sequences",
+            false,
+        );
     }
     check_platform().unwrap();
     if !kernel_has_them() {

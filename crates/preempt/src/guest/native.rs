@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 
 use super::system_call::{ioctl, system_call};
 use super::vcpu::{RING_3_CODE, RING_3_DATA, Vcpu};
-use crate::trampoline::{PROTECTION_KEYS, xcr0};
+use crate::extended_state::{PROTECTION_KEYS, xcr0};
 
 /// Bytes of vector state that fit: what KVM_GET_XSAVE hands out. It takes more with AMX only, which guest mode has not.
 pub(super) const MOST_VECTOR_BYTES: usize = 4096;

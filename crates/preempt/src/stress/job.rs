@@ -56,6 +56,9 @@ pub(super) fn operations() -> Vec<Operation> {
     if is_x86_feature_detected!("avx512bw") {
         all.push(operation("avx512-registers", 1, vectors::avx512));
     }
+    if vectors::has_tiles() {
+        all.push(operation("tiles", 1, vectors::tiles));
+    }
     all
 }
 

@@ -1,6 +1,7 @@
 //! Operations that hold values in vector and mask registers.
 
 use std::arch::naked_asm;
+use std::arch::x86_64::__cpuid_count;
 
 use super::job::State;
 use super::world::World;
@@ -13,6 +14,9 @@ struct Registers {
     vectors: [[u64; 8]; 32],
     masks: [u64; 8],
 }
+
+/// One of AMX's tiles: 16 rows of 64 bytes.
+type Tile = [[u64; 8]; 16];
 
 type Hold = unsafe extern "C" fn(*const Registers, *mut Registers, u64);
 
@@ -131,4 +135,51 @@ pub(super) fn avx(state: &mut State, _: &World) -> bool {
 pub(super) fn avx512(state: &mut State, _: &World) -> bool {
     // SAFETY: in the list of operations only where AVX-512BW is.
     unsafe { held(state, hold_avx512, 32, 8, 8) }
+}
+
+/// Loads tmm0, spins, stores it, and leaves the tiles unused.
+///
+/// # Safety
+/// The pointers must be good for a [`Tile`] each, and [`has_tiles`] have answered that there are tiles.
+#[unsafe(naked)]
+unsafe extern "C" fn hold_tile(from: *const Tile, to: *mut Tile, spins: u64) {
+    naked_asm!(
+        "ldtilecfg [rip + {shape}]",
+        "mov eax, 64",
+        "tileloadd tmm0, [rdi + 1 * rax]",
+        "2: pause",
+        "dec rdx",
+        "jnz 2b",
+        "tilestored [rsi + 1 * rax], tmm0",
+        "tilerelease",
+        "ret",
+        shape = sym SHAPE,
+    )
+}
+
+/// What `ldtilecfg` loads: palette 1, and a single tile of 16 rows of 64 bytes.
+static SHAPE: [u8; 64] = {
+    let mut shape = [0; 64];
+    shape[0] = 1;
+    shape[16] = 64;
+    shape[48] = 16;
+    shape
+};
+
+/// Whether the CPU has tiles (leaf 7, EDX: AMX-TILE) and the kernel lets this process use them.
+pub(super) fn has_tiles() -> bool {
+    const REQUEST_PERMISSION: libc::c_int = 0x1023;
+    const TILES: libc::c_int = 18;
+    // SAFETY: asks for a permission; kernels that do not know of it refuse.
+    __cpuid_count(7, 0).edx & 1 << 24 != 0
+        && unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILES) } == 0
+}
+
+/// The other operations on vectors find themselves on threads that have used tiles, and on such that have not.
+pub(super) fn tiles(state: &mut State, _: &World) -> bool {
+    let from: Tile = std::array::from_fn(|_| std::array::from_fn(|_| state.random()));
+    let mut to: Tile = [[0; 8]; 16];
+    // SAFETY: both are of the type that is asked for; in the list of operations only where tiles are.
+    unsafe { hold_tile(&from, &mut to, SPINS) };
+    from == to
 }
