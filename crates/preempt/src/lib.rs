@@ -42,7 +42,7 @@
 //! | [`dune`] | workers under Dune, interrupted by posted interrupts |
 //! | [`guest`] | workers in guest mode under /dev/kvm, interrupted by the APIC |
 //! | `overflow`, `credentials` | what a stack overflow says before it dies; `setuid` and its family |
-//! | `clock`, `platform`, `realtime` | the TSC, what the machine must offer, SCHED_FIFO |
+//! | `clock`, `platform`, `realtime`, `affinity` | the TSC, what the machine must offer, SCHED_FIFO, cores |
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!(
@@ -51,6 +51,7 @@ compile_error!(
      are not supported."
 );
 
+mod affinity;
 mod clock;
 mod context;
 mod counters;
@@ -89,6 +90,7 @@ mod trampoline;
 mod worker;
 mod x87;
 
+pub use affinity::Affinity;
 pub use clock::{Clock, Cycles};
 pub use context::{
     ContextId, Finished, Generation, Idle, Outcome, Panicked, Ready, Runnable, Suspended,

@@ -14,6 +14,9 @@ pub enum RealtimeError {
 
 /// SCHED_FIFO on the calling thread, from [`enter`](Realtime::enter) until it is dropped. Keep it under half a
 /// second at a time: Linux throttles longer bursts (kernel.sched_rt_runtime_us) and the gap is 50 ms.
+///
+/// Threads that it starts meanwhile are under ordinary scheduling: what a handler starts shall not compete with the
+/// worker.
 #[derive(Debug)]
 pub struct Realtime {
     not_send: std::marker::PhantomData<*mut ()>,
@@ -25,19 +28,39 @@ impl Realtime {
     /// # Errors
     /// [`RealtimeError::Refused`] without the permission.
     pub fn enter(priority: i32) -> Result<Self, RealtimeError> {
-        set_policy(libc::SCHED_FIFO, priority).map_err(RealtimeError::Refused)?;
+        set_policy(libc::SCHED_FIFO | RESET_ON_FORK, priority).map_err(RealtimeError::Refused)?;
         Ok(Self {
             not_send: std::marker::PhantomData,
         })
+    }
+
+    /// The calling thread's priority under SCHED_FIFO; `None` under another class.
+    #[cfg(feature = "measure")]
+    pub(crate) fn priority_of_current() -> Option<i32> {
+        let mut parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: both only read the calling thread's scheduling, the one into a local.
+        let (policy, answer) = unsafe {
+            (
+                libc::sched_getscheduler(0),
+                libc::sched_getparam(0, &mut parameters),
+            )
+        };
+        (policy & !RESET_ON_FORK == libc::SCHED_FIFO && answer == 0)
+            .then_some(parameters.sched_priority)
     }
 }
 
 impl Drop for Realtime {
     fn drop(&mut self) {
-        // Back to ordinary scheduling is always permitted.
-        let _ = set_policy(libc::SCHED_OTHER, 0);
+        // Back to ordinary scheduling is always permitted; to take the flag down is not.
+        if set_policy(libc::SCHED_OTHER, 0).is_err() {
+            let _ = set_policy(libc::SCHED_OTHER | RESET_ON_FORK, 0);
+        }
     }
 }
+
+/// New threads are under SCHED_OTHER. (A part of the policy, for the system call.)
+const RESET_ON_FORK: libc::c_int = libc::SCHED_RESET_ON_FORK;
 
 fn set_policy(policy: libc::c_int, priority: libc::c_int) -> std::io::Result<()> {
     let parameters = libc::sched_param {
@@ -60,8 +83,28 @@ mod tests {
             Ok(realtime) => drop(realtime),
             Err(error) => assert!(error.to_string().contains("CAP_SYS_NICE"), "{error}"),
         }
+        assert_eq!(policy() & !RESET_ON_FORK, libc::SCHED_OTHER);
+    }
+
+    fn policy() -> libc::c_int {
         // SAFETY: only reads the calling thread's policy.
-        assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_OTHER);
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    #[test]
+    fn threads_that_it_starts_are_under_ordinary_scheduling() {
+        let _realtime = match Realtime::enter(1) {
+            Ok(realtime) => realtime,
+            Err(error) => {
+                eprintln!("SKIPPED threads_that_it_starts_are_under_ordinary_scheduling: {error}");
+                return;
+            }
+        };
+        assert_eq!(policy() & !RESET_ON_FORK, libc::SCHED_FIFO);
+        assert_eq!(
+            std::thread::spawn(policy).join().unwrap(),
+            libc::SCHED_OTHER
+        );
     }
 
     #[test]

@@ -6,8 +6,10 @@ mod machine;
 mod tests;
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use core_affinity::CoreId;
+use shinjuku_preempt::Affinity;
 
 use crate::config::{Config, ConfigError, CoresConfig, LayoutKind};
 use core_list::CoreList;
@@ -53,11 +55,40 @@ pub struct LayoutError {
     pub cause: std::io::Error,
 }
 
+/// What a thread could run on before the first was pinned.
+static BEFORE_PINNING: OnceLock<Affinity> = OnceLock::new();
+
+/// Lets the calling thread run on all cores again that the process had before the first runtime
+/// pinned a thread; for threads that handlers start.
+///
+/// A new thread inherits the core of the worker that starts it, where `cores` or the layout pin the
+/// worker. There it competes with the worker, and if that polls for ever under real-time priority
+/// (`realtime_priority`, with an `idle_backoff_us` of 0), it never runs. So a thread that a handler
+/// starts calls this first:
+/// ```
+/// let thread = std::thread::spawn(|| {
+///     shinjuku::unpin_current()?;
+///     // ...
+///     Ok::<(), std::io::Error>(())
+/// });
+/// # thread.join().unwrap().unwrap();
+/// ```
+/// The priority is not inherited. Before anything was pinned, it does nothing.
+///
+/// # Errors
+/// The kernel's, if the process has lost all of these cores.
+pub fn unpin_current() -> std::io::Result<()> {
+    BEFORE_PINNING.get().map_or(Ok(()), Affinity::apply)
+}
+
 /// Pins the calling thread to `core`.
 ///
 /// # Errors
 /// [`LayoutError`] if the kernel refuses; the thread stays where it was.
 pub fn pin_current(core: usize) -> Result<(), LayoutError> {
+    if let (None, Ok(affinity)) = (BEFORE_PINNING.get(), Affinity::of_current()) {
+        BEFORE_PINNING.get_or_init(|| affinity);
+    }
     if core < CORES && core_affinity::set_for_current(CoreId { id: core }) {
         return Ok(());
     }

@@ -70,7 +70,7 @@ pub use config::{
 };
 pub use handler::{FromFn, RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};
-pub use layout::{Layout, LayoutError};
+pub use layout::{Layout, LayoutError, unpin_current};
 pub use networker::{Networker, NetworkerConfig};
 pub use observer::Observer;
 pub use runtime::{Runtime, Server};

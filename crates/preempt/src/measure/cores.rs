@@ -5,6 +5,7 @@ use std::sync::mpsc;
 
 use super::MeasureError;
 use crate::clock::{Clock, Cycles};
+use crate::realtime::Realtime;
 
 /// Pins the calling thread.
 pub(super) fn pin(core: usize) -> Result<(), MeasureError> {
@@ -31,10 +32,12 @@ pub(super) fn beside<There: Send, Here>(
     there: impl FnOnce() -> There + Send,
     here: impl FnOnce() -> Here,
 ) -> (There, Here) {
+    let priority = Realtime::priority_of_current();
     std::thread::scope(|scope| {
         let (in_place, wait) = mpsc::channel();
         let other = scope.spawn(move || {
             pin(core).unwrap_or_else(|error| panic!("it worked at first: {error}"));
+            let _realtime = priority.map(Realtime::enter);
             let _ = in_place.send(());
             there()
         });

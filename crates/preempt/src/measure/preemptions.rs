@@ -22,6 +22,8 @@ use super::{MeasureError, Part, signals};
 use crate::clock::Cycles;
 #[cfg(feature = "guest")]
 use crate::guest::{Guest, Poster, Sending};
+#[cfg(feature = "guest")]
+use crate::realtime::Realtime;
 use crate::{
     Completion, Dispatched, Handles, HardPreemption, Idle, Mechanism, Outcome, Pool, PoolConfig,
     Probe, Receiver, Runnable, Sender, Signal, Worker, WorkerLink, mailbox,
@@ -226,7 +228,12 @@ impl Part for Preemptions {
                 staged: true,
             };
             // On a thread of its own, like this one: this one is a worker, too, which cannot send from guest mode.
-            let taken = std::thread::scope(|scope| scope.spawn(|| self.measure(way)).join())
+            let priority = Realtime::priority_of_current();
+            let measure = || {
+                let _realtime = priority.map(Realtime::enter);
+                self.measure(way)
+            };
+            let taken = std::thread::scope(|scope| scope.spawn(measure).join())
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             if taken.preemptions > 0 {
                 let (requesting, end_to_end) = (taken.requesting, taken.end_to_end);

@@ -1,0 +1,56 @@
+//! The cores that a thread may run on.
+
+/// A set of cores, as the kernel keeps it for each thread. New threads have their parent's.
+#[derive(Clone, Copy, Debug)]
+pub struct Affinity(libc::cpu_set_t);
+
+impl Affinity {
+    /// The calling thread's.
+    ///
+    /// # Errors
+    /// The kernel's, where the machine has more cores than the set (1024).
+    pub fn of_current() -> std::io::Result<Self> {
+        // SAFETY: plain data, for which zeroes are valid, and which the kernel fills in.
+        let (set, answer) = unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            let answer = libc::sched_getaffinity(0, size_of_val(&set), &mut set);
+            (set, answer)
+        };
+        match answer {
+            0 => Ok(Self(set)),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+
+    /// Gives it to the calling thread.
+    ///
+    /// # Errors
+    /// The kernel's, if the process has none of these cores any more.
+    pub fn apply(&self) -> std::io::Result<()> {
+        // SAFETY: changes the calling thread's affinity only.
+        match unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &self.0) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+
+    /// How many cores there are in it.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        // SAFETY: reads the set.
+        unsafe { libc::CPU_COUNT(&self.0) as usize }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_taken_is_given_back() {
+        let before = Affinity::of_current().unwrap();
+        assert!(before.cores() >= 1);
+        before.apply().unwrap();
+        assert_eq!(Affinity::of_current().unwrap().cores(), before.cores());
+    }
+}
