@@ -77,7 +77,8 @@ impl Contender {
         )
     }
 
-    /// c-PRE-SQ under Dune, on code without probes: the paper's own, at about ten times its cost.
+    /// c-PRE-SQ under Dune, on code without probes: the paper's own mechanism. The quantum is ours;
+    /// the paper has 5 to 15 us.
     pub const DUNE: Self = Self::new(
         PolicyKind::CPreSq,
         MechanismKind::Dune,

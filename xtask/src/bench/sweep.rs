@@ -1,4 +1,5 @@
-//! Figure 7a of the Shinjuku paper: p99 over the quantum, for each mechanism, on the most dispersed mix.
+//! p99 over the quantum, for each mechanism, on the most dispersed mix under c-PRE-SQ. After figure
+//! 7a of the Shinjuku paper (section 4.3), which has half 1 us, half 100 us under c-PRE-MQ.
 
 use std::collections::BTreeMap;
 

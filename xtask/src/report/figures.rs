@@ -56,8 +56,8 @@ pub fn of_mix(results: &Results, mix: &str) -> Vec<Figure> {
         .collect()
 }
 
-/// The p99 of the leading class against the quantum, one figure for each mix and load that was swept (figure 7a of the
-/// Shinjuku paper).
+/// The p99 of the leading class against the quantum, one figure for each mix and load that was
+/// swept (after figure 7a of the Shinjuku paper).
 pub fn of_sweep(results: &Results) -> Vec<Figure> {
     let places = distinct(
         results

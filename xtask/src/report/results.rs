@@ -51,7 +51,7 @@ pub struct Results {
     pub mixes: BTreeMap<String, String>,
     /// The measured points: one entry per mix, load, contender and class.
     pub runs: Vec<Run>,
-    /// The same at one load with the quantum swept (figure 7a of the Shinjuku paper).
+    /// The same at one load with the quantum swept (after figure 7a of the Shinjuku paper).
     pub quantum_sweep: Vec<Run>,
     /// c-FCFS as measured against c-FCFS as computed.
     pub fcfs_check: Vec<FcfsCheck>,

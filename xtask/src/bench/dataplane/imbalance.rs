@@ -1,6 +1,7 @@
-//! How evenly flows are spread over two dispatchers: measured with the hash in software, each flow sending as much as any other,
-//! and beside it the simulator's flows, which are hashed at random. Figure 4 of the Shinjuku paper is about the number
-//! of flows at which this curve comes below a tenth.
+//! How evenly flows are spread over two dispatchers: measured with the hash in software, each flow
+//! sending as much as any other, and beside it the simulator's flows, which are hashed at random.
+//! Figure 4 of the Shinjuku paper (section 3.6) is about the number of flows at which such a curve
+//! comes below a tenth; the measure of imbalance is ours.
 
 use std::time::Duration;
 

@@ -178,7 +178,9 @@ fn get_scan() -> Vec<Asked> {
     asked
 }
 
-/// The order of figure 8: GET p99 without preemption >> SQ > MQ, SCAN better under MQ than under SQ.
+/// The order of figures 8b and 8c of the Shinjuku paper (section 4.4): without preemption SCANs are
+/// favoured over GETs, SQ mends that, and MQ improves SCANs. The paper does not compare GETs under
+/// SQ with those under MQ, so that ratio has no target.
 fn rocksdb() -> Vec<Asked> {
     let ask = |what: &str, value: Value, over, under, goal: f64| Asked {
         what: format!("{what} at 50 %"),
@@ -190,7 +192,7 @@ fn rocksdb() -> Vec<Asked> {
     };
     vec![
         ask("GET p99", get_p99, "rocksdb-none", "rocksdb-sq", 1.0),
-        ask("GET p99", get_p99, "rocksdb-sq", "rocksdb-mq", 1.0),
+        ask("GET p99", get_p99, "rocksdb-sq", "rocksdb-mq", 0.0),
         ask("SCAN p99", scan_p99, "rocksdb-sq", "rocksdb-mq", 1.0),
         ask("GET p99", get_p99, "rocksdb-none", "rocksdb-mq", 0.0),
         ask("GET p99", get_p99, "rocksdb-none", "rocksdb-sq-signal", 0.0),
