@@ -6,8 +6,9 @@
 //!   gets its turn.
 //! - With [`Want::StartedOnly`], the first in the queue that has run already.
 //!
-//! Source: Kaffes et al., *Shinjuku: Preemptive Scheduling for Microsecond-scale Tail Latency*, NSDI 2019,
-//! where it stands for the best that scheduling without preemption can do. ZygOS (SOSP 2017) approximates it.
+//! Source: Kaffes et al., *Shinjuku: Preemptive Scheduling for Microsecond-scale Tail Latency*,
+//! NSDI 2019, section 2: optimal for light-tailed service times, far from it for widely dispersed
+//! ones. ZygOS (SOSP 2017) approximates it (section 1).
 
 use alloc::string::String;
 

@@ -9,8 +9,8 @@
 //! Not work conserving: a worker idles while others have work. This is the *policy* of IX, idealised: none of
 //! IX's own costs (batching, the network stack) is in it.
 //!
-//! Source: Belay et al., *IX: A Protected Dataplane Operating System for High Throughput and Low Latency*,
-//! OSDI 2014; named d-FCFS in Prekas et al., *ZygOS*, SOSP 2017.
+//! Source: Belay et al., *IX: A Protected Dataplane Operating System for High Throughput and Low
+//! Latency*, OSDI 2014; named d-FCFS in Kaffes et al., *Shinjuku*, NSDI 2019, section 1.
 
 use alloc::format;
 use alloc::string::String;

@@ -9,8 +9,9 @@
 //! - The optional bound on a queue counts all that wait in it, preempted requests included; it is asked only
 //!   when a request arrives.
 //!
-//! Source: Kaffes et al., *Shinjuku*, NSDI 2019: its multi queue (MQ) policy, for which it names BVT (Duda and
-//! Cheriton, SOSP 1999) as the inspiration; the rule is as in its published dispatcher.
+//! Source: Kaffes et al., *Shinjuku*, NSDI 2019, section 3.4: its multi queue (MQ) policy, for
+//! which it names BVT (Duda and Cheriton, SOSP 1999) as the inspiration; the rule is as in its
+//! published dispatcher.
 //!
 //! # How often a waiting head is passed over
 //!

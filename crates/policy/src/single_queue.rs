@@ -5,7 +5,7 @@
 //!   (or, by choice, to the head) of the queue.
 //! - With [`Want::StartedOnly`], the first in the queue that has run already.
 //!
-//! Source: Kaffes et al., *Shinjuku*, NSDI 2019: its single queue (SQ) policy.
+//! Source: Kaffes et al., *Shinjuku*, NSDI 2019, section 3.4: its single queue (SQ) policy.
 
 use alloc::format;
 use alloc::string::String;

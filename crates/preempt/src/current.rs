@@ -67,8 +67,8 @@ pub fn in_context() -> bool {
     !CURRENT.get().is_null()
 }
 
-/// Runs `body` without being preempted (the paper's `call_safe`, section 3.4). Nests. A preemption asked for
-/// meanwhile happens at the end. Outside a context it only calls `body`.
+/// Runs `body` without being preempted (`call_safe` of Shinjuku, NSDI'19, section 3.6). Nests. A
+/// preemption asked for meanwhile happens at the end. Outside a context it only calls `body`.
 ///
 /// It does not stop the kernel from scheduling the worker's thread, and what it holds off others wait for: keep
 /// it short.

@@ -1,4 +1,4 @@
-//! What a user implements: the paper's three callbacks (Shinjuku, NSDI'19, section 3.4).
+//! What a user implements: the paper's three callbacks (Shinjuku, NSDI'19, section 3.5).
 
 use std::marker::PhantomData;
 use std::sync::{Mutex, OnceLock, TryLockError};

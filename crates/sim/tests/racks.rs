@@ -37,7 +37,7 @@ fn every_balancer_answers_every_request() {
             LoadInfo::Counters,
         ] {
             if load_info == LoadInfo::Int2 && name == "shortest" {
-                // All requests go to the one server known: it is overloaded, as RackSched found.
+                // All requests go to the one server known: it is overloaded.
                 continue;
             }
             let scenario = RackScenario {

@@ -4,7 +4,8 @@
 //! differs from stage to stage. The first packet inserts the request, the reply clears it. When all its slots are taken
 //! the request goes to the server that a hash of its number says, which later packets find again without the table.
 //!
-//! Source: Zhu et al., *RackSched*, OSDI 2020, section 3.4 (3 stages of 65,536 slots in its published code).
+//! Source: Zhu et al., *RackSched*, OSDI 2020, whose switch ensures request affinity; the table is
+//! as in its published code (3 stages of 65,536 slots).
 
 use crate::machine::spread;
 
