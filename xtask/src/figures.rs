@@ -1,7 +1,10 @@
-//! `cargo xtask figures`: simulates every simulated figure of the papers that this project builds on.
+//! `cargo xtask figures`: simulates the figures of the papers that this project builds on, and some
+//! of our own.
 //!
-//! Each figure is written as PNG, SVG and CSV, and all together as one page, with what the paper shows and what ours
-//! shows below each. Values are means over replications; bars and the CSV's ends are their 95 % intervals.
+//! Each figure is written as PNG, SVG and CSV, and all together as one page. Below each stands what
+//! the document says, with its place there and the test that holds the simulator to it; what in the
+//! figure is our choice; and what the simulation found. Values are means over replications; bars
+//! and the CSV's ends are their 95 % intervals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,9 +16,11 @@ use anyhow::{Context, Result};
 use crate::report::html::{STYLE, drawings, escape};
 use crate::report::progress::Progress;
 use shinjuku_plot::Figure;
+use source::{Caption, Claim, Source};
 
 mod racksched;
 mod shinjuku;
+mod source;
 mod sweep;
 mod tailguard;
 mod zygos;
@@ -71,51 +76,33 @@ impl Effort {
     }
 }
 
-/// A figure, and what to say below it.
+/// A figure, and what the simulation found, in a sentence.
 struct Drawing {
     figure: Figure,
-    paper: String,
-    ours: String,
+    found: String,
 }
 
-/// Draws a figure.
-type Draw = fn(Effort) -> Result<Drawing>;
+/// A figure that can be drawn.
+struct Entry {
+    /// The document it is about.
+    source: &'static Source,
+    name: &'static str,
+    /// About how many seconds it takes in full.
+    seconds: u64,
+    caption: Caption,
+    draw: fn(Effort) -> Result<Drawing>,
+}
 
-/// All figures: the paper they are of, a name, and about how many seconds each takes in full.
-const FIGURES: [(&str, &str, u64, Draw); 17] = [
-    ("Shinjuku", "shinjuku-1a", 8, shinjuku::exponential),
-    ("Shinjuku", "shinjuku-1b", 8, shinjuku::lognormal),
-    ("Shinjuku", "shinjuku-1c", 8, shinjuku::bimodal),
-    ("Shinjuku", "shinjuku-2a", 12, shinjuku::priced_exponential),
-    ("Shinjuku", "shinjuku-2b", 12, shinjuku::priced_lognormal),
-    ("Shinjuku", "shinjuku-2c", 12, shinjuku::priced_bimodal),
-    (
-        "Shinjuku",
-        "shinjuku-multi-queue",
-        15,
-        shinjuku::multi_queue,
-    ),
-    ("Shinjuku", "shinjuku-4", 30, shinjuku::connections),
-    ("ZygOS", "zygos-fixed", 8, zygos::fixed),
-    ("ZygOS", "zygos-exponential", 8, zygos::exponential),
-    ("ZygOS", "zygos-bimodal-1", 8, zygos::bimodal_1),
-    ("ZygOS", "zygos-bimodal-2", 8, zygos::bimodal_2),
-    ("ZygOS", "zygos-load-at-slo", 30, zygos::load_at_slo),
-    (
-        "RackSched",
-        "racksched-low-dispersion",
-        12,
-        racksched::low_dispersion,
-    ),
-    (
-        "RackSched",
-        "racksched-high-dispersion",
-        12,
-        racksched::high_dispersion,
-    ),
-    ("RackSched", "racksched-scale-out", 40, racksched::scale_out),
-    ("TailGuard", "tailguard", 60, tailguard::policies),
-];
+/// All figures, those about one document together.
+fn entries() -> impl Iterator<Item = &'static Entry> {
+    let all = [
+        shinjuku::FIGURES,
+        zygos::FIGURES,
+        racksched::FIGURES,
+        tailguard::FIGURES,
+    ];
+    all.into_iter().flatten()
+}
 
 /// Runs `cargo xtask figures`.
 ///
@@ -139,26 +126,24 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             .as_deref()
             .is_none_or(|part| name.contains(part))
     };
-    let chosen: Vec<_> = FIGURES
-        .iter()
-        .filter(|(_, name, ..)| wanted(name))
-        .collect();
+    let chosen: Vec<_> = entries().filter(|entry| wanted(entry.name)).collect();
     let seconds =
         |full: u64| Duration::from_secs_f64(full as f64 * if options.quick { 0.1 } else { 1.0 });
-    let total = chosen.iter().map(|(_, _, full, _)| seconds(*full)).sum();
+    let total = chosen.iter().map(|entry| seconds(entry.seconds)).sum();
     let mut progress = Progress::new(total);
     let started = Instant::now();
     let mut body = String::new();
     let mut section = "";
-    for (paper, name, full, draw) in chosen {
-        progress.begin(name);
-        let drawing = draw(effort).with_context(|| format!("figure {name}"))?;
-        if *paper != section {
-            body += &format!("<h2>{}</h2>\n", escape(paper));
-            section = paper;
+    for entry in chosen {
+        progress.begin(entry.name);
+        let drawing = (entry.draw)(effort).with_context(|| format!("figure {}", entry.name))?;
+        if entry.source.name != section {
+            section = entry.source.name;
+            let reference = escape(entry.source.reference);
+            body += &format!("<h2>{}</h2>\n<p>{reference}.</p>\n", escape(section));
         }
-        body += &write(&drawing, &directory)?;
-        progress.end(seconds(*full));
+        body += &write(entry, &drawing, &directory)?;
+        progress.end(seconds(entry.seconds));
     }
     progress.finish();
     let page = directory.join("figures.html");
@@ -173,27 +158,45 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 }
 
 /// Writes a figure's files, and answers its part of the page.
-fn write(drawing: &Drawing, directory: &Path) -> Result<String> {
-    let Drawing {
-        figure,
-        paper,
-        ours,
-    } = drawing;
+fn write(entry: &Entry, Drawing { figure, found }: &Drawing, directory: &Path) -> Result<String> {
+    let name = &figure.name;
     let put = |extension: &str, text: &str| {
-        let path = directory.join(format!("{}.{extension}", figure.name));
+        let path = directory.join(format!("{name}.{extension}"));
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
     put("svg", &shinjuku_plot::svg(figure)?)?;
     put("csv", &csv(figure))?;
-    shinjuku_plot::png(figure, &directory.join(format!("{}.png", figure.name)))?;
+    shinjuku_plot::png(figure, &directory.join(format!("{name}.png")))?;
     Ok(format!(
-        "{}<p><strong>The paper:</strong> {}</p>\n<p><strong>Ours:</strong> {}</p>\n<p><a href=\"{name}.png\">PNG</a> \
-         <a href=\"{name}.svg\">SVG</a> <a href=\"{name}.csv\">CSV</a></p>\n",
+        "{}{}<p><strong>Simulated:</strong> {}</p>\n<p><a href=\"{name}.png\">PNG</a> <a href=\"{name}.svg\">SVG</a> \
+         <a href=\"{name}.csv\">CSV</a></p>\n",
         drawings(std::slice::from_ref(figure))?,
-        escape(paper),
-        escape(ours),
-        name = figure.name,
+        words(entry),
+        escape(found),
     ))
+}
+
+/// What stands below a figure before its numbers: each claim with its place and its test, and what
+/// is ours.
+fn words(
+    Entry {
+        source, caption, ..
+    }: &Entry,
+) -> String {
+    let claim = |claim: &Claim| {
+        let Claim { place, says, test } = claim;
+        format!(
+            "<li>{}, {}: {} (<code>{test}</code>)</li>\n",
+            escape(source.name),
+            escape(place),
+            escape(says)
+        )
+    };
+    let claims: String = caption.claims.iter().map(claim).collect();
+    format!(
+        "<ul>\n{claims}</ul>\n<p><strong>Our choice:</strong> {}</p>\n",
+        escape(caption.ours)
+    )
 }
 
 /// A line a point; a saturated point has no value.
@@ -227,9 +230,11 @@ fn page(body: &str, quick: bool) -> String {
          <title>Shinjuku for Rust: the papers' figures, simulated</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <h1>The papers' figures, simulated</h1>\n<p>Nothing here was measured: the runtime's own policies schedule \
          simulated cores. Unless a figure says otherwise scheduling costs nothing, arrivals are Poisson, d-FCFS and work \
-         stealing see every request on a connection of its own, and latency is sojourn time. Bars are 95 % \
-         intervals over replications. What is said of the papers are the claims of their text; where a caption says &ldquo;our \
-         choice&rdquo;, a parameter is ours and the paper's may differ.{effort}</p>\n{body}</body>\n</html>\n"
+         stealing see every request on a connection of its own, and latency is sojourn time. PS is exact, where the \
+         Shinjuku paper's simulations have a time slice of 0.1 µs (section 2). Bars are 95 % intervals over \
+         replications.</p>\n<p>The list below a figure is what the document says, in our words, with its place there; in \
+         brackets, the test in <code>crates/sim/tests/claims.rs</code> that holds the simulator to it. What the \
+         document does not say stands under &ldquo;Our choice&rdquo;.{effort}</p>\n{body}</body>\n</html>\n"
     )
 }
 
@@ -249,10 +254,11 @@ mod tests {
 
     #[test]
     fn figures_have_names_of_their_own() {
-        let mut names: Vec<_> = FIGURES.iter().map(|(_, name, ..)| name).collect();
-        names.sort();
+        let mut names: Vec<_> = entries().map(|entry| entry.name).collect();
+        let count = names.len();
+        names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), FIGURES.len());
+        assert_eq!(names.len(), count);
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! How many connections it takes until hashing spreads them evenly over queues (figure 4 of the Shinjuku paper).
+//! How many connections it takes until hashing spreads them evenly over queues (after figure 4 of
+//! the Shinjuku paper, section 3.6).
 //!
-//! A NIC hashes every connection to a queue, and a distributed-queue system serves each queue on its own core or
-//! dispatcher. The *imbalance* of a draw is the fullest queue over the mean, less 1.
+//! A NIC hashes every connection to a queue, and a distributed-queue system serves each queue on
+//! its own core or dispatcher. The *imbalance* of a draw is the fullest queue over the mean, less
+//! 1: our measure, as the paper does not define its own.
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;

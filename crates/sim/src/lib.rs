@@ -29,6 +29,7 @@
 //! | queries that fan out | [`fanout`] |
 //! | how many connections balance queues | [`imbalance`] |
 //! | what a measured point should look like | [`predict`] |
+//! | the SLOs that c-PRE-MQ is given | [`with_slos_alone`] |
 //! | a sweep from a file | [`plan`], [`sweep`], and the command `shinjuku-sim` |
 //! | queueing theory | [`theory`] |
 //!
@@ -55,6 +56,7 @@ mod request;
 pub mod scenario;
 pub mod server;
 pub mod sharing;
+mod slo;
 mod source;
 pub mod sweep;
 pub mod tally;
@@ -70,4 +72,5 @@ pub use replicate::{Replicated, Sample, Until, replicate};
 pub use request::{Outcome, Request};
 pub use scenario::{Run, Scenario};
 pub use server::{Server, Shape};
+pub use slo::with_slos_alone;
 pub use tally::{Figures, Measure, Tally};

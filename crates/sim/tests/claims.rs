@@ -1,14 +1,17 @@
-//! What the papers say in words or figures, each a test. Where a claim is "by orders", a factor of ten at least is asked
-//! for; elsewhere the intervals must not overlap, or a bound is given.
+//! What the papers say in words or figures, and the simulator can show, each a test. Its comment
+//! begins with the document and the place where it says so, or with "Ours:"; a test of xtask holds
+//! that, and that every claim in a caption of `cargo xtask figures` has its test here. Where a
+//! claim is of a great difference a factor is asked for; elsewhere the intervals must not overlap,
+//! or a bound is given. The documents seldom say how many workers there were: 16 are ours.
 
-use shinjuku_policy::Nanos;
+use shinjuku_policy::{ClassRule, Nanos, Requeue};
 use shinjuku_sim::fanout::{Discipline, FanoutScenario};
 use shinjuku_sim::imbalance::balanced_share;
 use shinjuku_sim::policies::rules;
 use shinjuku_sim::rack::{BalancerSpec, LoadInfo, RackScenario};
 use shinjuku_sim::{
     Estimate, Measure, Overheads, PolicySpec, Replicated, Sample, Scenario, SimError, Until,
-    replicate, theory,
+    replicate, theory, with_slos_alone,
 };
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
@@ -20,11 +23,41 @@ fn sq(quantum_us: u64) -> PolicySpec {
     }
 }
 
+/// c-PRE-MQ as the paper sets it up: SLOs of each class alone, preempted requests to the head
+/// (Shinjuku, section 3.4).
+fn mq_at_the_head(mix: &Mix, quantum_us: u64) -> PolicySpec {
+    let quantum = Nanos::from_micros(quantum_us);
+    let mix = with_slos_alone(mix, 0.7, 16, quantum).unwrap();
+    let at_the_head = |rule| ClassRule {
+        requeue: Requeue::Head,
+        ..rule
+    };
+    PolicySpec::MultiQueue {
+        rules: rules(&mix, quantum).into_iter().map(at_the_head).collect(),
+    }
+}
+
+/// One queue by way of MQ with one class: the quantum, and where preempted requests go.
+fn one_queue(mix: &Mix, quantum: Nanos, requeue: Requeue) -> PolicySpec {
+    let one = rules(mix, quantum)[0];
+    PolicySpec::MultiQueue {
+        rules: vec![ClassRule { requeue, ..one }],
+    }
+}
+
+/// What a posted interrupt costs at 2 GHz: 298 cycles, 1212, and 109 a switch (Shinjuku, sections
+/// 3.2 and 3.3).
+const POSTED: Overheads = Overheads {
+    preempt_send_ns: 149,
+    preempt_receive_ns: 606,
+    switch_ns: 55,
+    ..Overheads::IDEAL
+};
+
 fn replications(run: impl Fn(u64) -> Result<Sample, SimError> + Sync) -> Replicated {
     replicate(run, SEED, Until::Replications(6), |_, _| {}).unwrap()
 }
 
-/// 16 workers, as in the papers.
 fn simulate(mix: &Mix, load: f64, policy: PolicySpec) -> Replicated {
     simulate_with(mix, load, policy, Overheads::IDEAL)
 }
@@ -39,62 +72,189 @@ fn p99(mix: &Mix, load: f64, policy: PolicySpec) -> Estimate {
     simulate(mix, load, policy).estimate(Measure::P99Us, None)
 }
 
+/// p99 of a two-class mix's short and long requests.
+fn p99_by_class(mix: &Mix, load: f64, policy: PolicySpec) -> [Estimate; 2] {
+    let result = simulate(mix, load, policy);
+    [Mix::SHORT, Mix::LONG].map(|class| result.estimate(Measure::P99Us, Some(class)))
+}
+
 fn only(service: ServiceTime) -> Mix {
     Mix::new("only", vec![Class::new("request", 1.0, service)]).unwrap()
 }
 
-/// Shinjuku, section 2: on 99.5/0.5 bimodal requests, processor sharing beats c-FCFS, which beats d-FCFS, by orders.
+/// Shinjuku, section 2 (figure 1a): with exponential service times c-FCFS is optimal, PS slightly
+/// worse, and d-FCFS suffers at moderate and high load.
 #[test]
-fn shinjuku_1_bimodal_ps_beats_c_fcfs_beats_d_fcfs_by_orders() {
-    let mix = Mix::named("hi").unwrap();
-    let ps = p99(&mix, 0.7, PolicySpec::Sharing);
+fn shinjuku_1_exponential_c_fcfs_is_best() {
+    let mix = Mix::named("exp").unwrap();
+    let central = p99(&mix, 0.8, PolicySpec::CFcfs);
+    let ps = p99(&mix, 0.8, PolicySpec::Sharing);
+    assert!(central.high() < ps.low(), "c-FCFS {central}, PS {ps}");
+    assert!(ps.value < 1.2 * central.value, "c-FCFS {central}, PS {ps}");
+    for (load, factor) in [(0.5, 1.5), (0.8, 3.0)] {
+        let central = p99(&mix, load, PolicySpec::CFcfs);
+        let distributed = p99(&mix, load, PolicySpec::DFcfs);
+        assert!(
+            factor * central.high() < distributed.low(),
+            "c-FCFS {central}, d-FCFS {distributed}"
+        );
+    }
+}
+
+/// Shinjuku, section 2 (figure 1b): with lognormal service times c-FCFS is significantly better
+/// than d-FCFS, and PS does well: its p99 stays near that of the service times.
+#[test]
+fn shinjuku_1_lognormal_c_fcfs_beats_d_fcfs_and_ps_does_well() {
+    let mix = Mix::named("lognormal").unwrap();
     let central = p99(&mix, 0.7, PolicySpec::CFcfs);
     let distributed = p99(&mix, 0.7, PolicySpec::DFcfs);
+    assert!(
+        3.0 * central.high() < distributed.low(),
+        "c-FCFS {central}, d-FCFS {distributed}"
+    );
+    let ps = p99(&mix, 0.9, PolicySpec::Sharing);
+    // ln x is normal: sigma^2 = ln(1 + 10^2), mean -sigma^2 / 2. Its 99th percentile lies 2.326
+    // sigma above the mean.
+    let variance = 101_f64.ln();
+    let service_us = (2.326 * variance.sqrt() - variance / 2.0).exp();
+    assert!(
+        ps.high() < 1.6 * service_us,
+        "PS {ps}, service {service_us}"
+    );
+}
+
+/// Shinjuku, section 2 (figure 1c): where 0.5 % of the requests take 500 us c-FCFS does
+/// significantly worse, and PS does well.
+#[test]
+fn shinjuku_1_bimodal_c_fcfs_is_far_worse_than_ps() {
+    let mix = Mix::named("hi").unwrap();
+    let ps = p99(&mix, 0.8, PolicySpec::Sharing);
+    let central = p99(&mix, 0.8, PolicySpec::CFcfs);
     assert!(
         10.0 * ps.high() < central.low(),
         "PS {ps}, c-FCFS {central}"
     );
+    assert!(ps.high() < 2.0, "PS {ps}");
+}
+
+/// Ours: on the same requests d-FCFS is worse than c-FCFS by a factor of ten.
+#[test]
+fn bimodal_d_fcfs_is_worse_than_c_fcfs_by_an_order() {
+    let mix = Mix::named("hi").unwrap();
+    let central = p99(&mix, 0.7, PolicySpec::CFcfs);
+    let distributed = p99(&mix, 0.7, PolicySpec::DFcfs);
     assert!(
         10.0 * central.high() < distributed.low(),
         "c-FCFS {central}, d-FCFS {distributed}"
     );
 }
 
-/// Shinjuku, section 2, and ZygOS: with exponential service times c-FCFS is best.
+/// Shinjuku, section 2: the c-PRE policies have the best of PS and of c-FCFS. With a quantum of 5
+/// us (ours; section 3.4 has 5 to 15) SQ is as good as c-FCFS with exponential service times, and
+/// far better with bimodal ones.
 #[test]
-fn shinjuku_1_exponential_c_fcfs_is_best() {
-    let mix = Mix::named("exp").unwrap();
-    let central = p99(&mix, 0.8, PolicySpec::CFcfs);
-    let ps = p99(&mix, 0.8, PolicySpec::Sharing);
-    let distributed = p99(&mix, 0.8, PolicySpec::DFcfs);
-    assert!(central.high() < ps.low(), "c-FCFS {central}, PS {ps}");
+fn shinjuku_1_sq_has_the_best_of_ps_and_c_fcfs() {
+    let bimodal = Mix::named("hi").unwrap();
+    let single = p99(&bimodal, 0.8, sq(5));
+    let central = p99(&bimodal, 0.8, PolicySpec::CFcfs);
     assert!(
-        ps.high() < distributed.low(),
-        "PS {ps}, d-FCFS {distributed}"
+        10.0 * single.high() < central.low(),
+        "c-PRE-SQ {single}, c-FCFS {central}"
     );
-    // Preempting after five mean service times does little harm.
-    let single = p99(&mix, 0.8, sq(5));
+    let exponential = Mix::named("exp").unwrap();
+    let single = p99(&exponential, 0.8, sq(5));
+    let central = p99(&exponential, 0.8, PolicySpec::CFcfs);
     assert!(
         single.value < 1.02 * central.value,
         "c-PRE-SQ {single}, c-FCFS {central}"
     );
 }
 
-/// Shinjuku, section 2: a quantum of 5 us is enough to come close to processor sharing.
+/// Shinjuku, section 2: the time slice of PS is 0.1 us. PS as computed here, exactly, gives the
+/// same p99.
 #[test]
-fn shinjuku_2_a_quantum_of_five_us_gains_an_order() {
-    let mix = Mix::named("hi").unwrap();
-    let single = p99(&mix, 0.7, sq(5));
-    let central = p99(&mix, 0.7, PolicySpec::CFcfs);
+fn shinjuku_a_slice_of_a_tenth_of_a_microsecond_is_processor_sharing() {
+    for (name, load) in [("exp", 0.8), ("lognormal", 0.7), ("hi", 0.7), ("mid", 0.7)] {
+        let mix = Mix::named(name).unwrap();
+        let measured = |policy| {
+            let scenario = Scenario::new(mix.clone(), load, policy, 16).with_requests(10_000);
+            let result = replications(|seed| scenario.run(seed).map(Sample::from));
+            result.estimate(Measure::P99Us, None).value
+        };
+        let exact = measured(PolicySpec::Sharing);
+        let sliced = measured(PolicySpec::SingleQueue {
+            quantum: Nanos(100),
+        });
+        assert!(
+            (sliced / exact - 1.0).abs() < 0.05,
+            "{name}: {sliced} against {exact}"
+        );
+    }
+}
+
+/// Shinjuku, section 2 (figure 2a): both d-FCFS and c-FCFS heavily penalize the 1 us half of 1 and
+/// 100 us.
+#[test]
+fn shinjuku_2a_both_fcfs_penalize_short_requests_heavily() {
+    let mix = Mix::named("mid").unwrap();
+    let [ps, _] = p99_by_class(&mix, 0.7, PolicySpec::Sharing);
+    for fcfs in [PolicySpec::CFcfs, PolicySpec::DFcfs] {
+        let [short, _] = p99_by_class(&mix, 0.7, fcfs);
+        assert!(10.0 * ps.high() < short.low(), "PS {ps}, {short}");
+    }
+}
+
+/// Shinjuku, section 2 (figure 2b): c-FCFS is marginally better than PS for the requests of 100 us.
+/// Both meet the same requests.
+#[test]
+fn shinjuku_2b_c_fcfs_is_marginally_better_for_long_requests() {
+    let mix = Mix::named("mid").unwrap();
+    let [_, central] = p99_by_class(&mix, 0.7, PolicySpec::CFcfs);
+    let [_, ps] = p99_by_class(&mix, 0.7, PolicySpec::Sharing);
     assert!(
-        10.0 * single.high() < central.low(),
-        "c-PRE-SQ {single}, c-FCFS {central}"
+        central.value < ps.value && ps.value < 1.2 * central.value,
+        "c-FCFS {central}, PS {ps}"
     );
 }
 
-/// Shinjuku, section 2: preemption pays only while it is cheap beside the quantum.
+/// Shinjuku, section 2 (figure 2c): in relative terms the penalty of c-FCFS for short requests
+/// dwarfs any benefit to long ones.
 #[test]
-fn shinjuku_2_dear_preemption_loses_what_it_gains() {
+fn shinjuku_2c_the_penalty_dwarfs_the_benefit() {
+    let mix = Mix::named("mid").unwrap();
+    let [short, long] = p99_by_class(&mix, 0.7, PolicySpec::CFcfs);
+    let [short_ps, long_ps] = p99_by_class(&mix, 0.7, PolicySpec::Sharing);
+    let (penalty, benefit) = (short.value / short_ps.value, long_ps.value / long.value);
+    assert!(penalty > 10.0 * benefit, "{penalty} {benefit}");
+    let slowdown = |policy| simulate(&mix, 0.7, policy).estimate(Measure::P99Slowdown, None);
+    let (central, ps) = (slowdown(PolicySpec::CFcfs), slowdown(PolicySpec::Sharing));
+    assert!(5.0 * ps.high() < central.low(), "PS {ps}, c-FCFS {central}");
+}
+
+/// Shinjuku, section 2 (figure 2) and section 3.4: MQ, at the head and with SLOs of each class
+/// alone, has the best of both: long requests as under c-FCFS, short ones within a quantum of what
+/// they have under PS.
+#[test]
+fn shinjuku_2_mq_has_the_best_of_ps_and_c_fcfs() {
+    let mix = Mix::named("mid").unwrap();
+    let [short, long] = p99_by_class(&mix, 0.8, mq_at_the_head(&mix, 5));
+    let [_, long_central] = p99_by_class(&mix, 0.8, PolicySpec::CFcfs);
+    let [short_ps, long_ps] = p99_by_class(&mix, 0.8, PolicySpec::Sharing);
+    assert!(
+        short.high() < short_ps.value + 5.0,
+        "{short}, PS {short_ps}"
+    );
+    assert!(
+        long.value < 1.02 * long_central.value,
+        "{long}, c-FCFS {long_central}"
+    );
+    assert!(long.value < long_ps.value, "{long}, PS {long_ps}");
+}
+
+/// Shinjuku, section 2: what interrupts and kernel threads usually cost is incompatible with
+/// latencies of microseconds. The two costs are ours.
+#[test]
+fn shinjuku_dear_preemption_loses_what_it_gains() {
     let mix = Mix::named("mid").unwrap();
     let short = |cost_ns, policy| {
         let overheads = Overheads {
@@ -114,44 +274,142 @@ fn shinjuku_2_dear_preemption_loses_what_it_gains() {
     assert!(dear.low() > central.high(), "dear {dear}, c-FCFS {central}");
 }
 
-/// Shinjuku, sections 3.4 and 5: with a queue per class, both classes' slowdown stays low, where a single queue lets that
-/// of short requests grow with the load.
+/// Shinjuku, section 3.2: a receiver's cost of 1212 cycles makes it practical to preempt every 5 us
+/// without wasting more than 10 % of the workers' throughput.
 #[test]
-fn shinjuku_mq_keeps_both_classes_slowdown_low() {
-    let mix = Mix::named("mid").unwrap();
-    let slowdowns = |policy| {
-        let result = simulate(&mix, 0.9, policy);
-        [Mix::SHORT, Mix::LONG].map(|class| result.estimate(Measure::P99Slowdown, Some(class)))
-    };
-    let [short_central, _] = slowdowns(PolicySpec::CFcfs);
-    let [short_single, long_single] = slowdowns(sq(5));
-    let [short_multi, long_multi] = slowdowns(PolicySpec::MultiQueue {
-        rules: rules(&mix, Nanos::from_micros(5)),
-    });
-    assert!(
-        short_multi.high() < 6.0 && long_multi.high() < 6.0,
-        "{short_multi} {long_multi}"
-    );
-    assert!(
-        1.5 * short_multi.high() < short_single.low(),
-        "{short_multi} {short_single}"
-    );
-    assert!(
-        long_multi.value < 1.1 * long_single.value,
-        "{long_multi} {long_single}"
-    );
-    assert!(short_central.low() > 50.0, "{short_central}");
+fn shinjuku_posted_interrupts_every_five_us_take_a_tenth_at_most() {
+    let mut scenario = Scenario::new(Mix::named("hi").unwrap(), 0.9, sq(5), 16);
+    scenario.shape.overheads = POSTED;
+    let run = scenario.run(SEED).unwrap();
+    let lost_ns = run.preemptions * POSTED.preempt_receive_ns;
+    let share = lost_ns as f64 / (16 * run.span_ns) as f64;
+    // And it is put to use.
+    assert!((0.02..=0.1).contains(&share), "{share}");
 }
 
-/// Shinjuku, figure 4: it takes about 300 connections for 2 queues, and about 16,000 for 24, until the imbalance is below
-/// a tenth with a probability of nine tenths.
+/// Shinjuku, section 4.2: where service times are light-tailed only a few requests are preempted.
+#[test]
+fn shinjuku_light_tailed_requests_are_seldom_preempted() {
+    let scenario = Scenario::new(Mix::named("exp").unwrap(), 0.9, sq(5), 16);
+    let run = scenario.run(SEED).unwrap();
+    let share = run.preemptions as f64 / scenario.requests as f64;
+    assert!(share > 0.0 && share < 0.01, "{share}");
+}
+
+/// Shinjuku, section 3.4: where requests are quick SQ operates as centralized FCFS.
+#[test]
+fn shinjuku_sq_is_c_fcfs_where_requests_are_quick() {
+    let mix = Mix::named("fixed").unwrap();
+    let single = simulate(&mix, 0.9, sq(5));
+    let central = simulate(&mix, 0.9, PolicySpec::CFcfs);
+    for measure in [Measure::P50Us, Measure::P99Us, Measure::P999Us] {
+        assert_eq!(
+            single.estimate(measure, None).value,
+            central.estimate(measure, None).value
+        );
+    }
+}
+
+/// Shinjuku, section 3.4: where one queue alone has requests MQ operates as SQ.
+#[test]
+fn shinjuku_mq_with_one_class_is_sq() {
+    let mix = Mix::named("lognormal").unwrap();
+    let multi = one_queue(&mix, Nanos::from_micros(5), Requeue::Tail);
+    let (multi, single) = (p99(&mix, 0.8, multi), p99(&mix, 0.8, sq(5)));
+    assert_eq!(multi.value, single.value);
+}
+
+/// Shinjuku, section 3.4: a preempted request at the tail of its queue approximates PS, at the head
+/// c-FCFS. So the tail is for heavy-tailed and multi-modal service times, the head for light-tailed
+/// ones.
+#[test]
+fn shinjuku_the_tail_approximates_ps_and_the_head_c_fcfs() {
+    let quantum = Nanos::from_micros(1);
+    for (name, tail_is_better) in [("exp", false), ("hi", true)] {
+        let mix = Mix::named(name).unwrap();
+        let all = [
+            one_queue(&mix, quantum, Requeue::Tail),
+            one_queue(&mix, quantum, Requeue::Head),
+            PolicySpec::Sharing,
+            PolicySpec::CFcfs,
+        ];
+        let [tail, head, ps, central] = all.map(|policy| p99(&mix, 0.8, policy).value);
+        let nearer =
+            |value: f64, to: f64, than: f64| (value / to).ln().abs() < (value / than).ln().abs();
+        assert!(nearer(tail, ps, central), "{name}: {tail} {ps} {central}");
+        assert!(nearer(head, central, ps), "{name}: {head} {central} {ps}");
+        assert_eq!(tail < head, tail_is_better, "{name}: {tail} {head}");
+    }
+}
+
+/// Shinjuku, section 3.6: with a single dispatcher a single connection is enough. (With queues by
+/// connection one worker would have to serve it.)
+#[test]
+fn shinjuku_one_connection_is_enough() {
+    let p99 = |policy, flows| {
+        let mut scenario = Scenario::new(Mix::named("exp").unwrap(), 0.7, policy, 16);
+        scenario.requests = 40_000;
+        scenario.flows = flows;
+        let result = replications(|seed| scenario.run(seed).map(Sample::from));
+        result.estimate(Measure::P99Us, None)
+    };
+    let (one, many) = (p99(sq(5), Some(1)), p99(sq(5), None));
+    assert!((one.value / many.value - 1.0).abs() < 0.05, "{one} {many}");
+    let hashed = p99(PolicySpec::DFcfs, Some(1));
+    assert!(hashed.low() > 100.0 * one.high(), "{hashed} {one}");
+}
+
+/// Shinjuku, section 4.3 (figure 7a): on half 1 us, half 100 us under MQ, the shorter the preemption
+/// interval the better, because long requests hold up short ones less; and 5 us is practical at what
+/// preemption costs there. The intervals above 5 us are ours, and the measure.
+#[test]
+fn shinjuku_7a_shorter_intervals_are_better() {
+    let mix = Mix::named("mid").unwrap();
+    let short = |quantum_us, overheads| {
+        let policy = mq_at_the_head(&mix, quantum_us);
+        let result = simulate_with(&mix, 0.7, policy, overheads);
+        result.estimate(Measure::P99Us, Some(Mix::SHORT))
+    };
+    let [five, fifteen, fifty] = [5, 15, 50].map(|quantum_us| short(quantum_us, Overheads::IDEAL));
+    assert!(
+        five.high() < fifteen.low() && fifteen.high() < fifty.low(),
+        "{five} {fifteen} {fifty}"
+    );
+    let priced = short(5, POSTED);
+    let [central, _] = p99_by_class(&mix, 0.7, PolicySpec::CFcfs);
+    assert!(3.0 * priced.high() < central.low(), "{priced} {central}");
+}
+
+/// Shinjuku, section 4.4 (figures 8b and 8c, measured there): half GETs of 6 us, half SCANs of 1200
+/// us, a slice of 15 us. Without preemption SCANs are favoured over GETs; SQ mends that; MQ
+/// improves SCANs.
+#[test]
+fn shinjuku_8_sq_mends_gets_and_mq_improves_scans() {
+    let class = |name, us| Class::new(name, 1.0, ServiceTime::fixed(us).unwrap());
+    let mix = Mix::new("rocksdb", vec![class("GET", 6.0), class("SCAN", 1_200.0)]).unwrap();
+    let [get, scan] = p99_by_class(&mix, 0.8, PolicySpec::CFcfs);
+    let [get_sq, scan_sq] = p99_by_class(&mix, 0.8, sq(15));
+    let [_, scan_mq] = p99_by_class(&mix, 0.8, mq_at_the_head(&mix, 15));
+    let (get_slowdown, scan_slowdown) = (get.value / 6.0, scan.value / 1_200.0);
+    assert!(
+        get_slowdown > 10.0 * scan_slowdown,
+        "{get_slowdown} {scan_slowdown}"
+    );
+    assert!(10.0 * get_sq.high() < get.low(), "{get_sq} {get}");
+    // All meet the same requests.
+    assert!(1.1 * scan_mq.value < scan_sq.value, "{scan_mq} {scan_sq}");
+}
+
+/// Shinjuku, section 3.6 (figure 4): 300 connections balance 2 queues and 16,000 balance 24, so
+/// that the imbalance is below a tenth with a probability of nine tenths. The measure of imbalance
+/// is ours.
 #[test]
 fn shinjuku_4_connections_needed() {
     let two = balanced_share(300, 2, 0.1, 20_000, SEED);
     assert!((two - 0.9).abs() < 0.015, "{two}");
     let many = balanced_share(16_000, 24, 0.1, 1_500, SEED);
     assert!((many - 0.9).abs() < 0.03, "{many}");
-    // Half as many are far from enough.
+    // Half as many are far from enough, which is ours.
     let fewer = balanced_share(8_000, 24, 0.1, 500, SEED);
     assert!(fewer < 0.5, "{fewer}");
 }
@@ -176,26 +434,77 @@ fn load_at_ten_times_the_mean(service: ServiceTime, policy: &PolicySpec) -> f64 
     f64::from(met) / 100.0
 }
 
-/// ZygOS, section 3: exponential service times at a limit of ten times the mean: 96 % of the capacity with one queue, 54 %
-/// with sixteen; work stealing comes near the one queue.
+/// With one queue and with sixteen.
+fn one_and_sixteen(service: &ServiceTime) -> [f64; 2] {
+    [PolicySpec::CFcfs, PolicySpec::DFcfs]
+        .map(|policy| load_at_ten_times_the_mean(service.clone(), &policy))
+}
+
+/// ZygOS, slide 8: with fixed, exponential and bimodal service times a single queue carries more
+/// load while p99 is within ten mean service times. The bimodal's parameters are ours.
 #[test]
-fn zygos_one_queue_carries_96_percent_and_sixteen_queues_54() {
+fn zygos_one_queue_carries_more_than_sixteen() {
+    let services = [
+        ServiceTime::fixed(1.0).unwrap(),
+        ServiceTime::exponential(1.0).unwrap(),
+        ServiceTime::bimodal(0.5, 5.5, 0.1).unwrap(),
+    ];
+    for service in &services {
+        let [one, sixteen] = one_and_sixteen(service);
+        assert!(one > sixteen + 0.02, "{one} {sixteen}");
+    }
+}
+
+/// ZygOS, slide 8: the mismatch is greater at high dispersion.
+#[test]
+fn zygos_the_gap_grows_with_dispersion() {
+    let gap = |service: ServiceTime| {
+        let [one, sixteen] = one_and_sixteen(&service);
+        one - sixteen
+    };
+    let fixed = gap(ServiceTime::fixed(1.0).unwrap());
+    let exponential = gap(ServiceTime::exponential(1.0).unwrap());
+    let bimodal = gap(ServiceTime::bimodal(0.5, 5.5, 0.1).unwrap());
+    assert!(
+        fixed + 0.02 < exponential && exponential + 0.02 < bimodal,
+        "{fixed} {exponential} {bimodal}"
+    );
+}
+
+/// ZygOS, slide 4: without overheads the models do not depend on the service time.
+#[test]
+fn zygos_an_ideal_server_has_no_scale_of_its_own() {
+    let carried = [1.0, 25.0].map(|mean_us| {
+        let service = ServiceTime::exponential(mean_us).unwrap();
+        load_at_ten_times_the_mean(service, &PolicySpec::DFcfs)
+    });
+    assert!((carried[0] - carried[1]).abs() < 0.015, "{carried:?}");
+}
+
+/// ZygOS, slide 36: work stealing converges to a single queue.
+#[test]
+fn zygos_stealing_comes_near_one_queue() {
     let service = || ServiceTime::exponential(1.0).unwrap();
     let one = load_at_ten_times_the_mean(service(), &PolicySpec::CFcfs);
-    let many = load_at_ten_times_the_mean(service(), &PolicySpec::DFcfs);
     let stealing = load_at_ten_times_the_mean(service(), &PolicySpec::Stealing);
+    assert!(stealing > one - 0.04, "{stealing} {one}");
+}
+
+/// Ours: with exponential service times one queue carries 96 % of the capacity at ten times the
+/// mean, and sixteen 54 %. So says theory.
+#[test]
+fn exponential_one_queue_carries_96_percent_and_sixteen_54() {
+    let [one, sixteen] = one_and_sixteen(&ServiceTime::exponential(1.0).unwrap());
     assert!((0.95..=0.97).contains(&one), "{one}");
-    assert!((0.52..=0.55).contains(&many), "{many}");
-    assert!(stealing > 0.92, "{stealing}");
-    // And so says theory.
+    assert!((0.52..=0.55).contains(&sixteen), "{sixteen}");
     let meets = |servers, load| theory::mm_sojourn_quantile(servers, load, 1.0, 0.99) <= 10.0;
     assert!(meets(16, 0.965) && !meets(16, 0.975));
     assert!(meets(1, 0.535) && !meets(1, 0.545));
 }
 
-/// ZygOS, section 3: the more the service times vary the less FCFS carries, until sharing carries more.
+/// Ours: the more the service times vary the less FCFS carries, until sharing carries more.
 #[test]
-fn zygos_dispersion_turns_the_order_of_fcfs_and_sharing() {
+fn dispersion_turns_the_order_of_fcfs_and_sharing() {
     let calm = ServiceTime::fixed(1.0).unwrap();
     let mild = ServiceTime::bimodal(0.5, 5.5, 0.1).unwrap();
     let wild = ServiceTime::bimodal(0.5, 500.5, 0.001).unwrap();
@@ -207,6 +516,24 @@ fn zygos_dispersion_turns_the_order_of_fcfs_and_sharing() {
     assert!(
         shared[0] < fcfs[1] && shared[1] > fcfs[2] + 0.2,
         "{shared:?} {fcfs:?}"
+    );
+}
+
+/// Priority elevation, use case preemptive scheduling: 99.5 % of the requests take 0.5 us and 0.5 %
+/// take 500 us. Latency is above 500 us without preemption and below with it. One worker, its load,
+/// the quantum and p99 as the measure are ours.
+#[test]
+fn elevation_preemption_takes_latency_below_the_long_requests() {
+    let mix = Mix::named("hi").unwrap();
+    let p99 = |policy| {
+        let scenario = Scenario::new(mix.clone(), 0.5, policy, 1).with_requests(80_000);
+        let result = replications(|seed| scenario.run(seed).map(Sample::from));
+        result.estimate(Measure::P99Us, None)
+    };
+    let (without, with) = (p99(PolicySpec::CFcfs), p99(sq(5)));
+    assert!(
+        without.low() > 500.0 && with.high() < 500.0,
+        "{without} {with}"
     );
 }
 
@@ -223,7 +550,7 @@ fn rack_p99(scenario: &RackScenario) -> Estimate {
     result.estimate(Measure::P99Us, None)
 }
 
-/// RackSched's workloads: exponential, and 90 % of 50 us with 10 % of 500 us.
+/// Low dispersion and high, of our choice: exponential, and 90 % of 50 us with 10 % of 500 us.
 fn dispersions() -> [(Mix, PolicySpec); 2] {
     let low = only(ServiceTime::exponential(50.0).unwrap());
     let fixed = |name: &str, weight, us| Class::new(name, weight, ServiceTime::fixed(us).unwrap());
@@ -234,8 +561,10 @@ fn dispersions() -> [(Mix, PolicySpec); 2] {
     ]
 }
 
-/// RackSched, section 2: two layers, the server chosen by load and then the server's own policy, come near one queue for the
-/// whole rack, for low dispersion (FCFS in the servers) and high (preemption in the servers); random choice does not.
+/// RackSched, abstract: two layers, the server chosen by load and then the server's own policy,
+/// perform nearly as well as a centralized policy, for low dispersion and for high;
+/// power-of-k-choices is how the switch chooses. The rack and its policies are ours, and that
+/// random choice does not come near.
 #[test]
 fn racksched_two_layers_come_near_a_global_queue() {
     for (mix, policy) in dispersions() {
@@ -267,9 +596,10 @@ fn racksched_two_layers_come_near_a_global_queue() {
     }
 }
 
-/// RackSched, section 3.3: with load that is as old as a round trip, the shortest queue draws a herd; two choices do not.
+/// Ours: with load that is as old as a round trip, the shortest queue draws a herd; two choices do
+/// not.
 #[test]
-fn racksched_stale_load_makes_a_herd_of_the_shortest_queue() {
+fn stale_load_makes_a_herd_of_the_shortest_queue() {
     let [_, (mix, policy)] = dispersions();
     let stale = RackScenario {
         network_ns: 2_500,
@@ -287,8 +617,8 @@ fn racksched_stale_load_makes_a_herd_of_the_shortest_queue() {
     );
 }
 
-/// RackSched, section 5: the rack carries load in proportion to its servers: 32 of them at the load of one have a p99 no
-/// worse than one has.
+/// RackSched, abstract: throughput scales out near linearly at the same tail latency: 4 or 32
+/// servers at the load of one have a p99 no worse than one has.
 #[test]
 fn racksched_scales_out_linearly() {
     let [_, (mix, policy)] = dispersions();
@@ -302,9 +632,10 @@ fn racksched_scales_out_linearly() {
     }
 }
 
-/// TailGuard: a deadline from SLO and fan-out carries more load than one from the SLO alone, than priorities, and than
-/// FIFO. The set-up is the paper's: 100 servers, fan-outs of 1, 10 and 100 with shares that make each offer the same
-/// number of tasks; service times like a key-value store's.
+/// TailGuard, abstract: a deadline from SLO and fan-out carries more load within the SLOs than one
+/// from the SLO alone, than priorities, and than FIFO. The set-up is ours: 100 servers, fan-outs of
+/// 1, 10 and 100 with shares that make each offer the same number of tasks; service times like a
+/// key-value store's.
 #[test]
 fn tailguard_carries_more_load_than_fifo_priority_and_plain_edf() {
     // Queries of 100 tasks take longer than those of one even in an empty system.

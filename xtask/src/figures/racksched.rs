@@ -1,4 +1,5 @@
-//! The simulated claims of Zhu et al., *RackSched*, OSDI 2020: eight servers of eight workers.
+//! What the abstract of Zhu et al., *RackSched*, OSDI 2020, claims, on a rack of ours: eight
+//! servers of eight workers.
 
 use anyhow::Result;
 use shinjuku_policy::Nanos;
@@ -7,12 +8,64 @@ use shinjuku_sim::rack::{BalancerSpec, LoadInfo, RackScenario};
 use shinjuku_sim::{Measure, PolicySpec, Scenario};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
+use super::source::{Caption, Claim, RACKSCHED};
 use super::sweep::{against_load, at, highest_load, latency_figure, simulate};
-use super::{Drawing, Effort};
+use super::{Drawing, Effort, Entry};
 use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 
 const SERVERS: usize = 8;
 const WORKERS: usize = 8;
+
+pub(super) const FIGURES: &[Entry] = &[
+    Entry {
+        source: &RACKSCHED,
+        name: "racksched-low-dispersion",
+        seconds: 12,
+        caption: Caption {
+            claims: &[TWO_LAYERS],
+            ours: RACK_OURS,
+        },
+        draw: low_dispersion,
+    },
+    Entry {
+        source: &RACKSCHED,
+        name: "racksched-high-dispersion",
+        seconds: 12,
+        caption: Caption {
+            claims: &[TWO_LAYERS],
+            ours: RACK_OURS,
+        },
+        draw: high_dispersion,
+    },
+    Entry {
+        source: &RACKSCHED,
+        name: "racksched-scale-out",
+        seconds: 40,
+        caption: Caption {
+            claims: &[Claim {
+                place: "abstract",
+                says: "throughput scales out near linearly, while the tail latency stays that of one server until the \
+                       system is saturated (measured there, on twelve servers).",
+                test: "racksched_scales_out_linearly",
+            }],
+            ours: "to simulate this; servers of 8 workers, service times, the quantum of 25 µs, the limit of 1 ms, and 2.5 µs \
+                   from switch to server.",
+        },
+        draw: scale_out,
+    },
+];
+
+const TWO_LAYERS: Claim = Claim {
+    place: "abstract",
+    says: "two layers, a server chosen in the switch and a scheduler in the server, perform nearly as well as a \
+           centralized policy, for low and for high dispersion; the switch realizes power-of-k-choices and tracks \
+           server loads.",
+    test: "racksched_two_layers_come_near_a_global_queue",
+};
+
+const RACK_OURS: &str = "8 servers of 8 workers, service times, c-FCFS or a quantum of 25 µs in the servers, two choices, 2.5 µs \
+                         from switch to server. What load that is a round trip old does to the shortest queue is our \
+                         finding, not the abstract's.";
 
 /// From switch to server, one way.
 const NETWORK_NS: u64 = 2_500;
@@ -88,7 +141,7 @@ fn layers(
     mix: &Mix,
     policy: &PolicySpec,
     effort: Effort,
-) -> Result<(Figure, String)> {
+) -> Result<Drawing> {
     let what = (Measure::P99Us, None);
     let mut series = vec![against_load(
         "one queue for all",
@@ -113,44 +166,30 @@ fn layers(
         .iter()
         .map(|series| format!("{} {}", series.label, at(series, 90.0)))
         .collect();
-    let ours = format!("p99 in µs at 90 % load: {}.", values.join(", "));
-    Ok((latency_figure(name, title, series), ours))
+    Ok(Drawing {
+        figure: latency_figure(name, title, series),
+        found: format!("p99 in µs at 90 % load: {}.", values.join(", ")),
+    })
 }
 
-pub(super) fn low_dispersion(effort: Effort) -> Result<Drawing> {
-    let title = "Rack of 8 x 8, exponential, mean 50 µs; c-FCFS in each server";
-    let (figure, ours) = layers(
+fn low_dispersion(effort: Effort) -> Result<Drawing> {
+    layers(
         "racksched-low-dispersion",
-        title,
+        "Rack of 8 x 8, exponential, mean 50 µs; c-FCFS in each server",
         &low()?,
         &PolicySpec::CFcfs,
         effort,
-    )?;
-    Ok(Drawing {
-        figure,
-        paper: "low dispersion: choosing the shortest queue, with FCFS in the servers, is close to one queue for the whole \
-                rack."
-            .to_owned(),
-        ours,
-    })
+    )
 }
 
-pub(super) fn high_dispersion(effort: Effort) -> Result<Drawing> {
-    let title = "Rack of 8 x 8, 90 % of 50 µs and 10 % of 500 µs; c-PRE-SQ(25 µs) in each server";
-    let (figure, ours) = layers(
+fn high_dispersion(effort: Effort) -> Result<Drawing> {
+    layers(
         "racksched-high-dispersion",
-        title,
+        "Rack of 8 x 8, 90 % of 50 µs and 10 % of 500 µs; c-PRE-SQ(25 µs) in each server",
         &high()?,
         &preemptive(),
         effort,
-    )?;
-    Ok(Drawing {
-        figure,
-        paper: "high dispersion: the same with preemption in the servers; load that is a round trip old makes a herd of the \
-                shortest queue, and two choices avoid it."
-            .to_owned(),
-        ours,
-    })
+    )
 }
 
 /// Explains a ratio of the throughputs of 32 servers and one, if there is something to explain.
@@ -163,7 +202,7 @@ fn superlinear_note(ratio: f64) -> &'static str {
     }
 }
 
-pub(super) fn scale_out(effort: Effort) -> Result<Drawing> {
+fn scale_out(effort: Effort) -> Result<Drawing> {
     let mix = high()?;
     let policy = preemptive();
     let limit_us = 1_000.0;
@@ -218,7 +257,7 @@ pub(super) fn scale_out(effort: Effort) -> Result<Drawing> {
             .zip(series.points.last().and_then(|b| b.y));
         ends.map_or(0.0, |(first, last)| last / first)
     };
-    let ours = format!(
+    let found = format!(
         "with p99 within {limit_us} µs, 32 servers carry {:.1} times what one does by two choices over exact load, {:.1} times \
          over INT1, and {:.1} times at random.{}",
         ratio(&series[0]),
@@ -236,10 +275,7 @@ pub(super) fn scale_out(effort: Effort) -> Result<Drawing> {
             bars: "",
             series,
         },
-        paper:
-            "throughput at the same tail latency grows almost linearly with the number of servers."
-                .to_owned(),
-        ours,
+        found,
     })
 }
 

@@ -1,34 +1,259 @@
-//! The simulated figures of Kaffes et al., *Shinjuku*, NSDI 2019: 16 workers, mean service times about 1 us.
+//! Kaffes et al., *Shinjuku*, NSDI 2019: its simulated figures 1, 2 and 4; the queues of its
+//! figures 8b and 8c, which it measures; and what preemption costs, which it has no figure of.
 
 use anyhow::Result;
-use shinjuku_policy::Nanos;
+use shinjuku_policy::{ClassRule, Nanos, Requeue};
 use shinjuku_sim::imbalance::connections_needed;
 use shinjuku_sim::plan::Target;
 use shinjuku_sim::policies::rules;
-use shinjuku_sim::{Measure, Overheads, PolicySpec, Scenario};
-use shinjuku_workload::Mix;
+use shinjuku_sim::{Measure, Overheads, PolicySpec, Scenario, with_slos_alone};
+use shinjuku_workload::{Class, Mix, ServiceTime};
 
+use super::source::{Caption, Claim, SHINJUKU};
 use super::sweep::{SEED, against_load, at, latency_figure};
-use super::{Drawing, Effort};
+use super::{Drawing, Effort, Entry};
 use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 
 const WORKERS: usize = 16;
 
-/// What a posted interrupt costs in the paper (298 cycles to send, 1212 to take, about 110 to switch, at 2.5 GHz or so).
+/// The load at which a class alone gives its SLO. The paper does not say its own.
+const SLO_LOAD: f64 = 0.7;
+
+/// What a posted interrupt costs (sections 3.2 and 3.3): 298 cycles to send, 1212 to take, 109 to
+/// switch at most, at the 2 GHz at which the paper converts cycles.
 const POSTED: Overheads = Overheads {
-    preempt_send_ns: 120,
-    preempt_receive_ns: 485,
-    switch_ns: 44,
+    preempt_send_ns: 149,
+    preempt_receive_ns: 606,
+    switch_ns: 55,
     ..Overheads::IDEAL
 };
 
-/// About what a Linux signal costs on real hardware (2.4 us lost by the receiver).
+/// What a Linux signal costs: roughly 2.5 us at 2 GHz for sender and receiver (section 3.2). Half
+/// each is our choice.
 const SIGNAL: Overheads = Overheads {
-    preempt_send_ns: 1_000,
-    preempt_receive_ns: 2_400,
-    switch_ns: 44,
-    ..Overheads::IDEAL
+    preempt_send_ns: 1_250,
+    preempt_receive_ns: 1_250,
+    ..POSTED
 };
+
+pub(super) const FIGURES: &[Entry] = &[
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-1a",
+        seconds: 8,
+        caption: Caption {
+            claims: &[
+                Claim {
+                    place: "section 2",
+                    says: "with exponential service times of mean 1 µs c-FCFS is optimal; PS is slightly worse, because it \
+                           preempts even short requests; d-FCFS suffers at moderate and high load (figure 1a).",
+                    test: "shinjuku_1_exponential_c_fcfs_is_best",
+                },
+                Claim {
+                    place: "section 3.4",
+                    says: "the c-PRE-SQ of figure 1 is the single queue policy. Where requests are quick it is c-FCFS.",
+                    test: "shinjuku_sq_is_c_fcfs_where_requests_are_quick",
+                },
+            ],
+            ours: FIGURE_1_OURS,
+        },
+        draw: exponential,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-1b",
+        seconds: 8,
+        caption: Caption {
+            claims: &[Claim {
+                place: "section 2",
+                says: "with lognormal service times of mean 1 µs and standard deviation 10 µs c-FCFS is significantly \
+                       better than d-FCFS, where a long request blocks the short ones of its queue; PS does well \
+                       (figure 1b).",
+                test: "shinjuku_1_lognormal_c_fcfs_beats_d_fcfs_and_ps_does_well",
+            }],
+            ours: FIGURE_1_OURS,
+        },
+        draw: lognormal,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-1c",
+        seconds: 8,
+        caption: Caption {
+            claims: &[
+                Claim {
+                    place: "section 2",
+                    says: "where 99.5 % of the requests take 0.5 µs and 0.5 % take 500 µs c-FCFS does significantly \
+                           worse; PS does well, since it preempts long requests for short ones (figure 1c).",
+                    test: "shinjuku_1_bimodal_c_fcfs_is_far_worse_than_ps",
+                },
+                Claim {
+                    place: "section 2",
+                    says: "the c-PRE policies have the best of PS and of c-FCFS.",
+                    test: "shinjuku_1_sq_has_the_best_of_ps_and_c_fcfs",
+                },
+            ],
+            ours: FIGURE_1_OURS,
+        },
+        draw: bimodal,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-2a",
+        seconds: 60,
+        caption: Caption {
+            claims: &[
+                Claim {
+                    place: "section 2",
+                    says: "half of the requests take 1 µs and half 100 µs. d-FCFS and c-FCFS heavily penalize those of \
+                           1 µs (figure 2a).",
+                    test: "shinjuku_2a_both_fcfs_penalize_short_requests_heavily",
+                },
+                MQ_OF_FIGURE_2,
+            ],
+            ours: FIGURE_2_OURS,
+        },
+        draw: short_of_two,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-2b",
+        seconds: 60,
+        caption: Caption {
+            claims: &[
+                Claim {
+                    place: "section 2",
+                    says: "c-FCFS is marginally better than PS for the requests of 100 µs: it puts first the older, long \
+                           ones that PS would preempt (figure 2b).",
+                    test: "shinjuku_2b_c_fcfs_is_marginally_better_for_long_requests",
+                },
+                MQ_OF_FIGURE_2,
+            ],
+            ours: FIGURE_2_OURS,
+        },
+        draw: long_of_two,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-2c",
+        seconds: 60,
+        caption: Caption {
+            claims: &[
+                Claim {
+                    place: "section 2",
+                    says: "in relative terms what c-FCFS costs the short requests dwarfs what it gives to the long ones \
+                           (figure 2c, the p99 slowdown of all requests).",
+                    test: "shinjuku_2c_the_penalty_dwarfs_the_benefit",
+                },
+                MQ_OF_FIGURE_2,
+            ],
+            ours: FIGURE_2_OURS,
+        },
+        draw: all_of_two,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-4",
+        seconds: 30,
+        caption: Caption {
+            claims: &[Claim {
+                place: "section 3.6",
+                says: "for an imbalance below 10 % with a probability above 90 % hashing needs 300 connections for 2 \
+                       dispatchers, and 16,000 for a server of 24 hyperthreads (figure 4).",
+                test: "shinjuku_4_connections_needed",
+            }],
+            ours: "the measure of imbalance: the fullest queue over the mean, less 1.",
+        },
+        draw: connections,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-multi-queue",
+        seconds: 15,
+        caption: Caption {
+            claims: &[Claim {
+                place: "section 4.4",
+                says: "half GETs of up to 6 µs, half SCANs of 1,200 µs, a slice of 15 µs, preempted requests at the tail \
+                       of the single queue and at the head of the multiple queues (figures 8b and 8c, measured there). \
+                       Without preemption SCANs are favoured over GETs; SQ mends that; MQ improves SCANs.",
+                test: "shinjuku_8_sq_mends_gets_and_mq_improves_scans",
+            }],
+            ours: "to simulate this, with 16 ideal workers and GETs of 6 µs; the load of 70 % at which each class alone \
+                   gives its SLO.",
+        },
+        draw: multi_queue,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-cost-exponential",
+        seconds: 12,
+        caption: Caption {
+            claims: &[
+                COST_OF_FIVE_US,
+                Claim {
+                    place: "section 4.2",
+                    says: "where service times are light-tailed only a few requests are preempted.",
+                    test: "shinjuku_light_tailed_requests_are_seldom_preempted",
+                },
+            ],
+            ours: COSTS_OURS,
+        },
+        draw: priced_exponential,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-cost-lognormal",
+        seconds: 12,
+        caption: Caption {
+            claims: &[COST_OF_FIVE_US],
+            ours: COSTS_OURS,
+        },
+        draw: priced_lognormal,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-cost-bimodal",
+        seconds: 12,
+        caption: Caption {
+            claims: &[
+                COST_OF_FIVE_US,
+                Claim {
+                    place: "section 2",
+                    says: "what interrupts and kernel threads usually cost is incompatible with latencies of \
+                           microseconds.",
+                    test: "shinjuku_dear_preemption_loses_what_it_gains",
+                },
+            ],
+            ours: COSTS_OURS,
+        },
+        draw: priced_bimodal,
+    },
+];
+
+const FIGURE_1_OURS: &str = "16 workers; c-PRE-SQ's quantum of 5 µs and its tail for the preempted (section 3.4 has 5 to 15 µs, \
+                             and the tail for heavy tails).";
+
+const MQ_OF_FIGURE_2: Claim = Claim {
+    place: "section 3.4",
+    says: "the c-PRE-MQ of figure 2 puts preempted requests at the head of their queues; a class's SLO is the p99 \
+           observed with this class alone under the single queue policy. By section 2 the policy has the best of PS \
+           and of c-FCFS.",
+    test: "shinjuku_2_mq_has_the_best_of_ps_and_c_fcfs",
+};
+
+const FIGURE_2_OURS: &str =
+    "16 workers; the quantum of 5 µs; the load of 70 % at which each class alone gives its SLO.";
+
+const COST_OF_FIVE_US: Claim = Claim {
+    place: "section 3.2",
+    says: "298 cycles for the sender and 1,212 for the receiver make it practical to preempt every 5 µs without \
+           wasting more than 10 % of the workers' throughput.",
+    test: "shinjuku_posted_interrupts_every_five_us_take_a_tenth_at_most",
+};
+
+const COSTS_OURS: &str = "the whole figure; the paper has none of preemption that costs. 16 workers. Cycles are converted at the \
+                          paper's 2 GHz, with 109 cycles a switch (section 3.3). Of a signal the paper says roughly 2.5 µs for \
+                          sender and receiver (section 3.2): half each.";
 
 fn single_queue(quantum_us: u64) -> PolicySpec {
     PolicySpec::SingleQueue {
@@ -68,7 +293,7 @@ fn lines(
     contenders.iter().enumerate().map(line).collect()
 }
 
-fn ideal(name: &str, mix: &str, title: &str, effort: Effort, paper: &str) -> Result<Drawing> {
+fn ideal(name: &str, mix: &str, title: &str, effort: Effort) -> Result<Drawing> {
     let mix = Mix::named(mix)?;
     let contenders = [
         ("d-FCFS", PolicySpec::DFcfs, Overheads::IDEAL),
@@ -77,7 +302,7 @@ fn ideal(name: &str, mix: &str, title: &str, effort: Effort, paper: &str) -> Res
         ("PS", PolicySpec::Sharing, Overheads::IDEAL),
     ];
     let series = lines(&mix, effort, &contenders)?;
-    let ours = format!(
+    let found = format!(
         "at 70 % load p99 is {} µs under d-FCFS, {} under c-FCFS, {} under c-PRE-SQ with a quantum of 5 µs and {} under PS.",
         at(&series[0], 70.0),
         at(&series[1], 70.0),
@@ -86,45 +311,95 @@ fn ideal(name: &str, mix: &str, title: &str, effort: Effort, paper: &str) -> Res
     );
     Ok(Drawing {
         figure: latency_figure(name, title, series),
-        paper: paper.to_owned(),
-        ours,
+        found,
     })
 }
 
-pub(super) fn exponential(effort: Effort) -> Result<Drawing> {
-    ideal(
-        "shinjuku-1a",
-        "exp",
-        "Ideal policies, exponential service times, mean 1 µs",
-        effort,
-        "figure 1a: with light-tailed service times c-FCFS is best; PS follows closely, and d-FCFS is worst, because a \
-         worker idles while others have queues.",
-    )
+fn exponential(effort: Effort) -> Result<Drawing> {
+    let title = "Ideal policies, exponential service times, mean 1 µs";
+    ideal("shinjuku-1a", "exp", title, effort)
 }
 
-pub(super) fn lognormal(effort: Effort) -> Result<Drawing> {
-    ideal(
-        "shinjuku-1b",
-        "lognormal",
-        "Ideal policies, lognormal service times, mean 1 µs, sd 10 µs",
-        effort,
-        "figure 1b: with a heavy tail PS gets the lead over c-FCFS as the load grows, and d-FCFS is far off (the \
-         distribution's parameters are our choice).",
-    )
+fn lognormal(effort: Effort) -> Result<Drawing> {
+    let title = "Ideal policies, lognormal service times, mean 1 µs, sd 10 µs";
+    ideal("shinjuku-1b", "lognormal", title, effort)
 }
 
-pub(super) fn bimodal(effort: Effort) -> Result<Drawing> {
-    ideal(
-        "shinjuku-1c",
-        "hi",
-        "Ideal policies, 99.5 % of 0.5 µs and 0.5 % of 500 µs",
-        effort,
-        "figure 1c: on this mix PS is better than c-FCFS, and c-FCFS better than d-FCFS, each by orders of magnitude at \
-         p99: short requests wait behind long ones.",
-    )
+fn bimodal(effort: Effort) -> Result<Drawing> {
+    let title = "Ideal policies, 99.5 % of 0.5 µs and 0.5 % of 500 µs";
+    ideal("shinjuku-1c", "hi", title, effort)
 }
 
-fn priced(name: &str, mix: &str, title: &str, effort: Effort, paper: &str) -> Result<Drawing> {
+/// c-PRE-MQ as the paper sets it up: a class's SLO is its p99 alone, preempted requests go to the
+/// head (section 3.4).
+fn multi_queue_at_the_head(mix: &Mix, quantum_us: u64) -> Result<PolicySpec> {
+    let quantum = Nanos::from_micros(quantum_us);
+    let mix = with_slos_alone(mix, SLO_LOAD, WORKERS, quantum)?;
+    let at_the_head = |rule| ClassRule {
+        requeue: Requeue::Head,
+        ..rule
+    };
+    let rules = rules(&mix, quantum).into_iter().map(at_the_head).collect();
+    Ok(PolicySpec::MultiQueue { rules })
+}
+
+/// A part of figure 2: `what` is measured of half 1 us, half 100 us.
+fn two(
+    name: &str,
+    title: &str,
+    y_label: &str,
+    what: (Measure, Option<u16>),
+    effort: Effort,
+) -> Result<Drawing> {
+    let mix = Mix::named("mid")?;
+    let multi = multi_queue_at_the_head(&mix, 5)?;
+    let line = |label, style, policy| {
+        let target = server(&mix, policy, Overheads::IDEAL, effort);
+        against_load(label, style, effort, what, target)
+    };
+    let series = vec![
+        line("d-FCFS", Style::Contender(0), &PolicySpec::DFcfs)?,
+        line("c-FCFS", Style::Contender(1), &PolicySpec::CFcfs)?,
+        line("c-PRE-MQ, 5 µs", Style::Contender(2), &multi)?,
+        line("PS", Style::Floor, &PolicySpec::Sharing)?,
+    ];
+    let found = format!(
+        "at 70 % load {} is {} under d-FCFS, {} under c-FCFS, {} under c-PRE-MQ and {} under PS.",
+        y_label.split(" (").next().unwrap_or(y_label),
+        at(&series[0], 70.0),
+        at(&series[1], 70.0),
+        at(&series[2], 70.0),
+        at(&series[3], 70.0),
+    );
+    let figure = Figure {
+        y_label: y_label.to_owned(),
+        ..latency_figure(name, title, series)
+    };
+    Ok(Drawing { figure, found })
+}
+
+fn short_of_two(effort: Effort) -> Result<Drawing> {
+    let title = "Ideal policies, half 1 µs and half 100 µs: requests of 1 µs";
+    let what = (Measure::P99Us, Some(Mix::SHORT));
+    two("shinjuku-2a", title, LATENCY, what, effort)
+}
+
+fn long_of_two(effort: Effort) -> Result<Drawing> {
+    let title = "Ideal policies, half 1 µs and half 100 µs: requests of 100 µs";
+    let what = (Measure::P99Us, Some(Mix::LONG));
+    two("shinjuku-2b", title, LATENCY, what, effort)
+}
+
+fn all_of_two(effort: Effort) -> Result<Drawing> {
+    let title = "Ideal policies, half 1 µs and half 100 µs: all requests";
+    let what = (Measure::P99Slowdown, None);
+    two("shinjuku-2c", title, SLOWDOWN, what, effort)
+}
+
+const LATENCY: &str = "p99 latency in µs (log)";
+const SLOWDOWN: &str = "p99 slowdown (latency / service time, log)";
+
+fn priced(name: &str, mix: &str, title: &str, effort: Effort) -> Result<Drawing> {
     let mix = Mix::named(mix)?;
     let contenders = [
         ("c-FCFS", PolicySpec::CFcfs, Overheads::IDEAL),
@@ -135,27 +410,31 @@ fn priced(name: &str, mix: &str, title: &str, effort: Effort, paper: &str) -> Re
         ("PS", PolicySpec::Sharing, Overheads::IDEAL),
     ];
     let series = lines(&mix, effort, &contenders)?;
-    let ours = format!(
+    let found = format!(
         "at 70 % load p99 is {} µs without preemption; with a quantum of 5 µs it is {} if preemption is free, {} if it \
          costs what a posted interrupt does, {} if it costs what a signal does; with 15 µs and posted interrupts {}. Ideal \
-         PS: {}. A posted interrupt takes 0.12 µs of the dispatcher and 0.49 of the worker, a signal 1 and 2.4 µs{}.",
+         PS: {}. A posted interrupt takes {} ns of the dispatcher and {} of the worker, a signal {} and {}{}.",
         at(&series[0], 70.0),
         at(&series[1], 70.0),
         at(&series[2], 70.0),
         at(&series[3], 70.0),
         at(&series[4], 70.0),
         at(&series[5], 70.0),
+        POSTED.preempt_send_ns,
+        POSTED.preempt_receive_ns,
+        SIGNAL.preempt_send_ns,
+        SIGNAL.preempt_receive_ns,
         dispatcher_note(&mix),
     );
     Ok(Drawing {
         figure: latency_figure(name, title, series),
-        paper: paper.to_owned(),
-        ours,
+        found,
     })
 }
 
-/// What follows where signals are many. A long request of `hi` takes 100 quanta of 5 µs, which is one signal for every two
-/// requests: at 70 % load nearly 2 a microsecond, of 1 µs each. Of the other mixes few requests reach a quantum.
+/// What follows where signals are many. A long request of `hi` takes 100 quanta of 5 µs, which is
+/// one signal for every two requests: at 70 % load nearly 2 a microsecond, of 1.25 µs each. Of the
+/// other mixes few requests reach a quantum.
 fn dispatcher_note(mix: &Mix) -> &'static str {
     if mix.name() == "hi" {
         ", so that signals at this quantum soon use up the one dispatcher"
@@ -164,83 +443,61 @@ fn dispatcher_note(mix: &Mix) -> &'static str {
     }
 }
 
-pub(super) fn priced_exponential(effort: Effort) -> Result<Drawing> {
-    priced(
-        "shinjuku-2a",
-        "exp",
-        "Preemption that costs, exponential service times, mean 1 µs",
-        effort,
-        "figure 2a: with light tails few requests reach their quantum, so that preemption does little good and little \
-         harm (quanta and costs are our choice).",
-    )
+fn priced_exponential(effort: Effort) -> Result<Drawing> {
+    let title = "Preemption that costs, exponential service times, mean 1 µs";
+    priced("shinjuku-cost-exponential", "exp", title, effort)
 }
 
-pub(super) fn priced_lognormal(effort: Effort) -> Result<Drawing> {
-    priced(
-        "shinjuku-2b",
-        "lognormal",
-        "Preemption that costs, lognormal service times, mean 1 µs, sd 10 µs",
-        effort,
-        "figure 2b: a quantum of some microseconds with a cheap preemption comes near ideal PS (quanta, costs \
-         and the distribution's parameters are our choice).",
-    )
+fn priced_lognormal(effort: Effort) -> Result<Drawing> {
+    let title = "Preemption that costs, lognormal service times, mean 1 µs, sd 10 µs";
+    priced("shinjuku-cost-lognormal", "lognormal", title, effort)
 }
 
-pub(super) fn priced_bimodal(effort: Effort) -> Result<Drawing> {
-    priced(
-        "shinjuku-2c",
-        "hi",
-        "Preemption that costs, 99.5 % of 0.5 µs and 0.5 % of 500 µs",
-        effort,
-        "figure 2c: the quantum must be a few microseconds, and a preemption well under one, for the gain of PS over \
-         c-FCFS to be had in practice (quanta and costs are our choice).",
-    )
+fn priced_bimodal(effort: Effort) -> Result<Drawing> {
+    let title = "Preemption that costs, 99.5 % of 0.5 µs and 0.5 % of 500 µs";
+    priced("shinjuku-cost-bimodal", "hi", title, effort)
 }
 
-pub(super) fn multi_queue(effort: Effort) -> Result<Drawing> {
-    let mix = Mix::named("mid")?;
-    let multi = PolicySpec::MultiQueue {
-        rules: rules(&mix, Nanos::from_micros(5)),
-    };
-    let single = single_queue(5);
+fn multi_queue(effort: Effort) -> Result<Drawing> {
+    let class = |name, us| Ok(Class::new(name, 1.0, ServiceTime::fixed(us)?));
+    let classes: Result<_> = [class("GET", 6.0), class("SCAN", 1_200.0)]
+        .into_iter()
+        .collect();
+    let mix = Mix::new("GET and SCAN", classes?)?;
+    let (get, scan) = (Mix::SHORT, Mix::LONG);
+    let multi = multi_queue_at_the_head(&mix, 15)?;
+    let single = single_queue(15);
     let line = |label, number, policy, class| {
         let target = server(&mix, policy, Overheads::IDEAL, effort);
         let what = (Measure::P99Slowdown, Some(class));
         against_load(label, Style::Contender(number), effort, what, target)
     };
     let series = vec![
-        line("c-FCFS, short", 0, &PolicySpec::CFcfs, Mix::SHORT)?,
-        line("c-PRE-SQ, short", 1, &single, Mix::SHORT)?,
-        line("c-PRE-SQ, long", 2, &single, Mix::LONG)?,
-        line("c-PRE-MQ, short", 3, &multi, Mix::SHORT)?,
-        line("c-PRE-MQ, long", 4, &multi, Mix::LONG)?,
+        line("no preemption, GET", 0, &PolicySpec::CFcfs, get)?,
+        line("no preemption, SCAN", 1, &PolicySpec::CFcfs, scan)?,
+        line("SQ, GET", 2, &single, get)?,
+        line("SQ, SCAN", 3, &single, scan)?,
+        line("MQ, GET", 4, &multi, get)?,
+        line("MQ, SCAN", 5, &multi, scan)?,
     ];
-    let ours = format!(
-        "at 90 % load the p99 slowdown of short and long requests is {} and {} under c-PRE-SQ, {} and {} under c-PRE-MQ; short \
-         requests under c-FCFS: {}.",
-        at(&series[1], 90.0),
-        at(&series[2], 90.0),
-        at(&series[3], 90.0),
-        at(&series[4], 90.0),
-        at(&series[0], 90.0),
+    let [fcfs_get, fcfs_scan, sq_get, sq_scan, mq_get, mq_scan] =
+        [0, 1, 2, 3, 4, 5].map(|line: usize| at(&series[line], 80.0));
+    let found = format!(
+        "at 80 % load the p99 slowdown of GETs and SCANs is {fcfs_get} and {fcfs_scan} without preemption, {sq_get} and \
+         {sq_scan} under SQ, {mq_get} and {mq_scan} under MQ."
     );
+    let title =
+        "One queue or one a class: half GETs of 6 µs, half SCANs of 1,200 µs, quantum 15 µs";
     Ok(Drawing {
         figure: Figure {
-            y_label: "p99 slowdown (latency / service time, log)".to_owned(),
-            ..latency_figure(
-                "shinjuku-multi-queue",
-                "One queue or one a class: half 1 µs, half 100 µs, quantum 5 µs",
-                series,
-            )
+            y_label: SLOWDOWN.to_owned(),
+            ..latency_figure("shinjuku-multi-queue", title, series)
         },
-        paper: "a queue per class, chosen by waiting time in proportion to the SLO, keeps the slowdown of both classes \
-                low, where a single queue lets short requests wait for all others."
-            .to_owned(),
-        ours,
+        found,
     })
 }
 
-pub(super) fn connections(effort: Effort) -> Result<Drawing> {
+fn connections(effort: Effort) -> Result<Drawing> {
     let queues = [2, 4, 8, 12, 16, 24, 32_u32];
     let needed = queues.map(|queues| {
         // About 30 q^2 connections will be needed; few queues can be drawn more often in the same time.
@@ -268,10 +525,7 @@ pub(super) fn connections(effort: Effort) -> Result<Drawing> {
             bars: "",
             series,
         },
-        paper: "figure 4: connections needed for an imbalance (max / mean - 1) below 10 % with a probability above 90 %: \
-                about 300 for 2 queues and 16,000 for 24."
-            .to_owned(),
-        ours: format!("{} for 2 queues and {} for 24.", needed[0], needed[5]),
+        found: format!("{} for 2 queues and {} for 24.", needed[0], needed[5]),
     })
 }
 
@@ -292,8 +546,8 @@ mod tests {
             (priced_lognormal, false),
             (priced_bimodal, true),
         ] {
-            let ours = draw(effort).unwrap().ours;
-            assert_eq!(ours.contains("use up the one dispatcher"), says, "{ours}");
+            let found = draw(effort).unwrap().found;
+            assert_eq!(found.contains("use up the one dispatcher"), says, "{found}");
         }
     }
 }

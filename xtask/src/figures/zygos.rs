@@ -1,27 +1,105 @@
-//! The queueing models of Prekas et al., *ZygOS*, SOSP 2017, section 3: 16 servers, mean service time 1 us.
+//! The queueing models of Prekas et al., *ZygOS*, SOSP 2017: slides 4 and 8 of its talk, with
+//! numbers of ours.
 
 use anyhow::Result;
 use shinjuku_sim::plan::Target;
 use shinjuku_sim::{Measure, Overheads, PolicySpec, Scenario};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
+use super::source::{Caption, Claim, ZYGOS};
 use super::sweep::{against_load, at, highest_load, latency_figure, simulate};
-use super::{Drawing, Effort};
+use super::{Drawing, Effort, Entry};
 use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 
 const WORKERS: usize = 16;
+
+pub(super) const FIGURES: &[Entry] = &[
+    Entry {
+        source: &ZYGOS,
+        name: "zygos-fixed",
+        seconds: 8,
+        caption: Caption {
+            claims: &[SINGLE_QUEUE],
+            ours: "16 servers, the service time of 1 µs, and the same policies under processor sharing, which slide 4 names \
+                   as a model.",
+        },
+        draw: fixed,
+    },
+    Entry {
+        source: &ZYGOS,
+        name: "zygos-exponential",
+        seconds: 8,
+        caption: Caption {
+            claims: &[SINGLE_QUEUE, MISMATCH],
+            ours: "16 servers, the mean of 1 µs, and processor sharing beside.",
+        },
+        draw: exponential,
+    },
+    Entry {
+        source: &ZYGOS,
+        name: "zygos-bimodal-1",
+        seconds: 8,
+        caption: Caption {
+            claims: &[SINGLE_QUEUE, MISMATCH],
+            ours: "16 servers, both service times and their shares, and processor sharing beside.",
+        },
+        draw: bimodal_1,
+    },
+    Entry {
+        source: &ZYGOS,
+        name: "zygos-bimodal-2",
+        seconds: 8,
+        caption: Caption {
+            claims: &[SINGLE_QUEUE],
+            ours: "the whole figure: 16 servers, both service times and their shares, so far apart that processor \
+                   sharing is ahead.",
+        },
+        draw: bimodal_2,
+    },
+    Entry {
+        source: &ZYGOS,
+        name: "zygos-load-at-slo",
+        seconds: 30,
+        caption: Caption {
+            claims: &[
+                SINGLE_QUEUE,
+                Claim {
+                    place: "slide 4",
+                    says: "a model without the operating system's overheads does not depend on the service time, and is \
+                           an upper bound of performance.",
+                    test: "zygos_an_ideal_server_has_no_scale_of_its_own",
+                },
+                Claim {
+                    place: "slide 36",
+                    says: "work stealing converges to a single queue.",
+                    test: "zygos_stealing_comes_near_one_queue",
+                },
+            ],
+            ours: "16 servers, exponential service times, and the 0.5 µs of a worker for each request, which stand for a \
+                   network stack.",
+        },
+        draw: load_at_slo,
+    },
+];
+
+const SINGLE_QUEUE: Claim = Claim {
+    place: "slide 8",
+    says: "with fixed, exponential and bimodal service times a single queue carries more load than a queue for each \
+           server while p99 is within ten mean service times, because of transient load imbalance.",
+    test: "zygos_one_queue_carries_more_than_sixteen",
+};
+
+const MISMATCH: Claim = Claim {
+    place: "slide 8",
+    says: "the mismatch is greater where dispersion is high.",
+    test: "zygos_the_gap_grows_with_dispersion",
+};
 
 fn mix(service: ServiceTime) -> Result<Mix> {
     Ok(Mix::new("only", vec![Class::new("request", 1.0, service)])?)
 }
 
-fn models(
-    name: &str,
-    title: &str,
-    service: ServiceTime,
-    effort: Effort,
-    paper: &str,
-) -> Result<Drawing> {
+fn models(name: &str, title: &str, service: ServiceTime, effort: Effort) -> Result<Drawing> {
     let mix = mix(service)?;
     let models = [
         ("M/G/16/FCFS", PolicySpec::CFcfs),
@@ -49,48 +127,43 @@ fn models(
         .collect();
     Ok(Drawing {
         figure: latency_figure(name, title, series),
-        paper: paper.to_owned(),
-        ours: format!("at 70 % load: {}.", values.join(", ")),
+        found: format!("at 70 % load: {}.", values.join(", ")),
     })
 }
 
-pub(super) fn fixed(effort: Effort) -> Result<Drawing> {
+fn fixed(effort: Effort) -> Result<Drawing> {
     models(
         "zygos-fixed",
         "Four queueing models, fixed service time of 1 µs",
         ServiceTime::fixed(1.0)?,
         effort,
-        "one queue (d-FCFS against c-FCFS) is better than sixteen, and FCFS better than PS.",
     )
 }
 
-pub(super) fn exponential(effort: Effort) -> Result<Drawing> {
+fn exponential(effort: Effort) -> Result<Drawing> {
     models(
         "zygos-exponential",
         "Four queueing models, exponential service times, mean 1 µs",
         ServiceTime::exponential(1.0)?,
         effort,
-        "the same order as with fixed service times, further apart.",
     )
 }
 
-pub(super) fn bimodal_1(effort: Effort) -> Result<Drawing> {
+fn bimodal_1(effort: Effort) -> Result<Drawing> {
     models(
         "zygos-bimodal-1",
         "Four queueing models, 90 % of 0.5 µs and 10 % of 5.5 µs",
         ServiceTime::bimodal(0.5, 5.5, 0.1)?,
         effort,
-        "low dispersion: FCFS still leads PS where there is one queue.",
     )
 }
 
-pub(super) fn bimodal_2(effort: Effort) -> Result<Drawing> {
+fn bimodal_2(effort: Effort) -> Result<Drawing> {
     models(
         "zygos-bimodal-2",
         "Four queueing models, 99.9 % of 0.5 µs and 0.1 % of 500.5 µs",
         ServiceTime::bimodal(0.5, 500.5, 0.001)?,
         effort,
-        "high dispersion: PS leads FCFS, whatever the number of queues, up to high loads.",
     )
 }
 
@@ -107,7 +180,7 @@ fn highest(mix: &Mix, policy: &PolicySpec, overheads: Overheads, effort: Effort)
     })
 }
 
-pub(super) fn load_at_slo(effort: Effort) -> Result<Drawing> {
+fn load_at_slo(effort: Effort) -> Result<Drawing> {
     // Half a microsecond of a worker's time for each request, as a network stack would take.
     let stack = Overheads {
         switch_ns: 500,
@@ -148,7 +221,7 @@ pub(super) fn load_at_slo(effort: Effort) -> Result<Drawing> {
     let bimodal = mix(ServiceTime::bimodal(0.5, 5.5, 0.1)?)?;
     let fixed = mix(ServiceTime::fixed(1.0)?)?;
     let ideal = |mix: &Mix, policy| highest(mix, &policy, Overheads::IDEAL, effort);
-    let ours = format!(
+    let found = format!(
         "ideal c-FCFS carries {} %, stealing {} %, d-FCFS {} %, whatever the service time; with 0.5 µs a request c-FCFS \
          carries {} % at a mean of 1 µs and {} % at 10 µs. With fixed service times c-FCFS carries {:.0} % and d-FCFS \
          {:.0} %, with 90 % of 0.5 and 10 % of 5.5 µs {:.0} % and {:.0} %.",
@@ -172,9 +245,6 @@ pub(super) fn load_at_slo(effort: Effort) -> Result<Drawing> {
             bars: "",
             series,
         },
-        paper: "with exponential service times one queue carries about 96 % and sixteen about 54 % of the capacity; real \
-                systems approach these limits as service times grow against their costs (the 0.5 µs a request is our choice)."
-            .to_owned(),
-        ours,
+        found,
     })
 }
