@@ -28,8 +28,12 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// What the table of costs has for a contender; `None` where a price is missing.
-    fn of(contender: &Contender, costs: &BTreeMap<String, f64>) -> Option<Self> {
+    /// What the table of costs has for a contender, whose workers were in guest mode or not; `None` where a price is missing.
+    fn of(
+        contender: &Contender,
+        in_guest_mode: bool,
+        costs: &BTreeMap<String, f64>,
+    ) -> Option<Self> {
         let cost = |name: &str| costs.get(name).copied();
         let interrupt = match contender.mechanism {
             MechanismKind::None => {
@@ -39,13 +43,10 @@ impl Prices {
                 });
             }
             MechanismKind::Probe => 0.0,
-            MechanismKind::Signal | MechanismKind::Escalation => cost("preempt/signal")?,
-            MechanismKind::Guest => cost("preempt/guest")?,
-            // Whichever it picked: the dearer, for a lower bound.
-            MechanismKind::Auto => {
-                cost("preempt/signal")?.max(cost("preempt/guest").unwrap_or(0.0))
-            }
             MechanismKind::Dune => return None,
+            // Whichever `auto` and escalation picked.
+            _ if in_guest_mode => cost("preempt/guest")?,
+            _ => cost("preempt/signal")?,
         };
         Some(Self {
             preemption: cost("preempt/probe")?,
@@ -108,8 +109,13 @@ pub fn complete(
     contender: &Contender,
     costs: &BTreeMap<String, f64>,
 ) {
-    let prices = Prices::of(contender, costs);
-    let times_slower = prices.and_then(|prices| point.times_slower(&prices));
+    let in_guest_mode = contender.mechanism == MechanismKind::Guest
+        || runs.iter().any(|run| run.delivery.is_some());
+    let prices = Prices::of(contender, in_guest_mode, costs);
+    // Prices that add up to more than the requests' time were disturbed themselves, and tell nothing.
+    let times_slower = prices
+        .and_then(|prices| point.times_slower(&prices))
+        .filter(|&times| times > 0.0);
     for run in runs {
         run.times_slower = times_slower;
     }
@@ -238,9 +244,22 @@ mod tests {
     }
 
     #[test]
+    fn what_auto_picked_has_its_own_price() {
+        let mut costs = costs();
+        costs.insert("preempt/guest".to_owned(), 50_000.0);
+        let auto = |in_guest_mode| Prices::of(&Contender::AUTO, in_guest_mode, &costs).unwrap();
+        assert_eq!(auto(false).interrupt, 9_700.0);
+        assert_eq!(auto(true).interrupt, 50_000.0);
+    }
+
+    #[test]
     fn what_has_no_price_or_no_known_length_is_not_compared() {
         assert_eq!(times_slower(&Contender::DUNE, outcome(5000, 0)), None);
-        assert_eq!(Prices::of(&Contender::probe(5.0), &BTreeMap::new()), None);
+        let without = Prices::of(&Contender::probe(5.0), false, &BTreeMap::new());
+        assert_eq!(without, None);
+        // Preemptions that would have taken longer than the requests ran.
+        let cheap = outcome(700, 1000);
+        assert_eq!(times_slower(&Contender::signal(50.0), cheap), None);
         let short = BenchMix::spinning("fixed", 2.0).unwrap();
         let mut outcome = outcome(5000, 0);
         outcome.served.truncate(1);

@@ -150,16 +150,18 @@ fn mostly_stalls<'a>(runs: impl Iterator<Item = &'a Run>, floor: f64) -> Option<
     let (load, best) = runs
         .filter_map(|run| Some((run.load, run.p99_us?)))
         .min_by(|(_, one), (_, other)| one.total_cmp(other))?;
-    let where_it_is = if best <= floor {
-        "is not above"
+    let (where_it_is, so) = if best <= floor {
+        (
+            "is not above",
+            "it tells of the host, not of the contenders",
+        )
     } else if best <= 2.0 * floor {
-        "is at most twice"
+        ("is at most twice", "a half of it or more may be the host's")
     } else {
         return None;
     };
     Some(format!(
-        "{}: the best p99, {} µs, {where_it_is} the floor of this host's stalls, {} µs: it tells of the host, not of the \
-         contenders",
+        "{}: the best p99, {} µs, {where_it_is} the floor of this host's stalls, {} µs: {so}",
         percent(load),
         figure(best),
         figure(floor)
