@@ -36,7 +36,7 @@
 //! | `switch`, `x87` | the assembly; what of the x87 it leaves to preemptions |
 //! | `current` | [`preempt_point`], [`without_preemption`]: what runs inside a context |
 //! | `worker` | [`Worker::run`]: entering and leaving contexts |
-//! | `mailbox`, `slots` | handing contexts between dispatcher and workers |
+//! | `mailbox`, `slots`, `parker` | handing contexts between dispatcher and workers; sleep when there are none |
 //! | `extended_state` | what signal frames need of a thread beyond general registers |
 //! | `mechanism`, `probe`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
 //! | [`dune`] | workers under Dune, interrupted by posted interrupts |
@@ -69,6 +69,7 @@ mod mailbox;
 pub mod measure;
 mod mechanism;
 mod overflow;
+mod parker;
 mod platform;
 mod pool;
 mod probe;
@@ -99,6 +100,7 @@ pub use counters::{Counters, CountersSnapshot};
 pub use current::{current_worker, in_context, preempt_point, without_preemption};
 pub use mailbox::{Completion, Dispatched, MAX_DEPTH, Receiver, Sender, mailbox};
 pub use mechanism::{InterruptError, Mechanism, WorkerLink};
+pub use parker::Parker;
 pub use platform::{Unsupported, check_platform};
 pub use pool::{HandBack, Handles, Pool, PoolConfig, PoolError};
 pub use probe::Probe;

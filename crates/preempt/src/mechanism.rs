@@ -4,6 +4,8 @@
 //! generation where the context will look. A mechanism only makes it look sooner. So all share the generation
 //! check, the rule for deferred preemptions and the counters.
 
+use std::fs::File;
+use std::io::{Read, Write};
 use std::sync::Arc;
 
 use crate::counters::{Counters, CountersSnapshot};
@@ -61,6 +63,49 @@ impl WorkerLink {
     pub fn thread_id(&self) -> i32 {
         self.thread
     }
+
+    /// Whether the worker's thread is blocked in the kernel: it neither runs nor waits for its core (its state in
+    /// `/proc/self/task` is not `R`). Where `/proc` does not tell, it counts as blocked.
+    ///
+    /// Takes three system calls, some ten microseconds, and does not allocate.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        thread_state(self.thread).is_none_or(|state| state != b'R')
+    }
+
+    /// Binds the worker's thread to `core`, by the kernel's number. A system call; does not allocate.
+    ///
+    /// # Errors
+    /// The kernel's answer, if the process may not use that core, or the thread has ended. It stays where it was.
+    pub fn pin(&self, core: usize) -> std::io::Result<()> {
+        // SAFETY: `cpu_set_t` is plain data, and zeroes are the empty set.
+        let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        if core >= 8 * size_of_val(&cores) {
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: `core` is within the set; the call reads the set and changes where one of our threads may run.
+        let answer = unsafe {
+            libc::CPU_SET(core, &mut cores);
+            libc::sched_setaffinity(self.thread, size_of_val(&cores), &cores)
+        };
+        match answer {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+}
+
+/// The state of one of this process's threads, as `ps` names it.
+fn thread_state(thread: libc::pid_t) -> Option<u8> {
+    let mut path = [0; 40];
+    write!(path.as_mut_slice(), "/proc/self/task/{thread}/stat").ok()?;
+    let length = path.iter().position(|&byte| byte == 0)?;
+    let path = std::str::from_utf8(&path[..length]).ok()?;
+    // `1234 (name) S 1 ...`: the name has 15 bytes at most, parentheses perhaps among them.
+    let mut line = [0; 48];
+    let length = File::open(path).ok()?.read(&mut line).ok()?;
+    let end_of_name = line[..length].iter().rposition(|&byte| byte == b')')?;
+    line[..length].get(end_of_name + 2).copied()
 }
 
 /// Why an interrupt could not be sent.
@@ -88,4 +133,49 @@ pub trait Mechanism: Send + Sync {
     /// # Errors
     /// [`InterruptError`] if it could not be sent; the request stands, and a probe may still find it.
     fn interrupt(&self, worker: &WorkerLink) -> Result<(), InterruptError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_computes_is_told_from_one_that_is_blocked() {
+        let compute = Arc::new(AtomicBool::new(true));
+        let theirs = Arc::clone(&compute);
+        let (tell, told) = std::sync::mpsc::channel();
+        let (let_go, go) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::Builder::new()
+            // As misleading as a name can be.
+            .name("a) S (b) R (c)".into())
+            .spawn(move || {
+                tell.send(WorkerLink::of_this_thread(Arc::default()))
+                    .unwrap();
+                while theirs.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                let _ = go.recv();
+            })
+            .unwrap();
+        let link = told.recv().unwrap();
+        for _ in 0..100 {
+            assert!(!link.is_blocked());
+        }
+        compute.store(false, Ordering::Relaxed);
+        let start = Instant::now();
+        while !link.is_blocked() {
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "it is never blocked"
+            );
+            std::thread::yield_now();
+        }
+        assert!(link.pin(usize::MAX).is_err());
+        drop(let_go);
+        thread.join().unwrap();
+        assert!(link.is_blocked(), "it does not run any more");
+    }
 }
