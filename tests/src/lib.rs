@@ -6,6 +6,7 @@
 //! | `memory` | neither memory nor threads nor descriptors grow with the number of requests |
 //! | `restart` | nor with the number of runtimes started and shut down |
 //! | `progress` | who spins for a lock cannot starve who holds it |
+//! | `blocked` | nothing is lost at workers that sleep, or whose core another thread has |
 //! | `udp` | clients over UDP: short requests overtake long ones, every reply goes where it belongs |
 //! | `tcp` | the same over TCP; ten thousand connections; what handlers do wrong stays with their connections |
 //! | `dpdk_allocation` | nor do DPDK's devices, with feature `dpdk` |

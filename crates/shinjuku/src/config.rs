@@ -64,14 +64,15 @@ pub struct Config {
     /// the dispatcher between short requests. Under c-pre-mq keep 1: a request staged already is ahead of a more urgent
     /// one that arrives later. Default 1.
     pub depth: usize,
-    /// Threads that resume suspended requests while workers are blocked in the kernel, 0 to 65535; with 0, a handler that
+    /// Threads that go on in the place of workers that are blocked in the kernel, 0 to 65535; with 0, a handler that
     /// blocks holds up its worker. Each handler blocked for a lock takes one until the lock's holder, suspended, has had its
     /// turn; with too few, that turn never comes. Signals do not spare them: in code that holds preemption off, or has them
     /// masked, they reach nobody. Default: as many as can be blocked at a time, one less than `contexts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spare_workers: Option<usize>,
-    /// How long a worker may leave a preemption unanswered before a spare takes over, in milliseconds, 0.1 to 60000.
-    /// Default 5.
+    /// How long a worker may leave a preemption unanswered, or run a request without a quantum, before its thread is looked
+    /// at, in milliseconds, 0.1 to 60000. If that is blocked in the kernel, a spare goes on in its place; if it computes, the
+    /// worker is waited for. Default 5.
     pub rescue_after_ms: f64,
     /// Loops that find nothing to do for this long sleep, in microseconds, 0 to 3600000000; waking up takes some
     /// tens of microseconds. 0: never sleep, burn the cores. Default 100.
@@ -203,7 +204,7 @@ pub enum MechanismKind {
     /// `auto`: picked at start, from what is allowed and what it costs on this machine.
     #[default]
     Auto,
-    /// `none`: nothing is preempted, whatever the policy's quantum.
+    /// `none`: nothing is preempted, whatever the policy's quantum. A handler that blocks keeps its worker.
     None,
     /// `probe`: where the code polls.
     Probe,

@@ -5,17 +5,16 @@
 //!   (empty) ──────▶ (running) ───────────▶ (empty)    (running, next staged) ──▶ (running)
 //!                      │ quantum over, others wait
 //!                      ▼
-//!                   (asked) ── grace over ──▶ (interrupted) ── no answer for `rescue_after` ──▶ (stuck)
+//!                   (asked) ── grace over ──▶ (interrupted) ── no answer for `rescue_after` ──▶ (silent)
 //!                      └────────────────────────────┴───────── any answer ──▶ (running | empty) ──┘
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::thread::Thread;
 
 use shinjuku_net::Transport;
 use shinjuku_policy::{Nanos, TaskId, WorkerId};
-use shinjuku_preempt::{Dispatched, Generation, MAX_DEPTH, Runnable, Sender, WorkerLink};
+use shinjuku_preempt::{Dispatched, Generation, MAX_DEPTH, Parker, Runnable, Sender, WorkerLink};
 
 use crate::request::{Done, Job};
 
@@ -25,24 +24,6 @@ type Load<Tr> = Runnable<Job<Tr>, Done<Tr>>;
 /// About what it takes a sleeping thread to run.
 const WAKE_UP: Nanos = Nanos::from_micros(50);
 
-/// How a sleeping worker is reached.
-#[derive(Debug)]
-pub(crate) struct Bed {
-    /// Set by the worker before it sleeps.
-    pub(crate) sleeping: AtomicBool,
-    /// The core to run on, plus one; 0: wherever it is. For spare workers.
-    pub(crate) core: AtomicUsize,
-}
-
-impl Bed {
-    pub(crate) fn new() -> Self {
-        Self {
-            sleeping: AtomicBool::new(false),
-            core: AtomicUsize::new(0),
-        }
-    }
-}
-
 pub(crate) struct Desk<Tr: Transport> {
     /// Whom the policy knows this worker as.
     pub(crate) worker: WorkerId,
@@ -50,21 +31,34 @@ pub(crate) struct Desk<Tr: Transport> {
     pub(crate) link: WorkerLink,
     pub(crate) thread: Thread,
     /// `None`: the worker runs what it is sent at once, on the dispatcher's own thread.
-    pub(crate) bed: Option<Arc<Bed>>,
+    pub(crate) parker: Option<Arc<Parker>>,
     /// Sent and not answered, oldest first; the first one runs.
     sent: [Option<Sent>; MAX_DEPTH],
     count: usize,
+    /// It was woken after what was sent last.
+    is_woken: bool,
     /// Since when the first one runs, as far as the dispatcher can know.
     pub(crate) running_since: Nanos,
     pub(crate) asked: Option<Asked>,
-    /// Blocked in the kernel, to all appearance.
-    pub(crate) stuck: bool,
-    /// It is stuck, and there was no spare; counted once.
+    /// It has given no answer for long, and why.
+    pub(crate) silence: Option<Silence>,
+    /// When the reason for its silence is looked for next.
+    pub(crate) look_at: Nanos,
+    /// It is blocked, and there was no spare; counted once.
     pub(crate) without_spare: bool,
     /// A recall brought nothing: not again before the next answer.
     pub(crate) recalled_in_vain: bool,
     idle_since: Nanos,
     idle_time: u64,
+}
+
+/// Why a worker gives no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Silence {
+    /// Its thread runs, or waits for its core: code without probes, or with preemption held off.
+    Computing,
+    /// Its thread is blocked in the kernel, and leaves its core to others.
+    Blocked,
 }
 
 pub(crate) struct Sent {
@@ -98,19 +92,21 @@ impl<Tr: Transport> Desk<Tr> {
         sender: Sender<Job<Tr>, Done<Tr>>,
         link: WorkerLink,
         thread: Thread,
-        bed: Option<Arc<Bed>>,
+        parker: Option<Arc<Parker>>,
     ) -> Self {
         Self {
             worker,
             sender,
             link,
             thread,
-            bed,
+            parker,
             sent: [const { None }; MAX_DEPTH],
             count: 0,
+            is_woken: false,
             running_since: Nanos(0),
             asked: None,
-            stuck: false,
+            silence: None,
+            look_at: Nanos(0),
             without_spare: false,
             recalled_in_vain: false,
             idle_since: Nanos(0),
@@ -157,26 +153,18 @@ impl<Tr: Transport> Desk<Tr> {
         self.sent[0].as_ref()
     }
 
-    /// Sends, and wakes the worker if it sleeps.
+    /// Sends, and wakes the worker if it is seen to sleep. That can be missed: [`wake`](Self::wake) it until it answers.
     pub(crate) fn send(&mut self, task: TaskId, runnable: Load<Tr>, now: Nanos) {
         let fresh = matches!(runnable, Runnable::Ready(_));
         let Ok(dispatched) = self.sender.send(runnable) else {
             unreachable!("the dispatcher asks for room first")
         };
+        self.is_woken = false;
         if self.count == 0 {
             self.running_since = now;
             self.asked = None;
             self.idle_time += now.since(self.idle_since).0;
-            if let Some(bed) = &self.bed {
-                // Only a worker with nothing to do can sleep. Pairs with the fence in the worker's `sleep`: either it
-                // sees the message, or this sees it sleeping.
-                fence(Ordering::SeqCst);
-                if bed.sleeping.load(Ordering::Relaxed) {
-                    self.thread.unpark();
-                    // It runs when it is awake: its quantum does not begin before.
-                    self.running_since = Nanos(now.0 + WAKE_UP.0);
-                }
-            }
+            self.wake(now);
         }
         self.sent[self.count] = Some(Sent {
             task,
@@ -184,6 +172,27 @@ impl<Tr: Transport> Desk<Tr> {
             dispatched,
         });
         self.count += 1;
+    }
+
+    /// Wakes the worker if it sleeps over what it was sent.
+    #[inline]
+    pub(crate) fn wake(&mut self, now: Nanos) {
+        let parker = self.parker.as_ref().filter(|_| !self.is_woken);
+        if parker.is_some_and(|parker| parker.wake(&self.thread)) {
+            self.is_woken = true;
+            // It runs when it is awake: its quantum does not begin before.
+            self.running_since = Nanos(now.0 + WAKE_UP.0);
+            self.asked = None;
+        }
+    }
+
+    /// Since when the request that runs is to give way, or, if it was not asked to, since when it runs.
+    pub(crate) fn silent_since(&self) -> Nanos {
+        self.asked.map_or(self.running_since, |asked| asked.at)
+    }
+
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.silence == Some(Silence::Blocked)
     }
 
     /// The worker goes straight on from the request that runs to `task`, which never ran, on the same context.
@@ -206,12 +215,7 @@ impl<Tr: Transport> Desk<Tr> {
         let interrupted = self.asked.is_some_and(|asked| asked.interrupts > 0);
         self.sent.rotate_left(1);
         self.count -= 1;
-        self.running_since = now;
-        self.idle_since = now;
-        self.asked = None;
-        self.stuck = false;
-        self.without_spare = false;
-        self.recalled_in_vain = false;
+        self.begin_anew(now);
         Answered {
             sent,
             ran,
@@ -219,10 +223,24 @@ impl<Tr: Transport> Desk<Tr> {
         }
     }
 
+    /// What was sent before is over.
+    fn begin_anew(&mut self, now: Nanos) {
+        self.running_since = now;
+        self.idle_since = now;
+        self.asked = None;
+        self.silence = None;
+        self.look_at = Nanos(0);
+        self.without_spare = false;
+        self.recalled_in_vain = false;
+    }
+
     /// Takes back the newest one, if the worker has not begun it.
-    pub(crate) fn recall(&mut self) -> Option<(TaskId, Load<Tr>)> {
+    pub(crate) fn recall(&mut self, now: Nanos) -> Option<(TaskId, Load<Tr>)> {
         let runnable = self.sender.recall()?;
         self.count -= 1;
+        if self.count == 0 {
+            self.begin_anew(now);
+        }
         let sent = self.sent[self.count]
             .take()
             .expect("noted when it was sent");

@@ -6,13 +6,13 @@
 //! - nothing is preempted while nothing waits;
 //! - a preempted request keeps its arrival time;
 //! - with no context free, only started requests are asked for;
-//! - a worker that leaves a preemption unanswered for `rescue_after` while suspended contexts wait is taken for
-//!   blocked in the kernel: what was staged for it is recalled, and a spare worker resumes *suspended* contexts
-//!   in its place until it answers (DESIGN, "Progress", rule 2; rule 1 is in [`Verified`]).
+//! - when a worker has given no answer for `rescue_after` while others wait, what was staged for it is recalled; if its
+//!   thread is blocked in the kernel, a spare worker goes on in its place until it answers, with suspended requests and
+//!   fresh ones (DESIGN, "Progress", rule 2; rule 1 is in [`Verified`]).
 //!
 //! After start nothing here allocates, frees, locks, or drops a user's value: a suspended context may hold any lock,
 //! the allocator's included, and only this thread brings it back. Its system calls are the interrupt's, the
-//! transport's, and waking a worker that sleeps.
+//! transport's, waking a worker that sleeps, and, of one that is silent for milliseconds, its thread's state and core.
 
 mod end;
 mod inline;
@@ -107,6 +107,8 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     cores: Vec<Option<usize>>,
     /// For each spare, the worker whose place it takes.
     stands_in: Vec<Option<usize>>,
+    /// For each spare, the core that it was pinned to last.
+    spare_cores: Vec<Option<usize>>,
     idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
     contexts: usize,
     records: Vec<Record<Tr>>,
@@ -182,6 +184,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let clock = Clock::get();
         let worker_count = workers.len();
         let stands_in = vec![None; spares.len()];
+        let spare_cores = vec![None; spares.len()];
         workers.extend(spares);
         let record = || Record {
             class: ClassId(0),
@@ -204,6 +207,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             workers: worker_count,
             cores,
             stands_in,
+            spare_cores,
             contexts: idle.len(),
             unfinished: Vec::with_capacity(idle.len()),
             second_idle: Vec::with_capacity(idle.len()),
@@ -293,7 +297,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         } else if self.rules.depth > 1 {
             worked |= self.recall_for_the_idle(now);
         }
-        for desk in 0..self.workers {
+        for desk in 0..listening {
             self.watch(desk, now);
         }
         if now >= self.next_look {
@@ -459,7 +463,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             for turn in 0..self.workers {
                 let at = (self.first_desk + turn) % self.workers;
                 let desk = &self.desks[at];
-                if desk.out() == level && !desk.stuck {
+                if desk.out() == level && desk.silence.is_none() {
                     worked |= self.hand_one(at, at, now);
                     if self.policy.is_empty() {
                         self.first_desk = (at + 1) % self.workers;
@@ -474,14 +478,18 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
-    /// Sends the next request for `worker` to the desk `at` (its own, or a spare's that stands in for it).
-    fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
-        let spare = at != worker;
-        let want = if spare || self.idle.is_empty() {
+    /// Which waiting requests can run.
+    fn wanted(&self) -> Want {
+        if self.idle.is_empty() {
             Want::StartedOnly
         } else {
             Want::Any
-        };
+        }
+    }
+
+    /// Sends the next request for `worker` to the desk `at` (its own, or a spare's that stands in for it).
+    fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
+        let want = self.wanted();
         let id = self.desks[worker].worker;
         let mut refused = 0;
         while let Some(task) = self.policy.next(id, now, want) {
@@ -529,9 +537,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// A worker is idle, nothing waits for it, and others have requests staged: those come back.
     fn recall_for_the_idle(&mut self, now: Nanos) -> bool {
-        let Some(idle) =
-            (0..self.workers).find(|&at| self.desks[at].out() == 0 && !self.desks[at].stuck)
-        else {
+        let Some(idle) = (0..self.workers).find(|&at| self.desks[at].out() == 0) else {
             return false;
         };
         let Some(at) = (0..self.workers)
@@ -540,7 +546,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         else {
             return false;
         };
-        if !self.take_back(at) {
+        if !self.take_back(at, now) {
             return false;
         }
         let helped = self.hand_one(idle, idle, now);
@@ -553,12 +559,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     /// Recalls the request staged last at a worker, back into the policy's queue.
-    fn take_back(&mut self, at: usize) -> bool {
+    fn take_back(&mut self, at: usize, now: Nanos) -> bool {
+        self.desks[at].staged() > 0 && self.recall(at, now)
+    }
+
+    /// Recalls the request sent last to a worker, back into the policy's queue, unless the worker has begun it.
+    fn recall(&mut self, at: usize, now: Nanos) -> bool {
         let desk = &mut self.desks[at];
-        if desk.staged() == 0 {
-            return false;
-        }
-        let Some((task, runnable)) = desk.recall() else {
+        let Some((task, runnable)) = desk.recall(now) else {
             return false;
         };
         let worker = desk.worker;

@@ -233,7 +233,7 @@ impl DispatcherStatistics {
         self.stuck.add(1);
     }
 
-    /// A spare worker took over a request from a blocked one.
+    /// A spare worker was sent a request in the place of a blocked one.
     pub(crate) fn rescued(&self) {
         self.rescued.add(1);
     }
@@ -300,7 +300,7 @@ pub struct Statistics {
     pub delivery: Option<Delivery>,
     /// How often a worker was found blocked in the kernel.
     pub workers_blocked: u64,
-    /// Requests that a spare worker took over from a blocked one.
+    /// Requests that were sent to a spare worker, in the place of a blocked one.
     pub rescued: u64,
     /// How often a worker was found blocked and no spare was left.
     pub spares_exhausted: u64,

@@ -12,11 +12,11 @@ use std::time::Duration;
 use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
 use shinjuku_policy::{Nanos, Verified, WorkerId};
 use shinjuku_preempt::{
-    Clock, Completion, Handles, Pool, PoolConfig, Realtime, Runnable, Worker, mailbox,
+    Clock, Completion, Handles, Parker, Pool, PoolConfig, Realtime, Runnable, Worker, mailbox,
 };
 
 use crate::config::{Config, MechanismKind};
-use crate::desk::{Bed, Desk};
+use crate::desk::Desk;
 use crate::dispatcher::{Control, Dispatcher, Farewell, Parts, Rules};
 use crate::layout::{self, Layout};
 use crate::preemption::Preemption;
@@ -173,7 +173,7 @@ impl StubWorkers {
                     sender,
                     link.clone(),
                     thread.thread().clone(),
-                    Some(Arc::new(Bed::new())),
+                    Some(Arc::new(Parker::new())),
                 )
             })
             .collect();

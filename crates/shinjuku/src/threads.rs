@@ -11,12 +11,12 @@ use shinjuku_net::{Failure, Transport};
 use shinjuku_policy::{ClassId, Verified, WorkerId};
 use shinjuku_preempt::guest::Guest;
 use shinjuku_preempt::{
-    Clock, DeadlineTimer, Handles, Pool, PoolConfig, Realtime, Worker, WorkerLink, mailbox,
+    Clock, DeadlineTimer, Handles, Parker, Pool, PoolConfig, Realtime, Worker, WorkerLink, mailbox,
 };
 
 use crate::builder::Builder;
 use crate::config::{ClassConfig, ConfigError};
-use crate::desk::{Bed, Desk};
+use crate::desk::Desk;
 use crate::dispatcher::{Control, Dispatcher, Farewell, Parts, Rules};
 use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
 use crate::inline::{Baton, InlineLoop};
@@ -182,7 +182,7 @@ impl<Tr: Transport> Threads<Tr> {
                     false => Arc::new(WorkerStatistics::new(classes)),
                     true => Arc::clone(&spare_statistics),
                 };
-                let bed = Arc::new(Bed::new());
+                let parker = Arc::new(Parker::new());
                 let (sender, receiver) = mailbox(config.depth);
                 let (ready, readiness) = mpsc::channel::<Ready>();
                 let replier = transport.replier().map_err(StartError::Transport)?;
@@ -195,9 +195,9 @@ impl<Tr: Transport> Threads<Tr> {
                 let first = seat.take();
                 let guest = guest.clone();
                 let states = Arc::clone(&states);
-                let (their_statistics, their_bed, orders) = (
+                let (their_statistics, their_parker, orders) = (
                     Arc::clone(&statistics),
-                    Arc::clone(&bed),
+                    Arc::clone(&parker),
                     Arc::clone(&core.orders),
                 );
                 let (realtime_priority, strict) = (config.realtime_priority, config.strict);
@@ -248,7 +248,7 @@ impl<Tr: Transport> Threads<Tr> {
                                 receiver,
                                 replier,
                                 statistics: their_statistics,
-                                bed: their_bed,
+                                parker: their_parker,
                                 orders,
                                 shares_core,
                                 clock,
@@ -287,8 +287,8 @@ impl<Tr: Transport> Threads<Tr> {
                 // To the policy, the inline layout's threads are one worker.
                 let policy_id = if layout.inline { 0 } else { id };
                 let worker = WorkerId(u16::try_from(policy_id).expect("workers are few"));
-                let bed = (!layout.inline).then_some(bed);
-                desks.push(Desk::new(worker, sender, link, handle, bed));
+                let parker = (!layout.inline).then_some(parker);
+                desks.push(Desk::new(worker, sender, link, handle, parker));
             }
             core.worker_statistics.push(spare_statistics);
             let spares = if layout.inline {

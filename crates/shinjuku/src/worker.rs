@@ -4,16 +4,14 @@
 //! hold any lock). Its system calls are the transport's one per reply, and sleeping when there is nothing to do.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use shinjuku_net::{Replier, Transport};
 use shinjuku_preempt::{
-    Clock, Completion, Cycles, Generation, Outcome, Panicked, Receiver, Runnable, Worker,
+    Clock, Completion, Cycles, Generation, Outcome, Panicked, Parker, Receiver, Runnable, Worker,
 };
 
-use crate::desk::Bed;
-use crate::layout;
 use crate::request::{Done, Job};
 use crate::statistics::WorkerStatistics;
 
@@ -40,7 +38,7 @@ pub(crate) struct WorkerLoop<Tr: Transport> {
     pub(crate) receiver: Receiver<Job<Tr>, Done<Tr>>,
     pub(crate) replier: Tr::Replier,
     pub(crate) statistics: Arc<WorkerStatistics>,
-    pub(crate) bed: Arc<Bed>,
+    pub(crate) parker: Arc<Parker>,
     pub(crate) orders: Arc<AtomicU8>,
     pub(crate) clock: Clock,
     /// Idle for so long, it sleeps; `None`: never.
@@ -52,7 +50,6 @@ pub(crate) struct WorkerLoop<Tr: Transport> {
 impl<Tr: Transport> WorkerLoop<Tr> {
     /// Runs until told to end.
     pub(crate) fn run(mut self) {
-        let mut core = 0;
         let mut idle_since = Cycles::now();
         let mut turns = 0u32;
         loop {
@@ -77,7 +74,6 @@ impl<Tr: Transport> WorkerLoop<Tr> {
             };
             if turns.is_multiple_of(64) && (orders == Orders::BACKGROUND || idle_for_long()) {
                 self.sleep();
-                self.follow_core(&mut core);
             }
         }
     }
@@ -145,23 +141,9 @@ impl<Tr: Transport> WorkerLoop<Tr> {
     }
 
     fn sleep(&self) {
-        self.bed.sleeping.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `Desk::send`.
-        fence(Ordering::SeqCst);
-        if !self.receiver.is_waiting() && self.orders.load(Ordering::Relaxed) != Orders::END {
-            std::thread::park_timeout(LONGEST_SLEEP);
-        }
-        self.bed.sleeping.store(false, Ordering::Relaxed);
-    }
-
-    /// A spare worker goes to the core of the worker whose place it takes.
-    fn follow_core(&self, current: &mut usize) {
-        let wanted = self.bed.core.load(Ordering::Relaxed);
-        if wanted != 0 && wanted != *current {
-            // If it cannot be pinned it serves from where it is.
-            let _ = layout::pin_current(wanted - 1);
-            *current = wanted;
-        }
+        self.parker.sleep(LONGEST_SLEEP, || {
+            self.receiver.is_waiting() || self.orders.load(Ordering::Relaxed) == Orders::END
+        });
     }
 }
 

@@ -85,8 +85,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// What never started is refused.
     pub(super) fn turn_away_the_rest(&mut self) {
+        let now = self.now();
         for at in 0..self.desks.len() {
-            while self.take_back(at) {}
+            while self.take_back(at, now) {}
         }
         while let Some(task) = self.policy.take_fresh(WorkerId(0)) {
             let place = std::mem::replace(&mut self.records[task.id.0 as usize].place, Place::Free);

@@ -24,6 +24,7 @@ use shinjuku_preempt::{Cycles, DeadlineTimer, Generation};
 
 use super::end::{BACKGROUND_TURN, LAST_WORD};
 use super::{Control, Dispatcher, LONGEST_SLEEP, Place};
+use crate::desk::Silence;
 use crate::floor::PERIOD;
 use crate::request::{Job, Meta};
 use crate::worker::SHARED_PAUSE;
@@ -240,7 +241,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// The active thread is blocked within a request: thread `successor` goes on in its place.
     pub(crate) fn taken_over_by(&mut self, successor: usize, spares_left: bool) {
         let blocked = self.inline.active;
-        self.desks[blocked].stuck = true;
+        self.desks[blocked].silence = Some(Silence::Blocked);
         self.inline.elsewhere.push(blocked);
         self.inline.active = successor;
         self.inline.interrupts = self.desks[successor].link.counters().taken_by_interrupt;

@@ -2,19 +2,22 @@
 //!
 //! ```text
 //!   running ──quantum over, others wait──▶ asked ──grace over──▶ interrupted, again and again
-//!                                            └──── no answer for `rescue_after`, suspended ones wait ────▶ stuck:
-//!                                                  a spare resumes suspended requests in the worker's place
+//!      └──────── no quantum ────────────────┴── no answer for `rescue_after`, others wait ──▶ silent
+//!
+//!   silent, thread runs or is runnable ──▶ computing: what was staged there is recalled, and that is all
+//!   silent, thread blocked in the kernel ──▶ blocked: recalled likewise, and a spare goes on in its place
 //! ```
-
-use std::sync::atomic::Ordering;
+//!
+//! A spare shares the core of the worker it stands in for, so only a worker that leaves its core gets one. Beside a worker
+//! that computes, a spare would take half of the core, or, under SCHED_FIFO, get none of it and keep what it was sent.
 
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
-use shinjuku_policy::{Nanos, TaskId, Want, WorkerId};
+use shinjuku_policy::{Nanos, TaskId, WorkerId};
 use shinjuku_preempt::CountersSnapshot;
 
 use super::Dispatcher;
-use crate::desk::{Asked, Desk};
+use crate::desk::{Asked, Desk, Silence};
 use crate::floor::{PERIOD, Period};
 use crate::preemption::Preemption;
 
@@ -22,74 +25,96 @@ use crate::preemption::Preemption;
 const SHORTEST_QUANTUM: Nanos = Nanos(500);
 /// An interrupt without an answer is sent again after this, then twice that, and so on.
 const INTERRUPT_AGAIN: Nanos = Nanos::from_micros(500);
+/// While a worker stays silent, it is looked at anew whenever that has lasted twice as long, or this much longer.
+const LOOK_AGAIN: Nanos = Nanos::from_millis(100);
 
 impl<Tr: Transport> Dispatcher<Tr> {
-    /// Looks whether the request that runs at a worker has run for too long.
+    /// Looks after a worker or spare that has not answered: that it is awake, that what runs there gives way in time, and
+    /// that others do not wait for it if it is blocked.
     pub(super) fn watch(&mut self, at: usize, now: Nanos) {
+        let desk = &mut self.desks[at];
+        if desk.out() == 0 || now.since(desk.running_since) < SHORTEST_QUANTUM {
+            return;
+        }
+        desk.wake(now);
+        if !self.preemption.enabled {
+            return;
+        }
+        // Before the next interrupt, which would have it run for a moment.
+        if self.is_silent(at, now) {
+            self.look_after_silent(at, now);
+        }
+        self.stop_in_time(at, now);
+    }
+
+    /// Whether a worker leaves its preemption unanswered; or runs for as long what is never asked to give way.
+    fn is_silent(&self, at: usize, now: Nanos) -> bool {
+        let desk = &self.desks[at];
+        let is_long_ago = now.since(desk.silent_since()) > self.rules.rescue_after;
+        let has_quantum = |task| self.policy.quantum(task).is_some();
+        desk.silence.is_some()
+            || is_long_ago
+                && (desk.asked.is_some()
+                    || desk.running().is_some_and(|sent| !has_quantum(sent.task)))
+    }
+
+    /// Asks the request that runs at a worker to give way if it has run for too long, and interrupts it later.
+    fn stop_in_time(&mut self, at: usize, now: Nanos) {
         let desk = &self.desks[at];
         let Some(running) = desk.running() else {
             return;
         };
-        let ran = now.since(desk.running_since);
-        if !self.preemption.enabled || ran < SHORTEST_QUANTUM {
+        if let Some(asked) = desk.asked {
+            if asked.interrupt_at <= now {
+                self.interrupt(at, now);
+            }
             return;
         }
-        let (task, worker) = (running.task, desk.worker);
-        match desk.asked {
-            None => {
-                let Some(quantum) = self.policy.quantum(task) else {
-                    return;
-                };
-                let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
-                // No floor holds up progress: the one that runs may want a lock that a suspended one has.
-                let (ask_after, interrupt_after) = if self.may_hold_up_others(ran) {
-                    (quantum, graced)
-                } else {
-                    let Preemption {
-                        probe_floor,
-                        hard_floor,
-                        ..
-                    } = &self.preemption;
-                    (probe_floor.raise(quantum), hard_floor.raise(graced))
-                };
-                if ran < ask_after || !self.somebody_waits(at, worker, ran) {
-                    return;
-                }
-                let desk = &mut self.desks[at];
-                if let Some(running) = desk.running() {
-                    running.dispatched.request();
-                }
-                let interrupt_at = Nanos(desk.running_since.0.saturating_add(interrupt_after.0));
-                desk.asked = Some(Asked {
-                    at: now,
-                    interrupt_at,
-                    interrupts: 0,
-                });
-                self.statistics.requested();
-                if interrupt_at <= now {
-                    self.interrupt(at, now);
-                }
-            }
-            Some(asked) => {
-                if asked.interrupt_at <= now {
-                    self.interrupt(at, now);
-                }
-                if now.since(asked.at) > self.rules.rescue_after {
-                    self.rescue(at, now);
-                }
-            }
+        let ran = now.since(desk.running_since);
+        let worker = desk.worker;
+        let Some(quantum) = self.policy.quantum(running.task) else {
+            return;
+        };
+        let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
+        // No floor holds up progress: the one that runs may want a lock that a suspended one has.
+        let (ask_after, interrupt_after) = if self.may_hold_up_others(ran) {
+            (quantum, graced)
+        } else {
+            let Preemption {
+                probe_floor,
+                hard_floor,
+                ..
+            } = &self.preemption;
+            (probe_floor.raise(quantum), hard_floor.raise(graced))
+        };
+        if ran >= ask_after && self.somebody_waits(at, worker, ran) {
+            let interrupt_at = Nanos(desk.running_since.0.saturating_add(interrupt_after.0));
+            self.ask(at, now, interrupt_at);
+            self.statistics.requested();
+        }
+    }
+
+    /// Asks what runs at `at` to give way, and interrupts it from `interrupt_at` on.
+    fn ask(&mut self, at: usize, now: Nanos, interrupt_at: Nanos) {
+        let desk = &mut self.desks[at];
+        let Some(running) = desk.running() else {
+            return;
+        };
+        running.dispatched.request();
+        desk.asked = Some(Asked {
+            at: now,
+            interrupt_at,
+            interrupts: 0,
+        });
+        if interrupt_at <= now {
+            self.interrupt(at, now);
         }
     }
 
     /// Whether preempting the worker would serve anybody.
     fn somebody_waits(&self, at: usize, worker: WorkerId, ran: Nanos) -> bool {
-        let want = if self.idle.is_empty() {
-            Want::StartedOnly
-        } else {
-            Want::Any
-        };
         self.desks[at].staged() > 0
-            || self.policy.waiting(worker, want) > 0
+            || self.policy.waiting(worker, self.wanted()) > 0
             // Whatever the policy says.
             || self.may_hold_up_others(ran)
     }
@@ -115,76 +140,95 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// The worker does not answer: others go on in its place.
-    fn rescue(&mut self, stuck: usize, now: Nanos) {
-        if !self.desks[stuck].stuck {
-            self.desks[stuck].stuck = true;
-            self.statistics.stuck();
+    /// A worker or spare has given no answer for long.
+    fn look_after_silent(&mut self, at: usize, now: Nanos) {
+        let is_spare = at >= self.workers;
+        if now >= self.desks[at].look_at && !(is_spare && self.recall_unbegun(at, now)) {
+            self.look_at_silent(at, now);
         }
-        while self.take_back(stuck) {}
-        if self.policy.waiting_started() == 0 || self.is_stood_in_for(stuck, now) {
+        if is_spare {
             return;
         }
+        while self.take_back(at, now) {}
+        let desk = &self.desks[at];
+        let ran = now.since(desk.running_since);
+        if desk.is_blocked()
+            && self.somebody_waits(at, desk.worker, ran)
+            && !self.is_stood_in_for(at)
+        {
+            self.stand_in(at, now);
+        }
+    }
+
+    /// Finds out why it is silent, if that matters to anybody.
+    fn look_at_silent(&mut self, at: usize, now: Nanos) {
+        let desk = &self.desks[at];
+        let lasted = now.since(desk.silent_since());
+        let ran = now.since(desk.running_since);
+        if self.spares_out == 0 && !self.somebody_waits(at, desk.worker, ran) {
+            return;
+        }
+        let desk = &mut self.desks[at];
+        desk.look_at = Nanos(now.0 + lasted.0.min(LOOK_AGAIN.0));
+        let was_blocked = desk.is_blocked();
+        desk.silence = Some(if desk.link.is_blocked() {
+            Silence::Blocked
+        } else {
+            Silence::Computing
+        });
+        if at < self.workers && desk.is_blocked() && !was_blocked {
+            self.statistics.stuck();
+        }
+    }
+
+    /// Takes back what a spare was sent and has not begun: it does not get its core.
+    fn recall_unbegun(&mut self, spare: usize, now: Nanos) -> bool {
+        let recalled = self.recall(spare, now);
+        if recalled {
+            self.stands_in[spare - self.workers] = None;
+            self.spares_out -= 1;
+        }
+        recalled
+    }
+
+    /// Whether a spare works in the place of `worker`, and is not itself blocked.
+    fn is_stood_in_for(&self, worker: usize) -> bool {
+        let spares = self.stands_in.iter().zip(&self.desks[self.workers..]);
+        spares
+            .filter(|&(&stands_in_for, _)| stands_in_for == Some(worker))
+            .any(|(_, spare)| !spare.is_blocked())
+    }
+
+    /// A spare goes on in the place of `blocked`, with the next request for it.
+    fn stand_in(&mut self, blocked: usize, now: Nanos) {
         let Some(spare) =
             (0..self.stands_in.len()).find(|&spare| self.desks[self.workers + spare].out() == 0)
         else {
-            if !std::mem::replace(&mut self.desks[stuck].without_spare, true) {
+            if !std::mem::replace(&mut self.desks[blocked].without_spare, true) {
                 self.statistics.spares_exhausted();
             }
             return;
         };
         let at = self.workers + spare;
-        let core = self.cores[stuck].map_or(0, |core| core + 1);
-        if let Some(bed) = &self.desks[at].bed {
-            bed.core.store(core, Ordering::Relaxed);
+        let core = self.cores[blocked];
+        if core.is_some() && std::mem::replace(&mut self.spare_cores[spare], core) != core {
+            // If it cannot be pinned it serves from where it is.
+            let _ = core.map(|core| self.desks[at].link.pin(core));
         }
-        self.desks[at].worker = self.desks[stuck].worker;
-        if self.hand_one(at, stuck, now) {
-            self.stands_in[spare] = Some(stuck);
+        self.desks[at].worker = self.desks[blocked].worker;
+        self.hand_one(at, blocked, now);
+        // What was answered can all have been too late, and refused.
+        if self.desks[at].out() > 0 {
+            self.stands_in[spare] = Some(blocked);
             self.spares_out += 1;
             self.statistics.rescued();
         }
     }
 
-    /// Whether a spare works in the place of `stuck`, and is not itself without an answer. Spares share the core's
-    /// time in quanta like workers do.
-    fn is_stood_in_for(&mut self, stuck: usize, now: Nanos) -> bool {
-        let mut stood_in = false;
-        for spare in 0..self.stands_in.len() {
-            if self.stands_in[spare] != Some(stuck) {
-                continue;
-            }
-            let at = self.workers + spare;
-            if now.since(self.desks[at].running_since) < self.rules.rescue_after {
-                stood_in = true;
-            } else {
-                self.ask_spare(at, now);
-                stood_in |= self.desks[at]
-                    .asked
-                    .is_none_or(|asked| now.since(asked.at) < self.rules.rescue_after);
-            }
-        }
-        stood_in
-    }
-
-    /// Asks a request to stop that runs at a spare (or, at the end, anywhere).
-    pub(super) fn ask_spare(&mut self, at: usize, now: Nanos) {
-        let desk = &mut self.desks[at];
-        let Some(running) = desk.running() else {
-            return;
-        };
-        match desk.asked {
-            None => {
-                running.dispatched.request();
-                desk.asked = Some(Asked {
-                    at: now,
-                    interrupt_at: now,
-                    interrupts: 0,
-                });
-                self.interrupt(at, now);
-            }
-            Some(asked) if asked.interrupt_at <= now => self.interrupt(at, now),
-            Some(_) => {}
+    /// A spare has done its part: it gives back what it was sent, or is asked to stop.
+    fn make_way(&mut self, spare: usize, now: Nanos) {
+        if !self.recall_unbegun(spare, now) && self.desks[spare].asked.is_none() {
+            self.ask(spare, now, now);
         }
     }
 
@@ -198,13 +242,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 .any(|task| self.is_expired(task, now))
             {
                 // Back in the queue, those that are too late are refused when their turn comes.
-                while self.take_back(at) {}
+                while self.take_back(at, now) {}
             }
         }
-        // Spares whose worker answers again make way for it.
+        // Spares whose worker is back on its core make way for it.
         for spare in 0..self.stands_in.len() {
-            if self.stands_in[spare].is_some_and(|worker| !self.desks[worker].stuck) {
-                self.ask_spare(self.workers + spare, now);
+            if self.stands_in[spare].is_some_and(|worker| !self.desks[worker].is_blocked()) {
+                self.make_way(self.workers + spare, now);
             }
         }
         let mut counters = CountersSnapshot::default();

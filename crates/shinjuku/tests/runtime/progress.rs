@@ -242,6 +242,49 @@ fn progress_a_handler_that_blocks_in_read_for_ever() {
     drop(writer);
 }
 
+/// Handlers wait in the kernel, one worker, probes alone; the request that sends what they wait for comes last, and has
+/// never run.
+fn handlers_wait_for_what_a_later_one_sends(waiting: usize) {
+    let runtime = jobs(Config {
+        contexts: waiting + 1,
+        spare_workers: None,
+        rescue_after_ms: 1.0,
+        ..config(1, MechanismKind::Probe)
+    });
+    let handle = runtime.handle();
+    let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
+    let (senders, tickets): (Vec<_>, Vec<_>) = (0..waiting)
+        .map(|_| {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            (
+                sender,
+                submit(Box::new(move || receiver.recv().unwrap_or(0))),
+            )
+        })
+        .unzip();
+    let last = submit(Box::new(move || {
+        for (n, sender) in (1..).zip(senders) {
+            sender.send(n).unwrap();
+        }
+        0
+    }));
+    for (n, mut ticket) in (1..).zip(tickets) {
+        assert_eq!(ticket.wait_timeout(PATIENCE).expect("nobody hangs"), Ok(n));
+    }
+    assert_eq!(last.wait(), Ok(0));
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn progress_a_handler_waits_for_what_a_fresh_one_sends() {
+    handlers_wait_for_what_a_later_one_sends(1);
+}
+
+#[test]
+fn progress_two_hundred_handlers_wait_for_what_a_fresh_one_sends() {
+    handlers_wait_for_what_a_later_one_sends(200);
+}
+
 #[test]
 fn a_blocking_handler_is_preempted_by_signal() {
     let runtime = jobs(config(1, MechanismKind::Signal));

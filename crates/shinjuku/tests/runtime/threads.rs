@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shinjuku::net::Refusal;
-use shinjuku::policy::ClassId;
+use shinjuku::policy::{ClassId, FlowId};
 use shinjuku::{
     Config, MechanismKind, PolicyKind, RequestContext, RequestHandler, Runtime, SubmitOptions,
-    TicketError,
+    TicketError, preempt_point,
 };
 
 use super::suite::{Job, PATIENCE, config, jobs, spin_for, wait_for};
@@ -155,4 +155,75 @@ fn an_idle_worker_takes_what_is_staged_elsewhere() {
     stop.store(true, Ordering::Relaxed);
     assert_eq!(endless.unwrap().wait(), Ok(0));
     assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// Under policies that preempt nothing, too; with a queue per worker, requests of one flow wait for one worker.
+#[test]
+fn what_waits_for_a_blocked_worker_starts_at_its_stand_in() {
+    for (kind, workers, flows) in [
+        (PolicyKind::CFcfs, 1, [1, 2]),
+        (PolicyKind::DFcfs, 2, [1, 1]),
+        (PolicyKind::Stealing, 1, [1, 2]),
+    ] {
+        let mut config = config(workers, MechanismKind::Probe);
+        config.policy.kind = kind;
+        config.rescue_after_ms = 1.0;
+        let runtime = jobs(config);
+        let handle = runtime.handle();
+        let submit = |flow, job: Job| {
+            let options = SubmitOptions::new(ClassId(0)).flow(FlowId(flow));
+            handle.submit_with(options, job).unwrap()
+        };
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let mut waits = submit(flows[0], Box::new(move || receiver.recv().unwrap_or(0)));
+        wait_for("the start", || runtime.statistics().started == 1);
+        let sends = submit(flows[1], Box::new(move || sender.send(7).is_ok().into()));
+        let answer = waits.wait_timeout(PATIENCE);
+        assert_eq!(answer.expect("nobody hangs"), Ok(7), "{kind:?}");
+        assert_eq!(sends.wait(), Ok(1), "{kind:?}");
+        let statistics = runtime.statistics();
+        assert!(statistics.rescued > 0, "{kind:?}: {statistics}");
+        assert!(runtime.shutdown(PATIENCE).is_clean());
+    }
+}
+
+/// A spare would share the core with it.
+#[test]
+fn a_handler_that_computes_is_not_taken_for_blocked() {
+    const LONG: Duration = Duration::from_millis(60);
+    let mut config = config(1, MechanismKind::Probe);
+    config.rescue_after_ms = 1.0;
+    let runtime = jobs(config);
+    let handle = runtime.handle();
+    let go = Arc::new(AtomicBool::new(false));
+    let (seen, tell) = (Arc::clone(&go), Arc::clone(&go));
+    let suspended = handle.submit(
+        ClassId(0),
+        Box::new(move || {
+            let start = Instant::now();
+            while !seen.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                preempt_point();
+            }
+            1
+        }),
+    );
+    wait_for("the start", || runtime.statistics().running == 1);
+    let computes = handle.submit(
+        ClassId(0),
+        Box::new(move || {
+            let start = Instant::now();
+            while start.elapsed() < LONG {
+                std::hint::spin_loop();
+            }
+            tell.store(true, Ordering::Relaxed);
+            2
+        }),
+    );
+    assert_eq!(computes.unwrap().wait(), Ok(2));
+    assert_eq!(suspended.unwrap().wait(), Ok(1));
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+    let statistics = report.statistics.expect("it ran");
+    assert!(statistics.preemptions.taken() > 0, "{statistics}");
+    assert_eq!(statistics.rescued, 0, "{statistics}");
 }

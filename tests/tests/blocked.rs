@@ -1,0 +1,279 @@
+//! Workers that sleep, and workers whose core another thread has: what is sent to them is served all the same.
+#![allow(missing_docs)]
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use shinjuku::net::{Arrival, Failure, Refusal, Replier, Transport};
+use shinjuku::policy::ClassId;
+use shinjuku::{Config, MechanismKind, RequestHandler, Runtime, handler_fn, preempt_point};
+use shinjuku_preempt::Realtime;
+use shinjuku_tests::{PATIENCE, config, wait_for};
+
+/// What the kernel says of a thread of this process: `state`, and how often it has given up its core.
+fn thread_status(name: &str) -> Option<(String, String)> {
+    let tasks = fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    tasks.flatten().find_map(|task| {
+        let status = fs::read_to_string(task.path().join("status")).ok()?;
+        let value = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            line.map(|value| value.trim().to_owned())
+        };
+        (value("Name:")? == name)
+            .then(|| Some((value("State:")?, value("voluntary_ctxt_switches:")?)))?
+    })
+}
+
+/// Whether a thread sleeps, and not only between two looks around.
+fn is_parked(name: &str) -> bool {
+    let before = thread_status(name);
+    std::thread::sleep(Duration::from_millis(20));
+    let now = thread_status(name);
+    before == now && now.is_some_and(|(state, _)| state.starts_with('S'))
+}
+
+// --- a worker that has answered, and sleeps before the dispatcher knows ------------------------------------
+
+/// Delivers the first request, and the second when the worker has served the first and sleeps: within one `poll`, so
+/// that the dispatcher sends it before it takes the answer to the first.
+struct BehindTheTimes {
+    served: Arc<AtomicU64>,
+    delivered: u64,
+}
+
+struct Counts(Arc<AtomicU64>);
+
+impl Replier for Counts {
+    type Outgoing = ();
+    fn send(&mut self, (): ()) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Transport for BehindTheTimes {
+    type Request = ();
+    type Reply = ();
+    type Route = ();
+    type Outgoing = ();
+    type Replier = Counts;
+
+    fn poll(&mut self, now_nanos: u64, _: usize, mut deliver: impl FnMut(Arrival<(), ()>)) {
+        if self.delivered == 2 {
+            return;
+        }
+        if self.delivered == 1 {
+            wait_for("the sleep of the worker", || {
+                self.served.load(Ordering::Relaxed) == 1 && is_parked("shinjuku-worker")
+            });
+        }
+        self.delivered += 1;
+        deliver(Arrival {
+            request: (),
+            route: (),
+            class: 0,
+            flow: 0,
+            arrived_nanos: now_nanos,
+            deadline_nanos: None,
+        });
+    }
+
+    fn refuse(&mut self, (): (), (): (), cause: Refusal) {
+        unreachable!("{cause}, though there is room");
+    }
+    fn conclude((): (), _: Result<(), Failure>) {}
+    fn replier(&mut self) -> std::io::Result<Counts> {
+        Ok(Counts(Arc::clone(&self.served)))
+    }
+    fn wait(&mut self, patience: Duration) {
+        std::thread::sleep(patience);
+    }
+    fn close(&mut self) {}
+}
+
+/// A worker that nobody wakes looks around by itself after 10 s.
+const UNWOKEN: Duration = Duration::from_secs(8);
+
+#[test]
+fn a_worker_does_not_sleep_over_what_is_sent_before_its_answer_is_taken() {
+    let served = Arc::new(AtomicU64::new(0));
+    let transport = BehindTheTimes {
+        served: Arc::clone(&served),
+        delivered: 0,
+    };
+    let config = Config {
+        depth: 2,
+        ..config(1, MechanismKind::Probe)
+    };
+    let server = Runtime::builder(handler_fn(|()| ()))
+        .config(config)
+        .serve(transport)
+        .unwrap();
+    wait_for("the first reply", || served.load(Ordering::Relaxed) >= 1);
+    let start = Instant::now();
+    wait_for("the second reply", || served.load(Ordering::Relaxed) == 2);
+    assert!(start.elapsed() < UNWOKEN, "nobody has woken the worker");
+    assert!(server.shutdown(PATIENCE).0.is_clean());
+}
+
+// --- under SCHED_FIFO, where who has a core keeps it -------------------------------------------------------
+
+type Job = Box<dyn FnOnce() -> u64 + Send>;
+
+/// Tests that need both cores: one at a time.
+static CORES: Mutex<()> = Mutex::new(());
+
+/// Two workers under SCHED_FIFO on cores of their own; `None`, and why, where that cannot be.
+fn on_two_cores(
+    test: &str,
+) -> Option<(
+    Runtime<impl RequestHandler<Request = Job, Reply = u64>>,
+    Vec<usize>,
+)> {
+    if let Err(error) = Realtime::enter(1) {
+        eprintln!("SKIPPED {test}: {error}");
+        return None;
+    }
+    let allowed = sched_getaffinity(None).unwrap();
+    let cores: Vec<_> = (0..CpuSet::MAX_CPU)
+        .filter(|&core| allowed.is_set(core))
+        .take(2)
+        .collect();
+    if cores.len() < 2 {
+        eprintln!("SKIPPED {test}: this process may use one core only");
+        return None;
+    }
+    let mut config = Config {
+        realtime_priority: Some(1),
+        ..config(2, MechanismKind::Probe)
+    };
+    config.cores.workers = cores.clone();
+    let runtime = Runtime::builder(handler_fn(|job: Job| job()))
+        .config(config)
+        .start()
+        .unwrap();
+    Some((runtime, cores))
+}
+
+/// Long against `rescue_after_ms`, and short against what the kernel grants to real-time threads in a row.
+const LONG: Duration = Duration::from_millis(50);
+
+/// No real-time thread of a test keeps a core for longer, should the test fail.
+const AT_MOST: Duration = Duration::from_secs(4);
+
+/// Works until `go`, with probes, and leaves the core to the dispatcher now and then.
+fn works_until(go: &Arc<AtomicBool>) -> Job {
+    let go = Arc::clone(go);
+    Box::new(move || {
+        let start = Instant::now();
+        while !go.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+            preempt_point();
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        preempt_point();
+        u64::from(go.load(Ordering::Relaxed))
+    })
+}
+
+/// Two requests and one that computes without probes share two workers: so one of the two is always suspended. No
+/// spare gets it, which would never have the core; the other worker runs both to their ends.
+#[test]
+fn suspended_requests_are_not_sent_where_a_handler_computes() {
+    const NAME: &str = "suspended_requests_are_not_sent_where_a_handler_computes";
+    let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((runtime, _)) = on_two_cores(NAME) else {
+        return;
+    };
+    let handle = runtime.handle();
+    let (go, done) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
+    // Beside the workers, however many others want the core that is left.
+    let _realtime = Realtime::enter(1).unwrap();
+    let mut others = [submit(works_until(&go)), submit(works_until(&go))];
+    wait_for("both", || runtime.statistics().running == 2);
+    let (their_go, theirs) = (Arc::clone(&go), Arc::clone(&done));
+    let computes = submit(Box::new(move || {
+        let start = Instant::now();
+        while !theirs.load(Ordering::Relaxed) && start.elapsed() < AT_MOST {
+            if start.elapsed() > LONG {
+                their_go.store(true, Ordering::Relaxed);
+            }
+            std::hint::spin_loop();
+        }
+        u64::from(theirs.load(Ordering::Relaxed))
+    }));
+    for other in &mut others {
+        assert_eq!(other.wait_timeout(PATIENCE), Some(Ok(1)));
+    }
+    done.store(true, Ordering::Relaxed);
+    assert_eq!(computes.wait(), Ok(1), "they waited for its end");
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// Computes on `core` above the workers' priority until `done`; tells whether that came in time.
+fn occupy(
+    core: usize,
+    has_core: &Arc<AtomicBool>,
+    done: &Arc<AtomicBool>,
+) -> std::thread::JoinHandle<bool> {
+    let (has_core, done) = (Arc::clone(has_core), Arc::clone(done));
+    std::thread::spawn(move || {
+        let mut only = CpuSet::new();
+        only.set(core);
+        sched_setaffinity(None, &only).unwrap();
+        let _realtime = Realtime::enter(2).unwrap();
+        has_core.store(true, Ordering::Relaxed);
+        let start = Instant::now();
+        while !done.load(Ordering::Relaxed) && start.elapsed() < AT_MOST {
+            std::hint::spin_loop();
+        }
+        done.load(Ordering::Relaxed)
+    })
+}
+
+/// A worker is blocked, and its core belongs to a thread of higher priority, so a spare does not get it: what the spare
+/// was sent goes to the other worker when that is free.
+#[test]
+fn what_a_spare_does_not_begin_goes_elsewhere() {
+    const NAME: &str = "what_a_spare_does_not_begin_goes_elsewhere";
+    let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((runtime, cores)) = on_two_cores(NAME) else {
+        return;
+    };
+    let handle = runtime.handle();
+    let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
+    let (let_go, blocked) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = std::sync::mpsc::channel();
+    let blocks = submit(Box::new(move || {
+        tell.send((sched_getcpu(), gettid())).unwrap();
+        u64::from(blocked.recv().is_err())
+    }));
+    let (core, thread) = told.recv_timeout(PATIENCE).expect("it runs");
+    assert!(cores.contains(&core));
+    wait_for("the worker to be blocked", || {
+        let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+        fs::read_to_string(stat).is_ok_and(|stat| stat.contains(") S "))
+    });
+    let (has_core, done) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let occupies = occupy(core, &has_core, &done);
+    wait_for("the core's loss", || has_core.load(Ordering::Relaxed));
+    // Beside the workers, however many others want the core that is left.
+    let _realtime = Realtime::enter(1).unwrap();
+    let go = Arc::new(AtomicBool::new(false));
+    let others: Vec<_> = (0..4).map(|_| submit(works_until(&go))).collect();
+    wait_for("a spare", || runtime.statistics().rescued > 0);
+    go.store(true, Ordering::Relaxed);
+    for mut other in others {
+        assert_eq!(other.wait_timeout(PATIENCE), Some(Ok(1)));
+    }
+    done.store(true, Ordering::Relaxed);
+    assert!(occupies.join().unwrap(), "they waited for the core");
+    drop(let_go);
+    assert_eq!(blocks.wait(), Ok(1));
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
