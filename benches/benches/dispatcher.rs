@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use shinjuku::stub::StubWorkers;
-use shinjuku::{Config, Layout, PolicyKind};
+use shinjuku::{Config, Layout};
 
 fn dispatcher(criterion: &mut Criterion) {
     let layout = Layout::plan(&Config {
@@ -20,10 +20,7 @@ fn dispatcher(criterion: &mut Criterion) {
         .sample_size(20)
         .measurement_time(Duration::from_secs(2))
         .warm_up_time(Duration::from_millis(500));
-    for (name, kind) in [
-        ("c-FCFS", PolicyKind::CFcfs),
-        ("c-PRE-SQ", PolicyKind::CPreSq),
-    ] {
+    for name in ["c-fcfs", "c-pre-sq"] {
         for (workers, depth) in [(1, 1), (1, 4), (8, 1), (8, 4)] {
             let mut config = Config {
                 contexts: 64,
@@ -32,7 +29,7 @@ fn dispatcher(criterion: &mut Criterion) {
                 realtime_priority: Some(10),
                 ..Config::default()
             };
-            config.policy.kind = kind;
+            config.policy.kind = name.into();
             let mut stubs =
                 StubWorkers::start(&config, &layout, workers, 128).expect("64 contexts");
             group.bench_function(

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use shinjuku_policy::{
-    CFcfs, ClassId, ClassRule, DFcfs, FlowId, MultiQueue, Nanos, Policy, SingleQueue, Stealing,
-    Task, TaskId, Verified, Want, WorkerId,
+    ClassId, ClassParameters, FlowId, Nanos, Parameters, Policy, Registered, Task, TaskId,
+    Verified, Want, WorkerId, registry,
 };
 
 const CAPACITY: usize = 1024;
@@ -16,25 +16,12 @@ const WAITING: u32 = 100;
 const WORKERS: u16 = 4;
 
 fn policies() -> Vec<(&'static str, Box<dyn Policy>)> {
-    let quantum = Nanos::from_micros(5);
-    let classes = [10, 1000].map(|slo| ClassRule::new(Nanos::from_micros(slo), quantum));
-    let workers = usize::from(WORKERS);
-    vec![
-        ("c-FCFS", Box::new(CFcfs::new(CAPACITY).unwrap())),
-        (
-            "c-PRE-SQ",
-            Box::new(SingleQueue::new(CAPACITY, quantum).unwrap()),
-        ),
-        (
-            "c-PRE-MQ",
-            Box::new(MultiQueue::new(CAPACITY, &classes).unwrap()),
-        ),
-        ("d-FCFS", Box::new(DFcfs::new(CAPACITY, workers).unwrap())),
-        (
-            "stealing",
-            Box::new(Stealing::new(CAPACITY, workers, 1).unwrap()),
-        ),
-    ]
+    let mut parameters = Parameters::new(CAPACITY, usize::from(WORKERS));
+    parameters.classes = [10, 1000]
+        .map(|slo| ClassParameters::with_slo(Nanos::from_micros(slo)))
+        .to_vec();
+    let build = |one: &Registered| (one.label, one.build(&parameters).unwrap());
+    registry::ALL.iter().map(build).collect()
 }
 
 /// Requests one after another, each in the slot of one that is over.

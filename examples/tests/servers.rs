@@ -355,6 +355,22 @@ fn a_server_that_cannot_start_says_why() {
 }
 
 #[test]
+fn the_custom_policy_is_simulated_and_run() {
+    let (ended_well, said) = run_to_the_end("custom_policy", &[]);
+    assert!(ended_well, "{said}");
+    let p99 = |label: &str| -> f64 {
+        let line = said.lines().find_map(|line| line.strip_prefix(label));
+        let micros = line.and_then(|rest| rest.trim().strip_suffix(" us"));
+        micros.and_then(|micros| micros.parse().ok()).expect(&said)
+    };
+    assert!(p99("own: short p99") < p99("c-FCFS: short p99"), "{said}");
+    assert!(
+        said.contains("policy short first") && said.contains("answered 42"),
+        "{said}"
+    );
+}
+
+#[test]
 fn hello_and_pool_end_well() {
     let (ended_well, said) = run_to_the_end("hello", &[]);
     assert!(ended_well && said.contains("1 + ... + 5 = 15"), "{said}");

@@ -12,10 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shinjuku::net::udp::{Datagram, DatagramReply, Udp, UdpConfig};
-use shinjuku::policy::{ClassId, FlowId, Full, Nanos, Policy, Task, TaskId, Want, WorkerId};
+use shinjuku::policy::{
+    ClassId, FlowId, Full, Nanos, ParameterError, Parameters, Policy, PolicyName, Task, TaskId,
+    Want, WorkerId, registry,
+};
 use shinjuku::{
-    ClassConfig, Config, Handle, LayoutKind, MechanismKind, PolicyKind, RequestContext,
-    RequestHandler, Runtime, ShutdownReport, Statistics, SubmitOptions, Ticket,
+    ClassConfig, Config, Handle, LayoutKind, MechanismKind, RequestContext, RequestHandler,
+    Runtime, ShutdownReport, Statistics, SubmitOptions, Ticket,
 };
 use shinjuku_preempt::stress::{
     Allocations, CountingAllocator, allocations_between_jobs, allocations_of_this_thread,
@@ -33,23 +36,15 @@ const WINDOW: usize = CONTEXTS + 16;
 /// More contexts within the allocator than threads that could run them: the others are suspended there.
 const SUSPENDED: usize = 16;
 
-const POLICIES: [PolicyKind; 5] = [
-    PolicyKind::CFcfs,
-    PolicyKind::CPreSq,
-    PolicyKind::CPreMq,
-    PolicyKind::DFcfs,
-    PolicyKind::Stealing,
-];
-
 /// The classes: two that are served, and one whose requests are too late.
 const HASTY: u16 = 2;
 const UNKNOWN: u16 = 3;
 
-fn configuration(kind: PolicyKind) -> Config {
+fn configuration(kind: impl Into<PolicyName>) -> Config {
     let mut config = config(WORKERS, MechanismKind::Signal);
     config.contexts = CONTEXTS;
     config.queue = 4 * WINDOW;
-    config.policy.kind = kind;
+    config.policy.kind = kind.into();
     config.policy.quantum_us = 50.0;
     let class = |name| ClassConfig {
         slo_us: Some(100.0),
@@ -114,6 +109,9 @@ impl<Request: Send + 'static, Reply: Send + 'static> RequestHandler for Watched<
     }
 }
 
+/// The name of a policy under watch.
+const WATCHED: &str = "watched";
+
 /// The policy, which the dispatcher calls on its own thread.
 struct WatchedPolicy {
     policy: Box<dyn Policy>,
@@ -164,12 +162,19 @@ impl Policy for WatchedPolicy {
     }
 }
 
-fn policy(config: &Config, watch: &Arc<Watch>, sloppy: bool) -> Box<WatchedPolicy> {
-    Box::new(WatchedPolicy {
-        policy: config.build_policy(WORKERS).unwrap(),
-        watch: Arc::clone(watch),
-        seen: false,
-        sloppy,
+type Build = Box<dyn FnOnce(&Parameters) -> Result<Box<dyn Policy>, ParameterError>>;
+
+/// Puts a policy under watch: `config` names the watched one, which is built as if it were the one named before.
+fn under_watch(config: &mut Config, watch: &Arc<Watch>, sloppy: bool) -> Build {
+    let name = std::mem::replace(&mut config.policy.kind, WATCHED.into());
+    let watch = Arc::clone(watch);
+    Box::new(move |parameters| {
+        Ok(Box::new(WatchedPolicy {
+            policy: registry::named(name.as_str()).unwrap().build(parameters)?,
+            watch,
+            seen: false,
+            sloppy,
+        }))
     })
 }
 
@@ -237,7 +242,7 @@ fn steady_state(client: &mut impl Client, watch: &Watch, preemptive: bool) -> Ve
         let most = watch.most_in_the_allocator.load(Ordering::Relaxed);
         let preempted = !preemptive
             || statistics.preemptions.taken() > 200
-                && most > WORKERS + config(WORKERS, MechanismKind::None).spares() + SUSPENDED;
+                && most > WORKERS + config(WORKERS, MechanismKind::None).contexts - 1 + SUSPENDED;
         if answered - at > 100 && statistics.refused.total() > 10 && preempted {
             let after = watch.counts();
             assert_eq!(before.len(), after.len(), "all threads are known by then");
@@ -284,10 +289,6 @@ fn assert_none(grown: &[(String, u64)], threads: &[&str], how: &str) {
     assert!(guilty.is_empty(), "{how}: calls of malloc: {guilty:?}");
 }
 
-fn is_preemptive(kind: PolicyKind) -> bool {
-    matches!(kind, PolicyKind::CPreSq | PolicyKind::CPreMq)
-}
-
 // --- in process --------------------------------------------------------------------------------------------
 
 struct InProcess {
@@ -302,15 +303,20 @@ impl InProcess {
         Self::serving(churn, config, watch, sloppy)
     }
 
-    fn serving(serve: fn(u64) -> u64, config: Config, watch: &Arc<Watch>, sloppy: bool) -> Self {
-        let policy = policy(&config, watch, sloppy);
+    fn serving(
+        serve: fn(u64) -> u64,
+        mut config: Config,
+        watch: &Arc<Watch>,
+        sloppy: bool,
+    ) -> Self {
+        let policy = under_watch(&mut config, watch, sloppy);
         let handler = Watched {
             serve,
             watch: Arc::clone(watch),
         };
         let runtime = Runtime::builder(handler)
             .config(config)
-            .own_policy(policy)
+            .policy_with(WATCHED, policy)
             .allow_hard_preemption(token())
             .start()
             .unwrap();
@@ -354,14 +360,14 @@ impl Client for InProcess {
 #[test]
 fn in_process_nobody_allocates_under_any_policy() {
     let _turn = one_at_a_time();
-    for kind in POLICIES {
+    for &kind in registry::ALL {
         let watch = Arc::default();
         let mut client = InProcess::start(configuration(kind), &watch, false);
-        let grown = steady_state(&mut client, &watch, is_preemptive(kind));
-        assert_none(&grown, &THREADS, &format!("{kind:?}"));
+        let grown = steady_state(&mut client, &watch, kind.preempts);
+        assert_none(&grown, &THREADS, &format!("{kind}"));
         let report = client.shutdown();
-        assert!(report.is_clean(), "{kind:?}: {report}");
-        assert_eq!(report.policy_error, None, "{kind:?}");
+        assert!(report.is_clean(), "{kind}: {report}");
+        assert_eq!(report.policy_error, None, "{kind}");
     }
 }
 
@@ -371,7 +377,7 @@ fn in_process_nobody_allocates_with_requests_staged_and_recalled() {
     let watch = Arc::default();
     let config = Config {
         depth: 4,
-        ..configuration(PolicyKind::CPreSq)
+        ..configuration("c-pre-sq")
     };
     let mut client = InProcess::start(config, &watch, false);
     let grown = steady_state(&mut client, &watch, true);
@@ -382,7 +388,7 @@ fn in_process_nobody_allocates_with_requests_staged_and_recalled() {
 #[test]
 fn in_process_nobody_allocates_inline() {
     let _turn = one_at_a_time();
-    for kind in [PolicyKind::CPreSq, PolicyKind::CPreMq] {
+    for kind in ["c-pre-sq", "c-pre-mq"] {
         let watch = Arc::default();
         let config = Config {
             layout: LayoutKind::Inline,
@@ -391,10 +397,10 @@ fn in_process_nobody_allocates_inline() {
         };
         let mut client = InProcess::start(config, &watch, false);
         let grown = steady_state(&mut client, &watch, true);
-        assert_none(&grown, &["shinjuku-inline"], &format!("{kind:?}, inline"));
+        assert_none(&grown, &["shinjuku-inline"], &format!("{kind}, inline"));
         let report = client.shutdown();
-        assert!(report.is_clean(), "{kind:?}: {report}");
-        assert_eq!(report.policy_error, None, "{kind:?}");
+        assert!(report.is_clean(), "{kind}: {report}");
+        assert_eq!(report.policy_error, None, "{kind}");
     }
 }
 
@@ -412,7 +418,7 @@ fn in_succession(sloppy: bool) -> Vec<(String, u64)> {
     let config = Config {
         layout: LayoutKind::Inline,
         workers: None,
-        ..configuration(PolicyKind::CFcfs)
+        ..configuration("c-fcfs")
     };
     let mut client = InProcess::serving(mostly_short, config, &watch, sloppy);
     let grown = steady_state(&mut client, &watch, false);
@@ -439,7 +445,7 @@ fn a_policy_that_allocates_between_requests_is_noticed() {
 fn a_policy_that_allocates_is_noticed() {
     let _turn = one_at_a_time();
     let watch = Arc::default();
-    let mut client = InProcess::start(configuration(PolicyKind::CFcfs), &watch, true);
+    let mut client = InProcess::start(configuration("c-fcfs"), &watch, true);
     let grown = steady_state(&mut client, &watch, false);
     let dispatcher = grown
         .iter()
@@ -491,9 +497,9 @@ impl<C: shinjuku::net::udp::Classifier> Client for OverUdp<C> {
 #[test]
 fn over_udp_nobody_allocates_under_any_policy() {
     let _turn = one_at_a_time();
-    for kind in POLICIES {
+    for &kind in registry::ALL {
         let watch: Arc<Watch> = Arc::default();
-        let config = configuration(kind);
+        let mut config = configuration(kind);
         let udp = Udp::bind_classified(
             UdpConfig::new("127.0.0.1:0".parse().unwrap()).max_datagram(64),
             |datagram: &[u8], _| datagram.get(8).map(|&class| u16::from(class)),
@@ -507,10 +513,10 @@ fn over_udp_nobody_allocates_under_any_policy() {
             }) as fn(Datagram) -> Option<DatagramReply>,
             watch: Arc::clone(&watch),
         };
-        let policy = policy(&config, &watch, false);
+        let policy = under_watch(&mut config, &watch, false);
         let server = Runtime::builder(handler)
             .config(config)
-            .own_policy(policy)
+            .policy_with(WATCHED, policy)
             .allow_hard_preemption(token())
             .serve(udp)
             .unwrap();
@@ -524,12 +530,12 @@ fn over_udp_nobody_allocates_under_any_policy() {
             server: ManuallyDrop::new(server),
             sockets: sockets.collect(),
         };
-        let grown = steady_state(&mut client, &watch, is_preemptive(kind));
-        assert_none(&grown, &THREADS, &format!("{kind:?}"));
+        let grown = steady_state(&mut client, &watch, kind.preempts);
+        assert_none(&grown, &THREADS, &format!("{kind}"));
         wait_for("the last answer's count", || {
             client.server.statistics().started == 0
         });
         let (report, _) = ManuallyDrop::into_inner(client.server).shutdown(PATIENCE);
-        assert!(report.is_clean(), "{kind:?}: {report}");
+        assert!(report.is_clean(), "{kind}: {report}");
     }
 }

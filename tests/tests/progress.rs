@@ -26,7 +26,6 @@ impl Policy for NewestFirst {
     fn returned(&mut self, task: Task, _: WorkerId) {
         self.waiting.push(task);
     }
-    fn finished(&mut self, _: Task, _: WorkerId) {}
     fn next(&mut self, worker: WorkerId, _: Nanos, want: Want) -> Option<Task> {
         let wanted = |task: &&Task| want == Want::Any || task.started;
         let newest = self.waiting.iter().filter(wanted);
@@ -86,13 +85,11 @@ impl SpinLock {
 fn the_holder_of_a_spin_lock_goes_on_while_newer_requests_spin_for_it() {
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
         // Without spares: one that stands in for a worker without an answer would run the holder beside it.
-        let config = Config {
+        let mut config = Config {
             spare_workers: Some(0),
             ..config(1, mechanism)
         };
-        let policy = NewestFirst {
-            waiting: Vec::with_capacity(config.task_capacity(1)),
-        };
+        config.policy.kind = "newest-first".into();
         let lock = Arc::new(SpinLock::default());
         let theirs = Arc::clone(&lock);
         let pause = move || {
@@ -114,7 +111,11 @@ fn the_holder_of_a_spin_lock_goes_on_while_newer_requests_spin_for_it() {
         };
         let runtime = Runtime::builder(handler_fn(serve))
             .config(config)
-            .own_policy(Box::new(policy))
+            .policy_with("newest-first", |parameters| {
+                Ok(Box::new(NewestFirst {
+                    waiting: Vec::with_capacity(parameters.capacity),
+                }))
+            })
             .allow_hard_preemption(token())
             .start()
             .unwrap();

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
 use shinjuku::policy::ClassId;
+use shinjuku::policy::registry;
 use shinjuku::{
-    ClassConfig, Config, LayoutKind, MechanismKind, PolicyKind, RequestContext, RequestHandler,
-    Runtime, StartError, handler_fn, preempt_point,
+    ClassConfig, Config, LayoutKind, MechanismKind, RequestContext, RequestHandler, Runtime,
+    StartError, handler_fn, preempt_point,
 };
 use shinjuku_tests::{PATIENCE, Usage, config, token, wait_for};
 
@@ -24,13 +25,6 @@ const IN_ALL: usize = 150;
 
 /// All that differs between starts, in turn.
 fn configuration(round: usize) -> Config {
-    const POLICIES: [PolicyKind; 5] = [
-        PolicyKind::CFcfs,
-        PolicyKind::CPreSq,
-        PolicyKind::CPreMq,
-        PolicyKind::DFcfs,
-        PolicyKind::Stealing,
-    ];
     const MECHANISMS: [MechanismKind; 4] = [
         MechanismKind::None,
         MechanismKind::Probe,
@@ -47,7 +41,7 @@ fn configuration(round: usize) -> Config {
     config.depth = 1 + round % 3;
     config.spare_workers = Some(round % 3);
     config.queue = 64;
-    config.policy.kind = POLICIES[round % 5];
+    config.policy.kind = registry::ALL[round % registry::ALL.len()].into();
     config.class = vec![ClassConfig {
         slo_us: Some(100.0),
         ..ClassConfig::new("only")

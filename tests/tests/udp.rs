@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use shinjuku::net::udp::{Classifier, Datagram, DatagramReply, Udp, UdpConfig, UdpCounters};
 use shinjuku::{
-    ClassConfig, MechanismKind, PolicyKind, RequestContext, RequestHandler, Runtime, Server,
-    preempt_point,
+    ClassConfig, MechanismKind, RequestContext, RequestHandler, Runtime, Server, preempt_point,
 };
 use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
@@ -92,11 +91,11 @@ type OverUdp<C> = Server<Service, Udp<C>>;
 
 fn serve(
     mechanism: MechanismKind,
-    kind: PolicyKind,
+    kind: &'static str,
     gate: &Arc<Gate>,
 ) -> (OverUdp<impl Classifier>, SocketAddr, UdpCounters) {
     let mut config = config(1, mechanism);
-    config.policy.kind = kind;
+    config.policy.kind = kind.into();
     // Under c-pre-mq a long request that waits for minutes is no more urgent than a short one that has just come.
     config.class = [("short", 1.0), ("long", 3.6e9)]
         .map(|(name, slo_us)| ClassConfig {
@@ -141,7 +140,7 @@ fn reply(client: &UdpSocket) -> [u8; 4] {
 #[test]
 fn short_requests_are_answered_while_long_ones_run_on_the_only_worker() {
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
-        for kind in [PolicyKind::CPreSq, PolicyKind::CPreMq] {
+        for kind in ["c-pre-sq", "c-pre-mq"] {
             let gate = Arc::new(Gate::default());
             let (server, address, _) = serve(mechanism, kind, &gate);
             let (patient, hasty) = (client(address), client(address));
@@ -193,7 +192,7 @@ fn every_client_gets_its_own_replies_each_once() {
     const REQUESTS: u16 = 60;
     const WINDOW: u16 = 16;
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
-        let (server, address, counters) = serve(mechanism, PolicyKind::CPreSq, &Arc::default());
+        let (server, address, counters) = serve(mechanism, "c-pre-sq", &Arc::default());
         std::thread::scope(|scope| {
             for number in 0..CLIENTS {
                 scope.spawn(move || {
@@ -231,7 +230,7 @@ fn every_client_gets_its_own_replies_each_once() {
 #[test]
 fn a_shutdown_lets_what_was_admitted_finish_and_turns_the_rest_away() {
     let gate = Arc::new(Gate::default());
-    let (server, address, counters) = serve(MechanismKind::Probe, PolicyKind::CPreSq, &gate);
+    let (server, address, counters) = serve(MechanismKind::Probe, "c-pre-sq", &gate);
     let socket = client(address);
     const ADMITTED: u16 = 20;
     for number in 0..ADMITTED {

@@ -10,10 +10,12 @@
 //! NSDI 2019, section 2: optimal for light-tailed service times, far from it for widely dispersed
 //! ones. ZygOS (SOSP 2017) approximates it (section 1).
 
+use alloc::boxed::Box;
 use alloc::string::String;
 
 use crate::queue::Queues;
-use crate::{ConfigError, Full, Nanos, Policy, Task, TaskId, Want, WorkerId};
+use crate::registry::Registered;
+use crate::{Full, Nanos, ParameterError, Policy, Task, TaskId, Want, WorkerId};
 
 /// One queue, run to completion (c-FCFS). Work conserving.
 pub struct CFcfs {
@@ -22,13 +24,24 @@ pub struct CFcfs {
 
 const QUEUE: usize = 0;
 
+/// This policy in the registry.
+pub const REGISTERED: Registered = Registered {
+    name: "c-fcfs",
+    label: "c-FCFS",
+    rule: "one queue, run to completion",
+    after: "the classic",
+    preempts: false,
+    needs_slo: false,
+    build: |parameters| Ok(Box::new(CFcfs::new(parameters.capacity)?)),
+};
+
 impl CFcfs {
     /// A queue for `capacity` requests, with task slots below `capacity`.
     ///
     /// # Errors
-    /// [`ConfigError::Capacity`].
-    pub fn new(capacity: usize) -> Result<Self, ConfigError> {
-        ConfigError::check_capacity(capacity)?;
+    /// [`ParameterError::Capacity`].
+    pub fn new(capacity: usize) -> Result<Self, ParameterError> {
+        ParameterError::check_capacity(capacity)?;
         Ok(Self {
             queue: Queues::new(capacity, 1),
         })
@@ -52,18 +65,12 @@ impl Policy for CFcfs {
         self.queue.put_back(QUEUE, task);
     }
 
-    fn finished(&mut self, _task: Task, _worker: WorkerId) {}
-
     fn next(&mut self, _worker: WorkerId, _now: Nanos, want: Want) -> Option<Task> {
         self.queue.pop(QUEUE, want)
     }
 
     fn remove(&mut self, id: TaskId, _worker: WorkerId) -> Option<Task> {
         self.queue.remove(id)
-    }
-
-    fn quantum(&self, _task: &Task) -> Option<Nanos> {
-        None
     }
 
     fn waiting(&self, _worker: WorkerId, want: Want) -> usize {

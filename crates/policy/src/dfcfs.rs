@@ -12,12 +12,14 @@
 //! Source: Belay et al., *IX: A Protected Dataplane Operating System for High Throughput and Low
 //! Latency*, OSDI 2014; named d-FCFS in Kaffes et al., *Shinjuku*, NSDI 2019, section 1.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 
 use crate::flow::home;
 use crate::queue::Queues;
-use crate::{ConfigError, Full, Nanos, Policy, Task, TaskId, Want, WorkerId};
+use crate::registry::Registered;
+use crate::{Full, Nanos, ParameterError, Policy, Task, TaskId, Want, WorkerId};
 
 /// A queue per worker, chosen by flow, run to completion (d-FCFS). Not work conserving.
 pub struct DFcfs {
@@ -27,14 +29,30 @@ pub struct DFcfs {
     bound: usize,
 }
 
+/// This policy in the registry.
+pub const REGISTERED: Registered = Registered {
+    name: "d-fcfs",
+    label: "d-FCFS",
+    rule: "a queue per worker, flows hashed to it, run to completion",
+    after: "IX",
+    preempts: false,
+    needs_slo: false,
+    build: |parameters| {
+        Ok(Box::new(DFcfs::new(
+            parameters.capacity,
+            parameters.workers,
+        )?))
+    },
+};
+
 impl DFcfs {
     /// Queues for `capacity` requests in all, with task slots below `capacity`, over workers `0..workers`.
     ///
     /// # Errors
-    /// [`ConfigError::Capacity`], [`ConfigError::Workers`].
-    pub fn new(capacity: usize, workers: usize) -> Result<Self, ConfigError> {
-        ConfigError::check_capacity(capacity)?;
-        ConfigError::check_workers(workers)?;
+    /// [`ParameterError::Capacity`], [`ParameterError::Workers`].
+    pub fn new(capacity: usize, workers: usize) -> Result<Self, ParameterError> {
+        ParameterError::check_capacity(capacity)?;
+        ParameterError::check_workers(workers)?;
         Ok(Self {
             queues: Queues::new(capacity, workers),
             workers,
@@ -45,9 +63,9 @@ impl DFcfs {
     /// Refuses arrivals for a worker at which `bound` requests wait already.
     ///
     /// # Errors
-    /// [`ConfigError::ZeroQueueBound`].
-    pub fn with_queue_bound(self, bound: usize) -> Result<Self, ConfigError> {
-        ConfigError::check_queue_bound(bound)?;
+    /// [`ParameterError::ZeroQueueBound`].
+    pub fn with_queue_bound(self, bound: usize) -> Result<Self, ParameterError> {
+        ParameterError::check_queue_bound(bound)?;
         Ok(Self { bound, ..self })
     }
 
@@ -78,8 +96,6 @@ impl Policy for DFcfs {
         self.queues.put_back(self.queue_of(&task), task);
     }
 
-    fn finished(&mut self, _task: Task, _worker: WorkerId) {}
-
     fn next(&mut self, worker: WorkerId, _now: Nanos, want: Want) -> Option<Task> {
         let queue = self.queue_at(worker)?;
         self.queues.pop(queue, want)
@@ -87,10 +103,6 @@ impl Policy for DFcfs {
 
     fn remove(&mut self, id: TaskId, _worker: WorkerId) -> Option<Task> {
         self.queues.remove(id)
-    }
-
-    fn quantum(&self, _task: &Task) -> Option<Nanos> {
-        None
     }
 
     fn waiting(&self, worker: WorkerId, want: Want) -> usize {

@@ -1,6 +1,16 @@
-//! Which worker a flow belongs to.
+//! Flows: which worker a flow belongs to, and the flows that have requests in the system.
+//!
+//! [`FlowTable`] is a hash table with chaining over two arrays, both taken when it is built: buckets point to
+//! entries, entries to the next in their bucket or, if free, to the next free one. A flow keeps its entry
+//! number while it is present, so that other arrays can be indexed by it.
+
+use alloc::boxed::Box;
+use alloc::vec;
 
 use crate::FlowId;
+
+/// End of a chain.
+const NONE: u32 = u32::MAX;
 
 /// Spreads the bits of `x` over the whole word, so that sequential numbers look random.
 ///
@@ -24,9 +34,124 @@ pub(crate) const fn home(flow: FlowId, workers: usize) -> usize {
     scale(scramble(flow.0), workers)
 }
 
+#[derive(Clone, Copy)]
+struct Entry {
+    flow: FlowId,
+    next: u32,
+    /// Requests of the flow that do not wait behind another: at most one, unless one was removed by name.
+    ahead: u32,
+}
+
+pub(crate) struct FlowTable {
+    buckets: Box<[u32]>,
+    entries: Box<[Entry]>,
+    free: u32,
+}
+
+impl FlowTable {
+    /// Room for `capacity` flows; `capacity` has passed [`ParameterError::check_capacity`](crate::ParameterError).
+    pub(crate) fn new(capacity: usize) -> Self {
+        let buckets = vec![NONE; capacity.next_power_of_two()];
+        let last = capacity as u32 - 1;
+        let entries = (0..=last).map(|entry| Entry {
+            flow: FlowId(0),
+            next: if entry == last { NONE } else { entry + 1 },
+            ahead: 0,
+        });
+        Self {
+            buckets: buckets.into_boxed_slice(),
+            entries: entries.collect(),
+            free: 0,
+        }
+    }
+
+    /// The entry of `flow`, if it is present.
+    pub(crate) fn find(&self, flow: FlowId) -> Option<usize> {
+        let mut at = self.buckets[self.bucket(flow)];
+        while let Some(entry) = self.entries.get(at as usize) {
+            if entry.flow == flow {
+                return Some(at as usize);
+            }
+            at = entry.next;
+        }
+        None
+    }
+
+    /// Adds `flow`, which is not present, with one request ahead. `None`: the table is full.
+    pub(crate) fn insert(&mut self, flow: FlowId) -> Option<usize> {
+        let bucket = self.bucket(flow);
+        let at = self.free;
+        let entry = self.entries.get_mut(at as usize)?;
+        self.free = entry.next;
+        *entry = Entry {
+            flow,
+            next: self.buckets[bucket],
+            ahead: 1,
+        };
+        self.buckets[bucket] = at;
+        Some(at as usize)
+    }
+
+    /// Forgets the flow of entry `gone`, which is present.
+    pub(crate) fn remove(&mut self, gone: usize) {
+        let Entry { flow, next, .. } = self.entries[gone];
+        let bucket = self.bucket(flow);
+        let mut at = self.buckets[bucket];
+        if at as usize == gone {
+            self.buckets[bucket] = next;
+        } else {
+            while self.entries[at as usize].next as usize != gone {
+                at = self.entries[at as usize].next;
+            }
+            self.entries[at as usize].next = next;
+        }
+        self.entries[gone].next = self.free;
+        self.free = gone as u32;
+    }
+
+    /// How many requests of the flow do not wait behind another, to change.
+    pub(crate) fn ahead(&mut self, entry: usize) -> &mut u32 {
+        &mut self.entries[entry].ahead
+    }
+
+    fn bucket(&self, flow: FlowId) -> usize {
+        scramble(flow.0) as usize & (self.buckets.len() - 1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use alloc::collections::BTreeMap;
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn behaves_like_a_map(flows in prop::collection::vec(0_u64..24, 0..200), capacity in 1_usize..16) {
+            let mut table = FlowTable::new(capacity);
+            let mut model = BTreeMap::new();
+            for flow in flows {
+                if let Some(entry) = model.remove(&flow) {
+                    table.remove(entry);
+                } else if let Some(entry) = table.insert(FlowId(flow)) {
+                    model.insert(flow, entry);
+                } else {
+                    prop_assert_eq!(model.len(), capacity);
+                }
+                for flow in 0..24 {
+                    prop_assert_eq!(table.find(FlowId(flow)), model.get(&flow).copied());
+                }
+                let mut entries: Vec<_> = model.values().collect();
+                entries.sort();
+                entries.dedup();
+                prop_assert_eq!(entries.len(), model.len());
+            }
+        }
+    }
 
     #[test]
     fn sequential_flows_spread_evenly() {

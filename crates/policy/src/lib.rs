@@ -4,13 +4,17 @@
 //! argument), no knowledge of threads, takes all memory when it is built, and answers "full" instead of
 //! growing. The same code runs in the dispatcher, in the simulator and in the property tests.
 //!
-//! | policy | queues | quantum | source |
-//! |---|---|---|---|
-//! | [`CFcfs`] | one | none | c-FCFS |
-//! | [`SingleQueue`] | one | one | Shinjuku, c-PRE-SQ |
-//! | [`MultiQueue`] | one per class, picked by waiting time / SLO | per class | Shinjuku, c-PRE-MQ |
-//! | [`DFcfs`] | one per worker, flows hashed to it | none | IX, d-FCFS |
-//! | [`Stealing`] | one of flows per worker, idle workers steal | none | ZygOS |
+//! | policy | name | queues | quantum | source |
+//! |---|---|---|---|---|
+//! | [`SingleQueue`] | `c-pre-sq` | one | one | Shinjuku |
+//! | [`MultiQueue`] | `c-pre-mq` | one per class, picked by waiting time / SLO | per class | Shinjuku |
+//! | [`CFcfs`] | `c-fcfs` | one | none | the classic |
+//! | [`DFcfs`] | `d-fcfs` | one per worker, flows hashed to it | none | IX |
+//! | [`Stealing`] | `stealing` | one of flows per worker, idle workers steal | none | ZygOS |
+//! | [`edf`] | `edf` | one, by deadline | per class | TailGuard |
+//! | [`priority`] | `priority` | one, by class | per class | TailGuard |
+//!
+//! [`registry`] has them by name, and builds them from [`Parameters`].
 //!
 //! [`Verified`] stands between the core and a policy: it checks the answers, so that a wrong policy is an error and
 //! nothing worse, and keeps the progress rule, so that a request spinning for a lock cannot starve its holder.
@@ -53,13 +57,13 @@
 //! policy.finished(long.id, worker);
 //! assert!(policy.is_empty());
 //! assert_eq!(policy.error(), None);
-//! # Ok::<(), shinjuku_policy::ConfigError>(())
+//! # Ok::<(), shinjuku_policy::ParameterError>(())
 //! ```
 //!
 //! # Writing a policy
 //!
-//! Implement [`Policy`], and let [`Verified`] run it. Each policy here is one file that states its rules at the top;
-//! [`single_queue`] is the one to start from.
+//! Implement [`Policy`], and let [`Verified`] run it. Each policy here is one file that states its rules at the
+//! top; [`single_queue`] is the one to start from. [`registry`] says how a policy gets a name.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -67,28 +71,31 @@ extern crate alloc;
 
 pub mod cfcfs;
 pub mod dfcfs;
+pub mod edf;
 pub mod multi_queue;
+pub mod priority;
+pub mod registry;
 pub mod single_queue;
 pub mod stealing;
 pub mod verified;
 
-mod config_error;
 mod flow;
-mod flow_table;
+mod parameters;
 mod policy_error;
 mod queue;
-mod requeue;
+mod ranked;
 mod task;
 
 #[doc(inline)]
 pub use cfcfs::CFcfs;
-pub use config_error::ConfigError;
 #[doc(inline)]
 pub use dfcfs::DFcfs;
 #[doc(inline)]
 pub use multi_queue::{ClassRule, MultiQueue};
+pub use parameters::{ClassParameters, ParameterError, Parameters, Requeue};
 pub use policy_error::PolicyError;
-pub use requeue::Requeue;
+#[doc(inline)]
+pub use registry::{PolicyName, Registered};
 #[doc(inline)]
 pub use single_queue::SingleQueue;
 #[doc(inline)]
@@ -121,6 +128,14 @@ pub enum Want {
     StartedOnly,
 }
 
+impl Want {
+    /// Whether `task` is one of them.
+    #[must_use]
+    pub const fn includes(self, task: &Task) -> bool {
+        matches!(self, Self::Any) || task.started
+    }
+}
+
 /// Decides which request runs next.
 ///
 /// The life of a task, seen from the policy: `arrive` once; then, alternately, it is answered by `next` and
@@ -143,8 +158,10 @@ pub trait Policy: Send {
     /// returns started ones.
     fn returned(&mut self, task: Task, worker: WorkerId);
 
-    /// `task`, which is out, is over: finished, failed, or refused after it was answered.
-    fn finished(&mut self, task: Task, worker: WorkerId);
+    /// Called once when a dispatched task has finished, failed or been refused. By default it does nothing.
+    fn finished(&mut self, task: Task, worker: WorkerId) {
+        let _ = (task, worker);
+    }
 
     /// The next request for `worker`, which leaves the queues.
     fn next(&mut self, worker: WorkerId, now: Nanos, want: Want) -> Option<Task>;
@@ -153,8 +170,12 @@ pub trait Policy: Send {
     /// The core uses it for its progress rule; it may take time linear in the number of waiting requests.
     fn remove(&mut self, id: TaskId, worker: WorkerId) -> Option<Task>;
 
-    /// How long `task` may run before it is preempted if others wait; `None`: to completion.
-    fn quantum(&self, task: &Task) -> Option<Nanos>;
+    /// How long `task` may run before it is preempted if others wait; `None` (the default) and [`Nanos::MAX`]:
+    /// to completion.
+    fn quantum(&self, task: &Task) -> Option<Nanos> {
+        let _ = task;
+        None
+    }
 
     /// How many waiting requests [`next`](Self::next) could answer for `worker` now. Zero means that
     /// preempting `worker` would serve nobody. It must agree with `next`, and need not be `len`: requests may wait

@@ -38,7 +38,8 @@ use alloc::string::String;
 use core::fmt::Write;
 
 use crate::queue::Queues;
-use crate::{ClassId, ConfigError, Full, Nanos, Policy, Requeue, Task, TaskId, Want, WorkerId};
+use crate::registry::Registered;
+use crate::{ClassId, Full, Nanos, ParameterError, Policy, Requeue, Task, TaskId, Want, WorkerId};
 
 /// What a class of requests is promised and granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,21 +71,41 @@ pub struct MultiQueue {
     bound: usize,
 }
 
+/// This policy in the registry.
+pub const REGISTERED: Registered = Registered {
+    name: "c-pre-mq",
+    label: "c-PRE-MQ",
+    rule: "a queue per class; first the class that waited longest in proportion to its SLO",
+    after: "Shinjuku",
+    preempts: true,
+    needs_slo: true,
+    build: |parameters| {
+        let rules = parameters.by_class(|class, own| {
+            Ok(ClassRule {
+                slo: own.slo.ok_or(ParameterError::MissingSlo { class })?,
+                quantum: own.quantum.unwrap_or(parameters.quantum),
+                requeue: own.requeue.unwrap_or(parameters.requeue),
+            })
+        })?;
+        Ok(Box::new(MultiQueue::new(parameters.capacity, &rules)?))
+    },
+};
+
 impl MultiQueue {
     /// Queues for `capacity` requests in all, with task slots below `capacity`, and a class per rule.
     ///
     /// # Errors
-    /// [`ConfigError::Capacity`], [`ConfigError::Classes`], [`ConfigError::ZeroSlo`],
-    /// [`ConfigError::ZeroQuantum`].
-    pub fn new(capacity: usize, classes: &[ClassRule]) -> Result<Self, ConfigError> {
-        ConfigError::check_capacity(capacity)?;
-        ConfigError::check_classes(classes.len())?;
+    /// [`ParameterError::Capacity`], [`ParameterError::Classes`], [`ParameterError::ZeroSlo`],
+    /// [`ParameterError::ZeroQuantum`].
+    pub fn new(capacity: usize, classes: &[ClassRule]) -> Result<Self, ParameterError> {
+        ParameterError::check_capacity(capacity)?;
+        ParameterError::check_classes(classes.len())?;
         for (class, rule) in (0..).map(ClassId).zip(classes) {
             if rule.slo == Nanos(0) {
-                return Err(ConfigError::ZeroSlo { class });
+                return Err(ParameterError::ZeroSlo { class });
             }
             if rule.quantum == Nanos(0) {
-                return Err(ConfigError::ZeroQuantum { class });
+                return Err(ParameterError::ZeroQuantum { class });
             }
         }
         let queues = Queues::new(capacity, classes.len());
@@ -98,9 +119,9 @@ impl MultiQueue {
     /// Refuses arrivals of a class of which `bound` requests wait already.
     ///
     /// # Errors
-    /// [`ConfigError::ZeroQueueBound`].
-    pub fn with_queue_bound(self, bound: usize) -> Result<Self, ConfigError> {
-        ConfigError::check_queue_bound(bound)?;
+    /// [`ParameterError::ZeroQueueBound`].
+    pub fn with_queue_bound(self, bound: usize) -> Result<Self, ParameterError> {
+        ParameterError::check_queue_bound(bound)?;
         Ok(Self { bound, ..self })
     }
 
@@ -147,8 +168,6 @@ impl Policy for MultiQueue {
     fn returned(&mut self, task: Task, _worker: WorkerId) {
         self.queues.put_back(self.queue_of(&task), task);
     }
-
-    fn finished(&mut self, _task: Task, _worker: WorkerId) {}
 
     fn next(&mut self, _worker: WorkerId, now: Nanos, want: Want) -> Option<Task> {
         let class = self.most_urgent(now, want)?;

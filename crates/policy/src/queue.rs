@@ -53,7 +53,7 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// `capacity` has passed [`ConfigError::check_capacity`](crate::ConfigError); `queues` is not larger than a `u32`.
+    /// `capacity` has passed [`ParameterError::check_capacity`](crate::ParameterError); `queues` is not larger than a `u32`.
     pub(crate) fn new(capacity: usize, queues: usize) -> Self {
         let empty = List {
             head: NONE,

@@ -7,11 +7,13 @@
 //!
 //! Source: Kaffes et al., *Shinjuku*, NSDI 2019, section 3.4: its single queue (SQ) policy.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 
 use crate::queue::Queues;
-use crate::{ClassId, ConfigError, Full, Nanos, Policy, Requeue, Task, TaskId, Want, WorkerId};
+use crate::registry::Registered;
+use crate::{ClassId, Full, Nanos, ParameterError, Policy, Requeue, Task, TaskId, Want, WorkerId};
 
 /// One queue, one quantum (c-PRE-SQ). Work conserving.
 pub struct SingleQueue {
@@ -22,16 +24,30 @@ pub struct SingleQueue {
 
 const QUEUE: usize = 0;
 
+/// This policy in the registry.
+pub const REGISTERED: Registered = Registered {
+    name: "c-pre-sq",
+    label: "c-PRE-SQ",
+    rule: "one queue, one quantum",
+    after: "Shinjuku",
+    preempts: true,
+    needs_slo: false,
+    build: |parameters| {
+        let policy = SingleQueue::new(parameters.capacity, parameters.quantum)?;
+        Ok(Box::new(policy.with_requeue(parameters.requeue)))
+    },
+};
+
 impl SingleQueue {
     /// A queue for `capacity` requests, with task slots below `capacity`. Preempted requests go to the tail.
     /// [`Nanos::MAX`] as quantum: run to completion.
     ///
     /// # Errors
-    /// [`ConfigError::Capacity`], [`ConfigError::ZeroQuantum`].
-    pub fn new(capacity: usize, quantum: Nanos) -> Result<Self, ConfigError> {
-        ConfigError::check_capacity(capacity)?;
+    /// [`ParameterError::Capacity`], [`ParameterError::ZeroQuantum`].
+    pub fn new(capacity: usize, quantum: Nanos) -> Result<Self, ParameterError> {
+        ParameterError::check_capacity(capacity)?;
         if quantum == Nanos(0) {
-            return Err(ConfigError::ZeroQuantum { class: ClassId(0) });
+            return Err(ParameterError::ZeroQuantum { class: ClassId(0) });
         }
         Ok(Self {
             queue: Queues::new(capacity, 1),
@@ -66,8 +82,6 @@ impl Policy for SingleQueue {
     fn returned(&mut self, task: Task, _worker: WorkerId) {
         self.queue.put_back(QUEUE, task);
     }
-
-    fn finished(&mut self, _task: Task, _worker: WorkerId) {}
 
     fn next(&mut self, _worker: WorkerId, _now: Nanos, want: Want) -> Option<Task> {
         self.queue.pop(QUEUE, want)

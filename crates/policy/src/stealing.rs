@@ -22,13 +22,14 @@
 //! SOSP 2017. Drawing among non-empty victims gives the same choice as its trying victims
 //! in random order until one has work.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 
-use crate::flow::{home, scale, scramble};
-use crate::flow_table::FlowTable;
+use crate::flow::{FlowTable, home, scale, scramble};
 use crate::queue::Queues;
-use crate::{ConfigError, Full, Nanos, Policy, Task, TaskId, Want, WorkerId};
+use crate::registry::Registered;
+use crate::{Full, Nanos, ParameterError, Parameters, Policy, Task, TaskId, Want, WorkerId};
 
 /// A queue of flows per worker, idle workers steal (ZygOS). Work conserving up to the order within flows.
 pub struct Stealing {
@@ -41,15 +42,34 @@ pub struct Stealing {
     draws: u64,
 }
 
+/// This policy in the registry.
+pub const REGISTERED: Registered = Registered {
+    name: "stealing",
+    label: "work stealing",
+    rule: "as d-fcfs; an idle worker takes the flows of others",
+    after: "ZygOS",
+    preempts: false,
+    needs_slo: false,
+    build: |parameters| {
+        let Parameters {
+            capacity,
+            workers,
+            seed,
+            ..
+        } = *parameters;
+        Ok(Box::new(Stealing::new(capacity, workers, seed)?))
+    },
+};
+
 impl Stealing {
     /// Queues for `capacity` requests in all, with task slots below `capacity`, over workers `0..workers`.
     /// The same `seed` gives the same choice of victims.
     ///
     /// # Errors
-    /// [`ConfigError::Capacity`], [`ConfigError::Workers`].
-    pub fn new(capacity: usize, workers: usize, seed: u64) -> Result<Self, ConfigError> {
-        ConfigError::check_capacity(capacity)?;
-        ConfigError::check_workers(workers)?;
+    /// [`ParameterError::Capacity`], [`ParameterError::Workers`].
+    pub fn new(capacity: usize, workers: usize, seed: u64) -> Result<Self, ParameterError> {
+        ParameterError::check_capacity(capacity)?;
+        ParameterError::check_workers(workers)?;
         Ok(Self {
             ready: Queues::new(capacity, workers),
             behind: Queues::new(capacity, capacity),
@@ -139,10 +159,6 @@ impl Policy for Stealing {
             *self.flows.ahead(flow) += 1;
         }
         Some(task)
-    }
-
-    fn quantum(&self, _task: &Task) -> Option<Nanos> {
-        None
     }
 
     fn waiting(&self, _worker: WorkerId, want: Want) -> usize {

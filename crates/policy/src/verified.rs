@@ -64,7 +64,7 @@ use alloc::string::String;
 use alloc::vec;
 
 use crate::queue::Queues;
-use crate::{ConfigError, Full, Nanos, Policy, PolicyError, Task, TaskId, Want, WorkerId};
+use crate::{Full, Nanos, ParameterError, Policy, PolicyError, Task, TaskId, Want, WorkerId};
 
 /// Quantum of a request that the policy would run to completion, while started requests wait.
 pub const PROGRESS_QUANTUM: Nanos = Nanos::from_millis(1);
@@ -119,9 +119,9 @@ impl Verified {
     /// Watches `policy`, which has no tasks yet, with task slots below `capacity`.
     ///
     /// # Errors
-    /// [`ConfigError::Capacity`].
-    pub fn new(policy: Box<dyn Policy>, capacity: usize) -> Result<Self, ConfigError> {
-        ConfigError::check_capacity(capacity)?;
+    /// [`ParameterError::Capacity`].
+    pub fn new(policy: Box<dyn Policy>, capacity: usize) -> Result<Self, ParameterError> {
+        ParameterError::check_capacity(capacity)?;
         let record = Record {
             state: State::Absent,
             stuck: 0,
@@ -142,10 +142,10 @@ impl Verified {
     /// Sets `k`: preemptions in a row, while other started requests wait, after which those run first.
     ///
     /// # Errors
-    /// [`ConfigError::ZeroProgressLimit`].
-    pub fn with_progress_limit(self, k: u32) -> Result<Self, ConfigError> {
+    /// [`ParameterError::ZeroProgressLimit`].
+    pub fn with_progress_limit(self, k: u32) -> Result<Self, ParameterError> {
         if k == 0 {
-            return Err(ConfigError::ZeroProgressLimit);
+            return Err(ParameterError::ZeroProgressLimit);
         }
         Ok(Self {
             progress_limit: k,

@@ -1,10 +1,12 @@
 //! Configuring and starting a runtime.
 
 use shinjuku_net::Transport;
-use shinjuku_policy::Policy;
+use shinjuku_policy::{ParameterError, Parameters, Policy, registry};
 use shinjuku_preempt::HardPreemption;
 
-use crate::config::{ClassConfig, Config, CoresConfig, LayoutKind, PolicyConfig, PreemptionConfig};
+use crate::config::{
+    ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, PolicyConfig, PreemptionConfig,
+};
 use crate::handler::RequestHandler;
 use crate::runtime::{Runtime, Server};
 use crate::start_error::StartError;
@@ -15,8 +17,14 @@ use crate::start_error::StartError;
 pub struct Builder<H: RequestHandler> {
     pub(crate) handler: H,
     pub(crate) config: Config,
-    pub(crate) policy: Option<Box<dyn Policy>>,
+    pub(crate) own_policies: Vec<OwnPolicy>,
     pub(crate) token: Option<HardPreemption>,
+}
+
+/// A policy that [`Builder::policy_with`] names.
+pub(crate) struct OwnPolicy {
+    name: String,
+    build: Box<dyn FnOnce(&Parameters) -> Result<Box<dyn Policy>, ParameterError>>,
 }
 
 impl<H: RequestHandler> std::fmt::Debug for Builder<H> {
@@ -43,7 +51,7 @@ impl<H: RequestHandler> Builder<H> {
         Self {
             handler,
             config: Config::default(),
-            policy: None,
+            own_policies: Vec::new(),
             token: None,
         }
     }
@@ -72,11 +80,41 @@ impl<H: RequestHandler> Builder<H> {
         preemption: PreemptionConfig => preemption;
     }
 
-    /// A policy of your own, in place of the configuration's. It must have been built for
-    /// [`Config::task_capacity`] task slots.
-    pub fn own_policy(mut self, policy: Box<dyn Policy>) -> Self {
-        self.policy = Some(policy);
+    /// Makes a policy of your own known under `name`. It is used if `policy.kind` names it, in a configuration
+    /// file or by [`PolicyConfig::new`]. `build` gets the configuration's parameters and the room that the
+    /// runtime needs.
+    ///
+    /// `examples/custom_policy.rs` has a whole policy.
+    pub fn policy_with(
+        mut self,
+        name: impl Into<String>,
+        build: impl FnOnce(&Parameters) -> Result<Box<dyn Policy>, ParameterError> + 'static,
+    ) -> Self {
+        self.own_policies.push(OwnPolicy {
+            name: name.into(),
+            build: Box::new(build),
+        });
         self
+    }
+
+    /// Checks all values at once.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        let names: Vec<_> = self
+            .own_policies
+            .iter()
+            .map(|own| own.name.as_str())
+            .collect();
+        for (at, name) in names.iter().enumerate() {
+            if registry::named(name).is_ok() || names[..at].contains(name) {
+                return Err(ConfigError::invalid(
+                    "policy_with",
+                    format!("{name:?}"),
+                    "a name that no other policy has",
+                    "choose another name",
+                ));
+            }
+        }
+        self.config.validate_with(&names)
     }
 
     /// Lets mechanisms that interrupt handlers at any instruction be used, besides probes.
@@ -102,5 +140,21 @@ impl<H: RequestHandler> Builder<H> {
         Tr: Transport<Request = H::Request, Reply = H::Reply>,
     {
         Server::start(self, transport)
+    }
+}
+
+/// The policy that the configuration names, with room for what it admits.
+pub(crate) fn build_policy(
+    config: &Config,
+    own: Vec<OwnPolicy>,
+    workers: usize,
+) -> Result<Box<dyn Policy>, ConfigError> {
+    let parameters = config.parameters(workers);
+    let name = config.policy.kind.as_str();
+    match own.into_iter().find(|own| own.name == name) {
+        Some(own) => Ok((own.build)(&parameters)?),
+        None => Ok(registry::named(name)
+            .expect("checked before")
+            .build(&parameters)?),
     }
 }

@@ -2,15 +2,14 @@
 
 mod check;
 mod error;
-mod requeue;
+#[cfg(test)]
+mod tests;
 
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use shinjuku_policy::{
-    CFcfs, ClassRule, DFcfs, MultiQueue, Nanos, Policy, Requeue, SingleQueue, Stealing,
-};
+use shinjuku_policy::{ClassParameters, Nanos, Parameters, PolicyName, Requeue};
 
 pub use error::ConfigError;
 
@@ -20,7 +19,7 @@ pub use error::ConfigError;
 /// beside the others, when the runtime is built.
 ///
 /// ```
-/// use shinjuku::{Config, PolicyKind};
+/// use shinjuku::Config;
 ///
 /// let config = Config::from_toml(
 ///     r#"
@@ -40,7 +39,7 @@ pub use error::ConfigError;
 ///     quantum_us = 10
 ///     "#,
 /// )?;
-/// assert_eq!(config.policy.kind, PolicyKind::CPreMq);
+/// assert_eq!(config.policy.kind, "c-pre-mq".into());
 /// assert_eq!(config.class[1].quantum_us, Some(10.0));
 /// assert_eq!(config.contexts, Config::default().contexts);
 /// config.validate()?;
@@ -129,35 +128,18 @@ pub struct CoresConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyConfig {
-    /// The policy. Default `c-pre-sq`.
-    pub kind: PolicyKind,
+    /// The policy, by a name of the [`registry`](shinjuku_policy::registry) or of
+    /// [`Builder::policy_with`](crate::Builder::policy_with). Default `c-pre-sq`.
+    pub kind: PolicyName,
     /// How long a request runs before it is preempted if others wait, in microseconds, 0.001 to 3600000000. The
     /// mechanism may impose a longer one. Policies without preemption ignore it. Default 5.
     pub quantum_us: f64,
     /// Where a preempted request goes: to the `tail` or the `head` of its queue. Policies without preemption ignore it.
     /// Default `tail`.
-    #[serde(with = "requeue::Word")]
     pub requeue: Requeue,
     /// Preemptions in a row, while other started requests wait, after which those run first, so that a request
     /// spinning for a lock cannot starve its holder: 1 to 1000000. Default 16.
     pub progress_limit: u32,
-}
-
-/// The policies, by the names that the literature uses.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PolicyKind {
-    /// `c-fcfs`: one queue, run to completion ([`CFcfs`]).
-    CFcfs,
-    /// `c-pre-sq`: one queue, preemptive ([`SingleQueue`]).
-    #[default]
-    CPreSq,
-    /// `c-pre-mq`: a queue per class, picked by waiting time in proportion to the SLO, preemptive ([`MultiQueue`]).
-    CPreMq,
-    /// `d-fcfs`: a queue per worker, requests hashed to it by flow, run to completion ([`DFcfs`]).
-    DFcfs,
-    /// `stealing`: like `d-fcfs`, and an idle worker takes another's flows ([`Stealing`]).
-    Stealing,
 }
 
 /// A class of requests.
@@ -167,19 +149,18 @@ pub struct ClassConfig {
     /// Its name in statistics, not empty, unlike every other class's.
     pub name: String,
     /// Service-level objective on latency in microseconds, 0.001 to 3600000000. Needed by c-pre-mq, which
-    /// looks at the ratios between classes; ignored by the others.
+    /// looks at the ratios between classes, and by edf, which makes deadlines of it; ignored by the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo_us: Option<f64>,
-    /// Under c-pre-mq, this class's own `policy.quantum_us`.
+    /// Under policies by class (c-pre-mq, edf, priority), this class's own `policy.quantum_us`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantum_us: Option<f64>,
     /// Under c-pre-mq, this class's own `policy.requeue`.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        with = "requeue::optional"
-    )]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requeue: Option<Requeue>,
+    /// Under `priority`, this class's priority, 0 to 65535; the lower goes first. Default: the class's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u16>,
     /// A request not started this long after it arrived is refused, in microseconds, 0.001 to 3600000000. Default: it
     /// waits for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -243,7 +224,7 @@ impl Default for Config {
 impl Default for PolicyConfig {
     fn default() -> Self {
         Self {
-            kind: PolicyKind::default(),
+            kind: PolicyName::default(),
             quantum_us: 5.0,
             requeue: Requeue::Tail,
             progress_limit: shinjuku_policy::verified::PROGRESS_LIMIT,
@@ -259,9 +240,6 @@ impl Default for PreemptionConfig {
         }
     }
 }
-
-/// Victims are drawn alike in every run, so that runs can be compared.
-const STEALING_SEED: u64 = 0;
 
 impl std::fmt::Display for MechanismKind {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -323,76 +301,69 @@ impl Config {
         read_toml(path)
     }
 
-    /// Checks every value, alone and beside the others, and against the cores that the calling thread may use.
+    /// Checks every value, alone and beside the others, and against the cores that the calling thread may use. A
+    /// policy of [`Builder::policy_with`](crate::Builder::policy_with) is unknown here; the builder checks again.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] for the first that does not fit.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        check::config(self)
+        check::config(self, &[])
     }
 
-    /// Builds the policy for `workers` workers, with [`task_capacity`](Self::task_capacity) slots.
+    /// The same, where there are policies of these names, too.
+    pub(crate) fn validate_with(&self, own_policies: &[&str]) -> Result<(), ConfigError> {
+        check::config(self, own_policies)
+    }
+
+    /// What the policy is built from, for `workers` workers.
     ///
     /// No policy can tell requests that never started from preempted ones in its bound, so the dispatcher
     /// has to hold the admission bound `queue`; and `policy.progress_limit` is for
     /// [`Verified`](shinjuku_policy::Verified), which watches the policy.
-    ///
-    /// # Errors
-    /// [`ConfigError::Invalid`] if c-pre-mq lacks a class's SLO; [`ConfigError::Policy`] for values that
-    /// [`validate`](Self::validate) would have found.
-    pub fn build_policy(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError> {
-        let capacity = self.task_capacity(workers);
-        Ok(match self.policy.kind {
-            PolicyKind::CFcfs => Box::new(CFcfs::new(capacity)?),
-            PolicyKind::CPreSq => {
-                let policy = SingleQueue::new(capacity, self.policy.quantum())?;
-                Box::new(policy.with_requeue(self.policy.requeue))
-            }
-            PolicyKind::CPreMq => Box::new(MultiQueue::new(capacity, &check::class_rules(self)?)?),
-            PolicyKind::DFcfs => Box::new(DFcfs::new(capacity, workers)?),
-            PolicyKind::Stealing => Box::new(Stealing::new(capacity, workers, STEALING_SEED)?),
-        })
+    pub(crate) fn parameters(&self, workers: usize) -> Parameters {
+        let mut parameters = Parameters::new(self.task_capacity(workers), workers);
+        parameters.quantum = micros(self.policy.quantum_us);
+        parameters.requeue = self.policy.requeue;
+        parameters.classes = self.class.iter().map(ClassConfig::parameters).collect();
+        parameters
     }
 
     /// Task slots: requests in the system at most. Those waiting, those started, and those staged at `workers` workers.
-    #[must_use]
-    pub fn task_capacity(&self, workers: usize) -> usize {
+    pub(crate) fn task_capacity(&self, workers: usize) -> usize {
         self.queue
             .saturating_add(self.contexts)
             .saturating_add(workers.saturating_mul(self.depth))
     }
 
     /// `spare_workers`, or its default.
-    #[must_use]
-    pub fn spares(&self) -> usize {
+    pub(crate) fn spares(&self) -> usize {
         let blocked_at_most = self.contexts.saturating_sub(1);
         self.spare_workers.unwrap_or(blocked_at_most)
     }
 
     /// `stack_kib` in bytes.
-    #[must_use]
-    pub fn stack_bytes(&self) -> usize {
+    pub(crate) fn stack_bytes(&self) -> usize {
         self.stack_kib.saturating_mul(1024)
     }
 
     /// `rescue_after_ms` as a time.
-    #[must_use]
-    pub fn rescue_after(&self) -> Nanos {
+    pub(crate) fn rescue_after(&self) -> Nanos {
         nanos(self.rescue_after_ms * 1e6)
     }
 
     /// `idle_backoff_us` as a time; `None`: never sleep.
-    #[must_use]
-    pub fn idle_backoff(&self) -> Option<Nanos> {
+    pub(crate) fn idle_backoff(&self) -> Option<Nanos> {
         (self.idle_backoff_us > 0.0).then(|| micros(self.idle_backoff_us))
     }
 }
 
 impl PolicyConfig {
-    /// `quantum_us` as a time.
-    #[must_use]
-    pub fn quantum(&self) -> Nanos {
-        micros(self.quantum_us)
+    /// The policy of this name, with the defaults of everything else.
+    pub fn new(kind: impl Into<PolicyName>) -> Self {
+        Self {
+            kind: kind.into(),
+            ..Self::default()
+        }
     }
 }
 
@@ -404,37 +375,29 @@ impl ClassConfig {
             slo_us: None,
             quantum_us: None,
             requeue: None,
+            priority: None,
             deadline_us: None,
         }
     }
 
-    /// `slo_us` as a time, if there is one.
-    #[must_use]
-    pub fn slo(&self) -> Option<Nanos> {
-        self.slo_us.map(micros)
-    }
-
     /// `deadline_us` as a time, if there is one.
-    #[must_use]
-    pub fn deadline(&self) -> Option<Nanos> {
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.deadline_us.map(micros)
     }
 
-    /// What c-pre-mq goes by: the class's own values, or else the policy's. `None` without an SLO.
-    #[must_use]
-    pub fn rule(&self, policy: &PolicyConfig) -> Option<ClassRule> {
-        Some(ClassRule {
-            slo: self.slo()?,
-            quantum: micros(self.quantum_us.unwrap_or(policy.quantum_us)),
-            requeue: self.requeue.unwrap_or(policy.requeue),
-        })
+    fn parameters(&self) -> ClassParameters {
+        let mut parameters = ClassParameters::default();
+        parameters.slo = self.slo_us.map(micros);
+        parameters.quantum = self.quantum_us.map(micros);
+        parameters.requeue = self.requeue;
+        parameters.priority = self.priority;
+        parameters
     }
 }
 
 impl PreemptionConfig {
     /// `grace_us` as a time.
-    #[must_use]
-    pub fn grace(&self) -> Nanos {
+    pub(crate) fn grace(&self) -> Nanos {
         micros(self.grace_us)
     }
 }

@@ -66,7 +66,7 @@ mod worker;
 pub use builder::Builder;
 pub use config::{
     ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
-    PolicyKind, PreemptionConfig, read_toml,
+    PreemptionConfig, read_toml,
 };
 pub use handler::{FromFn, RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};

@@ -40,7 +40,7 @@ impl<H: RequestHandler> Runtime<H> {
     }
 
     pub(crate) fn start(builder: Builder<H>) -> Result<Self, StartError> {
-        builder.config.validate()?;
+        builder.validate()?;
         let workers = Layout::plan(&builder.config)?.workers.len();
         let outstanding = builder.config.task_capacity(workers);
         let bounds = InProcessBounds {
@@ -131,7 +131,7 @@ impl<H: RequestHandler, Tr: Transport<Request = H::Request, Reply = H::Reply>> s
 
 impl<H: RequestHandler, Tr: Transport<Request = H::Request, Reply = H::Reply>> Server<H, Tr> {
     pub(crate) fn start(builder: Builder<H>, transport: Tr) -> Result<Self, StartError> {
-        builder.config.validate()?;
+        builder.validate()?;
         Ok(Self {
             threads: Threads::start(builder, transport)?,
             handler: std::marker::PhantomData,

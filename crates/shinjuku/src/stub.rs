@@ -111,7 +111,10 @@ impl StubWorkers {
         in_system: u64,
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let capacity = config.task_capacity(workers);
-        let policy = Verified::new(config.build_policy(workers)?, capacity)?;
+        let policy = Verified::new(
+            crate::builder::build_policy(&config, Vec::new(), workers)?,
+            capacity,
+        )?;
         let mut probes_only = config.clone();
         probes_only.preemption.mechanism = MechanismKind::Probe;
         let Pool { idle, handles } = Pool::new(

@@ -14,7 +14,7 @@ use shinjuku_preempt::{
     Clock, DeadlineTimer, Handles, Parker, Pool, PoolConfig, Realtime, Worker, WorkerLink, mailbox,
 };
 
-use crate::builder::Builder;
+use crate::builder::{Builder, build_policy};
 use crate::config::{ClassConfig, ConfigError};
 use crate::desk::Desk;
 use crate::dispatcher::{Control, Dispatcher, Farewell, Parts, Rules};
@@ -83,7 +83,7 @@ impl<Tr: Transport> Threads<Tr> {
         let Builder {
             handler,
             config,
-            policy,
+            own_policies,
             token,
         } = builder;
         let layout = Layout::plan(&config)?;
@@ -97,10 +97,7 @@ impl<Tr: Transport> Threads<Tr> {
         let preemption = Preemption::choose(&config, &layout, token)?;
         let workers = layout.workers.len();
         let capacity = config.task_capacity(workers);
-        let policy = match policy {
-            Some(policy) => policy,
-            None => config.build_policy(workers)?,
-        };
+        let policy = build_policy(&config, own_policies, workers)?;
         let policy = Verified::new(policy, capacity)
             .and_then(|policy| policy.with_progress_limit(config.policy.progress_limit))
             .map_err(ConfigError::from)?;

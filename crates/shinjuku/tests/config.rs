@@ -2,9 +2,9 @@
 
 use shinjuku::{
     ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
-    PolicyKind, PreemptionConfig,
+    PreemptionConfig,
 };
-use shinjuku_policy::{ClassId, FlowId, Full, Nanos, Requeue, Task, TaskId};
+use shinjuku_policy::Requeue;
 
 /// Every key, each with another value than its default.
 const ALL_KEYS: &str = r#"
@@ -36,6 +36,7 @@ name = "get"
 slo_us = 50.0
 quantum_us = 4.0
 requeue = "tail"
+priority = 3
 deadline_us = 1000.0
 
 [[class]]
@@ -66,7 +67,7 @@ fn all_keys() -> Config {
             share: true,
         },
         policy: PolicyConfig {
-            kind: PolicyKind::CPreMq,
+            kind: "c-pre-mq".into(),
             quantum_us: 2.5,
             requeue: Requeue::Head,
             progress_limit: 8,
@@ -77,6 +78,7 @@ fn all_keys() -> Config {
                 slo_us: Some(50.0),
                 quantum_us: Some(4.0),
                 requeue: Some(Requeue::Tail),
+                priority: Some(3),
                 deadline_us: Some(1000.0),
             },
             ClassConfig {
@@ -141,16 +143,9 @@ fn the_default_fits_this_machine() {
 
 #[test]
 fn every_name_is_read() {
-    let kinds = [
-        ("c-fcfs", PolicyKind::CFcfs),
-        ("c-pre-sq", PolicyKind::CPreSq),
-        ("c-pre-mq", PolicyKind::CPreMq),
-        ("d-fcfs", PolicyKind::DFcfs),
-        ("stealing", PolicyKind::Stealing),
-    ];
-    for (name, kind) in kinds {
-        let config = Config::from_toml(&format!("policy.kind = '{name}'")).unwrap();
-        assert_eq!(config.policy.kind, kind);
+    for registered in shinjuku::policy::registry::ALL {
+        let config = Config::from_toml(&format!("policy.kind = '{registered}'")).unwrap();
+        assert_eq!(config.policy.kind, (*registered).into());
     }
     let mechanisms = [
         ("auto", MechanismKind::Auto),
@@ -164,78 +159,6 @@ fn every_name_is_read() {
     for (name, mechanism) in mechanisms {
         let config = Config::from_toml(&format!("preemption.mechanism = '{name}'")).unwrap();
         assert_eq!(config.preemption.mechanism, mechanism);
-    }
-}
-
-#[test]
-fn times_are_converted_and_rounded() {
-    let config = all_keys();
-    assert_eq!(config.rescue_after(), Nanos(7_500_000));
-    assert_eq!(config.idle_backoff(), Some(Nanos(50_000)));
-    assert_eq!(config.policy.quantum(), Nanos(2_500));
-    assert_eq!(config.preemption.grace(), Nanos(10_000));
-    assert_eq!(config.stack_bytes(), 65_536);
-    let [get, range] = config.class.as_slice() else {
-        panic!("two classes")
-    };
-    assert_eq!(
-        (get.slo(), get.deadline()),
-        (Some(Nanos(50_000)), Some(Nanos(1_000_000)))
-    );
-    assert_eq!(
-        (range.slo(), range.deadline()),
-        (Some(Nanos(500_000)), None)
-    );
-
-    let never_sleeps = Config {
-        idle_backoff_us: 0.0,
-        ..Config::default()
-    };
-    assert_eq!(never_sleeps.idle_backoff(), None);
-    let shortest = PolicyConfig {
-        quantum_us: 0.001,
-        ..PolicyConfig::default()
-    };
-    assert_eq!(shortest.quantum(), Nanos(1));
-}
-
-#[test]
-fn each_policy_is_built_with_its_parameters() {
-    let cases = [
-        ("policy.kind = 'c-fcfs'", "c-FCFS"),
-        ("", "c-PRE-SQ(5us)"),
-        (
-            "policy = { quantum_us = 2.5, requeue = 'head' }",
-            "c-PRE-SQ(2500ns, head)",
-        ),
-        (ALL_KEYS, "c-PRE-MQ(50us/4us, 500us/2500ns head)"),
-        ("policy.kind = 'd-fcfs'", "d-FCFS(3 workers)"),
-        ("policy.kind = 'stealing'", "stealing(3 workers)"),
-    ];
-    for (toml, name) in cases {
-        let policy = Config::from_toml(toml).unwrap().build_policy(3).unwrap();
-        assert_eq!(policy.name(), name);
-    }
-}
-
-#[test]
-fn policies_have_a_slot_for_every_request_that_can_be_in_the_system() {
-    for kind in ["c-fcfs", "c-pre-sq", "d-fcfs", "stealing"] {
-        let toml = format!("queue = 5\ncontexts = 3\ndepth = 2\npolicy.kind = '{kind}'");
-        let config = Config::from_toml(&toml).unwrap();
-        assert_eq!(config.task_capacity(2), 5 + 3 + 2 * 2);
-        let mut policy = config.build_policy(2).unwrap();
-        let task = |slot| Task {
-            id: TaskId(slot),
-            class: ClassId(0),
-            flow: FlowId(7),
-            arrival: Nanos(0),
-            started: false,
-        };
-        for slot in 0..12 {
-            assert_eq!(policy.arrive(task(slot)), Ok(()), "{kind}");
-        }
-        assert_eq!(policy.arrive(task(12)), Err(Full), "{kind}");
     }
 }
 
@@ -328,8 +251,13 @@ fn values_out_of_range_are_named_with_what_is_allowed() {
         ),
         (
             "policy.kind = 'c-pre-mq'\n[[class]]\nname = 'get'\nslo_us = 1\n[[class]]\nname = 'put'",
-            "`class[1].slo_us (class \"put\")` is missing, but must be given for every class: c-pre-mq picks the class \
-             that waited longest in proportion to it; for one queue without, choose policy.kind = \"c-pre-sq\"",
+            "`class[1].slo_us (class \"put\")` is missing, but must be given for every class: c-pre-mq goes by it; for \
+             one queue without, choose policy.kind = \"c-pre-sq\"",
+        ),
+        (
+            "[policy]\nkind = 'fifo'",
+            "`policy.kind` is \"fifo\", but must be one of c-pre-sq, c-pre-mq, c-fcfs, d-fcfs, stealing, edf, \
+             priority: a policy of your own is named by `Builder::policy_with`",
         ),
         (
             "workers = 3\ncontexts = 2\ncores.share = true",
@@ -417,7 +345,7 @@ fn text_that_cannot_be_read_is_located() {
         (
             "[[class]]\nname = 'get'\nslo = 5",
             "line 3, column 1, in `class`: unknown field `slo`, expected one of `name`, `slo_us`, `quantum_us`, \
-             `requeue`, `deadline_us`",
+             `requeue`, `priority`, `deadline_us`",
         ),
         (
             "[[class]]\nslo_us = 5",
@@ -447,11 +375,6 @@ fn text_that_cannot_be_read_is_located() {
         (
             "cores.workers = 3",
             "line 1, column 17, in `cores.workers`: invalid type: integer `3`, expected a list",
-        ),
-        (
-            "[policy]\nkind = 'fifo'",
-            "line 2, column 8, in `policy.kind`: unknown variant `fifo`, expected one of `c-fcfs`, `c-pre-sq`, \
-             `c-pre-mq`, `d-fcfs`, `stealing`",
         ),
         (
             "[policy]\nrequeue = 'middle'",
@@ -514,21 +437,4 @@ fn a_file_is_named_when_it_fails() {
     assert!(std::error::Error::source(&error).is_none(), "{error}");
     let started = shinjuku::StartError::from(error);
     assert!(std::error::Error::source(&started).is_none(), "{started}");
-}
-
-#[test]
-fn building_without_checking_first_fails_all_the_same() {
-    let mut config = Config::default();
-    config.policy.quantum_us = f64::NAN;
-    let build = |config: &Config| config.build_policy(1).err().unwrap().to_string();
-    assert_eq!(
-        build(&config),
-        "`policy`: quantum of class 0 is zero: choose at least 1 ns, or Nanos::MAX to run to completion"
-    );
-    config.policy.kind = PolicyKind::CPreMq;
-    let message = build(&config);
-    assert!(
-        message.starts_with("`class[0].slo_us (class \"default\")` is missing"),
-        "{message}"
-    );
 }

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use shinjuku_policy::{ConfigError, PolicyError};
+use shinjuku_policy::registry::UnknownPolicy;
+use shinjuku_policy::{ParameterError, PolicyError};
 use shinjuku_workload::WorkloadError;
 
 /// A simulation that cannot be built, or whose policy broke its rules; the message says what to do.
@@ -11,7 +12,7 @@ use shinjuku_workload::WorkloadError;
 pub enum SimError {
     /// The policy refuses its parameters.
     #[error("policy: {0}")]
-    Policy(ConfigError),
+    Policy(ParameterError),
     /// The policy broke its contract during the run.
     #[error("policy {policy} broke its contract: {error:?}")]
     Contract {
@@ -33,6 +34,9 @@ pub enum SimError {
         /// What it must be.
         expected: &'static str,
     },
+    /// A name that no policy has.
+    #[error("{0}; besides, there are PS and d-PS")]
+    UnknownPolicy(UnknownPolicy),
     /// A load at which queues grow without bound, and no end to the run.
     #[error("load {load} is 1 or more and the run has no end: give `requests`, or a load below 1")]
     Endless {
@@ -69,9 +73,15 @@ pub enum SimError {
     },
 }
 
-impl From<ConfigError> for SimError {
-    fn from(cause: ConfigError) -> Self {
+impl From<ParameterError> for SimError {
+    fn from(cause: ParameterError) -> Self {
         Self::Policy(cause)
+    }
+}
+
+impl From<UnknownPolicy> for SimError {
+    fn from(cause: UnknownPolicy) -> Self {
+        Self::UnknownPolicy(cause)
     }
 }
 

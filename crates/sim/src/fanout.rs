@@ -9,16 +9,16 @@
 use std::collections::HashMap;
 
 use rand::RngExt;
+use shinjuku_policy::{ClassParameters, Nanos, cfcfs, edf, priority};
 use shinjuku_workload::{Arrivals, Mix};
 
 use crate::calendar::{Calendar, NEVER};
 use crate::machine::Machine;
-use crate::policies::edf::{tail_guard_budget_ns, unloaded_service_ns};
 use crate::scenario::WARM_UP;
 use crate::server::Shape;
 use crate::source::Draws;
 use crate::tally::Tally;
-use crate::{Outcome, PolicySpec, Request, SimError};
+use crate::{Outcome, Request, Scheduler, SimError};
 
 /// How a server orders tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,32 +113,35 @@ impl FanoutScenario {
         self.slos_us[kind / self.fanouts.len()].0 * 1_000.0
     }
 
-    fn policy(&self) -> PolicySpec {
-        let kinds = 0..self.kinds();
+    /// Every discipline runs requests to completion.
+    fn scheduler(&self) -> Scheduler {
+        let with_classes = |registered, set: &dyn Fn(usize, &mut ClassParameters)| {
+            let class = |kind| {
+                let mut class = ClassParameters::default();
+                set(kind, &mut class);
+                class
+            };
+            Scheduler::of(registered)
+                .with_classes((0..self.kinds()).map(class).collect())
+                .with_quantum(Nanos::MAX)
+        };
         match self.discipline {
-            Discipline::Fifo => PolicySpec::CFcfs,
-            Discipline::Priority => PolicySpec::Priority {
-                priorities: kinds
-                    .map(|kind| (kind / self.fanouts.len()) as u16)
-                    .collect(),
-            },
-            Discipline::Edf => PolicySpec::Edf {
-                budgets_ns: kinds.map(|kind| self.slo_ns(kind) as i64).collect(),
-            },
+            Discipline::Fifo => Scheduler::of(cfcfs::REGISTERED),
+            Discipline::Priority => with_classes(priority::REGISTERED, &|kind, class| {
+                class.priority = Some((kind / self.fanouts.len()) as u16);
+            }),
+            Discipline::Edf => with_classes(edf::REGISTERED, &|kind, class| {
+                class.budget_ns = Some(self.slo_ns(kind) as i64);
+            }),
             Discipline::TailGuard => {
                 let unloaded = unloaded_service_ns(&self.mix, 400_000, 1);
-                let budget = |kind: usize| {
+                with_classes(edf::REGISTERED, &|kind, class| {
                     let (fanout, _) = self.fanouts[kind % self.fanouts.len()];
-                    tail_guard_budget_ns(
-                        &unloaded,
-                        self.slo_ns(kind) as u64,
-                        fanout,
-                        self.percentile,
-                    )
-                };
-                PolicySpec::Edf {
-                    budgets_ns: kinds.map(budget).collect(),
-                }
+                    let slo_ns = self.slo_ns(kind) as u64;
+                    let budget_ns =
+                        tail_guard_budget_ns(&unloaded, slo_ns, fanout, self.percentile);
+                    class.budget_ns = Some(budget_ns);
+                })
             }
         }
     }
@@ -181,13 +184,13 @@ impl FanoutScenario {
     /// A parameter is out of range, or a policy breaks its contract.
     pub fn run(&self, seed: u64) -> Result<FanoutRun, SimError> {
         self.check()?;
-        let policy = self.policy();
+        let scheduler = self.scheduler();
         let shape = Shape {
             capacity: 1 << 12,
             ..Shape::ideal(1)
         };
         let machines: Result<Vec<_>, _> = (0..self.servers)
-            .map(|_| Machine::new(&policy, shape, seed))
+            .map(|_| Machine::new(&scheduler, shape, seed))
             .collect();
         let mut machines = machines?;
         let mut calendar = Calendar::new(self.servers);
@@ -305,6 +308,38 @@ impl FanoutScenario {
     }
 }
 
+/// TailGuard's budget, in ns, for the tasks of a query that fans out to `fanout` servers and must end within `slo_ns`
+/// with probability `percentile`: the SLO less the query's latency at that percentile in an empty system. There the
+/// query takes as long as the longest of its tasks, so that is the tasks' own service time at the quantile
+/// `percentile^(1 / fanout)`.
+///
+/// `unloaded_ns` are service times of tasks, sorted upwards.
+///
+/// # Panics
+/// If `unloaded_ns` is empty.
+#[must_use]
+pub fn tail_guard_budget_ns(
+    unloaded_ns: &[u64],
+    slo_ns: u64,
+    fanout: usize,
+    percentile: f64,
+) -> i64 {
+    let quantile = percentile.powf(1.0 / fanout.max(1) as f64);
+    let rank = (quantile * unloaded_ns.len() as f64).ceil() as usize;
+    let unloaded = unloaded_ns[rank.clamp(1, unloaded_ns.len()) - 1];
+    slo_ns as i64 - unloaded as i64
+}
+
+/// `count` service times of the mix, sorted upwards: what [`tail_guard_budget_ns`] takes its quantiles from. For a
+/// `fanout` of k at the 99th percentile, take well over 100 k.
+#[must_use]
+pub fn unloaded_service_ns(mix: &Mix, count: usize, seed: u64) -> Vec<u64> {
+    let mut draws = Draws::new(seed);
+    let mut times: Vec<_> = (0..count).map(|_| draws.service(mix).1).collect();
+    times.sort_unstable();
+    times
+}
+
 /// The index of the entry that `draw`, uniform from 0 to 1, falls on by weight.
 fn pick<T>(entries: &[(T, f64)], draw: f64) -> usize {
     let total: f64 = entries.iter().map(|(_, weight)| weight).sum();
@@ -316,4 +351,18 @@ fn pick<T>(entries: &[(T, f64)], draw: f64) -> usize {
         }
     }
     entries.len() - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wider_query_has_less_time_left_for_waiting() {
+        let times: Vec<u64> = (1..=100_000).collect();
+        let budget = |fanout| tail_guard_budget_ns(&times, 150_000, fanout, 0.99);
+        assert_eq!(budget(1), 150_000 - 99_000);
+        // 0.99^(1/100) = 0.9998995: the 99,990th of 100,000.
+        assert_eq!(budget(100), 150_000 - 99_990);
+    }
 }

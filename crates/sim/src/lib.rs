@@ -4,8 +4,8 @@
 //! held against: the same policy on cores that cost nothing to schedule, or cost what was measured.
 //!
 //! ```
-//! use shinjuku_policy::Nanos;
-//! use shinjuku_sim::{PolicySpec, Scenario};
+//! use shinjuku_policy::{Nanos, cfcfs, single_queue};
+//! use shinjuku_sim::{Scheduler, Scenario};
 //! use shinjuku_workload::Mix;
 //!
 //! // 16 ideal workers at 70 % load; 99.5 % of the requests take 0.5 us, the rest 500 us.
@@ -13,8 +13,8 @@
 //!     let scenario = Scenario::new(Mix::named("hi")?, 0.7, policy, 16).with_requests(50_000);
 //!     Ok::<_, Box<dyn std::error::Error>>(scenario.run(1)?.tally.all().p99_ns / 1_000.0)
 //! };
-//! let fcfs = p99_us(PolicySpec::CFcfs)?;
-//! let preemptive = p99_us(PolicySpec::SingleQueue { quantum: Nanos::from_micros(5) })?;
+//! let fcfs = p99_us(Scheduler::of(cfcfs::REGISTERED))?;
+//! let preemptive = p99_us(Scheduler::of(single_queue::REGISTERED).with_quantum(Nanos::from_micros(5)))?;
 //! assert!(10.0 * preemptive < fcfs);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -23,7 +23,7 @@
 //! |---|---|
 //! | a server under load | [`Scenario`]; several times, with confidence intervals: [`replicate`](fn@replicate) |
 //! | a server by hand, event by event | [`Machine`], [`Server`] |
-//! | processor sharing, exactly | [`sharing`], by [`PolicySpec::Sharing`] |
+//! | processor sharing, exactly | [`sharing`], by [`Scheduler::sharing`] |
 //! | what scheduling costs | [`Overheads`] |
 //! | a rack behind a load-balancing switch | [`rack`] |
 //! | queries that fan out | [`fanout`] |
@@ -33,7 +33,7 @@
 //! | a sweep from a file | [`plan`], [`sweep`], and the command `shinjuku-sim` |
 //! | queueing theory | [`theory`] |
 //!
-//! A policy of your own goes in as [`PolicySpec::Custom`], a balancer of your own by [`rack::RackScenario::run_with`].
+//! A policy of your own goes in as [`Scheduler::own`], a balancer of your own by [`rack::RackScenario::run_with`].
 //! Every policy is called through [`shinjuku_policy::Verified`], as in the runtime: with its checks and its progress rule.
 //!
 //! **Reproducible.** Time is in whole nanoseconds, events at the same time have a fixed order, and every random number comes
@@ -48,12 +48,12 @@ pub mod imbalance;
 pub mod machine;
 pub mod overheads;
 pub mod plan;
-pub mod policies;
 mod predict;
 pub mod rack;
 pub mod replicate;
 mod request;
 pub mod scenario;
+pub mod scheduler;
 pub mod server;
 pub mod sharing;
 mod slo;
@@ -66,11 +66,11 @@ pub use error::SimError;
 pub use estimate::Estimate;
 pub use machine::Machine;
 pub use overheads::Overheads;
-pub use policies::PolicySpec;
 pub use predict::{Predicted, Prediction, REQUESTS as PREDICT_REQUESTS, predict};
 pub use replicate::{Replicated, Sample, Until, replicate};
 pub use request::{Outcome, Request};
 pub use scenario::{Run, Scenario};
+pub use scheduler::Scheduler;
 pub use server::{Server, Shape};
 pub use slo::with_slos_alone;
 pub use tally::{Figures, Measure, Tally};

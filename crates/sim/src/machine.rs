@@ -1,7 +1,7 @@
 //! A server of whichever kind: under a policy, or shared.
 
 use crate::calendar::{Calendar, NEVER};
-use crate::policies::PolicySpec;
+use crate::scheduler::{Built, Scheduler};
 use crate::server::{Server, Shape};
 use crate::sharing::Sharing;
 use crate::source::split_mix;
@@ -10,7 +10,7 @@ use crate::{Outcome, Request, SimError};
 /// What tells a machine's seed from that of its requests.
 const SALT: u64 = 0x6D61_6368_696E_6500;
 
-/// A server, built from its policy and its shape.
+/// A server, built from how it schedules and its shape.
 pub enum Machine {
     /// Workers under a policy.
     Server(Box<Server>),
@@ -27,28 +27,30 @@ pub struct Partitioned {
 }
 
 impl Machine {
-    /// A server with this policy and shape. What it draws is independent of a source of requests with the same `seed`.
+    /// A server of this shape. What it draws is independent of a source of requests with the same `seed`.
     ///
     /// # Errors
     /// As [`Server::new`].
-    pub fn new(policy: &PolicySpec, shape: Shape, seed: u64) -> Result<Self, SimError> {
+    pub fn new(scheduler: &Scheduler, shape: Shape, seed: u64) -> Result<Self, SimError> {
         let seed = split_mix(seed, SALT);
-        if let Some(policy) = policy.build(shape.capacity, shape.workers, seed)? {
-            return Ok(Self::Server(Box::new(Server::new(policy, shape, seed)?)));
-        }
-        if shape.workers == 0 {
+        let Shape {
+            capacity, workers, ..
+        } = shape;
+        let built = scheduler.build(capacity, workers, seed)?;
+        if workers == 0 {
             let expected = "at least one is needed";
             return Err(SimError::parameter("workers", 0, expected));
         }
-        Ok(match policy {
-            PolicySpec::PartitionedSharing => {
-                let core = |_| Sharing::new(1, shape.capacity);
+        Ok(match built {
+            Built::Policy(policy) => Self::Server(Box::new(Server::new(policy, shape, seed)?)),
+            Built::Sharing => Self::Sharing(Sharing::new(workers, capacity)),
+            Built::PartitionedSharing => {
+                let core = |_| Sharing::new(1, capacity);
                 Self::Partitioned(Partitioned {
-                    cores: (0..shape.workers).map(core).collect(),
-                    calendar: Calendar::new(shape.workers),
+                    cores: (0..workers).map(core).collect(),
+                    calendar: Calendar::new(workers),
                 })
             }
-            _ => Self::Sharing(Sharing::new(shape.workers, shape.capacity)),
         })
     }
 

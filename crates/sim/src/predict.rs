@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use shinjuku_workload::Mix;
 
 use crate::replicate::{Replicated, Until, replicate};
-use crate::{Estimate, Measure, Overheads, PolicySpec, Sample, Scenario, SimError};
+use crate::{Estimate, Measure, Overheads, Sample, Scenario, Scheduler, SimError};
 
 /// Requests simulated by [`predict`], in all its replications: a tenth of a second for most policies.
 pub const REQUESTS: u64 = 200_000;
@@ -48,12 +48,12 @@ pub struct Prediction {
 /// nothing. The same arguments give the same answer, always.
 ///
 /// ```
-/// use shinjuku_policy::Nanos;
-/// use shinjuku_sim::{Overheads, PolicySpec, predict};
+/// use shinjuku_policy::{Nanos, single_queue};
+/// use shinjuku_sim::{Overheads, Scheduler, predict};
 /// use shinjuku_workload::Mix;
 ///
 /// let mix = Mix::named("hi")?;
-/// let policy = PolicySpec::SingleQueue { quantum: Nanos::from_micros(5) };
+/// let policy = Scheduler::of(single_queue::REGISTERED).with_quantum(Nanos::from_micros(5));
 /// let floor = predict(&mix, 0.6, 2, 1, &policy, Overheads::IDEAL)?;
 /// let costs = Overheads { switch_ns: 100, preempt_receive_ns: 100, ..Overheads::IDEAL };
 /// let priced = predict(&mix, 0.6, 2, 1, &policy, costs)?;
@@ -69,7 +69,7 @@ pub fn predict(
     load: f64,
     workers: usize,
     depth: usize,
-    policy: &PolicySpec,
+    policy: &Scheduler,
     overheads: Overheads,
 ) -> Result<Prediction, SimError> {
     let mut scenario = Scenario::new(mix.clone(), load, policy.clone(), workers)

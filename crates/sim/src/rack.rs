@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 use shinjuku_workload::{Arrivals, Mix};
 
 use crate::SimError;
-use crate::policies::PolicySpec;
 use crate::replicate::Sample;
+use crate::scheduler::Scheduler;
 use crate::server::Shape;
 use crate::tally::Tally;
 
@@ -153,7 +153,7 @@ pub struct RackScenario {
     /// Servers present at the start.
     pub servers: usize,
     /// Each server's policy.
-    pub policy: PolicySpec,
+    pub policy: Scheduler,
     /// Each server.
     pub shape: Shape,
     /// How servers are chosen.
@@ -251,7 +251,7 @@ impl RackScenario {
     /// Ideal servers of this many workers, power of two choices over INT1, no network delay, one packet a request,
     /// 200,000 requests.
     #[must_use]
-    pub fn new(mix: Mix, load: f64, policy: PolicySpec, servers: usize, workers: usize) -> Self {
+    pub fn new(mix: Mix, load: f64, policy: Scheduler, servers: usize, workers: usize) -> Self {
         Self {
             mix,
             arrivals: Arrivals::poisson(),

@@ -10,7 +10,7 @@ use std::ops::Range;
 use shinjuku_workload::{Arrivals, Mix};
 
 use crate::machine::Machine;
-use crate::policies::PolicySpec;
+use crate::scheduler::Scheduler;
 use crate::server::Shape;
 use crate::source::Source;
 use crate::tally::Tally;
@@ -34,7 +34,7 @@ pub struct Scenario {
     /// The number of flows; `None`: every request is its own, so that flows hash evenly.
     pub flows: Option<u32>,
     /// The policy.
-    pub policy: PolicySpec,
+    pub policy: Scheduler,
     /// The server.
     pub shape: Shape,
     /// Requests to count in one replication.
@@ -60,7 +60,7 @@ pub struct Run {
 impl Scenario {
     /// Poisson arrivals of 200,000 requests to ideal workers.
     #[must_use]
-    pub fn new(mix: Mix, load: f64, policy: PolicySpec, workers: usize) -> Self {
+    pub fn new(mix: Mix, load: f64, policy: Scheduler, workers: usize) -> Self {
         Self {
             mix,
             arrivals: Arrivals::poisson(),

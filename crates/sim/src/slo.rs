@@ -1,9 +1,9 @@
 //! SLOs by the rule of the Shinjuku paper.
 
-use shinjuku_policy::Nanos;
+use shinjuku_policy::{Nanos, single_queue};
 use shinjuku_workload::{Class, Mix};
 
-use crate::{Overheads, PolicySpec, SimError, predict};
+use crate::{Overheads, Scheduler, SimError, predict};
 
 /// The mix, with the SLO of each class set to the p99 that the class has alone: `workers` ideal
 /// workers serve requests of this class only, at `load`, under c-PRE-SQ with `quantum`.
@@ -19,7 +19,7 @@ pub fn with_slos_alone(
     workers: usize,
     quantum: Nanos,
 ) -> Result<Mix, SimError> {
-    let policy = PolicySpec::SingleQueue { quantum };
+    let policy = Scheduler::of(single_queue::REGISTERED).with_quantum(quantum);
     let alone = |class: &Class| {
         let only = Mix::new(mix.name(), vec![class.clone()])?;
         let prediction = predict(&only, load, workers, 1, &policy, Overheads::IDEAL)?;

@@ -4,45 +4,32 @@
 //! claim is of a great difference a factor is asked for; elsewhere the intervals must not overlap,
 //! or a bound is given. The documents seldom say how many workers there were: 16 are ours.
 
-use shinjuku_policy::{ClassRule, Nanos, Requeue};
+use shinjuku_policy::{Nanos, Requeue, cfcfs, dfcfs, multi_queue, single_queue, stealing};
 use shinjuku_sim::fanout::{Discipline, FanoutScenario};
 use shinjuku_sim::imbalance::balanced_share;
-use shinjuku_sim::policies::rules;
 use shinjuku_sim::rack::{BalancerSpec, LoadInfo, RackScenario};
+use shinjuku_sim::scheduler::classes;
 use shinjuku_sim::{
-    Estimate, Measure, Overheads, PolicySpec, Replicated, Sample, Scenario, SimError, Until,
+    Estimate, Measure, Overheads, Replicated, Sample, Scenario, Scheduler, SimError, Until,
     replicate, theory, with_slos_alone,
 };
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
 const SEED: u64 = 7;
 
-fn sq(quantum_us: u64) -> PolicySpec {
-    PolicySpec::SingleQueue {
-        quantum: Nanos::from_micros(quantum_us),
-    }
+fn sq(quantum_us: u64) -> Scheduler {
+    Scheduler::of(single_queue::REGISTERED).with_quantum(Nanos::from_micros(quantum_us))
 }
 
 /// c-PRE-MQ as the paper sets it up: SLOs of each class alone, preempted requests to the head
 /// (Shinjuku, section 3.4).
-fn mq_at_the_head(mix: &Mix, quantum_us: u64) -> PolicySpec {
+fn mq_at_the_head(mix: &Mix, quantum_us: u64) -> Scheduler {
     let quantum = Nanos::from_micros(quantum_us);
     let mix = with_slos_alone(mix, 0.7, 16, quantum).unwrap();
-    let at_the_head = |rule| ClassRule {
-        requeue: Requeue::Head,
-        ..rule
-    };
-    PolicySpec::MultiQueue {
-        rules: rules(&mix, quantum).into_iter().map(at_the_head).collect(),
-    }
-}
-
-/// One queue by way of MQ with one class: the quantum, and where preempted requests go.
-fn one_queue(mix: &Mix, quantum: Nanos, requeue: Requeue) -> PolicySpec {
-    let one = rules(mix, quantum)[0];
-    PolicySpec::MultiQueue {
-        rules: vec![ClassRule { requeue, ..one }],
-    }
+    Scheduler::of(multi_queue::REGISTERED)
+        .with_classes(classes(&mix))
+        .with_quantum(quantum)
+        .with_requeue(Requeue::Head)
 }
 
 /// What a posted interrupt costs at 2 GHz: 298 cycles, 1212, and 109 a switch (Shinjuku, sections
@@ -58,22 +45,22 @@ fn replications(run: impl Fn(u64) -> Result<Sample, SimError> + Sync) -> Replica
     replicate(run, SEED, Until::Replications(6), |_, _| {}).unwrap()
 }
 
-fn simulate(mix: &Mix, load: f64, policy: PolicySpec) -> Replicated {
+fn simulate(mix: &Mix, load: f64, policy: Scheduler) -> Replicated {
     simulate_with(mix, load, policy, Overheads::IDEAL)
 }
 
-fn simulate_with(mix: &Mix, load: f64, policy: PolicySpec, overheads: Overheads) -> Replicated {
+fn simulate_with(mix: &Mix, load: f64, policy: Scheduler, overheads: Overheads) -> Replicated {
     let mut scenario = Scenario::new(mix.clone(), load, policy, 16).with_requests(80_000);
     scenario.shape.overheads = overheads;
     replications(|seed| scenario.run(seed).map(Sample::from))
 }
 
-fn p99(mix: &Mix, load: f64, policy: PolicySpec) -> Estimate {
+fn p99(mix: &Mix, load: f64, policy: Scheduler) -> Estimate {
     simulate(mix, load, policy).estimate(Measure::P99Us, None)
 }
 
 /// p99 of a two-class mix's short and long requests.
-fn p99_by_class(mix: &Mix, load: f64, policy: PolicySpec) -> [Estimate; 2] {
+fn p99_by_class(mix: &Mix, load: f64, policy: Scheduler) -> [Estimate; 2] {
     let result = simulate(mix, load, policy);
     [Mix::SHORT, Mix::LONG].map(|class| result.estimate(Measure::P99Us, Some(class)))
 }
@@ -87,13 +74,13 @@ fn only(service: ServiceTime) -> Mix {
 #[test]
 fn shinjuku_1_exponential_c_fcfs_is_best() {
     let mix = Mix::named("exp").unwrap();
-    let central = p99(&mix, 0.8, PolicySpec::CFcfs);
-    let ps = p99(&mix, 0.8, PolicySpec::Sharing);
+    let central = p99(&mix, 0.8, Scheduler::of(cfcfs::REGISTERED));
+    let ps = p99(&mix, 0.8, Scheduler::sharing());
     assert!(central.high() < ps.low(), "c-FCFS {central}, PS {ps}");
     assert!(ps.value < 1.2 * central.value, "c-FCFS {central}, PS {ps}");
     for (load, factor) in [(0.5, 1.5), (0.8, 3.0)] {
-        let central = p99(&mix, load, PolicySpec::CFcfs);
-        let distributed = p99(&mix, load, PolicySpec::DFcfs);
+        let central = p99(&mix, load, Scheduler::of(cfcfs::REGISTERED));
+        let distributed = p99(&mix, load, Scheduler::of(dfcfs::REGISTERED));
         assert!(
             factor * central.high() < distributed.low(),
             "c-FCFS {central}, d-FCFS {distributed}"
@@ -106,13 +93,13 @@ fn shinjuku_1_exponential_c_fcfs_is_best() {
 #[test]
 fn shinjuku_1_lognormal_c_fcfs_beats_d_fcfs_and_ps_does_well() {
     let mix = Mix::named("lognormal").unwrap();
-    let central = p99(&mix, 0.7, PolicySpec::CFcfs);
-    let distributed = p99(&mix, 0.7, PolicySpec::DFcfs);
+    let central = p99(&mix, 0.7, Scheduler::of(cfcfs::REGISTERED));
+    let distributed = p99(&mix, 0.7, Scheduler::of(dfcfs::REGISTERED));
     assert!(
         3.0 * central.high() < distributed.low(),
         "c-FCFS {central}, d-FCFS {distributed}"
     );
-    let ps = p99(&mix, 0.9, PolicySpec::Sharing);
+    let ps = p99(&mix, 0.9, Scheduler::sharing());
     // ln x is normal: sigma^2 = ln(1 + 10^2), mean -sigma^2 / 2. Its 99th percentile lies 2.326
     // sigma above the mean.
     let variance = 101_f64.ln();
@@ -128,8 +115,8 @@ fn shinjuku_1_lognormal_c_fcfs_beats_d_fcfs_and_ps_does_well() {
 #[test]
 fn shinjuku_1_bimodal_c_fcfs_is_far_worse_than_ps() {
     let mix = Mix::named("hi").unwrap();
-    let ps = p99(&mix, 0.8, PolicySpec::Sharing);
-    let central = p99(&mix, 0.8, PolicySpec::CFcfs);
+    let ps = p99(&mix, 0.8, Scheduler::sharing());
+    let central = p99(&mix, 0.8, Scheduler::of(cfcfs::REGISTERED));
     assert!(
         10.0 * ps.high() < central.low(),
         "PS {ps}, c-FCFS {central}"
@@ -141,8 +128,8 @@ fn shinjuku_1_bimodal_c_fcfs_is_far_worse_than_ps() {
 #[test]
 fn bimodal_d_fcfs_is_worse_than_c_fcfs_by_an_order() {
     let mix = Mix::named("hi").unwrap();
-    let central = p99(&mix, 0.7, PolicySpec::CFcfs);
-    let distributed = p99(&mix, 0.7, PolicySpec::DFcfs);
+    let central = p99(&mix, 0.7, Scheduler::of(cfcfs::REGISTERED));
+    let distributed = p99(&mix, 0.7, Scheduler::of(dfcfs::REGISTERED));
     assert!(
         10.0 * central.high() < distributed.low(),
         "c-FCFS {central}, d-FCFS {distributed}"
@@ -156,14 +143,14 @@ fn bimodal_d_fcfs_is_worse_than_c_fcfs_by_an_order() {
 fn shinjuku_1_sq_has_the_best_of_ps_and_c_fcfs() {
     let bimodal = Mix::named("hi").unwrap();
     let single = p99(&bimodal, 0.8, sq(5));
-    let central = p99(&bimodal, 0.8, PolicySpec::CFcfs);
+    let central = p99(&bimodal, 0.8, Scheduler::of(cfcfs::REGISTERED));
     assert!(
         10.0 * single.high() < central.low(),
         "c-PRE-SQ {single}, c-FCFS {central}"
     );
     let exponential = Mix::named("exp").unwrap();
     let single = p99(&exponential, 0.8, sq(5));
-    let central = p99(&exponential, 0.8, PolicySpec::CFcfs);
+    let central = p99(&exponential, 0.8, Scheduler::of(cfcfs::REGISTERED));
     assert!(
         single.value < 1.02 * central.value,
         "c-PRE-SQ {single}, c-FCFS {central}"
@@ -181,10 +168,8 @@ fn shinjuku_a_slice_of_a_tenth_of_a_microsecond_is_processor_sharing() {
             let result = replications(|seed| scenario.run(seed).map(Sample::from));
             result.estimate(Measure::P99Us, None).value
         };
-        let exact = measured(PolicySpec::Sharing);
-        let sliced = measured(PolicySpec::SingleQueue {
-            quantum: Nanos(100),
-        });
+        let exact = measured(Scheduler::sharing());
+        let sliced = measured(Scheduler::of(single_queue::REGISTERED).with_quantum(Nanos(100)));
         assert!(
             (sliced / exact - 1.0).abs() < 0.05,
             "{name}: {sliced} against {exact}"
@@ -197,8 +182,11 @@ fn shinjuku_a_slice_of_a_tenth_of_a_microsecond_is_processor_sharing() {
 #[test]
 fn shinjuku_2a_both_fcfs_penalize_short_requests_heavily() {
     let mix = Mix::named("mid").unwrap();
-    let [ps, _] = p99_by_class(&mix, 0.7, PolicySpec::Sharing);
-    for fcfs in [PolicySpec::CFcfs, PolicySpec::DFcfs] {
+    let [ps, _] = p99_by_class(&mix, 0.7, Scheduler::sharing());
+    for fcfs in [
+        Scheduler::of(cfcfs::REGISTERED),
+        Scheduler::of(dfcfs::REGISTERED),
+    ] {
         let [short, _] = p99_by_class(&mix, 0.7, fcfs);
         assert!(10.0 * ps.high() < short.low(), "PS {ps}, {short}");
     }
@@ -209,8 +197,8 @@ fn shinjuku_2a_both_fcfs_penalize_short_requests_heavily() {
 #[test]
 fn shinjuku_2b_c_fcfs_is_marginally_better_for_long_requests() {
     let mix = Mix::named("mid").unwrap();
-    let [_, central] = p99_by_class(&mix, 0.7, PolicySpec::CFcfs);
-    let [_, ps] = p99_by_class(&mix, 0.7, PolicySpec::Sharing);
+    let [_, central] = p99_by_class(&mix, 0.7, Scheduler::of(cfcfs::REGISTERED));
+    let [_, ps] = p99_by_class(&mix, 0.7, Scheduler::sharing());
     assert!(
         central.value < ps.value && ps.value < 1.2 * central.value,
         "c-FCFS {central}, PS {ps}"
@@ -222,12 +210,15 @@ fn shinjuku_2b_c_fcfs_is_marginally_better_for_long_requests() {
 #[test]
 fn shinjuku_2c_the_penalty_dwarfs_the_benefit() {
     let mix = Mix::named("mid").unwrap();
-    let [short, long] = p99_by_class(&mix, 0.7, PolicySpec::CFcfs);
-    let [short_ps, long_ps] = p99_by_class(&mix, 0.7, PolicySpec::Sharing);
+    let [short, long] = p99_by_class(&mix, 0.7, Scheduler::of(cfcfs::REGISTERED));
+    let [short_ps, long_ps] = p99_by_class(&mix, 0.7, Scheduler::sharing());
     let (penalty, benefit) = (short.value / short_ps.value, long_ps.value / long.value);
     assert!(penalty > 10.0 * benefit, "{penalty} {benefit}");
     let slowdown = |policy| simulate(&mix, 0.7, policy).estimate(Measure::P99Slowdown, None);
-    let (central, ps) = (slowdown(PolicySpec::CFcfs), slowdown(PolicySpec::Sharing));
+    let (central, ps) = (
+        slowdown(Scheduler::of(cfcfs::REGISTERED)),
+        slowdown(Scheduler::sharing()),
+    );
     assert!(5.0 * ps.high() < central.low(), "PS {ps}, c-FCFS {central}");
 }
 
@@ -238,8 +229,8 @@ fn shinjuku_2c_the_penalty_dwarfs_the_benefit() {
 fn shinjuku_2_mq_has_the_best_of_ps_and_c_fcfs() {
     let mix = Mix::named("mid").unwrap();
     let [short, long] = p99_by_class(&mix, 0.8, mq_at_the_head(&mix, 5));
-    let [_, long_central] = p99_by_class(&mix, 0.8, PolicySpec::CFcfs);
-    let [short_ps, long_ps] = p99_by_class(&mix, 0.8, PolicySpec::Sharing);
+    let [_, long_central] = p99_by_class(&mix, 0.8, Scheduler::of(cfcfs::REGISTERED));
+    let [short_ps, long_ps] = p99_by_class(&mix, 0.8, Scheduler::sharing());
     assert!(
         short.high() < short_ps.value + 5.0,
         "{short}, PS {short_ps}"
@@ -264,7 +255,7 @@ fn shinjuku_dear_preemption_loses_what_it_gains() {
         let result = simulate_with(&mix, 0.8, policy, overheads);
         result.estimate(Measure::P99Us, Some(Mix::SHORT))
     };
-    let central = short(0, PolicySpec::CFcfs);
+    let central = short(0, Scheduler::of(cfcfs::REGISTERED));
     let cheap = short(500, sq(5));
     let dear = short(5_000, sq(5));
     assert!(
@@ -301,7 +292,7 @@ fn shinjuku_light_tailed_requests_are_seldom_preempted() {
 fn shinjuku_sq_is_c_fcfs_where_requests_are_quick() {
     let mix = Mix::named("fixed").unwrap();
     let single = simulate(&mix, 0.9, sq(5));
-    let central = simulate(&mix, 0.9, PolicySpec::CFcfs);
+    let central = simulate(&mix, 0.9, Scheduler::of(cfcfs::REGISTERED));
     for measure in [Measure::P50Us, Measure::P99Us, Measure::P999Us] {
         assert_eq!(
             single.estimate(measure, None).value,
@@ -314,7 +305,9 @@ fn shinjuku_sq_is_c_fcfs_where_requests_are_quick() {
 #[test]
 fn shinjuku_mq_with_one_class_is_sq() {
     let mix = Mix::named("lognormal").unwrap();
-    let multi = one_queue(&mix, Nanos::from_micros(5), Requeue::Tail);
+    let multi = Scheduler::of(single_queue::REGISTERED)
+        .with_quantum(Nanos::from_micros(5))
+        .with_requeue(Requeue::Tail);
     let (multi, single) = (p99(&mix, 0.8, multi), p99(&mix, 0.8, sq(5)));
     assert_eq!(multi.value, single.value);
 }
@@ -328,10 +321,14 @@ fn shinjuku_the_tail_approximates_ps_and_the_head_c_fcfs() {
     for (name, tail_is_better) in [("exp", false), ("hi", true)] {
         let mix = Mix::named(name).unwrap();
         let all = [
-            one_queue(&mix, quantum, Requeue::Tail),
-            one_queue(&mix, quantum, Requeue::Head),
-            PolicySpec::Sharing,
-            PolicySpec::CFcfs,
+            Scheduler::of(single_queue::REGISTERED)
+                .with_quantum(quantum)
+                .with_requeue(Requeue::Tail),
+            Scheduler::of(single_queue::REGISTERED)
+                .with_quantum(quantum)
+                .with_requeue(Requeue::Head),
+            Scheduler::sharing(),
+            Scheduler::of(cfcfs::REGISTERED),
         ];
         let [tail, head, ps, central] = all.map(|policy| p99(&mix, 0.8, policy).value);
         let nearer =
@@ -355,7 +352,7 @@ fn shinjuku_one_connection_is_enough() {
     };
     let (one, many) = (p99(sq(5), Some(1)), p99(sq(5), None));
     assert!((one.value / many.value - 1.0).abs() < 0.05, "{one} {many}");
-    let hashed = p99(PolicySpec::DFcfs, Some(1));
+    let hashed = p99(Scheduler::of(dfcfs::REGISTERED), Some(1));
     assert!(hashed.low() > 100.0 * one.high(), "{hashed} {one}");
 }
 
@@ -376,7 +373,7 @@ fn shinjuku_7a_shorter_intervals_are_better() {
         "{five} {fifteen} {fifty}"
     );
     let priced = short(5, POSTED);
-    let [central, _] = p99_by_class(&mix, 0.7, PolicySpec::CFcfs);
+    let [central, _] = p99_by_class(&mix, 0.7, Scheduler::of(cfcfs::REGISTERED));
     assert!(3.0 * priced.high() < central.low(), "{priced} {central}");
 }
 
@@ -387,7 +384,7 @@ fn shinjuku_7a_shorter_intervals_are_better() {
 fn shinjuku_8_sq_mends_gets_and_mq_improves_scans() {
     let class = |name, us| Class::new(name, 1.0, ServiceTime::fixed(us).unwrap());
     let mix = Mix::new("rocksdb", vec![class("GET", 6.0), class("SCAN", 1_200.0)]).unwrap();
-    let [get, scan] = p99_by_class(&mix, 0.8, PolicySpec::CFcfs);
+    let [get, scan] = p99_by_class(&mix, 0.8, Scheduler::of(cfcfs::REGISTERED));
     let [get_sq, scan_sq] = p99_by_class(&mix, 0.8, sq(15));
     let [_, scan_mq] = p99_by_class(&mix, 0.8, mq_at_the_head(&mix, 15));
     let (get_slowdown, scan_slowdown) = (get.value / 6.0, scan.value / 1_200.0);
@@ -415,7 +412,7 @@ fn shinjuku_4_connections_needed() {
 }
 
 /// The highest load, in steps of a hundredth, at which p99 is at most ten mean service times.
-fn load_at_ten_times_the_mean(service: ServiceTime, policy: &PolicySpec) -> f64 {
+fn load_at_ten_times_the_mean(service: ServiceTime, policy: &Scheduler) -> f64 {
     let limit_us = service.mean_ns() / 100.0;
     let mix = only(service);
     let (mut met, mut missed) = (0, 100);
@@ -436,8 +433,11 @@ fn load_at_ten_times_the_mean(service: ServiceTime, policy: &PolicySpec) -> f64 
 
 /// With one queue and with sixteen.
 fn one_and_sixteen(service: &ServiceTime) -> [f64; 2] {
-    [PolicySpec::CFcfs, PolicySpec::DFcfs]
-        .map(|policy| load_at_ten_times_the_mean(service.clone(), &policy))
+    [
+        Scheduler::of(cfcfs::REGISTERED),
+        Scheduler::of(dfcfs::REGISTERED),
+    ]
+    .map(|policy| load_at_ten_times_the_mean(service.clone(), &policy))
 }
 
 /// ZygOS, slide 8: with fixed, exponential and bimodal service times a single queue carries more
@@ -476,7 +476,7 @@ fn zygos_the_gap_grows_with_dispersion() {
 fn zygos_an_ideal_server_has_no_scale_of_its_own() {
     let carried = [1.0, 25.0].map(|mean_us| {
         let service = ServiceTime::exponential(mean_us).unwrap();
-        load_at_ten_times_the_mean(service, &PolicySpec::DFcfs)
+        load_at_ten_times_the_mean(service, &Scheduler::of(dfcfs::REGISTERED))
     });
     assert!((carried[0] - carried[1]).abs() < 0.015, "{carried:?}");
 }
@@ -485,8 +485,8 @@ fn zygos_an_ideal_server_has_no_scale_of_its_own() {
 #[test]
 fn zygos_stealing_comes_near_one_queue() {
     let service = || ServiceTime::exponential(1.0).unwrap();
-    let one = load_at_ten_times_the_mean(service(), &PolicySpec::CFcfs);
-    let stealing = load_at_ten_times_the_mean(service(), &PolicySpec::Stealing);
+    let one = load_at_ten_times_the_mean(service(), &Scheduler::of(cfcfs::REGISTERED));
+    let stealing = load_at_ten_times_the_mean(service(), &Scheduler::of(stealing::REGISTERED));
     assert!(stealing > one - 0.04, "{stealing} {one}");
 }
 
@@ -508,11 +508,12 @@ fn dispersion_turns_the_order_of_fcfs_and_sharing() {
     let calm = ServiceTime::fixed(1.0).unwrap();
     let mild = ServiceTime::bimodal(0.5, 5.5, 0.1).unwrap();
     let wild = ServiceTime::bimodal(0.5, 500.5, 0.001).unwrap();
-    let fcfs = [&calm, &mild, &wild]
-        .map(|service| load_at_ten_times_the_mean(service.clone(), &PolicySpec::CFcfs));
+    let fcfs = [&calm, &mild, &wild].map(|service| {
+        load_at_ten_times_the_mean(service.clone(), &Scheduler::of(cfcfs::REGISTERED))
+    });
     assert!(fcfs[0] > fcfs[1] && fcfs[1] > fcfs[2] + 0.2, "{fcfs:?}");
     let shared = [&mild, &wild]
-        .map(|service| load_at_ten_times_the_mean(service.clone(), &PolicySpec::Sharing));
+        .map(|service| load_at_ten_times_the_mean(service.clone(), &Scheduler::sharing()));
     assert!(
         shared[0] < fcfs[1] && shared[1] > fcfs[2] + 0.2,
         "{shared:?} {fcfs:?}"
@@ -530,14 +531,14 @@ fn elevation_preemption_takes_latency_below_the_long_requests() {
         let result = replications(|seed| scenario.run(seed).map(Sample::from));
         result.estimate(Measure::P99Us, None)
     };
-    let (without, with) = (p99(PolicySpec::CFcfs), p99(sq(5)));
+    let (without, with) = (p99(Scheduler::of(cfcfs::REGISTERED)), p99(sq(5)));
     assert!(
         without.low() > 500.0 && with.high() < 500.0,
         "{without} {with}"
     );
 }
 
-fn rack(mix: &Mix, load: f64, policy: PolicySpec, servers: usize) -> RackScenario {
+fn rack(mix: &Mix, load: f64, policy: Scheduler, servers: usize) -> RackScenario {
     RackScenario {
         requests: 60_000,
         load_info: LoadInfo::Exact,
@@ -551,12 +552,12 @@ fn rack_p99(scenario: &RackScenario) -> Estimate {
 }
 
 /// Low dispersion and high, of our choice: exponential, and 90 % of 50 us with 10 % of 500 us.
-fn dispersions() -> [(Mix, PolicySpec); 2] {
+fn dispersions() -> [(Mix, Scheduler); 2] {
     let low = only(ServiceTime::exponential(50.0).unwrap());
     let fixed = |name: &str, weight, us| Class::new(name, weight, ServiceTime::fixed(us).unwrap());
     let high = vec![fixed("short", 90.0, 50.0), fixed("long", 10.0, 500.0)];
     [
-        (low, PolicySpec::CFcfs),
+        (low, Scheduler::of(cfcfs::REGISTERED)),
         (Mix::new("high", high).unwrap(), sq(25)),
     ]
 }

@@ -3,9 +3,10 @@
 //!
 //! Mean service times are 100 us, so that whole nanoseconds round nothing that matters.
 
+use shinjuku_policy::{cfcfs, dfcfs, single_queue};
 use shinjuku_sim::rack::{BalancerSpec, LoadInfo, RackScenario};
 use shinjuku_sim::{
-    Estimate, Measure, PolicySpec, Replicated, Sample, Scenario, SimError, Until, replicate, theory,
+    Estimate, Measure, Replicated, Sample, Scenario, Scheduler, SimError, Until, replicate, theory,
 };
 use shinjuku_workload::{Class, Mix, ServiceTime, lindley};
 
@@ -47,7 +48,7 @@ fn agree(what: &str, estimate: Estimate, truth: f64, narrow: f64) {
 #[test]
 fn mm1_waits_as_theory_says() {
     for load in [0.3, 0.7, 0.85] {
-        let scenario = Scenario::new(exponential(), load, PolicySpec::CFcfs, 1);
+        let scenario = Scenario::new(exponential(), load, Scheduler::of(cfcfs::REGISTERED), 1);
         let result = simulate(&scenario, 12);
         let truth = theory::mm_mean_wait(1, load, MEAN_US);
         agree(
@@ -76,7 +77,12 @@ fn mm1_waits_as_theory_says() {
 #[test]
 fn mmc_waits_as_erlang_c_says() {
     for (servers, load) in [(2, 0.7), (16, 0.9)] {
-        let scenario = Scenario::new(exponential(), load, PolicySpec::CFcfs, servers);
+        let scenario = Scenario::new(
+            exponential(),
+            load,
+            Scheduler::of(cfcfs::REGISTERED),
+            servers,
+        );
         let result = simulate(&scenario, 12);
         let truth = theory::mm_mean_wait(servers, load, MEAN_US);
         agree(
@@ -98,7 +104,12 @@ fn mmc_waits_as_erlang_c_says() {
 #[test]
 fn mm1_and_mmc_waiting_times_have_their_quantiles() {
     for (servers, load) in [(1, 0.8), (4, 0.8)] {
-        let scenario = Scenario::new(exponential(), load, PolicySpec::CFcfs, servers);
+        let scenario = Scenario::new(
+            exponential(),
+            load,
+            Scheduler::of(cfcfs::REGISTERED),
+            servers,
+        );
         let quantiles: Vec<f64> = (0..10)
             .map(|seed| {
                 let run = scenario.run(SEED + seed).unwrap();
@@ -128,7 +139,7 @@ fn md1_and_mg1_wait_as_pollaczek_and_khinchine_say() {
     ];
     for (name, service, load) in cases {
         let truth = lindley::mean_wait_ns(load, service.mean_ns(), service.second_moment()) / 1e3;
-        let scenario = Scenario::new(only(service), load, PolicySpec::CFcfs, 1);
+        let scenario = Scenario::new(only(service), load, Scheduler::of(cfcfs::REGISTERED), 1);
         let result = simulate(&scenario, 12);
         agree(
             name,
@@ -154,7 +165,7 @@ fn mg1_ps_gives_every_size_its_share() {
     };
     let mix = Mix::new("heavy", (0..=10).map(class).collect()).unwrap();
     let load = 0.7;
-    let scenario = Scenario::new(mix, load, PolicySpec::Sharing, 1).with_requests(150_000);
+    let scenario = Scenario::new(mix, load, Scheduler::sharing(), 1).with_requests(150_000);
     let result = simulate(&scenario, 16);
     for power in 0..=10 {
         let estimate = result.estimate(Measure::MeanUs, Some(power as u16));
@@ -167,7 +178,7 @@ fn mg1_ps_gives_every_size_its_share() {
 fn mg1_ps_slowdown_of_a_pareto_is_the_same_for_all() {
     let load = 0.6;
     let service = ServiceTime::pareto(MEAN_US, 1.5).unwrap();
-    let scenario = Scenario::new(only(service), load, PolicySpec::Sharing, 1);
+    let scenario = Scenario::new(only(service), load, Scheduler::sharing(), 1);
     let result = simulate(&scenario, 16);
     let estimate = result.estimate(Measure::MeanSlowdown, None);
     agree("mean slowdown", estimate, 1.0 / (1.0 - load), 0.08);
@@ -178,7 +189,7 @@ fn mg1_ps_slowdown_of_a_pareto_is_the_same_for_all() {
 fn a_small_quantum_is_nearly_processor_sharing() {
     let quantum = shinjuku_policy::Nanos::from_micros(1);
     let load = 0.6;
-    let policy = PolicySpec::SingleQueue { quantum };
+    let policy = Scheduler::of(single_queue::REGISTERED).with_quantum(quantum);
     let scenario = Scenario::new(exponential(), load, policy, 1).with_requests(20_000);
     let result = simulate(&scenario, 12);
     let estimate = result.estimate(Measure::MeanUs, None);
@@ -194,7 +205,7 @@ fn a_small_quantum_is_nearly_processor_sharing() {
 #[test]
 fn d_fcfs_is_as_many_single_servers() {
     let load = 0.7;
-    let scenario = Scenario::new(exponential(), load, PolicySpec::DFcfs, 8);
+    let scenario = Scenario::new(exponential(), load, Scheduler::of(dfcfs::REGISTERED), 8);
     let result = simulate(&scenario, 12);
     let truth = theory::mm_mean_wait(1, load, MEAN_US);
     agree(
@@ -213,7 +224,7 @@ fn d_fcfs_is_as_many_single_servers() {
 
     let service = ServiceTime::bimodal(50.0, 1_050.0, 0.05).unwrap();
     let truth = lindley::mean_wait_ns(load, service.mean_ns(), service.second_moment()) / 1e3;
-    let scenario = Scenario::new(only(service), load, PolicySpec::DFcfs, 8);
+    let scenario = Scenario::new(only(service), load, Scheduler::of(dfcfs::REGISTERED), 8);
     let result = simulate(&scenario, 12);
     agree(
         "M/G/1 wait",
@@ -236,7 +247,13 @@ fn power_of_two_has_its_mean_field_tail() {
             ..shinjuku_sim::Shape::ideal(1)
         },
         requests: 150_000,
-        ..RackScenario::new(exponential(), load, PolicySpec::CFcfs, 400, 1)
+        ..RackScenario::new(
+            exponential(),
+            load,
+            Scheduler::of(cfcfs::REGISTERED),
+            400,
+            1,
+        )
     };
     let result = replications(|seed| scenario.run(seed).map(Sample::from), 6);
     let mean = result.estimate(Measure::MeanUs, None);
@@ -255,7 +272,8 @@ fn power_of_two_has_its_mean_field_tail() {
 
 #[test]
 fn batch_means_of_one_run_cover_the_truth() {
-    let scenario = Scenario::new(exponential(), 0.6, PolicySpec::CFcfs, 1).with_requests(500_000);
+    let scenario = Scenario::new(exponential(), 0.6, Scheduler::of(cfcfs::REGISTERED), 1)
+        .with_requests(500_000);
     let truth = theory::mm_mean_wait(1, 0.6, MEAN_US) + MEAN_US;
     let run = scenario.run(SEED).unwrap();
     let means: Vec<f64> = run

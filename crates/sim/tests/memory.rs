@@ -1,7 +1,7 @@
 //! Memory does not grow with simulated time. Alone in its file: other tests would use memory of the same process.
 
-use shinjuku_policy::Nanos;
-use shinjuku_sim::{PolicySpec, Scenario};
+use shinjuku_policy::{Nanos, single_queue};
+use shinjuku_sim::{Scenario, Scheduler};
 use shinjuku_workload::Mix;
 
 /// The most memory that this process ever had resident, in KiB.
@@ -19,9 +19,7 @@ fn peak_kib() -> u64 {
 #[test]
 fn thirty_times_the_requests_take_no_more_memory() {
     let run = |requests| {
-        let policy = PolicySpec::SingleQueue {
-            quantum: Nanos::from_micros(5),
-        };
+        let policy = Scheduler::of(single_queue::REGISTERED).with_quantum(Nanos::from_micros(5));
         let scenario = Scenario::new(Mix::named("tri").unwrap(), 0.7, policy, 16);
         let run = scenario.with_requests(requests).run(1).unwrap();
         assert_eq!(run.tally.all().requests, requests);

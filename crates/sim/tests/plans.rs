@@ -121,7 +121,7 @@ fn other_mistakes_are_named_too() {
         (2, "workers = 0", "workers", "it is 0"),
         (2, "workers = 2.5", "workers", "invalid type"),
         (3, "load = -0.1", "load", "it is -0.1"),
-        (4, "policy = \"lifo\"", "policy", "c-PRE-SQ"),
+        (4, "policy = \"lifo\"", "policy", "c-pre-sq, c-pre-mq"),
         (4, "policy = []", "policy", "empty"),
         (6, "requests = 0", "requests", "at least 1"),
         (7, "replications = 0", "replications", "at least 1"),

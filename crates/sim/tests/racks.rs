@@ -1,9 +1,9 @@
 //! Racks in detail: affinity, loss, drift, servers that come, go and fail.
 
-use shinjuku_policy::Nanos;
+use shinjuku_policy::{Nanos, cfcfs, single_queue};
 use shinjuku_sim::rack::balancer::Balancer;
 use shinjuku_sim::rack::{Action, BalancerSpec, Change, LoadInfo, LoadView, RackScenario};
-use shinjuku_sim::{PolicySpec, Request, SimError};
+use shinjuku_sim::{Request, Scheduler, SimError};
 use shinjuku_workload::Mix;
 
 const REQUESTS: u64 = 20_000;
@@ -13,7 +13,13 @@ fn rack() -> RackScenario {
     RackScenario {
         network_ns: 2_000,
         requests: REQUESTS,
-        ..RackScenario::new(Mix::named("exp").unwrap(), 0.6, PolicySpec::CFcfs, 4, 4)
+        ..RackScenario::new(
+            Mix::named("exp").unwrap(),
+            0.6,
+            Scheduler::of(cfcfs::REGISTERED),
+            4,
+            4,
+        )
     }
 }
 
@@ -225,10 +231,9 @@ fn servers_keep_their_own_policy() {
         let run = scenario.run(1).unwrap();
         (run.tally.class(Mix::SHORT).p99_ns, run.preemptions)
     };
-    let (fcfs, none) = p99(PolicySpec::CFcfs);
-    let (preemptive, some) = p99(PolicySpec::SingleQueue {
-        quantum: Nanos::from_micros(5),
-    });
+    let (fcfs, none) = p99(Scheduler::of(cfcfs::REGISTERED));
+    let (preemptive, some) =
+        p99(Scheduler::of(single_queue::REGISTERED).with_quantum(Nanos::from_micros(5)));
     assert!(10.0 * preemptive < fcfs, "{preemptive} {fcfs}");
     assert!(none == 0 && some > 1_000);
 }
@@ -242,7 +247,13 @@ fn few_flows_are_spread_unevenly_over_dispatchers() {
             flows,
             balancer: BalancerSpec::ByFlow,
             network_ns: 0,
-            ..RackScenario::new(Mix::named("exp").unwrap(), 0.85, PolicySpec::CFcfs, 2, 8)
+            ..RackScenario::new(
+                Mix::named("exp").unwrap(),
+                0.85,
+                Scheduler::of(cfcfs::REGISTERED),
+                2,
+                8,
+            )
         };
         let run = scenario.run(4).unwrap();
         let (few, many) = (run.sent[0].min(run.sent[1]), run.sent[0].max(run.sent[1]));

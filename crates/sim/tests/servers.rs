@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use shinjuku_policy::{CFcfs, Nanos, Policy};
+use shinjuku_policy::{CFcfs, Nanos, cfcfs, dfcfs, single_queue};
 use shinjuku_sim::{
-    Machine, Measure, Outcome, Overheads, PolicySpec, Request, Sample, Scenario, Server, Shape,
+    Machine, Measure, Outcome, Overheads, Request, Sample, Scenario, Scheduler, Server, Shape,
     SimError, Until, predict, replicate,
 };
 use shinjuku_workload::{Arrivals, Length, Mix, Schedule, ScheduleConfig, lindley};
@@ -43,14 +43,12 @@ fn serve(machine: &mut Machine, requests: &[Request]) -> Vec<u64> {
     ends
 }
 
-fn machine(policy: PolicySpec, shape: Shape) -> Machine {
+fn machine(policy: Scheduler, shape: Shape) -> Machine {
     Machine::new(&policy, shape, 1).unwrap()
 }
 
-fn sq(quantum_ns: u64) -> PolicySpec {
-    PolicySpec::SingleQueue {
-        quantum: Nanos(quantum_ns),
-    }
+fn sq(quantum_ns: u64) -> Scheduler {
+    Scheduler::of(single_queue::REGISTERED).with_quantum(Nanos(quantum_ns))
 }
 
 /// Request by request the ideal c-FCFS server is Kiefer and Wolfowitz's recursion.
@@ -66,7 +64,7 @@ fn c_fcfs_is_the_recursion_to_the_nanosecond() {
             .map(|(tag, arrival)| request(arrival.at_ns, arrival.service_ns, tag))
             .collect();
         let ends = serve(
-            &mut machine(PolicySpec::CFcfs, Shape::ideal(workers)),
+            &mut machine(Scheduler::of(cfcfs::REGISTERED), Shape::ideal(workers)),
             &requests,
         );
         let waits = lindley::waits(arrivals, workers);
@@ -96,13 +94,13 @@ fn sharing_by_hand() {
     // One core: alone 0-100, shared 100-300 (0 has 100 left after 100 more of half speed...).
     let requests = [request(0, 200, 0), request(100, 50, 1)];
     let ends = serve(
-        &mut machine(PolicySpec::Sharing, Shape::ideal(1)),
+        &mut machine(Scheduler::sharing(), Shape::ideal(1)),
         &requests,
     );
     assert_eq!(ends, [250, 200]);
     // Two cores are enough for two requests.
     let ends = serve(
-        &mut machine(PolicySpec::Sharing, Shape::ideal(2)),
+        &mut machine(Scheduler::sharing(), Shape::ideal(2)),
         &requests,
     );
     assert_eq!(ends, [200, 150]);
@@ -125,7 +123,7 @@ fn overheads_add_up_for_a_lone_request() {
         ..Overheads::IDEAL
     };
     let ends = serve(
-        &mut machine(PolicySpec::CFcfs, with(costs, 1)),
+        &mut machine(Scheduler::of(cfcfs::REGISTERED), with(costs, 1)),
         &[request(0, 10_000, 0)],
     );
     // Networker, message to the dispatcher, dispatch, message to the worker, switch, service.
@@ -195,7 +193,10 @@ fn jbsq_hides_messages() {
             depth,
             ..with(costs, 1)
         };
-        serve(&mut machine(PolicySpec::CFcfs, shape), &requests)[9]
+        serve(
+            &mut machine(Scheduler::of(cfcfs::REGISTERED), shape),
+            &requests,
+        )[9]
     };
     // Two messages to begin with; with depth 1 two more between any two requests.
     assert_eq!(end(1), 200 + 10 * 1_000 + 9 * 200);
@@ -209,7 +210,10 @@ fn one_dispatcher_limits_the_throughput() {
         ..Overheads::IDEAL
     };
     let requests: Vec<_> = (0..1_000).map(|tag| request(0, 1_000, tag)).collect();
-    let ends = serve(&mut machine(PolicySpec::CFcfs, with(costs, 16)), &requests);
+    let ends = serve(
+        &mut machine(Scheduler::of(cfcfs::REGISTERED), with(costs, 16)),
+        &requests,
+    );
     let last = *ends.iter().max().unwrap();
     assert_eq!(last, 1_000 * 500 + 1_000);
 }
@@ -220,7 +224,7 @@ fn a_full_server_refuses_and_says_so() {
         capacity: 2,
         ..Shape::ideal(1)
     };
-    let mut server = machine(PolicySpec::CFcfs, shape);
+    let mut server = machine(Scheduler::of(cfcfs::REGISTERED), shape);
     assert_eq!(server.arrive(0, request(0, 10, 0)), None);
     assert_eq!(server.arrive(0, request(0, 10, 1)), None);
     let third = request(0, 10, 2);
@@ -232,17 +236,15 @@ fn a_full_server_refuses_and_says_so() {
 
 #[test]
 fn a_policy_of_your_own_can_be_simulated() {
-    let build = |capacity, _workers, _seed| Ok(Box::new(CFcfs::new(capacity)?) as Box<dyn Policy>);
-    let own = PolicySpec::Custom {
-        name: "own".into(),
-        build: std::sync::Arc::new(build),
-    };
+    let own = Scheduler::own("own", |parameters| {
+        Ok(Box::new(CFcfs::new(parameters.capacity)?))
+    });
     let mix = Mix::named("exp").unwrap();
     let run = |policy| {
         let scenario = Scenario::new(mix.clone(), 0.7, policy, 4).with_requests(5_000);
         scenario.run(3).unwrap().tally.all()
     };
-    assert_eq!(run(own), run(PolicySpec::CFcfs));
+    assert_eq!(run(own), run(Scheduler::of(cfcfs::REGISTERED)));
 }
 
 #[test]
@@ -277,7 +279,8 @@ fn results_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn more_replications_reach_the_precision_asked_for() {
     let mix = Mix::named("exp").unwrap();
-    let scenario = Scenario::new(mix, 0.8, PolicySpec::CFcfs, 2).with_requests(20_000);
+    let scenario =
+        Scenario::new(mix, 0.8, Scheduler::of(cfcfs::REGISTERED), 2).with_requests(20_000);
     let relative = 0.02;
     let until = Until::Precision {
         relative,
@@ -298,7 +301,10 @@ fn all_contenders_meet_the_same_requests() {
         let tally = scenario.run(11).unwrap().tally;
         [0, 1, 2].map(|class| tally.class(class).requests)
     };
-    assert_eq!(work(PolicySpec::CFcfs), work(PolicySpec::DFcfs));
+    assert_eq!(
+        work(Scheduler::of(cfcfs::REGISTERED)),
+        work(Scheduler::of(dfcfs::REGISTERED))
+    );
 }
 
 #[test]
@@ -307,7 +313,7 @@ fn bursts_wait_longer_at_the_same_rate() {
     let wait = |arrivals| {
         let scenario = Scenario {
             arrivals,
-            ..Scenario::new(mix.clone(), 0.6, PolicySpec::CFcfs, 4)
+            ..Scenario::new(mix.clone(), 0.6, Scheduler::of(cfcfs::REGISTERED), 4)
         };
         scenario.run(2).unwrap().tally.all().mean_wait_ns
     };
@@ -319,7 +325,8 @@ fn bursts_wait_longer_at_the_same_rate() {
 #[test]
 fn an_overloaded_server_ends_and_counts_refusals() {
     let mix = Mix::named("fixed").unwrap();
-    let mut scenario = Scenario::new(mix, 1.5, PolicySpec::CFcfs, 2).with_requests(20_000);
+    let mut scenario =
+        Scenario::new(mix, 1.5, Scheduler::of(cfcfs::REGISTERED), 2).with_requests(20_000);
     scenario.shape.capacity = 1_000;
     let run = scenario.run(1).unwrap();
     let refused = run.tally.refused();
@@ -373,7 +380,15 @@ fn a_prediction_is_ordered_and_repeats() {
     );
     let short = &ideal.classes[usize::from(Mix::SHORT)];
     assert!(short.p50_us.value < short.p99_us.value && short.p99_us.value < short.p999_us.value);
-    let fcfs = predict(&mix, 0.6, 2, 1, &PolicySpec::CFcfs, Overheads::IDEAL).unwrap();
+    let fcfs = predict(
+        &mix,
+        0.6,
+        2,
+        1,
+        &Scheduler::of(cfcfs::REGISTERED),
+        Overheads::IDEAL,
+    )
+    .unwrap();
     assert!(fcfs.classes[0].p99_us.value > 10.0 * short.p99_us.value);
     assert!(!ideal.saturated);
 }
@@ -415,7 +430,7 @@ fn impossible_servers_are_refused() {
         assert_eq!(with(|o| &mut o.late_ns), refused);
     }
     let mix = || Mix::named("exp").unwrap();
-    let least = Scenario::new(mix(), 1e-6, PolicySpec::CFcfs, 1).with_requests(100);
+    let least = Scenario::new(mix(), 1e-6, Scheduler::of(cfcfs::REGISTERED), 1).with_requests(100);
     assert!(least.run(1).is_ok());
     for load in [
         0.0,
@@ -426,12 +441,12 @@ fn impossible_servers_are_refused() {
         f64::INFINITY,
     ] {
         assert!(
-            Scenario::new(mix(), load, PolicySpec::CFcfs, 1)
+            Scenario::new(mix(), load, Scheduler::of(cfcfs::REGISTERED), 1)
                 .run(1)
                 .is_err()
         );
     }
-    let none = Scenario::new(mix(), 0.5, PolicySpec::CFcfs, 1).with_requests(0);
+    let none = Scenario::new(mix(), 0.5, Scheduler::of(cfcfs::REGISTERED), 1).with_requests(0);
     assert!(none.run(1).is_err());
 }
 
@@ -439,9 +454,16 @@ fn impossible_servers_are_refused() {
 fn a_prediction_tells_when_costs_saturate_the_server() {
     let mix = Mix::named("exp").unwrap();
     let saturated = |load, overheads| {
-        predict(&mix, load, 2, 1, &PolicySpec::CFcfs, overheads)
-            .unwrap()
-            .saturated
+        predict(
+            &mix,
+            load,
+            2,
+            1,
+            &Scheduler::of(cfcfs::REGISTERED),
+            overheads,
+        )
+        .unwrap()
+        .saturated
     };
     let mean_ns = mix.mean_ns();
     let switch = Overheads {
@@ -464,7 +486,11 @@ fn a_prediction_tells_when_costs_saturate_the_server() {
 fn a_long_tail_does_not_look_like_saturation() {
     let mix = Mix::named("hi").unwrap();
     for load in [0.5, 0.8] {
-        for policy in [PolicySpec::CFcfs, sq(5_000), PolicySpec::Sharing] {
+        for policy in [
+            Scheduler::of(cfcfs::REGISTERED),
+            sq(5_000),
+            Scheduler::sharing(),
+        ] {
             let prediction = predict(&mix, load, 2, 1, &policy, Overheads::IDEAL).unwrap();
             assert!(!prediction.saturated, "{load} {policy:?}");
         }
@@ -475,13 +501,10 @@ fn a_long_tail_does_not_look_like_saturation() {
 fn a_machine_has_other_random_numbers_than_its_requests() {
     let given = Arc::new(AtomicU64::new(0));
     let note = Arc::clone(&given);
-    let policy = PolicySpec::Custom {
-        name: "noted".to_owned(),
-        build: Arc::new(move |capacity, _, seed| {
-            note.store(seed, Ordering::Relaxed);
-            Ok(Box::new(CFcfs::new(capacity)?) as Box<dyn Policy>)
-        }),
-    };
+    let policy = Scheduler::own("noted", move |parameters| {
+        note.store(parameters.seed, Ordering::Relaxed);
+        Ok(Box::new(CFcfs::new(parameters.capacity)?))
+    });
     let scenario = Scenario::new(Mix::named("exp").unwrap(), 0.5, policy, 2).with_requests(10);
     for seed in [1, 7] {
         scenario.run(seed).unwrap();
@@ -497,12 +520,20 @@ fn a_prediction_knows_the_depth() {
         ..Overheads::IDEAL
     };
     let median = |depth| {
-        let prediction = predict(&mix, 0.5, 1, depth, &PolicySpec::CFcfs, costs).unwrap();
+        let prediction = predict(
+            &mix,
+            0.5,
+            1,
+            depth,
+            &Scheduler::of(cfcfs::REGISTERED),
+            costs,
+        )
+        .unwrap();
         assert!(!prediction.saturated);
         prediction.all.p50_us
     };
     // A staged request need not wait for two messages when the one before it ends.
     let (alone, staged) = (median(1), median(2));
     assert!(staged.value + staged.half_width < alone.value - alone.half_width);
-    assert!(predict(&mix, 0.5, 1, 0, &PolicySpec::CFcfs, costs).is_err());
+    assert!(predict(&mix, 0.5, 1, 0, &Scheduler::of(cfcfs::REGISTERED), costs).is_err());
 }

@@ -33,7 +33,8 @@ use serde::Deserialize;
 use serde::de::value::Error;
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use shinjuku::net::tcp::TcpConfig;
-use shinjuku::{ClassConfig, Config, LayoutKind, MechanismKind, PolicyKind};
+use shinjuku::policy::Registered;
+use shinjuku::{ClassConfig, Config, LayoutKind, MechanismKind};
 
 use crate::commands::Class;
 
@@ -50,9 +51,9 @@ pub struct Options {
     /// Where to listen; port 0: one that the kernel picks [default: 127.0.0.1:6380].
     #[arg(long)]
     pub listen: Option<SocketAddr>,
-    /// Which request runs next [default: sq].
+    /// Which request runs next: a policy by its name, such as c-pre-mq or c-fcfs [default: c-pre-sq].
     #[arg(long)]
-    pub policy: Option<Policy>,
+    pub policy: Option<Registered>,
     /// Objectives on latency by class, which mq goes by [default: get=50us,scan=5ms].
     #[arg(long, value_parser = slo, value_delimiter = ',', value_name = "CLASS=TIME")]
     pub slo: Vec<(Class, f64)>,
@@ -83,17 +84,6 @@ pub struct Options {
     /// The length of their values, in bytes [default: 100].
     #[arg(long, value_name = "BYTES")]
     pub value_size: Option<usize>,
-}
-
-/// The policies, by short names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Policy {
-    /// c-pre-sq: one queue, preemptive.
-    Sq,
-    /// c-pre-mq: a queue per class, by its objective, preemptive.
-    Mq,
-    /// c-fcfs: first come, first served, to completion.
-    Fcfs,
 }
 
 /// The engines.
@@ -264,11 +254,7 @@ impl Options {
             runtime.class[usize::from(class.id().0)].slo_us = Some(*slo);
         }
         if let Some(policy) = self.policy {
-            runtime.policy.kind = match policy {
-                Policy::Sq => PolicyKind::CPreSq,
-                Policy::Mq => PolicyKind::CPreMq,
-                Policy::Fcfs => PolicyKind::CFcfs,
-            };
+            runtime.policy.kind = policy.into();
         }
         runtime.workers = self.workers.or(runtime.workers);
         runtime.layout = self.layout.unwrap_or(runtime.layout);
@@ -336,7 +322,7 @@ mod tests {
             "--quantum",
             "9.5us",
             "--policy",
-            "mq",
+            "c-pre-mq",
             "--slo",
             "scan=2ms",
             "--load",
@@ -345,7 +331,7 @@ mod tests {
         let read = configuration(&options).unwrap();
         assert_eq!(read.runtime.workers, Some(3));
         assert_eq!(read.runtime.policy.quantum_us, 9.5);
-        assert_eq!(read.runtime.policy.kind, PolicyKind::CPreMq);
+        assert_eq!(read.runtime.policy.kind, "c-pre-mq".into());
         let slo: Vec<_> = read
             .runtime
             .class

@@ -26,7 +26,10 @@ fn what_cannot_be_is_named() {
     for (arguments, says) in [
         (&["--core", "1023"][..], "core 1023"),
         (&["--core", "99999999"], "core 99999999"),
-        (&["--policy", "lifo"], "possible values: sq, mq, fcfs"),
+        (
+            &["--policy", "lifo"],
+            "there are c-pre-sq, c-pre-mq, c-fcfs",
+        ),
         (&["--quantum", "5"], "such as 50us"),
         (&["--config", "/no/such/file"], "/no/such/file"),
         (&["--data", "/tmp"], "--engine rocksdb"),
@@ -90,7 +93,7 @@ fn ranges_give_way_inline() {
         "--preemption",
         "probe",
         "--policy",
-        "mq",
+        "c-pre-mq",
         "--slo",
         "get=20us,scan=1ms",
     ];

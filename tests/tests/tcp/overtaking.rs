@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use shinjuku::{MechanismKind, PolicyKind};
+use shinjuku::MechanismKind;
 use shinjuku_tests::{PATIENCE, wait_for};
 
 use crate::service::{House, assert_sums, listen, runtime};
@@ -19,9 +19,9 @@ fn expect(mut stream: &std::net::TcpStream, expected: &str) {
 fn short_requests_are_answered_while_long_ones_run_on_the_only_worker() {
     let _turn = crate::turn();
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
-        for kind in [PolicyKind::CPreSq, PolicyKind::CPreMq] {
+        for kind in ["c-pre-sq", "c-pre-mq"] {
             let mut config = runtime(1, mechanism);
-            config.policy.kind = kind;
+            config.policy.kind = kind.into();
             let house = House::start(config, listen());
             let patient: Vec<_> = (0..3).map(|_| house.client()).collect();
             let mut hasty = house.client();

@@ -1,6 +1,7 @@
 //! Who competes.
 
-use shinjuku::{Config, MechanismKind, PolicyKind};
+use shinjuku::policy::{Registered, cfcfs, dfcfs, multi_queue, single_queue, stealing};
+use shinjuku::{Config, MechanismKind};
 
 use super::mechanisms::Mechanisms;
 use crate::report::results::contender_name;
@@ -9,7 +10,7 @@ use crate::report::results::contender_name;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contender {
     /// Order of requests.
-    pub policy: PolicyKind,
+    pub policy: Registered,
     /// What stops them.
     pub mechanism: MechanismKind,
     /// After how long, us; `None`: to completion, or as `auto` finds.
@@ -31,7 +32,7 @@ pub enum Probes {
 
 impl Contender {
     const fn new(
-        policy: PolicyKind,
+        policy: Registered,
         mechanism: MechanismKind,
         quantum_us: Option<f64>,
         probes: Probes,
@@ -45,12 +46,12 @@ impl Contender {
     }
 
     /// First come, first served from one queue: the baseline.
-    pub const FCFS: Self = Self::new(PolicyKind::CFcfs, MechanismKind::None, None, Probes::None);
+    pub const FCFS: Self = Self::new(cfcfs::REGISTERED, MechanismKind::None, None, Probes::None);
 
     /// c-PRE-SQ with probes.
     pub const fn probe(quantum_us: f64) -> Self {
         Self::new(
-            PolicyKind::CPreSq,
+            single_queue::REGISTERED,
             MechanismKind::Probe,
             Some(quantum_us),
             Probes::All,
@@ -60,7 +61,7 @@ impl Contender {
     /// c-PRE-SQ with signals, on code without probes.
     pub const fn signal(quantum_us: f64) -> Self {
         Self::new(
-            PolicyKind::CPreSq,
+            single_queue::REGISTERED,
             MechanismKind::Signal,
             Some(quantum_us),
             Probes::None,
@@ -70,7 +71,7 @@ impl Contender {
     /// c-PRE-SQ with workers in guest mode, on code without probes.
     pub const fn guest(quantum_us: f64) -> Self {
         Self::new(
-            PolicyKind::CPreSq,
+            single_queue::REGISTERED,
             MechanismKind::Guest,
             Some(quantum_us),
             Probes::None,
@@ -80,18 +81,23 @@ impl Contender {
     /// c-PRE-SQ under Dune, on code without probes: the paper's own mechanism. The quantum is ours;
     /// the paper has 5 to 15 us.
     pub const DUNE: Self = Self::new(
-        PolicyKind::CPreSq,
+        single_queue::REGISTERED,
         MechanismKind::Dune,
         Some(20.0),
         Probes::None,
     );
 
     /// c-PRE-SQ with whatever `Auto` picks, on code without probes.
-    pub const AUTO: Self = Self::new(PolicyKind::CPreSq, MechanismKind::Auto, None, Probes::None);
+    pub const AUTO: Self = Self::new(
+        single_queue::REGISTERED,
+        MechanismKind::Auto,
+        None,
+        Probes::None,
+    );
 
     /// c-PRE-SQ, probe first, signal for the half of the long requests without probes.
     pub const ESCALATION: Self = Self::new(
-        PolicyKind::CPreSq,
+        single_queue::REGISTERED,
         MechanismKind::Escalation,
         Some(5.0),
         Probes::HalfOfLong,
@@ -99,7 +105,7 @@ impl Contender {
 
     /// c-PRE-MQ with probes.
     pub const MQ: Self = Self::new(
-        PolicyKind::CPreMq,
+        multi_queue::REGISTERED,
         MechanismKind::Probe,
         Some(5.0),
         Probes::All,
@@ -110,11 +116,11 @@ impl Contender {
         let mut all = vec![Self::FCFS];
         if workers > 1 {
             all.push(Self {
-                policy: PolicyKind::DFcfs,
+                policy: dfcfs::REGISTERED,
                 ..Self::FCFS
             });
             all.push(Self {
-                policy: PolicyKind::Stealing,
+                policy: stealing::REGISTERED,
                 ..Self::FCFS
             });
         }
@@ -134,7 +140,7 @@ impl Contender {
     /// All that make sense on code that nobody can put probes into.
     pub fn without_probes(workers: usize, here: &Mechanisms) -> Vec<Self> {
         let mq = Self {
-            policy: PolicyKind::CPreMq,
+            policy: multi_queue::REGISTERED,
             ..Self::signal(50.0)
         };
         Self::all(workers, here)
@@ -153,13 +159,7 @@ impl Contender {
 
     /// The policy's name in the literature.
     pub fn policy_name(&self) -> &'static str {
-        match self.policy {
-            PolicyKind::CFcfs => "c-FCFS",
-            PolicyKind::CPreSq => "c-PRE-SQ",
-            PolicyKind::CPreMq => "c-PRE-MQ",
-            PolicyKind::DFcfs => "d-FCFS",
-            PolicyKind::Stealing => "work stealing",
-        }
+        self.policy.label
     }
 
     /// The mechanism's name.
@@ -174,7 +174,7 @@ impl Contender {
 
     /// Whether the policy wants SLOs.
     pub fn wants_slos(&self) -> bool {
-        self.policy == PolicyKind::CPreMq
+        self.policy.needs_slo
     }
 
     /// Requests staged at a worker, the running one included. With two, a worker need not wait for the dispatcher (JBSQ(2),
@@ -190,7 +190,7 @@ impl Contender {
 
     /// Sets the runtime's configuration up for it.
     pub fn apply(&self, config: &mut Config) {
-        config.policy.kind = self.policy;
+        config.policy.kind = self.policy.into();
         config.preemption.mechanism = self.mechanism;
         config.strict = true;
         if let Some(quantum) = self.quantum_us {

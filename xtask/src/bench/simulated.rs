@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use shinjuku::policy::{ClassRule, Nanos};
-use shinjuku::{MechanismKind, PolicyKind};
-use shinjuku_sim::{Overheads, PolicySpec, Prediction, predict};
+use shinjuku::MechanismKind;
+use shinjuku::policy::{ClassParameters, Nanos, dfcfs, stealing};
+use shinjuku_sim::{Overheads, Prediction, Scheduler, predict};
 
 use super::contender::{Contender, Probes};
 use super::mixes::BenchMix;
@@ -23,14 +23,14 @@ pub fn complete(
     workers: usize,
     costs: &BTreeMap<String, f64>,
 ) -> Result<()> {
-    let Some(policy) = policy(contender, slos_us) else {
+    let Some(scheduler) = scheduler(contender, slos_us) else {
         return Ok(());
     };
     let Some(load) = runs.first().map(|run| run.load).filter(|&load| load < 1.0) else {
         return Ok(());
     };
     let depth = contender.depth(workers);
-    let predict = |overheads| predict(&mix.mix, load, workers, depth, &policy, overheads);
+    let predict = |overheads| predict(&mix.mix, load, workers, depth, &scheduler, overheads);
     let ideal = predict(Overheads::IDEAL)?;
     let priced = match overheads(contender, costs) {
         Some(overheads) => Some(predict(overheads)?),
@@ -55,24 +55,18 @@ fn p99(prediction: &Prediction, class: Class) -> Option<f64> {
     (!prediction.saturated).then_some(predicted.p99_us.value)
 }
 
-fn policy(contender: &Contender, slos_us: &[f64]) -> Option<PolicySpec> {
-    let quantum = || contender.quantum_us.map(|us| Nanos((us * 1e3) as u64));
-    if contender.probes == Probes::HalfOfLong {
+/// `None` for what the simulator would draw differently or cannot know.
+fn scheduler(contender: &Contender, slos_us: &[f64]) -> Option<Scheduler> {
+    let by_flow = [dfcfs::REGISTERED, stealing::REGISTERED];
+    if contender.probes == Probes::HalfOfLong || by_flow.contains(&contender.policy) {
         return None;
     }
-    match contender.policy {
-        PolicyKind::CFcfs => Some(PolicySpec::CFcfs),
-        PolicyKind::CPreSq => Some(PolicySpec::SingleQueue {
-            quantum: quantum()?,
-        }),
-        PolicyKind::CPreMq => {
-            let quantum = quantum()?;
-            let rule = |&slo_us: &f64| ClassRule::new(Nanos((slo_us * 1e3) as u64), quantum);
-            Some(PolicySpec::MultiQueue {
-                rules: slos_us.iter().map(rule).collect(),
-            })
-        }
-        PolicyKind::DFcfs | PolicyKind::Stealing => None,
+    let class = |&slo_us: &f64| ClassParameters::with_slo(Nanos((slo_us * 1e3) as u64));
+    let scheduler =
+        Scheduler::of(contender.policy).with_classes(slos_us.iter().map(class).collect());
+    match contender.quantum_us {
+        Some(us) => Some(scheduler.with_quantum(Nanos((us * 1e3) as u64))),
+        None => (!contender.policy.preempts).then_some(scheduler),
     }
 }
 

@@ -3,7 +3,8 @@
 
 use anyhow::{Result, ensure};
 use shinjuku::policy::Nanos;
-use shinjuku_sim::{Overheads, PolicySpec, predict};
+use shinjuku::policy::single_queue;
+use shinjuku_sim::{Overheads, Scheduler, predict};
 
 use super::contender::Contender;
 use super::mixes::BenchMix;
@@ -34,7 +35,7 @@ pub fn of(
 /// p99 of one class alone on `workers` workers, us.
 fn alone(mix: &BenchMix, class: usize, contender: &Contender, workers: usize) -> Result<f64> {
     let quantum = Nanos((contender.quantum_us.unwrap_or_default() * 1e3) as u64);
-    let policy = PolicySpec::SingleQueue { quantum };
+    let policy = Scheduler::of(single_queue::REGISTERED).with_quantum(quantum);
     // The other classes keep their numbers but have no weight, so that the class's work stays its own.
     let only = mix.with_only(class)?;
     let depth = contender.depth(workers);

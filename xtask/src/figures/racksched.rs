@@ -2,10 +2,10 @@
 //! servers of eight workers.
 
 use anyhow::Result;
-use shinjuku_policy::Nanos;
+use shinjuku_policy::{Nanos, cfcfs, single_queue};
 use shinjuku_sim::plan::Target;
 use shinjuku_sim::rack::{BalancerSpec, LoadInfo, RackScenario};
-use shinjuku_sim::{Measure, PolicySpec, Scenario};
+use shinjuku_sim::{Measure, Scenario, Scheduler};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::source::{Caption, Claim, RACKSCHED};
@@ -70,10 +70,8 @@ const RACK_OURS: &str = "8 servers of 8 workers, service times, c-FCFS or a quan
 /// From switch to server, one way.
 const NETWORK_NS: u64 = 2_500;
 
-fn preemptive() -> PolicySpec {
-    PolicySpec::SingleQueue {
-        quantum: Nanos::from_micros(25),
-    }
+fn preemptive() -> Scheduler {
+    Scheduler::of(single_queue::REGISTERED).with_quantum(Nanos::from_micros(25))
 }
 
 fn low() -> Result<Mix> {
@@ -124,7 +122,7 @@ const CHOICES: [Choice; 6] = [
     ),
 ];
 
-fn rack(mix: &Mix, policy: &PolicySpec, choice: Choice, effort: Effort, load: f64) -> RackScenario {
+fn rack(mix: &Mix, policy: &Scheduler, choice: Choice, effort: Effort, load: f64) -> RackScenario {
     let (_, balancer, load_info, network_ns) = choice;
     RackScenario {
         balancer,
@@ -139,7 +137,7 @@ fn layers(
     name: &str,
     title: &str,
     mix: &Mix,
-    policy: &PolicySpec,
+    policy: &Scheduler,
     effort: Effort,
 ) -> Result<Drawing> {
     let what = (Measure::P99Us, None);
@@ -177,7 +175,7 @@ fn low_dispersion(effort: Effort) -> Result<Drawing> {
         "racksched-low-dispersion",
         "Rack of 8 x 8, exponential, mean 50 µs; c-FCFS in each server",
         &low()?,
-        &PolicySpec::CFcfs,
+        &Scheduler::of(cfcfs::REGISTERED),
         effort,
     )
 }

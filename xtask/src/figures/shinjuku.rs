@@ -2,11 +2,11 @@
 //! figures 8b and 8c, which it measures; and what preemption costs, which it has no figure of.
 
 use anyhow::Result;
-use shinjuku_policy::{ClassRule, Nanos, Requeue};
+use shinjuku_policy::{Nanos, Requeue, cfcfs, dfcfs, multi_queue, single_queue};
 use shinjuku_sim::imbalance::connections_needed;
 use shinjuku_sim::plan::Target;
-use shinjuku_sim::policies::rules;
-use shinjuku_sim::{Measure, Overheads, PolicySpec, Scenario, with_slos_alone};
+use shinjuku_sim::scheduler::classes;
+use shinjuku_sim::{Measure, Overheads, Scenario, Scheduler, with_slos_alone};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::source::{Caption, Claim, SHINJUKU};
@@ -255,15 +255,13 @@ const COSTS_OURS: &str = "the whole figure; the paper has none of preemption tha
                           paper's 2 GHz, with 109 cycles a switch (section 3.3). Of a signal the paper says roughly 2.5 µs for \
                           sender and receiver (section 3.2): half each.";
 
-fn single_queue(quantum_us: u64) -> PolicySpec {
-    PolicySpec::SingleQueue {
-        quantum: Nanos::from_micros(quantum_us),
-    }
+fn single_queue(quantum_us: u64) -> Scheduler {
+    Scheduler::of(single_queue::REGISTERED).with_quantum(Nanos::from_micros(quantum_us))
 }
 
 fn server<'a>(
     mix: &'a Mix,
-    policy: &'a PolicySpec,
+    policy: &'a Scheduler,
     overheads: Overheads,
     effort: Effort,
 ) -> impl Fn(f64) -> Target + 'a {
@@ -279,11 +277,11 @@ fn server<'a>(
 fn lines(
     mix: &Mix,
     effort: Effort,
-    contenders: &[(&str, PolicySpec, Overheads)],
+    contenders: &[(&str, Scheduler, Overheads)],
 ) -> Result<Vec<Series>> {
-    let line = |(number, (label, policy, overheads)): (usize, &(&str, PolicySpec, Overheads))| {
+    let line = |(number, (label, policy, overheads)): (usize, &(&str, Scheduler, Overheads))| {
         let target = server(mix, policy, *overheads, effort);
-        let style = if matches!(policy, PolicySpec::Sharing) {
+        let style = if policy.is_sharing() {
             Style::Floor
         } else {
             Style::Contender(number)
@@ -296,10 +294,10 @@ fn lines(
 fn ideal(name: &str, mix: &str, title: &str, effort: Effort) -> Result<Drawing> {
     let mix = Mix::named(mix)?;
     let contenders = [
-        ("d-FCFS", PolicySpec::DFcfs, Overheads::IDEAL),
-        ("c-FCFS", PolicySpec::CFcfs, Overheads::IDEAL),
+        ("d-FCFS", Scheduler::of(dfcfs::REGISTERED), Overheads::IDEAL),
+        ("c-FCFS", Scheduler::of(cfcfs::REGISTERED), Overheads::IDEAL),
         ("c-PRE-SQ, 5 µs", single_queue(5), Overheads::IDEAL),
-        ("PS", PolicySpec::Sharing, Overheads::IDEAL),
+        ("PS", Scheduler::sharing(), Overheads::IDEAL),
     ];
     let series = lines(&mix, effort, &contenders)?;
     let found = format!(
@@ -332,15 +330,11 @@ fn bimodal(effort: Effort) -> Result<Drawing> {
 
 /// c-PRE-MQ as the paper sets it up: a class's SLO is its p99 alone, preempted requests go to the
 /// head (section 3.4).
-fn multi_queue_at_the_head(mix: &Mix, quantum_us: u64) -> Result<PolicySpec> {
+fn multi_queue_at_the_head(mix: &Mix, quantum_us: u64) -> Result<Scheduler> {
     let quantum = Nanos::from_micros(quantum_us);
     let mix = with_slos_alone(mix, SLO_LOAD, WORKERS, quantum)?;
-    let at_the_head = |rule| ClassRule {
-        requeue: Requeue::Head,
-        ..rule
-    };
-    let rules = rules(&mix, quantum).into_iter().map(at_the_head).collect();
-    Ok(PolicySpec::MultiQueue { rules })
+    let scheduler = Scheduler::of(multi_queue::REGISTERED).with_classes(classes(&mix));
+    Ok(scheduler.with_quantum(quantum).with_requeue(Requeue::Head))
 }
 
 /// A part of figure 2: `what` is measured of half 1 us, half 100 us.
@@ -358,10 +352,18 @@ fn two(
         against_load(label, style, effort, what, target)
     };
     let series = vec![
-        line("d-FCFS", Style::Contender(0), &PolicySpec::DFcfs)?,
-        line("c-FCFS", Style::Contender(1), &PolicySpec::CFcfs)?,
+        line(
+            "d-FCFS",
+            Style::Contender(0),
+            &Scheduler::of(dfcfs::REGISTERED),
+        )?,
+        line(
+            "c-FCFS",
+            Style::Contender(1),
+            &Scheduler::of(cfcfs::REGISTERED),
+        )?,
         line("c-PRE-MQ, 5 µs", Style::Contender(2), &multi)?,
-        line("PS", Style::Floor, &PolicySpec::Sharing)?,
+        line("PS", Style::Floor, &Scheduler::sharing())?,
     ];
     let found = format!(
         "at 70 % load {} is {} under d-FCFS, {} under c-FCFS, {} under c-PRE-MQ and {} under PS.",
@@ -402,12 +404,12 @@ const SLOWDOWN: &str = "p99 slowdown (latency / service time, log)";
 fn priced(name: &str, mix: &str, title: &str, effort: Effort) -> Result<Drawing> {
     let mix = Mix::named(mix)?;
     let contenders = [
-        ("c-FCFS", PolicySpec::CFcfs, Overheads::IDEAL),
+        ("c-FCFS", Scheduler::of(cfcfs::REGISTERED), Overheads::IDEAL),
         ("5 µs, free", single_queue(5), Overheads::IDEAL),
         ("5 µs, posted interrupt", single_queue(5), POSTED),
         ("5 µs, signal", single_queue(5), SIGNAL),
         ("15 µs, posted interrupt", single_queue(15), POSTED),
-        ("PS", PolicySpec::Sharing, Overheads::IDEAL),
+        ("PS", Scheduler::sharing(), Overheads::IDEAL),
     ];
     let series = lines(&mix, effort, &contenders)?;
     let found = format!(
@@ -473,8 +475,18 @@ fn multi_queue(effort: Effort) -> Result<Drawing> {
         against_load(label, Style::Contender(number), effort, what, target)
     };
     let series = vec![
-        line("no preemption, GET", 0, &PolicySpec::CFcfs, get)?,
-        line("no preemption, SCAN", 1, &PolicySpec::CFcfs, scan)?,
+        line(
+            "no preemption, GET",
+            0,
+            &Scheduler::of(cfcfs::REGISTERED),
+            get,
+        )?,
+        line(
+            "no preemption, SCAN",
+            1,
+            &Scheduler::of(cfcfs::REGISTERED),
+            scan,
+        )?,
         line("SQ, GET", 2, &single, get)?,
         line("SQ, SCAN", 3, &single, scan)?,
         line("MQ, GET", 4, &multi, get)?,

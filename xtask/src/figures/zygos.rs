@@ -2,8 +2,9 @@
 //! numbers of ours.
 
 use anyhow::Result;
+use shinjuku_policy::{cfcfs, dfcfs, stealing};
 use shinjuku_sim::plan::Target;
-use shinjuku_sim::{Measure, Overheads, PolicySpec, Scenario};
+use shinjuku_sim::{Measure, Overheads, Scenario, Scheduler};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::source::{Caption, Claim, ZYGOS};
@@ -102,12 +103,12 @@ fn mix(service: ServiceTime) -> Result<Mix> {
 fn models(name: &str, title: &str, service: ServiceTime, effort: Effort) -> Result<Drawing> {
     let mix = mix(service)?;
     let models = [
-        ("M/G/16/FCFS", PolicySpec::CFcfs),
-        ("16 x M/G/1/FCFS", PolicySpec::DFcfs),
-        ("M/G/16/PS", PolicySpec::Sharing),
-        ("16 x M/G/1/PS", PolicySpec::PartitionedSharing),
+        ("M/G/16/FCFS", Scheduler::of(cfcfs::REGISTERED)),
+        ("16 x M/G/1/FCFS", Scheduler::of(dfcfs::REGISTERED)),
+        ("M/G/16/PS", Scheduler::sharing()),
+        ("16 x M/G/1/PS", Scheduler::partitioned_sharing()),
     ];
-    let line = |(number, (label, policy)): (usize, &(&str, PolicySpec))| {
+    let line = |(number, (label, policy)): (usize, &(&str, Scheduler))| {
         let target = |load| {
             let scenario = Scenario::new(mix.clone(), load, policy.clone(), WORKERS);
             Target::Server(Box::new(scenario.with_requests(effort.requests)))
@@ -168,7 +169,7 @@ fn bimodal_2(effort: Effort) -> Result<Drawing> {
 }
 
 /// The highest load, percent, at which p99 is at most ten mean service times.
-fn highest(mix: &Mix, policy: &PolicySpec, overheads: Overheads, effort: Effort) -> Result<f64> {
+fn highest(mix: &Mix, policy: &Scheduler, overheads: Overheads, effort: Effort) -> Result<f64> {
     let limit_us = mix.mean_ns() / 100.0;
     highest_load(effort, |load| {
         let mut scenario = Scenario::new(mix.clone(), load, policy.clone(), WORKERS)
@@ -187,11 +188,31 @@ fn load_at_slo(effort: Effort) -> Result<Drawing> {
         ..Overheads::IDEAL
     };
     let contenders = [
-        ("c-FCFS, ideal", PolicySpec::CFcfs, Overheads::IDEAL),
-        ("stealing, ideal", PolicySpec::Stealing, Overheads::IDEAL),
-        ("d-FCFS, ideal", PolicySpec::DFcfs, Overheads::IDEAL),
-        ("c-FCFS, 0.5 µs a request", PolicySpec::CFcfs, stack),
-        ("d-FCFS, 0.5 µs a request", PolicySpec::DFcfs, stack),
+        (
+            "c-FCFS, ideal",
+            Scheduler::of(cfcfs::REGISTERED),
+            Overheads::IDEAL,
+        ),
+        (
+            "stealing, ideal",
+            Scheduler::of(stealing::REGISTERED),
+            Overheads::IDEAL,
+        ),
+        (
+            "d-FCFS, ideal",
+            Scheduler::of(dfcfs::REGISTERED),
+            Overheads::IDEAL,
+        ),
+        (
+            "c-FCFS, 0.5 µs a request",
+            Scheduler::of(cfcfs::REGISTERED),
+            stack,
+        ),
+        (
+            "d-FCFS, 0.5 µs a request",
+            Scheduler::of(dfcfs::REGISTERED),
+            stack,
+        ),
     ];
     let means_us = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
     let mut series = Vec::new();
@@ -230,10 +251,10 @@ fn load_at_slo(effort: Effort) -> Result<Drawing> {
         at(&series[2], 1.0),
         at(&series[3], 1.0),
         at(&series[3], 10.0),
-        ideal(&fixed, PolicySpec::CFcfs)?,
-        ideal(&fixed, PolicySpec::DFcfs)?,
-        ideal(&bimodal, PolicySpec::CFcfs)?,
-        ideal(&bimodal, PolicySpec::DFcfs)?,
+        ideal(&fixed, Scheduler::of(cfcfs::REGISTERED))?,
+        ideal(&fixed, Scheduler::of(dfcfs::REGISTERED))?,
+        ideal(&bimodal, Scheduler::of(cfcfs::REGISTERED))?,
+        ideal(&bimodal, Scheduler::of(dfcfs::REGISTERED))?,
     );
     Ok(Drawing {
         figure: Figure {

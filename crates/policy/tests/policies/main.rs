@@ -1,8 +1,8 @@
 //! Properties of the policies, and of the watch over them.
 
-mod config;
 mod driver;
 mod multi_queue;
+mod parameters;
 mod reference;
 mod same_as_reference;
 mod stealing;

@@ -299,3 +299,59 @@ impl Reference for FlowLines {
         self.lines.iter().map(|line| line.len(want)).sum()
     }
 }
+
+/// EDF and strict priority: a list, searched each time for the lowest rank, then the earliest arrival.
+pub struct ByRank<R> {
+    rank: R,
+    /// In order of arrival, those out at workers included.
+    arrived: Vec<TaskId>,
+    waiting: Vec<Task>,
+}
+
+impl<R: Fn(&Task) -> i128> ByRank<R> {
+    pub fn new(rank: R) -> Self {
+        Self {
+            rank,
+            arrived: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    fn wanted(&self, want: Want) -> impl Iterator<Item = &Task> {
+        let tasks = self.waiting.iter();
+        tasks.filter(move |task| task.started || want == Want::Any)
+    }
+}
+
+impl<R: Fn(&Task) -> i128> Reference for ByRank<R> {
+    fn full(&self, _task: &Task) -> bool {
+        false
+    }
+    fn arrive(&mut self, task: Task) {
+        self.arrived.push(task.id);
+        self.waiting.push(task);
+    }
+    fn preempted(&mut self, task: Task) {
+        self.waiting.push(task);
+    }
+    fn returned(&mut self, task: Task) {
+        self.waiting.push(task);
+    }
+    fn finished(&mut self, task: Task) {
+        self.arrived.retain(|&id| id != task.id);
+    }
+    fn take(&mut self, id: TaskId) {
+        let at = self.waiting.iter().position(|task| task.id == id);
+        self.waiting.remove(at.expect("it waits"));
+    }
+    fn allowed(&self, _worker: WorkerId, _now: Nanos, want: Want) -> Vec<TaskId> {
+        let arrived = |task: &Task| self.arrived.iter().position(|&id| id == task.id);
+        let first = self
+            .wanted(want)
+            .min_by_key(|task| ((self.rank)(task), arrived(task)));
+        first.map(|task| task.id).into_iter().collect()
+    }
+    fn waiting(&self, _worker: WorkerId, want: Want) -> usize {
+        self.wanted(want).count()
+    }
+}

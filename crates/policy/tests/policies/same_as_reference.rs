@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use shinjuku_policy::{
-    CFcfs, ClassRule, DFcfs, MultiQueue, Nanos, Policy, Requeue, SingleQueue, Stealing, Want,
-    WorkerId,
+    CFcfs, ClassParameters, ClassRule, DFcfs, MultiQueue, Nanos, Parameters, Policy, Requeue,
+    SingleQueue, Stealing, Task, Want, WorkerId, registry,
 };
 
 use crate::driver::{CAPACITY, Driver, Event, Step, WORKERS, steps};
-use crate::reference::{FlowLines, Line, LinePerClass, LinePerWorker, OneLine, Reference};
+use crate::reference::{ByRank, FlowLines, Line, LinePerClass, LinePerWorker, OneLine, Reference};
 
 /// Whether an idle worker gets something whenever anything waits.
 #[derive(PartialEq)]
@@ -116,6 +116,41 @@ proptest! {
         check(Box::new(policy), reference, Conserves::Work, steps);
     }
 
+    // Classes 0 to 3 arrive: the last class takes what is beyond it. A negative budget is a late request's.
+    #[test]
+    fn edf(steps in steps(), budgets in prop::collection::vec(-200_i64..200, 1..=4)) {
+        let mut parameters = Parameters::new(CAPACITY, 1);
+        let class = |&budget| {
+            let mut class = ClassParameters::default();
+            class.budget_ns = Some(budget);
+            class
+        };
+        parameters.classes = budgets.iter().map(class).collect();
+        let rank = move |task: &Task| {
+            let class = usize::from(task.class.0).min(budgets.len() - 1);
+            i128::from(task.arrival.0) + i128::from(budgets[class])
+        };
+        let policy = registry::named("edf").unwrap().build(&parameters).unwrap();
+        check(policy, ByRank::new(rank), Conserves::Work, steps);
+    }
+
+    #[test]
+    fn priority(steps in steps(), priorities in prop::collection::vec(prop::option::of(0_u16..5), 1..=4)) {
+        let mut parameters = Parameters::new(CAPACITY, 1);
+        let class = |&priority| {
+            let mut class = ClassParameters::default();
+            class.priority = priority;
+            class
+        };
+        parameters.classes = priorities.iter().map(class).collect();
+        let rank = move |task: &Task| {
+            let class = usize::from(task.class.0).min(priorities.len() - 1);
+            i128::from(priorities[class].map_or(class, usize::from) as u64)
+        };
+        let policy = registry::named("priority").unwrap().build(&parameters).unwrap();
+        check(policy, ByRank::new(rank), Conserves::Work, steps);
+    }
+
     #[test]
     fn dfcfs(steps in steps(), bound in 1..=CAPACITY) {
         let workers = usize::from(WORKERS);
@@ -142,15 +177,10 @@ proptest! {
 
 #[test]
 fn what_has_no_slot_or_waits_already_is_refused() {
-    let rule = ClassRule::new(Nanos(1), Nanos(1));
-    let policies: [Box<dyn Policy>; 5] = [
-        Box::new(CFcfs::new(2).unwrap()),
-        Box::new(SingleQueue::new(2, Nanos(1)).unwrap()),
-        Box::new(MultiQueue::new(2, &[rule]).unwrap()),
-        Box::new(DFcfs::new(2, 1).unwrap()),
-        Box::new(Stealing::new(2, 1, 0).unwrap()),
-    ];
-    for mut policy in policies {
+    let mut parameters = Parameters::new(2, 1);
+    parameters.classes = vec![ClassParameters::with_slo(Nanos(1))];
+    for registered in registry::ALL {
+        let mut policy = registered.build(&parameters).unwrap();
         let task = |id| shinjuku_policy::Task {
             id: shinjuku_policy::TaskId(id),
             class: Default::default(),

@@ -3,41 +3,50 @@
 use proptest::prelude::*;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
 use shinjuku_policy::{
-    CFcfs, ClassRule, DFcfs, MultiQueue, Nanos, Policy, Requeue, SingleQueue, Stealing, Task,
-    TaskId, Verified, Want, WorkerId,
+    ClassParameters, ClassRule, DFcfs, MultiQueue, Nanos, Parameters, Policy, Registered, Requeue,
+    SingleQueue, Task, TaskId, Verified, Want, WorkerId, registry,
 };
 
 use crate::driver::{CAPACITY, Driver, Event, Step, WORKERS, steps};
 
 const WORKER: WorkerId = WorkerId(0);
 
-fn sound_policy() -> impl Strategy<Value = fn() -> Box<dyn Policy>> {
-    let policies: [fn() -> Box<dyn Policy>; 7] = [
-        || Box::new(CFcfs::new(CAPACITY).unwrap()),
-        || Box::new(SingleQueue::new(CAPACITY, Nanos(5)).unwrap()),
-        || {
-            Box::new(
-                SingleQueue::new(CAPACITY, Nanos(5))
-                    .unwrap()
-                    .with_requeue(Requeue::Head),
-            )
-        },
-        || {
-            let rules = [1, 10, 300].map(|slo| ClassRule::new(Nanos(slo), Nanos(5)));
-            Box::new(MultiQueue::new(CAPACITY, &rules).unwrap())
-        },
-        || Box::new(DFcfs::new(CAPACITY, usize::from(WORKERS)).unwrap()),
-        || {
-            Box::new(
+/// Builds a policy of the registry, or one that only its constructors make.
+#[derive(Clone, Copy, Debug)]
+enum Sound {
+    Registered(Registered, Requeue),
+    Bounded,
+}
+
+impl Sound {
+    fn build(self) -> Box<dyn Policy> {
+        match self {
+            Self::Registered(registered, requeue) => {
+                let mut parameters = Parameters::new(CAPACITY, usize::from(WORKERS));
+                parameters.quantum = Nanos(5);
+                parameters.requeue = requeue;
+                parameters.classes = [1, 10, 300]
+                    .map(|slo| ClassParameters::with_slo(Nanos(slo)))
+                    .to_vec();
+                registered.build(&parameters).unwrap()
+            }
+            Self::Bounded => Box::new(
                 DFcfs::new(CAPACITY, 5)
                     .unwrap()
                     .with_queue_bound(2)
                     .unwrap(),
-            )
-        },
-        || Box::new(Stealing::new(CAPACITY, usize::from(WORKERS), 1).unwrap()),
-    ];
-    prop::sample::select(policies.to_vec())
+            ),
+        }
+    }
+}
+
+fn sound_policy() -> impl Strategy<Value = Sound> {
+    let registered = prop::sample::select(registry::ALL);
+    let requeue = prop_oneof![Just(Requeue::Tail), Just(Requeue::Head)];
+    prop_oneof![
+        8 => (registered, requeue).prop_map(|(one, requeue)| Sound::Registered(one, requeue)),
+        1 => Just(Sound::Bounded),
+    ]
 }
 
 fn task(id: u32) -> Task {
@@ -59,7 +68,7 @@ proptest! {
 
     #[test]
     fn sound_policies_are_never_accused(policy in sound_policy(), steps in steps(), k in 1_u32..4) {
-        let watched = Verified::new(policy(), CAPACITY).unwrap().with_progress_limit(k).unwrap();
+        let watched = Verified::new(policy.build(), CAPACITY).unwrap().with_progress_limit(k).unwrap();
         let mut driver = Driver::new(watched);
         for step in steps {
             let event = driver.step(step);
@@ -77,8 +86,8 @@ proptest! {
     // With a limit never reached, the watch does not change a single answer.
     #[test]
     fn below_the_limit_nothing_changes(policy in sound_policy(), steps in steps()) {
-        let watched = Verified::new(policy(), CAPACITY).unwrap().with_progress_limit(u32::MAX).unwrap();
-        let (mut bare, mut watched) = (Driver::new(policy()), Driver::new(watched));
+        let watched = Verified::new(policy.build(), CAPACITY).unwrap().with_progress_limit(u32::MAX).unwrap();
+        let (mut bare, mut watched) = (Driver::new(policy.build()), Driver::new(watched));
         for step in steps {
             // `take_fresh` chooses by itself.
             if !matches!(step, Step::Remove { .. }) {

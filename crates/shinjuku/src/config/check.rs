@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use shinjuku_policy::ClassRule;
+use shinjuku_policy::registry;
 use shinjuku_preempt::{MAX_DEPTH, PoolConfig};
 
-use super::{ClassConfig, Config, ConfigError, PolicyKind};
+use super::{ClassConfig, Config, ConfigError};
 use crate::layout::{CORES, Layout};
 
 /// From the shortest time that is one, to an hour.
@@ -15,10 +15,11 @@ const MICROS: RangeInclusive<f64> = 0.001..=3.6e9;
 
 const MAX_CLASSES: usize = u16::MAX as usize;
 
-pub(super) fn config(config: &Config) -> Result<(), ConfigError> {
+pub(super) fn config(config: &Config, own_policies: &[&str]) -> Result<(), ConfigError> {
     numbers(config)?;
     policy(config)?;
     classes(config)?;
+    policy_name(config, own_policies)?;
     let workers = Layout::plan(config)?.workers.len();
     if config.contexts < workers {
         return Err(ConfigError::invalid(
@@ -126,26 +127,35 @@ fn classes(config: &Config) -> Result<(), ConfigError> {
             within(key("deadline_us"), deadline, MICROS, advice)?;
         }
     }
-    if config.policy.kind == PolicyKind::CPreMq {
-        class_rules(config)?;
-    }
     Ok(())
 }
 
-/// What c-pre-mq goes by.
-pub(super) fn class_rules(config: &Config) -> Result<Vec<ClassRule>, ConfigError> {
-    let rule = |(number, class): (usize, &ClassConfig)| {
-        class.rule(&config.policy).ok_or_else(|| {
-            ConfigError::invalid(
-                key_of(number, class, "slo_us"),
-                "missing",
-                "given for every class",
-                "c-pre-mq picks the class that waited longest in proportion to it; for one queue without, choose \
-                 policy.kind = \"c-pre-sq\"",
-            )
-        })
+/// There is such a policy, and it finds what it goes by.
+fn policy_name(config: &Config, own_policies: &[&str]) -> Result<(), ConfigError> {
+    let name = config.policy.kind.as_str();
+    if own_policies.contains(&name) {
+        return Ok(());
+    }
+    let Ok(registered) = registry::named(name) else {
+        let mut names: Vec<_> = registry::ALL.iter().map(|one| one.name).collect();
+        names.extend(own_policies);
+        return Err(ConfigError::invalid(
+            "policy.kind",
+            format!("{name:?}"),
+            format!("one of {}", names.join(", ")),
+            "a policy of your own is named by `Builder::policy_with`",
+        ));
     };
-    config.class.iter().enumerate().map(rule).collect()
+    let mut classes = config.class.iter().enumerate();
+    match classes.find(|(_, class)| registered.needs_slo && class.slo_us.is_none()) {
+        None => Ok(()),
+        Some((number, class)) => Err(ConfigError::invalid(
+            key_of(number, class, "slo_us"),
+            "missing",
+            "given for every class",
+            format!("{name} goes by it; for one queue without, choose policy.kind = \"c-pre-sq\""),
+        )),
+    }
 }
 
 /// `class[1].slo_us (class "get")`

@@ -50,13 +50,14 @@ pub enum ConfigError {
         /// The system's error.
         cause: std::io::Error,
     },
-    /// The policy does not take its parameters. [`Config::validate`](super::Config::validate) finds them first.
+    /// The policy does not take its parameters. Of a policy of this project
+    /// [`Config::validate`](super::Config::validate) finds that first.
     #[error("`policy`: {0}")]
-    Policy(shinjuku_policy::ConfigError),
+    Policy(shinjuku_policy::ParameterError),
 }
 
-impl From<shinjuku_policy::ConfigError> for ConfigError {
-    fn from(cause: shinjuku_policy::ConfigError) -> Self {
+impl From<shinjuku_policy::ParameterError> for ConfigError {
+    fn from(cause: shinjuku_policy::ParameterError) -> Self {
         Self::Policy(cause)
     }
 }

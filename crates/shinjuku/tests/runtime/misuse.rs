@@ -97,11 +97,13 @@ fn a_wrong_policy_is_reported_and_nothing_is_lost() {
             "liar".into()
         }
     }
-    let config = config(1, MechanismKind::Probe);
-    let policy = Liar(CFcfs::new(config.task_capacity(1)).unwrap(), 0);
+    let mut config = config(1, MechanismKind::Probe);
+    config.policy.kind = "liar".into();
     let runtime = Runtime::builder(handler_fn(|n: u64| n))
         .config(config)
-        .own_policy(Box::new(policy))
+        .policy_with("liar", |parameters| {
+            Ok(Box::new(Liar(CFcfs::new(parameters.capacity)?, 0)))
+        })
         .start()
         .unwrap();
     let handle = runtime.handle();
@@ -115,6 +117,36 @@ fn a_wrong_policy_is_reported_and_nothing_is_lost() {
     assert!(
         report.is_clean() && report.policy_error.is_some(),
         "{report}"
+    );
+}
+
+#[test]
+fn a_policy_of_ones_own_is_known_by_its_name_alone() {
+    let start = |kind: &'static str, name: &'static str| {
+        let mut config = config(1, MechanismKind::Probe);
+        config.policy.kind = kind.into();
+        let builder = Runtime::builder(handler_fn(|n: u64| n)).config(config);
+        let build = |parameters: &Parameters| -> Result<Box<dyn Policy>, ParameterError> {
+            assert!(parameters.capacity > 0 && parameters.workers == 1);
+            Ok(Box::new(CFcfs::new(parameters.capacity)?))
+        };
+        builder.policy_with(name, build).start()
+    };
+    let runtime = start("mine", "mine").unwrap();
+    assert!(runtime.description().contains("policy c-FCFS"));
+    let runtime = start("c-pre-sq", "mine").unwrap();
+    assert!(runtime.description().contains("policy c-PRE-SQ"));
+
+    let unknown = start("yours", "mine").unwrap_err().to_string();
+    let expected = "`policy.kind` is \"yours\", but must be one of c-pre-sq,";
+    assert!(
+        unknown.contains(expected) && unknown.contains(", mine:"),
+        "{unknown}"
+    );
+    let taken = start("edf", "edf").unwrap_err().to_string();
+    assert!(
+        taken.contains("`policy_with` is \"edf\", but must be a name that no other policy has"),
+        "{taken}"
     );
 }
 

@@ -58,7 +58,7 @@ fn progress_several_handlers_one_mutex_one_worker_probes_alone() {
 #[test]
 fn progress_several_handlers_one_mutex_mq_at_the_head_and_signals() {
     let mut config = config(1, MechanismKind::Signal);
-    config.policy.kind = PolicyKind::CPreMq;
+    config.policy.kind = "c-pre-mq".into();
     config.policy.requeue = Requeue::Head;
     config.class = vec![ClassConfig {
         slo_us: Some(50.0),

@@ -29,16 +29,10 @@ fn requests_are_answered_from_any_thread() {
 
 #[test]
 fn every_policy_serves() {
-    for kind in [
-        PolicyKind::CFcfs,
-        PolicyKind::CPreSq,
-        PolicyKind::CPreMq,
-        PolicyKind::DFcfs,
-        PolicyKind::Stealing,
-    ] {
+    for registered in registry::ALL {
         for depth in [1, 4] {
             let mut config = config(2, MechanismKind::Probe);
-            config.policy.kind = kind;
+            config.policy.kind = (*registered).into();
             config.depth = depth;
             config.class = ["short", "long"]
                 .map(|name| ClassConfig {
@@ -63,12 +57,12 @@ fn every_policy_serves() {
                 })
                 .collect();
             for (long, ticket) in tickets {
-                assert_eq!(ticket.wait(), Ok(long), "{kind:?} at depth {depth}");
+                assert_eq!(ticket.wait(), Ok(long), "{registered} at depth {depth}");
             }
             let report = runtime.shutdown(PATIENCE);
             assert!(
                 report.is_clean() && report.policy_error.is_none(),
-                "{kind:?} at depth {depth}: {report}"
+                "{registered} at depth {depth}: {report}"
             );
         }
     }

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use shinjuku::net::{Failure, Refusal};
 use shinjuku::policy::{
-    CFcfs, ClassId, Full, Nanos, Policy, Requeue, Task, TaskId, Want, WorkerId,
+    CFcfs, ClassId, Full, Nanos, ParameterError, Parameters, Policy, Requeue, Task, TaskId, Want,
+    WorkerId, registry,
 };
 use shinjuku::{
-    ClassConfig, Config, HardPreemption, LayoutKind, MechanismKind, PolicyKind, RequestContext,
-    RequestHandler, Runtime, SubmitOptions, TicketError, handler_fn, in_context, preempt_point,
-    without_preemption,
+    ClassConfig, Config, HardPreemption, LayoutKind, MechanismKind, RequestContext, RequestHandler,
+    Runtime, SubmitOptions, TicketError, handler_fn, in_context, preempt_point, without_preemption,
 };
 
 pub const PATIENCE: Duration = Duration::from_secs(20);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use shinjuku::net::Refusal;
 use shinjuku::policy::{ClassId, FlowId};
 use shinjuku::{
-    Config, MechanismKind, PolicyKind, RequestContext, RequestHandler, Runtime, SubmitOptions,
-    TicketError, preempt_point,
+    Config, MechanismKind, RequestContext, RequestHandler, Runtime, SubmitOptions, TicketError,
+    preempt_point,
 };
 
 use super::suite::{Job, PATIENCE, config, jobs, spin_for, wait_for};
@@ -122,7 +122,7 @@ fn full_is_a_counted_refusal() {
 #[test]
 fn an_idle_worker_takes_what_is_staged_elsewhere() {
     let mut config = config(2, MechanismKind::None);
-    config.policy.kind = PolicyKind::CFcfs;
+    config.policy.kind = "c-fcfs".into();
     config.depth = 2;
     let runtime = jobs(config);
     let handle = runtime.handle();
@@ -161,12 +161,12 @@ fn an_idle_worker_takes_what_is_staged_elsewhere() {
 #[test]
 fn what_waits_for_a_blocked_worker_starts_at_its_stand_in() {
     for (kind, workers, flows) in [
-        (PolicyKind::CFcfs, 1, [1, 2]),
-        (PolicyKind::DFcfs, 2, [1, 1]),
-        (PolicyKind::Stealing, 1, [1, 2]),
+        ("c-fcfs", 1, [1, 2]),
+        ("d-fcfs", 2, [1, 1]),
+        ("stealing", 1, [1, 2]),
     ] {
         let mut config = config(workers, MechanismKind::Probe);
-        config.policy.kind = kind;
+        config.policy.kind = kind.into();
         config.rescue_after_ms = 1.0;
         let runtime = jobs(config);
         let handle = runtime.handle();

@@ -16,7 +16,7 @@ use crate::rack::{
 };
 use crate::replicate::Until;
 use crate::server::Shape;
-use crate::{Measure, Overheads, PolicySpec, Scenario, SimError};
+use crate::{Measure, Overheads, Scenario, Scheduler, SimError};
 
 /// What a plan's file says.
 #[derive(Deserialize)]
@@ -76,7 +76,7 @@ struct ReportSpec {
 /// A policy to try, with its mix.
 struct Contender<'a> {
     mix: &'a Mix,
-    policy: PolicySpec,
+    policy: Scheduler,
     label: String,
     quantum_us: f64,
 }
@@ -189,13 +189,17 @@ impl Spec {
         let mut contenders = Vec::new();
         for mix in &self.mix.get_ref().0 {
             for name in &self.policy.get_ref().0 {
-                let preemptive = name.to_ascii_lowercase().starts_with("c-pre");
+                let named = Scheduler::named(name, mix, Nanos::MAX)
+                    .map_err(|error| source.error(self.policy.span(), error))?;
                 // Without a quantum the points would be the same for each.
-                let count = if preemptive { all_quanta.len() } else { 1 };
+                let count = if named.preempts() {
+                    all_quanta.len()
+                } else {
+                    1
+                };
                 for &quantum_us in &all_quanta[..count] {
                     let quantum = Nanos((quantum_us * 1_000.0).round() as u64);
-                    let policy = PolicySpec::named(name, mix, quantum)
-                        .map_err(|error| source.error(self.policy.span(), error))?;
+                    let policy = named.clone().with_quantum(quantum);
                     let label = if count > 1 {
                         format!("{name}({quantum_us}us)")
                     } else {

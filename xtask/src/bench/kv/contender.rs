@@ -69,30 +69,50 @@ impl Contender {
         program: Program::Redis,
     };
     /// Ours, in memory, one core.
-    pub const MQ: Self = kv("mq", "mq", "inline", Preemption::Auto, "memory");
+    pub const MQ: Self = kv("mq", "c-pre-mq", "inline", Preemption::Auto, "memory");
     /// The same with one queue.
-    pub const SQ: Self = kv("sq", "sq", "inline", Preemption::Auto, "memory");
+    pub const SQ: Self = kv("sq", "c-pre-sq", "inline", Preemption::Auto, "memory");
     /// The same, first come, first served.
-    pub const FCFS: Self = kv("fcfs", "fcfs", "inline", Preemption::None, "memory");
+    pub const FCFS: Self = kv("fcfs", "c-fcfs", "inline", Preemption::None, "memory");
     /// Ours with a dispatcher's core of its own.
-    pub const THREADS: Self = kv("mq-threads", "mq", "threads", Preemption::Auto, "memory");
+    pub const THREADS: Self = kv(
+        "mq-threads",
+        "c-pre-mq",
+        "threads",
+        Preemption::Auto,
+        "memory",
+    );
     /// Ours over RocksDB, never preempting.
     pub const ROCKSDB_NONE: Self = kv(
         "rocksdb-none",
-        "fcfs",
+        "c-fcfs",
         "inline",
         Preemption::None,
         "rocksdb",
     );
     /// Ours over RocksDB, one queue, preempting as the runtime thinks best: by the probes between a SCAN's steps, and by
     /// signal within a step that takes too long.
-    pub const ROCKSDB_SQ: Self = kv("rocksdb-sq", "sq", "inline", Preemption::Auto, "rocksdb");
+    pub const ROCKSDB_SQ: Self = kv(
+        "rocksdb-sq",
+        "c-pre-sq",
+        "inline",
+        Preemption::Auto,
+        "rocksdb",
+    );
     /// Ours over RocksDB, a queue a class.
-    pub const ROCKSDB_MQ: Self = kv("rocksdb-mq", "mq", "inline", Preemption::Auto, "rocksdb");
+    pub const ROCKSDB_MQ: Self = kv(
+        "rocksdb-mq",
+        "c-pre-mq",
+        "inline",
+        Preemption::Auto,
+        "rocksdb",
+    );
     /// The same two by signal alone, as a store without probes would have it.
-    pub const ROCKSDB_SQ_SIGNAL: Self = kv("rocksdb-sq-signal", "sq", "inline", SIGNAL, "rocksdb");
+    pub const ROCKSDB_SQ_SIGNAL: Self =
+        kv("rocksdb-sq-signal", "c-pre-sq", "inline", SIGNAL, "rocksdb");
     /// See above.
-    pub const ROCKSDB_MQ_SIGNAL: Self = kv("rocksdb-mq-signal", "mq", "inline", SIGNAL, "rocksdb");
+    pub const ROCKSDB_MQ_SIGNAL: Self =
+        kv("rocksdb-mq-signal", "c-pre-mq", "inline", SIGNAL, "rocksdb");
 
     /// Whether it needs RocksDB.
     pub fn needs_rocksdb(&self) -> bool {

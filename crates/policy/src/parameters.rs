@@ -1,0 +1,250 @@
+//! What policies are built from, and why one could not be built.
+//!
+//! [`Parameters`] has what all policies of the [`registry`](crate::registry) take between them. Each reads
+//! what it needs and ignores the rest, so that one configuration can be tried under every policy.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::{ClassId, Nanos};
+
+/// The parameters of a policy.
+///
+/// ```
+/// use shinjuku_policy::{Nanos, Parameters, registry};
+///
+/// let mut parameters = Parameters::new(1024, 8);
+/// parameters.quantum = Nanos::from_micros(10);
+/// let policy = registry::named("c-pre-sq")?.build(&parameters)?;
+/// assert_eq!(policy.name(), "c-PRE-SQ(10us)");
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[non_exhaustive]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parameters {
+    /// Task slots: requests in the system at most.
+    pub capacity: usize,
+    /// Workers, numbered from 0.
+    pub workers: usize,
+    /// For policies that draw at random: the same seed gives the same choices.
+    pub seed: u64,
+    /// How long a request runs before it is preempted if others wait; [`Nanos::MAX`]: to completion.
+    pub quantum: Nanos,
+    /// Where a preempted request goes.
+    pub requeue: Requeue,
+    /// The request classes, numbered in this order. A policy by class takes a class number beyond the last
+    /// for the last.
+    pub classes: Vec<ClassParameters>,
+}
+
+/// What a class of requests is promised and granted.
+#[non_exhaustive]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClassParameters {
+    /// Service-level objective on latency.
+    pub slo: Option<Nanos>,
+    /// The class's own quantum; `None`: that of all classes.
+    pub quantum: Option<Nanos>,
+    /// The class's own place for preempted requests; `None`: that of all classes.
+    pub requeue: Option<Requeue>,
+    /// Deadline less arrival, in ns, for policies by deadline; negative for requests that are late when they
+    /// arrive. `None`: the SLO.
+    pub budget_ns: Option<i64>,
+    /// For policies by priority: the lower goes first. `None`: the class's number.
+    pub priority: Option<u16>,
+}
+
+/// Where in its queue a preempted request waits for its next quantum.
+///
+/// Shinjuku (NSDI 2019, section 3.4) makes this a choice per queue: the tail suits service times that vary
+/// widely, since a short request then waits for one round at most; the head suits requests that are about
+/// equally long, where taking turns only makes all of them late.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+pub enum Requeue {
+    /// Behind everything that waits: round robin, the finer the quantum the closer to processor sharing.
+    #[default]
+    Tail,
+    /// Before everything that waits: first come, first served, whatever the preemptions.
+    Head,
+}
+
+impl Parameters {
+    /// Room for `capacity` requests over `workers` workers; a quantum of 5 us, preempted requests to the tail,
+    /// one class, seed 0.
+    #[must_use]
+    pub fn new(capacity: usize, workers: usize) -> Self {
+        Self {
+            capacity,
+            workers,
+            seed: 0,
+            quantum: Nanos::from_micros(5),
+            requeue: Requeue::Tail,
+            classes: vec![ClassParameters::default()],
+        }
+    }
+
+    /// For each class: its quantum, or that of all classes.
+    pub fn quanta(&self) -> impl ExactSizeIterator<Item = Nanos> {
+        let own = |class: &ClassParameters| class.quantum.unwrap_or(self.quantum);
+        self.classes.iter().map(own)
+    }
+
+    /// Of each class, what `find` finds, which says which class is at fault if there is nothing.
+    pub(crate) fn by_class<T>(
+        &self,
+        find: impl Fn(ClassId, &ClassParameters) -> Result<T, ParameterError>,
+    ) -> Result<Vec<T>, ParameterError> {
+        ParameterError::check_classes(self.classes.len())?;
+        (0..)
+            .map(ClassId)
+            .zip(&self.classes)
+            .map(|(number, class)| find(number, class))
+            .collect()
+    }
+}
+
+impl ClassParameters {
+    /// A class with this SLO.
+    #[must_use]
+    pub fn with_slo(slo: Nanos) -> Self {
+        Self {
+            slo: Some(slo),
+            ..Self::default()
+        }
+    }
+}
+
+/// A parameter that a policy's constructor rejects. Nothing has been built.
+#[non_exhaustive]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParameterError {
+    /// The capacity is zero, or its slots cannot be numbered by a [`TaskId`](crate::TaskId).
+    Capacity {
+        /// The capacity asked for.
+        given: usize,
+    },
+    /// The number of workers is zero, or they cannot be numbered by a [`WorkerId`](crate::WorkerId).
+    Workers {
+        /// The number asked for.
+        given: usize,
+    },
+    /// The number of classes is zero, or they cannot be numbered by a [`ClassId`].
+    Classes {
+        /// The number asked for.
+        given: usize,
+    },
+    /// A class has no SLO, and the policy goes by it.
+    MissingSlo {
+        /// The class.
+        class: ClassId,
+    },
+    /// The quantum is zero: no request would get anywhere.
+    ZeroQuantum {
+        /// The class it was given for.
+        class: ClassId,
+    },
+    /// The SLO is zero: waiting time in proportion to it has no meaning.
+    ZeroSlo {
+        /// The class it was given for.
+        class: ClassId,
+    },
+    /// The bound on a single queue is zero: every request would be refused.
+    ZeroQueueBound,
+    /// The progress rule is to fire after zero preemptions.
+    ZeroProgressLimit,
+}
+
+impl fmt::Display for ParameterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Capacity { given } => {
+                write!(
+                    f,
+                    "capacity is {given} requests: choose 1 to {LARGEST_CAPACITY}"
+                )
+            }
+            Self::Workers { given } => {
+                write!(f, "{given} workers: choose 1 to {MOST_NUMBERS}")
+            }
+            Self::Classes { given } => {
+                write!(f, "{given} request classes: choose 1 to {MOST_NUMBERS}")
+            }
+            Self::MissingSlo { class } => write!(
+                f,
+                "class {} has no SLO: give one, since the policy goes by it",
+                class.0
+            ),
+            Self::ZeroQuantum { class } => write!(
+                f,
+                "quantum of class {} is zero: choose at least 1 ns, or Nanos::MAX to run to completion",
+                class.0
+            ),
+            Self::ZeroSlo { class } => {
+                write!(f, "SLO of class {} is zero: choose at least 1 ns", class.0)
+            }
+            Self::ZeroQueueBound => {
+                f.write_str("queue bound is zero: choose at least 1 request, or leave it out")
+            }
+            Self::ZeroProgressLimit => {
+                f.write_str("progress limit is zero: choose at least 1 preemption")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ParameterError {}
+
+/// The largest `u32` marks the end of a list.
+const LARGEST_CAPACITY: usize = u32::MAX as usize - 1;
+
+/// As many workers or classes as a `u16` can number.
+const MOST_NUMBERS: usize = 1 << 16;
+
+impl ParameterError {
+    pub(crate) fn check_capacity(given: usize) -> Result<(), Self> {
+        if (1..=LARGEST_CAPACITY).contains(&given) {
+            Ok(())
+        } else {
+            Err(Self::Capacity { given })
+        }
+    }
+
+    pub(crate) fn check_workers(given: usize) -> Result<(), Self> {
+        if (1..=MOST_NUMBERS).contains(&given) {
+            Ok(())
+        } else {
+            Err(Self::Workers { given })
+        }
+    }
+
+    pub(crate) fn check_classes(given: usize) -> Result<(), Self> {
+        if (1..=MOST_NUMBERS).contains(&given) {
+            Ok(())
+        } else {
+            Err(Self::Classes { given })
+        }
+    }
+
+    /// Of the classes, in their order.
+    pub(crate) fn check_quanta(given: impl Iterator<Item = Nanos>) -> Result<(), Self> {
+        match (0..)
+            .map(ClassId)
+            .zip(given)
+            .find(|(_, quantum)| *quantum == Nanos(0))
+        {
+            Some((class, _)) => Err(Self::ZeroQuantum { class }),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn check_queue_bound(given: usize) -> Result<(), Self> {
+        if given > 0 {
+            Ok(())
+        } else {
+            Err(Self::ZeroQueueBound)
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Strict priority by class, first come, first served within a priority.
+//!
+//! - A class has a priority; the lower number goes first. Unless said otherwise, classes go in their order.
+//! - A request runs for its class's quantum. If others wait then, it is preempted and goes back to its place
+//!   by priority and arrival. So a request waits for one quantum of a lower priority at most.
+//! - Low priorities can wait for ever: that is the policy.
+//!
+//! Source: Wang et al., *TailGuard*, ICDCS 2023, whose baseline PRIQ is this policy without a quantum.
+
+use alloc::boxed::Box;
+
+use crate::ranked::{Ranked, Rule};
+use crate::registry::Registered;
+
+/// This policy in the registry.
+pub const REGISTERED: Registered = Registered {
+    name: "priority",
+    label: "priority",
+    rule: "one queue; the first class first, in order of arrival within a class",
+    after: "TailGuard's PRIQ",
+    preempts: true,
+    needs_slo: false,
+    build: |parameters| {
+        let priorities =
+            parameters.by_class(|class, parameters| Ok(parameters.priority.unwrap_or(class.0)))?;
+        let rule = |(priority, quantum)| Rule {
+            value: i64::from(priority),
+            quantum,
+        };
+        let rules = priorities
+            .into_iter()
+            .zip(parameters.quanta())
+            .map(rule)
+            .collect();
+        let rank = |_: &crate::Task, priority| i128::from(priority);
+        Ok(Box::new(Ranked::new(
+            "priority",
+            parameters.capacity,
+            rules,
+            rank,
+        )?))
+    },
+};

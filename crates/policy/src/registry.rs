@@ -1,0 +1,169 @@
+//! Every policy by its name: the one list that runtime, simulator, benches and tests go through.
+//!
+//! To add a policy, write one file (see [`single_queue`](crate::single_queue)) with its `REGISTERED`, and add
+//! one line to [`ALL`]. Configuration files, plans and benches then know the policy's name.
+//!
+//! A policy that is not in this crate has a [`PolicyName`] like any other; whoever builds policies (the
+//! runtime's builder, the simulator) is told how to build that one.
+
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
+
+use crate::{
+    ParameterError, Parameters, Policy, cfcfs, dfcfs, edf, multi_queue, priority, single_queue,
+    stealing,
+};
+
+/// The policies, the runtime's default first.
+pub const ALL: &[Registered] = &[
+    single_queue::REGISTERED,
+    multi_queue::REGISTERED,
+    cfcfs::REGISTERED,
+    dfcfs::REGISTERED,
+    stealing::REGISTERED,
+    edf::REGISTERED,
+    priority::REGISTERED,
+];
+
+/// A policy of [`ALL`]: its name, what to know of it, and how to build it.
+#[non_exhaustive]
+#[derive(Clone, Copy)]
+pub struct Registered {
+    /// Its name in configuration files and on command lines: `c-pre-sq`.
+    pub name: &'static str,
+    /// Its name in the literature, for reports: `c-PRE-SQ`.
+    pub label: &'static str,
+    /// Its queues and its rule, in some words.
+    pub rule: &'static str,
+    /// The system or paper that the policy is after.
+    pub after: &'static str,
+    /// Whether requests have a quantum. Others run to completion, whatever the quantum of the parameters.
+    pub preempts: bool,
+    /// Whether every class needs an SLO.
+    pub needs_slo: bool,
+    pub(crate) build: fn(&Parameters) -> Result<Box<dyn Policy>, ParameterError>,
+}
+
+impl Registered {
+    /// Builds the policy.
+    ///
+    /// # Errors
+    /// [`ParameterError`] for a parameter that the policy needs and cannot use.
+    pub fn build(&self, parameters: &Parameters) -> Result<Box<dyn Policy>, ParameterError> {
+        (self.build)(parameters)
+    }
+}
+
+/// The policy of this name, in either case: `c-pre-sq`, `c-PRE-SQ`.
+///
+/// # Errors
+/// [`UnknownPolicy`] lists the names there are.
+pub fn named(name: &str) -> Result<Registered, UnknownPolicy> {
+    let is_it = |one: &&Registered| one.name.eq_ignore_ascii_case(name);
+    ALL.iter()
+        .find(is_it)
+        .copied()
+        .ok_or_else(|| UnknownPolicy {
+            name: name.to_string(),
+        })
+}
+
+impl FromStr for Registered {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        named(name)
+    }
+}
+
+/// The name, as configuration files have it.
+impl fmt::Display for Registered {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name)
+    }
+}
+
+impl fmt::Debug for Registered {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Registered({})", self.name)
+    }
+}
+
+/// Names are unique.
+impl PartialEq for Registered {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Registered {}
+
+/// There is no policy of this name in [`ALL`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownPolicy {
+    /// The name asked for.
+    pub name: String,
+}
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = ALL.iter().map(|one| one.name).collect();
+        write!(
+            formatter,
+            "no policy is called {:?}: there are {}",
+            self.name,
+            names.join(", ")
+        )
+    }
+}
+
+impl core::error::Error for UnknownPolicy {}
+
+/// The name of a policy, of this crate or the user's own. Whether there is such a policy is found out when
+/// the policy is built. The default is `c-pre-sq`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
+pub struct PolicyName(Cow<'static, str>);
+
+impl PolicyName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for PolicyName {
+    fn default() -> Self {
+        ALL[0].into()
+    }
+}
+
+impl From<&'static str> for PolicyName {
+    fn from(name: &'static str) -> Self {
+        Self(Cow::Borrowed(name))
+    }
+}
+
+impl From<String> for PolicyName {
+    fn from(name: String) -> Self {
+        Self(Cow::Owned(name))
+    }
+}
+
+impl From<Registered> for PolicyName {
+    fn from(policy: Registered) -> Self {
+        policy.name.into()
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&self.0)
+    }
+}

@@ -1,0 +1,125 @@
+//! What a configuration means: times in nanoseconds, and policies from names and parameters.
+
+use shinjuku_policy::{ClassId, FlowId, Full, Requeue, Task, TaskId, registry};
+
+use super::*;
+use crate::builder::build_policy;
+
+#[test]
+fn times_are_converted_and_rounded() {
+    let mut config = Config {
+        rescue_after_ms: 7.5,
+        idle_backoff_us: 50.0,
+        stack_kib: 64,
+        ..Config::default()
+    };
+    config.policy.quantum_us = 2.5;
+    config.policy.requeue = Requeue::Head;
+    config.preemption.grace_us = 10.0;
+    config.class = vec![
+        ClassConfig {
+            slo_us: Some(50.0),
+            quantum_us: Some(0.001),
+            requeue: Some(Requeue::Tail),
+            deadline_us: Some(1000.0),
+            ..ClassConfig::new("get")
+        },
+        ClassConfig {
+            slo_us: Some(500.0),
+            ..ClassConfig::new("range")
+        },
+    ];
+    assert_eq!(config.rescue_after(), Nanos(7_500_000));
+    assert_eq!(config.idle_backoff(), Some(Nanos(50_000)));
+    assert_eq!(config.preemption.grace(), Nanos(10_000));
+    assert_eq!(config.stack_bytes(), 65_536);
+    let deadlines: Vec<_> = config.class.iter().map(ClassConfig::deadline).collect();
+    assert_eq!(deadlines, [Some(Nanos(1_000_000)), None]);
+
+    let parameters = config.parameters(3);
+    assert_eq!(
+        (parameters.workers, parameters.quantum, parameters.requeue),
+        (3, Nanos(2_500), Requeue::Head)
+    );
+    let [get, range] = parameters.classes.as_slice() else {
+        panic!("two classes")
+    };
+    assert_eq!(
+        (get.slo, get.quantum, get.requeue),
+        (Some(Nanos(50_000)), Some(Nanos(1)), Some(Requeue::Tail))
+    );
+    assert_eq!(
+        (range.slo, range.quantum, range.requeue),
+        (Some(Nanos(500_000)), None, None)
+    );
+
+    config.idle_backoff_us = 0.0;
+    assert_eq!(config.idle_backoff(), None, "never sleeps");
+}
+
+#[test]
+fn each_policy_is_built_with_its_parameters() {
+    let classes = "
+        policy = { kind = 'c-pre-mq', quantum_us = 2.5, requeue = 'head' }
+        class = [{ name = 'get', slo_us = 50, quantum_us = 4, requeue = 'tail' }, { name = 'range', slo_us = 500 }]
+    ";
+    let cases = [
+        ("policy.kind = 'c-fcfs'", "c-FCFS"),
+        ("", "c-PRE-SQ(5us)"),
+        (
+            "policy = { quantum_us = 2.5, requeue = 'head' }",
+            "c-PRE-SQ(2500ns, head)",
+        ),
+        (classes, "c-PRE-MQ(50us/4us, 500us/2500ns head)"),
+        ("policy.kind = 'd-fcfs'", "d-FCFS(3 workers)"),
+        ("policy.kind = 'stealing'", "stealing(3 workers)"),
+        ("policy.kind = 'priority'", "priority(1 classes)"),
+    ];
+    for (toml, name) in cases {
+        let config = Config::from_toml(toml).unwrap();
+        let policy = build_policy(&config, Vec::new(), 3).unwrap();
+        assert_eq!(policy.name(), name);
+    }
+}
+
+#[test]
+fn policies_have_a_slot_for_every_request_that_can_be_in_the_system() {
+    for registered in registry::ALL {
+        let class = "class = [{ name = 'only', slo_us = 9 }]";
+        let toml =
+            format!("queue = 5\ncontexts = 3\ndepth = 2\npolicy.kind = '{registered}'\n{class}");
+        let config = Config::from_toml(&toml).unwrap();
+        assert_eq!(config.task_capacity(2), 5 + 3 + 2 * 2);
+        let mut policy = build_policy(&config, Vec::new(), 2).unwrap();
+        let task = |slot| Task {
+            id: TaskId(slot),
+            class: ClassId(0),
+            flow: FlowId(7),
+            arrival: Nanos(0),
+            started: false,
+        };
+        for slot in 0..12 {
+            assert_eq!(policy.arrive(task(slot)), Ok(()), "{registered}");
+        }
+        assert_eq!(policy.arrive(task(12)), Err(Full), "{registered}");
+    }
+}
+
+#[test]
+fn building_without_checking_first_fails_all_the_same() {
+    let mut config = Config::default();
+    config.policy.quantum_us = f64::NAN;
+    let build = |config: &Config| {
+        let error = build_policy(config, Vec::new(), 1).err();
+        error.unwrap().to_string()
+    };
+    assert_eq!(
+        build(&config),
+        "`policy`: quantum of class 0 is zero: choose at least 1 ns, or Nanos::MAX to run to completion"
+    );
+    config.policy.kind = "c-pre-mq".into();
+    assert_eq!(
+        build(&config),
+        "`policy`: class 0 has no SLO: give one, since the policy goes by it"
+    );
+}
