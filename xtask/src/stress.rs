@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use rustix::process::{Pid, Signal};
 use shinjuku_preempt::fault::Defence;
 use shinjuku_preempt::guest::GuestConfig;
-use shinjuku_preempt::stress::{Config, Interruption};
+use shinjuku_preempt::stress::{Config, Interruption, Quantum};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::paths;
@@ -37,9 +37,10 @@ pub struct Options {
     /// Where the results are written; target/stress.json by default. `docs/stress.md` describes them.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// A worker is interrupted about this often, in microseconds.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    quantum_us: u64,
+    /// A worker is interrupted about this often, in microseconds; by default from what a preemption
+    /// costs here, but not below 50.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    quantum_us: Option<u64>,
     /// Worker threads, each pinned to one of the allowed cores.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=Config::MAX_WORKERS as i64))]
     workers: u16,
@@ -82,17 +83,32 @@ impl Options {
         self.json.clone().unwrap_or_else(default)
     }
 
-    fn config(&self) -> Config {
+    fn interruption(&self) -> Interruption {
+        match self.mechanism {
+            MechanismName::Signal => Interruption::Signal,
+            MechanismName::Probe => Interruption::Probe,
+            MechanismName::Guest => Interruption::Guest(GuestConfig::default()),
+        }
+    }
+
+    /// The quantum asked for, or one from the cost of a preemption, which is then measured.
+    fn quantum(&self) -> Result<Quantum> {
+        match self.quantum_us {
+            Some(micros) => Ok(Quantum {
+                length: Duration::from_micros(micros),
+                preemption: None,
+            }),
+            None => Ok(Quantum::measured(self.interruption())?),
+        }
+    }
+
+    fn config(&self, quantum: Quantum) -> Config {
         Config {
             duration: Duration::from_secs(self.seconds),
-            quantum: Duration::from_micros(self.quantum_us),
+            quantum: quantum.length,
             workers: self.workers.into(),
             contexts: self.contexts.into(),
-            interruption: match self.mechanism {
-                MechanismName::Signal => Interruption::Signal,
-                MechanismName::Probe => Interruption::Probe,
-                MechanismName::Guest => Interruption::Guest(GuestConfig::default()),
-            },
+            interruption: self.interruption(),
             write_stdout: true,
             ..Config::default()
         }
@@ -237,11 +253,20 @@ fn in_child(options: &Options) -> Result<ExitCode> {
     // A parent that is killed cannot pass that on.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .context("cannot ask to end with the parent process")?;
+    // With every defence in place: what is measured here does not know of faults.
+    let quantum = options.quantum()?;
+    if let Some(cost) = quantum.preemption {
+        eprintln!(
+            "a preemption takes {:.1} us here, so the quantum is {} us",
+            cost.as_secs_f64() * 1e6,
+            quantum.length.as_micros()
+        );
+    }
     take_out(options);
     let json = options.json();
     let mut last = 0;
-    let report = shinjuku_preempt::stress::run(&options.config(), |report| {
-        let results = Results::of(report, options);
+    let report = shinjuku_preempt::stress::run(&options.config(quantum), |report| {
+        let results = Results::of(report, options, quantum);
         eprintln!(
             "{:4.0} s  {:9} preemptions ({} in the last second)  {:8} migrations  {} errors",
             results.seconds,
@@ -254,7 +279,7 @@ fn in_child(options: &Options) -> Result<ExitCode> {
         // Only for the case that this process dies; the last one counts, and is checked.
         let _ = write(&results, &json);
     })?;
-    let results = Results::of(&report, options);
+    let results = Results::of(&report, options, quantum);
     write(&results, &json)?;
     Ok(if results.failure.is_none() {
         ExitCode::SUCCESS
@@ -307,11 +332,22 @@ mod tests {
     #[test]
     fn options_become_a_configuration() {
         let options = parse("stress --seconds 3 --quantum-us 20 --workers 3 --mechanism probe");
-        let config = options.unwrap().config();
+        let options = options.unwrap();
+        let config = options.config(options.quantum().unwrap());
         assert_eq!(config.duration, Duration::from_secs(3));
         assert_eq!(config.quantum, Duration::from_micros(20));
         assert_eq!(config.workers, 3);
         assert_eq!(config.interruption, Interruption::Probe);
+    }
+
+    #[test]
+    fn a_quantum_that_is_not_given_comes_from_the_measured_cost() {
+        let options = parse("stress").unwrap();
+        let quantum = options.quantum().unwrap();
+        assert_eq!(quantum, Quantum::at_cost(quantum.preemption));
+        assert_eq!(options.config(quantum).quantum, quantum.length);
+        let given = parse("stress --quantum-us 50 --mechanism guest").unwrap();
+        assert_eq!(given.quantum().unwrap().length, Duration::from_micros(50));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::fault::{Defence, take_out};
-use shinjuku_preempt::stress::{Config, run};
+use shinjuku_preempt::stress::{Config, Quantum, run};
 
 /// Set in the child, whose test is then the stress itself.
 const CHILD: &str = "SHINJUKU_STRESS_CHILD";
@@ -76,7 +76,7 @@ fn stress(without: Option<Defence>) -> ! {
     if without.is_none() {
         // It shall pass on a machine where a signal takes longer than the default quantum, too.
         config.duration = Duration::from_secs(3);
-        config.quantum = Duration::from_micros(200);
+        config.quantum = Quantum::measured(config.interruption).unwrap().length;
         config.patience = Duration::from_secs(20);
     }
     let report = run(&config, |_| ()).unwrap();

@@ -4,28 +4,36 @@
 
 use std::time::Duration;
 
-use shinjuku_preempt::HardPreemption;
-use shinjuku_preempt::guest::{Guest, GuestConfig, GuestError};
-use shinjuku_preempt::stress::{Config, Interruption, run};
+use shinjuku_preempt::guest::{GuestConfig, GuestError};
+use shinjuku_preempt::stress::{Config, Interruption, Quantum, StressError, run};
 
 #[test]
 fn ordinary_code_survives_preemption_in_guest_mode() {
-    // SAFETY: nothing is run on it.
-    let absent = Guest::install(unsafe { HardPreemption::allow() }, GuestConfig::default());
-    if let Err(error @ (GuestError::NoDevice | GuestError::NoPermission)) = absent {
-        return println!("SKIPPED ordinary_code_survives_preemption_in_guest_mode: {error}");
-    }
+    let interruption = Interruption::Guest(GuestConfig::default());
+    let quantum = match Quantum::measured(interruption) {
+        Err(StressError::Guest(error @ (GuestError::NoDevice | GuestError::NoPermission))) => {
+            return println!("SKIPPED ordinary_code_survives_preemption_in_guest_mode: {error}");
+        }
+        quantum => quantum.unwrap(),
+    };
     let config = Config {
         duration: Duration::from_secs(3),
-        // A preemption takes some 40 us where virtualisation is software, and a page that is new to the guest about as much.
-        quantum: Duration::from_micros(200),
+        quantum: quantum.length,
         // Beside other programs and unoptimised, an operation on much memory can take seconds.
         patience: Duration::from_secs(60),
-        interruption: Interruption::Guest(GuestConfig::default()),
+        interruption,
         stop_at_first_error: true,
         ..Config::default()
     };
     let report = run(&config, |_| ()).unwrap();
     assert_eq!(report.failure(), None);
     assert!(report.counters.taken_by_interrupt > 0);
+    println!(
+        "{quantum:?}: {} interrupts, {} preemptions, {} migrations, {} requests; delivery {:?}",
+        report.interrupts(),
+        report.counters.taken(),
+        report.counters.migrations,
+        report.requests,
+        report.delivery
+    );
 }

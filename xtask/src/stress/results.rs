@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use shinjuku_preempt::stress::Report;
+use shinjuku_preempt::stress::{Quantum, Report};
 
 use super::Options;
 use crate::report::table::Table;
@@ -21,8 +22,12 @@ pub struct Results {
     pub seconds: f64,
     /// `signal`, `probe` or `guest`.
     pub mechanism: String,
-    /// A worker was interrupted about this often.
+    /// A worker was interrupted about this often; 0 before that is known.
     pub quantum_us: u64,
+    /// What a preemption was measured to take of a worker's time, in microseconds; null where the
+    /// quantum was given or the cost could not be measured.
+    #[serde(default)]
+    pub preemption_us: Option<f64>,
     /// Worker threads.
     pub workers: u64,
     /// Contexts that shared them.
@@ -74,26 +79,34 @@ pub struct GuestMode {
     pub forwarded: u64,
     /// Times that a worker left it.
     pub left: u64,
+    /// How interrupts came, in words.
+    #[serde(default)]
+    pub delivery: Option<String>,
 }
 
 impl Results {
     /// Nothing yet: who finds this found a run that did not get anywhere.
     pub(super) fn new(options: &Options) -> Self {
+        let not_yet = Quantum {
+            length: Duration::from_micros(options.quantum_us.unwrap_or(0)),
+            preemption: None,
+        };
         Self {
             failure: Some("did not run for a second".to_owned()),
-            ..Self::of(&Report::default(), options)
+            ..Self::of(&Report::default(), options, not_yet)
         }
     }
 
     /// What `report` says.
-    pub(super) fn of(report: &Report, options: &Options) -> Self {
+    pub(super) fn of(report: &Report, options: &Options, quantum: Quantum) -> Self {
         let counters = &report.counters;
         let errors = report.errors.iter().filter(|(_, count)| *count > 0);
         let by_name = |(name, count): &(&str, u64)| ((*name).to_owned(), *count);
         Self {
             seconds: report.elapsed.as_secs_f64(),
             mechanism: format!("{:?}", options.mechanism).to_lowercase(),
-            quantum_us: options.quantum_us,
+            quantum_us: quantum.length.as_micros() as u64,
+            preemption_us: quantum.preemption.map(|cost| cost.as_secs_f64() * 1e6),
             workers: options.workers.into(),
             contexts: options.contexts.into(),
             without: options.without.clone(),
@@ -110,6 +123,7 @@ impl Results {
                 interrupts: guest.interrupts,
                 forwarded: guest.forwarded,
                 left: guest.left,
+                delivery: report.delivery.map(|delivery| delivery.to_string()),
             }),
             requests: report.requests,
             operations: report.operations.iter().map(by_name).collect(),

@@ -15,7 +15,7 @@
 //! | `preemptions` | `preempt/...`: whole preemptions |
 //! | `guest` | `guest/...`: the speed of code in guest mode |
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "guest")]
@@ -116,6 +116,16 @@ trait Part {
     }
 }
 
+/// What interrupts the worker whose loss [`preemption`] measures.
+#[derive(Clone)]
+pub enum Interrupter {
+    /// Signals.
+    Signal(HardPreemption),
+    /// Interrupts in guest mode, sent like this.
+    #[cfg(feature = "guest")]
+    Guest(Guest, Sending),
+}
+
 const ROUNDS: usize = 500;
 const QUICK_ROUNDS: usize = 150;
 /// Above ordinary threads is enough.
@@ -132,14 +142,89 @@ pub fn costs(
     mut progress: impl FnMut(&str) + Send,
 ) -> Result<Vec<Cost>, MeasureError> {
     let rounds = if options.quick { QUICK_ROUNDS } else { ROUNDS };
-    // A thread of its own, since pinning and binding a worker leave traces.
+    on_its_own_thread(|| measure(options, rounds, &mut progress))
+}
+
+/// Measures what a preemption takes of a worker's time, the next context staged: the median over a
+/// few rounds, which take about a second. `None` if no preemption happened, as on a machine that is
+/// busy throughout.
+///
+/// # Errors
+/// [`MeasureError`] says what is missing, the second core for example.
+pub fn preemption(
+    by: &Interrupter,
+    sender_core: usize,
+    worker_core: usize,
+) -> Result<Option<Duration>, MeasureError> {
+    const LEAST_ROUNDS: usize = 3;
+    const MOST_ROUNDS: usize = 15;
+    const ENOUGH: Duration = Duration::from_secs(1);
+    let median = || {
+        let _alone = alone();
+        place(sender_core, worker_core)?;
+        let (mut part, row) = match by {
+            Interrupter::Signal(token) => (
+                preemptions::Preemptions::new(worker_core, Some(*token))?,
+                "preempt/signal",
+            ),
+            #[cfg(feature = "guest")]
+            Interrupter::Guest(guest, sending) => (
+                preemptions::Preemptions::in_guest_mode(worker_core, guest.clone(), *sending)?,
+                preemptions::guest_row(*sending),
+            ),
+        };
+        let mut samples = Samples::new(&[preemptions::ROWS]);
+        let start = Instant::now();
+        for round in 0..MOST_ROUNDS {
+            if round >= LEAST_ROUNDS && start.elapsed() > ENOUGH {
+                break;
+            }
+            // Where it is refused, other programs disturb some of the rounds.
+            let fifo = Realtime::enter(PRIORITY).ok();
+            rest_after(|| part.round(&mut samples), fifo);
+        }
+        let costs = samples.into_costs();
+        let cost = costs.iter().find(|cost| cost.name == row);
+        Ok(cost.map(|cost| Duration::from_nanos(cost.nanos.max(0.0) as u64)))
+    };
+    on_its_own_thread(median)
+}
+
+/// Pinning and binding a worker leave traces on a thread.
+fn on_its_own_thread<T: Send>(
+    measure: impl FnOnce() -> Result<T, MeasureError> + Send,
+) -> Result<T, MeasureError> {
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("measure-sender".to_owned())
-            .spawn_scoped(scope, || measure(options, rounds, &mut progress))?
+            .spawn_scoped(scope, measure)?
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// Two at a time would measure each other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Pins the calling thread to `sender_core`, once it is clear that a worker can have `worker_core`.
+fn place(sender_core: usize, worker_core: usize) -> Result<(), MeasureError> {
+    check_platform()?;
+    if sender_core == worker_core {
+        return Err(MeasureError::SameCore(sender_core));
+    }
+    cores::pin(worker_core)?;
+    cores::pin(sender_core)
+}
+
+/// The kernel takes real-time threads off their cores for 50 ms if they leave others less than 5 %.
+fn rest_after(round: impl FnOnce(), fifo: Option<Realtime>) {
+    let start = Instant::now();
+    round();
+    drop(fifo);
+    std::thread::sleep((start.elapsed() / 10).max(Duration::from_micros(100)));
 }
 
 fn measure(
@@ -147,20 +232,13 @@ fn measure(
     rounds: usize,
     progress: &mut impl FnMut(&str),
 ) -> Result<Vec<Cost>, MeasureError> {
-    // Two at a time would measure each other.
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    check_platform()?;
+    let _alone = alone();
     let Options {
         sender_core,
         worker_core,
         ..
     } = options;
-    if sender_core == worker_core {
-        return Err(MeasureError::SameCore(sender_core));
-    }
-    cores::pin(worker_core)?;
-    cores::pin(sender_core)?;
+    place(sender_core, worker_core)?;
     #[cfg(feature = "guest")]
     let mut guest = |sending| {
         let config = GuestConfig {
@@ -219,13 +297,8 @@ fn measure(
                 None
             }
         };
-        let start = Instant::now();
-        for part in &mut parts {
-            part.round(&mut samples);
-        }
-        drop(fifo);
-        // The kernel takes real-time threads off their cores for 50 ms if they leave others less than 5 %.
-        std::thread::sleep((start.elapsed() / 10).max(Duration::from_micros(100)));
+        let all = || parts.iter_mut().for_each(|part| part.round(&mut samples));
+        rest_after(all, fifo);
     }
     let mut costs = samples.into_costs();
     for (row, remark) in parts.iter().filter_map(|part| part.remark()) {

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::scheduler::{DEPTH, Done, Job};
+use super::watchdog::SELDOM;
 use super::world::{Check, World};
 use crate::{
     Completion, Dispatched, Idle, Mechanism, Realtime, Runnable, Sender, Suspended, WorkerLink,
@@ -78,7 +79,9 @@ impl Dispatcher {
         let contexts = self.queue.len();
         while self.idle.len() < contexts {
             self.tick();
-            std::thread::sleep(self.about(quantum));
+            let seldom = self.world.interrupt_seldom.load(Ordering::Relaxed);
+            let pause = if seldom { quantum.max(SELDOM) } else { quantum };
+            std::thread::sleep(self.about(pause));
         }
         self.idle
     }

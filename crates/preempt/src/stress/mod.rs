@@ -9,7 +9,8 @@
 //! | room | what it holds |
 //! |---|---|
 //! | `scheduler`, `dispatcher`, `worker` | a small scheduler on the crate's public interface, and what it checks |
-//! | `watchdog`, `report` | hangs, and what is told in the end |
+//! | `quantum` | how often to interrupt, from what a preemption costs here |
+//! | `watchdog`, `report` | hangs and what they were, and what is told in the end |
 //! | `world` | what contexts share: counters, locks, pipes |
 //! | `job` | the list of operations, and the job that draws from it |
 //! | `memory`, `thread`, `locks`, `blocking`, `system`, `unwinding` | operations by subject |
@@ -31,6 +32,7 @@ mod early;
 mod job;
 mod locks;
 mod memory;
+mod quantum;
 mod registers;
 mod report;
 mod scheduler;
@@ -49,7 +51,9 @@ pub use allocator::{
     Allocations, CountingAllocator, allocations_between_jobs, allocations_of_this_thread,
     contexts_in_the_allocator,
 };
+pub use quantum::Quantum;
 pub use report::Report;
+pub use watchdog::Hang;
 
 use scheduler::Scheduler;
 use watchdog::Watchdog;
@@ -60,7 +64,8 @@ use world::{Check, World};
 pub struct Config {
     /// How long contexts run.
     pub duration: Duration,
-    /// A worker is interrupted about this often.
+    /// A worker is interrupted about this often. [`Quantum::measured`] finds one that suits the
+    /// machine.
     pub quantum: Duration,
     /// Worker threads, 2 to [`Config::MAX_WORKERS`], pinned to the allowed cores in turn.
     pub workers: usize,
@@ -125,6 +130,14 @@ impl Chosen {
             Self::Signal(signal) => Box::new(*signal),
             #[cfg(feature = "guest")]
             Self::Guest(guest) => Box::new(guest.clone()),
+        }
+    }
+
+    #[cfg(feature = "guest")]
+    fn guest(&self) -> Option<crate::guest::Guest> {
+        match self {
+            Self::Guest(guest) => Some(guest.clone()),
+            _ => None,
         }
     }
 
@@ -205,49 +218,69 @@ pub fn run(config: &Config, mut progress: impl FnMut(&Report)) -> Result<Report,
         counters: scheduler.counters(),
         #[cfg(feature = "guest")]
         guest: scheduler.guest_counters(),
+        #[cfg(feature = "guest")]
+        delivery: None,
         requests: world.requests.load(Ordering::Relaxed),
         operations: world.operations_run(),
         errors: world.errors(),
+        hang: None,
     };
     let mut watchdog = Watchdog::new(config, &world);
     let mut next_progress = Duration::from_secs(1);
     while start.elapsed() < config.duration {
         std::thread::sleep(Duration::from_millis(20));
-        if start.elapsed() >= next_progress {
-            progress(&report(&scheduler));
+        let now = report(&scheduler);
+        if now.elapsed >= next_progress {
+            progress(&now);
             next_progress += Duration::from_secs(1);
         }
-        if watchdog.sees_a_hang() {
+        if let Some(mut hang) = watchdog.sees_a_hang(&now) {
             world.wrong(Check::Hang);
-            return Ok(report(&scheduler));
+            watchdog.find_out(&mut hang, config.patience);
+            return Ok(Report {
+                hang: Some(hang),
+                errors: world.errors(),
+                ..now
+            });
         }
-        if config.stop_at_first_error && report(&scheduler).errors_total() > 0 {
-            return Ok(report(&scheduler));
+        if config.stop_at_first_error && now.errors_total() > 0 {
+            return Ok(now);
         }
     }
-    let report_before_the_end = report(&scheduler);
-    match scheduler.end(config.patience) {
-        Some((counters, end)) => {
-            world.stop_echo(echo);
-            if end.returned != config.contexts {
-                world.wrong(Check::NotHandedBack);
-            }
-            Ok(Report {
-                counters,
-                requests: world.requests.load(Ordering::Relaxed),
-                operations: world.operations_run(),
-                errors: world.errors(),
-                ..report_before_the_end
-            })
-        }
-        None => {
-            world.wrong(Check::Hang);
-            Ok(Report {
-                errors: world.errors(),
-                ..report_before_the_end
-            })
-        }
+    let before_the_end = Report {
+        #[cfg(feature = "guest")]
+        delivery: scheduler.delivery(),
+        ..report(&scheduler)
+    };
+    let mut hang = None;
+    if !scheduler.jobs_end(config.patience) {
+        let now = report(&scheduler);
+        world.interrupt_seldom.store(true, Ordering::Relaxed);
+        hang = Some(Hang {
+            contexts: Vec::new(),
+            time: config.patience,
+            quantum: config.quantum,
+            interrupts: now.interrupts() - before_the_end.interrupts(),
+            preemptions: now.counters.taken() - before_the_end.counters.taken(),
+            got_on: scheduler.jobs_end(config.patience),
+        });
+    } else if let Some(end) = scheduler.end(config.patience)
+        && end.returned == config.contexts
+    {
+        world.stop_echo(echo);
+    } else {
+        world.wrong(Check::NotHandedBack);
     }
+    if hang.is_some() {
+        world.wrong(Check::Hang);
+    }
+    Ok(Report {
+        requests: world.requests.load(Ordering::Relaxed),
+        operations: world.operations_run(),
+        errors: world.errors(),
+        hang,
+        ..before_the_end
+    })
 }
 
 fn check_ranges(config: &Config) -> Result<(), StressError> {
@@ -284,8 +317,7 @@ mod tests {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let config = Config {
             duration: Duration::from_millis(500),
-            // Where the hypervisor has parted the cores, a signal takes longer than the default, and code gets nowhere.
-            quantum: Duration::from_micros(200),
+            quantum: Quantum::measured(interruption).unwrap().length,
             patience: Duration::from_secs(60),
             interruption,
             ..Config::default()

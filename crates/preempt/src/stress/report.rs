@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Hang;
 use crate::CountersSnapshot;
 
 /// What happened, so far or in all.
@@ -14,12 +15,17 @@ pub struct Report {
     /// What happened in guest mode, summed.
     #[cfg(feature = "guest")]
     pub guest: Option<crate::guest::GuestCounters>,
+    /// How interrupts came to workers in guest mode, as counted.
+    #[cfg(feature = "guest")]
+    pub delivery: Option<crate::guest::Delivery>,
     /// Jobs that ran to their end.
     pub requests: u64,
     /// How often each operation ran, by name.
     pub operations: Vec<(&'static str, u64)>,
     /// How often each operation, or check of the scheduler, found something wrong, by name; zeroes included.
     pub errors: Vec<(&'static str, u64)>,
+    /// What the hang was among the errors, if there is one.
+    pub hang: Option<Hang>,
 }
 
 impl Report {
@@ -27,6 +33,16 @@ impl Report {
     #[must_use]
     pub fn errors_total(&self) -> u64 {
         self.errors.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Interrupts that workers took, whatever came of them.
+    #[must_use]
+    pub fn interrupts(&self) -> u64 {
+        #[cfg(feature = "guest")]
+        if let Some(guest) = self.guest {
+            return guest.interrupts;
+        }
+        self.counters.taken_by_interrupt + self.counters.late + self.counters.deferred
     }
 
     /// Why this run is no success, if it is none: something was wrong, or what was to be tested never happened.
@@ -39,7 +55,12 @@ impl Report {
                 .filter(|(_, count)| *count > 0)
                 .map(|(name, count)| format!("{name} {count}"))
                 .collect();
-            Some(format!("errors: {}", named.join(", ")))
+            let hang = self.hang.as_ref().map(|hang| format!("; {hang}"));
+            Some(format!(
+                "errors: {}{}",
+                named.join(", "),
+                hang.unwrap_or_default()
+            ))
         } else if self.counters.taken() == 0 {
             Some("nothing was preempted".to_owned())
         } else if self.counters.migrations == 0 {
@@ -64,5 +85,19 @@ mod tests {
         assert_eq!(report.failure(), None);
         report.errors = vec![("vec", 0), ("hang", 2)];
         assert_eq!(report.failure().unwrap(), "errors: hang 2");
+        report.hang = Some(Hang {
+            contexts: vec![3],
+            time: Duration::from_secs(10),
+            quantum: Duration::from_micros(50),
+            interrupts: 139_674,
+            preemptions: 3,
+            got_on: true,
+        });
+        assert_eq!(
+            report.failure().unwrap(),
+            "errors: hang 2; a livelock: in 10.0 s workers took 139674 interrupts and 3 preemptions, and context 3 finished \
+             no operation; interrupted every 50 ms only, they get on. A quantum of 50 us is too short for what a \
+             preemption costs here"
+        );
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Scheduler {
     workers: Vec<JoinHandle<()>>,
     links: Vec<WorkerLink>,
     handles: Handles<Job, Done>,
+    #[cfg(feature = "guest")]
+    guest: Option<crate::guest::Guest>,
 }
 
 impl Scheduler {
@@ -51,6 +53,8 @@ impl Scheduler {
         })?;
         worker::reset();
         let cores = worker::allowed_cores();
+        #[cfg(feature = "guest")]
+        let guest = mechanism.guest();
         let mechanism = Arc::new(mechanism);
         let (mut threads, mut links, mut desks) = (Vec::new(), Vec::new(), Vec::new());
         for id in 0..config.workers {
@@ -72,6 +76,8 @@ impl Scheduler {
             workers: threads,
             links,
             handles: pool.handles,
+            #[cfg(feature = "guest")]
+            guest,
         })
     }
 
@@ -81,28 +87,40 @@ impl Scheduler {
         sum
     }
 
+    /// How interrupts come to workers in guest mode.
+    #[cfg(feature = "guest")]
+    pub(super) fn delivery(&self) -> Option<crate::guest::Delivery> {
+        self.guest
+            .as_ref()
+            .map(|guest| guest.delivery_to(&self.links))
+    }
+
     #[cfg(feature = "guest")]
     pub(super) fn guest_counters(&self) -> Option<crate::guest::GuestCounters> {
         let all = self.links.iter().filter_map(WorkerLink::guest_counters);
         all.reduce(|one, other| one + other)
     }
 
-    /// Lets the jobs end, then the workers, then the donors. `None` if that takes longer than `patience`.
-    pub(super) fn end(self, patience: Duration) -> Option<(CountersSnapshot, HandBack)> {
-        let counters = self.counters();
+    /// Lets the jobs end. Whether they did within `patience`.
+    pub(super) fn jobs_end(&self, patience: Duration) -> bool {
         self.world.stopping.store(true, Ordering::Relaxed);
         let start = Instant::now();
         while !self.dispatcher.is_finished() {
             if start.elapsed() > patience {
-                return None;
+                return false;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        true
+    }
+
+    /// Ends the workers, then the donors, the jobs having ended. `None` if a thread panicked.
+    pub(super) fn end(self, patience: Duration) -> Option<HandBack> {
         let idle = self.dispatcher.join().ok()?;
         self.world.workers_stop.store(true, Ordering::Relaxed);
         for worker in self.workers {
             worker.join().ok()?;
         }
-        Some((counters, self.handles.hand_back(idle, patience)))
+        Some(self.handles.hand_back(idle, patience))
     }
 }

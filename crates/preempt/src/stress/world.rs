@@ -91,6 +91,8 @@ pub(super) struct World {
     pub(super) requests: AtomicU64,
     /// No job is started any more.
     pub(super) stopping: AtomicBool,
+    /// Something hangs: workers are interrupted seldom, to see whether it gets on then.
+    pub(super) interrupt_seldom: AtomicBool,
     /// Workers end.
     pub(super) workers_stop: AtomicBool,
 
@@ -141,6 +143,7 @@ impl World {
             progress: zeroes(config.contexts),
             requests: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            interrupt_seldom: AtomicBool::new(false),
             workers_stop: AtomicBool::new(false),
             std_mutex: Mutex::new(()),
             std_pair: Pair::default(),
