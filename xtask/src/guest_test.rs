@@ -3,7 +3,8 @@
 //! An emulator boots Debian's kernel with KVM in it and runs test binaries from a small initramfs:
 //!
 //! - `--qemu`: QEMU's emulation with kvm-amd (`-cpu max,+svm`);
-//! - `--bochs`: Bochs 3 with kvm-intel.
+//! - `--bochs`: Bochs 3 with kvm-intel;
+//! - `--bochs --apicv`: the same with posted interrupts ([`posting`]), and the stress test besides.
 //!
 //! Kernel, BusyBox and emulators are Debian's packages, fetched and unpacked below `target/`, never installed. Where a part
 //! cannot be had, the tier is skipped by name, with the reason. Everything has a time limit: a suite in the guest, and the
@@ -24,10 +25,11 @@ pub mod console;
 pub mod emulator;
 pub mod image;
 pub mod parts;
+pub mod posting;
 pub mod suite;
 
 use console::Console;
-use emulator::{Bochs, Emulator, Qemu};
+use emulator::{Bochs, BochsWithApicv, Emulator, Qemu};
 use parts::Missing;
 
 /// Arguments of `cargo xtask guest-test`.
@@ -39,6 +41,9 @@ pub struct Options {
     /// Under Bochs, with kvm-intel.
     #[arg(long)]
     bochs: bool,
+    /// With --bochs: with APICv, where interrupts must be found posted, and with the stress test.
+    #[arg(long, requires = "bochs")]
+    apicv: bool,
     /// A test target of crates/preempt to run (may be given several times); those named guest* by default.
     #[arg(long, value_name = "NAME")]
     test: Vec<String>,
@@ -81,7 +86,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if options.qemu {
         ok &= tier::<Qemu>(options, &stop)?;
     }
-    if options.bochs {
+    if options.apicv {
+        ok &= tier::<BochsWithApicv>(options, &stop)?;
+    } else if options.bochs {
         ok &= tier::<Bochs>(options, &stop)?;
     }
     Ok(if ok {
@@ -106,12 +113,12 @@ fn tier<E: Emulator>(options: &Options, stop: &AtomicBool) -> Result<bool> {
     let (guest, emulator) = match parts {
         Ok(parts) => parts,
         Err(Missing(reason)) => {
-            println!("SKIPPED guest-test --{}: {reason}", E::NAME);
+            println!("SKIPPED guest-test {}: {reason}", E::OPTIONS);
             println!("0 passed, 0 failed, 1 skipped");
             return Ok(true);
         }
     };
-    let suites = suite::build(&options.test)?;
+    let suites = suite::build(&options.test, E::MORE_TARGETS)?;
     let image = image::make(&directory, &guest, &suites)?;
     let console_path = directory.join(format!("{}.log", E::NAME));
     let limit = E::LIMIT.mul_f64(options.patience);
@@ -127,7 +134,7 @@ fn tier<E: Emulator>(options: &Options, stop: &AtomicBool) -> Result<bool> {
     let step = emulator.step(&image, &command_line, &console_path, limit)?;
     println!(
         "== {}: {} with {}, at most {} s; tail -f {}",
-        E::NAME,
+        E::OPTIONS,
         guest.kernel_release,
         suites
             .iter()
@@ -146,8 +153,14 @@ fn tier<E: Emulator>(options: &Options, stop: &AtomicBool) -> Result<bool> {
         std::fs::write(copy, console.clean_text())
             .with_context(|| format!("writing {}", copy.display()))?;
     }
-    report(&console, &outcome.end, outcome.elapsed);
-    Ok(console.verdict().is_ok())
+    // A choice of tests may leave them out.
+    let all = options.test.is_empty() && options.filter.is_empty();
+    let insists_on = if all { E::INSISTS_ON } else { &[] };
+    let verdict = console
+        .verdict()
+        .and_then(|()| (insists_on.iter()).try_for_each(|test| console.insist_on(test)));
+    report(&console, &verdict, &outcome.end, outcome.elapsed);
+    Ok(verdict.is_ok())
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -159,7 +172,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-fn report(console: &Console, end: &End, elapsed: Duration) {
+fn report(console: &Console, verdict: &Result<(), String>, end: &End, elapsed: Duration) {
     for line in &console.worth_showing {
         println!("{line}");
     }
@@ -167,7 +180,7 @@ fn report(console: &Console, end: &End, elapsed: Duration) {
         println!("skipped {}: {}", skip.name, skip.reason);
     }
     let mut failed = console.tally.failed;
-    if let Err(why) = console.verdict() {
+    if let Err(why) = verdict {
         failed = failed.max(1);
         println!("FAILED: {why} (the emulator: {end:?})");
     }

@@ -34,6 +34,8 @@ pub struct Console {
     done: bool,
     /// Suites that began.
     suites: Vec<Suite>,
+    /// Tests that libtest calls `ok`; some of them have skipped themselves.
+    ok: Vec<String>,
     /// The tests of all suites.
     pub tally: Tally,
     /// Lines for the terminal: everything but what passing tests print.
@@ -75,10 +77,14 @@ impl Console {
         let begun = line
             .strip_prefix("test ")
             .and_then(|rest| rest.split_once(" ... "));
-        if let Some((name, rest)) = begun {
-            suite.running = (!is_result(rest)).then(|| name.to_owned());
-        } else if is_result(line) {
-            suite.running = None;
+        let (name, result) = match begun {
+            Some((name, rest)) => (Some(name.to_owned()), rest),
+            None => (suite.running.take(), line),
+        };
+        match name {
+            Some(name) if result.starts_with("ok") => self.ok.push(name),
+            Some(name) if !is_result(result) => suite.running = Some(name),
+            _ => {}
         }
     }
 
@@ -149,6 +155,20 @@ impl Console {
         Ok(())
     }
 
+    /// Whether the test `name` ran and passed; if not, why not.
+    ///
+    /// # Errors
+    /// Its failure, its absence, or the reason for which it skipped itself, in words.
+    pub fn insist_on(&self, name: &str) -> Result<(), String> {
+        if let Some(skip) = self.tally.skipped.iter().find(|skip| skip.name == name) {
+            return Err(format!("{name} was skipped: {}", skip.reason));
+        }
+        match self.ok.iter().any(|test| test == name) {
+            true => Ok(()),
+            false => Err(format!("{name} did not run, or failed")),
+        }
+    }
+
     /// The whole text with plain line ends.
     pub fn clean_text(&self) -> String {
         let mut text = self.text.join("\n");
@@ -204,6 +224,22 @@ mod tests {
         assert!(Console::read("").verdict().is_err());
         let console = Console::read(&GOOD.replace("kvm yes", "kvm no"));
         assert!(console.verdict().unwrap_err().contains("no /dev/kvm"));
+    }
+
+    #[test]
+    fn a_test_that_is_insisted_on_must_have_run_and_passed() {
+        let console = Console::read(GOOD);
+        assert_eq!(console.insist_on("a"), Ok(()));
+        assert_eq!(
+            console.insist_on("b").unwrap_err(),
+            "b was skipped: no AVIC"
+        );
+        assert!(console.insist_on("c").unwrap_err().contains("did not run"));
+        // The kernel writes where it likes.
+        let disturbed = GOOD.replace("a ... ok", "a ... [   60.0] rcu: stall\r\nok");
+        assert_eq!(Console::read(&disturbed).insist_on("a"), Ok(()));
+        let failed = GOOD.replace("a ... ok", "a ... FAILED");
+        assert!(Console::read(&failed).insist_on("a").is_err());
     }
 
     #[test]

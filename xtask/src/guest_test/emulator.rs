@@ -8,18 +8,24 @@ use anyhow::{Context, Result, ensure};
 
 use super::image::Image;
 use super::parts::{LIBRARIES, Missing, Packages, fetch_programs};
-use super::{copy, remove};
+use super::{copy, posting, remove};
 use crate::doctor::root::Root;
 use crate::test::step::Step;
 
 /// Something that boots an [`Image`].
 pub trait Emulator: Sized {
-    /// Its option on the command line.
+    /// What its files are called.
     const NAME: &'static str;
+    /// Its options on the command line.
+    const OPTIONS: &'static str;
     /// What KVM's module gets unless told otherwise.
     const MODULE_PARAMETERS: &'static str;
     /// The time it may take from its start to its end, which is some times what it takes.
     const LIMIT: Duration;
+    /// Test targets to run beside those named `guest*`.
+    const MORE_TARGETS: &'static [&'static str] = &[];
+    /// Tests that may not skip themselves here: what the emulator is there for.
+    const INSISTS_ON: &'static [&'static str] = &[];
 
     /// Finds it, or fetches it into `directory`.
     ///
@@ -57,6 +63,7 @@ pub struct Qemu {
 
 impl Emulator for Qemu {
     const NAME: &'static str = "qemu";
+    const OPTIONS: &'static str = "--qemu";
     const MODULE_PARAMETERS: &'static str = "";
     const LIMIT: Duration = Duration::from_secs(5 * 60);
 
@@ -109,8 +116,12 @@ impl Emulator for Qemu {
 #[derive(Debug)]
 pub struct Bochs {
     packages: Packages,
+    /// The program among the packages' files.
+    program: &'static str,
     directory: PathBuf,
 }
+
+const PROGRAM: &str = "usr/bin/bochs-bin";
 
 const SETTINGS: &str = include_str!("bochsrc");
 /// Directories of libraries besides the usual one.
@@ -171,8 +182,8 @@ impl Bochs {
 
 impl Emulator for Bochs {
     const NAME: &'static str = "bochs";
-    /// With APICv, Bochs 3.0 takes posted-interrupt descriptors only at whole pages (mended after 3.0), where KVM does not
-    /// put them.
+    const OPTIONS: &'static str = "--bochs";
+    /// With APICv, Debian's Bochs does not start KVM's virtual machines: see [`posting`].
     const MODULE_PARAMETERS: &'static str = "enable_apicv=0";
     const LIMIT: Duration = Duration::from_secs(20 * 60);
 
@@ -184,6 +195,7 @@ impl Emulator for Bochs {
         }
         Ok(Self {
             packages: fetch_programs(directory, "trixie-bochs", &PACKAGES, mirror)?,
+            program: PROGRAM,
             directory: directory.to_owned(),
         })
     }
@@ -210,7 +222,7 @@ impl Emulator for Bochs {
         }
         let settings_path = self.directory.join("bochsrc");
         std::fs::write(&settings_path, settings).context("writing bochsrc")?;
-        let mut command = self.packages.start("usr/bin/bochs-bin", &MORE_LIBRARIES);
+        let mut command = self.packages.start(self.program, &MORE_LIBRARIES);
         command.extend([
             "-q".to_owned(),
             "-f".to_owned(),
@@ -248,6 +260,43 @@ impl Emulator for Bochs {
             has_tests: false,
             need: None,
         })
+    }
+}
+
+/// Bochs with [`posting`]: an Intel CPU with VMX and APICv, so that interrupts are posted.
+#[derive(Debug)]
+pub struct BochsWithApicv(Bochs);
+
+impl Emulator for BochsWithApicv {
+    const NAME: &'static str = "bochs-apicv";
+    const OPTIONS: &'static str = "--bochs --apicv";
+    const MODULE_PARAMETERS: &'static str = "enable_apicv=1";
+    const LIMIT: Duration = Duration::from_secs(30 * 60);
+    const MORE_TARGETS: &'static [&'static str] = &["stress_in_guest_mode"];
+    const INSISTS_ON: &'static [&'static str] = &[
+        "interrupts::five_hundred_interrupts_are_posted",
+        "ordinary_code_survives_preemption_in_guest_mode",
+    ];
+
+    fn find(directory: &Path, mirror: &str) -> Result<Self, Missing> {
+        const MENDED: &str = "usr/bin/bochs-bin-apicv";
+        let bochs = Bochs::find(directory, mirror)?;
+        posting::mend(&bochs.packages.at(PROGRAM), &bochs.packages.at(MENDED))?;
+        println!("{}", posting::WHAT_WAS_DONE);
+        Ok(Self(Bochs {
+            program: MENDED,
+            ..bochs
+        }))
+    }
+
+    fn step(
+        &self,
+        image: &Image,
+        command_line: &str,
+        console: &Path,
+        limit: Duration,
+    ) -> Result<Step> {
+        self.0.step(image, command_line, console, limit)
     }
 }
 

@@ -222,7 +222,7 @@ impl Apt {
 }
 
 /// Runs a command to its end; what it wrote to standard error is the reason if it fails.
-fn finish(command: &mut Command) -> Found<Output> {
+pub fn finish(command: &mut Command) -> Found<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
         .stdin(Stdio::null())
@@ -245,7 +245,8 @@ fn finish(command: &mut Command) -> Found<Output> {
     )))
 }
 
-fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Missing {
+/// That something cannot be done with a file.
+pub fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Missing {
     Missing(format!("cannot {what} {}: {error}", path.display()))
 }
 

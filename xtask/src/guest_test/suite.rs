@@ -17,13 +17,16 @@ pub struct Suite {
     pub binary: PathBuf,
 }
 
-/// Builds the test targets `wanted` of crates/preempt; without any, those whose name begins with `guest`.
+/// Builds the test targets `wanted` of crates/preempt; without any, those whose name begins with
+/// `guest`, and `more`.
 ///
 /// # Errors
 /// If there are none, or they do not build.
-pub fn build(wanted: &[String]) -> Result<Vec<Suite>> {
+pub fn build(wanted: &[String], more: &[&str]) -> Result<Vec<Suite>> {
     let names = if wanted.is_empty() {
-        guest_targets(&paths::workspace_root().join("crates/preempt/tests"))?
+        let mut names = guest_targets(&paths::workspace_root().join("crates/preempt/tests"))?;
+        names.extend(more.iter().map(|name| (*name).to_owned()));
+        names
     } else {
         wanted.to_vec()
     };
@@ -62,6 +65,8 @@ fn build_one(name: &str) -> Result<Suite> {
             "-p",
             "shinjuku-preempt",
             "--release",
+            "--features",
+            "stress",
             "--no-run",
             "--test",
             name,
