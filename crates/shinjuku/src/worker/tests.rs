@@ -72,7 +72,7 @@ impl Stage {
             receiver,
             replier: Nothing,
             statistics: Arc::new(WorkerStatistics::new(2)),
-            bed: Arc::new(Bed::new()),
+            parker: Arc::new(Parker::new()),
             orders: Arc::new(AtomicU8::new(Orders::RUN)),
             clock: Clock::get(),
             idle_backoff: None,
