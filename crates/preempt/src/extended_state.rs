@@ -98,10 +98,13 @@ pub(crate) fn make_room(components: u64) {
     /// In the standard format; tiles end at 11,008.
     const BYTES: usize = 16 * 1024;
     const HEADER: usize = 512 / 8;
+    /// Whatever the header says, MXCSR is loaded along with AVX.
+    const MXCSR: usize = 24 / 8;
     #[repr(C, align(64))]
     struct Area([u64; BYTES / 8]);
     assert!(end(components) <= BYTES, "room for {components:#x}");
     let mut area = Area([0; BYTES / 8]);
+    area.0[MXCSR] = u64::from(mxcsr());
     // The header's first word says of which components there is something to load; the others are
     // begun anew. Only the former raises the exception.
     for loaded in [components, 0] {
@@ -119,6 +122,14 @@ pub(crate) fn make_room(components: u64) {
             );
         }
     }
+}
+
+/// Rounding, masks and exceptions of the calling thread's SSE and AVX code.
+fn mxcsr() -> u32 {
+    let mut mxcsr = 0;
+    // SAFETY: stores the register to a local.
+    unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut mxcsr, options(nostack, preserves_flags)) };
+    mxcsr
 }
 
 /// Where `components` end in the standard format, in bytes.
@@ -253,6 +264,17 @@ mod tests {
         // As if the first use of AVX raised an exception.
         LARGE.fetch_or(AVX, Ordering::Relaxed);
         assert_eq!(migrate_with_a_vector(|| ()), (true, X87 | AVX));
+    }
+
+    #[test]
+    fn making_room_leaves_the_masks_and_the_rounding_alone() {
+        if !std::arch::is_x86_feature_detected!("avx") {
+            eprintln!("SKIPPED making_room_leaves_the_masks_and_the_rounding_alone: no AVX");
+            return;
+        }
+        let before = mxcsr();
+        make_room(AVX);
+        assert_eq!(mxcsr(), before);
     }
 
     #[test]
