@@ -87,8 +87,10 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
         None => crate::switch::fs_base(),
     };
     // SAFETY: glibc's handler, with what the kernel passed, and the thread's own thread control
-    // block, which no other thread runs with. All signals are blocked, so none sees it together
-    // with this stack.
+    // block. On a worker no other thread runs with that. On a donor a worker may, which runs the
+    // donor's context; then FS stays as it is, and glibc's handler touches of the block only the
+    // mark, which it changes by an atomic instruction. All signals are blocked, so none sees
+    // another FS base together with this stack.
     unsafe {
         call_under(
             own_fs,

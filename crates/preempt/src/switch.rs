@@ -144,8 +144,8 @@ pub(crate) unsafe extern "C" fn donate(
 /// Calls a signal's `handler` with `fs` as the FS base, and puts the FS base back.
 ///
 /// # Safety
-/// `fs` must be a thread control block that no other thread runs with, `handler` a handler of three arguments that can
-/// be called with these, and all signals must be blocked.
+/// `fs` must be the calling thread's FS base, or a thread control block that no other thread runs with; `handler` must be
+/// a handler of three arguments that can be called with these; and all signals must be blocked.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn call_under(
     fs: usize,

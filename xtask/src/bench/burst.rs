@@ -231,7 +231,7 @@ impl Bench {
             records,
             counts,
             served: last.classes.iter().map(Served::from).collect(),
-            interrupts: last.preemptions.interrupts_sent,
+            interrupts: last.preemptions.by_interrupt,
             description,
             delivery: last.delivery.map(|delivery| delivery.to_string()),
             window_ns: end_ns - from_ns,
