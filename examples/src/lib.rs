@@ -7,8 +7,3 @@ pub mod options;
 pub mod stop;
 pub mod store;
 pub mod work;
-
-/// The code of the README, compiled with the documentation's tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-pub struct Readme;

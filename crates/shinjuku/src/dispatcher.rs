@@ -8,7 +8,7 @@
 //! - with no context free, only started requests are asked for;
 //! - when a worker has given no answer for `rescue_after` while others wait, what was staged for it is recalled; if its
 //!   thread is blocked in the kernel, a spare worker goes on in its place until it answers, with suspended requests and
-//!   fresh ones (DESIGN, "Progress", rule 2; rule 1 is in [`Verified`]).
+//!   fresh ones (ARCHITECTURE.md, "Progress", rule 2; rule 1 is in [`Verified`]).
 //!
 //! After start nothing here allocates, frees, locks, or drops a user's value: a suspended context may hold any lock,
 //! the allocator's included, and only this thread brings it back. Its system calls are the interrupt's, the

@@ -8,7 +8,7 @@
 //!
 //! While a request runs, the dispatcher lies in the [`Baton`]. Its thread takes it back when the request has finished
 //! or was preempted. A request that blocks its thread in the kernel leaves it lying there; after `rescue_after` the
-//! watching thread takes it and goes on with all others (DESIGN, "Progress", rule 2). A request without a
+//! watching thread takes it and goes on with all others (ARCHITECTURE.md, "Progress", rule 2). A request without a
 //! deadline is left alone until the end. The dispatcher is in one place at a time, since it moves.
 //!
 //! Lending and taking back are an atomic exchange each. The lock on the roster is taken only when a thread begins to stand

@@ -43,6 +43,7 @@ mod courier;
 mod desk;
 mod dispatcher;
 mod floor;
+pub mod guide;
 mod handler;
 mod histogram;
 mod in_process;

@@ -1,6 +1,6 @@
 //! A worker's loop: take a context from the mailbox, run it, send the reply, answer.
 //!
-//! Between contexts it neither allocates nor locks nor drops a user's value (DESIGN: a suspended context may
+//! Between contexts it neither allocates nor locks nor drops a user's value (a suspended context may
 //! hold any lock). Its system calls are the transport's one per reply, and sleeping when there is nothing to do.
 
 use std::sync::Arc;

@@ -1,16 +1,16 @@
-//! What the README tells to write down, works. (Its Rust code is compiled with the documentation's tests.)
+//! The configuration that the manual shows works. (Its Rust code is compiled with the documentation's tests.)
 
 use shinjuku::Config;
 
 #[test]
 fn its_configuration_starts_on_this_machine() {
-    let readme = include_str!("../../README.md");
-    let sample = readme
+    let page = include_str!("../../docs/getting-started.md");
+    let sample = page
         .split("```toml\n")
         .skip(1)
         .filter_map(|rest| rest.split("```").next())
         .find(|sample| sample.contains("[policy]"))
-        .expect("the README has a configuration");
+        .expect("the page has a configuration");
     let config = Config::from_toml(sample).unwrap();
     config.validate().unwrap();
     assert_eq!(config.workers, None, "it must suit small machines");

@@ -1,0 +1,39 @@
+//! The manual. Each page is a module, and its code is compiled with the documentation's tests.
+//!
+//! | page | about |
+//! |---|---|
+//! | [`getting_started`] | a server, handlers with state, a pool in a process, configuration |
+//! | [`serving`] | layouts, transports, past the kernel |
+//! | [`policies`] | which request runs next |
+//! | [`preemption`] | mechanisms, the token, what still differs from a thread |
+//! | [`limits`] | where the crate runs, and when not to use it |
+//! | [`measurements`] | what was measured, and on which machine |
+//! | [`simulator`] | trying a policy, a quantum or a machine without having one |
+//! | [`soundness`] | the argument for the unsafe code |
+//! | [`pitfalls`] | what goes wrong when ordinary code is preempted, and which test watches it |
+
+macro_rules! pages {
+    ($($page:ident: $file:literal;)*) => {
+        $(
+            #[doc = include_str!(concat!("../docs/", $file))]
+            pub mod $page {}
+        )*
+    };
+}
+
+pages! {
+    getting_started: "getting-started.md";
+    serving: "serving.md";
+    policies: "policies.md";
+    preemption: "preemption.md";
+    limits: "limits.md";
+    measurements: "measurements.md";
+    simulator: "simulator.md";
+    soundness: "unsafe.md";
+    pitfalls: "pitfalls.md";
+}
+
+/// The landing page's code, compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

@@ -1,0 +1,58 @@
+//! What rustfmt does not see to: comments and prose are at most 100 columns wide.
+//!
+//! Rows of tables, and words that cannot be broken (addresses, links), are as wide as they must be.
+#![allow(missing_docs)]
+
+use std::path::{Path, PathBuf};
+
+const WIDTH: usize = 100;
+
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_symlink() || name.starts_with('.') || name == "target" {
+            continue;
+        }
+        if path.is_dir() {
+            sources(&path, found);
+        } else if name.ends_with(".rs") || name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+}
+
+/// The prose of a line: all of it in Markdown, a comment in Rust.
+fn prose(line: &str, is_markdown: bool) -> Option<&str> {
+    let text = line.trim_start();
+    if is_markdown {
+        return Some(text);
+    }
+    let text = text.strip_prefix("//")?;
+    Some(text.trim_start_matches(['/', '!']).trim_start())
+}
+
+fn may_be_wide(prose: &str) -> bool {
+    prose.starts_with('|') || prose.split_whitespace().count() < 3 || prose.contains("://")
+}
+
+#[test]
+fn comments_and_prose_are_at_most_a_hundred_columns_wide() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut files = Vec::new();
+    sources(root, &mut files);
+    assert!(files.len() > 100, "the sources are found");
+    let mut wide = Vec::new();
+    for file in files {
+        let is_markdown = file.extension().is_some_and(|extension| extension == "md");
+        let text = std::fs::read_to_string(&file).unwrap();
+        for (number, line) in (1..).zip(text.lines()) {
+            let is_wide = line.chars().count() > WIDTH;
+            if is_wide && prose(line, is_markdown).is_some_and(|prose| !may_be_wide(prose)) {
+                let place = file.strip_prefix(root).unwrap().display();
+                wide.push(format!("{place}:{number}"));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "wider than {WIDTH}: {}", wide.join(", "));
+}
