@@ -15,7 +15,6 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal};
 use shinjuku_preempt::fault::Defence;
-use shinjuku_preempt::guest::GuestConfig;
 use shinjuku_preempt::stress::{Config, Interruption, Quantum};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -87,7 +86,7 @@ impl Options {
         match self.mechanism {
             MechanismName::Signal => Interruption::Signal,
             MechanismName::Probe => Interruption::Probe,
-            MechanismName::Guest => Interruption::Guest(GuestConfig::default()),
+            MechanismName::Guest => Interruption::Backend("guest"),
         }
     }
 

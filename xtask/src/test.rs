@@ -142,6 +142,13 @@ fn steps() -> Vec<Step> {
                 true,
             )
         },
+        // As users get it who turn no feature on: no guest mode and no Dune.
+        cargo(
+            "plain",
+            "test -p shinjuku --no-fail-fast --lib --test backends -- --show-output",
+            minutes(5),
+            true,
+        ),
         // The stress test, with every defence in place and with each one out.
         cargo(
             "faults",
@@ -160,7 +167,8 @@ fn steps() -> Vec<Step> {
             ],
             ..cargo(
                 "loom",
-                "test -p shinjuku-preempt -p dune-sys --release --lib loom -- --show-output",
+                "test -p shinjuku-preempt -p dune-sys --features shinjuku-preempt/dune,shinjuku-preempt/kvm --release --lib loom -- \
+                 --show-output",
                 minutes(8),
                 true,
             )

@@ -185,21 +185,6 @@ pub(crate) fn has_workers_mask(head: &Head, mask: u64) -> bool {
     same
 }
 
-/// Whether the worker's thread, if it has a vCPU, has the mask that it had as a worker. Called by an interrupt at guard 0.
-#[cfg(feature = "guest")]
-pub(crate) fn worker_has_its_mask(head: &Head) -> bool {
-    head.running.guard.store(1, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
-    // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
-    let worker = unsafe { &*head.running.worker.get() };
-    let vcpu = worker.guest.as_ref();
-    let same = vcpu.is_none_or(|vcpu| vcpu.mask() == worker.signal_mask);
-    compiler_fence(Ordering::SeqCst);
-    // As above.
-    head.running.guard.store(0, Ordering::Relaxed);
-    same
-}
-
 /// What makes a context look at its request word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {

@@ -39,8 +39,9 @@
 //! | `mailbox`, `slots`, `parker` | handing contexts between dispatcher and workers; sleep when there are none |
 //! | `extended_state` | what signal frames need of a thread beyond general registers |
 //! | `mechanism`, `probe`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
-//! | [`dune`] | workers under Dune, interrupted by posted interrupts |
-//! | [`guest`] | workers in guest mode under /dev/kvm, interrupted by the APIC |
+//! | `backend`, `trampoline` | special modes for workers, as the rest sees them; where code goes on that was interrupted there |
+//! | `guest` (feature `kvm`) | workers in guest mode under /dev/kvm, interrupted by the APIC |
+//! | `dune` (feature `dune`) | workers under Dune, interrupted by posted interrupts |
 //! | `overflow`, `credentials` | what a stack overflow says before it dies; `setuid` and its family |
 //! | `clock`, `platform`, `realtime`, `affinity` | the TSC, what the machine must offer, SCHED_FIFO, cores |
 
@@ -51,7 +52,12 @@ compile_error!(
      are not supported."
 );
 
+// First, for its macros.
+#[macro_use]
+mod switch;
+
 mod affinity;
+mod backend;
 mod clock;
 mod context;
 mod counters;
@@ -62,7 +68,7 @@ mod donor;
 pub mod dune;
 mod extended_state;
 pub mod fault;
-#[cfg(feature = "guest")]
+#[cfg(feature = "kvm")]
 pub mod guest;
 mod mailbox;
 #[cfg(feature = "measure")]
@@ -79,19 +85,18 @@ mod signal;
 mod slots;
 #[cfg(feature = "stress")]
 pub mod stress;
-mod switch;
 mod timer;
 mod token;
-#[cfg(any(feature = "dune", feature = "guest"))]
 #[cfg_attr(
-    not(any(feature = "libdune", feature = "guest")),
-    allow(dead_code, reason = "as in `dune`")
+    not(any(feature = "libdune", feature = "kvm")),
+    allow(dead_code, reason = "backends alone send code there")
 )]
 mod trampoline;
 mod worker;
 mod x87;
 
 pub use affinity::Affinity;
+pub use backend::{Backend, BackendError, BackendKind, Delivery, Prospect, SenderMode};
 pub use clock::{Clock, Cycles};
 pub use context::{
     ContextId, Finished, Generation, Idle, Outcome, Panicked, Ready, Runnable, Suspended,
@@ -109,3 +114,11 @@ pub use signal::{Signal, SignalError};
 pub use timer::{DeadlineTimer, TimerError};
 pub use token::HardPreemption;
 pub use worker::{Ended, Successor, Worker};
+
+/// The backends that this build has, the paper's own first.
+pub static BACKENDS: &[BackendKind] = &[
+    #[cfg(feature = "dune")]
+    dune::KIND,
+    #[cfg(feature = "kvm")]
+    guest::KIND,
+];

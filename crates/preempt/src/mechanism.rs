@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::Arc;
 
+use crate::backend::ModeLink;
 use crate::counters::{Counters, CountersSnapshot};
 
 /// What others need of a worker: whom to interrupt, and what happened.
@@ -16,10 +17,8 @@ pub struct WorkerLink {
     pub(crate) process: libc::pid_t,
     pub(crate) thread: libc::pid_t,
     pub(crate) counters: Arc<Counters>,
-    #[cfg(feature = "guest")]
-    pub(crate) guest: Option<Arc<crate::guest::GuestLink>>,
-    #[cfg(feature = "dune")]
-    pub(crate) dune: Option<Arc<crate::dune::Target>>,
+    /// Of the mode that the worker entered.
+    pub(crate) mode: Option<Arc<dyn ModeLink>>,
 }
 
 impl WorkerLink {
@@ -30,10 +29,7 @@ impl WorkerLink {
             process,
             thread,
             counters,
-            #[cfg(feature = "guest")]
-            guest: None,
-            #[cfg(feature = "dune")]
-            dune: None,
+            mode: None,
         }
     }
 
@@ -41,21 +37,6 @@ impl WorkerLink {
     #[must_use]
     pub fn counters(&self) -> CountersSnapshot {
         self.counters.snapshot()
-    }
-
-    /// What happened to the worker in guest mode, if it [entered](crate::Worker::enter_guest_mode) it before this link was
-    /// taken.
-    #[cfg(feature = "guest")]
-    #[must_use]
-    pub fn guest_counters(&self) -> Option<crate::guest::GuestCounters> {
-        self.guest.as_ref().map(|guest| guest.counters())
-    }
-
-    /// What KVM counted for the worker's vCPU; `None` without one, or where the kernel does not tell.
-    #[cfg(feature = "guest")]
-    #[must_use]
-    pub fn kernel_counters(&self) -> Option<crate::guest::KernelCounters> {
-        self.guest.as_ref()?.kernel_counters()
     }
 
     /// The worker's OS thread, as the kernel numbers it.
@@ -124,7 +105,7 @@ pub enum InterruptError {
 
 /// A way to make a worker's running context look at what is requested of it.
 pub trait Mechanism: Send + Sync {
-    /// The name used in reports: `probe`, `signal`, `guest`, `dune`.
+    /// The name used in reports: `probe`, `signal`, or a [backend's](crate::BackendKind::name).
     fn name(&self) -> &'static str;
 
     /// Makes the context that runs on `worker` look now. Called by the dispatcher after the request was stored;

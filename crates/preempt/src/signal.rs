@@ -37,12 +37,12 @@ use crate::worker::SCHEDULING;
 pub(crate) const SIGNAL: libc::c_int = libc::SIGURG;
 
 /// Stack that the handler needs below the kernel's frame to leave safely, with room for another signal's frame meanwhile.
-fn handler_room() -> usize {
+pub(crate) fn handler_room() -> usize {
     (largest_frame() + 4 * 1024).max(8 * 1024)
 }
 
 /// The kernel's frame at its largest; it grows with the vector registers.
-fn largest_frame() -> usize {
+pub(crate) fn largest_frame() -> usize {
     // SAFETY: getauxval only reads.
     (unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize).max(4 * 1024)
 }
@@ -130,22 +130,6 @@ pub(crate) fn frame_room() -> usize {
     (largest_frame() + handler_room() + 4 * 1024).next_multiple_of(4096)
 }
 
-/// Bytes of stack that must be left below code which is to be taken away with its registers on it.
-#[cfg(feature = "guest")]
-pub(crate) fn room_to_leave() -> usize {
-    static BYTES: OnceLock<usize> = OnceLock::new();
-    *BYTES.get_or_init(|| largest_frame() + handler_room())
-}
-
-/// Sends the signal to the calling thread through `call`, which makes a system call.
-#[cfg(feature = "guest")]
-pub(crate) fn send_to_this_thread(call: impl Fn(libc::c_long, [usize; 4])) {
-    // SAFETY: both calls only return numbers.
-    let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
-    let arguments = [process as usize, thread as usize, SIGNAL as usize, 0];
-    call(libc::SYS_tgkill, arguments);
-}
-
 /// Lets the signal through on the calling thread. Answers the thread's mask as it is then (the first 64 signals, as the
 /// kernel has it).
 pub(crate) fn unblock() -> u64 {
@@ -172,8 +156,8 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     if head.is_null() {
         // SAFETY: the worker bound to this thread clears the pointer before it drops the counters.
         match unsafe { SCHEDULING.get().as_ref() } {
-            // The worker's own code: what was to be preempted is over, or is checked on the way in; or the host side of a
-            // worker in guest mode, which makes a system call for a context.
+            // The worker's own code: what was to be preempted is over, or is checked on the way in; or the outer side of its
+            // mode, which makes a system call for a context.
             Some(counters) => {
                 if !gives_up_a_call(frame) {
                     count(&counters.late);
@@ -245,18 +229,15 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
 
 /// Has a system call that was not begun, or that would be begun again, given up, if that is what was interrupted.
 fn gives_up_a_call(frame: *mut libc::c_void) -> bool {
-    #[cfg(feature = "guest")]
-    {
-        // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to change.
-        let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
-        let instruction = &mut frame.uc_mcontext.gregs[libc::REG_RIP as usize];
-        if let Some(elsewhere) = crate::guest::give_up(*instruction as usize) {
-            *instruction = elsewhere as i64;
-            return true;
-        }
+    // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to change.
+    let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
+    let instruction = &mut frame.uc_mcontext.gregs[libc::REG_RIP as usize];
+    let elsewhere =
+        (crate::BACKENDS.iter()).find_map(|backend| (backend.give_up_call)(*instruction as usize));
+    if let Some(elsewhere) = elsewhere {
+        *instruction = elsewhere as i64;
     }
-    let _ = frame;
-    false
+    elsewhere.is_some()
 }
 
 /// Fault injection: what a switch does that saves the x87 state and MXCSR only.

@@ -44,9 +44,6 @@ macro_rules! push_frame {
     };
 }
 
-#[cfg(feature = "guest")]
-pub(crate) use push_frame;
-
 /// Pops it, and goes on at the return address.
 macro_rules! pop_frame {
     () => {
@@ -65,8 +62,6 @@ macro_rules! pop_frame {
         )
     };
 }
-#[cfg(feature = "guest")]
-pub(crate) use pop_frame;
 
 /// Saves the caller on its stack, notes its stack pointer in `*save`, sets the FS base to `fs` and goes on
 /// with the frame at `to`. Returns when somebody switches back to the frame noted in `*save`.

@@ -20,6 +20,7 @@ use std::arch::naked_asm;
 use std::arch::x86_64::__cpuid_count;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
+use crate::context::Head;
 use crate::counters::count;
 use crate::current::{self, CURRENT};
 use crate::extended_state::{PROTECTION_KEYS, xcr0};
@@ -200,8 +201,9 @@ pub(crate) unsafe extern "C" fn save() {
 /// The counterpart of the signal handler, with the same rules. Called on the interrupted stack, which has room; whose FS base it
 /// is remains to be seen.
 extern "C" fn interrupted(saved: &mut Saved) {
-    #[cfg(feature = "guest")]
-    crate::guest::before_the_call(saved);
+    for backend in crate::BACKENDS {
+        (backend.before_the_call)(saved);
+    }
     let head = CURRENT.get();
     if head.is_null() {
         // SAFETY: the worker bound to this thread clears the pointer before it drops the counters.
@@ -222,11 +224,23 @@ extern "C" fn interrupted(saved: &mut Saved) {
         count(unsafe { &current::worker_counters(head).deferred });
         return;
     }
-    #[cfg(feature = "guest")]
-    if !current::worker_has_its_mask(head) {
+    if !worker_has_its_mask(head) {
         return current::interrupted_in_vain(head);
     }
     current::interrupted(head);
+}
+
+/// Whether the worker's thread, as far as its mode knows, has the mask that it had as a worker. Called at guard 0.
+fn worker_has_its_mask(head: &Head) -> bool {
+    head.running.guard.store(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
+    let worker = unsafe { &*head.running.worker.get() };
+    let other = (worker.mode.as_ref()).is_some_and(|mode| mode.has_other_mask(worker.signal_mask));
+    compiler_fence(Ordering::SeqCst);
+    // What arrives in between is looked at by the caller next.
+    head.running.guard.store(0, Ordering::Relaxed);
+    !other
 }
 
 #[cfg(test)]

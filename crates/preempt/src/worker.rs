@@ -10,6 +10,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::backend::{Backend, BackendError, Mode, WorkerMode};
 use crate::clock::Cycles;
 use crate::context::{
     FINISHED, Finished, Generation, Handle, Head, Idle, Outcome, PREEMPTED, Panicked, Runnable,
@@ -40,10 +41,8 @@ pub(crate) struct WorkerHead {
     pub(crate) successor: Cell<*mut ()>,
     /// That one panicked.
     pub(crate) panic: Cell<Option<Box<dyn Any + Send>>>,
-    #[cfg(feature = "guest")]
-    pub(crate) guest: Option<crate::guest::Seat>,
-    #[cfg(feature = "dune")]
-    pub(crate) dune: Option<crate::dune::Receiver>,
+    /// The mode that it entered.
+    pub(crate) mode: Option<Box<dyn Mode>>,
 }
 
 thread_local! {
@@ -115,10 +114,7 @@ impl Worker {
             rights: extended_state::prepare(),
             successor: Cell::new(std::ptr::null_mut()),
             panic: Cell::new(None),
-            #[cfg(feature = "guest")]
-            guest: None,
-            #[cfg(feature = "dune")]
-            dune: None,
+            mode: None,
         });
         Ok(Self {
             head,
@@ -128,38 +124,17 @@ impl Worker {
         })
     }
 
-    /// From its next [`run`](Self::run) on, the worker runs in guest mode, its own code included. Links taken before do not
-    /// know of it, and reach it only while it is outside.
+    /// From its next [`run`](Self::run) on, the worker runs in the mode of `backend`, its own code included. Links taken before
+    /// do not know of it. A worker that is in a mode already stays there.
     ///
     /// # Errors
-    /// [`GuestError`](crate::guest::GuestError) if there can be no vCPU for it; it goes on as before.
-    #[cfg(feature = "guest")]
-    pub fn enter_guest_mode(
-        &mut self,
-        guest: &crate::guest::Guest,
-    ) -> Result<(), crate::guest::GuestError> {
-        if self.head.guest.is_none() {
-            let seat = guest.seat()?;
-            self.link.guest = Some(seat.link());
-            self.head.guest = Some(seat);
-        }
-        Ok(())
-    }
-
-    /// Takes the worker's thread, which must be pinned to a CPU, into Dune mode for good. Links taken before do not know of it.
-    ///
-    /// # Errors
-    /// [`DuneError`](crate::dune::DuneError) if it cannot be entered, or is of no use; the worker goes on either way, and is
-    /// not interrupted.
-    #[cfg(feature = "dune")]
-    pub fn enter_dune_mode(
-        &mut self,
-        dune: &crate::dune::Dune,
-    ) -> Result<(), crate::dune::DuneError> {
-        if self.head.dune.is_none() {
-            let receiver = dune.enter_as_receiver()?;
-            self.link.dune = Some(Arc::clone(&receiver.target));
-            self.head.dune = Some(receiver);
+    /// [`BackendError`] if there is no place for it, or the thread, which some modes want pinned to a CPU, cannot enter. The
+    /// worker goes on as before.
+    pub fn enter(&mut self, backend: &dyn Backend) -> Result<(), BackendError> {
+        if self.head.mode.is_none() {
+            let WorkerMode { own, links } = backend.admit()?;
+            self.link.mode = Some(links);
+            self.head.mode = Some(own);
         }
         Ok(())
     }
@@ -189,8 +164,9 @@ impl Worker {
             count(&self.head.counters.migrations);
         }
         self.make_room(head);
-        self.prepare_guest_mode(head);
-        self.prepare_dune_mode(head);
+        if let Some(mode) = &self.head.mode {
+            self.prepare(&**mode, head);
+        }
         debug_assert_eq!(
             running.guard.load(Ordering::Relaxed),
             1,
@@ -227,18 +203,25 @@ impl Worker {
         let has = self.head.has_room_for.get();
         let missing = head.running.frame.get() & !has;
         if missing != 0 {
-            self.leave_guest_mode();
+            self.leave_mode();
             extended_state::make_room(missing);
             self.head.has_room_for.set(has | missing);
         }
     }
 
+    #[inline(never)]
+    fn prepare(&self, mode: &dyn Mode, head: &Head) {
+        // SAFETY: a worker stays on its thread, and this is its own code.
+        for _ in 0..unsafe { mode.before_entering(head) } {
+            count(&self.head.counters.late);
+        }
+    }
+
     #[cold]
-    fn leave_guest_mode(&self) {
-        #[cfg(feature = "guest")]
-        if let Some(vcpu) = &self.head.guest {
+    fn leave_mode(&self) {
+        if let Some(mode) = &self.head.mode {
             // SAFETY: a worker stays on its thread, and this is its own code.
-            unsafe { vcpu.leave() };
+            unsafe { mode.leave() };
         }
     }
 
@@ -249,7 +232,7 @@ impl Worker {
     /// `next` runs on the context's stack and with its thread control block, so that thread-locals in it are the context's
     /// and not the worker's; preemption is held off. If it panics, `run_on` does, and the context is leaked.
     ///
-    /// In guest mode and under Dune it is only a loop around `run`.
+    /// In the mode of a [`Backend`] it is only a loop around `run`.
     #[inline]
     pub fn run_on<T, R>(
         &mut self,
@@ -257,7 +240,7 @@ impl Worker {
         generation: Generation,
         mut next: Successor<'_, T, R>,
     ) -> Completion<T, R> {
-        if self.is_interrupted_by_hardware() {
+        if self.head.mode.is_some() {
             return self.run_one_by_one(runnable, generation, next);
         }
         let asked = Asked(self);
@@ -293,51 +276,6 @@ impl Worker {
             generation = its_generation;
         }
     }
-
-    /// In the modes in which entering a context takes more than a switch.
-    fn is_interrupted_by_hardware(&self) -> bool {
-        #[cfg(feature = "guest")]
-        if self.head.guest.is_some() {
-            return true;
-        }
-        #[cfg(feature = "dune")]
-        if self.head.dune.is_some() {
-            return true;
-        }
-        false
-    }
-
-    #[cfg(feature = "guest")]
-    #[inline]
-    fn prepare_guest_mode(&self, head: &Head) {
-        let Some(vcpu) = &self.head.guest else {
-            return;
-        };
-        for _ in 0..vcpu.take_elsewhere() {
-            count(&self.head.counters.late);
-        }
-        // SAFETY: a worker stays on its thread, and this is its own code.
-        unsafe { vcpu.before_entering(head) };
-    }
-
-    #[cfg(not(feature = "guest"))]
-    #[inline(always)]
-    fn prepare_guest_mode(&self, _: &Head) {}
-
-    #[cfg(feature = "dune")]
-    #[inline]
-    fn prepare_dune_mode(&self, head: &Head) {
-        let Some(receiver) = &self.head.dune else {
-            return;
-        };
-        for _ in 0..receiver.before_entering(head) {
-            count(&self.head.counters.late);
-        }
-    }
-
-    #[cfg(not(feature = "dune"))]
-    #[inline(always)]
-    fn prepare_dune_mode(&self, _: &Head) {}
 }
 
 /// A worker with a successor to ask: none is left when this goes, however that comes about.
@@ -360,7 +298,7 @@ fn outcome<T, R>(handle: Handle<T, R>) -> Outcome<T, R> {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.leave_guest_mode();
+        self.leave_mode();
         SCHEDULING.set(std::ptr::null());
     }
 }

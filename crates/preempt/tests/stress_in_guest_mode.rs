@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-use shinjuku_preempt::guest::{GuestConfig, GuestError};
+use shinjuku_preempt::BackendError;
 use shinjuku_preempt::stress::{Config, Interruption, Quantum, StressError, run};
 
 #[test]
 fn ordinary_code_survives_preemption_in_guest_mode() {
-    let interruption = Interruption::Guest(GuestConfig::default());
+    let interruption = Interruption::Backend("guest");
     let quantum = match Quantum::measured(interruption) {
-        Err(StressError::Guest(error @ (GuestError::NoDevice | GuestError::NoPermission))) => {
+        Err(StressError::Backend(error @ BackendError::Unavailable(_))) => {
             return println!("SKIPPED ordinary_code_survives_preemption_in_guest_mode: {error}");
         }
         quantum => quantum.unwrap(),

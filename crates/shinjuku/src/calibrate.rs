@@ -12,10 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use shinjuku_policy::Nanos;
-use shinjuku_preempt::guest::{Delivery, Guest};
 use shinjuku_preempt::{
-    Clock, Completion, Cycles, Idle, Mechanism, Outcome, Pool, PoolConfig, Probe, Realtime,
-    Runnable, Sender, Signal, Worker, WorkerLink, mailbox, preempt_point,
+    Backend, Clock, Completion, Cycles, Delivery, Idle, Mechanism, Outcome, Pool, PoolConfig,
+    Probe, Realtime, Runnable, Sender, Signal, Worker, WorkerLink, mailbox, preempt_point,
 };
 
 use crate::layout::{self, Layout};
@@ -25,8 +24,8 @@ use crate::layout::{self, Layout};
 pub(crate) struct Costs {
     pub(crate) probe: Nanos,
     pub(crate) signal: Nanos,
-    /// In guest mode, and how its interrupts came.
-    pub(crate) guest: Option<(Nanos, Delivery)>,
+    /// In the mode of the backend that was measured, and how its interrupts came.
+    pub(crate) backend: Option<(Nanos, Delivery)>,
     /// For the log: measured, or assumed and why.
     pub(crate) how: String,
 }
@@ -38,12 +37,12 @@ const ASSUMED_SIGNAL: Nanos = Nanos(10_000);
 const ROUNDS: usize = 6;
 /// What cannot be less, nanoseconds: a signal takes the system calls around it, a message a cache line's way.
 const LEAST_SIGNAL: f64 = 1_000.0;
-const LEAST_GUEST: f64 = 500.0;
+const LEAST_BACKEND: f64 = 500.0;
 const LEAST_PROBE: f64 = 100.0;
 /// What is not believed to be more: a machine that was busy elsewhere while this was measured must not have its quantum
 /// spoilt for good.
 const MOST_SIGNAL: f64 = 30_000.0;
-const MOST_GUEST: f64 = 60_000.0;
+const MOST_BACKEND: f64 = 60_000.0;
 const MOST_PROBE: f64 = 2_000.0;
 /// Steps of the work, some 4 ms.
 const STEPS: u64 = 2_000_000;
@@ -59,17 +58,17 @@ struct Work {
     probes: bool,
 }
 
-/// Measures for about 50 ms. Falls back to assumptions where it cannot measure, but for guest mode, which is then left out.
+/// Measures for about 50 ms. Falls back to assumptions where it cannot measure, but for the backend, which is then left out.
 pub(crate) fn measure(
     layout: &Layout,
     realtime_priority: Option<i32>,
     signal: Option<Signal>,
-    guest: Option<&Guest>,
+    backend: Option<&Arc<dyn Backend>>,
 ) -> Costs {
     let assumed = |why: &str| Costs {
         probe: ASSUMED_PROBE,
         signal: ASSUMED_SIGNAL,
-        guest: None,
+        backend: None,
         how: format!("assumed: {why}"),
     };
     if layout.inline {
@@ -81,7 +80,7 @@ pub(crate) fn measure(
         Ok(cores) => cores,
         Err(why_not) => return assumed(why_not),
     };
-    on_a_thread(|| measure_on(own, other, realtime_priority, signal, guest))
+    on_a_thread(|| measure_on(own, other, realtime_priority, signal, backend))
         .unwrap_or_else(|| assumed("the calibration could not run"))
 }
 
@@ -111,14 +110,14 @@ fn measure_on(
     other: usize,
     realtime_priority: Option<i32>,
     signal: Option<Signal>,
-    guest: Option<&Guest>,
+    backend: Option<&Arc<dyn Backend>>,
 ) -> Option<Costs> {
     layout::pin_current(own).ok()?;
     let _realtime = realtime_priority.map(Realtime::enter);
     let place = Place {
         core: other,
         realtime_priority,
-        guest: None,
+        backend: None,
     };
     let (probe, _) = cost(place, &Probe, true, PROBE_PAUSE)?;
     let signal = match signal {
@@ -128,19 +127,19 @@ fn measure_on(
         None => ASSUMED_SIGNAL.0 as f64,
     };
     let nanos = |nanos: f64| Nanos(nanos as u64);
-    let guest = guest.and_then(|guest| {
+    let backend = backend.and_then(|backend| {
         let inside = Place {
-            guest: Some(guest),
+            backend: Some(backend),
             ..place
         };
-        let (cost, link) = cost(inside, guest, false, SIGNAL_PAUSE)?;
-        let delivery = guest.delivery(&link);
-        Some((nanos(cost.clamp(LEAST_GUEST, MOST_GUEST)), delivery))
+        let (cost, link) = cost(inside, &**backend, false, SIGNAL_PAUSE)?;
+        let delivery = backend.delivery_to(&[link])?;
+        Some((nanos(cost.clamp(LEAST_BACKEND, MOST_BACKEND)), delivery))
     });
     Some(Costs {
         probe: nanos(probe.clamp(LEAST_PROBE, MOST_PROBE)),
         signal: nanos(signal),
-        guest,
+        backend,
         how: "measured".to_owned(),
     })
 }
@@ -150,8 +149,8 @@ fn measure_on(
 struct Place<'a> {
     core: usize,
     realtime_priority: Option<i32>,
-    /// In guest mode, or not.
-    guest: Option<&'a Guest>,
+    /// In its mode, if there is one.
+    backend: Option<&'a Arc<dyn Backend>>,
 }
 
 /// Nanoseconds lost per preemption, and one of the workers.
@@ -189,7 +188,7 @@ fn round(
     let Place {
         core,
         realtime_priority,
-        guest,
+        backend,
     } = place;
     let config = PoolConfig {
         contexts: 1,
@@ -203,7 +202,7 @@ fn round(
     let worker = std::thread::Builder::new()
         .name("shinjuku-calibrate-worker".to_owned())
         .spawn({
-            let (stop, guest) = (Arc::clone(&stop), guest.cloned());
+            let (stop, backend) = (Arc::clone(&stop), backend.cloned());
             move || {
                 if layout::pin_current(core).is_err() {
                     return;
@@ -212,7 +211,7 @@ fn round(
                 let Ok(mut worker) = Worker::bind(0) else {
                     return;
                 };
-                if guest.is_some_and(|guest| worker.enter_guest_mode(&guest).is_err()) {
+                if backend.is_some_and(|backend| worker.enter(&*backend).is_err()) {
                     return;
                 }
                 if send_link.send(worker.link()).is_err() {

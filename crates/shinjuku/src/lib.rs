@@ -34,6 +34,15 @@
 //! - Code is preempted where it has probes, which [`preemptible`] puts into its loops; with
 //!   [`Builder::allow_hard_preemption`] anywhere. [`without_preemption`] holds it off.
 //! - [`policy`] has the scheduling policies and the trait to write one; the default is c-PRE-SQ with 5 us.
+//!
+//! Features, all off by default:
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `kvm` | `preemption.mechanism = "guest"`: workers in guest mode under /dev/kvm |
+//! | `dune` | `preemption.mechanism = "dune"`: workers under Dune, a kernel module; of use with `libdune` only |
+//! | `libdune` | `dune`, linked with libdune |
+//! | `dpdk`, `xdp` | `net::dpdk`, `net::xdp`: requests past the kernel's network stack |
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -78,8 +87,9 @@ pub use runtime::{Runtime, Server};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;
 pub use shinjuku_policy as policy;
-pub use shinjuku_preempt::guest::Delivery;
-pub use shinjuku_preempt::{HardPreemption, in_context, preempt_point, without_preemption};
+pub use shinjuku_preempt::{
+    BackendError, HardPreemption, in_context, preempt_point, without_preemption,
+};
 pub use shutdown::ShutdownReport;
 pub use start_error::StartError;
 pub use statistics::{ClassStatistics, Preemptions, Refusals, Statistics};

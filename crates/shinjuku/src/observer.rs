@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use shinjuku_preempt::WorkerLink;
-use shinjuku_preempt::guest::Guest;
+use shinjuku_preempt::{Backend, WorkerLink};
 
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 
@@ -14,7 +13,7 @@ pub struct Observer {
     pub(crate) dispatcher: Arc<DispatcherStatistics>,
     pub(crate) links: Arc<[WorkerLink]>,
     pub(crate) class_names: Arc<[String]>,
-    pub(crate) guest: Option<Guest>,
+    pub(crate) backend: Option<Arc<dyn Backend>>,
 }
 
 impl std::fmt::Debug for Observer {
@@ -33,9 +32,9 @@ impl Observer {
             self.links.iter().map(WorkerLink::counters),
             &self.class_names,
         );
-        let guest = self.guest.as_ref();
+        let backend = self.backend.as_ref();
         Statistics {
-            delivery: guest.map(|guest| guest.delivery_to(&self.links[..])),
+            delivery: backend.and_then(|backend| backend.delivery_to(&self.links)),
             ..statistics
         }
     }

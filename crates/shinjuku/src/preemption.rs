@@ -6,20 +6,19 @@
 //! | probe | request, found by the code's probes | - |
 //! | signal | request and interrupt | interrupt again, ever more seldom |
 //! | escalation | request | interrupt |
-//! | guest | request and interrupt, with the workers in guest mode | interrupt again, ever more seldom |
-//! | dune | the same, with dispatcher and workers under Dune | interrupt again, ever more seldom |
+//! | guest, dune | request and interrupt, with the workers in a special mode ([`Backend`]) | interrupt again, ever more seldom |
 //! | auto | request; probe alone without the token | interrupt, by what [`automatic`] chooses; all under a [`Floor`] |
 //!
-//! Not inline: guest and dune. What they save is the way through the kernel from one core to another. A thread that stops itself
-//! has its timer alone, which leaves guest mode to fire, so it would cost what the timer's signal costs; and each look at the
-//! network would leave guest mode on top.
+//! Inline there are no special modes. What they save is the way through the kernel from one core to another. A thread that stops
+//! itself has its timer alone, which leaves the mode to fire, so it would cost what the timer's signal costs; and each look at
+//! the network would leave the mode on top.
 
 mod automatic;
 
+use std::sync::Arc;
+
 use shinjuku_policy::Nanos;
-use shinjuku_preempt::dune::Dune;
-use shinjuku_preempt::guest::{self, Guest, GuestConfig};
-use shinjuku_preempt::{HardPreemption, Mechanism, Signal};
+use shinjuku_preempt::{BACKENDS, Backend, HardPreemption, Mechanism, Prospect, Signal};
 
 use crate::config::{Config, MechanismKind};
 use crate::floor::Floor;
@@ -31,13 +30,11 @@ pub(crate) struct Preemption {
     /// Whether requests are made at all.
     pub(crate) enabled: bool,
     /// The mechanism for code that does not answer the request.
-    pub(crate) hard: Option<Box<dyn Mechanism>>,
+    pub(crate) hard: Option<Arc<dyn Mechanism>>,
     /// In the inline layout nobody is there to send it: a timer on the request's own thread does.
     pub(crate) timer_signal: Option<Signal>,
-    /// The workers enter guest mode, where this interrupts them.
-    pub(crate) guest: Option<Guest>,
-    /// Dispatcher and workers enter Dune mode, where this interrupts them.
-    pub(crate) dune: Option<Dune>,
+    /// The workers, and the dispatcher where it must, enter this mode, in which `hard` interrupts them.
+    pub(crate) backend: Option<Arc<dyn Backend>>,
     /// How long the code has to answer before the hard mechanism; 0: it comes with the request.
     pub(crate) grace: Nanos,
     pub(crate) probe_floor: Floor,
@@ -53,78 +50,26 @@ impl Preemption {
         layout: &Layout,
         token: Option<HardPreemption>,
     ) -> Result<Self, StartError> {
+        let given = Given {
+            config,
+            layout,
+            token,
+        };
+        let on_probes = |error| given.fall_back_on_probes(error);
+        let on_signals = |error| given.fall_back_on_signals(error);
         let grace = config.preemption.grace();
-        let soft = |enabled, why: &str| Self::soft(enabled, grace, why);
-        let signal = |grace, why: &str| match token {
-            Some(token) => {
-                let signal = Signal::install(token)?;
-                Ok(Self {
-                    hard: Some(Box::new(signal)),
-                    timer_signal: layout.inline.then_some(signal),
-                    grace,
-                    ..soft(true, why)
-                })
-            }
-            None => Err(StartError::NotAllowed {
-                mechanism: config.preemption.mechanism,
-            }),
-        };
-        let guest = || match token {
-            Some(_) if layout.inline => Err(StartError::Inline {
-                mechanism: config.preemption.mechanism,
-            }),
-            Some(token) => {
-                let guest = Guest::install(token, GuestConfig::default())?;
-                Ok(Self {
-                    hard: Some(Box::new(guest.clone())),
-                    guest: Some(guest),
-                    grace: Nanos(0),
-                    ..soft(
-                        true,
-                        &format!("guest (interrupts: {}), as configured", guest::promised()),
-                    )
-                })
-            }
-            None => Err(StartError::NotAllowed {
-                mechanism: config.preemption.mechanism,
-            }),
-        };
-        let dune = || match token {
-            Some(_) if layout.inline => Err(StartError::Inline {
-                mechanism: config.preemption.mechanism,
-            }),
-            Some(token) => {
-                let dune = Dune::install(token)?;
-                Ok(Self {
-                    hard: Some(Box::new(dune)),
-                    dune: Some(dune),
-                    grace: Nanos(0),
-                    ..soft(true, "dune, as configured")
-                })
-            }
-            None => Err(StartError::NotAllowed {
-                mechanism: config.preemption.mechanism,
-            }),
-        };
-        let fall_back = |error: StartError| {
-            if config.strict {
-                return Err(error);
-            }
-            Ok(soft(true, &format!("probe, because {error}")))
-        };
-        let fall_back_on_signal = |error: StartError| match token {
-            Some(_) if !config.strict => signal(Nanos(0), &format!("signal, because {error}")),
-            _ => fall_back(error),
-        };
         match config.preemption.mechanism {
-            MechanismKind::None => Ok(soft(false, "none, as configured")),
-            MechanismKind::Probe => Ok(soft(true, "probe, as configured")),
-            MechanismKind::Signal => signal(Nanos(0), "signal, as configured").or_else(fall_back),
-            MechanismKind::Escalation => {
-                signal(grace, "escalation from probe to signal, as configured").or_else(fall_back)
+            MechanismKind::None => Ok(given.soft(false, "none, as configured")),
+            MechanismKind::Probe => Ok(given.soft(true, "probe, as configured")),
+            MechanismKind::Signal => {
+                (given.signal(Nanos(0), "signal, as configured")).or_else(on_probes)
             }
-            MechanismKind::Guest => guest().or_else(fall_back_on_signal),
-            MechanismKind::Dune => dune().or_else(fall_back_on_signal),
+            MechanismKind::Escalation => {
+                let why = "escalation from probe to signal, as configured";
+                given.signal(grace, why).or_else(on_probes)
+            }
+            MechanismKind::Guest => given.in_mode("kvm").or_else(on_signals),
+            MechanismKind::Dune => given.in_mode("dune").or_else(on_signals),
             MechanismKind::Auto => Self::automatic(config, layout, token),
         }
     }
@@ -144,12 +89,86 @@ impl Preemption {
             enabled,
             hard: None,
             timer_signal: None,
-            guest: None,
-            dune: None,
+            backend: None,
             grace,
             probe_floor: Floor::NONE,
             hard_floor: Floor::NONE,
             why: why.to_owned(),
         }
+    }
+}
+
+/// What a mechanism that is asked for by name depends on.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    config: &'a Config,
+    layout: &'a Layout,
+    token: Option<HardPreemption>,
+}
+
+impl Given<'_> {
+    fn mechanism(self) -> MechanismKind {
+        self.config.preemption.mechanism
+    }
+
+    fn token(self) -> Result<HardPreemption, StartError> {
+        self.token.ok_or(StartError::NotAllowed {
+            mechanism: self.mechanism(),
+        })
+    }
+
+    fn soft(self, enabled: bool, why: &str) -> Preemption {
+        Preemption::soft(enabled, self.config.preemption.grace(), why)
+    }
+
+    fn signal(self, grace: Nanos, why: &str) -> Result<Preemption, StartError> {
+        let signal = Signal::install(self.token()?)?;
+        Ok(Preemption {
+            hard: Some(Arc::new(signal)),
+            timer_signal: self.layout.inline.then_some(signal),
+            grace,
+            ..self.soft(true, why)
+        })
+    }
+
+    /// By the backend of the mechanism's name, which `feature` of this crate builds.
+    fn in_mode(self, feature: &'static str) -> Result<Preemption, StartError> {
+        let mechanism = self.mechanism();
+        let token = self.token()?;
+        if self.layout.inline {
+            return Err(StartError::Inline { mechanism });
+        }
+        let name = mechanism.to_string();
+        let kind = (BACKENDS.iter())
+            .find(|kind| kind.name() == name)
+            .ok_or(StartError::NotBuilt { mechanism, feature })?;
+        let backend =
+            (kind.install(token)).map_err(|cause| StartError::Backend { mechanism, cause })?;
+        let why = match kind.prospect() {
+            Prospect::Measurable(delivery) => {
+                format!("{name} (interrupts: {delivery}), as configured")
+            }
+            _ => format!("{name}, as configured"),
+        };
+        Ok(Preemption {
+            hard: Some(Arc::clone(&backend) as _),
+            backend: Some(backend),
+            grace: Nanos(0),
+            ..self.soft(true, &why)
+        })
+    }
+
+    fn fall_back_on_probes(self, error: StartError) -> Result<Preemption, StartError> {
+        if self.config.strict {
+            return Err(error);
+        }
+        Ok(self.soft(true, &format!("probe, because {error}")))
+    }
+
+    fn fall_back_on_signals(self, error: StartError) -> Result<Preemption, StartError> {
+        if self.token.is_some() && !self.config.strict {
+            return self.signal(Nanos(0), &format!("signal, because {error}"));
+        }
+        self.fall_back_on_probes(error)
     }
 }

@@ -1,8 +1,8 @@
 //! Why a runtime did not start.
 
-use shinjuku_preempt::dune::DuneError;
-use shinjuku_preempt::guest::GuestError;
-use shinjuku_preempt::{PoolError, RealtimeError, SignalError, TimerError, Unsupported};
+use shinjuku_preempt::{
+    BackendError, PoolError, RealtimeError, SignalError, TimerError, Unsupported,
+};
 
 use crate::config::{ConfigError, MechanismKind};
 use crate::layout::LayoutError;
@@ -29,13 +29,26 @@ pub enum StartError {
     /// The signal handler cannot be installed.
     #[error(transparent)]
     Signal(#[from] SignalError),
-    /// Workers cannot run in guest mode.
-    #[error("preemption.mechanism is \"guest\", but {0}")]
-    Guest(GuestError),
-    /// Dispatcher and workers cannot run under Dune.
-    #[error("preemption.mechanism is \"dune\", but {0}")]
-    Dune(DuneError),
-    /// Guest mode and Dune take somebody else who interrupts.
+    /// Workers, or the dispatcher, cannot be in the special mode that the mechanism takes.
+    #[error("preemption.mechanism is \"{mechanism}\", but {cause}")]
+    Backend {
+        /// What was asked for.
+        mechanism: MechanismKind,
+        /// What is missing, and what to do about it.
+        cause: BackendError,
+    },
+    /// A mechanism was asked for that is not in this program.
+    #[error(
+        "preemption.mechanism is \"{mechanism}\", but this program was built without it: turn on the feature `{feature}` of \
+         the crate shinjuku"
+    )]
+    NotBuilt {
+        /// What was asked for.
+        mechanism: MechanismKind,
+        /// The feature that has it.
+        feature: &'static str,
+    },
+    /// Special modes take another thread that interrupts.
     #[error(
         "preemption.mechanism is \"{mechanism}\", but in the inline layout there is no dispatcher's thread to interrupt the \
          request: take another layout, or \"escalation\""
@@ -79,16 +92,4 @@ pub enum StartError {
         /// The system's error.
         cause: std::io::Error,
     },
-}
-
-impl From<GuestError> for StartError {
-    fn from(cause: GuestError) -> Self {
-        Self::Guest(cause)
-    }
-}
-
-impl From<DuneError> for StartError {
-    fn from(cause: DuneError) -> Self {
-        Self::Dune(cause)
-    }
 }

@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 
 use shinjuku_net::Refusal;
 use shinjuku_policy::{ClassId, Nanos};
-use shinjuku_preempt::CountersSnapshot;
-use shinjuku_preempt::guest::Delivery;
+use shinjuku_preempt::{CountersSnapshot, Delivery};
 
 use crate::histogram::Histogram;
 
@@ -296,8 +295,7 @@ pub struct Statistics {
     pub running: u64,
     /// How requests were preempted.
     pub preemptions: Preemptions,
-    /// How interrupts come to workers in guest mode, as counted so far; `None` if none is in it.
-    pub delivery: Option<Delivery>,
+    pub(crate) delivery: Option<Delivery>,
     /// How often a worker was found blocked in the kernel.
     pub workers_blocked: u64,
     /// Requests that were sent to a spare worker, in the place of a blocked one.
@@ -472,6 +470,12 @@ impl Statistics {
             policy_set_aside: dispatcher.policy_set_aside.get() > 0,
             progress_interventions: dispatcher.progress_interventions.get(),
         }
+    }
+
+    /// How interrupts come to workers in guest mode, as counted so far, in words; `None` if no worker is in it.
+    #[must_use]
+    pub fn delivery(&self) -> Option<impl fmt::Display + use<>> {
+        self.delivery
     }
 
     /// Requests that were delivered and have neither been answered nor turned away. The parts are read one after the

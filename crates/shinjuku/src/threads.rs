@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use shinjuku_net::{Failure, Transport};
 use shinjuku_policy::{ClassId, Verified, WorkerId};
-use shinjuku_preempt::guest::Guest;
 use shinjuku_preempt::{
-    Clock, DeadlineTimer, Handles, Parker, Pool, PoolConfig, Realtime, Worker, WorkerLink, mailbox,
+    Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Pool, PoolConfig, Realtime,
+    Receiver, Signal, Worker, WorkerLink, mailbox,
 };
 
 use crate::builder::{Builder, build_policy};
-use crate::config::{ClassConfig, ConfigError};
+use crate::config::{ClassConfig, Config, ConfigError, MechanismKind};
 use crate::desk::Desk;
 use crate::dispatcher::{Control, Dispatcher, Farewell, Parts, Rules};
 use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
@@ -52,7 +52,7 @@ pub(crate) struct Threads<Tr: Transport> {
     dispatcher_statistics: Arc<DispatcherStatistics>,
     links: Vec<WorkerLink>,
     class_names: Vec<String>,
-    guest: Option<Guest>,
+    backend: Option<Arc<dyn Backend>>,
     /// The line that was logged at start.
     pub(crate) description: String,
     /// Given back by the dispatcher at its end.
@@ -75,8 +75,11 @@ enum Seat {
 /// What a worker's thread reports when it is ready.
 type Ready = Result<WorkerLink, StartError>;
 
+/// How a dispatcher comes to the thread that it shall run on, inline.
+type HandOver<Tr> = mpsc::Sender<Box<Dispatcher<Tr>>>;
+
 impl<Tr: Transport> Threads<Tr> {
-    pub(crate) fn start<H>(builder: Builder<H>, mut transport: Tr) -> Result<Self, StartError>
+    pub(crate) fn start<H>(builder: Builder<H>, transport: Tr) -> Result<Self, StartError>
     where
         H: RequestHandler<Request = Tr::Request, Reply = Tr::Reply>,
     {
@@ -87,7 +90,6 @@ impl<Tr: Transport> Threads<Tr> {
             token,
         } = builder;
         let layout = Layout::plan(&config)?;
-        let clock = Clock::get();
         catch_unwind(AssertUnwindSafe(|| handler.init()))
             .map_err(|_| StartError::Panicked {
                 callback: "init",
@@ -96,262 +98,24 @@ impl<Tr: Transport> Threads<Tr> {
             .map_err(StartError::Init)?;
         let preemption = Preemption::choose(&config, &layout, token)?;
         let workers = layout.workers.len();
-        let capacity = config.task_capacity(workers);
         let policy = build_policy(&config, own_policies, workers)?;
-        let policy = Verified::new(policy, capacity)
+        let policy = Verified::new(policy, config.task_capacity(workers))
             .and_then(|policy| policy.with_progress_limit(config.policy.progress_limit))
             .map_err(ConfigError::from)?;
-        let description = format!(
-            "{}, {} contexts, policy {}; preemption {}",
-            if layout.inline {
-                layout.to_string()
-            } else {
-                format!("{workers} workers")
-            },
-            config.contexts,
-            policy.name(),
-            preemption.why
-        );
+        let description = describe(&config, &layout, policy.name(), &preemption.why);
 
         let handler = Arc::new(handler);
-        let threads = workers + config.spares();
         let maker = Arc::clone(&handler);
+        let threads = workers + config.spares();
         let states = Arc::new(PerCoreStates::new(threads, move |worker| {
             maker.init_per_core(worker)
         }));
-        let pool = Pool::new(
-            PoolConfig {
-                contexts: config.contexts,
-                stack_size: config.stack_bytes() + between_requests::<Tr>(layout.inline),
-                name: "shinjuku-context".to_owned(),
-            },
-            entry::<H, Tr>(Arc::clone(&handler), Arc::clone(&states)),
-        )?;
-
-        let mut core = Self {
-            control: Arc::new(Control::new()),
-            orders: Arc::new(AtomicU8::new(Orders::RUN)),
-            farewell: Arc::new(Farewell::new()),
-            dispatcher: None,
-            workers: Vec::new(),
-            handles: Some(pool.handles),
-            worker_statistics: Vec::new(),
-            dispatcher_statistics: Arc::new(DispatcherStatistics::new(config.class.len())),
-            links: Vec::new(),
-            class_names: config
-                .class
-                .iter()
-                .map(|class| class.name.clone())
-                .collect(),
-            guest: preemption.guest.clone(),
-            description,
-            transport: None,
-        };
+        let pool = start_pool(&config, &layout, handler, Arc::clone(&states))?;
+        let backend = preemption.backend.clone();
+        let mut core = Self::new(&config, pool.handles, backend, description);
+        let start = Start::new(&config, &layout, &preemption, states, &core);
         let mut idle = Some(pool.idle);
-        let started = (|| {
-            let mut desks = Vec::new();
-            let baton = Arc::new(Baton::new(
-                threads,
-                Duration::from_nanos(config.rescue_after().0),
-                Arc::clone(&core.control),
-                Arc::clone(&core.orders),
-            ));
-            let (take_seat, seat) = mpsc::channel::<Box<Dispatcher<Tr>>>();
-            let mut seat = layout.inline.then_some(seat);
-            let timer_signal = preemption.timer_signal;
-            let (guest, dune) = (core.guest.clone(), preemption.dune);
-            let idle_backoff = config.idle_backoff();
-            let shares_core = layout.shared;
-            let classes = core.class_names.len();
-            let spare_statistics = Arc::new(WorkerStatistics::shared(classes));
-            for id in 0..threads {
-                let spare = id >= workers;
-                let name = if spare {
-                    format!("shinjuku-spare-{}", id - workers)
-                } else if layout.inline {
-                    "shinjuku-inline".to_owned()
-                } else {
-                    format!("shinjuku-worker-{id}")
-                };
-                // Inline, the first spares take turns with the worker.
-                let is_seldom = spare && !(layout.inline && id <= TURNS);
-                let statistics = match is_seldom {
-                    false => Arc::new(WorkerStatistics::new(classes)),
-                    true => Arc::clone(&spare_statistics),
-                };
-                let parker = Arc::new(Parker::new());
-                let (sender, receiver) = mailbox(config.depth);
-                let (ready, readiness) = mpsc::channel::<Ready>();
-                let replier = transport.replier().map_err(StartError::Transport)?;
-                let worker_core = match spare {
-                    false => layout.workers[id],
-                    true if layout.inline => layout.workers[0],
-                    true => None,
-                };
-                let inline = layout.inline.then(|| Arc::clone(&baton));
-                let first = seat.take();
-                let guest = guest.clone();
-                let states = Arc::clone(&states);
-                let (their_statistics, their_parker, orders) = (
-                    Arc::clone(&statistics),
-                    Arc::clone(&parker),
-                    Arc::clone(&core.orders),
-                );
-                let (realtime_priority, strict) = (config.realtime_priority, config.strict);
-                let body = move || {
-                    let number = u32::try_from(id).expect("workers are few");
-                    let prepared = prepare(worker_core, realtime_priority).and_then(|realtime| {
-                        let mut worker = Worker::bind(number)?;
-                        // Spares stay outside, where signals reach them: KVM has a vCPU for each of some hundred threads
-                        // only, and Dune wants a core for each.
-                        if let (Some(guest), false) = (&guest, spare)
-                            && let Err(error) = worker.enter_guest_mode(guest)
-                        {
-                            if strict {
-                                return Err(error.into());
-                            }
-                            tracing::warn!(target: "shinjuku", "signals interrupt worker {id}: {error}");
-                        }
-                        if let (Some(dune), false) = (&dune, spare) {
-                            worker.enter_dune_mode(dune)?;
-                        }
-                        if !spare {
-                            catch_unwind(AssertUnwindSafe(|| states.make(id))).map_err(|_| {
-                                let place = format!("the thread of worker {id}");
-                                StartError::Panicked {
-                                    callback: "init_per_core",
-                                    place,
-                                }
-                            })?;
-                        }
-                        let timer = match timer_signal {
-                            Some(signal) if inline.is_some() => Some(DeadlineTimer::new(signal)?),
-                            _ => None,
-                        };
-                        Ok((worker, realtime, timer))
-                    });
-                    drop(states);
-                    match prepared {
-                        Err(error) => drop(ready.send(Err(error))),
-                        Ok((worker, _realtime, timer)) => {
-                            drop(ready.send(Ok(worker.link())));
-                            drop(ready);
-                            let idle_backoff = idle_backoff.map(|nanos| {
-                                // Spares are needed seldom: they need not look for long.
-                                clock.to_cycles(if spare { nanos.0.min(20_000) } else { nanos.0 })
-                            });
-                            let worker_loop = WorkerLoop::<Tr> {
-                                worker,
-                                receiver,
-                                replier,
-                                statistics: their_statistics,
-                                parker: their_parker,
-                                orders,
-                                shares_core,
-                                clock,
-                                idle_backoff: if spare {
-                                    idle_backoff.or(Some(clock.to_cycles(20_000)))
-                                } else {
-                                    idle_backoff
-                                },
-                            };
-                            match inline {
-                                None => worker_loop.run(),
-                                Some(baton) => InlineLoop {
-                                    me: id,
-                                    worker: worker_loop,
-                                    timer,
-                                    baton,
-                                    first,
-                                }
-                                .run(),
-                            }
-                        }
-                    }
-                };
-                let thread = spawn(&name, body)?;
-                let link = readiness.recv();
-                let handle = thread.thread().clone();
-                core.workers.push(thread);
-                let link = link.map_err(|_| StartError::Panicked {
-                    callback: "start",
-                    place: name,
-                })??;
-                core.links.push(link.clone());
-                if !is_seldom {
-                    core.worker_statistics.push(statistics);
-                }
-                // To the policy, the inline layout's threads are one worker.
-                let policy_id = if layout.inline { 0 } else { id };
-                let worker = WorkerId(u16::try_from(policy_id).expect("workers are few"));
-                let parker = (!layout.inline).then_some(parker);
-                desks.push(Desk::new(worker, sender, link, handle, parker));
-            }
-            core.worker_statistics.push(spare_statistics);
-            let spares = if layout.inline {
-                Vec::new()
-            } else {
-                desks.split_off(workers)
-            };
-            let parts = Parts {
-                transport,
-                policy,
-                workers: desks,
-                spares,
-                cores: layout.workers.clone(),
-                idle: idle.take().unwrap_or_default(),
-                capacity,
-                rules: Rules {
-                    depth: if layout.inline { 1 } else { config.depth },
-                    inline: layout.inline,
-                    queue: config.queue,
-                    rescue_after: config.rescue_after(),
-                    idle_backoff,
-                    shares_core,
-                    deadlines: config.class.iter().map(ClassConfig::deadline).collect(),
-                },
-                preemption,
-                statistics: Arc::clone(&core.dispatcher_statistics),
-                control: Arc::clone(&core.control),
-                orders: Arc::clone(&core.orders),
-                farewell: Arc::clone(&core.farewell),
-            };
-            let dispatcher = Dispatcher::new(parts);
-            if layout.inline {
-                let threads = core.workers.iter().map(|thread| thread.thread().clone());
-                baton.introduce(threads.collect());
-                core.dispatcher = Some(Seat::Inline);
-                return take_seat
-                    .send(Box::new(dispatcher))
-                    .map_err(|_| StartError::Panicked {
-                        callback: "start",
-                        place: "shinjuku-inline".to_owned(),
-                    });
-            }
-            let (ready, readiness) = mpsc::channel::<Result<(), StartError>>();
-            let (own_core, realtime_priority) = (layout.dispatcher, config.realtime_priority);
-            core.dispatcher = Some(Seat::Thread(spawn("shinjuku-dispatcher", move || {
-                let prepared = prepare(own_core, realtime_priority).and_then(|realtime| {
-                    if let Some(dune) = dune {
-                        dune.enter_as_sender()?;
-                    }
-                    Ok(realtime)
-                });
-                let (realtime, report) = match prepared {
-                    Ok(realtime) => (realtime, Ok(())),
-                    Err(error) => (None, Err(error)),
-                };
-                drop(ready.send(report));
-                drop(ready);
-                dispatcher.run();
-                drop(realtime);
-            })?));
-            readiness.recv().map_err(|_| StartError::Panicked {
-                callback: "start",
-                place: "the dispatcher".to_owned(),
-            })?
-        })();
-        if let Err(error) = started {
+        if let Err(error) = core.start_threads(start, transport, policy, preemption, &mut idle) {
             if let (Some(handles), Some(idle)) = (core.handles.take(), idle) {
                 handles.hand_back(idle, Duration::from_secs(5));
             }
@@ -360,6 +124,187 @@ impl<Tr: Transport> Threads<Tr> {
         }
         tracing::info!(target: "shinjuku", "{}", core.description);
         Ok(core)
+    }
+
+    /// Without threads yet, but for the contexts'.
+    fn new(
+        config: &Config,
+        handles: Handles<Job<Tr>, Done<Tr>>,
+        backend: Option<Arc<dyn Backend>>,
+        description: String,
+    ) -> Self {
+        let class_names: Vec<_> = (config.class.iter())
+            .map(|class| class.name.clone())
+            .collect();
+        Self {
+            control: Arc::new(Control::new()),
+            orders: Arc::new(AtomicU8::new(Orders::RUN)),
+            farewell: Arc::new(Farewell::new()),
+            dispatcher: None,
+            workers: Vec::new(),
+            handles: Some(handles),
+            worker_statistics: Vec::new(),
+            dispatcher_statistics: Arc::new(DispatcherStatistics::new(class_names.len())),
+            links: Vec::new(),
+            class_names,
+            backend,
+            description,
+            transport: None,
+        }
+    }
+
+    /// Starts the workers, and then the dispatcher, which takes the `idle` contexts. On an error some may run.
+    fn start_threads<S: Send + 'static>(
+        &mut self,
+        start: Start<'_, S, Tr>,
+        mut transport: Tr,
+        policy: Verified,
+        preemption: Preemption,
+        idle: &mut Option<Vec<Idle<Job<Tr>, Done<Tr>>>>,
+    ) -> Result<(), StartError> {
+        let (config, layout) = (start.config, start.layout);
+        let (hand_over, first) = mpsc::channel();
+        let mut first = layout.inline.then_some(first);
+        let mut desks = Vec::new();
+        for id in 0..start.threads() {
+            let replier = transport.replier().map_err(StartError::Transport)?;
+            desks.push(self.start_worker(&start, id, replier, first.take())?);
+        }
+        self.worker_statistics
+            .push(Arc::clone(&start.spare_statistics));
+        let spares = match layout.inline {
+            true => Vec::new(),
+            false => desks.split_off(layout.workers.len()),
+        };
+        let dispatcher = Dispatcher::new(Parts {
+            transport,
+            policy,
+            workers: desks,
+            spares,
+            cores: layout.workers.clone(),
+            idle: idle.take().unwrap_or_default(),
+            capacity: config.task_capacity(layout.workers.len()),
+            rules: Rules {
+                depth: if layout.inline { 1 } else { config.depth },
+                inline: layout.inline,
+                queue: config.queue,
+                rescue_after: config.rescue_after(),
+                idle_backoff: config.idle_backoff(),
+                shares_core: layout.shared,
+                deadlines: config.class.iter().map(ClassConfig::deadline).collect(),
+            },
+            preemption,
+            statistics: Arc::clone(&self.dispatcher_statistics),
+            control: Arc::clone(&self.control),
+            orders: Arc::clone(&self.orders),
+            farewell: Arc::clone(&self.farewell),
+        });
+        match layout.inline {
+            true => self.hand_over_dispatcher(&start.baton, dispatcher, &hand_over),
+            false => self.start_dispatcher(&start, dispatcher),
+        }
+    }
+
+    /// Starts thread `id` and waits until it is ready, or says why it cannot be.
+    fn start_worker<S: Send + 'static>(
+        &mut self,
+        start: &Start<'_, S, Tr>,
+        id: usize,
+        replier: Tr::Replier,
+        first: Option<mpsc::Receiver<Box<Dispatcher<Tr>>>>,
+    ) -> Result<Desk<Tr>, StartError> {
+        let (inline, is_seldom) = (start.layout.inline, start.is_seldom(id));
+        let name = start.name(id);
+        let statistics = match is_seldom {
+            false => Arc::new(WorkerStatistics::new(self.class_names.len())),
+            true => Arc::clone(&start.spare_statistics),
+        };
+        let parker = Arc::new(Parker::new());
+        let (sender, receiver) = mailbox(start.config.depth);
+        let (ready, readiness) = mpsc::channel::<Ready>();
+        let worker = WorkerStart {
+            place: start.place(id),
+            states: Arc::clone(&start.states),
+            baton: inline.then(|| Arc::clone(&start.baton)),
+            first,
+            receiver,
+            replier,
+            statistics: Arc::clone(&statistics),
+            parker: Arc::clone(&parker),
+            orders: Arc::clone(&self.orders),
+            shares_core: start.layout.shared,
+            idle_backoff: start.idle_backoff(id),
+        };
+        let thread = spawn(&name, move || worker.run(ready))?;
+        let link = readiness.recv();
+        let handle = thread.thread().clone();
+        self.workers.push(thread);
+        let link = link.map_err(|_| StartError::Panicked {
+            callback: "start",
+            place: name,
+        })??;
+        self.links.push(link.clone());
+        if !is_seldom {
+            self.worker_statistics.push(statistics);
+        }
+        // To the policy, the inline layout's threads are one worker.
+        let policy_id = if inline { 0 } else { id };
+        let worker = WorkerId(u16::try_from(policy_id).expect("workers are few"));
+        let parker = (!inline).then_some(parker);
+        Ok(Desk::new(worker, sender, link, handle, parker))
+    }
+
+    /// Inline, the first of the workers' threads gets the dispatcher.
+    fn hand_over_dispatcher(
+        &mut self,
+        baton: &Baton<Tr>,
+        dispatcher: Dispatcher<Tr>,
+        hand_over: &HandOver<Tr>,
+    ) -> Result<(), StartError> {
+        let threads = self.workers.iter().map(|thread| thread.thread().clone());
+        baton.introduce(threads.collect());
+        self.dispatcher = Some(Seat::Inline);
+        hand_over
+            .send(Box::new(dispatcher))
+            .map_err(|_| StartError::Panicked {
+                callback: "start",
+                place: "shinjuku-inline".to_owned(),
+            })
+    }
+
+    fn start_dispatcher<S>(
+        &mut self,
+        start: &Start<'_, S, Tr>,
+        dispatcher: Dispatcher<Tr>,
+    ) -> Result<(), StartError> {
+        let (ready, readiness) = mpsc::channel::<Result<(), StartError>>();
+        let Config {
+            realtime_priority,
+            preemption,
+            ..
+        } = start.config;
+        let (core, priority) = (start.layout.dispatcher, *realtime_priority);
+        let (mechanism, backend) = (preemption.mechanism, self.backend.clone());
+        let thread = spawn("shinjuku-dispatcher", move || {
+            let prepared = prepare(core, priority).and_then(|realtime| {
+                let mode = backend.map(|backend| backend.enter_as_sender()).transpose();
+                let mode = mode.map_err(|cause| StartError::Backend { mechanism, cause })?;
+                Ok((realtime, mode))
+            });
+            let (prepared, report) = match prepared {
+                Ok(prepared) => (Some(prepared), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            drop(ready.send(report));
+            drop(ready);
+            dispatcher.run();
+            drop(prepared);
+        })?;
+        self.dispatcher = Some(Seat::Thread(thread));
+        readiness.recv().map_err(|_| StartError::Panicked {
+            callback: "start",
+            place: "the dispatcher".to_owned(),
+        })?
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
@@ -372,7 +317,7 @@ impl<Tr: Transport> Threads<Tr> {
             dispatcher: Arc::clone(&self.dispatcher_statistics),
             links: self.links.clone().into(),
             class_names: self.class_names.clone().into(),
-            guest: self.guest.clone(),
+            backend: self.backend.clone(),
         }
     }
 
@@ -455,6 +400,246 @@ impl<Tr: Transport> Drop for Threads<Tr> {
             let _ = self.shutdown(DROP_DEADLINE);
         }
     }
+}
+
+/// What the threads of a runtime have in common while they are started.
+struct Start<'a, S, Tr: Transport> {
+    config: &'a Config,
+    layout: &'a Layout,
+    backend: Option<Arc<dyn Backend>>,
+    timer_signal: Option<Signal>,
+    states: Arc<PerCoreStates<S>>,
+    baton: Arc<Baton<Tr>>,
+    /// Of the spares that are seldom needed.
+    spare_statistics: Arc<WorkerStatistics>,
+}
+
+impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
+    fn new(
+        config: &'a Config,
+        layout: &'a Layout,
+        preemption: &Preemption,
+        states: Arc<PerCoreStates<S>>,
+        core: &Threads<Tr>,
+    ) -> Self {
+        let baton = Baton::new(
+            layout.workers.len() + config.spares(),
+            Duration::from_nanos(config.rescue_after().0),
+            Arc::clone(&core.control),
+            Arc::clone(&core.orders),
+        );
+        Self {
+            config,
+            layout,
+            backend: preemption.backend.clone(),
+            timer_signal: preemption.timer_signal.filter(|_| layout.inline),
+            states,
+            baton: Arc::new(baton),
+            spare_statistics: Arc::new(WorkerStatistics::shared(core.class_names.len())),
+        }
+    }
+
+    /// Workers and spares.
+    fn threads(&self) -> usize {
+        self.layout.workers.len() + self.config.spares()
+    }
+
+    fn is_spare(&self, id: usize) -> bool {
+        id >= self.layout.workers.len()
+    }
+
+    /// Whether thread `id` runs requests seldom. Inline, the first spares take turns with the worker.
+    fn is_seldom(&self, id: usize) -> bool {
+        self.is_spare(id) && !(self.layout.inline && id <= TURNS)
+    }
+
+    fn name(&self, id: usize) -> String {
+        if self.is_spare(id) {
+            format!("shinjuku-spare-{}", id - self.layout.workers.len())
+        } else if self.layout.inline {
+            "shinjuku-inline".to_owned()
+        } else {
+            format!("shinjuku-worker-{id}")
+        }
+    }
+
+    fn place(&self, id: usize) -> Place {
+        let spare = self.is_spare(id);
+        Place {
+            id,
+            spare,
+            core: match spare {
+                false => self.layout.workers[id],
+                true if self.layout.inline => self.layout.workers[0],
+                true => None,
+            },
+            realtime_priority: self.config.realtime_priority,
+            strict: self.config.strict,
+            mechanism: self.config.preemption.mechanism,
+            // Spares stay outside, where signals reach them: KVM has a vCPU for each of some hundred threads only, and Dune
+            // wants a core for each.
+            backend: self.backend.clone().filter(|_| !spare),
+            timer_signal: self.timer_signal,
+        }
+    }
+
+    /// How long thread `id` is idle before it sleeps; `None`: it never does.
+    fn idle_backoff(&self, id: usize) -> Option<Cycles> {
+        // Spares are needed seldom: they need not look for long.
+        const SPARE: u64 = 20_000;
+        let nanos = self.config.idle_backoff().map(|nanos| nanos.0);
+        let nanos = match self.is_spare(id) {
+            true => Some(nanos.map_or(SPARE, |nanos| nanos.min(SPARE))),
+            false => nanos,
+        };
+        nanos.map(|nanos| Clock::get().to_cycles(nanos))
+    }
+}
+
+/// Where and how a worker's thread runs.
+struct Place {
+    id: usize,
+    spare: bool,
+    core: Option<usize>,
+    realtime_priority: Option<i32>,
+    strict: bool,
+    mechanism: MechanismKind,
+    backend: Option<Arc<dyn Backend>>,
+    timer_signal: Option<Signal>,
+}
+
+impl Place {
+    /// Makes the calling thread a worker there.
+    fn take<S>(&self, states: &PerCoreStates<S>) -> Result<Prepared, StartError> {
+        let realtime = prepare(self.core, self.realtime_priority)?;
+        let id = self.id;
+        let mut worker = Worker::bind(u32::try_from(id).expect("workers are few"))?;
+        self.enter_mode(&mut worker)?;
+        if !self.spare {
+            catch_unwind(AssertUnwindSafe(|| states.make(id))).map_err(|_| {
+                StartError::Panicked {
+                    callback: "init_per_core",
+                    place: format!("the thread of worker {id}"),
+                }
+            })?;
+        }
+        Ok(Prepared {
+            worker,
+            _realtime: realtime,
+            timer: self.timer_signal.map(DeadlineTimer::new).transpose()?,
+        })
+    }
+
+    fn enter_mode(&self, worker: &mut Worker) -> Result<(), StartError> {
+        let Some(backend) = &self.backend else {
+            return Ok(());
+        };
+        match worker.enter(&**backend) {
+            Err(error) if backend.interrupts_outside() && !self.strict => {
+                tracing::warn!(target: "shinjuku", "signals interrupt worker {}: {error}", self.id);
+                Ok(())
+            }
+            entered => entered.map_err(|cause| StartError::Backend {
+                mechanism: self.mechanism,
+                cause,
+            }),
+        }
+    }
+}
+
+/// A thread that has become a worker.
+struct Prepared {
+    worker: Worker,
+    _realtime: Option<Realtime>,
+    timer: Option<DeadlineTimer>,
+}
+
+/// What a worker's thread is started with.
+struct WorkerStart<S, Tr: Transport> {
+    place: Place,
+    states: Arc<PerCoreStates<S>>,
+    /// Inline.
+    baton: Option<Arc<Baton<Tr>>>,
+    /// Inline, where the first thread gets the dispatcher from.
+    first: Option<mpsc::Receiver<Box<Dispatcher<Tr>>>>,
+    receiver: Receiver<Job<Tr>, Done<Tr>>,
+    replier: Tr::Replier,
+    statistics: Arc<WorkerStatistics>,
+    parker: Arc<Parker>,
+    orders: Arc<AtomicU8>,
+    shares_core: bool,
+    idle_backoff: Option<Cycles>,
+}
+
+impl<S, Tr: Transport> WorkerStart<S, Tr> {
+    /// The thread: reports that it is ready, or why it cannot be, and then runs its loop.
+    fn run(self, ready: mpsc::Sender<Ready>) {
+        let prepared = self.place.take(&self.states);
+        drop(self.states);
+        let Prepared {
+            worker,
+            _realtime,
+            timer,
+        } = match prepared {
+            Err(error) => return drop(ready.send(Err(error))),
+            Ok(prepared) => prepared,
+        };
+        drop(ready.send(Ok(worker.link())));
+        drop(ready);
+        let worker = WorkerLoop::<Tr> {
+            worker,
+            receiver: self.receiver,
+            replier: self.replier,
+            statistics: self.statistics,
+            parker: self.parker,
+            orders: self.orders,
+            shares_core: self.shares_core,
+            clock: Clock::get(),
+            idle_backoff: self.idle_backoff,
+        };
+        match self.baton {
+            None => worker.run(),
+            Some(baton) => InlineLoop {
+                me: self.place.id,
+                worker,
+                timer,
+                baton,
+                first: self.first,
+            }
+            .run(),
+        }
+    }
+}
+
+/// The line that is logged at start.
+fn describe(config: &Config, layout: &Layout, policy: &str, preemption: &str) -> String {
+    let threads = match layout.inline {
+        true => layout.to_string(),
+        false => format!("{} workers", layout.workers.len()),
+    };
+    format!(
+        "{threads}, {} contexts, policy {policy}; preemption {preemption}",
+        config.contexts
+    )
+}
+
+/// The contexts, which serve requests by `handler`.
+fn start_pool<H, Tr>(
+    config: &Config,
+    layout: &Layout,
+    handler: Arc<H>,
+    states: Arc<PerCoreStates<H::PerCore>>,
+) -> Result<Pool<Job<Tr>, Done<Tr>>, StartError>
+where
+    H: RequestHandler<Request = Tr::Request, Reply = Tr::Reply>,
+    Tr: Transport,
+{
+    let contexts = PoolConfig {
+        contexts: config.contexts,
+        stack_size: config.stack_bytes() + between_requests::<Tr>(layout.inline),
+        name: "shinjuku-context".to_owned(),
+    };
+    Ok(Pool::new(contexts, entry::<H, Tr>(handler, states))?)
 }
 
 /// What every context does with a request.

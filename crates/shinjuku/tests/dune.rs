@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use shinjuku::policy::ClassId;
 use shinjuku::{
-    Config, HardPreemption, LayoutKind, MechanismKind, RequestHandler, Runtime, StartError,
-    handler_fn,
+    BackendError, Config, HardPreemption, LayoutKind, MechanismKind, RequestHandler, Runtime,
+    StartError, handler_fn,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,7 +60,11 @@ fn without_the_module_signals_take_its_place_or_strict_mode_refuses() {
         ..config()
     };
     let error = start(strict, true).expect_err("strict");
-    assert!(matches!(error, StartError::Dune(_)), "{error}");
+    let StartError::Backend { mechanism, cause } = error else {
+        panic!("{error}");
+    };
+    assert_eq!(mechanism, MechanismKind::Dune);
+    assert!(matches!(cause, BackendError::Unavailable(_)), "{cause}");
 }
 
 #[test]

@@ -233,7 +233,7 @@ impl Bench {
             served: last.classes.iter().map(Served::from).collect(),
             interrupts: last.preemptions.by_interrupt,
             description,
-            delivery: last.delivery.map(|delivery| delivery.to_string()),
+            delivery: last.delivery().map(|delivery| delivery.to_string()),
             window_ns: end_ns - from_ns,
         })
     }

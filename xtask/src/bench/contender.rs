@@ -201,7 +201,7 @@ impl Contender {
 
 #[cfg(test)]
 mod tests {
-    use shinjuku::Delivery;
+    use shinjuku_preempt::Delivery;
 
     use super::*;
 

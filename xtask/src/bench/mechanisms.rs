@@ -1,8 +1,7 @@
 //! Which mechanisms can be measured here, how their interrupts come, and why the others cannot.
 
-use shinjuku::{Delivery, HardPreemption, MechanismKind};
-use shinjuku_preempt::dune::Dune;
-use shinjuku_preempt::guest::{self, Guest, GuestConfig};
+use shinjuku::{HardPreemption, MechanismKind};
+use shinjuku_preempt::{BACKENDS, Delivery, Prospect};
 
 use super::contender::Contender;
 
@@ -18,12 +17,17 @@ pub struct Mechanisms {
 impl Mechanisms {
     /// Tries each of them.
     pub fn find(token: HardPreemption) -> Self {
-        let guest = Guest::install(token, GuestConfig::default())
-            .map(|_| guest::promised())
-            .map_err(|error| error.to_string());
-        let dune = Dune::install(token)
-            .map(drop)
-            .map_err(|error| error.to_string());
+        let install = |name: &str| {
+            let kind = BACKENDS.iter().find(|kind| kind.name() == name);
+            let kind = kind.ok_or_else(|| "it is not in this build".to_owned())?;
+            kind.install(token).map_err(|error| error.to_string())?;
+            Ok(kind.prospect())
+        };
+        let guest = install("guest").and_then(|prospect| match prospect {
+            Prospect::Measurable(delivery) => Ok(delivery),
+            prospect => Err(format!("it cannot be measured: {prospect:?}")),
+        });
+        let dune = install("dune").map(drop);
         Self { guest, dune }
     }
 

@@ -66,7 +66,7 @@ fn build_one(name: &str) -> Result<Suite> {
             "shinjuku-preempt",
             "--release",
             "--features",
-            "stress",
+            "kvm,stress",
             "--no-run",
             "--test",
             name,

@@ -44,9 +44,12 @@ pub struct Results {
     pub late: u64,
     /// Preemptions that were held off until a guard's end.
     pub deferred: u64,
-    /// What happened in guest mode, all workers together; null elsewhere.
+    /// What happened in the workers' special mode, all workers together; empty elsewhere.
     #[serde(default)]
-    pub guest: Option<GuestMode>,
+    pub mode: BTreeMap<String, u64>,
+    /// How interrupts came to workers in it, in words; null elsewhere.
+    #[serde(default)]
+    pub delivery: Option<String>,
     /// Jobs that ran to their end.
     pub requests: u64,
     /// How often each operation ran.
@@ -68,20 +71,6 @@ pub struct PreemptionsBy {
     pub probe: u64,
     /// At the end of a guard, or on entry to the context, having been held off.
     pub guard: u64,
-}
-
-/// What happened in guest mode.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GuestMode {
-    /// Interrupts that arrived in it.
-    pub interrupts: u64,
-    /// System calls made for the code in it.
-    pub forwarded: u64,
-    /// Times that a worker left it.
-    pub left: u64,
-    /// How interrupts came, in words.
-    #[serde(default)]
-    pub delivery: Option<String>,
 }
 
 impl Results {
@@ -119,12 +108,8 @@ impl Results {
             migrations: counters.migrations,
             late: counters.late,
             deferred: counters.deferred,
-            guest: report.guest.map(|guest| GuestMode {
-                interrupts: guest.interrupts,
-                forwarded: guest.forwarded,
-                left: guest.left,
-                delivery: report.delivery.map(|delivery| delivery.to_string()),
-            }),
+            mode: report.mode.iter().map(by_name).collect(),
+            delivery: report.delivery.map(|delivery| delivery.to_string()),
             requests: report.requests,
             operations: report.operations.iter().map(by_name).collect(),
             errors: report.errors_total(),
@@ -190,16 +175,11 @@ impl fmt::Display for Results {
             ("requests", self.requests),
             ("errors", self.errors),
         ];
-        let guest = self.guest.iter().flat_map(|guest| {
-            [
-                ("interrupts in guest mode", guest.interrupts),
-                ("system calls forwarded", guest.forwarded),
-                ("guest mode left", guest.left),
-            ]
-        });
-        for (what, count) in rows.into_iter().chain(guest) {
+        let rows = rows.map(|(what, count)| (what.to_owned(), count));
+        let mode = (self.mode.iter()).map(|(what, &count)| (format!("in the mode: {what}"), count));
+        for (what, count) in rows.into_iter().chain(mode) {
             let rate = count as f64 / self.seconds.max(0.001);
-            totals.push([what.to_owned(), count.to_string(), format!("{rate:.0}")]);
+            totals.push([what, count.to_string(), format!("{rate:.0}")]);
         }
         write!(f, "{totals}")
     }

@@ -11,6 +11,7 @@ use dune_sys::{DESCRIPTOR_STRIDE, DESCRIPTORS, MAX_CPUS, PostedInterruptDescript
 
 use super::interrupt::STACK;
 use super::{DuneError, Target};
+use crate::backend::Mode;
 use crate::context::Head;
 use crate::signal;
 use crate::trampoline::Window;
@@ -53,9 +54,10 @@ pub(super) struct Entered {
 }
 
 /// A worker's side: its interrupt stack, and where it is interrupted.
-pub(crate) struct Receiver {
+#[derive(Debug)]
+pub(super) struct Receiver {
     window: &'static Window,
-    pub(crate) target: Arc<Target>,
+    pub(super) target: Arc<Target>,
 }
 
 impl Receiver {
@@ -72,10 +74,11 @@ impl Receiver {
             target: Arc::new(Target::new(entered.cpu, entered.apic)),
         })
     }
+}
 
-    /// To be called by the worker before it enters `head`. Answers the interrupts since then that came to its own code.
+impl Mode for Receiver {
     #[inline]
-    pub(crate) fn before_entering(&self, head: &Head) -> u64 {
+    unsafe fn before_entering(&self, head: &Head) -> u64 {
         let low = head.stack_low.get() + signal::frame_room();
         self.window.set(low, head.stack_high.get());
         self.window.take_elsewhere()

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dune_sys::apic::{ApicError, ApicId, LocalApic, NOTIFICATION_VECTOR, Registers};
 use dune_sys::{Posted, PostedInterruptDescriptor};
 
+use crate::backend::ModeLink;
+
 /// The interrupt's vector. Shinjuku takes the notification's number for it, too.
 pub(super) const VECTOR: u8 = NOTIFICATION_VECTOR;
 
@@ -25,7 +27,7 @@ const NOTIFY_AGAIN: u32 = 8;
 
 /// Where a worker runs.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(super) struct Target {
     pub(super) cpu: u32,
     apic: ApicId,
     /// Requests since the last notification.
@@ -39,6 +41,8 @@ pub(super) enum Sent {
     /// It is pending already.
     Pending,
 }
+
+impl ModeLink for Target {}
 
 impl Target {
     pub(super) fn new(cpu: u32, apic: ApicId) -> Self {

@@ -11,32 +11,7 @@ use std::path::Path;
 use kvm_bindings::{kvm_stats_desc, kvm_stats_header};
 
 use super::system_call::ioctl;
-
-/// How interrupts come to a vCPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Delivery {
-    /// Posted by VT-x (APICv) or SVM (AVIC) without leaving guest mode, as counted.
-    Posted(&'static str),
-    /// The CPU leaves guest mode, and KVM injects them.
-    Injected,
-    /// There is no virtualisation in the CPU: software takes its place (nested, without hardware support).
-    Software,
-    /// The module says that it can post them, but that is not to be seen: few have arrived yet, or KVM's counters are not to
-    /// be had, or the host interrupted the CPU about as often.
-    Unproven(&'static str),
-}
-
-impl std::fmt::Display for Delivery {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Posted(by) => write!(formatter, "posted by {by}, as counted"),
-            Self::Injected => formatter.write_str("injected with exits"),
-            Self::Software => formatter.write_str("by software virtualisation"),
-            Self::Unproven(by) => write!(formatter, "{by} is on; not proved by counting"),
-        }
-    }
-}
+use crate::backend::Delivery;
 
 /// What the kernel counted for one vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -1,5 +1,7 @@
 //! Why guest mode cannot be used.
 
+use crate::backend::BackendError;
+
 /// Why guest mode cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -51,6 +53,15 @@ impl GuestError {
         move |error| Self::Kvm {
             what,
             cause: std::io::Error::from_raw_os_error(error.errno()),
+        }
+    }
+}
+
+impl From<GuestError> for BackendError {
+    fn from(error: GuestError) -> Self {
+        match error {
+            GuestError::NoDevice | GuestError::NoPermission => Self::Unavailable(error.into()),
+            _ => Self::Failed(error.into()),
         }
     }
 }

@@ -16,9 +16,11 @@ use super::reach::Reach;
 use super::ring0::Block;
 use super::system_call::{ioctl, system_call};
 use super::vcpu::Page;
+use crate::backend::ModeLink;
+use crate::mechanism::WorkerLink;
 
 /// A worker's vCPU as others see it.
-pub(crate) struct GuestLink {
+pub(super) struct GuestLink {
     machine: Arc<Machine>,
     apic: u32,
     /// A write to it posts the vector, if the machine sends by irqfd.
@@ -76,6 +78,22 @@ impl std::ops::Add for GuestCounters {
     }
 }
 
+impl ModeLink for GuestLink {}
+
+impl WorkerLink {
+    /// What happened to the worker in guest mode, if it [entered](crate::Worker::enter) it before this link was taken.
+    #[must_use]
+    pub fn guest_counters(&self) -> Option<GuestCounters> {
+        self.mode().map(GuestLink::counters)
+    }
+
+    /// What KVM counted for the worker's vCPU; `None` without one, or where the kernel does not tell.
+    #[must_use]
+    pub fn kernel_counters(&self) -> Option<KernelCounters> {
+        self.mode::<GuestLink>()?.kernel_counters()
+    }
+}
+
 impl GuestLink {
     pub(super) fn new(
         machine: &Arc<Machine>,
@@ -106,7 +124,7 @@ impl GuestLink {
         }))
     }
 
-    pub(crate) fn counters(&self) -> GuestCounters {
+    pub(super) fn counters(&self) -> GuestCounters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         GuestCounters {
             returns: read(&self.returns),
@@ -148,7 +166,7 @@ impl GuestLink {
         )
     }
 
-    pub(crate) fn kernel_counters(&self) -> Option<KernelCounters> {
+    fn kernel_counters(&self) -> Option<KernelCounters> {
         self.statistics.as_ref()?.read()
     }
 

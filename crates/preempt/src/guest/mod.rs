@@ -21,8 +21,11 @@
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::backend::{
+    Backend, BackendError, BackendKind, Delivery, Mode, Prospect, SenderMode, WorkerMode,
+};
 use crate::context::Head;
 use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
 use crate::signal::{self, Signal};
@@ -43,19 +46,26 @@ mod run;
 mod system_call;
 mod vcpu;
 
-pub use delivery::{Delivery, KernelCounters, promised};
+pub use delivery::{KernelCounters, promised};
 pub use error::GuestError;
 pub use link::GuestCounters;
-pub(crate) use link::GuestLink;
+use link::GuestLink;
+use machine::Machine;
 pub use machine::{GuestConfig, Irqchip, Sending};
 pub use poster::Poster;
-pub(crate) use ring0::before_the_call;
-pub(crate) use system_call::give_up;
 use vcpu::Vcpu;
 
-use machine::Machine;
+pub(crate) const KIND: BackendKind = BackendKind {
+    name: NAME,
+    prospect: || Prospect::Measurable(promised()),
+    install: |token| Ok(Arc::new(Guest::install(token, GuestConfig::default())?)),
+    give_up_call: system_call::give_up,
+    before_the_call: ring0::before_the_call,
+};
 
-/// Preemption by interrupts in guest mode, for workers that [entered](crate::Worker::enter_guest_mode) it. Others, and those
+const NAME: &str = "guest";
+
+/// Preemption by interrupts in guest mode, for workers that [entered](crate::Worker::enter) it. Others, and those
 /// who are outside of it for a while, are interrupted by signal.
 #[derive(Clone)]
 pub struct Guest {
@@ -89,31 +99,8 @@ impl Guest {
         })
     }
 
-    /// How interrupts come to `worker`, which shall have had some.
-    #[must_use]
-    pub fn delivery(&self, worker: &WorkerLink) -> Delivery {
-        self.delivery_to([worker])
-    }
-
-    /// How interrupts come to those of `workers` that are in guest mode, taken together.
-    pub fn delivery_to<'a>(&self, workers: impl IntoIterator<Item = &'a WorkerLink>) -> Delivery {
-        let links = workers
-            .into_iter()
-            .filter_map(|worker| worker.guest.as_ref());
-        let (mut arrived, mut counted) = (0, Some(KernelCounters::default()));
-        for (theirs, kernels) in links.map(|link| link.since_it_was_made()) {
-            arrived += theirs;
-            counted = counted.zip(kernels).map(|(sum, kernels)| sum + kernels);
-        }
-        delivery::judge(
-            delivery::posting_module(Path::new(delivery::MODULES)),
-            arrived,
-            counted,
-        )
-    }
-
-    /// A vCPU for a worker on the calling thread.
-    pub(crate) fn seat(&self) -> Result<Seat, GuestError> {
+    /// A vCPU for the calling thread.
+    fn seat(&self) -> Result<Seat, GuestError> {
         let spare = lock(&self.spares).pop();
         let vcpu = match spare {
             Some(spare) => spare,
@@ -130,11 +117,11 @@ impl Guest {
 
 impl Mechanism for Guest {
     fn name(&self) -> &'static str {
-        "guest"
+        NAME
     }
 
     fn interrupt(&self, worker: &WorkerLink) -> Result<(), InterruptError> {
-        let by_signal = match &worker.guest {
+        let by_signal = match worker.mode::<GuestLink>() {
             None => true,
             Some(link) => link.interrupt().map_err(|cause| InterruptError::Refused {
                 thread: worker.thread,
@@ -149,12 +136,57 @@ impl Mechanism for Guest {
     }
 }
 
+impl Backend for Guest {
+    fn admit(&self) -> Result<WorkerMode, BackendError> {
+        let seat = self.seat()?;
+        Ok(WorkerMode {
+            links: Arc::clone(&seat.link) as _,
+            own: Box::new(seat),
+        })
+    }
+
+    fn enter_as_sender(&self) -> Result<SenderMode, BackendError> {
+        if self.machine.sending != Sending::Apic {
+            return Ok(SenderMode::default());
+        }
+        Ok(SenderMode::until_dropped(self.post_from_this_thread()?))
+    }
+
+    fn interrupts_outside(&self) -> bool {
+        true
+    }
+
+    fn delivery_to(&self, workers: &[WorkerLink]) -> Option<Delivery> {
+        let links = (workers.iter()).filter_map(WorkerLink::mode::<GuestLink>);
+        let (mut arrived, mut counted) = (0, Some(KernelCounters::default()));
+        for (theirs, kernels) in links.map(GuestLink::since_it_was_made) {
+            arrived += theirs;
+            counted = counted.zip(kernels).map(|(sum, kernels)| sum + kernels);
+        }
+        Some(delivery::judge(
+            delivery::posting_module(Path::new(delivery::MODULES)),
+            arrived,
+            counted,
+        ))
+    }
+
+    fn events_of(&self, workers: &[WorkerLink]) -> Vec<(&'static str, u64)> {
+        let all = (workers.iter()).filter_map(WorkerLink::guest_counters);
+        let sum = all.fold(GuestCounters::default(), |one, other| one + other);
+        vec![
+            ("interrupts", sum.interrupts),
+            ("system calls forwarded", sum.forwarded),
+            ("times left", sum.left),
+        ]
+    }
+}
+
 fn lock(spares: &Spares) -> MutexGuard<'_, Vec<Vcpu>> {
     spares.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A thread's place in guest mode: its vCPU, until it ends.
-pub(crate) struct Seat {
+struct Seat {
     /// `None` only while it is dropped.
     vcpu: Option<Vcpu>,
     spares: Spares,
@@ -177,6 +209,40 @@ impl std::ops::Deref for Seat {
     }
 }
 
+impl Mode for Seat {
+    #[inline]
+    unsafe fn before_entering(&self, head: &Head) -> u64 {
+        let elsewhere = self.block().window.take_elsewhere();
+        self.link.reach.enters_a_context();
+        self.block().window.set(
+            head.stack_low.get() + room_to_leave(),
+            head.stack_high.get(),
+        );
+        if run::is_native(self) && !self.broken.get() {
+            // SAFETY: the caller's, and it is not in guest mode.
+            unsafe { run::enter(self) };
+        }
+        elsewhere
+    }
+
+    unsafe fn leave(&self) {
+        if !run::is_native(self) {
+            // SAFETY: the caller's, and it is in guest mode.
+            unsafe { run::leave() };
+        }
+    }
+
+    fn has_other_mask(&self, mask: u64) -> bool {
+        self.block().mask.load(Ordering::Relaxed) != mask
+    }
+}
+
+/// Bytes of stack that must be left below code which is to be taken away with its registers on it.
+fn room_to_leave() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| signal::largest_frame() + signal::handler_room())
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
         if let Some(vcpu) = self.vcpu.take()
@@ -191,48 +257,6 @@ impl Vcpu {
     fn can_be_used_again(&self) -> bool {
         self.link.forget();
         !self.broken.get() && run::is_native(self)
-    }
-
-    pub(crate) fn link(&self) -> Arc<GuestLink> {
-        Arc::clone(&self.link)
-    }
-
-    /// To be called by the worker before it enters `head`.
-    ///
-    /// # Safety
-    /// The thread is the vCPU's, in the worker's own code.
-    #[inline]
-    pub(crate) unsafe fn before_entering(&self, head: &Head) {
-        self.link.reach.enters_a_context();
-        self.block().window.set(
-            head.stack_low.get() + signal::room_to_leave(),
-            head.stack_high.get(),
-        );
-        if run::is_native(self) && !self.broken.get() {
-            // SAFETY: the caller's, and it is not in guest mode.
-            unsafe { run::enter(self) };
-        }
-    }
-
-    /// To be called by the worker at its end.
-    ///
-    /// # Safety
-    /// As for `before_entering`.
-    pub(crate) unsafe fn leave(&self) {
-        if !run::is_native(self) {
-            // SAFETY: the caller's, and it is in guest mode.
-            unsafe { run::leave() };
-        }
-    }
-
-    /// The thread's signal mask.
-    pub(crate) fn mask(&self) -> u64 {
-        self.block().mask.load(Ordering::Relaxed)
-    }
-
-    /// Interrupts, since the last time, that found the worker in its own code.
-    pub(crate) fn take_elsewhere(&self) -> u64 {
-        self.block().window.take_elsewhere()
     }
 }
 

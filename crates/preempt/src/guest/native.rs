@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering;
 use super::system_call::{ioctl, system_call};
 use super::vcpu::{RING_3_CODE, RING_3_DATA, Vcpu};
 use crate::extended_state::{PROTECTION_KEYS, xcr0};
+use crate::signal::{LEAVE_ALTERNATE_STACK, SIGNAL};
 
 /// Bytes of vector state that fit: what KVM_GET_XSAVE hands out. It takes more with AMX only, which guest mode has not.
 pub(super) const MOST_VECTOR_BYTES: usize = 4096;
@@ -62,10 +63,12 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
     let link = &vcpu.link;
     link.left.fetch_add(1, Ordering::Relaxed);
     if link.reach.to_native() {
-        crate::signal::send_to_this_thread(|number, arguments| {
-            // SAFETY: a signal to this thread, taken when the mask is back.
-            unsafe { system_call(number, arguments) };
-        });
+        // SAFETY: two numbers, and a signal to this thread, taken when the mask is back.
+        unsafe {
+            let (process, thread) = (libc::getpid(), libc::gettid());
+            let arguments = [process as usize, thread as usize, SIGNAL as usize, 0];
+            system_call(libc::SYS_tgkill, arguments);
+        }
     }
     let way_out = vcpu.way_out.start();
     let vectors = way_out + VECTORS_AT;
@@ -104,7 +107,7 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
         let context = &mut *context;
         // Vector state, and stack segments, are there.
         context.uc_flags = 0b111;
-        context.uc_stack.ss_flags = crate::signal::LEAVE_ALTERNATE_STACK;
+        context.uc_stack.ss_flags = LEAVE_ALTERNATE_STACK;
         (&raw mut context.uc_sigmask).cast::<u64>().write(mask);
         context.uc_mcontext.fpregs = vectors as *mut _;
         let r = &state.general;

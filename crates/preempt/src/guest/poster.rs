@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::machine::{Machine, VECTOR};
 use super::reach::Reach;
 use super::{Guest, GuestCounters, GuestError, Seat, Vcpu, ring0, run};
+use crate::backend::Mode as _;
 use crate::worker::SCHEDULING;
 
 thread_local! {
@@ -52,7 +53,7 @@ impl Poster {
     /// What happened to this thread in guest mode.
     #[must_use]
     pub fn counters(&self) -> GuestCounters {
-        self.seat.link().counters()
+        self.seat.link.counters()
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) const SYSCALL_LENGTH: u64 = 2;
 
 /// To be called in ring 3 with what an interrupt saved. If it came to the stub, there under software virtualisation, then the call
 /// has not begun: back to where it is made, which every worker understands.
-pub(crate) fn before_the_call(saved: &mut Saved) {
+pub(super) fn before_the_call(saved: &mut Saved) {
     if saved.rip == system_call_stub as *const () as u64 {
         saved.rip = saved.rcx - SYSCALL_LENGTH;
         saved.rflags = saved.r11;

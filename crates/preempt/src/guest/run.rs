@@ -26,7 +26,7 @@ use super::policy::{LEAVE, Policy, policy};
 use super::ring0::{self, EXCEPTION_PORT, OUT_LENGTH, SYSCALL_LENGTH, SYSTEM_CALL_PORT};
 use super::system_call::{self, Call, ioctl, system_call};
 use super::vcpu::{Frame, Page, RING_3_CODE, RING_3_DATA, Vcpu, registers_at};
-use crate::switch::{fs_base, pop_frame, push_frame};
+use crate::switch::fs_base;
 
 const KVM_RUN: u64 = 0xae80;
 const BREAKPOINT: u64 = 3;

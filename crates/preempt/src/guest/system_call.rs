@@ -49,7 +49,7 @@ pub(super) fn gate_is_as_drawn() -> bool {
 }
 
 /// Where to go on so that the call at `instruction` is given up: `None` if there is none that could be.
-pub(crate) fn give_up(instruction: usize) -> Option<usize> {
+pub(super) fn give_up(instruction: usize) -> Option<usize> {
     let start = gate as *const () as usize;
     (start..=start + SYSCALL_AT)
         .contains(&instruction)

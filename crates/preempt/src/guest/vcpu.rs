@@ -87,7 +87,7 @@ const _: () =
     assert!((std::mem::offset_of!(Page, exception) + size_of::<Exception>()).is_multiple_of(16));
 
 /// A worker's vCPU, its pages and its host stack.
-pub(crate) struct Vcpu {
+pub(super) struct Vcpu {
     pub(super) machine: Arc<Machine>,
     pub(super) link: Arc<GuestLink>,
     pub(super) file: VcpuFd,

@@ -90,7 +90,7 @@ impl Part for InGuestMode {
                 let natively = KERNELS.map(|(kernel, ..)| run(kernel, ring));
                 let mut worker =
                     Worker::bind(2).unwrap_or_else(|error| panic!("it worked at first: {error}"));
-                if worker.enter_guest_mode(guest).is_err() {
+                if worker.enter(guest).is_err() {
                     return (idle, None);
                 }
                 let mut inside = Inside {

@@ -15,10 +15,11 @@
 //! | `preemptions` | `preempt/...`: whole preemptions |
 //! | `guest` | `guest/...`: the speed of code in guest mode |
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "guest")]
+use crate::backend::Backend;
+#[cfg(feature = "kvm")]
 use crate::guest::{Guest, GuestConfig, Sending};
 use crate::platform::{Unsupported, check_platform};
 use crate::pool::PoolError;
@@ -28,7 +29,7 @@ use crate::token::HardPreemption;
 
 mod cache_line;
 mod cores;
-#[cfg(feature = "guest")]
+#[cfg(feature = "kvm")]
 mod guest;
 mod in_context;
 mod instructions;
@@ -121,9 +122,8 @@ trait Part {
 pub enum Interrupter {
     /// Signals.
     Signal(HardPreemption),
-    /// Interrupts in guest mode, sent like this.
-    #[cfg(feature = "guest")]
-    Guest(Guest, Sending),
+    /// Interrupts in this backend's mode.
+    Backend(Arc<dyn Backend>),
 }
 
 const ROUNDS: usize = 500;
@@ -167,11 +167,17 @@ pub fn preemption(
                 preemptions::Preemptions::new(worker_core, Some(*token))?,
                 "preempt/signal",
             ),
-            #[cfg(feature = "guest")]
-            Interrupter::Guest(guest, sending) => (
-                preemptions::Preemptions::in_guest_mode(worker_core, guest.clone(), *sending)?,
-                preemptions::guest_row(*sending),
-            ),
+            Interrupter::Backend(backend) => {
+                let row = format!("preempt/{}", backend.name());
+                let Some((row, _)) = preemptions::ROWS.iter().find(|(name, _)| *name == row) else {
+                    return Ok(None);
+                };
+                let backend = Arc::clone(backend);
+                (
+                    preemptions::Preemptions::in_mode(worker_core, backend, row)?,
+                    *row,
+                )
+            }
         };
         let mut samples = Samples::new(&[preemptions::ROWS]);
         let start = Instant::now();
@@ -239,7 +245,7 @@ fn measure(
         ..
     } = options;
     place(sender_core, worker_core)?;
-    #[cfg(feature = "guest")]
+    #[cfg(feature = "kvm")]
     let mut guest = |sending| {
         let config = GuestConfig {
             sending,
@@ -257,8 +263,12 @@ fn measure(
         Box::new(signals::Signals::new(worker_core)),
         Box::new(preemptions::Preemptions::new(worker_core, options.hard)?),
     ];
-    #[cfg(feature = "guest")]
-    for sending in [Sending::Irqfd, Sending::Msi, Sending::Apic] {
+    #[cfg(feature = "kvm")]
+    for (sending, row) in [
+        (Sending::Irqfd, "preempt/guest"),
+        (Sending::Msi, "preempt/guest-msi"),
+        (Sending::Apic, "preempt/guest-apic"),
+    ] {
         let Some(guest) = guest(sending) else {
             break;
         };
@@ -268,10 +278,10 @@ fn measure(
                 worker_core,
             )?));
         }
-        parts.push(Box::new(preemptions::Preemptions::in_guest_mode(
+        parts.push(Box::new(preemptions::Preemptions::in_mode(
             worker_core,
-            guest,
-            sending,
+            Arc::new(guest),
+            row,
         )?));
     }
     let mut samples = Samples::new(&[
@@ -281,7 +291,7 @@ fn measure(
         cache_line::ROWS,
         signals::ROWS,
         preemptions::ROWS,
-        #[cfg(feature = "guest")]
+        #[cfg(feature = "kvm")]
         guest::ROWS,
     ]);
     let mut realtime = options.realtime;
@@ -320,7 +330,7 @@ mod tests {
         cache_line::ROWS,
         signals::ROWS,
         preemptions::ROWS,
-        #[cfg(feature = "guest")]
+        #[cfg(feature = "kvm")]
         guest::ROWS,
     ];
 
@@ -331,13 +341,13 @@ mod tests {
     }
 
     fn has_guest_mode() -> bool {
-        #[cfg(feature = "guest")]
+        #[cfg(feature = "kvm")]
         {
             // SAFETY: nothing is preempted.
             let token = unsafe { HardPreemption::allow() };
             crate::guest::Guest::install(token, crate::guest::GuestConfig::default()).is_ok()
         }
-        #[cfg(not(feature = "guest"))]
+        #[cfg(not(feature = "kvm"))]
         false
     }
 

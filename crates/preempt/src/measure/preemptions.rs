@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use super::cores::{beside, nanos};
@@ -20,13 +20,10 @@ use super::samples::{Rows, Samples};
 use super::work::Work;
 use super::{MeasureError, Part, signals};
 use crate::clock::Cycles;
-#[cfg(feature = "guest")]
-use crate::guest::{Guest, Poster, Sending};
-#[cfg(feature = "guest")]
 use crate::realtime::Realtime;
 use crate::{
-    Completion, Dispatched, Handles, HardPreemption, Idle, Mechanism, Outcome, Pool, PoolConfig,
-    Probe, Receiver, Runnable, Sender, Signal, Worker, WorkerLink, mailbox,
+    Backend, Completion, Dispatched, Handles, HardPreemption, Idle, Mechanism, Outcome, Pool,
+    PoolConfig, Probe, Receiver, Runnable, Sender, SenderMode, Signal, Worker, WorkerLink, mailbox,
 };
 
 pub(super) const ROWS: Rows = &[
@@ -107,18 +104,7 @@ enum Hard {
     None,
     Signal(Signal),
     /// Alone: probes are another's to measure.
-    #[cfg(feature = "guest")]
-    Guest(Guest, Sending),
-}
-
-/// The row of a way to send.
-#[cfg(feature = "guest")]
-pub(super) fn guest_row(sending: Sending) -> &'static str {
-    match sending {
-        Sending::Irqfd => "preempt/guest",
-        Sending::Msi => "preempt/guest-msi",
-        Sending::Apic => "preempt/guest-apic",
-    }
+    Backend(Arc<dyn Backend>, &'static str),
 }
 
 /// One way of preempting.
@@ -152,13 +138,13 @@ impl Preemptions {
         Self::with(worker_core, hard)
     }
 
-    #[cfg(feature = "guest")]
-    pub(super) fn in_guest_mode(
+    /// By `backend`, as the row of this name.
+    pub(super) fn in_mode(
         worker_core: usize,
-        guest: Guest,
-        sending: Sending,
+        backend: Arc<dyn Backend>,
+        row: &'static str,
     ) -> Result<Self, MeasureError> {
-        Self::with(worker_core, Hard::Guest(guest, sending))
+        Self::with(worker_core, Hard::Backend(backend, row))
     }
 
     fn with(worker_core: usize, hard: Hard) -> Result<Self, MeasureError> {
@@ -192,7 +178,7 @@ impl Preemptions {
                 links.recv().map_or_else(
                     |_| Taken::default(),
                     |link| {
-                        let _in_guest_mode = hard.prepare_sender();
+                        let _mode = hard.prepare_sender();
                         let mut desk = Desk {
                             sender,
                             link,
@@ -218,11 +204,10 @@ impl Preemptions {
 
 impl Part for Preemptions {
     fn round(&mut self, samples: &mut Samples) {
-        #[cfg(feature = "guest")]
-        if let Hard::Guest(guest, sending) = &self.hard {
-            let (guest, row) = (guest.clone(), guest_row(*sending));
+        if let Hard::Backend(backend, row) = &self.hard {
+            let (backend, row) = (Arc::clone(backend), *row);
             let way = Way {
-                mechanism: &guest,
+                mechanism: &*backend,
                 work: Work {
                     steps: signals::STEPS / 2,
                     probes: false,
@@ -287,9 +272,8 @@ impl Part for Preemptions {
     }
 
     fn remark(&self) -> Option<(&'static str, String)> {
-        #[cfg(feature = "guest")]
-        if let (Hard::Guest(_, sending), Some(delivery)) = (&self.hard, &self.delivery) {
-            return Some((guest_row(*sending), format!("interrupts {delivery}")));
+        if let (Hard::Backend(_, row), Some(delivery)) = (&self.hard, &self.delivery) {
+            return Some((row, format!("interrupts {delivery}")));
         }
         None
     }
@@ -304,37 +288,28 @@ impl Drop for Preemptions {
 }
 
 impl Hard {
+    fn backend(&self) -> Option<&dyn Backend> {
+        match self {
+            Self::Backend(backend, _) => Some(&**backend),
+            Self::None | Self::Signal(_) => None,
+        }
+    }
+
     fn prepare(&self, worker: &mut Worker) {
-        #[cfg(feature = "guest")]
-        if let Self::Guest(guest, _) = self {
+        if let Some(backend) = self.backend() {
             worker
-                .enter_guest_mode(guest)
+                .enter(backend)
                 .unwrap_or_else(|error| panic!("it worked at first: {error}"));
         }
-        let _ = worker;
     }
 
-    /// The sender's thread in guest mode, if it sends from there.
-    #[cfg(feature = "guest")]
-    fn prepare_sender(&self) -> Option<Poster> {
-        match self {
-            Self::Guest(guest, Sending::Apic) => guest.post_from_this_thread().ok(),
-            _ => None,
-        }
-    }
-
-    #[cfg(not(feature = "guest"))]
-    fn prepare_sender(&self) -> Option<()> {
-        None
+    fn prepare_sender(&self) -> Option<SenderMode> {
+        self.backend()?.enter_as_sender().ok()
     }
 
     fn delivery(&self, link: &WorkerLink) -> Option<String> {
-        #[cfg(feature = "guest")]
-        if let Self::Guest(guest, _) = self {
-            return Some(guest.delivery(link).to_string());
-        }
-        let _ = link;
-        None
+        let delivery = self.backend()?.delivery_to(std::slice::from_ref(link))?;
+        Some(delivery.to_string())
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) struct Dispatcher {
     queue: VecDeque<Runnable<Job, Done>>,
     idle: Vec<Idle<Job, Done>>,
     desks: Vec<Desk>,
-    mechanism: Box<dyn Mechanism>,
+    mechanism: Arc<dyn Mechanism>,
     world: Arc<World>,
     random: u64,
 }
@@ -53,7 +53,7 @@ impl Dispatcher {
     pub(super) fn new(
         idle: Vec<Idle<Job, Done>>,
         workers: Vec<(Sender<Job, Done>, WorkerLink)>,
-        mechanism: Box<dyn Mechanism>,
+        mechanism: Arc<dyn Mechanism>,
         world: &Arc<World>,
     ) -> Self {
         let desks = workers.into_iter().map(|(sender, link)| Desk {

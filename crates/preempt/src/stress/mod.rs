@@ -22,7 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::{HardPreemption, Mechanism, PoolError, Probe, Signal, SignalError, Worker};
+use crate::{
+    Backend, BackendError, HardPreemption, Mechanism, PoolError, Probe, Signal, SignalError, Worker,
+};
 
 mod allocator;
 mod blocking;
@@ -110,48 +112,55 @@ pub enum Interruption {
     Signal,
     /// At the operations' own probes.
     Probe,
-    /// At any instruction, with the workers in guest mode.
-    #[cfg(feature = "guest")]
-    Guest(crate::guest::GuestConfig),
+    /// At any instruction, with the workers in the mode of the [backend](crate::BACKENDS) of this name.
+    Backend(&'static str),
 }
 
 /// The mechanism, ready for use.
 enum Chosen {
     Probe,
     Signal(Signal),
-    #[cfg(feature = "guest")]
-    Guest(crate::guest::Guest),
+    Backend(Arc<dyn Backend>),
 }
 
 impl Chosen {
-    fn mechanism(&self) -> Box<dyn Mechanism> {
+    fn install(interruption: Interruption) -> Result<Self, StressError> {
+        // SAFETY: only this module's jobs run in the contexts, and they rely on nothing that the contract excludes.
+        let token = unsafe { HardPreemption::allow() };
+        Ok(match interruption {
+            Interruption::Probe => Self::Probe,
+            Interruption::Signal => Self::Signal(Signal::install(token)?),
+            Interruption::Backend(name) => Self::Backend(install(name, token)?),
+        })
+    }
+
+    fn mechanism(&self) -> Arc<dyn Mechanism> {
         match self {
-            Self::Probe => Box::new(Probe),
-            Self::Signal(signal) => Box::new(*signal),
-            #[cfg(feature = "guest")]
-            Self::Guest(guest) => Box::new(guest.clone()),
+            Self::Probe => Arc::new(Probe),
+            Self::Signal(signal) => Arc::new(*signal),
+            Self::Backend(backend) => Arc::clone(backend) as _,
         }
     }
 
-    #[cfg(feature = "guest")]
-    fn guest(&self) -> Option<crate::guest::Guest> {
+    fn backend(&self) -> Option<&dyn Backend> {
         match self {
-            Self::Guest(guest) => Some(guest.clone()),
-            _ => None,
+            Self::Backend(backend) => Some(&**backend),
+            Self::Probe | Self::Signal(_) => None,
         }
     }
 
     /// Called by each worker on its thread.
     fn prepare(&self, worker: &mut Worker) -> std::io::Result<()> {
-        #[cfg(feature = "guest")]
-        if let Self::Guest(guest) = self {
-            return worker
-                .enter_guest_mode(guest)
-                .map_err(std::io::Error::other);
+        match self.backend() {
+            Some(backend) => worker.enter(backend).map_err(std::io::Error::other),
+            None => Ok(()),
         }
-        let _ = worker;
-        Ok(())
     }
+}
+
+fn install(name: &'static str, token: HardPreemption) -> Result<Arc<dyn Backend>, StressError> {
+    let kind = (crate::BACKENDS.iter()).find(|kind| kind.name() == name);
+    Ok(kind.ok_or(StressError::NotBuilt { name })?.install(token)?)
 }
 
 /// Why the stress test could not run.
@@ -176,10 +185,15 @@ pub enum StressError {
     /// The signal handler could not be installed.
     #[error(transparent)]
     Signal(#[from] SignalError),
-    /// Guest mode cannot be used.
-    #[cfg(feature = "guest")]
+    /// The backend cannot be used.
     #[error(transparent)]
-    Guest(#[from] crate::guest::GuestError),
+    Backend(#[from] BackendError),
+    /// This build has no such backend.
+    #[error("this build has no backend \"{name}\": its feature is off")]
+    NotBuilt {
+        /// What was asked for.
+        name: &'static str,
+    },
     /// The system gave no pipe or thread.
     #[error("no pipe or thread for the stress test: {0}")]
     System(std::io::Error),
@@ -200,14 +214,7 @@ impl From<std::io::Error> for StressError {
 /// [`StressError`] if it cannot start. What it finds is in the report, not an error.
 pub fn run(config: &Config, mut progress: impl FnMut(&Report)) -> Result<Report, StressError> {
     check_ranges(config)?;
-    // SAFETY: only this module's jobs run in the contexts, and they rely on nothing that the contract excludes.
-    let token = unsafe { HardPreemption::allow() };
-    let mechanism = match config.interruption {
-        Interruption::Probe => Chosen::Probe,
-        Interruption::Signal => Chosen::Signal(Signal::install(token)?),
-        #[cfg(feature = "guest")]
-        Interruption::Guest(guest) => Chosen::Guest(crate::guest::Guest::install(token, guest)?),
-    };
+    let mechanism = Chosen::install(config.interruption)?;
     unwinding::silence_panics_on_purpose();
     let world = Arc::new(World::new(config)?);
     let echo = world.start_echo()?;
@@ -216,9 +223,7 @@ pub fn run(config: &Config, mut progress: impl FnMut(&Report)) -> Result<Report,
     let report = |scheduler: &Scheduler| Report {
         elapsed: start.elapsed(),
         counters: scheduler.counters(),
-        #[cfg(feature = "guest")]
-        guest: scheduler.guest_counters(),
-        #[cfg(feature = "guest")]
+        mode: scheduler.mode_events(),
         delivery: None,
         requests: world.requests.load(Ordering::Relaxed),
         operations: world.operations_run(),
@@ -248,7 +253,6 @@ pub fn run(config: &Config, mut progress: impl FnMut(&Report)) -> Result<Report,
         }
     }
     let before_the_end = Report {
-        #[cfg(feature = "guest")]
         delivery: scheduler.delivery(),
         ..report(&scheduler)
     };

@@ -44,11 +44,7 @@ impl Quantum {
                 });
             }
             Interruption::Signal => Interrupter::Signal(token),
-            #[cfg(feature = "guest")]
-            Interruption::Guest(config) => {
-                let guest = crate::guest::Guest::install(token, config)?;
-                Interrupter::Guest(guest, config.sending)
-            }
+            Interruption::Backend(name) => Interrupter::Backend(super::install(name, token)?),
         };
         let cost = match worker::allowed_cores()[..] {
             [worker_core, sender_core, ..] => {

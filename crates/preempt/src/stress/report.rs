@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Hang;
-use crate::CountersSnapshot;
+use crate::{CountersSnapshot, Delivery};
 
 /// What happened, so far or in all.
 #[derive(Clone, Debug, Default)]
@@ -12,12 +12,10 @@ pub struct Report {
     pub elapsed: Duration,
     /// The workers' counters, summed.
     pub counters: CountersSnapshot,
-    /// What happened in guest mode, summed.
-    #[cfg(feature = "guest")]
-    pub guest: Option<crate::guest::GuestCounters>,
-    /// How interrupts came to workers in guest mode, as counted.
-    #[cfg(feature = "guest")]
-    pub delivery: Option<crate::guest::Delivery>,
+    /// What happened in the backend's mode, by name, summed.
+    pub mode: Vec<(&'static str, u64)>,
+    /// How interrupts came to workers in the mode, as counted.
+    pub delivery: Option<Delivery>,
     /// Jobs that ran to their end.
     pub requests: u64,
     /// How often each operation ran, by name.
@@ -38,11 +36,12 @@ impl Report {
     /// Interrupts that workers took, whatever came of them.
     #[must_use]
     pub fn interrupts(&self) -> u64 {
-        #[cfg(feature = "guest")]
-        if let Some(guest) = self.guest {
-            return guest.interrupts;
-        }
-        self.counters.taken_by_interrupt + self.counters.late + self.counters.deferred
+        let in_the_mode = (self.mode.iter()).find(|(name, _)| *name == "interrupts");
+        let counters = &self.counters;
+        in_the_mode.map_or(
+            counters.taken_by_interrupt + counters.late + counters.deferred,
+            |(_, count)| *count,
+        )
     }
 
     /// Why this run is no success, if it is none: something was wrong, or what was to be tested never happened.

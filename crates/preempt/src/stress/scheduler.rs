@@ -9,7 +9,9 @@ use super::dispatcher::Dispatcher;
 use super::job::State;
 use super::world::World;
 use super::{Chosen, Config, StressError, worker};
-use crate::{CountersSnapshot, HandBack, Handles, Idle, Pool, PoolConfig, WorkerLink, mailbox};
+use crate::{
+    CountersSnapshot, Delivery, HandBack, Handles, Idle, Pool, PoolConfig, WorkerLink, mailbox,
+};
 
 /// The number of the context to work in.
 pub(super) type Job = usize;
@@ -23,10 +25,9 @@ pub(super) struct Scheduler {
     world: Arc<World>,
     dispatcher: JoinHandle<Vec<Idle<Job, Done>>>,
     workers: Vec<JoinHandle<()>>,
+    mechanism: Arc<Chosen>,
     links: Vec<WorkerLink>,
     handles: Handles<Job, Done>,
-    #[cfg(feature = "guest")]
-    guest: Option<crate::guest::Guest>,
 }
 
 impl Scheduler {
@@ -53,8 +54,6 @@ impl Scheduler {
         })?;
         worker::reset();
         let cores = worker::allowed_cores();
-        #[cfg(feature = "guest")]
-        let guest = mechanism.guest();
         let mechanism = Arc::new(mechanism);
         let (mut threads, mut links, mut desks) = (Vec::new(), Vec::new(), Vec::new());
         for id in 0..config.workers {
@@ -74,10 +73,9 @@ impl Scheduler {
             world: Arc::clone(world),
             dispatcher,
             workers: threads,
+            mechanism,
             links,
             handles: pool.handles,
-            #[cfg(feature = "guest")]
-            guest,
         })
     }
 
@@ -87,18 +85,15 @@ impl Scheduler {
         sum
     }
 
-    /// How interrupts come to workers in guest mode.
-    #[cfg(feature = "guest")]
-    pub(super) fn delivery(&self) -> Option<crate::guest::Delivery> {
-        self.guest
-            .as_ref()
-            .map(|guest| guest.delivery_to(&self.links))
+    /// How interrupts come to workers in the backend's mode.
+    pub(super) fn delivery(&self) -> Option<Delivery> {
+        self.mechanism.backend()?.delivery_to(&self.links)
     }
 
-    #[cfg(feature = "guest")]
-    pub(super) fn guest_counters(&self) -> Option<crate::guest::GuestCounters> {
-        let all = self.links.iter().filter_map(WorkerLink::guest_counters);
-        all.reduce(|one, other| one + other)
+    /// What happened to the workers in it.
+    pub(super) fn mode_events(&self) -> Vec<(&'static str, u64)> {
+        let backend = self.mechanism.backend();
+        backend.map_or_else(Vec::new, |backend| backend.events_of(&self.links))
     }
 
     /// Lets the jobs end. Whether they did within `patience`.

@@ -4,8 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use shinjuku_preempt::guest::{self, Delivery, GuestConfig, Irqchip, KernelCounters, Sending};
-use shinjuku_preempt::{Completion, without_preemption};
+use shinjuku_preempt::guest::{self, GuestConfig, Irqchip, KernelCounters, Sending};
+use shinjuku_preempt::{Completion, Delivery, without_preemption};
 
 use crate::stage::{Flag, Stage, test_name};
 

@@ -25,7 +25,7 @@ struct Alone {
 impl Alone {
     fn new(guest: &Guest) -> Self {
         let mut worker = Worker::bind(0).unwrap();
-        worker.enter_guest_mode(guest).unwrap();
+        worker.enter(guest).unwrap();
         let (sender, receiver) = mailbox(1);
         Self {
             worker,
@@ -109,9 +109,7 @@ fn vcpus_are_used_again() {
         let guest = guest.clone();
         let worker = std::thread::spawn(move || {
             let mut worker = Worker::bind(id).unwrap();
-            worker
-                .enter_guest_mode(&guest)
-                .map_err(|error| error.to_string())
+            worker.enter(&guest).map_err(|error| error.to_string())
         });
         assert_eq!(worker.join().unwrap(), Ok(()));
     }

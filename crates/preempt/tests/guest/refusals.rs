@@ -158,7 +158,7 @@ fn a_worker_that_gets_no_vcpu_says_why_and_goes_on_natively() {
         let worker = |guest: Guest| {
             move || {
                 let mut worker = Worker::bind(0).unwrap();
-                let entered = worker.enter_guest_mode(&guest);
+                let entered = worker.enter(&guest);
                 (worker, entered)
             }
         };
@@ -167,8 +167,9 @@ fn a_worker_that_gets_no_vcpu_says_why_and_goes_on_natively() {
         let job = pool.idle.pop().unwrap().load(41);
         let answer = std::thread::spawn(move || {
             let (mut worker, entered) = worker(second)();
-            let GuestError::Kvm { cause, .. } = entered.expect_err("there is no descriptor") else {
-                panic!("another error");
+            let error = entered.expect_err("there is no descriptor");
+            let Some(GuestError::Kvm { cause, .. }) = error.downcast_ref() else {
+                panic!("another error: {error}");
             };
             assert_eq!(cause.raw_os_error(), Some(libc::EMFILE));
             let (mut sender, mut receiver) = mailbox(1);
@@ -220,7 +221,7 @@ fn workers_that_are_too_many_are_told_so() {
         let (tell, told) = mpsc::channel();
         threads.push(std::thread::spawn(move || {
             let mut worker = Worker::bind(id).unwrap();
-            tell.send(worker.enter_guest_mode(&guest)).unwrap();
+            tell.send(worker.enter(&guest)).unwrap();
             // Keeps its place until all are there.
             drop(ended.lock().map(|ended| ended.recv()));
         }));
@@ -228,7 +229,10 @@ fn workers_that_are_too_many_are_told_so() {
     });
     let error = refused.expect("there are vCPUs without end");
     assert!(
-        matches!(error, GuestError::TooManyWorkers { .. }),
+        matches!(
+            error.downcast_ref(),
+            Some(GuestError::TooManyWorkers { .. })
+        ),
         "{error}"
     );
     drop(end);

@@ -5,12 +5,11 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use shinjuku_preempt::guest::{
-    Delivery, Guest, GuestConfig, GuestCounters, GuestError, KernelCounters,
-};
+use shinjuku_preempt::guest::{Guest, GuestConfig, GuestCounters, GuestError, KernelCounters};
 use shinjuku_preempt::{
-    Completion, CountersSnapshot, Dispatched, Handles, HardPreemption, Idle, Mechanism, Outcome,
-    Panicked, Pool, PoolConfig, Receiver, Runnable, Sender, Suspended, Worker, WorkerLink, mailbox,
+    Backend as _, Completion, CountersSnapshot, Delivery, Dispatched, Handles, HardPreemption,
+    Idle, Mechanism, Outcome, Panicked, Pool, PoolConfig, Receiver, Runnable, Sender, Suspended,
+    Worker, WorkerLink, mailbox,
 };
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -186,8 +185,8 @@ impl Stage {
 
     /// How interrupts come to the workers.
     pub fn delivery(&self) -> Delivery {
-        self.guest
-            .delivery_to(self.desks.iter().map(|desk| &desk.link))
+        let links: Vec<_> = self.desks.iter().map(|desk| desk.link.clone()).collect();
+        self.guest.delivery_to(&links).unwrap()
     }
 
     pub fn counters(&self, worker: usize) -> CountersSnapshot {
@@ -225,7 +224,7 @@ fn start_worker(id: u32, guest: &Guest, stop: &Arc<AtomicBool>, yields: bool) ->
     let (give_link, link) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let mut worker = Worker::bind(id).unwrap();
-        worker.enter_guest_mode(&guest).unwrap();
+        worker.enter(&guest).unwrap();
         give_link.send(worker.link()).unwrap();
         run_contexts(worker, receiver, &stop, yields);
     });

@@ -38,7 +38,7 @@ pub(super) fn measure(
     Some(Costs {
         probe: nanos(probe?.clamp(LEAST_PROBE, MOST_PROBE)),
         signal: nanos(by_signal?.clamp(LEAST_SIGNAL, MOST_SIGNAL)),
-        guest: None,
+        backend: None,
         how: "a look at the network taken for 0.5 us, the rest measured".to_owned(),
     })
 }

@@ -2,59 +2,48 @@
 //!
 //! | mechanism | looked at | taken |
 //! |---|---|---|
-//! | dune | where /dev/dune is | if Dune answers and libdune is linked in; not compared, since nobody who has entered it gets out |
-//! | guest | where KVM's modules say that interrupts may be posted | if a preemption is cheaper than by signal, as measured |
-//! | signal | if Dune is not taken | else |
+//! | a backend that a process enters for good (dune) | where its device is, and a core for each thread | if it answers; not compared, since nobody who has entered it gets out |
+//! | a backend that can be measured (guest) | where the kernel says that interrupts may be posted | if a preemption is cheaper than by signal, as measured |
+//! | signal | if no backend is there for good | else |
 //!
-//! Where interrupts leave guest mode, no virtual machine is made only to measure that: such an interrupt saves little over a
-//! signal, if anything, and every system call of a handler leaves guest mode on top. Whoever knows better asks for `guest`
-//! by name.
+//! Where interrupts leave the mode, it is not set up only to measure that: such an interrupt saves little over a signal, if
+//! anything, and every system call of a handler leaves the mode on top. Whoever knows better asks for the mechanism by name.
+
+use std::sync::Arc;
 
 use shinjuku_policy::Nanos;
-use shinjuku_preempt::dune::Dune;
-use shinjuku_preempt::guest::{self, Delivery, Guest, GuestConfig};
-use shinjuku_preempt::{HardPreemption, Mechanism, Signal};
+use shinjuku_preempt::{
+    BACKENDS, Backend, BackendKind, Delivery, HardPreemption, Prospect, Signal,
+};
 
 use super::Preemption;
-use crate::calibrate;
+use crate::calibrate::{self, Costs};
 use crate::config::Config;
 use crate::floor::Floor;
 use crate::layout::Layout;
 use crate::start_error::StartError;
 
-/// What a preemption under Dune is taken to cost at first: to measure it is to enter it for good.
-/// Some four times what the Shinjuku paper has (sections 3.2 and 3.3: 298 cycles for the sender,
-/// 1212 for the receiver and 109 for a switch, at 2 GHz), to be safe.
-const ASSUMED_DUNE: Nanos = Nanos(3_000);
-
-/// What was found out of guest mode.
+/// What was found out of a backend.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum GuestMode {
+enum Finding {
+    /// There is no device, or no core for each thread, which needs no words.
+    Absent,
     /// Why it was not tried.
     Untried(String),
     /// It was tried; why it cannot be.
     Refused(String),
+    /// Set up for good, and what a preemption is taken to cost at first.
+    Ready(Nanos),
     /// What a preemption costs, and how its interrupts came.
     Measured(Nanos, Delivery),
 }
 
-/// What was found out of Dune.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum DuneMode {
-    /// There is no device, or no core for each thread, which needs no words.
-    Absent,
-    /// Why it cannot be used.
-    Refused(String),
-    /// Set up.
-    Ready,
-}
-
-/// The mechanism taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Hard {
-    Signal,
-    Guest(Nanos, Delivery),
-    Dune,
+/// A backend that could be taken.
+struct Candidate {
+    name: &'static str,
+    finding: Finding,
+    /// There if it could be set up.
+    backend: Option<Arc<dyn Backend>>,
 }
 
 /// Where the runtime's threads are to be.
@@ -65,49 +54,101 @@ struct Places {
     apart: bool,
 }
 
-/// Whether a virtual machine is worth making, to measure what a preemption costs; else why not.
-fn is_worth_measuring(places: Places, promised: Delivery, dune: &DuneMode) -> Result<(), String> {
-    if *dune == DuneMode::Ready {
-        return Err("Dune is there".to_owned());
-    }
-    if places.inline {
-        return Err("in the inline layout nobody is there to post its interrupts".to_owned());
-    }
-    match promised {
-        Delivery::Injected | Delivery::Software => Err(format!(
-            "interrupts would come {promised}, and system calls exit as well"
-        )),
-        _ if !places.apart => Err(
-            "it is measured only where dispatcher and workers have cores of their own".to_owned(),
-        ),
-        _ => Ok(()),
-    }
+/// Whether a backend is worth setting up, if this one is `ready` already; else what is found of it.
+fn is_worth_trying(places: Places, prospect: Prospect, ready: Option<&str>) -> Result<(), Finding> {
+    let delivery = match prospect {
+        Prospect::ForGood { .. } if places.apart && ready.is_none() => return Ok(()),
+        Prospect::Measurable(delivery) => delivery,
+        _ => return Err(Finding::Absent),
+    };
+    let why_not = match delivery {
+        _ if let Some(ready) = ready => format!("{ready} is there"),
+        _ if places.inline => {
+            "in the inline layout nobody is there to post its interrupts".to_owned()
+        }
+        Delivery::Injected | Delivery::Software => {
+            format!("interrupts would come {delivery}, and system calls exit as well")
+        }
+        _ if !places.apart => {
+            "it is measured only where dispatcher and workers have cores of their own".to_owned()
+        }
+        _ => return Ok(()),
+    };
+    Err(Finding::Untried(why_not))
 }
 
-/// The mechanism, and what is to be said of the others.
-fn decide(signal: Nanos, guest: &GuestMode, dune: &DuneMode) -> (Hard, Vec<String>) {
-    let mut said = Vec::new();
-    if let DuneMode::Refused(why) = dune {
-        said.push(format!("dune not used: {why}"));
+/// The number of the backend to take, `None` for signals, and what is to be said of the others.
+fn decide(signal: Nanos, found: &[(&str, Finding)]) -> (Option<usize>, Vec<String>) {
+    let ready = (found.iter()).position(|(_, finding)| matches!(finding, Finding::Ready(_)));
+    let cheapest = (found.iter().enumerate())
+        .filter_map(|(at, (_, finding))| match finding {
+            Finding::Measured(cost, _) if *cost < signal => Some((*cost, at)),
+            _ => None,
+        })
+        .min();
+    let taken = ready.or(cheapest.map(|(_, at)| at));
+    let said = (found.iter().enumerate())
+        .filter_map(|(at, (name, finding))| match finding {
+            Finding::Absent | Finding::Ready(_) => None,
+            Finding::Untried(why) => Some(format!("{name} mode not tried: {why}")),
+            Finding::Refused(why) => Some(format!("{name} mode not used: {why}")),
+            Finding::Measured(..) if taken == Some(at) => Some(format!(
+                "a signal costs {:.1} us; what system calls cost in {name} mode was not weighed",
+                signal.as_micros_f64()
+            )),
+            Finding::Measured(cost, delivery) => Some(format!(
+                "{name} mode not used: {:.1} us a preemption, interrupts {delivery}",
+                cost.as_micros_f64()
+            )),
+        })
+        .collect();
+    (taken, said)
+}
+
+impl Candidate {
+    /// Sets the backend up where that is worth it.
+    fn look(
+        kind: &BackendKind,
+        places: Places,
+        ready: Option<&str>,
+        token: HardPreemption,
+    ) -> Self {
+        let prospect = kind.prospect();
+        let (finding, backend) = match is_worth_trying(places, prospect, ready) {
+            Err(finding) => (finding, None),
+            Ok(()) => match (kind.install(token), prospect) {
+                (Err(error), _) => (Finding::Refused(error.to_string()), None),
+                (Ok(backend), Prospect::ForGood { cost }) => {
+                    (Finding::Ready(Nanos(cost)), Some(backend))
+                }
+                (Ok(backend), _) => {
+                    let unmeasured = "it could not be measured".to_owned();
+                    (Finding::Refused(unmeasured), Some(backend))
+                }
+            },
+        };
+        Self {
+            name: kind.name(),
+            finding,
+            backend,
+        }
     }
-    let hard = match (dune, guest) {
-        (DuneMode::Ready, _) => Hard::Dune,
-        (_, &GuestMode::Measured(cost, delivery)) if cost < signal => Hard::Guest(cost, delivery),
-        _ => Hard::Signal,
-    };
-    said.push(match guest {
-        GuestMode::Untried(why) => format!("guest mode not tried: {why}"),
-        GuestMode::Refused(why) => format!("guest mode not used: {why}"),
-        GuestMode::Measured(..) if hard != Hard::Signal => format!(
-            "a signal costs {:.1} us; what system calls cost in guest mode was not weighed",
-            signal.as_micros_f64()
-        ),
-        GuestMode::Measured(cost, delivery) => format!(
-            "guest mode not used: {:.1} us a preemption, interrupts {delivery}",
-            cost.as_micros_f64()
-        ),
-    });
-    (hard, said)
+
+    /// All that this build has. One that is there for good keeps the others from being tried.
+    fn all(places: Places, token: HardPreemption) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for kind in BACKENDS {
+            let ready = (all.iter())
+                .find(|one| one.is_for_good())
+                .map(|one| one.name);
+            all.push(Self::look(kind, places, ready, token));
+        }
+        all
+    }
+
+    fn is_for_good(&self) -> bool {
+        matches!(self.finding, Finding::Ready(_))
+    }
 }
 
 impl Preemption {
@@ -117,13 +158,13 @@ impl Preemption {
         layout: &Layout,
         token: Option<HardPreemption>,
     ) -> Result<Self, StartError> {
-        let micros = |nanos: Nanos| nanos.as_micros_f64();
         let grace = config.preemption.grace();
+        let priority = config.realtime_priority;
         let Some(token) = token else {
-            let costs = calibrate::measure(layout, config.realtime_priority, None, None);
+            let costs = calibrate::measure(layout, priority, None, None);
             let why = format!(
                 "auto: probe ({:.2} us a preemption); nothing else, since `allow_hard_preemption` was not called; {}",
-                micros(costs.probe),
+                costs.probe.as_micros_f64(),
                 costs.how
             );
             return Ok(Self {
@@ -135,66 +176,61 @@ impl Preemption {
             inline: layout.inline,
             apart: calibrate::cores(layout).is_ok() && layout.workers.iter().all(Option::is_some),
         };
-        let (dune, dune_mode) = match Dune::has_device() && places.apart {
-            false => (None, DuneMode::Absent),
-            true => match Dune::install(token) {
-                Err(error) => (None, DuneMode::Refused(error.to_string())),
-                Ok(dune) => (Some(dune), DuneMode::Ready),
-            },
+        let mut candidates = Candidate::all(places, token);
+        // Signals do not reach threads in a mode for good.
+        let signal = match candidates.iter().any(Candidate::is_for_good) {
+            false => Some(Signal::install(token)?),
+            true => None,
         };
-        let (guest, unmeasured) = match is_worth_measuring(places, guest::promised(), &dune_mode) {
-            Err(why) => (None, GuestMode::Untried(why)),
-            Ok(()) => match Guest::install(token, GuestConfig::default()) {
-                Err(error) => (None, GuestMode::Refused(error.to_string())),
-                Ok(guest) => {
-                    let unmeasured = "it could not be measured".to_owned();
-                    (Some(guest), GuestMode::Refused(unmeasured))
+        let mut measured =
+            (candidates.iter_mut()).find(|one| one.backend.is_some() && !one.is_for_good());
+        let backend = measured.as_ref().and_then(|one| one.backend.clone());
+        let costs = calibrate::measure(layout, priority, signal, backend.as_ref());
+        if let (Some(one), Some((cost, delivery))) = (&mut measured, costs.backend) {
+            one.finding = Finding::Measured(cost, delivery);
+        }
+        let mut chosen = Self::soft(true, grace, "");
+        chosen.hard = signal.map(|signal| Arc::new(signal) as _);
+        chosen.timer_signal = signal.filter(|_| layout.inline);
+        Ok(chosen.taking_the_best(candidates, &costs))
+    }
+
+    /// Replaces the signal where a candidate is better, and says why.
+    fn taking_the_best(mut self, mut candidates: Vec<Candidate>, costs: &Costs) -> Self {
+        let found: Vec<_> = (candidates.iter())
+            .map(|one| (one.name, one.finding.clone()))
+            .collect();
+        let (taken, said) = decide(costs.signal, &found);
+        let (name, cost) = match taken.map(|at| candidates.swap_remove(at)) {
+            None => ("signal".to_owned(), costs.signal),
+            Some(one) => {
+                self.hard = one.backend.clone().map(|backend| backend as _);
+                self.timer_signal = None;
+                self.backend = one.backend;
+                match one.finding {
+                    Finding::Measured(cost, delivery) => {
+                        (format!("{} (interrupts: {delivery})", one.name), cost)
+                    }
+                    Finding::Ready(cost) => (format!("{} (cost assumed)", one.name), cost),
+                    finding => unreachable!("{finding:?} is not taken"),
                 }
-            },
-        };
-        // libdune ignores them.
-        let signal = match dune {
-            None => Some(Signal::install(token)?),
-            Some(_) => None,
-        };
-        let costs = calibrate::measure(layout, config.realtime_priority, signal, guest.as_ref());
-        let guest_mode = costs.guest.map_or(unmeasured, |(cost, delivery)| {
-            GuestMode::Measured(cost, delivery)
-        });
-        let (taken, said) = decide(costs.signal, &guest_mode, &dune_mode);
-        let mut chosen = Self {
-            probe_floor: Floor::at_cost(costs.probe),
-            ..Self::soft(true, grace, "")
-        };
-        let (name, cost) = match taken {
-            Hard::Dune => {
-                chosen.hard = dune.map(|dune| Box::new(dune) as Box<dyn Mechanism>);
-                chosen.dune = dune;
-                ("dune (cost assumed)".to_owned(), ASSUMED_DUNE)
-            }
-            Hard::Guest(cost, delivery) => {
-                chosen.hard = guest
-                    .clone()
-                    .map(|guest| Box::new(guest) as Box<dyn Mechanism>);
-                chosen.guest = guest;
-                (format!("guest (interrupts: {delivery})"), cost)
-            }
-            Hard::Signal => {
-                chosen.hard = signal.map(|signal| Box::new(signal) as Box<dyn Mechanism>);
-                chosen.timer_signal = signal.filter(|_| layout.inline);
-                ("signal".to_owned(), costs.signal)
             }
         };
-        chosen.hard_floor = Floor::at_cost(cost);
-        chosen.why = format!(
-            "auto: probe ({:.2} us a preemption), then {name} ({:.1} us, so not below {:.0} us of running); {}; {}",
+        let micros = |nanos: Nanos| nanos.as_micros_f64();
+        self.probe_floor = Floor::at_cost(costs.probe);
+        self.hard_floor = Floor::at_cost(cost);
+        self.why = format!(
+            "auto: probe ({:.2} us a preemption), then {name} ({:.1} us, so not below {:.0} us of running); {}",
             micros(costs.probe),
             micros(cost),
-            micros(chosen.hard_floor.raise(Nanos(0))),
+            micros(self.hard_floor.raise(Nanos(0))),
             costs.how,
-            said.join("; ")
         );
-        Ok(chosen)
+        for words in said {
+            self.why += "; ";
+            self.why += &words;
+        }
+        self
     }
 }
 
@@ -204,79 +240,88 @@ mod tests {
 
     const SIGNAL: Nanos = Nanos(8_000);
     const POSTING: Delivery = Delivery::Unproven("APICv");
+    const FOR_GOOD: Prospect = Prospect::ForGood { cost: 3_000 };
     const APART: Places = Places {
         inline: false,
         apart: true,
     };
+    const INLINE: Places = Places {
+        inline: true,
+        apart: true,
+    };
+    const SHARING: Places = Places {
+        inline: false,
+        apart: false,
+    };
 
     #[test]
     fn a_virtual_machine_is_made_only_where_interrupts_may_be_posted() {
-        let inline = Places {
-            inline: true,
-            ..APART
-        };
-        let sharing = Places {
-            apart: false,
-            ..APART
-        };
         for (places, promised, says) in [
             (APART, Delivery::Injected, "come injected with exits"),
             (APART, Delivery::Software, "come by software virtualisation"),
-            (inline, POSTING, "inline"),
-            (sharing, POSTING, "cores of their own"),
+            (INLINE, POSTING, "inline"),
+            (SHARING, POSTING, "cores of their own"),
             // What holds wherever the threads are is said first.
-            (sharing, Delivery::Software, "software"),
+            (SHARING, Delivery::Software, "software"),
         ] {
-            let why_not = is_worth_measuring(places, promised, &DuneMode::Absent).unwrap_err();
+            let found = is_worth_trying(places, Prospect::Measurable(promised), None);
+            let Err(Finding::Untried(why_not)) = found else {
+                panic!("{places:?} {promised:?}: {found:?}");
+            };
             assert!(why_not.contains(says), "{places:?} {promised:?}: {why_not}");
         }
-        let refused = DuneMode::Refused("why".to_owned());
-        for dune in [&DuneMode::Absent, &refused] {
-            assert_eq!(is_worth_measuring(APART, POSTING, dune), Ok(()));
+        let posting = Prospect::Measurable(POSTING);
+        assert_eq!(is_worth_trying(APART, posting, None), Ok(()));
+        let untried = Finding::Untried("dune is there".to_owned());
+        assert_eq!(is_worth_trying(APART, posting, Some("dune")), Err(untried));
+    }
+
+    #[test]
+    fn what_is_for_good_takes_a_core_for_each_thread() {
+        assert_eq!(is_worth_trying(APART, FOR_GOOD, None), Ok(()));
+        for (places, prospect) in [(SHARING, FOR_GOOD), (APART, Prospect::Absent)] {
+            let found = is_worth_trying(places, prospect, None);
+            assert_eq!(found, Err(Finding::Absent), "{places:?} {prospect:?}");
         }
-        assert!(is_worth_measuring(APART, POSTING, &DuneMode::Ready).is_err());
     }
 
     #[test]
     fn guest_mode_is_taken_if_it_is_cheaper_than_a_signal() {
         let posted = Delivery::Posted("APICv");
-        let measured = |cost, delivery| GuestMode::Measured(Nanos(cost), delivery);
-        for (guest, hard, says) in [
-            (
-                measured(1_500, posted),
-                Hard::Guest(Nanos(1_500), posted),
-                "a signal costs 8.0 us",
-            ),
+        let measured = |cost, delivery| Finding::Measured(Nanos(cost), delivery);
+        for (guest, takes_it, says) in [
+            (measured(1_500, posted), true, "a signal costs 8.0 us"),
             // The module's word was not kept, and still it is cheaper.
             (
                 measured(3_000, Delivery::Injected),
-                Hard::Guest(Nanos(3_000), Delivery::Injected),
+                true,
                 "a signal costs 8.0 us",
             ),
             (
                 measured(9_000, Delivery::Injected),
-                Hard::Signal,
+                false,
                 "9.0 us a preemption, interrupts injected with exits",
             ),
             (
                 measured(SIGNAL.0, posted),
-                Hard::Signal,
+                false,
                 "interrupts posted by APICv, as counted",
             ),
             (
-                GuestMode::Untried("inline".to_owned()),
-                Hard::Signal,
-                "not tried: inline",
+                Finding::Untried("inline".to_owned()),
+                false,
+                "guest mode not tried: inline",
             ),
             (
-                GuestMode::Refused("no permission".to_owned()),
-                Hard::Signal,
-                "not used: no permission",
+                Finding::Refused("no permission".to_owned()),
+                false,
+                "guest mode not used: no permission",
             ),
         ] {
-            let (taken, said) = decide(SIGNAL, &guest, &DuneMode::Absent);
+            let found = [("dune", Finding::Absent), ("guest", guest.clone())];
+            let (taken, said) = decide(SIGNAL, &found);
             let said = said.join("; ");
-            assert_eq!(taken, hard, "{guest:?}");
+            assert_eq!(taken, takes_it.then_some(1), "{guest:?}");
             assert!(said.contains(says), "{guest:?}: {said}");
             assert!(!said.contains("dune"), "{said}");
         }
@@ -284,15 +329,20 @@ mod tests {
 
     #[test]
     fn dune_goes_first_where_it_is_and_is_named_where_it_is_broken() {
-        let (cost, posted) = (Nanos(1_000), Delivery::Posted("APICv"));
-        let cheap = GuestMode::Measured(cost, posted);
-        let untried = GuestMode::Untried("Dune is there".to_owned());
-        for guest in [&cheap, &untried] {
-            assert_eq!(decide(SIGNAL, guest, &DuneMode::Ready).0, Hard::Dune);
+        let cheap = Finding::Measured(Nanos(1_000), Delivery::Posted("APICv"));
+        let untried = Finding::Untried("dune is there".to_owned());
+        for guest in [cheap.clone(), untried] {
+            let found = [("dune", Finding::Ready(Nanos(3_000))), ("guest", guest)];
+            assert_eq!(decide(SIGNAL, &found).0, Some(0));
         }
-        let refused = DuneMode::Refused("built without libdune".to_owned());
-        let (taken, said) = decide(SIGNAL, &cheap, &refused);
-        assert_eq!(taken, Hard::Guest(cost, posted));
-        assert_eq!(said[0], "dune not used: built without libdune");
+        let refused = Finding::Refused("built without libdune".to_owned());
+        let (taken, said) = decide(SIGNAL, &[("dune", refused), ("guest", cheap)]);
+        assert_eq!(taken, Some(1));
+        assert_eq!(said[0], "dune mode not used: built without libdune");
+    }
+
+    #[test]
+    fn without_a_backend_there_are_signals_and_nothing_to_say() {
+        assert_eq!(decide(SIGNAL, &[]), (None, Vec::new()));
     }
 }
