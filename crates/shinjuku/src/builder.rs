@@ -24,8 +24,10 @@ pub struct Builder<H: RequestHandler> {
 /// A policy that [`Builder::policy_with`] names.
 pub(crate) struct OwnPolicy {
     name: String,
-    build: Box<dyn FnOnce(&Parameters) -> Result<Box<dyn Policy>, ParameterError>>,
+    build: BuildPolicy,
 }
+
+type BuildPolicy = Box<dyn FnOnce(&Parameters) -> Result<Box<dyn Policy>, ParameterError>>;
 
 impl<H: RequestHandler> std::fmt::Debug for Builder<H> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -112,7 +112,7 @@ impl StubWorkers {
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let capacity = config.task_capacity(workers);
         let policy = Verified::new(
-            crate::builder::build_policy(&config, Vec::new(), workers)?,
+            crate::builder::build_policy(config, Vec::new(), workers)?,
             capacity,
         )?;
         let mut probes_only = config.clone();
