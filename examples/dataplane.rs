@@ -22,10 +22,11 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
+use shinjuku::config::{Config, read_toml};
 use shinjuku::net::dataplane::{Datagram, Dataplane, DataplaneConfig, DataplaneCounts, Device};
 use shinjuku::net::packet::MacAddr;
 use shinjuku::net::wire::ShinjukuRequest;
-use shinjuku::{Config, HardPreemption, Runtime, handler_fn, read_toml};
+use shinjuku::{HardPreemption, Runtime, handler_fn};
 use shinjuku_examples::stop::Stop;
 use shinjuku_examples::work::{spin_with_probes, steps_per_nano};
 

@@ -9,11 +9,7 @@ use shinjuku::stub::StubWorkers;
 use shinjuku::{Config, Layout};
 
 fn dispatcher(criterion: &mut Criterion) {
-    let layout = Layout::plan(&Config {
-        workers: Some(1),
-        ..Config::default()
-    })
-    .expect("two cores");
+    let layout = Layout::plan(&Config::default().workers(1)).expect("two cores");
     let mut group = criterion.benchmark_group("dispatcher");
     group
         .throughput(Throughput::Elements(1))
@@ -22,13 +18,11 @@ fn dispatcher(criterion: &mut Criterion) {
         .warm_up_time(Duration::from_millis(500));
     for name in ["c-fcfs", "c-pre-sq"] {
         for (workers, depth) in [(1, 1), (1, 4), (8, 1), (8, 4)] {
-            let mut config = Config {
-                contexts: 64,
-                queue: 1024,
-                depth,
-                realtime_priority: Some(10),
-                ..Config::default()
-            };
+            let mut config = Config::default()
+                .contexts(64)
+                .queue(1024)
+                .depth(depth)
+                .realtime_priority(10);
             config.policy.kind = name.into();
             let mut stubs =
                 StubWorkers::start(&config, &layout, workers, 128).expect("64 contexts");

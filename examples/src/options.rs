@@ -34,10 +34,7 @@ impl RuntimeOptions {
     pub fn config(&self, classes: &[&str]) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(path) => Config::from_file(path)?,
-            None => Config {
-                class: classes.iter().copied().map(ClassConfig::new).collect(),
-                ..Config::default()
-            },
+            None => Config::default().class(classes.iter().copied().map(ClassConfig::new)),
         };
         config.workers = self.workers.or(config.workers);
         if let Some(mechanism) = self.mechanism {

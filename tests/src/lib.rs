@@ -30,12 +30,10 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// For whatever cores there are, shared with other tests.
 #[must_use]
 pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
-    let mut config = Config {
-        workers: Some(workers),
-        contexts: 16,
-        spare_workers: Some(2),
-        ..Config::default()
-    };
+    let mut config = Config::default()
+        .workers(workers)
+        .contexts(16)
+        .spare_workers(2);
     config.cores.share = true;
     // Loops that look for work in vain keep others from the core.
     config.idle_backoff_us = 10.0;

@@ -46,17 +46,11 @@ fn configuration(kind: impl Into<PolicyName>) -> Config {
     config.queue = 4 * WINDOW;
     config.policy.kind = kind.into();
     config.policy.quantum_us = 50.0;
-    let class = |name| ClassConfig {
-        slo_us: Some(100.0),
-        ..ClassConfig::new(name)
-    };
+    let class = |name| ClassConfig::new(name).slo_us(100.0);
     config.class = vec![
         class("even"),
         class("odd"),
-        ClassConfig {
-            deadline_us: Some(0.001),
-            ..class("hasty")
-        },
+        class("hasty").deadline_us(0.001),
     ];
     config
 }
@@ -375,10 +369,7 @@ fn in_process_nobody_allocates_under_any_policy() {
 fn in_process_nobody_allocates_with_requests_staged_and_recalled() {
     let _turn = one_at_a_time();
     let watch = Arc::default();
-    let config = Config {
-        depth: 4,
-        ..configuration("c-pre-sq")
-    };
+    let config = configuration("c-pre-sq").depth(4);
     let mut client = InProcess::start(config, &watch, false);
     let grown = steady_state(&mut client, &watch, true);
     assert_none(&grown, &THREADS, "depth 4");
@@ -390,11 +381,7 @@ fn in_process_nobody_allocates_inline() {
     let _turn = one_at_a_time();
     for kind in ["c-pre-sq", "c-pre-mq"] {
         let watch = Arc::default();
-        let config = Config {
-            layout: LayoutKind::Inline,
-            workers: None,
-            ..configuration(kind)
-        };
+        let config = configuration(kind).layout(LayoutKind::Inline).workers(None);
         let mut client = InProcess::start(config, &watch, false);
         let grown = steady_state(&mut client, &watch, true);
         assert_none(&grown, &["shinjuku-inline"], &format!("{kind}, inline"));
@@ -415,11 +402,9 @@ fn mostly_short(seed: u64) -> u64 {
 
 fn in_succession(sloppy: bool) -> Vec<(String, u64)> {
     let watch = Arc::default();
-    let config = Config {
-        layout: LayoutKind::Inline,
-        workers: None,
-        ..configuration("c-fcfs")
-    };
+    let config = configuration("c-fcfs")
+        .layout(LayoutKind::Inline)
+        .workers(None);
     let mut client = InProcess::serving(mostly_short, config, &watch, sloppy);
     let grown = steady_state(&mut client, &watch, false);
     assert!(client.shutdown().is_clean());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use shinjuku::net::{Arrival, Failure, Refusal, Replier, Transport};
 use shinjuku::policy::ClassId;
-use shinjuku::{Config, MechanismKind, RequestHandler, Runtime, handler_fn, preempt_point};
+use shinjuku::{MechanismKind, RequestHandler, Runtime, handler_fn, preempt_point};
 use shinjuku_preempt::Realtime;
 use shinjuku_tests::{PATIENCE, config, wait_for};
 
@@ -103,10 +103,7 @@ fn a_worker_does_not_sleep_over_what_is_sent_before_its_answer_is_taken() {
         served: Arc::clone(&served),
         delivered: 0,
     };
-    let config = Config {
-        depth: 2,
-        ..config(1, MechanismKind::Probe)
-    };
+    let config = config(1, MechanismKind::Probe).depth(2);
     let server = Runtime::builder(handler_fn(|()| ()))
         .config(config)
         .serve(transport)
@@ -145,10 +142,7 @@ fn on_two_cores(
         eprintln!("SKIPPED {test}: this process may use one core only");
         return None;
     }
-    let mut config = Config {
-        realtime_priority: Some(1),
-        ..config(2, MechanismKind::Probe)
-    };
+    let mut config = config(2, MechanismKind::Probe).realtime_priority(1);
     config.cores.workers = cores.clone();
     let runtime = Runtime::builder(handler_fn(|job: Job| job()))
         .config(config)

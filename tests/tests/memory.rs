@@ -32,10 +32,7 @@ fn configuration() -> Config {
     config.policy.quantum_us = 50.0;
     config.class = vec![
         ClassConfig::new("patient"),
-        ClassConfig {
-            deadline_us: Some(0.001),
-            ..ClassConfig::new("hasty")
-        },
+        ClassConfig::new("hasty").deadline_us(0.001),
     ];
     config
 }

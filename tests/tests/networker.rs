@@ -20,11 +20,9 @@ use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
 /// For cores shared with other tests.
 fn shared(ring: usize) -> NetworkerConfig {
-    NetworkerConfig {
-        idle_backoff: Some(Duration::from_micros(10)),
-        ring,
-        ..NetworkerConfig::default()
-    }
+    NetworkerConfig::default()
+        .idle_backoff(Duration::from_micros(10))
+        .ring(ring)
 }
 
 // --- over UDP ----------------------------------------------------------------------------------------------
@@ -537,10 +535,7 @@ fn a_transport_that_panics_holds_nobody_up() {
 #[test]
 fn a_core_and_a_ring_that_cannot_be_are_named() {
     let seen = Arc::<Seen>::default();
-    let no_core = NetworkerConfig {
-        core: Some(1023),
-        ..NetworkerConfig::default()
-    };
+    let no_core = NetworkerConfig::default().core(1023);
     let error = Networker::new(Toy(Arc::clone(&seen)), no_core).unwrap_err();
     assert!(error.to_string().contains("core 1023"), "{error}");
     let error = Networker::new(Toy(seen), shared(63)).unwrap_err();

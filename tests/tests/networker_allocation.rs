@@ -106,16 +106,9 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
     config.policy.quantum_us = 50.0;
     config.class = vec![
         ClassConfig::new("served"),
-        ClassConfig {
-            deadline_us: Some(0.001),
-            ..ClassConfig::new("hasty")
-        },
+        ClassConfig::new("hasty").deadline_us(0.001),
     ];
-    let bounds = ReassemblyConfig {
-        requests: 4,
-        max_request: 64,
-        ..ReassemblyConfig::default()
-    };
+    let bounds = ReassemblyConfig::default().requests(4).max_request(64);
     let listen = UdpConfig::new("127.0.0.1:0".parse().unwrap())
         .max_datagram(64)
         .racksched(2, bounds);
@@ -131,10 +124,7 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
         known: false,
         sloppy,
     };
-    let networker = NetworkerConfig {
-        idle_backoff: Some(Duration::from_micros(10)),
-        ..NetworkerConfig::default()
-    };
+    let networker = NetworkerConfig::default().idle_backoff(Duration::from_micros(10));
     let outer = Watched {
         transport: Networker::new(inner, networker).unwrap(),
         threads: Arc::clone(&threads),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use shinjuku::policy::{ClassId, Full, Nanos, Policy, Task, TaskId, Want, WorkerId};
-use shinjuku::{Config, MechanismKind, Runtime, handler_fn, preempt_point};
+use shinjuku::{MechanismKind, Runtime, handler_fn, preempt_point};
 use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
 /// Whatever came last runs first, preempted or not.
@@ -85,10 +85,7 @@ impl SpinLock {
 fn the_holder_of_a_spin_lock_goes_on_while_newer_requests_spin_for_it() {
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
         // Without spares: one that stands in for a worker without an answer would run the holder beside it.
-        let mut config = Config {
-            spare_workers: Some(0),
-            ..config(1, mechanism)
-        };
+        let mut config = config(1, mechanism).spare_workers(0);
         config.policy.kind = "newest-first".into();
         let lock = Arc::new(SpinLock::default());
         let theirs = Arc::clone(&lock);

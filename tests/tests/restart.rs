@@ -42,10 +42,7 @@ fn configuration(round: usize) -> Config {
     config.spare_workers = Some(round % 3);
     config.queue = 64;
     config.policy.kind = registry::ALL[round % registry::ALL.len()].into();
-    config.class = vec![ClassConfig {
-        slo_us: Some(100.0),
-        ..ClassConfig::new("only")
-    }];
+    config.class = vec![ClassConfig::new("only").slo_us(100.0)];
     config
 }
 
@@ -158,12 +155,10 @@ fn in_vain(round: usize) {
 
         fn handle_request(&self, (): (), _: &RequestContext<'_, Arc<()>>) {}
     }
-    let config = Config {
-        layout: LayoutKind::Threads,
-        workers: Some(2),
-        spare_workers: Some(2),
-        ..configuration(round)
-    };
+    let config = configuration(round)
+        .layout(LayoutKind::Threads)
+        .workers(2)
+        .spare_workers(2);
     let error = Runtime::builder(Broken)
         .config(config)
         .allow_hard_preemption(token())

@@ -98,10 +98,7 @@ fn serve(
     config.policy.kind = kind.into();
     // Under c-pre-mq a long request that waits for minutes is no more urgent than a short one that has just come.
     config.class = [("short", 1.0), ("long", 3.6e9)]
-        .map(|(name, slo_us)| ClassConfig {
-            slo_us: Some(slo_us),
-            ..ClassConfig::new(name)
-        })
+        .map(|(name, slo_us)| ClassConfig::new(name).slo_us(slo_us))
         .to_vec();
     let classify = |datagram: &[u8], _: SocketAddr| match *datagram {
         [SHORT, _, _, _] => Some(0),

@@ -57,18 +57,16 @@ fn answer<B: Buffer>(request: Datagram<B>) -> Option<DatagramReply<B>> {
 /// The inline layout, on `core` if one is given. It looks again at once where nothing has come: sleep is not what is
 /// measured.
 pub fn inline(core: Option<usize>) -> Config {
-    Config {
-        layout: LayoutKind::Inline,
-        workers: Some(1),
-        contexts: 64,
-        idle_backoff_us: 1e3,
-        cores: CoresConfig {
-            dispatcher: core,
-            share: core.is_none(),
-            ..CoresConfig::default()
-        },
-        ..Config::default()
-    }
+    Config::default()
+        .layout(LayoutKind::Inline)
+        .workers(1)
+        .contexts(64)
+        .idle_backoff_us(1e3)
+        .cores(
+            CoresConfig::default()
+                .dispatcher(core)
+                .share(core.is_none()),
+        )
 }
 
 /// Has the calling thread keep to `core`, if one is given.
@@ -104,11 +102,9 @@ impl<D: Device> Running<D> {
             }
             Stage::Defaults => {
                 let defaults = Config::default();
-                let config = Config {
-                    contexts: defaults.contexts,
-                    idle_backoff_us: defaults.idle_backoff_us,
-                    ..inline(core)
-                };
+                let config = inline(core)
+                    .contexts(defaults.contexts)
+                    .idle_backoff_us(defaults.idle_backoff_us);
                 return Self::runtime(device, DEFAULT_BATCH, config);
             }
         };

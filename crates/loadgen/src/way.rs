@@ -136,11 +136,8 @@ fn by_dpdk(settings: &Settings) -> Result<Maker, LoadError> {
         let what = "name DPDK's, such as net_memif0,socket=/run/memif.sock, or a PCI address";
         return refuse("device", what.to_owned());
     };
-    let config = DpdkConfig {
-        device,
-        eal: settings.eal.clone().map(|words| words.0),
-        ..DpdkConfig::default()
-    };
+    let mut config = DpdkConfig::new(device);
+    config.eal = settings.eal.clone().map(|words| words.0);
     Ok(Box::new(|place| crate::dataplane::dpdk(config, place)))
 }
 
@@ -151,14 +148,11 @@ fn by_xdp(settings: &Settings) -> Result<Maker, LoadError> {
     let Some(interface) = settings.interface.clone() else {
         return refuse("interface", "name one, such as eth1".to_owned());
     };
-    let config = XdpConfig {
-        interface,
-        copy: match settings.copying.unwrap_or_default() {
-            Copying::Auto => CopyMode::Auto,
-            Copying::Copy => CopyMode::Copy,
-            Copying::ZeroCopy => CopyMode::ZeroCopy,
-        },
-        ..XdpConfig::default()
+    let mut config = XdpConfig::new(interface);
+    config.copy = match settings.copying.unwrap_or_default() {
+        Copying::Auto => CopyMode::Auto,
+        Copying::Copy => CopyMode::Copy,
+        Copying::ZeroCopy => CopyMode::ZeroCopy,
     };
     Ok(Box::new(|place| crate::dataplane::xdp(config, place)))
 }

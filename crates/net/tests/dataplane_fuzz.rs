@@ -213,12 +213,11 @@ impl<'a> Steps<'a> {
 
     fn new(bytes: &'a [u8]) -> Self {
         let (theirs, ours) = wire(8, Self::BUFFERS, 2048);
-        let reassembly = ReassemblyConfig {
-            requests: 2,
-            packets: 4,
-            max_request: 150,
-            timeout: Duration::from_nanos(1000),
-        };
+        let reassembly = ReassemblyConfig::default()
+            .requests(2)
+            .packets(4)
+            .max_request(150)
+            .timeout(Duration::from_nanos(1000));
         let config = DataplaneConfig::new(config())
             .buffers(8)
             .batch(4)

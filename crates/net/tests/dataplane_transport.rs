@@ -468,12 +468,10 @@ fn packet(message: RackSchedMessage, sequence: u16, total: usize, payload: &[u8]
 
 #[test]
 fn requests_of_several_packets_arrive_as_one_and_replies_tell_the_load() {
-    let reassembly = ReassemblyConfig {
-        requests: 2,
-        packets: 4,
-        max_request: 4000,
-        ..ReassemblyConfig::default()
-    };
+    let reassembly = ReassemblyConfig::default()
+        .requests(2)
+        .packets(4)
+        .max_request(4000);
     let (mut client, mut server) = start_classified(config().racksched(1, reassembly), OneClass);
     let message = RackSchedMessage::request(3, 4, 1, 77);
     let total = 3 * HEADER + 6;
@@ -514,12 +512,10 @@ fn requests_of_several_packets_arrive_as_one_and_replies_tell_the_load() {
 #[test]
 fn a_request_longer_than_a_packet_is_whole_and_its_echo_cut_and_one_longer_than_a_buffer_is_dropped()
  {
-    let reassembly = ReassemblyConfig {
-        requests: 2,
-        packets: 4,
-        max_request: 4000,
-        ..ReassemblyConfig::default()
-    };
+    let reassembly = ReassemblyConfig::default()
+        .requests(2)
+        .packets(4)
+        .max_request(4000);
     let (mut client, mut server) = start_classified(config().racksched(1, reassembly), OneClass);
     // Behind 42 bytes of headers, a buffer of 2048 has room for 2006.
     for (number, length) in [(1, 2006 - HEADER), (2, 2007 - HEADER)] {

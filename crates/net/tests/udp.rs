@@ -666,12 +666,11 @@ fn busy_polling_is_had_or_its_refusal_says_what_to_do() {
 const HEADER: usize = RackSchedMessage::LENGTH;
 
 fn racksched() -> ReassemblyConfig {
-    ReassemblyConfig {
-        requests: 2,
-        packets: 4,
-        max_request: 100,
-        timeout: PATIENCE,
-    }
+    ReassemblyConfig::default()
+        .requests(2)
+        .packets(4)
+        .max_request(100)
+        .timeout(PATIENCE)
 }
 
 /// The class is the number of nanoseconds that a request asks for.
@@ -820,14 +819,8 @@ fn replies_tell_how_many_more_requests_of_the_class_there_are() {
 
 #[test]
 fn a_reassembly_that_cannot_be_is_named() {
-    let too_long = ReassemblyConfig {
-        max_request: 101,
-        ..racksched()
-    };
-    let no_packets = ReassemblyConfig {
-        packets: 0,
-        ..racksched()
-    };
+    let too_long = racksched().max_request(101);
+    let no_packets = racksched().packets(0);
     for (config, says) in [
         (
             on_loopback().racksched(2, too_long),

@@ -12,12 +12,11 @@ use shinjuku_net::wire::{
 const HEADER: usize = RackSchedMessage::LENGTH;
 
 fn small() -> ReassemblyConfig {
-    ReassemblyConfig {
-        requests: 3,
-        packets: 4,
-        max_request: 100,
-        timeout: Duration::from_nanos(1000),
-    }
+    ReassemblyConfig::default()
+        .requests(3)
+        .packets(4)
+        .max_request(100)
+        .timeout(Duration::from_nanos(1000))
 }
 
 fn reassembly(config: ReassemblyConfig) -> Reassembly<u8> {
@@ -266,11 +265,7 @@ fn a_request_longer_than_allowed_is_noticed_whatever_it_says() {
 
 #[test]
 fn bounds_out_of_range_are_named() {
-    let error = Reassembly::<u8>::new(ReassemblyConfig {
-        packets: 1,
-        ..small()
-    })
-    .unwrap_err();
+    let error = Reassembly::<u8>::new(small().packets(1)).unwrap_err();
     assert_eq!(
         error.to_string(),
         "reassembly: packets is 1, but must be between 2 and 1024"

@@ -6,6 +6,7 @@ use shinjuku_preempt::HardPreemption;
 
 use crate::config::{
     ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, PolicyConfig, PreemptionConfig,
+    config_keys,
 };
 use crate::handler::RequestHandler;
 use crate::runtime::{Runtime, Server};
@@ -24,10 +25,10 @@ pub struct Builder<H: RequestHandler> {
 /// A policy that [`Builder::policy_with`] names.
 pub(crate) struct OwnPolicy {
     name: String,
-    build: BuildPolicy,
+    build: Box<BuildPolicy>,
 }
 
-type BuildPolicy = Box<dyn FnOnce(&Parameters) -> Result<Box<dyn Policy>, ParameterError>>;
+type BuildPolicy = dyn FnOnce(&Parameters) -> Result<Box<dyn Policy>, ParameterError>;
 
 impl<H: RequestHandler> std::fmt::Debug for Builder<H> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -35,13 +36,13 @@ impl<H: RequestHandler> std::fmt::Debug for Builder<H> {
     }
 }
 
-/// A method for each key, which stands in [`Config`] with its unit, range and default.
-macro_rules! keys {
-    ($($key:ident: $type:ty => $value:expr;)*) => {
+/// A method for each key, which has its unit, range and default at [`Config`]'s field.
+macro_rules! builder_setters {
+    ($config:ident: $($key:ident: $type:ty => $value:expr;)*) => {
         $(
-            #[doc = concat!("Sets [`Config::", stringify!($key), "`].")]
+            #[doc = concat!("Sets [`Config::", stringify!($key), "`](field@Config::", stringify!($key), ").")]
             pub fn $key(mut self, $key: $type) -> Self {
-                self.config.$key = $value;
+                self.config = self.config.$key($key);
                 self
             }
         )*
@@ -64,23 +65,7 @@ impl<H: RequestHandler> Builder<H> {
         self
     }
 
-    keys! {
-        workers: usize => Some(workers);
-        contexts: usize => contexts;
-        stack_kib: usize => stack_kib;
-        queue: usize => queue;
-        depth: usize => depth;
-        spare_workers: usize => Some(spare_workers);
-        rescue_after_ms: f64 => rescue_after_ms;
-        idle_backoff_us: f64 => idle_backoff_us;
-        realtime_priority: i32 => Some(realtime_priority);
-        strict: bool => strict;
-        layout: LayoutKind => layout;
-        cores: CoresConfig => cores;
-        policy: PolicyConfig => policy;
-        class: Vec<ClassConfig> => class;
-        preemption: PreemptionConfig => preemption;
-    }
+    config_keys!(builder_setters);
 
     /// Makes a policy of your own known under `name`. It is used if `policy.kind` names it, in a configuration
     /// file or by [`PolicyConfig::new`]. `build` gets the configuration's parameters and the room that the

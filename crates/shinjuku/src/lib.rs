@@ -47,7 +47,7 @@
 
 mod builder;
 mod calibrate;
-mod config;
+pub mod config;
 mod courier;
 mod desk;
 mod dispatcher;
@@ -76,7 +76,7 @@ mod worker;
 pub use builder::Builder;
 pub use config::{
     ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
-    PreemptionConfig, read_toml,
+    PreemptionConfig,
 };
 pub use handler::{FromFn, RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};

@@ -29,7 +29,7 @@ use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use shinjuku_net::{Arrival, Failure, Refusal, Transport};
 use shinjuku_preempt::Clock;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, setters};
 use crate::in_process::sleeper::Sleeper;
 use crate::layout;
 use crate::start_error::StartError;
@@ -46,6 +46,7 @@ const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Settings of a [`Networker`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct NetworkerConfig {
     /// The core that its thread is pinned to. `None`: any that the calling thread may use. The runtime's layout does not
     /// know of it: leave this one out of [`Config::cores`](crate::Config::cores).
@@ -64,6 +65,15 @@ impl Default for NetworkerConfig {
             idle_backoff: Some(Duration::from_micros(100)),
             ring: 1024,
         }
+    }
+}
+
+impl NetworkerConfig {
+    setters! {
+        NetworkerConfig:
+        core: impl Into<Option<usize>> => core.into();
+        idle_backoff: impl Into<Option<Duration>> => idle_backoff.into();
+        ring: usize => ring;
     }
 }
 

@@ -49,48 +49,40 @@ grace_us = 10.0
 "#;
 
 fn all_keys() -> Config {
-    Config {
-        layout: LayoutKind::Threads,
-        workers: Some(3),
-        contexts: 512,
-        stack_kib: 64,
-        queue: 100,
-        depth: 2,
-        spare_workers: Some(4),
-        rescue_after_ms: 7.5,
-        idle_backoff_us: 50.0,
-        realtime_priority: Some(42),
-        strict: true,
-        cores: CoresConfig {
-            dispatcher: Some(0),
-            workers: vec![1, 2, 3],
-            share: true,
-        },
-        policy: PolicyConfig {
-            kind: "c-pre-mq".into(),
-            quantum_us: 2.5,
-            requeue: Requeue::Head,
-            progress_limit: 8,
-        },
-        class: vec![
-            ClassConfig {
-                name: "get".to_owned(),
-                slo_us: Some(50.0),
-                quantum_us: Some(4.0),
-                requeue: Some(Requeue::Tail),
-                priority: Some(3),
-                deadline_us: Some(1000.0),
-            },
-            ClassConfig {
-                slo_us: Some(500.0),
-                ..ClassConfig::new("range")
-            },
-        ],
-        preemption: PreemptionConfig {
-            mechanism: MechanismKind::Escalation,
-            grace_us: 10.0,
-        },
-    }
+    Config::default()
+        .layout(LayoutKind::Threads)
+        .workers(3)
+        .contexts(512)
+        .stack_kib(64)
+        .queue(100)
+        .depth(2)
+        .spare_workers(4)
+        .rescue_after_ms(7.5)
+        .idle_backoff_us(50.0)
+        .realtime_priority(42)
+        .strict(true)
+        .cores(
+            CoresConfig::default()
+                .dispatcher(0)
+                .workers([1, 2, 3])
+                .share(true),
+        )
+        .policy(
+            PolicyConfig::new("c-pre-mq")
+                .quantum_us(2.5)
+                .requeue(Requeue::Head)
+                .progress_limit(8),
+        )
+        .class([
+            ClassConfig::new("get")
+                .slo_us(50.0)
+                .quantum_us(4.0)
+                .requeue(Requeue::Tail)
+                .priority(3)
+                .deadline_us(1000.0),
+            ClassConfig::new("range").slo_us(500.0),
+        ])
+        .preemption(PreemptionConfig::new(MechanismKind::Escalation).grace_us(10.0))
 }
 
 #[test]
@@ -295,11 +287,8 @@ fn the_ends_of_every_range_are_allowed() {
 
 #[test]
 fn classes_are_no_more_than_can_be_numbered() {
-    let classes = |count: usize| Config {
-        class: (0..count)
-            .map(|number| ClassConfig::new(number.to_string()))
-            .collect(),
-        ..Config::default()
+    let classes = |count: usize| {
+        Config::default().class((0..count).map(|number| ClassConfig::new(number.to_string())))
     };
     classes(65_535).validate().unwrap();
     assert_eq!(
@@ -437,4 +426,14 @@ fn a_file_is_named_when_it_fails() {
     assert!(std::error::Error::source(&error).is_none(), "{error}");
     let started = shinjuku::StartError::from(error);
     assert!(std::error::Error::source(&started).is_none(), "{started}");
+}
+
+#[test]
+fn a_setter_takes_a_value_or_leaves_the_key_out() {
+    let set = Config::default().workers(3).realtime_priority(Some(7));
+    assert_eq!((set.workers, set.realtime_priority), (Some(3), Some(7)));
+    assert_eq!(set.workers(None).realtime_priority(None), Config::default());
+    let class = ClassConfig::new("get").slo_us(50.0).priority(1);
+    assert_eq!((class.slo_us, class.priority), (Some(50.0), Some(1)));
+    assert_eq!(class.slo_us(None).priority(None), ClassConfig::new("get"));
 }

@@ -12,11 +12,7 @@ use shinjuku::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config() -> Config {
-    let mut config = Config {
-        workers: Some(1),
-        contexts: 16,
-        ..Config::default()
-    };
+    let mut config = Config::default().workers(1).contexts(16);
     config.cores.share = true;
     config.preemption.mechanism = MechanismKind::Dune;
     config
@@ -55,10 +51,7 @@ fn without_the_module_signals_take_its_place_or_strict_mode_refuses() {
         true,
         "signal, because preemption.mechanism is \"dune\", but there is no /dev/dune",
     );
-    let strict = Config {
-        strict: true,
-        ..config()
-    };
+    let strict = config().strict(true);
     let error = start(strict, true).expect_err("strict");
     let StartError::Backend { mechanism, cause } = error else {
         panic!("{error}");
@@ -69,11 +62,7 @@ fn without_the_module_signals_take_its_place_or_strict_mode_refuses() {
 
 #[test]
 fn in_the_inline_layout_signals_take_its_place() {
-    let inline = Config {
-        layout: LayoutKind::Inline,
-        workers: None,
-        ..config()
-    };
+    let inline = config().layout(LayoutKind::Inline).workers(None);
     assert_serves(inline, true, "in the inline layout");
 }
 

@@ -18,11 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 type Job = Box<dyn FnOnce() -> u64 + Send>;
 
 fn config() -> Config {
-    let mut config = Config {
-        workers: Some(1),
-        contexts: 16,
-        ..Config::default()
-    };
+    let mut config = Config::default().workers(1).contexts(16);
     config.cores.share = true;
     config.preemption.mechanism = MechanismKind::Guest;
     config.policy.quantum_us = 200.0;
@@ -45,10 +41,7 @@ fn start_in_guest_mode(
     test: &str,
     config: Config,
 ) -> Option<Runtime<impl RequestHandler<Request = Job, Reply = u64>>> {
-    let strict = Config {
-        strict: true,
-        ..config
-    };
+    let strict = config.strict(true);
     match start(strict) {
         Err(StartError::Backend {
             cause: error @ BackendError::Unavailable(_),
@@ -107,10 +100,7 @@ fn a_short_request_overtakes_a_long_one_in_guest_mode() {
 #[test]
 fn blocked_workers_are_relieved_outside_of_guest_mode() {
     const NAME: &str = "blocked_workers_are_relieved_outside_of_guest_mode";
-    let contexts = Config {
-        contexts: 300,
-        ..config()
-    };
+    let contexts = config().contexts(300);
     let Some(runtime) = start_in_guest_mode(NAME, contexts) else {
         return;
     };
@@ -157,17 +147,12 @@ fn blocked_workers_are_relieved_outside_of_guest_mode() {
 #[test]
 fn workers_that_are_too_many_for_a_virtual_machine_are_interrupted_by_signal() {
     const NAME: &str = "workers_that_are_too_many_for_a_virtual_machine_are_interrupted_by_signal";
-    let crowd = Config {
-        workers: Some(260),
-        contexts: 260,
-        spare_workers: Some(0),
-        stack_kib: 64,
-        ..config()
-    };
-    let strict = Config {
-        strict: true,
-        ..crowd.clone()
-    };
+    let crowd = config()
+        .workers(260)
+        .contexts(260)
+        .spare_workers(0)
+        .stack_kib(64);
+    let strict = crowd.clone().strict(true);
     match start(strict).expect_err("there are fewer vCPUs") {
         StartError::Backend {
             cause: error @ BackendError::Unavailable(_),
@@ -193,11 +178,7 @@ fn workers_that_are_too_many_for_a_virtual_machine_are_interrupted_by_signal() {
 #[test]
 fn auto_says_what_became_of_guest_mode() {
     for layout in [LayoutKind::Threads, LayoutKind::Inline] {
-        let mut config = Config {
-            layout,
-            workers: None,
-            ..config()
-        };
+        let mut config = config().layout(layout).workers(None);
         config.preemption.mechanism = MechanismKind::Auto;
         let runtime = start(config).unwrap();
         let description = runtime.description();
@@ -236,16 +217,9 @@ fn assert_falls_back(config: Config, why: &str) {
 
 #[test]
 fn in_the_inline_layout_signals_take_its_place() {
-    let inline = Config {
-        layout: LayoutKind::Inline,
-        workers: None,
-        ..config()
-    };
+    let inline = config().layout(LayoutKind::Inline).workers(None);
     assert_falls_back(inline.clone(), "in the inline layout");
-    let strict = Config {
-        strict: true,
-        ..inline
-    };
+    let strict = inline.strict(true);
     let error = start(strict).expect_err("strict").to_string();
     assert!(
         error.contains("in the inline layout")
@@ -257,10 +231,7 @@ fn in_the_inline_layout_signals_take_its_place() {
 /// In a child process: runs with signals instead, for this reason; and in strict mode not at all.
 fn assert_refused(why: &str) {
     assert_falls_back(config(), why);
-    let strict = Config {
-        strict: true,
-        ..config()
-    };
+    let strict = config().strict(true);
     let error = start(strict).expect_err("strict").to_string();
     assert!(error.contains(why), "{error}");
     assert_eq!(error.lines().count(), 1);

@@ -10,17 +10,13 @@ use std::time::{Duration, Instant};
 
 use shinjuku::net::{Failure, Refusal};
 use shinjuku::policy::ClassId;
-use shinjuku::{ClassConfig, Config, MechanismKind, SubmitOptions, TicketError, preempt_point};
+use shinjuku::{ClassConfig, MechanismKind, SubmitOptions, TicketError, preempt_point};
 
 use suite::{PATIENCE, config, jobs, spin_for, wait_for};
 
 #[test]
 fn what_arrived_while_a_request_ran_is_refused_beyond_the_bound() {
-    let runtime = jobs(Config {
-        queue: 3,
-        contexts: 2,
-        ..config(1, MechanismKind::None)
-    });
+    let runtime = jobs(config(1, MechanismKind::None).queue(3).contexts(2));
     let handle = runtime.handle();
     let (started, open) = (
         Arc::new(AtomicBool::new(false)),
@@ -106,10 +102,7 @@ fn in_a_row_each_keeps_its_place_and_its_deadline() {
 
 #[test]
 fn others_are_served_while_handlers_sleep() {
-    let runtime = jobs(Config {
-        spare_workers: Some(3),
-        ..config(1, MechanismKind::Probe)
-    });
+    let runtime = jobs(config(1, MechanismKind::Probe).spare_workers(3));
     let handle = runtime.handle();
     let open = Arc::new(AtomicBool::new(false));
     let sleepers: Vec<_> = (0..3)
@@ -268,10 +261,7 @@ fn whoever_goes_on_from_a_short_one_is_preempted_as_ever() {
 
 #[test]
 fn whoever_goes_on_from_a_short_one_is_relieved_when_it_blocks() {
-    let runtime = jobs(Config {
-        spare_workers: Some(2),
-        ..config(1, MechanismKind::Probe)
-    });
+    let runtime = jobs(config(1, MechanismKind::Probe).spare_workers(2));
     let handle = runtime.handle();
     for _ in 0..20 {
         let (blocking, short) = behind_short_ones(&handle, || {
@@ -296,10 +286,10 @@ fn whoever_goes_on_from_a_short_one_is_relieved_when_it_blocks() {
 #[test]
 fn whoever_goes_on_from_another_is_counted_by_itself() {
     const LONG: Duration = Duration::from_millis(100);
-    let runtime = jobs(Config {
-        class: vec![ClassConfig::new("before"), ClassConfig::new("after")],
-        ..config(1, MechanismKind::None)
-    });
+    let runtime = jobs(
+        config(1, MechanismKind::None)
+            .class([ClassConfig::new("before"), ClassConfig::new("after")]),
+    );
     let handle = runtime.handle();
     let after: Vec<_> = behind_short_ones(&handle, || {
         let long = Box::new(|| {
@@ -328,11 +318,9 @@ fn whoever_goes_on_from_another_is_counted_by_itself() {
 fn large_requests_follow_each_other_on_small_stacks() {
     const STACK_KIB: usize = 128;
     type Large = [u8; 8 * 1024];
-    let config = Config {
-        stack_kib: STACK_KIB,
-        contexts: 2,
-        ..config(1, MechanismKind::None)
-    };
+    let config = config(1, MechanismKind::None)
+        .stack_kib(STACK_KIB)
+        .contexts(2);
     let runtime = shinjuku::Runtime::builder(shinjuku::handler_fn(|request: Large| request[7]))
         .config(config)
         .start()

@@ -35,11 +35,11 @@ fn threads_of_a_handler_have_neither_its_priority_nor_its_core() {
         );
         return;
     }
-    let config = |realtime_priority| Config {
-        layout: LayoutKind::Threads,
-        workers: Some(1),
-        realtime_priority,
-        ..Config::default()
+    let config = |realtime_priority| {
+        Config::default()
+            .layout(LayoutKind::Threads)
+            .workers(1)
+            .realtime_priority(realtime_priority)
     };
     let start = |priority| {
         let handler = handler_fn(|()| {

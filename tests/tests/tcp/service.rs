@@ -161,18 +161,12 @@ pub fn listen() -> TcpConfig {
 /// A runtime's configuration with the classes of [`Lines`].
 pub fn runtime(workers: usize, mechanism: MechanismKind) -> Config {
     let mut config = config(workers, mechanism);
-    let class = |name: &str, slo_us| ClassConfig {
-        slo_us: Some(slo_us),
-        ..ClassConfig::new(name)
-    };
+    let class = |name: &str, slo_us| ClassConfig::new(name).slo_us(slo_us);
     config.class = vec![
         class("short", 1.0),
         // However long it waits, it is no more urgent than a short one that has just come.
         class("long", 3.6e9),
-        ClassConfig {
-            deadline_us: Some(0.001),
-            ..class("hasty", 1.0)
-        },
+        class("hasty", 1.0).deadline_us(0.001),
     ];
     config
 }

@@ -130,25 +130,21 @@ impl Bench {
     ) -> Result<Outcome> {
         self.rest();
         let span = Duration::from_nanos(arrivals.last().map_or(0, |(last, _)| last.at_ns));
-        let mut config = Config {
-            workers: Some(self.workers),
-            contexts: CONTEXTS,
-            queue: QUEUE,
-            stack_kib: 64,
-            spare_workers: Some(1),
-            idle_backoff_us: BACKOFF_US,
-            realtime_priority: self.realtime_priority,
-            ..Config::default()
-        };
+        let mut config = Config::default()
+            .workers(self.workers)
+            .contexts(CONTEXTS)
+            .queue(QUEUE)
+            .stack_kib(64)
+            .spare_workers(1)
+            .idle_backoff_us(BACKOFF_US)
+            .realtime_priority(self.realtime_priority);
         contender.apply(&mut config);
         config.depth = depth;
         config.class = (0..classes)
-            .map(|class| ClassConfig {
-                slo_us: slos_us
-                    .get(class)
-                    .copied()
-                    .filter(|_| contender.wants_slos()),
-                ..ClassConfig::new(format!("class-{class}"))
+            .map(|class| {
+                let slo_us = slos_us.get(class).copied();
+                ClassConfig::new(format!("class-{class}"))
+                    .slo_us(slo_us.filter(|_| contender.wants_slos()))
             })
             .collect();
         let progress = Arc::new(Progress::default());

@@ -29,6 +29,7 @@ const MEMORY_RANGE: std::ops::RangeInclusive<u32> = 16..=1 << 20;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct DpdkConfig {
     /// The device: a virtual one's driver, number and parameters, as after `--vdev=`; or a PCI address.
     ///
@@ -65,6 +66,15 @@ pub struct DpdkConfig {
 }
 
 impl DpdkConfig {
+    /// This device, with the defaults of everything else.
+    #[must_use]
+    pub fn new(device: impl Into<String>) -> Self {
+        Self {
+            device: device.into(),
+            ..Self::default()
+        }
+    }
+
     /// Starts DPDK, if it does not run yet, makes the device, if there is none of this name, and opens its port for
     /// packets of up to `mtu` bytes.
     ///
@@ -211,10 +221,7 @@ mod tests {
             let error = config.open(mtu).unwrap_err().to_string();
             assert!(says.iter().all(|part| error.contains(part)), "{error}");
         };
-        let card = DpdkConfig {
-            device: "0000:01:00.0".to_owned(),
-            ..DpdkConfig::default()
-        };
+        let card = DpdkConfig::new("0000:01:00.0");
         refuses(&card, 1500, ["0000:01:00.0", "eal = [\"-a\""]);
         let little = DpdkConfig {
             memory_mib: Some(15),
@@ -227,10 +234,7 @@ mod tests {
         refuses(&read(device), 1500, ["dispatchers is 2", "between 1 and 1"]);
         refuses(&read("dispatchers = 65"), 1500, ["dispatchers is 65", "64"]);
         refuses(&read(""), 1_000_000, ["mtu is 65535", "between 68 and"]);
-        let nowhere = DpdkConfig {
-            device: "net_nothing7,x=1".to_owned(),
-            ..DpdkConfig::default()
-        };
+        let nowhere = DpdkConfig::new("net_nothing7,x=1");
         refuses(&nowhere, 1500, ["net_nothing7", "cannot make device"]);
         let two = read("dispatchers = 2\nmbufs = 2047\nspread = \"software\"");
         let (nic, devices) = two.open(1500).unwrap();

@@ -22,6 +22,7 @@ use crate::packet::MacAddr;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct XdpConfig {
     /// The interface, by the kernel's name.
     pub interface: String,
@@ -49,6 +50,15 @@ enum CopyWord {
 }
 
 impl XdpConfig {
+    /// This interface, with the defaults of everything else.
+    #[must_use]
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            ..Self::default()
+        }
+    }
+
     /// Opens all queues, a device each, and tells the interface's Ethernet address.
     ///
     /// # Errors

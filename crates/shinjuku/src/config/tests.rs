@@ -7,27 +7,20 @@ use crate::builder::build_policy;
 
 #[test]
 fn times_are_converted_and_rounded() {
-    let mut config = Config {
-        rescue_after_ms: 7.5,
-        idle_backoff_us: 50.0,
-        stack_kib: 64,
-        ..Config::default()
-    };
+    let mut config = Config::default()
+        .rescue_after_ms(7.5)
+        .idle_backoff_us(50.0)
+        .stack_kib(64);
     config.policy.quantum_us = 2.5;
     config.policy.requeue = Requeue::Head;
     config.preemption.grace_us = 10.0;
     config.class = vec![
-        ClassConfig {
-            slo_us: Some(50.0),
-            quantum_us: Some(0.001),
-            requeue: Some(Requeue::Tail),
-            deadline_us: Some(1000.0),
-            ..ClassConfig::new("get")
-        },
-        ClassConfig {
-            slo_us: Some(500.0),
-            ..ClassConfig::new("range")
-        },
+        ClassConfig::new("get")
+            .slo_us(50.0)
+            .quantum_us(0.001)
+            .requeue(Requeue::Tail)
+            .deadline_us(1000.0),
+        ClassConfig::new("range").slo_us(500.0),
     ];
     assert_eq!(config.rescue_after(), Nanos(7_500_000));
     assert_eq!(config.idle_backoff(), Some(Nanos(50_000)));

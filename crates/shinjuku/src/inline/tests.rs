@@ -82,14 +82,12 @@ fn wait_for(what: &str, condition: impl Fn() -> bool) {
 }
 
 fn config() -> Config {
-    let mut config = Config {
-        layout: LayoutKind::Inline,
-        workers: None,
-        contexts: 8,
-        spare_workers: Some(2),
-        idle_backoff_us: 1.0,
-        ..Config::default()
-    };
+    let mut config = Config::default()
+        .layout(LayoutKind::Inline)
+        .workers(None)
+        .contexts(8)
+        .spare_workers(2)
+        .idle_backoff_us(1.0);
     config.cores.share = true;
     config.preemption.mechanism = MechanismKind::Probe;
     config
@@ -110,10 +108,7 @@ fn arrivals_wake_the_thread_that_took_the_dispatcher_over() {
             rests: Arc::clone(&rests),
         };
         let server = Runtime::builder(handler_fn(|job: Job| job()))
-            .config(Config {
-                queue: 32,
-                ..config()
-            })
+            .config(config().queue(32))
             .serve(transport)
             .unwrap();
         let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();

@@ -4,10 +4,7 @@ use super::*;
 
 #[test]
 fn a_panic_fails_one_request_and_the_context_serves_on() {
-    let runtime = jobs(Config {
-        contexts: 1,
-        ..config(1, MechanismKind::Probe)
-    });
+    let runtime = jobs(config(1, MechanismKind::Probe).contexts(1));
     let handle = runtime.handle();
     for round in 0..20 {
         let ticket = handle.submit(
@@ -152,10 +149,7 @@ fn a_policy_of_ones_own_is_known_by_its_name_alone() {
 
 #[test]
 fn start_errors_say_what_to_do() {
-    let strict = Config {
-        strict: true,
-        ..config(1, MechanismKind::Signal)
-    };
+    let strict = config(1, MechanismKind::Signal).strict(true);
     let error = Runtime::builder(handler_fn(|n: u64| n))
         .config(strict)
         .start()

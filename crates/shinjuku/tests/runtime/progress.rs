@@ -48,10 +48,7 @@ fn several_handlers_one_mutex(config: Config, probes: bool) {
 
 #[test]
 fn progress_several_handlers_one_mutex_one_worker_probes_alone() {
-    let config = Config {
-        spare_workers: Some(8),
-        ..config(1, MechanismKind::Probe)
-    };
+    let config = config(1, MechanismKind::Probe).spare_workers(8);
     several_handlers_one_mutex(config, true);
 }
 
@@ -60,10 +57,7 @@ fn progress_several_handlers_one_mutex_mq_at_the_head_and_signals() {
     let mut config = config(1, MechanismKind::Signal);
     config.policy.kind = "c-pre-mq".into();
     config.policy.requeue = Requeue::Head;
-    config.class = vec![ClassConfig {
-        slo_us: Some(50.0),
-        ..ClassConfig::new("only")
-    }];
+    config.class = vec![ClassConfig::new("only").slo_us(50.0)];
     several_handlers_one_mutex(config, false);
 }
 
@@ -148,11 +142,7 @@ fn progress_thirty_handlers_one_mutex_behind_guards_and_signals() {
 }
 
 fn with_default_spares(mechanism: MechanismKind) -> Config {
-    Config {
-        contexts: 32,
-        spare_workers: None,
-        ..config(1, mechanism)
-    }
+    config(1, mechanism).contexts(32).spare_workers(None)
 }
 
 #[test]
@@ -192,10 +182,7 @@ fn progress_a_spin_lock_with_the_spinner_at_the_head() {
 
 #[test]
 fn progress_a_handler_that_blocks_in_read_for_ever() {
-    let runtime = jobs(Config {
-        spare_workers: Some(4),
-        ..config(1, MechanismKind::Probe)
-    });
+    let runtime = jobs(config(1, MechanismKind::Probe).spare_workers(4));
     let handle = runtime.handle();
     let (mut reader, writer) = std::io::pipe().unwrap();
     let blocking = Arc::new(AtomicBool::new(false));
@@ -245,12 +232,12 @@ fn progress_a_handler_that_blocks_in_read_for_ever() {
 /// Handlers wait in the kernel, one worker, probes alone; the request that sends what they wait for comes last, and has
 /// never run.
 fn handlers_wait_for_what_a_later_one_sends(waiting: usize) {
-    let runtime = jobs(Config {
-        contexts: waiting + 1,
-        spare_workers: None,
-        rescue_after_ms: 1.0,
-        ..config(1, MechanismKind::Probe)
-    });
+    let runtime = jobs(
+        config(1, MechanismKind::Probe)
+            .contexts(waiting + 1)
+            .spare_workers(None)
+            .rescue_after_ms(1.0),
+    );
     let handle = runtime.handle();
     let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
     let (senders, tickets): (Vec<_>, Vec<_>) = (0..waiting)

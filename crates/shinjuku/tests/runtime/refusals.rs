@@ -7,10 +7,7 @@ fn what_has_not_started_by_its_deadline_is_refused() {
     let mut config = config(1, MechanismKind::None);
     config.class = vec![
         ClassConfig::new("patient"),
-        ClassConfig {
-            deadline_us: Some(1_000.0),
-            ..ClassConfig::new("hasty")
-        },
+        ClassConfig::new("hasty").deadline_us(1_000.0),
     ];
     let runtime = jobs(config);
     let handle = runtime.handle();

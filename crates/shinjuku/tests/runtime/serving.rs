@@ -35,10 +35,7 @@ fn every_policy_serves() {
             config.policy.kind = (*registered).into();
             config.depth = depth;
             config.class = ["short", "long"]
-                .map(|name| ClassConfig {
-                    slo_us: Some(100.0),
-                    ..ClassConfig::new(name)
-                })
+                .map(|name| ClassConfig::new(name).slo_us(100.0))
                 .to_vec();
             let runtime = Runtime::builder(handler_fn(|long: bool| {
                 spin_for(Duration::from_micros(if long { 1500 } else { 1 }));
@@ -117,10 +114,7 @@ fn a_short_request_overtakes_a_long_one_by_probe_and_by_signal() {
 #[test]
 fn guarded_sections_are_not_interrupted_by_signals() {
     // Without spares: one that stands in for a worker the kernel took off its core runs beside it.
-    let runtime = jobs(Config {
-        spare_workers: Some(0),
-        ..config(1, MechanismKind::Signal)
-    });
+    let runtime = jobs(config(1, MechanismKind::Signal).spare_workers(0));
     let handle = runtime.handle();
     let inside = Arc::new(AtomicU64::new(0));
     let enough = Arc::new(AtomicBool::new(false));
@@ -223,11 +217,9 @@ fn one_shared_core_serves_under_real_time_priority() {
         let core = core_affinity::get_core_ids().unwrap()[0];
         assert!(core_affinity::set_for_current(core));
         for idle_backoff_us in [100.0, 0.0] {
-            let config = Config {
-                realtime_priority: Some(1),
-                idle_backoff_us,
-                ..config(1, MechanismKind::Probe)
-            };
+            let config = config(1, MechanismKind::Probe)
+                .realtime_priority(1)
+                .idle_backoff_us(idle_backoff_us);
             let started = Runtime::builder(handler_fn(|n: u64| n + 1))
                 .config(config)
                 .start();

@@ -66,10 +66,7 @@ fn after_an_unclean_shutdown_the_program_can_allocate() {
         assert!(status.success());
         return;
     }
-    let runtime = jobs(Config {
-        contexts: 64,
-        ..config(2, MechanismKind::Signal)
-    });
+    let runtime = jobs(config(2, MechanismKind::Signal).contexts(64));
     let handle = runtime.handle();
     let tickets: Vec<_> = (0..64)
         .map(|n| {

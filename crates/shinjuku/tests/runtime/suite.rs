@@ -37,13 +37,11 @@ fn layout() -> LayoutKind {
 
 /// Tests run on whatever cores there are, several at a time.
 pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
-    let mut config = Config {
-        layout: layout(),
-        workers: (layout() == LayoutKind::Threads).then_some(workers),
-        contexts: 16,
-        spare_workers: Some(4),
-        ..Config::default()
-    };
+    let mut config = Config::default()
+        .layout(layout())
+        .workers((layout() == LayoutKind::Threads).then_some(workers))
+        .contexts(16)
+        .spare_workers(4);
     config.cores.share = true;
     config.preemption.mechanism = mechanism;
     config.policy.quantum_us = 100.0;

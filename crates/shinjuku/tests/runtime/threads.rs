@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use shinjuku::net::Refusal;
 use shinjuku::policy::{ClassId, FlowId};
 use shinjuku::{
-    Config, MechanismKind, RequestContext, RequestHandler, Runtime, SubmitOptions, TicketError,
+    MechanismKind, RequestContext, RequestHandler, Runtime, SubmitOptions, TicketError,
     preempt_point,
 };
 
@@ -85,11 +85,7 @@ fn a_panic_on_a_workers_thread_is_an_error_that_names_it() {
 
 #[test]
 fn full_is_a_counted_refusal() {
-    let runtime = jobs(Config {
-        queue: 3,
-        contexts: 2,
-        ..config(1, MechanismKind::None)
-    });
+    let runtime = jobs(config(1, MechanismKind::None).queue(3).contexts(2));
     let handle = runtime.handle();
     let open = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&open);

@@ -34,6 +34,7 @@ const HEADER: usize = RackSchedMessage::LENGTH;
 
 /// Bounds of a [`Reassembly`]. It takes `requests` times `max_request` bytes, and 8 for each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ReassemblyConfig {
     /// Incomplete requests at a time, 1 to 65,536. For one more, the oldest is dropped.
     pub requests: usize,
@@ -72,6 +73,33 @@ pub struct ReassemblyBound {
 }
 
 impl ReassemblyConfig {
+    /// Sets [`requests`](field@Self::requests).
+    #[must_use]
+    pub fn requests(self, requests: usize) -> Self {
+        Self { requests, ..self }
+    }
+
+    /// Sets [`packets`](field@Self::packets).
+    #[must_use]
+    pub fn packets(self, packets: usize) -> Self {
+        Self { packets, ..self }
+    }
+
+    /// Sets [`max_request`](field@Self::max_request).
+    #[must_use]
+    pub fn max_request(self, max_request: usize) -> Self {
+        Self {
+            max_request,
+            ..self
+        }
+    }
+
+    /// Sets [`timeout`](field@Self::timeout).
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
     /// Whether the bounds are in their ranges.
     ///
     /// # Errors

@@ -1,4 +1,27 @@
-//! The runtime's configuration: plain fields, in code and in TOML under the same names.
+//! The runtime's configuration: [`Config`] and its parts, in code and in TOML under the same names.
+//!
+//! Each key is a public field, and a method of the same name that sets it and gives the whole back:
+//!
+//! ```
+//! use shinjuku::config::{ClassConfig, Config, CoresConfig, PolicyConfig};
+//!
+//! let config = Config::default()
+//!     .workers(2)
+//!     .cores(CoresConfig::default().share(true))
+//!     .policy(PolicyConfig::new("c-pre-mq").quantum_us(5.0))
+//!     .class([
+//!         ClassConfig::new("get").slo_us(50.0),
+//!         ClassConfig::new("range").slo_us(500.0),
+//!     ]);
+//! config.validate()?;
+//! # Ok::<(), shinjuku::config::ConfigError>(())
+//! ```
+//!
+//! Where a key may be left out, its method takes the value itself, or an `Option` of it. A newer
+//! version may add keys, and kinds; so neither are made by literals outside of this crate.
+//!
+//! [`Config::from_toml`] and [`Config::from_file`] read a configuration; [`read_toml`] reads a
+//! server's own file that has one within it.
 
 mod check;
 mod error;
@@ -13,10 +36,51 @@ use shinjuku_policy::{ClassParameters, Nanos, Parameters, PolicyName, Requeue};
 
 pub use error::ConfigError;
 
+/// Every key of [`Config`], with what its setter takes and what it makes of that: the one list from
+/// which `Config` and [`Builder`](crate::Builder) have their setters.
+macro_rules! config_keys {
+    ($setters:ident) => {
+        $setters! {
+            Config:
+            workers: impl Into<Option<usize>> => workers.into();
+            contexts: usize => contexts;
+            stack_kib: usize => stack_kib;
+            queue: usize => queue;
+            depth: usize => depth;
+            spare_workers: impl Into<Option<usize>> => spare_workers.into();
+            rescue_after_ms: f64 => rescue_after_ms;
+            idle_backoff_us: f64 => idle_backoff_us;
+            realtime_priority: impl Into<Option<i32>> => realtime_priority.into();
+            strict: bool => strict;
+            layout: LayoutKind => layout;
+            cores: CoresConfig => cores;
+            policy: PolicyConfig => policy;
+            class: impl IntoIterator<Item = ClassConfig> => class.into_iter().collect();
+            preemption: PreemptionConfig => preemption;
+        }
+    };
+}
+pub(crate) use config_keys;
+
+/// A consuming setter for each of these keys.
+macro_rules! setters {
+    ($config:ident: $($key:ident: $type:ty => $value:expr;)*) => {
+        $(
+            #[doc = concat!("Sets [`", stringify!($key), "`](field@", stringify!($config), "::", stringify!($key), ").")]
+            #[must_use]
+            pub fn $key(mut self, $key: $type) -> Self {
+                self.$key = $value;
+                self
+            }
+        )*
+    };
+}
+pub(crate) use setters;
+
 /// How a runtime is to run. The default suits most servers: preemptive, one queue, all cores.
 ///
-/// Every key may be left out, but for a class's name; an unknown one is an error. Values are checked, alone and
-/// beside the others, when the runtime is built.
+/// Every key may be left out, but for a class's name; an unknown one is an error. Values are
+/// checked, alone and beside the others, when the runtime is built.
 ///
 /// ```
 /// use shinjuku::Config;
@@ -47,41 +111,46 @@ pub use error::ConfigError;
 /// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct Config {
-    /// Worker threads, 1 to 1024. Default: as many as `cores.workers` lists; if it lists none, one less
-    /// than the cores that the process may use (the dispatcher takes one; a cgroup's CPU quota counts), at least 1.
+    /// Worker threads, 1 to 1024. Default: as many as `cores.workers` lists; if it lists none, one
+    /// less than the cores that the process may use (the dispatcher takes one; a cgroup's CPU quota
+    /// counts), at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
-    /// Contexts: requests that have started and not finished, 1 to 65536, at least one per worker. Each takes a
-    /// sleeping thread and a stack. Default 256.
+    /// Contexts: requests that have started and not finished, 1 to 65536, at least one per worker.
+    /// Each takes a sleeping thread and a stack. Default 256.
     pub contexts: usize,
     /// Stack of a context in KiB, 16 to 1048576, touched lazily. Default 256.
     pub stack_kib: usize,
-    /// Admission bound: requests that may wait unstarted, 1 to 16777216; more are refused. Default 16384.
+    /// Admission bound: requests that may wait unstarted, 1 to 16777216; more are refused. Default
+    /// 16384.
     pub queue: usize,
-    /// JBSQ depth: requests staged at a worker, the running one included, 1 to 4. More than 1 spares a worker the wait for
-    /// the dispatcher between short requests. Under c-pre-mq keep 1: a request staged already is ahead of a more urgent
-    /// one that arrives later. Default 1.
+    /// JBSQ depth: requests staged at a worker, the running one included, 1 to 4. More than 1
+    /// spares a worker the wait for the dispatcher between short requests. Under c-pre-mq keep 1: a
+    /// request staged already is ahead of a more urgent one that arrives later. Default 1.
     pub depth: usize,
-    /// Threads that go on in the place of workers that are blocked in the kernel, 0 to 65535; with 0, a handler that
-    /// blocks holds up its worker. Each handler blocked for a lock takes one until the lock's holder, suspended, has had its
-    /// turn; with too few, that turn never comes. Signals do not spare them: in code that holds preemption off, or has them
-    /// masked, they reach nobody. Default: as many as can be blocked at a time, one less than `contexts`.
+    /// Threads that go on in the place of workers that are blocked in the kernel, 0 to 65535; with
+    /// 0, a handler that blocks holds up its worker. Each handler blocked for a lock takes one
+    /// until the lock's holder, suspended, has had its turn; with too few, that turn never comes.
+    /// Signals do not spare them: in code that holds preemption off, or has them masked, they reach
+    /// nobody. Default: as many as can be blocked at a time, one less than `contexts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spare_workers: Option<usize>,
-    /// How long a worker may leave a preemption unanswered, or run a request without a quantum, before its thread is looked
-    /// at, in milliseconds, 0.1 to 60000. If that is blocked in the kernel, a spare goes on in its place; if it computes, the
-    /// worker is waited for. Default 5.
+    /// How long a worker may leave a preemption unanswered, or run a request without a quantum,
+    /// before its thread is looked at, in milliseconds, 0.1 to 60000. If that is blocked in the
+    /// kernel, a spare goes on in its place; if it computes, the worker is waited for. Default 5.
     pub rescue_after_ms: f64,
-    /// Loops that find nothing to do for this long sleep, in microseconds, 0 to 3600000000; waking up takes some
-    /// tens of microseconds. 0: never sleep, burn the cores. Default 100.
+    /// Loops that find nothing to do for this long sleep, in microseconds, 0 to 3600000000; waking
+    /// up takes some tens of microseconds. 0: never sleep, burn the cores. Default 100.
     pub idle_backoff_us: f64,
-    /// Puts dispatcher and workers under SCHED_FIFO with this priority, 1 to 99; needs the permission. For measurements
-    /// in short bursts: Linux throttles what runs for longer. Default: ordinary scheduling.
+    /// Puts dispatcher and workers under SCHED_FIFO with this priority, 1 to 99; needs the
+    /// permission. For measurements in short bursts: Linux throttles what runs for longer. Default:
+    /// ordinary scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub realtime_priority: Option<i32>,
-    /// Whether a mechanism asked for by name that the machine or the builder does not grant is an error; otherwise the
-    /// runtime falls back and says so. Default false.
+    /// Whether a mechanism asked for by name that the machine or the builder does not grant is an
+    /// error; otherwise the runtime falls back and says so. Default false.
     pub strict: bool,
     /// Which loops share a thread. Default `auto`.
     pub layout: LayoutKind,
@@ -98,20 +167,24 @@ pub struct Config {
 /// Which loops share a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum LayoutKind {
-    /// `auto`: `inline` if the process may use one core only and nothing is said of workers and cores; else `threads`.
+    /// `auto`: `inline` if the process may use one core only and nothing is said of workers and
+    /// cores; else `threads`.
     #[default]
     Auto,
     /// `threads`: networker and dispatcher on one thread, each worker on one of its own.
     Threads,
-    /// `inline`: networker, dispatcher and one worker in turn on one thread, for one core. A request runs until a probe
-    /// finds its deadline passed or a timer of the thread's stops it; in between, nobody looks at the network.
+    /// `inline`: networker, dispatcher and one worker in turn on one thread, for one core. A
+    /// request runs until a probe finds its deadline passed or a timer of the thread's stops it; in
+    /// between, nobody looks at the network.
     Inline,
 }
 
 /// Which thread runs on which core. Default: chosen as [`Layout`](crate::Layout) tells.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct CoresConfig {
     /// The dispatcher's core, by the kernel's number. Default: automatic.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,37 +192,41 @@ pub struct CoresConfig {
     /// A core per worker, by the kernel's numbers. Default (empty): automatic.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<usize>,
-    /// Whether threads may share cores, so that there can be more of them than cores. Then a thread is pinned
-    /// only if its core is given. Default false.
+    /// Whether threads may share cores, so that there can be more of them than cores. Then a thread
+    /// is pinned only if its core is given. Default false.
     pub share: bool,
 }
 
 /// Which request runs next, and for how long.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct PolicyConfig {
     /// The policy, by a name of the [`registry`](shinjuku_policy::registry) or of
     /// [`Builder::policy_with`](crate::Builder::policy_with). Default `c-pre-sq`.
     pub kind: PolicyName,
-    /// How long a request runs before it is preempted if others wait, in microseconds, 0.001 to 3600000000. The
-    /// mechanism may impose a longer one. Policies without preemption ignore it. Default 5.
+    /// How long a request runs before it is preempted if others wait, in microseconds, 0.001 to
+    /// 3600000000. The mechanism may impose a longer one. Policies without preemption ignore it.
+    /// Default 5.
     pub quantum_us: f64,
-    /// Where a preempted request goes: to the `tail` or the `head` of its queue. Policies without preemption ignore it.
-    /// Default `tail`.
+    /// Where a preempted request goes: to the `tail` or the `head` of its queue. Policies without
+    /// preemption ignore it. Default `tail`.
     pub requeue: Requeue,
-    /// Preemptions in a row, while other started requests wait, after which those run first, so that a request
-    /// spinning for a lock cannot starve its holder: 1 to 1000000. Default 16.
+    /// Preemptions in a row, while other started requests wait, after which those run first, so
+    /// that a request spinning for a lock cannot starve its holder: 1 to 1000000. Default 16.
     pub progress_limit: u32,
 }
 
 /// A class of requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct ClassConfig {
     /// Its name in statistics, not empty, unlike every other class's.
     pub name: String,
-    /// Service-level objective on latency in microseconds, 0.001 to 3600000000. Needed by c-pre-mq, which
-    /// looks at the ratios between classes, and by edf, which makes deadlines of it; ignored by the others.
+    /// Service-level objective on latency in microseconds, 0.001 to 3600000000. Needed by c-pre-mq,
+    /// which looks at the ratios between classes, and by edf, which makes deadlines of it; ignored
+    /// by the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo_us: Option<f64>,
     /// Under policies by class (c-pre-mq, edf, priority), this class's own `policy.quantum_us`.
@@ -158,11 +235,12 @@ pub struct ClassConfig {
     /// Under c-pre-mq, this class's own `policy.requeue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requeue: Option<Requeue>,
-    /// Under `priority`, this class's priority, 0 to 65535; the lower goes first. Default: the class's number.
+    /// Under `priority`, this class's priority, 0 to 65535; the lower goes first. Default: the
+    /// class's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u16>,
-    /// A request not started this long after it arrived is refused, in microseconds, 0.001 to 3600000000. Default: it
-    /// waits for ever.
+    /// A request not started this long after it arrived is refused, in microseconds, 0.001 to
+    /// 3600000000. Default: it waits for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<f64>,
 }
@@ -170,22 +248,26 @@ pub struct ClassConfig {
 /// How a running request is interrupted.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct PreemptionConfig {
-    /// The mechanism. Names narrow what the builder's token allows and never grant it. Default `auto`.
+    /// The mechanism. Names narrow what the builder's token allows and never grant it. Default
+    /// `auto`.
     pub mechanism: MechanismKind,
-    /// Under escalation, how long the hard mechanism waits for the probe, in microseconds, 0 to 3600000000.
-    /// Default 15.
+    /// Under escalation, how long the hard mechanism waits for the probe, in microseconds, 0 to
+    /// 3600000000. Default 15.
     pub grace_us: f64,
 }
 
 /// The ways to interrupt a running request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum MechanismKind {
     /// `auto`: picked at start, from what is allowed and what it costs on this machine.
     #[default]
     Auto,
-    /// `none`: nothing is preempted, whatever the policy's quantum. A handler that blocks keeps its worker.
+    /// `none`: nothing is preempted, whatever the policy's quantum. A handler that blocks keeps its
+    /// worker.
     None,
     /// `probe`: where the code polls.
     Probe,
@@ -195,8 +277,8 @@ pub enum MechanismKind {
     Escalation,
     /// `guest`: anywhere, with the workers in guest mode under /dev/kvm; needs the token and the feature `kvm`.
     Guest,
-    /// `dune`: anywhere, with dispatcher and workers under Dune, where its kernel module is loaded; needs the token and the
-    /// feature `libdune`.
+    /// `dune`: anywhere, with dispatcher and workers under Dune, where its kernel module is loaded;
+    /// needs the token and the feature `libdune`.
     Dune,
 }
 
@@ -256,7 +338,8 @@ impl std::fmt::Display for MechanismKind {
     }
 }
 
-/// Reads a TOML file of a server's own, which has settings of this crate's and its transports' among others.
+/// Reads a TOML file of a server's own, which has settings of this crate's and its transports'
+/// among others.
 ///
 /// ```no_run
 /// use serde::Deserialize;
@@ -270,12 +353,13 @@ impl std::fmt::Display for MechanismKind {
 ///     dataplane: DataplaneConfig,
 /// }
 ///
-/// let settings: Settings = shinjuku::read_toml("server.toml")?;
+/// let settings: Settings = shinjuku::config::read_toml("server.toml")?;
 /// # Ok::<(), shinjuku::ConfigError>(())
 /// ```
 ///
 /// # Errors
-/// [`ConfigError::Read`] if there is no reading the file, [`ConfigError::Syntax`] if it is not TOML, or not what `T` takes.
+/// [`ConfigError::Read`] if there is no reading the file, [`ConfigError::Syntax`] if it is not
+/// TOML, or not what `T` takes.
 pub fn read_toml<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, ConfigError> {
     let path = path.as_ref();
     let text = std::fs::read_to_string(path).map_err(|cause| ConfigError::Read {
@@ -286,10 +370,14 @@ pub fn read_toml<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, Confi
 }
 
 impl Config {
-    /// Reads TOML. What is left out takes its default; values are not checked yet, see [`validate`](Self::validate).
+    config_keys!(setters);
+
+    /// Reads TOML. What is left out takes its default; values are not checked yet, see
+    /// [`validate`](Self::validate).
     ///
     /// # Errors
-    /// [`ConfigError::Syntax`] if `text` is not TOML, has an unknown key, or a value of the wrong type.
+    /// [`ConfigError::Syntax`] if `text` is not TOML, has an unknown key, or a value of the wrong
+    /// type.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         toml::from_str(text).map_err(|error| ConfigError::syntax(None, text, error))
     }
@@ -302,8 +390,9 @@ impl Config {
         read_toml(path)
     }
 
-    /// Checks every value, alone and beside the others, and against the cores that the calling thread may use. A
-    /// policy of [`Builder::policy_with`](crate::Builder::policy_with) is unknown here; the builder checks again.
+    /// Checks every value, alone and beside the others, and against the cores that the calling
+    /// thread may use. A policy of [`Builder::policy_with`](crate::Builder::policy_with) is unknown
+    /// here; the builder checks again.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] for the first that does not fit.
@@ -318,8 +407,8 @@ impl Config {
 
     /// What the policy is built from, for `workers` workers.
     ///
-    /// No policy can tell requests that never started from preempted ones in its bound, so the dispatcher
-    /// has to hold the admission bound `queue`; and `policy.progress_limit` is for
+    /// No policy can tell requests that never started from preempted ones in its bound, so the
+    /// dispatcher has to hold the admission bound `queue`; and `policy.progress_limit` is for
     /// [`Verified`](shinjuku_policy::Verified), which watches the policy.
     pub(crate) fn parameters(&self, workers: usize) -> Parameters {
         let mut parameters = Parameters::new(self.task_capacity(workers), workers);
@@ -329,7 +418,8 @@ impl Config {
         parameters
     }
 
-    /// Task slots: requests in the system at most. Those waiting, those started, and those staged at `workers` workers.
+    /// Task slots: requests in the system at most. Those waiting, those started, and those staged
+    /// at `workers` workers.
     pub(crate) fn task_capacity(&self, workers: usize) -> usize {
         self.queue
             .saturating_add(self.contexts)
@@ -358,6 +448,15 @@ impl Config {
     }
 }
 
+impl CoresConfig {
+    setters! {
+        CoresConfig:
+        dispatcher: impl Into<Option<usize>> => dispatcher.into();
+        workers: impl IntoIterator<Item = usize> => workers.into_iter().collect();
+        share: bool => share;
+    }
+}
+
 impl PolicyConfig {
     /// The policy of this name, with the defaults of everything else.
     pub fn new(kind: impl Into<PolicyName>) -> Self {
@@ -365,6 +464,14 @@ impl PolicyConfig {
             kind: kind.into(),
             ..Self::default()
         }
+    }
+
+    setters! {
+        PolicyConfig:
+        kind: impl Into<PolicyName> => kind.into();
+        quantum_us: f64 => quantum_us;
+        requeue: Requeue => requeue;
+        progress_limit: u32 => progress_limit;
     }
 }
 
@@ -379,6 +486,16 @@ impl ClassConfig {
             priority: None,
             deadline_us: None,
         }
+    }
+
+    setters! {
+        ClassConfig:
+        name: impl Into<String> => name.into();
+        slo_us: impl Into<Option<f64>> => slo_us.into();
+        quantum_us: impl Into<Option<f64>> => quantum_us.into();
+        requeue: impl Into<Option<Requeue>> => requeue.into();
+        priority: impl Into<Option<u16>> => priority.into();
+        deadline_us: impl Into<Option<f64>> => deadline_us.into();
     }
 
     /// `deadline_us` as a time, if there is one.
@@ -397,6 +514,20 @@ impl ClassConfig {
 }
 
 impl PreemptionConfig {
+    /// Preemption by this mechanism, with the defaults of everything else.
+    pub fn new(mechanism: MechanismKind) -> Self {
+        Self {
+            mechanism,
+            ..Self::default()
+        }
+    }
+
+    setters! {
+        PreemptionConfig:
+        mechanism: MechanismKind => mechanism;
+        grace_us: f64 => grace_us;
+    }
+
     /// `grace_us` as a time.
     pub(crate) fn grace(&self) -> Nanos {
         micros(self.grace_us)
