@@ -54,7 +54,6 @@ mod dispatcher;
 mod floor;
 pub mod guide;
 mod handler;
-mod histogram;
 mod in_process;
 mod inline;
 mod layout;
@@ -92,5 +91,5 @@ pub use shinjuku_preempt::{
 };
 pub use shutdown::ShutdownReport;
 pub use start_error::StartError;
-pub use statistics::{ClassStatistics, Preemptions, Refusals, Statistics};
+pub use statistics::{ClassStatistics, Histogram, Preemptions, Refusals, Statistics};
 pub use ticket::{Ticket, TicketError};

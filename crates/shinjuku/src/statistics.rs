@@ -4,6 +4,7 @@
 //! do little, share theirs. A snapshot reads counter by counter: numbers that
 //! change meanwhile may be off against each other by what happened in between.
 
+mod histogram;
 mod sum;
 
 use std::fmt;
@@ -16,7 +17,8 @@ use shinjuku_net::Refusal;
 use shinjuku_policy::{ClassId, Nanos};
 use shinjuku_preempt::{CountersSnapshot, Delivery};
 
-use crate::histogram::Histogram;
+pub use histogram::Histogram;
+use histogram::Recorder;
 
 /// A number with one writer and any readers.
 #[derive(Debug, Default)]
@@ -57,8 +59,8 @@ pub(crate) struct WorkerStatistics {
 struct WorkerClass {
     failed: Counter,
     service_nanos: Counter,
-    latency: Histogram,
-    slowdown: Histogram,
+    latency: Recorder,
+    slowdown: Recorder,
 }
 
 impl WorkerStatistics {
@@ -67,8 +69,8 @@ impl WorkerStatistics {
         let class = |_| WorkerClass {
             failed: Counter::default(),
             service_nanos: Counter::default(),
-            latency: Histogram::new(),
-            slowdown: Histogram::new(),
+            latency: Recorder::new(),
+            slowdown: Recorder::new(),
         };
         Self {
             classes: (0..classes).map(class).collect(),
@@ -325,23 +327,23 @@ pub struct ClassStatistics {
     /// How long the finished ones ran, all together, in nanoseconds. What preempting them took of their worker is in it.
     pub service_nanos: u64,
     /// From arrival to reply, in nanoseconds.
-    pub latency_nanos: hdrhistogram::Histogram<u64>,
+    pub latency_nanos: Histogram,
     /// Latency over service time, in thousandths.
-    pub slowdown_thousandths: hdrhistogram::Histogram<u64>,
+    pub slowdown_thousandths: Histogram,
 }
 
 impl ClassStatistics {
     /// The latency that a share `quantile` (0 to 1) of the finished requests did not exceed; within 1 %.
     #[must_use]
     pub fn latency(&self, quantile: f64) -> Duration {
-        Duration::from_nanos(self.latency_nanos.value_at_quantile(quantile))
+        Duration::from_nanos(self.latency_nanos.quantile(quantile))
     }
 
     /// The slowdown (latency / service time) that a share `quantile` (0 to 1) of the finished requests did not exceed;
     /// within 1 %.
     #[must_use]
     pub fn slowdown(&self, quantile: f64) -> f64 {
-        self.slowdown_thousandths.value_at_quantile(quantile) as f64 / 1_000.0
+        self.slowdown_thousandths.quantile(quantile) as f64 / 1_000.0
     }
 }
 
@@ -512,8 +514,8 @@ impl ClassStatistics {
             failed: 0,
             preemptions: dispatcher.preempted.get(number).map_or(0, Counter::get),
             service_nanos: 0,
-            latency_nanos: Histogram::empty_snapshot(),
-            slowdown_thousandths: Histogram::empty_snapshot(),
+            latency_nanos: Histogram::new(),
+            slowdown_thousandths: Histogram::new(),
         };
         for worker in workers
             .iter()
@@ -524,7 +526,7 @@ impl ClassStatistics {
             worker.latency.add_to(&mut class.latency_nanos);
             worker.slowdown.add_to(&mut class.slowdown_thousandths);
         }
-        class.finished = class.latency_nanos.len();
+        class.finished = class.latency_nanos.count();
         class
     }
 }
@@ -693,7 +695,7 @@ mod tests {
             [class.finished, class.failed, statistics.lost],
             [2 * EACH; 3]
         );
-        assert_eq!(class.slowdown_thousandths.len(), 2 * EACH);
+        assert_eq!(class.slowdown_thousandths.count(), 2 * EACH);
         assert_eq!(class.service_nanos, 2 * EACH * 1_000);
     }
 
