@@ -23,8 +23,9 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
 use shinjuku::config::{Config, read_toml};
-use shinjuku::net::dataplane::{Datagram, Dataplane, DataplaneConfig, DataplaneCounts, Device};
-use shinjuku::net::packet::MacAddr;
+use shinjuku::net::dataplane::{
+    Datagram, Dataplane, DataplaneConfig, DataplaneCounts, Device, MacAddr,
+};
 use shinjuku::net::wire::ShinjukuRequest;
 use shinjuku::{HardPreemption, Runtime, handler_fn};
 use shinjuku_examples::stop::Stop;

@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use shinjuku::stub::StubWorkers;
-use shinjuku::{Config, Layout};
+use shinjuku::Config;
+use shinjuku::stub::{Layout, StubWorkers};
 
 fn dispatcher(criterion: &mut Criterion) {
     let layout = Layout::plan(&Config::default().workers(1)).expect("two cores");

@@ -287,7 +287,7 @@ fn assert_none(grown: &[(String, u64)], threads: &[&str], how: &str) {
 
 struct InProcess {
     /// Not dropped when a test fails: a dispatcher that hangs in malloc does not end.
-    runtime: ManuallyDrop<Runtime<Watched<u64, u64>>>,
+    runtime: ManuallyDrop<Runtime<u64, u64>>,
     handle: Handle<u64, u64>,
     tickets: VecDeque<(u64, Ticket<u64>)>,
 }
@@ -442,7 +442,7 @@ fn a_policy_that_allocates_is_noticed() {
 
 // --- UDP ---------------------------------------------------------------------------------------------------
 
-type Server<C> = shinjuku::Server<Watched<Datagram, Option<DatagramReply>>, Udp<C>>;
+type Server<C> = shinjuku::Server<Udp<C>>;
 
 /// Several sockets, so that there are several flows.
 struct OverUdp<C: shinjuku::net::udp::Classifier> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use shinjuku::net::{Arrival, Failure, Refusal, Replier, Transport};
 use shinjuku::policy::ClassId;
-use shinjuku::{MechanismKind, RequestHandler, Runtime, handler_fn, preempt_point};
+use shinjuku::{MechanismKind, Runtime, handler_fn, preempt_point};
 use shinjuku_preempt::Realtime;
 use shinjuku_tests::{PATIENCE, config, wait_for};
 
@@ -123,12 +123,7 @@ type Job = Box<dyn FnOnce() -> u64 + Send>;
 static CORES: Mutex<()> = Mutex::new(());
 
 /// Two workers under SCHED_FIFO on cores of their own; `None`, and why, where that cannot be.
-fn on_two_cores(
-    test: &str,
-) -> Option<(
-    Runtime<impl RequestHandler<Request = Job, Reply = u64>>,
-    Vec<usize>,
-)> {
+fn on_two_cores(test: &str) -> Option<(Runtime<Job, u64>, Vec<usize>)> {
     if let Err(error) = Realtime::enter(1) {
         eprintln!("SKIPPED {test}: {error}");
         return None;

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use shinjuku::net::dataplane::memory::{MemoryDevice, MemoryFrame, wire};
 use shinjuku::net::dataplane::{
     Buffer, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounters, Device,
-    Interface, InterfaceConfig, Offload, Outbound, Received, Resolution, Verdict,
+    Interface, InterfaceConfig, MacAddr, Offload, Outbound, Received, Resolution, Verdict,
 };
-use shinjuku::net::packet::MacAddr;
 use shinjuku::{
     MechanismKind, Networker, NetworkerConfig, Runtime, Server, handler_fn, preempt_point,
 };
@@ -309,13 +308,7 @@ fn the_same_with_a_networker() {
     all_buffers_are_back(&networker.unwrap().into_inner().unwrap());
 }
 
-fn end<H>(server: Server<H, Dataplane<Faulty>>)
-where
-    H: shinjuku::RequestHandler<
-            Request = Datagram<MemoryFrame>,
-            Reply = Option<DatagramReply<MemoryFrame>>,
-        >,
-{
+fn end(server: Server<Dataplane<Faulty>>) {
     let (report, dataplane) = server.shutdown(PATIENCE);
     assert!(report.is_clean(), "{report:?}");
     all_buffers_are_back(&dataplane.unwrap());

@@ -6,10 +6,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use shinjuku::net::dataplane::memory::{MemoryDevice, wire};
 use shinjuku::net::dataplane::{
-    Buffer, Checksums, Dataplane, DataplaneConfig, Device, Interface, InterfaceConfig, Offload,
-    Outbound,
+    Buffer, Checksums, Dataplane, DataplaneConfig, Device, Interface, InterfaceConfig, MacAddr,
+    Offload, Outbound,
 };
-use shinjuku::net::packet::MacAddr;
 use shinjuku::net::{Arrival, Refusal, Replier, Transport};
 use shinjuku_preempt::stress::{CountingAllocator, allocations_of_this_thread};
 

@@ -31,7 +31,7 @@ impl RequestHandler for Numbered {
 const CLIENTS: usize = 64;
 
 /// Two of them, numbered from 1, and where they are.
-fn servers() -> ([Server<Numbered, Udp>; 2], SocketAddr) {
+fn servers() -> ([Server<Udp>; 2], SocketAddr) {
     let anywhere = UdpConfig::new("127.0.0.1:0".parse().unwrap()).reuse_port(true);
     let first = Udp::bind(anywhere).unwrap();
     let address = first.local_addr();

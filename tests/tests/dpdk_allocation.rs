@@ -8,9 +8,8 @@ mod host;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use host::{Host, PORT, PORTS, start_dpdk};
-use shinjuku_net::dataplane::Device;
+use shinjuku_net::dataplane::{Device, MacAddr};
 use shinjuku_net::dpdk::{Nic, NicConfig, PortConfig, Spread};
-use shinjuku_net::packet::MacAddr;
 use shinjuku_preempt::stress::{CountingAllocator, allocations_of_this_thread};
 
 #[global_allocator]

@@ -20,9 +20,9 @@ use shinjuku::{
 };
 use shinjuku_net::dataplane::{
     Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounters, InterfaceConfig,
+    MacAddr,
 };
 use shinjuku_net::dpdk::{DpdkDevice, Eal, Mbuf, Nic, NicConfig, PortConfig, Spread};
-use shinjuku_net::packet::MacAddr;
 use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), PORT);
@@ -114,7 +114,7 @@ impl RequestHandler for Service {
 }
 
 type Dispatcher = (
-    Server<Service, Dataplane<DpdkDevice, fn(&[u8], std::net::SocketAddr) -> Option<u16>>>,
+    Server<Dataplane<DpdkDevice, fn(&[u8], std::net::SocketAddr) -> Option<u16>>>,
     DataplaneCounters,
 );
 

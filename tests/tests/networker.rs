@@ -31,17 +31,11 @@ const SHORT: u8 = 0;
 /// Works until the gate opens.
 const GATED: u8 = 1;
 
-type Handler = shinjuku::FromFn<
-    Box<dyn Fn(Datagram) -> Option<shinjuku::net::udp::DatagramReply> + Send + Sync>,
-    Datagram,
-    Option<shinjuku::net::udp::DatagramReply>,
->;
-
 fn serve(
     mechanism: MechanismKind,
     gate: &Arc<AtomicBool>,
     ring: usize,
-) -> (Server<Handler, Networker<Udp>>, SocketAddr, UdpCounters) {
+) -> (Server<Networker<Udp>>, SocketAddr, UdpCounters) {
     let probes = mechanism == MechanismKind::Probe;
     let gate = Arc::clone(gate);
     let handle = move |request: Datagram| {
@@ -59,7 +53,7 @@ fn serve(
     let listen = UdpConfig::new("127.0.0.1:0".parse().unwrap()).max_datagram(16);
     let udp = Udp::bind(listen).unwrap();
     let (address, counters) = (udp.local_addr(), udp.counters());
-    let server = Runtime::builder(handler_fn(Box::new(handle) as Box<_>))
+    let server = Runtime::builder(handler_fn(handle))
         .config(config(1, mechanism))
         .allow_hard_preemption(token())
         .serve(Networker::new(udp, shared(ring)).unwrap())

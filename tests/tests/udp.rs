@@ -87,7 +87,7 @@ impl RequestHandler for Service {
     }
 }
 
-type OverUdp<C> = Server<Service, Udp<C>>;
+type OverUdp<C> = Server<Udp<C>>;
 
 fn serve(
     mechanism: MechanismKind,

@@ -7,9 +7,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use anyhow::{Context, Result};
 use shinjuku::net::dataplane::{
-    Buffer, Checksums, Interface, InterfaceConfig, Offload, Outbound, Verdict, Verified,
+    Buffer, Checksums, Interface, InterfaceConfig, MacAddr, Offload, Outbound, Verdict, Verified,
 };
-use shinjuku::net::packet::MacAddr;
 use shinjuku_bench_dataplane::{LONGEST_PAYLOAD, SHORTEST_PAYLOAD};
 
 pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 9000);

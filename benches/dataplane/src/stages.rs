@@ -12,7 +12,7 @@ use shinjuku::net::dataplane::{
     Interface, Offload, Outbound, Received, RequestId, Verdict,
 };
 use shinjuku::net::{Arrival, Replier, Transport};
-use shinjuku::{Config, CoresConfig, FromFn, LayoutKind, Runtime, Server};
+use shinjuku::{Config, CoresConfig, LayoutKind, RequestHandler, Runtime, Server};
 use shinjuku_bench_dataplane::Rate;
 
 use crate::bursts::NOTHING;
@@ -40,11 +40,9 @@ pub enum Stage {
 }
 
 /// A handler that does nothing but make the reply.
-pub type Handler<B> = FromFn<Answer<B>, Datagram<B>, Option<DatagramReply<B>>>;
-type Answer<B> = fn(Datagram<B>) -> Option<DatagramReply<B>>;
-
-pub fn handler<B: Buffer>() -> Handler<B> {
-    shinjuku::handler_fn(answer as Answer<B>)
+pub fn handler<B: Buffer>()
+-> impl RequestHandler<Request = Datagram<B>, Reply = Option<DatagramReply<B>>> {
+    shinjuku::handler_fn(answer)
 }
 
 fn answer<B: Buffer>(request: Datagram<B>) -> Option<DatagramReply<B>> {
@@ -88,7 +86,7 @@ pub enum Running<D: Device> {
     },
 }
 
-type Serving<D> = Server<Handler<<D as Device>::Buffer>, Dataplane<Reflector<D>>>;
+type Serving<D> = Server<Dataplane<Reflector<D>>>;
 
 impl<D: Device> Running<D> {
     /// Starts it on `core`, if one is given.

@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shinjuku_net::dataplane::{
-    Client, Device, HostAddress, InterfaceConfig, MOST_PORTS, Resolution,
+    Client, Device, HostAddress, InterfaceConfig, MOST_PORTS, MacAddr, Resolution,
 };
-use shinjuku_net::packet::MacAddr;
 
 use crate::datagrams::{Came, Carrier};
 use crate::error::LoadError;

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use shinjuku_net::dataplane::{Device, HostAddress};
-use shinjuku_net::packet::MacAddr;
+use shinjuku_net::dataplane::{Device, HostAddress, MacAddr};
 use shinjuku_workload::Arrivals;
 
 use crate::dataplane::{self, Line, MOST_FLOWS, Place};

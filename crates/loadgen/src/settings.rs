@@ -25,8 +25,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
-use shinjuku_net::dataplane::HostAddress;
-use shinjuku_net::packet::MacAddr;
+use shinjuku_net::dataplane::{HostAddress, MacAddr};
 use shinjuku_workload::{Arrivals, Mix};
 
 use crate::error::LoadError;

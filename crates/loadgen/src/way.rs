@@ -6,8 +6,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Deserializer};
-use shinjuku_net::dataplane::HostAddress;
-use shinjuku_net::packet::MacAddr;
+use shinjuku_net::dataplane::{HostAddress, MacAddr};
 
 use crate::dataplane::{Line, Place};
 use crate::error::LoadError;

@@ -15,6 +15,7 @@
 pub mod dataplane;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
+#[doc(hidden)]
 pub mod packet;
 pub mod resp;
 pub mod tcp;

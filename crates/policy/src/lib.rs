@@ -100,7 +100,7 @@ pub use registry::{PolicyName, Registered};
 pub use single_queue::SingleQueue;
 #[doc(inline)]
 pub use stealing::Stealing;
-#[doc(inline)]
+#[doc(hidden)]
 pub use verified::Verified;
 
 pub use task::{ClassId, FlowId, Nanos, Task, TaskId, WorkerId};

@@ -1,6 +1,6 @@
 //! Every policy by its name: the one list that runtime, simulator, benches and tests go through.
 //!
-//! To add a policy, write one file (see [`single_queue`](crate::single_queue)) with its `REGISTERED`, and add
+//! To add a policy, write one file (see [`single_queue`]) with its `REGISTERED`, and add
 //! one line to [`ALL`]. Configuration files, plans and benches then know the policy's name.
 //!
 //! A policy that is not in this crate has a [`PolicyName`] like any other; whoever builds policies (the

@@ -1,6 +1,7 @@
 //! The core's watch over a policy: it checks each answer, and sees to it that every started request gets on.
 //!
-//! Dispatcher and simulator call a policy only through [`Verified`]. It keeps a record per task slot:
+//! Dispatcher and simulator call a policy only through [`Verified`]; servers and policies have no
+//! need of it. It keeps a record per task slot:
 //!
 //! ```text
 //!               arrive                    next                  preempted

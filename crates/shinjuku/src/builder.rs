@@ -14,6 +14,23 @@ use crate::start_error::StartError;
 
 /// Configures a runtime; see [`Runtime::builder`]. Each key of the configuration file is a method of the same name;
 /// [`start`](Self::start) and [`serve`](Self::serve) check all values at once.
+///
+/// ```
+/// use shinjuku::{ClassConfig, PolicyConfig, Runtime, handler_fn};
+///
+/// let builder = Runtime::builder(handler_fn(|name: String| format!("Hello, {name}!")))
+///     .workers(1)
+///     .queue(1000)
+///     .policy(PolicyConfig::new("c-pre-mq").quantum_us(10.0))
+///     .class([ClassConfig::new("greeting").slo_us(100.0)]);
+/// let runtime = builder.start()?;
+/// println!("{}", runtime.description());
+///
+/// // What is wrong is said by key, value, range and advice.
+/// let error = Runtime::builder(handler_fn(|n: u64| n)).depth(9).start().unwrap_err();
+/// assert!(error.to_string().starts_with("`depth` is 9, but must be"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a builder does nothing until `start` or `serve`"]
 pub struct Builder<H: RequestHandler> {
     pub(crate) handler: H,
@@ -114,7 +131,7 @@ impl<H: RequestHandler> Builder<H> {
     ///
     /// # Errors
     /// [`StartError`] says what is in the way; nothing keeps running then.
-    pub fn start(self) -> Result<Runtime<H>, StartError> {
+    pub fn start(self) -> Result<Runtime<H::Request, H::Reply>, StartError> {
         Runtime::start(self)
     }
 
@@ -122,7 +139,7 @@ impl<H: RequestHandler> Builder<H> {
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn serve<Tr>(self, transport: Tr) -> Result<Server<H, Tr>, StartError>
+    pub fn serve<Tr>(self, transport: Tr) -> Result<Server<Tr>, StartError>
     where
         Tr: Transport<Request = H::Request, Reply = H::Reply>,
     {

@@ -9,6 +9,40 @@ use shinjuku_preempt::{Clock, current_worker, without_preemption};
 
 /// Handles requests. One value serves all workers at once, so what changes needs a lock, an atomic, or
 /// [`RequestContext::per_core`].
+///
+/// ```
+/// use shinjuku::policy::ClassId;
+/// use shinjuku::{RequestContext, RequestHandler, Runtime};
+/// use std::collections::HashMap;
+/// use std::sync::RwLock;
+///
+/// /// Words by number, and each worker's count of what it looked up.
+/// struct Dictionary(RwLock<HashMap<u64, &'static str>>);
+///
+/// impl RequestHandler for Dictionary {
+///     type Request = u64;
+///     type Reply = Option<&'static str>;
+///     type PerCore = usize;
+///
+///     fn init_per_core(&self, _worker: usize) -> usize {
+///         0
+///     }
+///
+///     fn handle_request(
+///         &self,
+///         number: u64,
+///         context: &RequestContext<'_, usize>,
+///     ) -> Option<&'static str> {
+///         context.per_core(|lookups| *lookups += 1);
+///         self.0.read().unwrap().get(&number).copied()
+///     }
+/// }
+///
+/// let dictionary = Dictionary(RwLock::new(HashMap::from([(1, "one")])));
+/// let runtime = Runtime::builder(dictionary).start()?;
+/// assert_eq!(runtime.handle().submit(ClassId(0), 1)?.wait()?, Some("one"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait RequestHandler: Send + Sync + 'static {
     /// What a request carries.
     type Request: Send + 'static;
@@ -113,7 +147,15 @@ impl<PerCore> PerCoreStates<PerCore> {
 }
 
 /// A handler from a function of the request alone.
-pub fn handler_fn<F, Request, Reply>(function: F) -> FromFn<F, Request, Reply>
+///
+/// ```
+/// # use shinjuku::{Runtime, handler_fn};
+/// let runtime = Runtime::builder(handler_fn(|word: String| word.len())).start()?;
+/// # Ok::<(), shinjuku::StartError>(())
+/// ```
+pub fn handler_fn<F, Request, Reply>(
+    function: F,
+) -> impl RequestHandler<Request = Request, Reply = Reply, PerCore = ()>
 where
     F: Fn(Request) -> Reply + Send + Sync + 'static,
     Request: Send + 'static,
@@ -125,16 +167,9 @@ where
     }
 }
 
-/// See [`handler_fn`].
-pub struct FromFn<F, Request, Reply> {
+struct FromFn<F, Request, Reply> {
     function: F,
     signature: PhantomData<fn(Request) -> Reply>,
-}
-
-impl<F, Request, Reply> std::fmt::Debug for FromFn<F, Request, Reply> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("FromFn")
-    }
 }
 
 impl<F, Request, Reply> RequestHandler for FromFn<F, Request, Reply>

@@ -60,7 +60,7 @@ where
         intake,
         clock: Clock::get(),
         closed: AtomicBool::new(false),
-        refused: Refusal::ALL.map(|_| AtomicU64::new(0)),
+        refused: Arc::default(),
         dispatcher: Sleeper::default(),
         courier: Arc::new(Courier::new(discards.capacity())),
         heritage: Mutex::new(None),
@@ -88,8 +88,7 @@ struct Gate<Request, Reply: Send + 'static> {
     intake: Producer<Submitted<Request, Reply>>,
     clock: Clock,
     closed: AtomicBool,
-    /// By [`Refusal::index`]. Only what the dispatcher did not refuse itself.
-    refused: [AtomicU64; Refusal::ALL.len()],
+    refused: Arc<RefusedAtSubmit>,
     dispatcher: Sleeper,
     courier: Arc<Courier>,
     /// The intake's other end, left to the courier when the transport is dropped.
@@ -98,11 +97,43 @@ struct Gate<Request, Reply: Send + 'static> {
 
 impl<Request, Reply: Send + 'static> Gate<Request, Reply> {
     fn count(&self, cause: Refusal) {
-        self.refused[cause.index()].fetch_add(1, Ordering::Relaxed);
+        self.refused.0[cause.index()].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts what the dispatcher did not refuse itself, by [`Refusal::index`].
+#[derive(Debug, Default)]
+pub(crate) struct RefusedAtSubmit([AtomicU64; Refusal::ALL.len()]);
+
+impl RefusedAtSubmit {
+    pub(crate) fn refusals(&self) -> Refusals {
+        let by_cause = self.0.each_ref();
+        Refusals::new(by_cause.map(|number| number.load(Ordering::Relaxed)))
     }
 }
 
 /// Submits requests to a runtime. Cheap to clone, usable from any thread, within request handlers too.
+///
+/// ```
+/// use shinjuku::policy::ClassId;
+/// use shinjuku::{Runtime, SubmitOptions, handler_fn};
+/// use std::time::Duration;
+///
+/// let runtime = Runtime::builder(handler_fn(|text: String| text.len())).start()?;
+/// let handle = runtime.handle();
+/// let clients = ["a", "bc"].map(|text| {
+///     let handle = handle.clone();
+///     std::thread::spawn(move || {
+///         // Refused, unless it starts within a minute.
+///         let options = SubmitOptions::new(ClassId(0)).deadline(Duration::from_secs(60));
+///         let ticket = handle.submit_with(options, text.to_owned());
+///         ticket.expect("the queue is not full").wait()
+///     })
+/// });
+/// let lengths = clients.map(|client| client.join().unwrap());
+/// assert_eq!(lengths, [Ok(1), Ok(2)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Handle<Request, Reply: Send + 'static>(Arc<Gate<Request, Reply>>);
 
 /// How a request is to be treated; what is not said is the default.
@@ -232,12 +263,11 @@ where
     /// Requests refused before the dispatcher saw them: the intake was full, or closed.
     #[must_use]
     pub fn refusals(&self) -> Refusals {
-        Refusals::new(
-            self.0
-                .refused
-                .each_ref()
-                .map(|number| number.load(Ordering::Relaxed)),
-        )
+        self.0.refused.refusals()
+    }
+
+    pub(crate) fn refused_at_submit(&self) -> Arc<RefusedAtSubmit> {
+        Arc::clone(&self.0.refused)
     }
 
     /// Nothing will be answered any more: every ticket without an answer resolves to [`TicketError::RuntimeEnded`],

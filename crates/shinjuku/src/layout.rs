@@ -18,16 +18,8 @@ use machine::Machine;
 /// Cores that can be numbered, as many as glibc's `cpu_set_t` holds.
 pub(crate) const CORES: usize = 1024;
 
-/// A core for each thread, or none: the kernel places that thread.
-///
-/// What [`Config::cores`] gives is taken. For the rest, unless `cores.share` is set:
-/// - the dispatcher takes the first core that the process may use, workers the following, a core each;
-/// - cores isolated from the kernel's balancing (`isolcpus=`), where the process may use them, go to workers first
-///   and to the dispatcher last: handlers suffer most from other threads. Isolated cores outside of the process's
-///   set are used only if `cores` names them, since nothing says for whom they are.
-///
-/// If only one core can be used and nothing is said of cores or workers, they take turns on one thread
-/// ([`LayoutKind::Inline`]), or, with [`LayoutKind::Threads`], share it.
+/// A core for each thread, or none: the kernel places that thread. [`CoresConfig`] says how cores
+/// are chosen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// The dispatcher's core.

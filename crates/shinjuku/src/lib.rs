@@ -1,9 +1,9 @@
 //! Microsecond-scale preemptive request scheduling on stock Linux.
 //!
-//! A server's requests vary from half a microsecond to milliseconds. Here one dispatcher sees them all, and a request
-//! that runs longer than some microseconds while others wait is preempted and goes on later, on whichever worker is
-//! free. It is Shinjuku (Kaffes et al., NSDI'19) for ordinary Rust: handlers allocate, lock, panic and use
-//! thread-locals as ever.
+//! A server's requests vary from half a microsecond to milliseconds. Here one dispatcher sees them
+//! all, and a request that runs longer than some microseconds while others wait is preempted and
+//! goes on later, on whichever worker is free. It is Shinjuku (Kaffes et al., NSDI'19) for ordinary
+//! Rust: handlers allocate, lock, panic and use thread-locals as ever.
 //!
 //! ```
 //! use shinjuku::policy::ClassId;
@@ -28,21 +28,29 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - [`RequestHandler`] is what you implement (or [`handler_fn`]); [`Builder`] and [`Config`] set the runtime up.
-//! - [`Runtime`] serves requests submitted in this process: from any thread, answered by a [`Ticket`] that blocks,
-//!   polls, or is a `Future`. [`Server`] serves a [`net::Transport`], such as [`net::udp`].
+//! - [`RequestHandler`] is what you implement (or [`handler_fn`]); [`Builder`] and [`Config`] set the
+//!   runtime up.
+//! - [`Runtime`] serves requests submitted in this process: from any thread, answered by a [`Ticket`]
+//!   that blocks, polls, or is a `Future`. [`Server`] serves a [`net::Transport`], such as
+//!   [`net::udp`].
 //! - Code is preempted where it has probes, which [`preemptible`] puts into its loops; with
 //!   [`Builder::allow_hard_preemption`] anywhere. [`without_preemption`] holds it off.
-//! - [`policy`] has the scheduling policies and the trait to write one; the default is c-PRE-SQ with 5 us.
+//! - [`policy`] has the scheduling policies and the trait to write one; the default is c-PRE-SQ with
+//!   5 us.
+//! - [`Runtime`] and [`Server`] tell [`Statistics`]; an [`Observer`] tells them on other threads.
+//! - [`error`] names every error. [`guide`] is the manual.
 //!
-//! Features, all off by default:
+//! # Features
+//!
+//! None is on by default.
 //!
 //! | feature | what it adds |
 //! |---|---|
 //! | `kvm` | `preemption.mechanism = "guest"`: workers in guest mode under /dev/kvm |
 //! | `dune` | `preemption.mechanism = "dune"`: workers under Dune, a kernel module; of use with `libdune` only |
 //! | `libdune` | `dune`, linked with libdune |
-//! | `dpdk`, `xdp` | `net::dpdk`, `net::xdp`: requests past the kernel's network stack |
+//! | `dpdk` | `net::dpdk`: requests from a device's queues, without the kernel; links libdpdk, 22.11 or later |
+//! | `xdp` | `net::xdp`: requests past the kernel's stack, over AF_XDP sockets; Linux 5.9 or later |
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -72,23 +80,51 @@ mod threads;
 mod ticket;
 mod worker;
 
+/// Every error of this crate, and those that [`StartError`] wraps.
+///
+/// ```
+/// use shinjuku::error::{RealtimeError, StartError};
+/// use shinjuku::{Runtime, handler_fn};
+///
+/// let builder = || Runtime::builder(handler_fn(|n: u64| n)).workers(1);
+/// let runtime = match builder().realtime_priority(10).start() {
+///     Err(StartError::Realtime(RealtimeError::Refused(cause))) => {
+///         eprintln!("without real-time priority: {cause}");
+///         builder().start()?
+///     }
+///     started => started?,
+/// };
+/// # drop(runtime);
+/// # Ok::<(), StartError>(())
+/// ```
+pub mod error {
+    pub use shinjuku_policy::{ParameterError, PolicyError};
+    pub use shinjuku_preempt::dune::DuneError;
+    pub use shinjuku_preempt::guest::GuestError;
+    pub use shinjuku_preempt::{PoolError, RealtimeError, SignalError, TimerError, Unsupported};
+
+    pub use crate::config::ConfigError;
+    pub use crate::in_process::SubmitError;
+    pub use crate::layout::LayoutError;
+    pub use crate::start_error::StartError;
+    pub use crate::ticket::TicketError;
+}
+
 pub use builder::Builder;
 pub use config::{
     ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
     PreemptionConfig,
 };
-pub use handler::{FromFn, RequestContext, RequestHandler, handler_fn};
+pub use handler::{RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};
-pub use layout::{Layout, LayoutError, unpin_current};
+pub use layout::unpin_current;
 pub use networker::{Networker, NetworkerConfig};
 pub use observer::Observer;
 pub use runtime::{Runtime, Server};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;
 pub use shinjuku_policy as policy;
-pub use shinjuku_preempt::{
-    BackendError, HardPreemption, in_context, preempt_point, without_preemption,
-};
+pub use shinjuku_preempt::{BackendError, HardPreemption, preempt_point, without_preemption};
 pub use shutdown::ShutdownReport;
 pub use start_error::StartError;
 pub use statistics::{ClassStatistics, Histogram, Preemptions, Refusals, Statistics};

@@ -1,14 +1,20 @@
-//! A view of a runtime's statistics for threads that do not own the runtime: handlers, a metrics endpoint.
+//! A view of a runtime's statistics for threads that do not own the runtime: handlers, a metrics
+//! endpoint.
 
 use std::sync::Arc;
 
 use shinjuku_preempt::{Backend, WorkerLink};
 
+use crate::in_process::RefusedAtSubmit;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 
-/// Reads a runtime's statistics from anywhere, also after the runtime's end; see [`Server::observer`](crate::Server::observer).
+/// Reads a runtime's statistics from anywhere, also after the runtime's end; see
+/// [`Runtime::observer`](crate::Runtime::observer) and
+/// [`Server::observer`](crate::Server::observer).
 #[derive(Clone)]
 pub struct Observer {
+    /// Of a runtime whose requests are submitted in this process.
+    pub(crate) at_submit: Option<Arc<RefusedAtSubmit>>,
     pub(crate) workers: Arc<[Arc<WorkerStatistics>]>,
     pub(crate) dispatcher: Arc<DispatcherStatistics>,
     pub(crate) links: Arc<[WorkerLink]>,
@@ -26,12 +32,15 @@ impl Observer {
     /// What happened so far. Allocates.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        let statistics = Statistics::gather(
+        let mut statistics = Statistics::gather(
             &self.workers,
             &self.dispatcher,
             self.links.iter().map(WorkerLink::counters),
             &self.class_names,
         );
+        if let Some(at_submit) = &self.at_submit {
+            statistics.add_refused_at_submit(at_submit.refusals());
+        }
         let backend = self.backend.as_ref();
         Statistics {
             delivery: backend.and_then(|backend| backend.delivery_to(&self.links)),

@@ -21,25 +21,46 @@ const COURIER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A runtime that serves requests submitted in this process.
 ///
+/// ```
+/// use shinjuku::policy::ClassId;
+/// use shinjuku::{Runtime, handler_fn};
+/// use std::time::Duration;
+///
+/// let runtime = Runtime::builder(handler_fn(|n: u64| n * n)).start()?;
+/// let ticket = runtime.handle().submit(ClassId(0), 12)?;
+/// assert_eq!(ticket.wait()?, 144);
+///
+/// // Intake stops, and what was admitted has up to a second to finish.
+/// let report = runtime.shutdown(Duration::from_secs(1));
+/// assert!(report.is_clean(), "{report}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Dropping it shuts it down, with a deadline of one second.
-pub struct Runtime<H: RequestHandler> {
-    threads: Threads<InProcess<H::Request, H::Reply>>,
-    handle: Handle<H::Request, H::Reply>,
+pub struct Runtime<Request: Send + 'static, Reply: Send + 'static> {
+    threads: Threads<InProcess<Request, Reply>>,
+    handle: Handle<Request, Reply>,
 }
 
-impl<H: RequestHandler> std::fmt::Debug for Runtime<H> {
+impl<Request: Send + 'static, Reply: Send + 'static> std::fmt::Debug for Runtime<Request, Reply> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "Runtime({:?})", self.threads)
     }
 }
 
-impl<H: RequestHandler> Runtime<H> {
+impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
     /// Begins to configure a runtime for `handler`.
-    pub fn builder(handler: H) -> Builder<H> {
+    pub fn builder<H>(handler: H) -> Builder<H>
+    where
+        H: RequestHandler<Request = Request, Reply = Reply>,
+    {
         Builder::new(handler)
     }
 
-    pub(crate) fn start(builder: Builder<H>) -> Result<Self, StartError> {
+    pub(crate) fn start<H>(builder: Builder<H>) -> Result<Self, StartError>
+    where
+        H: RequestHandler<Request = Request, Reply = Reply>,
+    {
         builder.validate()?;
         let workers = Layout::plan(&builder.config)?.workers.len();
         let outstanding = builder.config.task_capacity(workers);
@@ -59,22 +80,23 @@ impl<H: RequestHandler> Runtime<H> {
 
     /// Submits requests, from any thread.
     #[must_use]
-    pub fn handle(&self) -> Handle<H::Request, H::Reply> {
+    pub fn handle(&self) -> Handle<Request, Reply> {
         self.handle.clone()
     }
 
     /// What happened so far. What [`Handle::submit`](crate::Handle::submit) refused at once is among the refusals.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        let mut statistics = self.threads.statistics();
-        self.add_refusals_at_submit(&mut statistics);
-        statistics
+        self.observer().statistics()
     }
 
-    fn add_refusals_at_submit(&self, statistics: &mut Statistics) {
-        let at_submit = self.handle.refusals();
-        statistics.received += at_submit.total();
-        statistics.refused += at_submit;
+    /// A view of the statistics that handlers and other threads can keep.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer {
+            at_submit: Some(self.handle.refused_at_submit()),
+            ..self.threads.observer()
+        }
     }
 
     /// How the runtime preempts and why: the line that was logged at start.
@@ -99,13 +121,13 @@ impl<H: RequestHandler> Runtime<H> {
         // Whoever still waits for a leaked request is told.
         self.handle.abandon();
         if let Some(statistics) = &mut report.statistics {
-            self.add_refusals_at_submit(statistics);
+            statistics.add_refused_at_submit(self.handle.refusals());
         }
         report
     }
 }
 
-impl<H: RequestHandler> Drop for Runtime<H> {
+impl<Request: Send + 'static, Reply: Send + 'static> Drop for Runtime<Request, Reply> {
     fn drop(&mut self) {
         if self.threads.is_running() {
             let _ = self.end(DROP_DEADLINE);
@@ -115,26 +137,48 @@ impl<H: RequestHandler> Drop for Runtime<H> {
 
 /// A runtime that serves a transport.
 ///
+/// ```
+/// use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
+/// use shinjuku::{Runtime, handler_fn};
+/// use std::net::UdpSocket;
+/// use std::time::Duration;
+///
+/// let udp = Udp::bind(UdpConfig::new("127.0.0.1:0".parse()?))?;
+/// let address = udp.local_addr();
+/// let echo = handler_fn(|request: Datagram| Some(request.echo()));
+/// let server = Runtime::builder(echo).serve(udp)?;
+///
+/// let client = UdpSocket::bind("127.0.0.1:0")?;
+/// client.send_to(b"ping", address)?;
+/// let mut reply = [0; 4];
+/// client.recv(&mut reply)?;
+/// assert_eq!(&reply, b"ping");
+///
+/// let (report, udp) = server.shutdown(Duration::from_secs(1));
+/// assert!(report.is_clean(), "{report}");
+/// # drop(udp);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Dropping it shuts it down, with a deadline of one second.
-pub struct Server<H: RequestHandler, Tr: Transport<Request = H::Request, Reply = H::Reply>> {
+pub struct Server<Tr: Transport> {
     threads: Threads<Tr>,
-    handler: std::marker::PhantomData<fn() -> H>,
 }
 
-impl<H: RequestHandler, Tr: Transport<Request = H::Request, Reply = H::Reply>> std::fmt::Debug
-    for Server<H, Tr>
-{
+impl<Tr: Transport> std::fmt::Debug for Server<Tr> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "Server({})", self.threads.description)
     }
 }
 
-impl<H: RequestHandler, Tr: Transport<Request = H::Request, Reply = H::Reply>> Server<H, Tr> {
-    pub(crate) fn start(builder: Builder<H>, transport: Tr) -> Result<Self, StartError> {
+impl<Tr: Transport> Server<Tr> {
+    pub(crate) fn start<H>(builder: Builder<H>, transport: Tr) -> Result<Self, StartError>
+    where
+        H: RequestHandler<Request = Tr::Request, Reply = Tr::Reply>,
+    {
         builder.validate()?;
         Ok(Self {
             threads: Threads::start(builder, transport)?,
-            handler: std::marker::PhantomData,
         })
     }
 

@@ -7,7 +7,7 @@ use shinjuku_preempt::{
 use crate::config::{ConfigError, MechanismKind};
 use crate::layout::LayoutError;
 
-/// Why a runtime did not start.
+/// Why a runtime did not start. The module [`error`](crate::error) has the errors within it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {

@@ -273,6 +273,24 @@ impl DispatcherStatistics {
 }
 
 /// What the runtime has done so far, and what it is about. Displays as a table.
+///
+/// ```
+/// use shinjuku::policy::ClassId;
+/// use shinjuku::{ClassConfig, Runtime, handler_fn};
+///
+/// let runtime = Runtime::builder(handler_fn(|n: u64| n))
+///     .class([ClassConfig::new("get"), ClassConfig::new("range")])
+///     .start()?;
+/// for n in 0..10 {
+///     runtime.handle().submit(ClassId(1), n)?.wait()?;
+/// }
+/// let statistics = runtime.statistics();
+/// println!("{statistics}");
+/// let range = &statistics.classes[1];
+/// assert_eq!((range.name.as_str(), range.failed), ("range", 0));
+/// println!("p99: {:?}, {:.1} times its service time", range.latency(0.99), range.slowdown(0.99));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -478,6 +496,12 @@ impl Statistics {
     #[must_use]
     pub fn delivery(&self) -> Option<impl fmt::Display + use<>> {
         self.delivery
+    }
+
+    /// Counts requests that were refused before the dispatcher saw them.
+    pub(crate) fn add_refused_at_submit(&mut self, refusals: Refusals) {
+        self.received += refusals.total();
+        self.refused += refusals;
     }
 
     /// Requests that were delivered and have neither been answered nor turned away. The parts are read one after the

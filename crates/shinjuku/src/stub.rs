@@ -18,7 +18,8 @@ use shinjuku_preempt::{
 use crate::config::{Config, MechanismKind};
 use crate::desk::Desk;
 use crate::dispatcher::{Control, Dispatcher, Farewell, Parts, Rules};
-use crate::layout::{self, Layout};
+use crate::layout;
+pub use crate::layout::Layout;
 use crate::preemption::Preemption;
 use crate::request::{Done, Job};
 use crate::statistics::DispatcherStatistics;

@@ -313,6 +313,7 @@ impl<Tr: Transport> Threads<Tr> {
 
     pub(crate) fn observer(&self) -> Observer {
         Observer {
+            at_submit: None,
             workers: self.worker_statistics.clone().into(),
             dispatcher: Arc::clone(&self.dispatcher_statistics),
             links: self.links.clone().into(),

@@ -55,6 +55,35 @@ pub enum TicketError {
 /// or await it: a ticket is a `Future` that needs no particular async runtime. Dropping the ticket lets the request
 /// go on without anyone caring for its reply.
 ///
+/// ```
+/// use shinjuku::policy::ClassId;
+/// use shinjuku::{Runtime, TicketError, handler_fn};
+/// use std::time::Duration;
+///
+/// let runtime = Runtime::builder(handler_fn(|n: u32| 100 / n)).start()?;
+/// let handle = runtime.handle();
+///
+/// // Blocks.
+/// assert_eq!(handle.submit(ClassId(0), 4)?.wait()?, 25);
+///
+/// // Blocks for so long; then the ticket is still there.
+/// let mut ticket = handle.submit(ClassId(0), 5)?;
+/// let reply = loop {
+///     match ticket.wait_timeout(Duration::from_millis(10)) {
+///         Some(reply) => break reply?,
+///         None => println!("not yet"),
+///     }
+/// };
+/// assert_eq!(reply, 20);
+///
+/// // A handler that panics fails its own request only.
+/// let failed = handle.submit(ClassId(0), 0)?.wait();
+/// assert!(matches!(failed, Err(TicketError::Failed(_))));
+///
+/// // In async code: `let reply = handle.submit(ClassId(0), 6)?.await?;`
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Waiting in any form inside a request handler resolves to [`TicketError::InsideHandler`] at once.
 #[must_use = "without its ticket a request's reply is dropped"]
 pub struct Ticket<Reply: Send + 'static> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use shinjuku::policy::ClassId;
 use shinjuku::{
-    BackendError, Config, HardPreemption, LayoutKind, MechanismKind, RequestHandler, Runtime,
-    StartError, handler_fn,
+    BackendError, Config, HardPreemption, LayoutKind, MechanismKind, Runtime, StartError,
+    handler_fn,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -18,10 +18,7 @@ fn config() -> Config {
     config
 }
 
-fn start(
-    config: Config,
-    allowed: bool,
-) -> Result<Runtime<impl RequestHandler<Request = u64, Reply = u64>>, StartError> {
+fn start(config: Config, allowed: bool) -> Result<Runtime<u64, u64>, StartError> {
     let mut builder = Runtime::builder(handler_fn(|number: u64| number)).config(config);
     if allowed {
         // SAFETY: the handler answers at once, and relies on nothing.

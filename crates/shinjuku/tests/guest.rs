@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use shinjuku::policy::ClassId;
 use shinjuku::{
-    BackendError, Config, HardPreemption, LayoutKind, MechanismKind, RequestHandler, Runtime,
-    StartError, handler_fn, without_preemption,
+    BackendError, Config, HardPreemption, LayoutKind, MechanismKind, Runtime, StartError,
+    handler_fn, without_preemption,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -25,9 +25,7 @@ fn config() -> Config {
     config
 }
 
-fn start(
-    config: Config,
-) -> Result<Runtime<impl RequestHandler<Request = Job, Reply = u64>>, StartError> {
+fn start(config: Config) -> Result<Runtime<Job, u64>, StartError> {
     // SAFETY: the tests' handlers rely on nothing that the token's contract excludes.
     let token = unsafe { HardPreemption::allow() };
     Runtime::builder(handler_fn(|job: Job| job()))
@@ -37,10 +35,7 @@ fn start(
 }
 
 /// Strictly in guest mode. `None` on a machine that has none: then the test is skipped, and says so.
-fn start_in_guest_mode(
-    test: &str,
-    config: Config,
-) -> Option<Runtime<impl RequestHandler<Request = Job, Reply = u64>>> {
+fn start_in_guest_mode(test: &str, config: Config) -> Option<Runtime<Job, u64>> {
     let strict = config.strict(true);
     match start(strict) {
         Err(StartError::Backend {

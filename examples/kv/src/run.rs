@@ -27,7 +27,7 @@ const SWEEP_MOST: usize = 10_000;
 /// A server that serves.
 #[derive(Debug)]
 pub struct Running {
-    server: Server<Handler, Tcp<Codec>>,
+    server: Server<Tcp<Codec>>,
     counters: TcpCounters,
     address: SocketAddr,
     sweeper: Sweeper,

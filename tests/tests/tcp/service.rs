@@ -145,7 +145,7 @@ impl RequestHandler for Service {
     }
 }
 
-pub type TcpServer = Server<Service, Tcp<Lines>>;
+pub type TcpServer = Server<Tcp<Lines>>;
 
 pub struct House {
     pub server: TcpServer,

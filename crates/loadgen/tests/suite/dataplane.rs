@@ -9,9 +9,8 @@ use std::time::Instant;
 use shinjuku_loadgen::{Control, LoadError, Mark, Plan, Settings};
 use shinjuku_net::dataplane::memory::{MemoryDevice, wire};
 use shinjuku_net::dataplane::{
-    Buffer, Checksums, Device, Interface, InterfaceConfig, Outbound, Received, Verdict,
+    Buffer, Checksums, Device, Interface, InterfaceConfig, MacAddr, Outbound, Received, Verdict,
 };
-use shinjuku_net::packet::MacAddr;
 use shinjuku_net::wire::ShinjukuRequest;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

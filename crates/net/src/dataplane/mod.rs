@@ -83,3 +83,5 @@ pub use keys::{HostAddress, HostAddressError};
 pub use neighbours::Resolution;
 pub use replier::{DataplaneReplier, Outgoing};
 pub use transport::{Dataplane, RequestId};
+
+pub use crate::packet::{Flaw, MacAddr, MacAddrError};

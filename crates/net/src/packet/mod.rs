@@ -1,7 +1,8 @@
 //! Views over the bytes of packets: checked once when parsed, safe to use afterwards.
 //!
-//! A layer is a file. Each has the header as it lies on the wire, a view made by `parse`, which borrows the bytes and
-//! hands on a payload of the length that the header claims and the bytes bear out, and what it takes to write one.
+//! A layer is a file. Each has the header as it lies on the wire, a view made by `parse`, which
+//! borrows the bytes and hands on a payload of the length that the header claims and the bytes bear
+//! out, and what it takes to write one.
 //!
 //! ```
 //! use shinjuku_net::packet::{Ethernet, Ipv4, Udp};
@@ -17,7 +18,8 @@
 //! # assert!(payload(&[0; 60]).is_err());
 //! ```
 //!
-//! Nothing here allocates, and no bytes make it panic.
+//! Nothing here allocates, and no bytes make it panic. The dataplane is made of it; it is no part
+//! of the API, and may change in any version.
 
 pub mod arp;
 pub mod checksum;
@@ -50,7 +52,8 @@ pub enum Flaw {
     /// Its IPv4 header is of another version, or shorter than a header can be.
     #[error("its IPv4 header is of another version or too short")]
     Ipv4Header,
-    /// It claims a length in its IPv4 header that it does not have, or that does not hold the header itself.
+    /// It claims a length in its IPv4 header that it does not have, or that does not hold the
+    /// header itself.
     #[error("it does not have the length that its IPv4 header claims")]
     Ipv4Length,
     /// The checksum over its IPv4 header is wrong.

@@ -1,11 +1,14 @@
-//! The request formats of the original systems' clients, over UDP.
+//! The request formats of the original systems' clients, over UDP: for measurements with those
+//! clients, and for [`UdpConfig::racksched`](crate::udp::UdpConfig::racksched). A server has a
+//! format of its own.
 //!
 //! | format | bytes | requests of several packets |
 //! |---|---|---|
 //! | [`ShinjukuRequest`] | 16 | no |
 //! | [`RackSchedMessage`] | 41, and a payload if one likes | yes: [`Reassembly`] |
 //!
-//! The formats only turn bytes into numbers and back; which numbers make sense is checked where they are used.
+//! The formats only turn bytes into numbers and back; which numbers make sense is checked where
+//! they are used.
 
 mod racksched;
 mod reassembly;

@@ -107,6 +107,9 @@ pub(crate) use setters;
 /// assert_eq!(config.class[1].quantum_us, Some(10.0));
 /// assert_eq!(config.contexts, Config::default().contexts);
 /// config.validate()?;
+/// // The same, but for its other values, in code.
+/// let config = Config::default().queue(1000).workers(2);
+/// assert_eq!(config.workers, Some(2));
 /// # Ok::<(), shinjuku::ConfigError>(())
 /// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -181,7 +184,18 @@ pub enum LayoutKind {
     Inline,
 }
 
-/// Which thread runs on which core. Default: chosen as [`Layout`](crate::Layout) tells.
+/// Which thread runs on which core.
+///
+/// What is given is taken. For the rest, unless `share` is set:
+/// - The dispatcher takes the first core that the process may use, and each worker one of the
+///   following.
+/// - Cores isolated from the kernel's balancing (`isolcpus=`), where the process may use them, go
+///   to workers first and to the dispatcher last: handlers suffer most from other threads. Isolated
+///   cores outside of the process's set are used only if they are named here, since nothing says
+///   what they are reserved for.
+///
+/// If only one core can be used and nothing is said of cores or workers, dispatcher and worker take
+/// turns on one thread ([`LayoutKind::Inline`]), or, with [`LayoutKind::Threads`], share the core.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]

@@ -33,6 +33,19 @@ fn shutdown_drains_what_was_admitted() {
 }
 
 #[test]
+fn an_observer_outlives_the_runtime_and_counts_what_submit_refuses() {
+    let runtime = jobs(config(1, MechanismKind::Probe));
+    let (handle, observer) = (runtime.handle(), runtime.observer());
+    let ticket = handle.submit(ClassId(0), Box::new(|| 1)).unwrap();
+    assert_eq!(ticket.wait(), Ok(1));
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+    assert!(handle.submit(ClassId(0), Box::new(|| 2)).is_err());
+    let statistics = observer.statistics();
+    assert_eq!((statistics.finished(), statistics.received), (1, 2));
+    assert_eq!(statistics.refused.of(Refusal::ShuttingDown), 1);
+}
+
+#[test]
 fn a_deadline_without_end_is_none() {
     let report = jobs(config(1, MechanismKind::Probe)).shutdown(Duration::MAX);
     assert!(report.is_clean(), "{report}");

@@ -19,8 +19,9 @@ use shinjuku::policy::{
 };
 use shinjuku::{
     ClassConfig, Config, HardPreemption, LayoutKind, MechanismKind, RequestContext, RequestHandler,
-    Runtime, SubmitOptions, TicketError, handler_fn, in_context, preempt_point, without_preemption,
+    Runtime, SubmitOptions, TicketError, handler_fn, preempt_point, without_preemption,
 };
+pub use shinjuku_preempt::in_context;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -53,7 +54,7 @@ fn token() -> HardPreemption {
     unsafe { HardPreemption::allow() }
 }
 
-pub fn jobs(config: Config) -> Runtime<impl RequestHandler<Request = Job, Reply = u64>> {
+pub fn jobs(config: Config) -> Runtime<Job, u64> {
     Runtime::builder(handler_fn(|job: Job| job()))
         .config(config)
         .allow_hard_preemption(token())
