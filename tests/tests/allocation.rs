@@ -8,18 +8,20 @@
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shinjuku::net::udp::{Datagram, DatagramReply, Udp, UdpConfig};
 use shinjuku::policy::{
     ClassId, FlowId, Full, Nanos, ParameterError, Parameters, Policy, PolicyName, Task, TaskId,
-    Want, WorkerId, registry,
+    Want, WorkerId,
+    registry::{self, Registered},
 };
 use shinjuku::{
     ClassConfig, Config, Handle, LayoutKind, MechanismKind, RequestContext, RequestHandler,
     Runtime, ShutdownReport, Statistics, SubmitOptions, Ticket,
 };
+use shinjuku_preempt::in_context;
 use shinjuku_preempt::stress::{
     Allocations, CountingAllocator, allocations_between_jobs, allocations_of_this_thread,
     contexts_in_the_allocator,
@@ -31,10 +33,12 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const CONTEXTS: usize = 64;
 const WORKERS: usize = 2;
-/// Requests in flight: some wait, so that every context is in use.
+/// Requests sent together: some wait, so that every context is in use.
 const WINDOW: usize = CONTEXTS + 16;
 /// More contexts within the allocator than threads that could run them: the others are suspended there.
 const SUSPENDED: usize = 16;
+/// More threads run no contexts, spare workers included.
+const THREADS_AT_MOST: usize = WORKERS + 16;
 
 /// The classes: two that are served, and one whose requests are too late.
 const HASTY: u16 = 2;
@@ -61,6 +65,12 @@ struct Watch {
     threads: Mutex<Vec<(String, Allocations)>>,
     /// The most contexts that were within the allocator when one had just been preempted.
     most_in_the_allocator: AtomicUsize,
+    /// Requests whose end the policy was told of.
+    finished: AtomicUsize,
+    /// Those of them that it was told of on the context's stack: another request follows there at once.
+    followed: AtomicUsize,
+    /// Requests that start wait until this is over, and those behind them with them.
+    held: AtomicBool,
 }
 
 impl Watch {
@@ -99,6 +109,9 @@ impl<Request: Send + 'static, Reply: Send + 'static> RequestHandler for Watched<
     }
 
     fn handle_request(&self, request: Request, _: &RequestContext<'_, ()>) -> Reply {
+        while self.watch.held.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
         (self.serve)(request)
     }
 }
@@ -134,6 +147,9 @@ impl Policy for WatchedPolicy {
         if self.sloppy {
             drop(std::hint::black_box(Box::new(task)));
         }
+        let followed = usize::from(in_context());
+        self.watch.followed.fetch_add(followed, Ordering::Release);
+        self.watch.finished.fetch_add(1, Ordering::Release);
         self.policy.finished(task, worker);
     }
     fn next(&mut self, worker: WorkerId, now: Nanos, want: Want) -> Option<Task> {
@@ -209,16 +225,54 @@ trait Client {
     fn statistics(&self) -> Statistics;
 }
 
-/// Keeps requests in flight until there was enough of everything. What the threads did that must not allocate, from when
+/// What there has to be enough of. Counted as it happens: answers tell the client too late, since most of its requests can
+/// have ended when it looks, and how many requests follow each other on one context is the machine's affair.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Enough {
+    /// Requests that ended.
+    Finished,
+    /// Requests that another one followed at once, on the same context.
+    Followed,
+    /// Requests that ended, and preemptions; after one of them, so many contexts were within the allocator.
+    Preempted(usize),
+}
+
+impl Enough {
+    const MANY_SUSPENDED: Self = Self::Preempted(THREADS_AT_MOST + SUSPENDED);
+
+    fn under(kind: Registered) -> Self {
+        match kind.name {
+            // The preempted request keeps its place, so it goes on before those that have not started. One is enough:
+            // its worker runs nothing when it is counted.
+            "edf" | "priority" => Self::Preempted(WORKERS),
+            _ if kind.preempts => Self::MANY_SUSPENDED,
+            _ => Self::Finished,
+        }
+    }
+
+    /// How many requests there were that count.
+    fn requests(self, watch: &Watch) -> usize {
+        let told = match self {
+            Self::Finished | Self::Preempted(_) => &watch.finished,
+            Self::Followed => &watch.followed,
+        };
+        told.load(Ordering::Acquire)
+    }
+}
+
+/// Sends requests, so many at a time, until there was enough of everything. What the threads did that must not allocate, from when
 /// every context had been used.
-fn steady_state(client: &mut impl Client, watch: &Watch, preemptive: bool) -> Vec<(String, u64)> {
+fn steady_state(client: &mut impl Client, watch: &Watch, enough: Enough) -> Vec<(String, u64)> {
     let start = std::time::Instant::now();
     let (mut sent, mut answered) = (0, 0);
     let mut warm = None;
     loop {
-        while sent < answered + WINDOW as u64 {
-            client.submit(sent);
-            sent += 1;
+        if sent == answered {
+            // Else, with fewer free cores than threads, each could be served before the next one is sent.
+            watch.held.store(true, Ordering::Release);
+            (0..WINDOW as u64).for_each(|number| client.submit(sent + number));
+            sent += WINDOW as u64;
+            watch.held.store(false, Ordering::Release);
         }
         client.wait();
         answered += 1;
@@ -228,16 +282,20 @@ fn steady_state(client: &mut impl Client, watch: &Watch, preemptive: bool) -> Ve
         }
         let Some((at, before)) = &warm else {
             if answered == 2 * CONTEXTS as u64 {
-                warm = Some((answered, watch.counts()));
+                // Counted in this order, and the other way round at the end, there are no fewer calls than of those requests.
+                let before = watch.counts();
+                warm = Some((enough.requests(watch), before));
             }
             continue;
         };
         let statistics = client.statistics();
         let most = watch.most_in_the_allocator.load(Ordering::Relaxed);
-        let preempted = !preemptive
-            || statistics.preemptions.taken() > 200
-                && most > WORKERS + config(WORKERS, MechanismKind::None).contexts - 1 + SUSPENDED;
-        if answered - at > 100 && statistics.refused.total() > 10 && preempted {
+        let preempted = match enough {
+            Enough::Preempted(wanted) => statistics.preemptions.taken() > 200 && most >= wanted,
+            Enough::Finished | Enough::Followed => true,
+        };
+        let requests = enough.requests(watch) - at;
+        if requests > 100 && statistics.refused.total() > 10 && preempted {
             let after = watch.counts();
             assert_eq!(before.len(), after.len(), "all threads are known by then");
             let grown = before.iter().zip(after);
@@ -251,7 +309,7 @@ fn steady_state(client: &mut impl Client, watch: &Watch, preemptive: bool) -> Ve
         }
         assert!(
             start.elapsed() < PATIENCE,
-            "not enough happened: {answered} answered, {most} contexts in the allocator, {statistics}"
+            "not enough happened: {answered} answered, {requests} that count, {most} contexts in the allocator, {statistics}"
         );
     }
 }
@@ -357,7 +415,7 @@ fn in_process_nobody_allocates_under_any_policy() {
     for &kind in registry::ALL {
         let watch = Arc::default();
         let mut client = InProcess::start(configuration(kind), &watch, false);
-        let grown = steady_state(&mut client, &watch, kind.preempts);
+        let grown = steady_state(&mut client, &watch, Enough::under(kind));
         assert_none(&grown, &THREADS, &format!("{kind}"));
         let report = client.shutdown();
         assert!(report.is_clean(), "{kind}: {report}");
@@ -371,7 +429,7 @@ fn in_process_nobody_allocates_with_requests_staged_and_recalled() {
     let watch = Arc::default();
     let config = configuration("c-pre-sq").depth(4);
     let mut client = InProcess::start(config, &watch, false);
-    let grown = steady_state(&mut client, &watch, true);
+    let grown = steady_state(&mut client, &watch, Enough::MANY_SUSPENDED);
     assert_none(&grown, &THREADS, "depth 4");
     assert!(client.shutdown().is_clean());
 }
@@ -383,7 +441,7 @@ fn in_process_nobody_allocates_inline() {
         let watch = Arc::default();
         let config = configuration(kind).layout(LayoutKind::Inline).workers(None);
         let mut client = InProcess::start(config, &watch, false);
-        let grown = steady_state(&mut client, &watch, true);
+        let grown = steady_state(&mut client, &watch, Enough::MANY_SUSPENDED);
         assert_none(&grown, &["shinjuku-inline"], &format!("{kind}, inline"));
         let report = client.shutdown();
         assert!(report.is_clean(), "{kind}: {report}");
@@ -406,7 +464,7 @@ fn in_succession(sloppy: bool) -> Vec<(String, u64)> {
         .layout(LayoutKind::Inline)
         .workers(None);
     let mut client = InProcess::serving(mostly_short, config, &watch, sloppy);
-    let grown = steady_state(&mut client, &watch, false);
+    let grown = steady_state(&mut client, &watch, Enough::Followed);
     assert!(client.shutdown().is_clean());
     grown
 }
@@ -431,7 +489,7 @@ fn a_policy_that_allocates_is_noticed() {
     let _turn = one_at_a_time();
     let watch = Arc::default();
     let mut client = InProcess::start(configuration("c-fcfs"), &watch, true);
-    let grown = steady_state(&mut client, &watch, false);
+    let grown = steady_state(&mut client, &watch, Enough::Finished);
     let dispatcher = grown
         .iter()
         .find(|(name, _)| name == "shinjuku-dispatcher")
@@ -515,7 +573,7 @@ fn over_udp_nobody_allocates_under_any_policy() {
             server: ManuallyDrop::new(server),
             sockets: sockets.collect(),
         };
-        let grown = steady_state(&mut client, &watch, kind.preempts);
+        let grown = steady_state(&mut client, &watch, Enough::under(kind));
         assert_none(&grown, &THREADS, &format!("{kind}"));
         wait_for("the last answer's count", || {
             client.server.statistics().started == 0
