@@ -339,16 +339,28 @@ fn large_requests_follow_each_other_on_small_stacks() {
 
 #[test]
 fn auto_says_what_preempting_costs_on_this_thread() {
-    let runtime = jobs(config(1, MechanismKind::Auto));
-    let description = runtime.description().to_owned();
-    println!("{description}");
-    assert!(
-        description.starts_with("inline on any core"),
-        "{description}"
-    );
-    assert!(description.contains("then signal"), "{description}");
-    assert!(description.contains("the rest measured"), "{description}");
-    assert!(runtime.shutdown(PATIENCE).is_clean());
+    let describe = || {
+        let runtime = jobs(config(1, MechanismKind::Auto));
+        let description = runtime.description().to_owned();
+        println!("{description}");
+        assert!(
+            description.starts_with("inline on any core"),
+            "{description}"
+        );
+        assert!(description.contains("then signal"), "{description}");
+        assert!(runtime.shutdown(PATIENCE).is_clean());
+        description
+    };
+    let start = Instant::now();
+    loop {
+        let description = describe();
+        if description.contains("the rest measured") {
+            return;
+        }
+        // That is right where the machine had no half second for it without a break.
+        let is_assumed = description.contains("assumed: the calibration could not run");
+        assert!(is_assumed && start.elapsed() < PATIENCE, "{description}");
+    }
 }
 
 /// Setting the timer, entering a context, and going back into what a signal stopped take longer than that.

@@ -11,10 +11,17 @@ fn what_has_not_started_by_its_deadline_is_refused() {
     ];
     let runtime = jobs(config);
     let handle = runtime.handle();
+    // It computes until then. Were it asleep, a spare worker would serve the others.
+    let open = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&open);
     let long = handle.submit(
         ClassId(0),
-        Box::new(|| {
-            spin_for(Duration::from_millis(30));
+        Box::new(move || {
+            let start = Instant::now();
+            while !gate.load(Ordering::Relaxed) {
+                assert!(start.elapsed() < PATIENCE, "the gate never opened");
+                preempt_point();
+            }
             1
         }),
     );
@@ -23,6 +30,9 @@ fn what_has_not_started_by_its_deadline_is_refused() {
     let own = SubmitOptions::default().deadline(Duration::from_millis(2));
     let own = handle.submit_with(own, Box::new(|| 4u64) as Job).unwrap();
     let unknown = handle.submit(ClassId(9), Box::new(|| 5)).unwrap();
+    // Their deadlines are over when this is.
+    std::thread::sleep(Duration::from_millis(3));
+    open.store(true, Ordering::Relaxed);
     assert_eq!(long.unwrap().wait(), Ok(1));
     assert_eq!(patient.wait(), Ok(2));
     assert_eq!(
