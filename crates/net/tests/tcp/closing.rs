@@ -84,7 +84,7 @@ fn the_handler_and_the_codec_can_close_after_a_reply() {
 
 #[test]
 fn a_client_that_does_not_close_its_side_is_waited_for_a_second() {
-    let mut house = House::new(config());
+    let mut house = House::with_stopped_clock(config());
     let mut client = house.client();
     client.send("!last\n");
     house.echo_until("the end", |_| client.is_closed());
@@ -100,7 +100,7 @@ fn a_client_that_does_not_close_its_side_is_waited_for_a_second() {
 
 #[test]
 fn a_client_that_does_not_read_is_cut_off() {
-    let mut house = House::new(config().write_timeout(Duration::from_secs(2)));
+    let mut house = House::with_stopped_clock(config().write_timeout(Duration::from_secs(2)));
     let mut client = house.client();
     let mut other = house.client();
     client.send("long\n");
@@ -132,7 +132,7 @@ fn a_client_that_does_not_read_is_cut_off() {
 
 #[test]
 fn half_a_request_has_its_time() {
-    let mut house = House::new(config().request_timeout(Duration::from_secs(1)));
+    let mut house = House::with_stopped_clock(config().request_timeout(Duration::from_secs(1)));
     let (mut slow, mut idle) = (house.client(), house.client());
     idle.send("idle\n");
     house.echo_until("a reply", |_| idle.has("idle\n"));
@@ -147,6 +147,8 @@ fn half_a_request_has_its_time() {
             house.counts().bytes_in > before || house.counts().closed_half_request == 1
         });
     }
+    // It has a second to close its side.
+    house.advance(Duration::from_millis(1100));
     house.poll_until("its end", |house| house.counts().closed_half_request == 1);
     assert_eq!(house.counts().open, 1, "the idle one stays");
     assert!(!idle.is_closed());
@@ -155,7 +157,7 @@ fn half_a_request_has_its_time() {
 #[test]
 fn idle_connections_are_closed_if_that_is_wanted() {
     let timeout = Some(Duration::from_secs(5));
-    let mut house = House::new(config().idle_timeout(timeout));
+    let mut house = House::with_stopped_clock(config().idle_timeout(timeout));
     let (mut idle, mut busy) = (house.client(), house.client());
     for _ in 0..4 {
         busy.received.clear();
@@ -171,7 +173,7 @@ fn idle_connections_are_closed_if_that_is_wanted() {
 #[test]
 fn a_request_that_runs_for_long_times_nothing_out() {
     let short = Duration::from_secs(1);
-    let mut house = House::new(
+    let mut house = House::with_stopped_clock(
         config()
             .idle_timeout(Some(short))
             .request_timeout(short)

@@ -60,8 +60,9 @@ pub struct House<C: Codec = Lines> {
     replier: TcpReplier<C>,
     /// Delivered, and not handled yet.
     pub arrived: VecDeque<Delivered<C>>,
-    start: Instant,
-    /// By how much the house's clock is ahead.
+    /// What the house's clock stands on; `None`: it is stopped, but for a little with each poll.
+    start: Option<Instant>,
+    /// By how much the house's clock is ahead of that.
     ahead: Duration,
 }
 
@@ -80,6 +81,14 @@ impl House {
     pub fn new(config: TcpConfig) -> Self {
         Self::of(config, Lines)
     }
+
+    /// Its time passes by [`advance`](Self::advance), however slow the machine is.
+    pub fn with_stopped_clock(config: TcpConfig) -> Self {
+        Self {
+            start: None,
+            ..Self::new(config)
+        }
+    }
 }
 
 impl<C: Codec> House<C> {
@@ -90,7 +99,7 @@ impl<C: Codec> House<C> {
             tcp,
             replier,
             arrived: VecDeque::new(),
-            start: Instant::now(),
+            start: Some(Instant::now()),
             ahead: Duration::ZERO,
         }
     }
@@ -120,7 +129,14 @@ impl<C: Codec> House<C> {
 
     /// The networker's step.
     pub fn poll(&mut self) {
-        let now = (self.start.elapsed() + self.ahead).as_nanos() as u64;
+        let passed = match self.start {
+            Some(start) => start.elapsed(),
+            None => {
+                self.ahead += Duration::from_micros(1);
+                Duration::ZERO
+            }
+        };
+        let now = (passed + self.ahead).as_nanos() as u64;
         let arrived = &mut self.arrived;
         self.tcp
             .poll(now, 1024, |arrival| arrived.push_back(arrival));

@@ -83,7 +83,7 @@ fn a_reply_in_anothers_place_closes_both_also_when_the_own_request_was_dropped()
 
 #[test]
 fn a_request_kept_beyond_its_end_keeps_its_connection_until_it_is_dropped() {
-    let mut house = House::new(config().connections(2));
+    let mut house = House::with_stopped_clock(config().connections(2));
     let (mut one, mut two) = (house.client(), house.client());
     one.send("one\n");
     let first = house.next();
@@ -102,7 +102,7 @@ fn a_request_kept_beyond_its_end_keeps_its_connection_until_it_is_dropped() {
 
 #[test]
 fn a_kept_request_given_back_as_anothers_reply_is_not_sent() {
-    let mut house = House::new(config().connections(2));
+    let mut house = House::with_stopped_clock(config().connections(2));
     let (mut one, mut two) = (house.client(), house.client());
     one.send("secret\n");
     let first = house.next();
@@ -126,7 +126,7 @@ fn a_kept_request_given_back_as_anothers_reply_is_not_sent() {
 #[test]
 fn whatever_handlers_do_the_sums_add_up_and_tags_stay_apart() {
     // A pseudo-random life: requests are answered, failed, swapped, kept, in any order, by ever new connections.
-    let mut house = House::new(config().connections(8));
+    let mut house = House::with_stopped_clock(config().connections(8));
     let mut random = 1_u64;
     let mut draw = |bound: usize| {
         random = random
