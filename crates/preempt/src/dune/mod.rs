@@ -5,7 +5,7 @@
 //! **Never executed.** It needs an Intel CPU with VT-x and posted interrupts, Dune's module, a kernel started with
 //! `nox2apic`, and libdune, none of which this project has had. What is tested: the protocol of sender and receiver, on
 //! ordinary memory and by loom; the interrupt's way into the context and back, with all registers, in ring 3; that it links
-//! with libdune. [`guest`](crate::guest) does the same under a stock kernel's /dev/kvm, and does run.
+//! with libdune. `guest` does the same under a stock kernel's /dev/kvm, and does run.
 //!
 //! | room | what it holds |
 //! |---|---|

@@ -72,6 +72,7 @@ fn build(rocksdb: bool) -> Result<()> {
     let mut command = Command::new(cargo);
     command
         .args(["build", "--quiet", "--release", "--package", "shinjuku-kv"])
+        .args(["--features", "kvm"])
         .current_dir(crate::paths::workspace_root())
         .stdin(Stdio::null());
     if rocksdb {
