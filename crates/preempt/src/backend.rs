@@ -1,4 +1,5 @@
-//! Special modes of the CPU that workers run in, so that interrupts reach them without the kernel's signal path.
+//! Special modes of the CPU that workers run in, so that interrupts reach them without the kernel's
+//! signal path.
 //!
 //! The core knows such a mode by the traits here alone. A mode is a folder of its own and a line in
 //! [`BACKENDS`](crate::BACKENDS).
@@ -19,15 +20,16 @@ use crate::mechanism::{Mechanism, WorkerLink};
 use crate::token::HardPreemption;
 use crate::trampoline::Saved;
 
-/// A special mode, set up for this process. As a [`Mechanism`] it interrupts the workers that [entered](crate::Worker::enter)
-/// it. Only this crate implements it.
+/// A special mode, set up for this process. As a [`Mechanism`] it interrupts the workers that
+/// [entered](crate::Worker::enter) it. Only this crate implements it.
 pub trait Backend: Mechanism + Debug {
     /// The calling thread's part of the mode, for a worker.
     #[doc(hidden)]
     fn admit(&self) -> Result<WorkerMode, BackendError>;
 
-    /// Takes the calling thread, which must be pinned to a CPU and is no worker, to where it can interrupt workers; until the
-    /// answer is dropped, or for good. Does nothing where any thread can.
+    /// Takes the calling thread, which must be pinned to a CPU and is no worker, to where it can
+    /// interrupt workers; until the answer is dropped, or for good. Does nothing where any thread
+    /// can.
     ///
     /// # Errors
     /// [`BackendError`] if it cannot get there; the thread goes on as before.
@@ -38,7 +40,8 @@ pub trait Backend: Mechanism + Debug {
     /// Whether workers that did not enter the mode are interrupted, too: by signal.
     fn interrupts_outside(&self) -> bool;
 
-    /// How interrupts come to `workers` that are in the mode, taken together, as counted. `None` where that is not counted.
+    /// How interrupts come to `workers` that are in the mode, taken together, as counted. `None`
+    /// where that is not counted.
     fn delivery_to(&self, workers: &[WorkerLink]) -> Option<Delivery> {
         let _ = workers;
         None
@@ -58,10 +61,11 @@ pub struct BackendKind {
     pub(crate) name: &'static str,
     pub(crate) prospect: fn() -> Prospect,
     pub(crate) install: fn(HardPreemption) -> Result<Arc<dyn Backend>, BackendError>,
-    /// A signal found the worker's own code at this instruction. If it is about to make, or waits in, a system call for a
-    /// context: where it goes on so that the call is given up.
+    /// A signal found the worker's own code at this instruction. If it is about to make, or waits
+    /// in, a system call for a context: where it goes on so that the call is given up.
     pub(crate) give_up_call: fn(usize) -> Option<usize>,
-    /// An interrupt sent the code in these registers to the trampoline. They may be set back, to where any worker can go on.
+    /// An interrupt sent the code in these registers to the trampoline. They may be set back, to
+    /// where any worker can go on.
     pub(crate) before_the_call: fn(&mut Saved),
 }
 
@@ -93,13 +97,14 @@ impl BackendKind {
 pub enum Prospect {
     /// The machine has nothing for it.
     Absent,
-    /// A process that sets it up cannot leave it, and signals do not reach its threads. What a preemption costs the worker
-    /// is taken to be this, until it was measured.
+    /// A process that sets it up cannot leave it, and signals do not reach its threads. What a
+    /// preemption costs the worker is taken to be this, until it was measured.
     ForGood {
         /// Nanoseconds.
         cost: u64,
     },
-    /// Workers can enter and leave, so that it can be measured. If it can be had, interrupts come like this.
+    /// Workers can enter and leave, so that it can be measured. If it can be had, interrupts come
+    /// like this.
     Measurable(Delivery),
 }
 
@@ -111,10 +116,11 @@ pub enum Delivery {
     Posted(&'static str),
     /// The CPU leaves the mode, and the kernel injects them.
     Injected,
-    /// There is no virtualisation in the CPU: software takes its place (nested, without hardware support).
+    /// There is no virtualisation in the CPU: software takes its place (nested, without hardware
+    /// support).
     Software,
-    /// The kernel says that it can post them, but that is not to be seen: few have arrived yet, or the kernel's counters are
-    /// not to be had, or the host interrupted the CPU about as often.
+    /// The kernel says that it can post them, but that is not to be seen: few have arrived yet, or
+    /// the kernel's counters are not to be had, or the host interrupted the CPU about as often.
     Unproven(&'static str),
 }
 
@@ -129,7 +135,8 @@ impl std::fmt::Display for Delivery {
     }
 }
 
-/// Why a backend cannot be used, or a thread cannot enter its mode. It displays as the backend's own error, which is inside.
+/// Why a backend cannot be used, or a thread cannot enter its mode. It displays as the backend's
+/// own error, which is inside.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
@@ -176,7 +183,8 @@ impl SenderMode {
 
 /// The worker's side of its mode. Dropped on the worker's thread, after [`leave`](Self::leave).
 pub(crate) trait Mode: Debug {
-    /// To be called before the worker enters `head`. Answers the interrupts since the last time that came to its own code.
+    /// To be called before the worker enters `head`. Answers the interrupts since the last time
+    /// that came to its own code.
     ///
     /// # Safety
     /// The thread is the worker's, in its own code.

@@ -156,8 +156,8 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     if head.is_null() {
         // SAFETY: the worker bound to this thread clears the pointer before it drops the counters.
         match unsafe { SCHEDULING.get().as_ref() } {
-            // The worker's own code: what was to be preempted is over, or is checked on the way in; or the outer side of its
-            // mode, which makes a system call for a context.
+            // The worker's own code: what was to be preempted is over, or is checked on the way in;
+            // or the outer side of its mode, which makes a system call for a context.
             Some(counters) => {
                 if !gives_up_a_call(frame) {
                     count(&counters.late);
@@ -229,7 +229,8 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
 
 /// Has a system call that was not begun, or that would be begun again, given up, if that is what was interrupted.
 fn gives_up_a_call(frame: *mut libc::c_void) -> bool {
-    // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to change.
+    // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to
+    // change.
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
     let instruction = &mut frame.uc_mcontext.gregs[libc::REG_RIP as usize];
     let elsewhere =

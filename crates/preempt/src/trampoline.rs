@@ -230,7 +230,8 @@ extern "C" fn interrupted(saved: &mut Saved) {
     current::interrupted(head);
 }
 
-/// Whether the worker's thread, as far as its mode knows, has the mask that it had as a worker. Called at guard 0.
+/// Whether the worker's thread, as far as its mode knows, has the mask that it had as a worker.
+/// Called at guard 0.
 fn worker_has_its_mask(head: &Head) -> bool {
     head.running.guard.store(1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);

@@ -124,12 +124,13 @@ impl Worker {
         })
     }
 
-    /// From its next [`run`](Self::run) on, the worker runs in the mode of `backend`, its own code included. Links taken before
-    /// do not know of it. A worker that is in a mode already stays there.
+    /// From its next [`run`](Self::run) on, the worker runs in the mode of `backend`, its own code
+    /// included. Links taken before do not know of it. A worker that is in a mode already stays
+    /// there.
     ///
     /// # Errors
-    /// [`BackendError`] if there is no place for it, or the thread, which some modes want pinned to a CPU, cannot enter. The
-    /// worker goes on as before.
+    /// [`BackendError`] if there is no place for it, or the thread, which some modes want pinned to
+    /// a CPU, cannot enter. The worker goes on as before.
     pub fn enter(&mut self, backend: &dyn Backend) -> Result<(), BackendError> {
         if self.head.mode.is_none() {
             let WorkerMode { own, links } = backend.admit()?;

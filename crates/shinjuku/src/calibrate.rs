@@ -60,7 +60,8 @@ struct Work {
     probes: bool,
 }
 
-/// Measures for about 50 ms. Falls back to assumptions where it cannot measure, but for the backend, which is then left out.
+/// Measures for about 50 ms. Falls back to assumptions where it cannot measure, but for the
+/// backend, which is then left out.
 pub(crate) fn measure(
     layout: &Layout,
     realtime_priority: Option<i32>,

@@ -9,9 +9,10 @@
 //! | guest, dune | request and interrupt, with the workers in a special mode ([`Backend`]) | interrupt again, ever more seldom |
 //! | auto | request; probe alone without the token | interrupt, by what [`automatic`] chooses; all under a [`Floor`] |
 //!
-//! Inline there are no special modes. What they save is the way through the kernel from one core to another. A thread that stops
-//! itself has its timer alone, which leaves the mode to fire, so it would cost what the timer's signal costs; and each look at
-//! the network would leave the mode on top.
+//! Inline there are no special modes. What they save is the way through the kernel from one core to
+//! another. A thread that stops itself has its timer alone, which leaves the mode to fire, so it
+//! would cost what the timer's signal costs; and each look at the network would leave the mode on
+//! top.
 
 mod automatic;
 
@@ -33,7 +34,8 @@ pub(crate) struct Preemption {
     pub(crate) hard: Option<Arc<dyn Mechanism>>,
     /// In the inline layout nobody is there to send it: a timer on the request's own thread does.
     pub(crate) timer_signal: Option<Signal>,
-    /// The workers, and the dispatcher where it must, enter this mode, in which `hard` interrupts them.
+    /// The workers, and the dispatcher where it must, enter this mode, in which `hard` interrupts
+    /// them.
     pub(crate) backend: Option<Arc<dyn Backend>>,
     /// How long the code has to answer before the hard mechanism; 0: it comes with the request.
     pub(crate) grace: Nanos,

@@ -492,7 +492,8 @@ impl Statistics {
         }
     }
 
-    /// How interrupts come to workers in guest mode, as counted so far, in words; `None` if no worker is in it.
+    /// How interrupts come to workers in guest mode, as counted so far, in words; `None` if no
+    /// worker is in it.
     #[must_use]
     pub fn delivery(&self) -> Option<impl fmt::Display + use<>> {
         self.delivery

@@ -153,7 +153,8 @@ impl<Tr: Transport> Threads<Tr> {
         }
     }
 
-    /// Starts the workers, and then the dispatcher, which takes the `idle` contexts. On an error some may run.
+    /// Starts the workers, and then the dispatcher, which takes the `idle` contexts. On an error
+    /// some may run.
     fn start_threads<S: Send + 'static>(
         &mut self,
         start: Start<'_, S, Tr>,
@@ -449,7 +450,8 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
         id >= self.layout.workers.len()
     }
 
-    /// Whether thread `id` runs requests seldom. Inline, the first spares take turns with the worker.
+    /// Whether thread `id` runs requests seldom. Inline, the first spares take turns with the
+    /// worker.
     fn is_seldom(&self, id: usize) -> bool {
         self.is_spare(id) && !(self.layout.inline && id <= TURNS)
     }
@@ -477,8 +479,8 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
             realtime_priority: self.config.realtime_priority,
             strict: self.config.strict,
             mechanism: self.config.preemption.mechanism,
-            // Spares stay outside, where signals reach them: KVM has a vCPU for each of some hundred threads only, and Dune
-            // wants a core for each.
+            // Spares stay outside, where signals reach them: KVM has a vCPU for each of some
+            // hundred threads only, and Dune wants a core for each.
             backend: self.backend.clone().filter(|_| !spare),
             timer_signal: self.timer_signal,
         }

@@ -58,13 +58,13 @@ pub(crate) const KIND: BackendKind = BackendKind {
 
 const NAME: &str = "dune";
 
-/// What a preemption is taken to cost the worker, ns: to measure it is to enter Dune mode for good. Some four times what the
-/// Shinjuku paper has (sections 3.2 and 3.3: 298 cycles for the sender, 1212 for the receiver and 109 for a switch, at
-/// 2 GHz), to be safe.
+/// What a preemption is taken to cost the worker, ns: to measure it is to enter Dune mode for good.
+/// Some four times what the Shinjuku paper has (sections 3.2 and 3.3: 298 cycles for the sender,
+/// 1212 for the receiver and 109 for a switch, at 2 GHz), to be safe.
 const ASSUMED_COST: u64 = 3_000;
 
-/// Preemption by posted interrupt under Dune, for workers that [entered](crate::Worker::enter) Dune mode, sent by threads
-/// that [did](Backend::enter_as_sender).
+/// Preemption by posted interrupt under Dune, for workers that [entered](crate::Worker::enter) Dune
+/// mode, sent by threads that [did](Backend::enter_as_sender).
 #[derive(Clone, Copy, Debug)]
 pub struct Dune(());
 

@@ -81,13 +81,15 @@ impl std::ops::Add for GuestCounters {
 impl ModeLink for GuestLink {}
 
 impl WorkerLink {
-    /// What happened to the worker in guest mode, if it [entered](crate::Worker::enter) it before this link was taken.
+    /// What happened to the worker in guest mode, if it [entered](crate::Worker::enter) it before
+    /// this link was taken.
     #[must_use]
     pub fn guest_counters(&self) -> Option<GuestCounters> {
         self.mode().map(GuestLink::counters)
     }
 
-    /// What KVM counted for the worker's vCPU; `None` without one, or where the kernel does not tell.
+    /// What KVM counted for the worker's vCPU; `None` without one, or where the kernel does not
+    /// tell.
     #[must_use]
     pub fn kernel_counters(&self) -> Option<KernelCounters> {
         self.mode::<GuestLink>()?.kernel_counters()

@@ -65,8 +65,8 @@ pub(crate) const KIND: BackendKind = BackendKind {
 
 const NAME: &str = "guest";
 
-/// Preemption by interrupts in guest mode, for workers that [entered](crate::Worker::enter) it. Others, and those
-/// who are outside of it for a while, are interrupted by signal.
+/// Preemption by interrupts in guest mode, for workers that [entered](crate::Worker::enter) it.
+/// Others, and those who are outside of it for a while, are interrupted by signal.
 #[derive(Clone)]
 pub struct Guest {
     machine: Arc<Machine>,

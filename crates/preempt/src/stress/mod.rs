@@ -112,7 +112,8 @@ pub enum Interruption {
     Signal,
     /// At the operations' own probes.
     Probe,
-    /// At any instruction, with the workers in the mode of the [backend](crate::BACKENDS) of this name.
+    /// At any instruction, with the workers in the mode of the [backend](crate::BACKENDS) of this
+    /// name.
     Backend(&'static str),
 }
 
@@ -125,7 +126,8 @@ enum Chosen {
 
 impl Chosen {
     fn install(interruption: Interruption) -> Result<Self, StressError> {
-        // SAFETY: only this module's jobs run in the contexts, and they rely on nothing that the contract excludes.
+        // SAFETY: only this module's jobs run in the contexts, and they rely on nothing that the
+        // contract excludes.
         let token = unsafe { HardPreemption::allow() };
         Ok(match interruption {
             Interruption::Probe => Self::Probe,

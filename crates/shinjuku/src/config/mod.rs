@@ -289,7 +289,8 @@ pub enum MechanismKind {
     Signal,
     /// `escalation`: by probe, and after a grace period by a hard mechanism; needs the token.
     Escalation,
-    /// `guest`: anywhere, with the workers in guest mode under /dev/kvm; needs the token and the feature `kvm`.
+    /// `guest`: anywhere, with the workers in guest mode under /dev/kvm; needs the token and the
+    /// feature `kvm`.
     Guest,
     /// `dune`: anywhere, with dispatcher and workers under Dune, where its kernel module is loaded;
     /// needs the token and the feature `libdune`.

@@ -6,8 +6,9 @@
 //! | a backend that can be measured (guest) | where the kernel says that interrupts may be posted | if a preemption is cheaper than by signal, as measured |
 //! | signal | if no backend is there for good | else |
 //!
-//! Where interrupts leave the mode, it is not set up only to measure that: such an interrupt saves little over a signal, if
-//! anything, and every system call of a handler leaves the mode on top. Whoever knows better asks for the mechanism by name.
+//! Where interrupts leave the mode, it is not set up only to measure that: such an interrupt saves
+//! little over a signal, if anything, and every system call of a handler leaves the mode on top.
+//! Whoever knows better asks for the mechanism by name.
 
 use std::sync::Arc;
 
