@@ -5,24 +5,16 @@ use std::time::Duration;
 
 use shinjuku::policy::ClassId;
 use shinjuku::{
-    Config, HardPreemption, LayoutKind, MechanismKind, RequestHandler, Runtime, StartError,
-    handler_fn,
+    Config, HardPreemption, LayoutKind, MechanismKind, Runtime, StartError, handler_fn,
 };
 use shinjuku_preempt::BACKENDS;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn start(
-    mechanism: MechanismKind,
-    strict: bool,
-) -> Result<Runtime<impl RequestHandler<Request = u64, Reply = u64>>, StartError> {
-    let mut config = Config {
-        workers: Some(1),
-        contexts: 16,
-        layout: LayoutKind::Threads,
-        strict,
-        ..Config::default()
-    };
+fn start(mechanism: MechanismKind, strict: bool) -> Result<Runtime<u64, u64>, StartError> {
+    let mut config = Config::default().workers(1).contexts(16);
+    config.layout = LayoutKind::Threads;
+    config.strict = strict;
     config.cores.share = true;
     config.preemption.mechanism = mechanism;
     Runtime::builder(handler_fn(|number: u64| number))
