@@ -99,9 +99,13 @@ mod worker;
 /// ```
 pub mod error {
     pub use shinjuku_policy::{ParameterError, PolicyError};
+    #[cfg(feature = "dune")]
     pub use shinjuku_preempt::dune::DuneError;
+    #[cfg(feature = "kvm")]
     pub use shinjuku_preempt::guest::GuestError;
-    pub use shinjuku_preempt::{PoolError, RealtimeError, SignalError, TimerError, Unsupported};
+    pub use shinjuku_preempt::{
+        BackendError, PoolError, RealtimeError, SignalError, TimerError, Unsupported,
+    };
 
     pub use crate::config::ConfigError;
     pub use crate::in_process::SubmitError;
@@ -124,7 +128,7 @@ pub use runtime::{Runtime, Server};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;
 pub use shinjuku_policy as policy;
-pub use shinjuku_preempt::{BackendError, HardPreemption, preempt_point, without_preemption};
+pub use shinjuku_preempt::{HardPreemption, preempt_point, without_preemption};
 pub use shutdown::ShutdownReport;
 pub use start_error::StartError;
 pub use statistics::{ClassStatistics, Histogram, Preemptions, Refusals, Statistics};

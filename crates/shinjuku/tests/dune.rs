@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use shinjuku::error::BackendError;
 use shinjuku::policy::ClassId;
 use shinjuku::{
-    BackendError, Config, HardPreemption, LayoutKind, MechanismKind, Runtime, StartError,
-    handler_fn,
+    Config, HardPreemption, LayoutKind, MechanismKind, Runtime, StartError, handler_fn,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use shinjuku::error::BackendError;
 use shinjuku::policy::ClassId;
 use shinjuku::{
-    BackendError, Config, HardPreemption, LayoutKind, MechanismKind, Runtime, StartError,
-    handler_fn, without_preemption,
+    Config, HardPreemption, LayoutKind, MechanismKind, Runtime, StartError, handler_fn,
+    without_preemption,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
