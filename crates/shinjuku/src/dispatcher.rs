@@ -8,7 +8,8 @@
 //! - with no context free, only started requests are asked for;
 //! - when a worker has given no answer for `rescue_after` while others wait, what was staged for it is recalled; if its
 //!   thread is blocked in the kernel, a spare worker goes on in its place until it answers, with suspended requests and
-//!   fresh ones (ARCHITECTURE.md, "Progress", rule 2; rule 1 is in [`Verified`]).
+//!   fresh ones; if it computes for long, with suspended ones (ARCHITECTURE.md, "Progress", rule 2;
+//!   rule 1 is in [`Verified`]).
 //!
 //! After start nothing here allocates, frees, locks, or drops a user's value: a suspended context may hold any lock,
 //! the allocator's included, and only this thread brings it back. Its system calls are the interrupt's, the
@@ -144,6 +145,8 @@ pub(crate) struct Rules {
     pub(crate) idle_backoff: Option<Nanos>,
     /// Whether other threads of the runtime may need the dispatcher's core.
     pub(crate) shares_core: bool,
+    /// Whether the runtime's threads are under SCHED_FIFO: of two on a core, one runs until it gives way.
+    pub(crate) realtime: bool,
     /// Per class: how long after its arrival a request must have started.
     pub(crate) deadlines: Vec<Option<Nanos>>,
 }
@@ -489,7 +492,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// Sends the next request for `worker` to the desk `at` (its own, or a spare's that stands in for it).
     fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
-        let want = self.wanted();
+        self.hand_one_of(self.wanted(), at, worker, now)
+    }
+
+    /// The same of such requests only.
+    fn hand_one_of(&mut self, want: Want, at: usize, worker: usize, now: Nanos) -> bool {
         let id = self.desks[worker].worker;
         let mut refused = 0;
         while let Some(task) = self.policy.next(id, now, want) {

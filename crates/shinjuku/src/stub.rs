@@ -200,6 +200,7 @@ impl StubWorkers {
                 rescue_after: config.rescue_after(),
                 idle_backoff: None,
                 shares_core: false,
+                realtime: config.realtime_priority.is_some(),
                 deadlines: vec![None; config.class.len()],
             },
             preemption: Preemption::choose(&probes_only, layout, None)?,

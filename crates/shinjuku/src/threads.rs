@@ -192,6 +192,7 @@ impl<Tr: Transport> Threads<Tr> {
                 rescue_after: config.rescue_after(),
                 idle_backoff: config.idle_backoff(),
                 shares_core: layout.shared,
+                realtime: config.realtime_priority.is_some(),
                 deadlines: config.class.iter().map(ClassConfig::deadline).collect(),
             },
             preemption,

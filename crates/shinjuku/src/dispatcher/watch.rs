@@ -4,16 +4,20 @@
 //!   running ──quantum over, others wait──▶ asked ──grace over──▶ interrupted, again and again
 //!      └──────── no quantum ────────────────┴── no answer for `rescue_after`, others wait ──▶ silent
 //!
-//!   silent, thread runs or is runnable ──▶ computing: what was staged there is recalled, and that is all
-//!   silent, thread blocked in the kernel ──▶ blocked: recalled likewise, and a spare goes on in its place
+//!   silent, thread blocked in the kernel ──▶ blocked: what was staged there is recalled, and a spare goes on in its place
+//!   silent, thread runs or is runnable ──▶ computing: recalled likewise, and that is all
+//!                                              │ asked, and no answer for `SPINS_AFTER` times `rescue_after`
+//!                                              ▼
+//!                            may spin for a lock: a spare takes suspended requests, one of which may have the lock
 //! ```
 //!
-//! A spare shares the core of the worker it stands in for, so only a worker that leaves its core gets one. Beside a worker
-//! that computes, a spare would take half of the core, or, under SCHED_FIFO, get none of it and keep what it was sent.
+//! A spare shares the core of the worker it stands in for. Beside a worker that computes it takes half of the core. So
+//! it comes late there, and runs only what that worker may be waiting for. Under SCHED_FIFO a worker that computes gets
+//! no spare: the spare would never have the core, and keep what it was sent.
 
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
-use shinjuku_policy::{Nanos, TaskId, WorkerId};
+use shinjuku_policy::{Nanos, TaskId, Want, WorkerId};
 use shinjuku_preempt::CountersSnapshot;
 
 use super::Dispatcher;
@@ -27,6 +31,9 @@ const SHORTEST_QUANTUM: Nanos = Nanos(500);
 const INTERRUPT_AGAIN: Nanos = Nanos::from_micros(500);
 /// While a worker stays silent, it is looked at anew whenever that has lasted twice as long, or this much longer.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(100);
+/// A worker that leaves its preemption unanswered and computes for so many times `rescue_after` may be spinning for what a
+/// suspended request has.
+const SPINS_AFTER: u64 = 10;
 
 impl<Tr: Transport> Dispatcher<Tr> {
     /// Looks after a worker or spare that has not answered: that it is awake, that what runs there gives way in time, and
@@ -152,11 +159,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
         while self.take_back(at, now) {}
         let desk = &self.desks[at];
         let ran = now.since(desk.running_since);
-        if desk.is_blocked()
-            && self.somebody_waits(at, desk.worker, ran)
-            && !self.is_stood_in_for(at)
+        if self.somebody_waits(at, desk.worker, ran)
+            && let Some(want) = self.wanted_beside(at, now)
+            && (want == Want::Any || self.policy.waiting_started() > 0)
         {
-            self.stand_in(at, now);
+            self.stand_in(at, want, now);
         }
     }
 
@@ -171,10 +178,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let desk = &mut self.desks[at];
         desk.look_at = Nanos(now.0 + lasted.0.min(LOOK_AGAIN.0));
         let was_blocked = desk.is_blocked();
-        desk.silence = Some(if desk.link.is_blocked() {
-            Silence::Blocked
-        } else {
-            Silence::Computing
+        desk.silence = Some(match desk.silence {
+            _ if desk.link.is_blocked() => Silence::Blocked,
+            Some(Silence::Computing { since }) => Silence::Computing { since },
+            _ => Silence::Computing { since: now },
         });
         if at < self.workers && desk.is_blocked() && !was_blocked {
             self.statistics.stuck();
@@ -191,35 +198,57 @@ impl<Tr: Transport> Dispatcher<Tr> {
         recalled
     }
 
-    /// Whether a spare works in the place of `worker`, and is not itself blocked.
-    fn is_stood_in_for(&self, worker: usize) -> bool {
-        let spares = self.stands_in.iter().zip(&self.desks[self.workers..]);
-        spares
-            .filter(|&(&stands_in_for, _)| stands_in_for == Some(worker))
-            .any(|(_, spare)| !spare.is_blocked())
+    /// Which requests may run beside the one at `desk`: any if its thread has left its core, suspended ones if it may spin
+    /// for what one of these has. `None`: none.
+    fn allowed_beside(&self, desk: &Desk<Tr>, now: Nanos) -> Option<Want> {
+        match desk.silence? {
+            Silence::Blocked => Some(Want::Any),
+            Silence::Computing { since } => {
+                let unanswered = now.since(since.max(desk.asked?.at));
+                let patience = self.rules.rescue_after.0.saturating_mul(SPINS_AFTER);
+                (!self.rules.realtime && unanswered.0 > patience).then_some(Want::StartedOnly)
+            }
+        }
     }
 
-    /// A spare goes on in the place of `blocked`, with the next request for it.
-    fn stand_in(&mut self, blocked: usize, now: Nanos) {
+    /// Which requests one more spare may run in the place of `worker`. `None`: the worker computes, or one of its spares
+    /// does.
+    fn wanted_beside(&self, worker: usize, now: Nanos) -> Option<Want> {
+        let spares = self.stands_in.iter().zip(&self.desks[self.workers..]);
+        let its_spares = spares
+            .filter(|&(&stands_in_for, _)| stands_in_for == Some(worker))
+            .map(|(_, spare)| spare);
+        std::iter::once(&self.desks[worker])
+            .chain(its_spares)
+            .try_fold(self.wanted(), |wanted, desk| {
+                match self.allowed_beside(desk, now)? {
+                    Want::Any => Some(wanted),
+                    Want::StartedOnly => Some(Want::StartedOnly),
+                }
+            })
+    }
+
+    /// A spare goes on in the place of `silent`, with the next such request for it.
+    fn stand_in(&mut self, silent: usize, want: Want, now: Nanos) {
         let Some(spare) =
             (0..self.stands_in.len()).find(|&spare| self.desks[self.workers + spare].out() == 0)
         else {
-            if !std::mem::replace(&mut self.desks[blocked].without_spare, true) {
+            if !std::mem::replace(&mut self.desks[silent].without_spare, true) {
                 self.statistics.spares_exhausted();
             }
             return;
         };
         let at = self.workers + spare;
-        let core = self.cores[blocked];
+        let core = self.cores[silent];
         if core.is_some() && std::mem::replace(&mut self.spare_cores[spare], core) != core {
             // If it cannot be pinned it serves from where it is.
             let _ = core.map(|core| self.desks[at].link.pin(core));
         }
-        self.desks[at].worker = self.desks[blocked].worker;
-        self.hand_one(at, blocked, now);
+        self.desks[at].worker = self.desks[silent].worker;
+        self.hand_one_of(want, at, silent, now);
         // What was answered can all have been too late, and refused.
         if self.desks[at].out() > 0 {
-            self.stands_in[spare] = Some(blocked);
+            self.stands_in[spare] = Some(silent);
             self.spares_out += 1;
             self.statistics.rescued();
         }
@@ -247,7 +276,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
         // Spares whose worker is back on its core make way for it.
         for spare in 0..self.stands_in.len() {
-            if self.stands_in[spare].is_some_and(|worker| !self.desks[worker].is_blocked()) {
+            let worker = self.stands_in[spare].map(|worker| &self.desks[worker]);
+            if worker.is_some_and(|worker| self.allowed_beside(worker, now).is_none()) {
                 self.make_way(self.workers + spare, now);
             }
         }

@@ -299,3 +299,65 @@ fn a_blocking_handler_is_preempted_by_signal() {
     assert_eq!(blocked.wait(), Ok(42));
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
+
+/// One has a spin lock and is preempted with it. Another spins for the lock where no probe and no signal stops it, on the
+/// only worker, or, while the worker is blocked, on the spare in its place.
+fn spinning_where_nothing_stops_it(mechanism: MechanismKind, is_worker_blocked: bool) {
+    let runtime = jobs(config(1, mechanism));
+    let handle = runtime.handle();
+    let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
+    let (let_go, blocked) = std::sync::mpsc::channel::<()>();
+    let blocks = is_worker_blocked.then(|| {
+        let blocks = submit(Box::new(move || blocked.recv().is_err().into()));
+        wait_for("the start", || runtime.statistics().started == 1);
+        blocks
+    });
+    let (held, spins) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let (their_held, their_spins) = (Arc::clone(&held), Arc::clone(&spins));
+    let mut holder = submit(Box::new(move || {
+        their_held.store(true, Ordering::Relaxed);
+        let start = Instant::now();
+        while !their_spins.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+            preempt_point();
+        }
+        their_held.store(false, Ordering::Release);
+        1
+    }));
+    wait_for("the lock", || held.load(Ordering::Relaxed));
+    let mut spinner = submit(Box::new(move || {
+        without_preemption(|| {
+            spins.store(true, Ordering::Relaxed);
+            let start = Instant::now();
+            while held.swap(true, Ordering::Acquire) {
+                if start.elapsed() > PATIENCE / 2 {
+                    return 0;
+                }
+                std::thread::yield_now();
+            }
+            1
+        })
+    }));
+    let answer = spinner.wait_timeout(PATIENCE);
+    assert_eq!(answer, Some(Ok(1)), "the holder of the lock never ran");
+    assert_eq!(holder.wait_timeout(PATIENCE), Some(Ok(1)));
+    drop(let_go);
+    if let Some(blocks) = blocks {
+        assert_eq!(blocks.wait(), Ok(1));
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn progress_a_lock_is_spun_for_without_probes() {
+    spinning_where_nothing_stops_it(MechanismKind::Probe, false);
+}
+
+#[test]
+fn progress_a_lock_is_spun_for_behind_a_guard_and_signals() {
+    spinning_where_nothing_stops_it(MechanismKind::Signal, false);
+}
+
+#[test]
+fn progress_a_lock_is_spun_for_at_a_spare() {
+    spinning_where_nothing_stops_it(MechanismKind::Probe, true);
+}
