@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,24 +14,20 @@ use shinjuku_preempt::Realtime;
 use shinjuku_tests::{PATIENCE, config, wait_for};
 
 /// What the kernel says of a thread of this process: `state`, and how often it has given up its core.
-fn thread_status(name: &str) -> Option<(String, String)> {
-    let tasks = fs::read_dir("/proc/self/task").expect("/proc is mounted");
-    tasks.flatten().find_map(|task| {
-        let status = fs::read_to_string(task.path().join("status")).ok()?;
-        let value = |key: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(key));
-            line.map(|value| value.trim().to_owned())
-        };
-        (value("Name:")? == name)
-            .then(|| Some((value("State:")?, value("voluntary_ctxt_switches:")?)))?
-    })
+fn thread_status(thread: i32) -> Option<(String, String)> {
+    let status = fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
+    let value = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        line.map(|value| value.trim().to_owned())
+    };
+    Some((value("State:")?, value("voluntary_ctxt_switches:")?))
 }
 
 /// Whether a thread sleeps, and not only between two looks around.
-fn is_parked(name: &str) -> bool {
-    let before = thread_status(name);
+fn is_parked(thread: i32) -> bool {
+    let before = thread_status(thread);
     std::thread::sleep(Duration::from_millis(20));
-    let now = thread_status(name);
+    let now = thread_status(thread);
     before == now && now.is_some_and(|(state, _)| state.starts_with('S'))
 }
 
@@ -41,6 +37,8 @@ fn is_parked(name: &str) -> bool {
 /// that the dispatcher sends it before it takes the answer to the first.
 struct BehindTheTimes {
     served: Arc<AtomicU64>,
+    /// The worker's thread, as its handler tells.
+    worker: Arc<AtomicI32>,
     delivered: u64,
 }
 
@@ -66,7 +64,8 @@ impl Transport for BehindTheTimes {
         }
         if self.delivered == 1 {
             wait_for("the sleep of the worker", || {
-                self.served.load(Ordering::Relaxed) == 1 && is_parked("shinjuku-worker")
+                self.served.load(Ordering::Relaxed) == 1
+                    && is_parked(self.worker.load(Ordering::Relaxed))
             });
         }
         self.delivered += 1;
@@ -98,13 +97,18 @@ const UNWOKEN: Duration = Duration::from_secs(8);
 
 #[test]
 fn a_worker_does_not_sleep_over_what_is_sent_before_its_answer_is_taken() {
-    let served = Arc::new(AtomicU64::new(0));
+    let (served, worker) = <(Arc<AtomicU64>, Arc<AtomicI32>)>::default();
     let transport = BehindTheTimes {
         served: Arc::clone(&served),
+        worker: Arc::clone(&worker),
         delivered: 0,
     };
     let config = config(1, MechanismKind::Probe).depth(2);
-    let server = Runtime::builder(handler_fn(|()| ()))
+    let tell = move |()| {
+        let thread = gettid().as_raw_nonzero().get();
+        worker.store(thread, Ordering::Relaxed);
+    };
+    let server = Runtime::builder(handler_fn(tell))
         .config(config)
         .serve(transport)
         .unwrap();
