@@ -229,13 +229,23 @@ fn occupy(
     })
 }
 
-/// A worker is blocked, and its core belongs to a thread of higher priority, so a spare does not get it: what the spare
-/// was sent goes to the other worker when that is free.
 #[test]
 fn what_a_spare_does_not_begin_goes_elsewhere() {
-    const NAME: &str = "what_a_spare_does_not_begin_goes_elsewhere";
+    a_spare_does_not_get_its_core("what_a_spare_does_not_begin_goes_elsewhere", 4);
+}
+
+/// One of the two runs at the worker, the other is sent to the spare, and then none waits.
+#[test]
+fn what_a_spare_does_not_begin_goes_elsewhere_though_nothing_waits() {
+    const NAME: &str = "what_a_spare_does_not_begin_goes_elsewhere_though_nothing_waits";
+    a_spare_does_not_get_its_core(NAME, 2);
+}
+
+/// A worker is blocked, and its core belongs to a thread of higher priority, so a spare does not get it: what the spare
+/// was sent goes to the other worker when that is free. There are so many `others` for the two.
+fn a_spare_does_not_get_its_core(test: &str, others: usize) {
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some((runtime, cores)) = on_two_cores(NAME) else {
+    let Some((runtime, cores)) = on_two_cores(test) else {
         return;
     };
     let handle = runtime.handle();
@@ -258,7 +268,7 @@ fn what_a_spare_does_not_begin_goes_elsewhere() {
     // Beside the workers, however many others want the core that is left.
     let _realtime = Realtime::enter(1).unwrap();
     let go = Arc::new(AtomicBool::new(false));
-    let others: Vec<_> = (0..4).map(|_| submit(works_until(&go))).collect();
+    let others: Vec<_> = (0..others).map(|_| submit(works_until(&go))).collect();
     wait_for("a spare", || runtime.statistics().rescued > 0);
     go.store(true, Ordering::Relaxed);
     for mut other in others {

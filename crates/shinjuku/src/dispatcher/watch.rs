@@ -54,14 +54,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.stop_in_time(at, now);
     }
 
-    /// Whether a worker leaves its preemption unanswered; or runs for as long what is never asked to give way.
+    /// Whether a worker leaves its preemption unanswered; or runs for as long what is never asked to give way. Spares count
+    /// asked or not: one that never has its core keeps what it was sent from workers that are idle.
     fn is_silent(&self, at: usize, now: Nanos) -> bool {
         let desk = &self.desks[at];
         let is_long_ago = now.since(desk.silent_since()) > self.rules.rescue_after;
         let has_quantum = |task| self.policy.quantum(task).is_some();
         desk.silence.is_some()
             || is_long_ago
-                && (desk.asked.is_some()
+                && (at >= self.workers
+                    || desk.asked.is_some()
                     || desk.running().is_some_and(|sent| !has_quantum(sent.task)))
     }
 
