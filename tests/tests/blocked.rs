@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use shinjuku::net::{Arrival, Failure, Refusal, Replier, Transport};
 use shinjuku::policy::ClassId;
-use shinjuku::{MechanismKind, Runtime, handler_fn, preempt_point};
+use shinjuku::{Handle, LayoutKind, MechanismKind, Runtime, handler_fn, preempt_point};
 use shinjuku_preempt::Realtime;
 use shinjuku_tests::{PATIENCE, config, wait_for};
 
@@ -126,8 +126,8 @@ type Job = Box<dyn FnOnce() -> u64 + Send>;
 /// Tests that need both cores: one at a time.
 static CORES: Mutex<()> = Mutex::new(());
 
-/// Two workers under SCHED_FIFO on cores of their own; `None`, and why, where that cannot be.
-fn on_two_cores(test: &str) -> Option<(Runtime<Job, u64>, Vec<usize>)> {
+/// Two cores for threads under SCHED_FIFO; `None`, and why, where that cannot be.
+fn two_cores(test: &str) -> Option<Vec<usize>> {
     if let Err(error) = Realtime::enter(1) {
         eprintln!("SKIPPED {test}: {error}");
         return None;
@@ -141,6 +141,12 @@ fn on_two_cores(test: &str) -> Option<(Runtime<Job, u64>, Vec<usize>)> {
         eprintln!("SKIPPED {test}: this process may use one core only");
         return None;
     }
+    Some(cores)
+}
+
+/// Two workers under SCHED_FIFO on cores of their own; `None`, and why, where that cannot be.
+fn on_two_cores(test: &str) -> Option<(Runtime<Job, u64>, Vec<usize>)> {
+    let cores = two_cores(test)?;
     let mut config = config(2, MechanismKind::Probe).realtime_priority(1);
     config.cores.workers = cores.clone();
     let runtime = Runtime::builder(handler_fn(|job: Job| job()))
@@ -278,5 +284,60 @@ fn a_spare_does_not_get_its_core(test: &str, others: usize) {
     assert!(occupies.join().unwrap(), "they waited for the core");
     drop(let_go);
     assert_eq!(blocks.wait(), Ok(1));
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// Submits itself anew until `over`, so that one always waits or runs.
+fn follows_itself(handle: Handle<Job, u64>, over: Arc<AtomicBool>) -> Job {
+    Box::new(move || {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(100) {
+            preempt_point();
+        }
+        if over.load(Ordering::Relaxed) {
+            return 1;
+        }
+        let next = follows_itself(handle.clone(), over);
+        handle.submit(ClassId(0), next).is_ok().into()
+    })
+}
+
+/// Inline, the thread that went on in its place shares the core with it, and has work all the time.
+#[test]
+fn inline_a_handler_that_is_back_from_the_kernel_gets_on_under_load() {
+    const NAME: &str = "inline_a_handler_that_is_back_from_the_kernel_gets_on_under_load";
+    let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(cores) = two_cores(NAME) else {
+        return;
+    };
+    let mut config = config(1, MechanismKind::Probe)
+        .layout(LayoutKind::Inline)
+        .workers(None)
+        .realtime_priority(1);
+    config.cores.share = false;
+    config.cores.workers = cores[1..].to_vec();
+    let runtime = Runtime::builder(handler_fn(|job: Job| job()))
+        .config(config)
+        .start()
+        .unwrap();
+    let handle = runtime.handle();
+    let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
+    // Beside the runtime, however many others want the core that is left.
+    let _realtime = Realtime::enter(1).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let (let_go, blocked) = std::sync::mpsc::channel();
+    let mut is_back = submit(Box::new(move || blocked.recv().is_ok().into()));
+    // These run when another thread has taken over, and from then on there is always one more.
+    let mut others: Vec<_> = (0..4)
+        .map(|_| submit(follows_itself(handle.clone(), Arc::clone(&over))))
+        .collect();
+    others.push(submit(Box::new(move || let_go.send(()).is_ok().into())));
+    let answer = is_back.wait_timeout(AT_MOST);
+    over.store(true, Ordering::Relaxed);
+    assert_eq!(answer, Some(Ok(1)), "it waits for the others to end");
+    for other in others {
+        assert_eq!(other.wait(), Ok(1));
+    }
+    assert!(runtime.statistics().rescued > 0);
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }

@@ -166,6 +166,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
         if now >= self.next_look {
             self.inline_look_around(now);
+            if self.rules.realtime && !self.inline.elsewhere.is_empty() {
+                // Under SCHED_FIFO, threads that are back from the kernel have the core only if this one gives way.
+                std::thread::yield_now();
+                moment = Cycles::now();
+                now = Nanos(self.clock.nanos_at(moment));
+            }
         }
         if !self.policy.is_empty() {
             let active = self.inline.active;
