@@ -3,7 +3,7 @@
 //! One turn of its loop: take the workers' answers, poll the transport, hand out, look at who has run too long, help
 //! where a worker is blocked. The policy decides the order; this file keeps the requests and the rules that hold
 //! whatever the policy says:
-//! - nothing is preempted while nothing waits;
+//! - nothing is preempted while nothing waits, but what has a quantum and runs at a spare whose worker is back;
 //! - a preempted request keeps its arrival time;
 //! - with no context free, only started requests are asked for;
 //! - when a worker has given no answer for `rescue_after` while others wait, what was staged for it is recalled; if its

@@ -256,9 +256,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// A spare has done its part: it gives back what it was sent, or is asked to stop.
+    /// A spare has done its part: it gives back what it was sent. What it has begun is asked to stop, whether others wait
+    /// or not, if it has a quantum; without one it may finish, since preempted it would stand behind later ones.
     fn make_way(&mut self, spare: usize, now: Nanos) {
-        if !self.recall_unbegun(spare, now) && self.desks[spare].asked.is_none() {
+        if self.recall_unbegun(spare, now) || self.desks[spare].asked.is_some() {
+            return;
+        }
+        let running = self.desks[spare].running();
+        if running.is_some_and(|running| self.policy.quantum(running.task).is_some()) {
             self.ask(spare, now, now);
         }
     }

@@ -183,6 +183,43 @@ fn what_waits_for_a_blocked_worker_starts_at_its_stand_in() {
     }
 }
 
+/// A policy without a quantum: what runs at a spare is not preempted when the worker is back, or it would stand behind
+/// requests that came later.
+#[test]
+fn first_come_first_served_is_so_at_a_spare_too() {
+    let mut config = config(1, MechanismKind::Probe);
+    config.policy.kind = "c-fcfs".into();
+    let runtime = jobs(config);
+    let handle = runtime.handle();
+    let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
+    let (let_go, blocked) = std::sync::mpsc::channel::<()>();
+    let blocks = submit(Box::new(move || blocked.recv().is_err().into()));
+    wait_for("the start", || runtime.statistics().started == 1);
+    let go = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&go);
+    let long = submit(Box::new(move || {
+        let start = Instant::now();
+        while !seen.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+            std::hint::spin_loop();
+        }
+        preempt_point();
+        1
+    }));
+    let running = || runtime.statistics().running;
+    wait_for("a look around with both running", || running() == 2);
+    drop(let_go);
+    assert_eq!(blocks.wait(), Ok(1));
+    wait_for("a look around with one running", || running() == 1);
+    // That look is over when the dispatcher has sent one more.
+    assert_eq!(submit(Box::new(|| 2)).wait(), Ok(2));
+    go.store(true, Ordering::Relaxed);
+    assert_eq!(long.wait(), Ok(1));
+    let statistics = runtime.statistics();
+    assert!(statistics.rescued > 0, "{statistics}");
+    assert_eq!(statistics.preemptions.taken(), 0, "{statistics}");
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
 /// A spare would share the core with it, and comes, for what is suspended, after ten times as long.
 #[test]
 fn a_handler_that_computes_is_not_taken_for_blocked() {
