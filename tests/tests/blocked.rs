@@ -247,8 +247,9 @@ fn what_a_spare_does_not_begin_goes_elsewhere_though_nothing_waits() {
     a_spare_does_not_get_its_core(NAME, 2);
 }
 
-/// A worker is blocked, and its core belongs to a thread of higher priority, so a spare does not get it: what the spare
-/// was sent goes to the other worker when that is free. There are so many `others` for the two.
+/// A worker is blocked, and its core belongs to a thread of higher priority, so a spare does not
+/// get it: what the spare was sent goes to the other worker when that is free. There are so many
+/// `others` for the two.
 fn a_spare_does_not_get_its_core(test: &str, others: usize) {
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((runtime, cores)) = on_two_cores(test) else {

@@ -84,7 +84,8 @@ impl SpinLock {
 #[test]
 fn the_holder_of_a_spin_lock_goes_on_while_newer_requests_spin_for_it() {
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
-        // Without spares: one that stands in for a worker without an answer would run the holder beside it.
+        // Without spares: should the machine stall the worker for long, a spare would run the
+        // holder beside it.
         let mut config = config(1, mechanism).spare_workers(0);
         config.policy.kind = "newest-first".into();
         let lock = Arc::new(SpinLock::default());

@@ -55,8 +55,8 @@ pub(crate) struct Desk<Tr: Transport> {
 /// Why a worker gives no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Silence {
-    /// Its thread runs, or waits for its core, and was first found so at that moment: code without probes, or with
-    /// preemption held off.
+    /// Its thread runs, or waits for its core, and was first found so at that moment: code without
+    /// probes, or with preemption held off.
     Computing { since: Nanos },
     /// Its thread is blocked in the kernel, and leaves its core to others.
     Blocked,

@@ -3,7 +3,8 @@
 //! One turn of its loop: take the workers' answers, poll the transport, hand out, look at who has run too long, help
 //! where a worker is blocked. The policy decides the order; this file keeps the requests and the rules that hold
 //! whatever the policy says:
-//! - nothing is preempted while nothing waits, but what has a quantum and runs at a spare whose worker is back;
+//! - nothing is preempted while nothing waits, but what has a quantum and runs at a spare whose
+//!   worker is back;
 //! - a preempted request keeps its arrival time;
 //! - with no context free, only started requests are asked for;
 //! - when a worker has given no answer for `rescue_after` while others wait, what was staged for it is recalled; if its
@@ -145,7 +146,8 @@ pub(crate) struct Rules {
     pub(crate) idle_backoff: Option<Nanos>,
     /// Whether other threads of the runtime may need the dispatcher's core.
     pub(crate) shares_core: bool,
-    /// Whether the runtime's threads are under SCHED_FIFO: of two on a core, one runs until it gives way.
+    /// Whether the runtime's threads are under SCHED_FIFO: of two on a core, one runs until it
+    /// gives way.
     pub(crate) realtime: bool,
     /// Per class: how long after its arrival a request must have started.
     pub(crate) deadlines: Vec<Option<Nanos>>,

@@ -6,10 +6,12 @@
 //!        └───────── back from a request, and somebody else has the dispatcher by now ◀──────────────────┘
 //! ```
 //!
-//! While a request runs, the dispatcher lies in the [`Baton`]. Its thread takes it back when the request has finished
-//! or was preempted. A request that blocks its thread in the kernel leaves it lying there; after `rescue_after` the
-//! watching thread takes it and goes on with all others (ARCHITECTURE.md, "Progress", rule 2). A request without a
-//! deadline is left alone until the end. The dispatcher is in one place at a time, since it moves.
+//! While a request runs, the dispatcher lies in the [`Baton`]. Its thread takes it back when the
+//! request has finished or was preempted. A request that blocks its thread in the kernel leaves it
+//! lying there, and so does one that computes and does not give way: nothing here tells the two
+//! apart. After `rescue_after` the watching thread takes it and goes on with all others
+//! (ARCHITECTURE.md, "Progress", rule 2). A request without a deadline is left alone until the end.
+//! The dispatcher is in one place at a time, since it moves.
 //!
 //! Lending and taking back are an atomic exchange each. The lock on the roster is taken only when a thread begins to stand
 //! by or takes over, and never within a request. Nothing here allocates, frees or drops a user's value before the end.

@@ -316,7 +316,8 @@ pub struct Statistics {
     /// How requests were preempted.
     pub preemptions: Preemptions,
     pub(crate) delivery: Option<Delivery>,
-    /// How often a worker was found blocked in the kernel.
+    /// How often a worker was found blocked in the kernel. Inline, nothing looks whether a thread
+    /// that does not answer is blocked or computes, so both count.
     pub workers_blocked: u64,
     /// Requests that were sent to a spare worker, in the place of a blocked one.
     pub rescued: u64,

@@ -144,7 +144,8 @@ pub struct Config {
     /// before its thread is looked at, in milliseconds, 0.1 to 60000. If that is blocked in the
     /// kernel, a spare goes on in its place. If it computes, the worker is waited for; after ten
     /// times as long, a spare runs suspended requests beside it, but under `realtime_priority`,
-    /// where it would never have the core. Default 5.
+    /// where it would never have the core. Inline, another thread goes on in either case. Default
+    /// 5.
     pub rescue_after_ms: f64,
     /// Loops that find nothing to do for this long sleep, in microseconds, 0 to 3600000000; waking
     /// up takes some tens of microseconds. 0: never sleep, burn the cores. Default 100.

@@ -85,7 +85,8 @@ enum Phase {
 pub(crate) struct Inline {
     /// The desk of the thread whose turn it is.
     active: usize,
-    /// Desks of threads that are within a request, and were found blocked in it.
+    /// Desks of threads that are within a request, and did not give way in time: blocked, for all
+    /// that is known.
     elsewhere: Vec<usize>,
     phase: Phase,
     closed: bool,
@@ -167,7 +168,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if now >= self.next_look {
             self.inline_look_around(now);
             if self.rules.realtime && !self.inline.elsewhere.is_empty() {
-                // Under SCHED_FIFO, threads that are back from the kernel have the core only if this one gives way.
+                // Under SCHED_FIFO, threads that are back from the kernel have the core only if
+                // this one gives way.
                 std::thread::yield_now();
                 moment = Cycles::now();
                 now = Nanos(self.clock.nanos_at(moment));
@@ -244,7 +246,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         })
     }
 
-    /// The active thread is blocked within a request: thread `successor` goes on in its place.
+    /// The active thread is within a request that did not give way in time: thread `successor` goes
+    /// on in its place.
     pub(crate) fn taken_over_by(&mut self, successor: usize, spares_left: bool) {
         let blocked = self.inline.active;
         self.desks[blocked].silence = Some(Silence::Blocked);

@@ -4,16 +4,18 @@
 //!   running ──quantum over, others wait──▶ asked ──grace over──▶ interrupted, again and again
 //!      └──────── no quantum ────────────────┴── no answer for `rescue_after`, others wait ──▶ silent
 //!
-//!   silent, thread blocked in the kernel ──▶ blocked: what was staged there is recalled, and a spare goes on in its place
+//!   silent, thread blocked in the kernel ──▶ blocked: what was staged there is recalled, and a spare
+//!                                           goes on in its place
 //!   silent, thread runs or is runnable ──▶ computing: recalled likewise, and that is all
-//!                                              │ asked, and no answer for `SPINS_AFTER` times `rescue_after`
+//!                                              │ no answer for `SPINS_AFTER` times `rescue_after`
 //!                                              ▼
-//!                            may spin for a lock: a spare takes suspended requests, one of which may have the lock
+//!                            may spin for a lock: a spare takes suspended requests, which may have it
 //! ```
 //!
-//! A spare shares the core of the worker it stands in for. Beside a worker that computes it takes half of the core. So
-//! it comes late there, and runs only what that worker may be waiting for. Under SCHED_FIFO a worker that computes gets
-//! no spare: the spare would never have the core, and keep what it was sent.
+//! A spare shares the core of the worker it stands in for. Beside a worker that computes it takes
+//! half of the core. So it comes late there, and runs only what that worker may be waiting for.
+//! Under SCHED_FIFO a worker that computes gets no spare: the spare would never have the core, and
+//! keep what it was sent.
 
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
@@ -31,8 +33,8 @@ const SHORTEST_QUANTUM: Nanos = Nanos(500);
 const INTERRUPT_AGAIN: Nanos = Nanos::from_micros(500);
 /// While a worker stays silent, it is looked at anew whenever that has lasted twice as long, or this much longer.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(100);
-/// A worker that leaves its preemption unanswered and computes for so many times `rescue_after` may be spinning for what a
-/// suspended request has.
+/// A worker that leaves its preemption unanswered and computes for so many times `rescue_after` may
+/// be spinning for what a suspended request has.
 const SPINS_AFTER: u64 = 10;
 
 impl<Tr: Transport> Dispatcher<Tr> {
@@ -54,8 +56,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.stop_in_time(at, now);
     }
 
-    /// Whether a worker leaves its preemption unanswered; or runs for as long what is never asked to give way. Spares count
-    /// asked or not: one that never has its core keeps what it was sent from workers that are idle.
+    /// Whether a worker leaves its preemption unanswered; or runs for as long what is never asked
+    /// to give way. Spares count asked or not: one that never has its core keeps what it was sent
+    /// from workers that are idle.
     fn is_silent(&self, at: usize, now: Nanos) -> bool {
         let desk = &self.desks[at];
         let is_long_ago = now.since(desk.silent_since()) > self.rules.rescue_after;
@@ -200,8 +203,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         recalled
     }
 
-    /// Which requests may run beside the one at `desk`: any if its thread has left its core, suspended ones if it may spin
-    /// for what one of these has. `None`: none.
+    /// Which requests may run beside the one at `desk`: any if its thread has left its core,
+    /// suspended ones if it may spin for what one of these has. `None`: none.
     fn allowed_beside(&self, desk: &Desk<Tr>, now: Nanos) -> Option<Want> {
         match desk.silence? {
             Silence::Blocked => Some(Want::Any),
@@ -213,8 +216,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Which requests one more spare may run in the place of `worker`. `None`: the worker computes, or one of its spares
-    /// does.
+    /// Which requests one more spare may run in the place of `worker`. `None`: the worker computes,
+    /// or one of its spares does.
     fn wanted_beside(&self, worker: usize, now: Nanos) -> Option<Want> {
         let spares = self.stands_in.iter().zip(&self.desks[self.workers..]);
         let its_spares = spares
@@ -256,8 +259,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// A spare has done its part: it gives back what it was sent. What it has begun is asked to stop, whether others wait
-    /// or not, if it has a quantum; without one it may finish, since preempted it would stand behind later ones.
+    /// A spare has done its part: it gives back what it was sent. What it has begun is asked to
+    /// stop, whether others wait or not, if it has a quantum; without one it may finish, since
+    /// preempted it would stand behind later ones.
     fn make_way(&mut self, spare: usize, now: Nanos) {
         if self.recall_unbegun(spare, now) || self.desks[spare].asked.is_some() {
             return;

@@ -300,8 +300,8 @@ fn a_blocking_handler_is_preempted_by_signal() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// One has a spin lock and is preempted with it. Another spins for the lock where no probe and no signal stops it, on the
-/// only worker, or, while the worker is blocked, on the spare in its place.
+/// One has a spin lock and is preempted with it. Another spins for the lock where no probe and no
+/// signal stops it, on the only worker, or, while the worker is blocked, on the spare in its place.
 fn spinning_where_nothing_stops_it(mechanism: MechanismKind, is_worker_blocked: bool) {
     let runtime = jobs(config(1, mechanism));
     let handle = runtime.handle();

@@ -183,8 +183,8 @@ fn what_waits_for_a_blocked_worker_starts_at_its_stand_in() {
     }
 }
 
-/// A policy without a quantum: what runs at a spare is not preempted when the worker is back, or it would stand behind
-/// requests that came later.
+/// A policy without a quantum: what runs at a spare is not preempted when the worker is back, or it
+/// would stand behind requests that came later.
 #[test]
 fn first_come_first_served_is_so_at_a_spare_too() {
     let mut config = config(1, MechanismKind::Probe);
