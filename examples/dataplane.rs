@@ -1,6 +1,7 @@
 //! A server past the kernel: over DPDK or AF_XDP, as its configuration file says.
 //!
-//! Run over shared memory, which takes neither a network card nor root (the packages are named in the README):
+//! Run over shared memory, which takes neither a network card nor root (the packages are named in
+//! the README):
 //!
 //! ```text
 //! cargo run --release -p shinjuku-examples --features dpdk --example dataplane -- examples/memif.toml
@@ -9,10 +10,12 @@
 //!     --target 10.0.0.1:9000 --protocol shinjuku --mix hi --rate 10k
 //! ```
 //!
-//! Requests are those of the example `synthetic`: how long to work, at most 10 ms, and a stamp, which come back.
+//! Requests are those of the example `synthetic`: how long to work, at most 10 ms, and a stamp,
+//! which come back.
 //!
-//! Expect: what it serves on, where, and how each dispatcher preempts; after control-C (or SIGTERM), what each dispatcher has
-//! counted, all together, and the device. The kernel does not see the address: `ping` from another machine is answered all the same.
+//! Expect: what it serves on, where, and how each dispatcher preempts; after control-C (or
+//! SIGTERM), what each dispatcher has counted, all together, and the device. The kernel does not
+//! see the address: `ping` from another machine is answered all the same.
 #![cfg_attr(
     not(any(feature = "dpdk", feature = "xdp")),
     allow(unused, reason = "then it only says what to build")
@@ -129,8 +132,9 @@ fn serve<D: Device>(
             spin_with_probes((nanos * steps_per_nano) as u64);
             Some(request.echo())
         });
-        // SAFETY: what the handler reaches (the spinning, and giving back the datagram's buffer) makes no system call,
-        // takes no priority-inheriting lock and does not care for the identity of its kernel thread.
+        // SAFETY: what the handler reaches (the spinning, and giving back the datagram's buffer)
+        // makes no system call, takes no priority-inheriting lock and does not care for the
+        // identity of its kernel thread.
         let token = unsafe { HardPreemption::allow() };
         let server = Runtime::builder(handler)
             .config(config.clone())
@@ -143,7 +147,8 @@ fn serve<D: Device>(
 
     stop.wait();
     let mut total: Option<(_, DataplaneCounts)> = None;
-    // The first last: where the device has fewer queues than there are dispatchers, it sends for the others.
+    // The first last: where the device has fewer queues than there are dispatchers, it sends for
+    // the others.
     for (number, (server, counters)) in servers.into_iter().enumerate().rev() {
         let (report, _) = server.shutdown(Duration::from_secs(2));
         let counts = counters.read();

@@ -2,9 +2,9 @@
 //!
 //! Run: `cargo run --release --example hello`
 //!
-//! Expect: the short requests' replies, usually within a millisecond on an idle machine, though the long request came
-//! first and there is one worker; then the long one's; then what was counted. Without `#[preemptible]` all would come at
-//! the end: nothing could stop the long one.
+//! Expect: the short requests' replies, usually within a millisecond on an idle machine, though the
+//! long request came first and there is one worker; then the long one's; then what was counted.
+//! Without `#[preemptible]` all would come at the end: nothing could stop the long one.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let long = long.wait()?;
     println!("{:8.3?}  1 + ... + 10000000 = {long}", start.elapsed());
-    // The report has the final statistics: the last request is counted after its ticket is answered.
+    // The report has the final statistics: the last request is counted after its ticket is
+    // answered.
     let report = runtime.shutdown(Duration::from_secs(1));
     if let Some(statistics) = &report.statistics {
         println!("{statistics}");

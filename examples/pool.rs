@@ -1,12 +1,14 @@
-//! A preemptive pool beside other code: ordinary threads submit work, and wait for it in three ways.
+//! A preemptive pool beside other code: ordinary threads submit work, and wait for it in three
+//! ways.
 //!
 //! Run: `cargo run --release --example pool`
 //!
-//! Expect: a line for each way of waiting, and a table in which the short requests' p99 is far below what a long
-//! one takes, though both share the same workers.
+//! Expect: a line for each way of waiting, and a table in which the short requests' p99 is far
+//! below what a long one takes, though both share the same workers.
 //!
-//! A ticket is a plain `Future`, so it can be awaited under any async runtime (`let reply = handle.submit(..)?.await?`
-//! in an axum handler, say); the few lines of `block_on` here stand in for one.
+//! A ticket is a plain `Future`, so it can be awaited under any async runtime
+//! (`let reply = handle.submit(..)?.await?` in an axum handler, say); the few lines of `block_on`
+//! here stand in for one.
 #![forbid(unsafe_code)]
 
 use std::error::Error;

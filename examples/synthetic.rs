@@ -2,12 +2,14 @@
 //!
 //! Run: `cargo run --release --example synthetic -- --listen 127.0.0.1:9000`, and the client of
 //! <https://github.com/stanford-mast/shinjuku> against it, or anything else that speaks its format: 16 bytes, two
-//! little-endian `u64`, how many nanoseconds to work and when the request was made. The same bytes come back. With
-//! `--format racksched` it is the format of <https://github.com/netx-repo/RackSched>: 41 bytes, in one packet or several, and
-//! replies that tell how many requests of the class there still are. See `shinjuku::net::wire`.
+//! little-endian `u64`, how many nanoseconds to work and when the request was made. The same bytes
+//! come back. With `--format racksched` it is the format of
+//! <https://github.com/netx-repo/RackSched>: 41 bytes, in one packet or several, and replies that
+//! tell how many requests of the class there still are. See `shinjuku::net::wire`.
 //!
-//! Expect: a line that says where it listens and one that says how it preempts; after control-C (or SIGTERM), what
-//! came of the requests, by class: those that ask for `--long-us` or more are `long`.
+//! Expect: a line that says where it listens and one that says how it preempts; after control-C (or
+//! SIGTERM), what came of the requests, by class: those that ask for `--long-us` or more are
+//! `long`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -35,7 +37,8 @@ struct Options {
     /// Receive on a thread of its own instead of the dispatcher's.
     #[arg(long)]
     networker: bool,
-    /// The longest work that a request may ask for, in microseconds; others are dropped as malformed.
+    /// The longest work that a request may ask for, in microseconds; others are dropped as
+    /// malformed.
     #[arg(long, default_value_t = 10_000, value_name = "US")]
     max_us: u64,
     /// Requests from this length on are of class `long`, in microseconds.
@@ -110,8 +113,9 @@ fn main() -> anyhow::Result<()> {
         work((run_nanos as f64 * steps_per_nano) as u64);
         Some(request.echo())
     });
-    // SAFETY: what the handler reaches (the spinning, and giving back the datagram's buffer) makes no system call,
-    // takes no priority-inheriting lock and does not care for the identity of its kernel thread.
+    // SAFETY: what the handler reaches (the spinning, and giving back the datagram's buffer) makes
+    // no system call, takes no priority-inheriting lock and does not care for the identity of its
+    // kernel thread.
     let token = unsafe { HardPreemption::allow() };
     let builder = Runtime::builder(handler)
         .config(config)

@@ -1,5 +1,6 @@
-//! The dispatcher alone: requests a second through arrival, decision, message there and back, with stub workers that
-//! answer from the other core without running anything. Every iteration is one request.
+//! The dispatcher alone: requests a second through arrival, decision, message there and back, with
+//! stub workers that answer from the other core without running anything. Every iteration is one
+//! request.
 #![allow(missing_docs)]
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The mailbox by itself, both ends on one thread: a context there and back without being run. What the two cores'
-//! caches add is in the cost table (`cache-line/...`).
+//! The mailbox by itself, both ends on one thread: a context there and back without being run. What
+//! the two cores' caches add is in the cost table (`cache-line/...`).
 #![allow(missing_docs)]
 #![forbid(unsafe_code)]
 

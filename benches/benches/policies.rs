@@ -1,5 +1,6 @@
-//! Every policy by itself: one request through `arrive`, `next` and `finished` while a hundred others wait, bare
-//! and under the core's watch. With preemption: the same, and once through `preempted` and `next`.
+//! Every policy by itself: one request through `arrive`, `next` and `finished` while a hundred
+//! others wait, bare and under the core's watch. With preemption: the same, and once through
+//! `preempted` and `next`.
 #![allow(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Probes that are never taken, and the guard, in a context: per iteration of a loop that waits for memory, of one that
-//! the compiler would vectorise, and of one that only polls.
+//! Probes that are never taken, and the guard, in a context: per iteration of a loop that waits for
+//! memory, of one that the compiler would vectorise, and of one that only polls.
 #![allow(missing_docs)]
 #![forbid(unsafe_code)]
 

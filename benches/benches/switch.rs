@@ -1,6 +1,6 @@
-//! Into a context and out again, on one thread: for a whole job, and for one that is preempted at each probe. Beside
-//! it, the same with corosensei, whose coroutines keep the thread's own thread-locals. The bare switches are in
-//! the cost table (`switch/...`).
+//! Into a context and out again, on one thread: for a whole job, and for one that is preempted at
+//! each probe. Beside it, the same with corosensei, whose coroutines keep the thread's own
+//! thread-locals. The bare switches are in the cost table (`switch/...`).
 #![allow(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Criterion benchmarks, a file each under `benches/`. `cargo bench -p shinjuku-benches --bench policies` runs one.
+//! Criterion benchmarks, a file each under `benches/`.
+//! `cargo bench -p shinjuku-benches --bench policies` runs one.
 //!
 //! | bench | what it times |
 //! |---|---|

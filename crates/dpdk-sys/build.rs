@@ -23,7 +23,8 @@ fn link() {
         });
     let mut shim = cc::Build::new();
     shim.file("src/shim.c").warnings_into_errors(true);
-    // What libdpdk.pc says in its cflags, and the pkg-config crate does not pass on: the inline functions need both.
+    // What libdpdk.pc says in its cflags, and the pkg-config crate does not pass on: the inline
+    // functions need both.
     shim.flag("-include").flag("rte_config.h");
     shim.flag("-march=corei7");
     for path in &dpdk.include_paths {

@@ -1,7 +1,8 @@
-//! The local APIC, whose page the module maps into the process: what it takes to send an interrupt, and to end one.
+//! The local APIC, whose page the module maps into the process: what it takes to send an interrupt,
+//! and to end one.
 //!
-//! The register page answers only while the host has its APICs in xAPIC mode; with x2APIC the page is dead and reads as all
-//! ones. Linux must therefore be started with `nox2apic`.
+//! The register page answers only while the host has its APICs in xAPIC mode; with x2APIC the page
+//! is dead and reads as all ones. Linux must therefore be started with `nox2apic`.
 
 use x86_64::registers::model_specific::Msr;
 
@@ -12,10 +13,12 @@ pub const GUEST_PHYSICAL: u64 = (1 << 46) - 4096;
 /// Where the module finds the page, in the host's physical memory.
 pub const HOST_PHYSICAL: u64 = 0xfee0_0000;
 
-/// The notification's vector, which the module puts into the VMCS. Shinjuku uses the same number for its interrupt.
+/// The notification's vector, which the module puts into the VMCS. Shinjuku uses the same number
+/// for its interrupt.
 pub const NOTIFICATION_VECTOR: u8 = 0xf2;
 
-/// A register, by its offset in the page (Intel SDM, volume 3, table "Local APIC register address map").
+/// A register, by its offset in the page (Intel SDM, volume 3, table "Local APIC register address
+/// map").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Register {
@@ -57,8 +60,9 @@ impl RegisterPage {
     /// The registers at `page`.
     ///
     /// # Safety
-    /// `page` is aligned to 4 KiB, and its 4 KiB can be read and written as long as this value or a copy of it is used. If
-    /// it is the APIC's, nothing sent by it may upset the machine: whoever can write there can reset other CPUs.
+    /// `page` is aligned to 4 KiB, and its 4 KiB can be read and written as long as this value or a
+    /// copy of it is used. If it is the APIC's, nothing sent by it may upset the machine: whoever
+    /// can write there can reset other CPUs.
     #[must_use]
     pub const unsafe fn new(page: *mut u32) -> Self {
         Self(page)
@@ -147,10 +151,12 @@ impl<R: Registers> LocalApic<R> {
         Err(ApicError::Busy)
     }
 
-    /// Sends `vector` to the CPU `to`: the destination first, since the other write sends. The APIC must be idle.
+    /// Sends `vector` to the CPU `to`: the destination first, since the other write sends. The APIC
+    /// must be idle.
     ///
-    /// The host uses the same register pair. If it takes this CPU between the two writes and sends an interrupt of its own,
-    /// this one goes to the host's destination, and the target never hears of it.
+    /// The host uses the same register pair. If it takes this CPU between the two writes and sends
+    /// an interrupt of its own, this one goes to the host's destination, and the target never hears
+    /// of it.
     #[inline]
     pub fn send(&self, vector: u8, to: ApicId) {
         self.0

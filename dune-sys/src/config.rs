@@ -3,7 +3,8 @@
 use std::ffi::c_void;
 use std::mem::offset_of;
 
-/// Registers to enter Dune mode with; on return, why it was left. The argument of [`ENTER`](crate::ioctl::ENTER).
+/// Registers to enter Dune mode with; on return, why it was left. The argument of
+/// [`ENTER`](crate::ioctl::ENTER).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the registers have the CPU's names")]

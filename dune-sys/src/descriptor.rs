@@ -1,5 +1,5 @@
-//! The posted-interrupt descriptor: 64 bytes that senders, the CPU and the module share (Intel SDM, volume 3, chapter
-//! "APIC virtualization", section "Posted-interrupt processing").
+//! The posted-interrupt descriptor: 64 bytes that senders, the CPU and the module share (Intel SDM,
+//! volume 3, chapter "APIC virtualization", section "Posted-interrupt processing").
 //!
 //! ```text
 //!             request bit     ON
@@ -7,12 +7,13 @@
 //!   receiver  1 ──▶ 0, second 1 ──▶ 0, first
 //! ```
 //!
-//! The order is what keeps an interrupt from being lost. A sender that finds ON set sends nothing, so whoever clears ON
-//! must look at the requests afterwards. The other way round, a request that comes in between would stay until the next one.
-//! A notification that finds nothing is harmless.
+//! The order is what keeps an interrupt from being lost. A sender that finds ON set sends nothing,
+//! so whoever clears ON must look at the requests afterwards. The other way round, a request that
+//! comes in between would stay until the next one. A notification that finds nothing is harmless.
 //!
-//! Who receives: the CPU itself, when the notification reaches it in guest mode; the module, on the way into guest mode;
-//! and [`take`](PostedInterruptDescriptor::take), to clear away what nobody waits for any more.
+//! Who receives: the CPU itself, when the notification reaches it in guest mode; the module, on the
+//! way into guest mode; and [`take`](PostedInterruptDescriptor::take), to clear away what nobody
+//! waits for any more.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bit 0 of the word behind the requests: a notification is on its way.
 const OUTSTANDING: u64 = 1;
 
-/// One CPU's descriptor. `u32 vectors[8]; u32 extra[8]` in Dune's sources; the CPU and the module work on it in words of
-/// 64 bits, and so does this.
+/// One CPU's descriptor. `u32 vectors[8]; u32 extra[8]` in Dune's sources; the CPU and the module
+/// work on it in words of 64 bits, and so does this.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct PostedInterruptDescriptor {
@@ -62,12 +63,13 @@ impl PostedInterruptDescriptor {
         }
     }
 
-    /// Sender: asks for `vector`. What was written before is seen by the interrupt's handler, also where the answer is not
-    /// [`Posted::Notify`].
+    /// Sender: asks for `vector`. What was written before is seen by the interrupt's handler, also
+    /// where the answer is not [`Posted::Notify`].
     #[inline]
     pub fn post(&self, vector: u8) -> Posted {
         let (word, bit) = place(vector);
-        // Both with release: the handler may come of an earlier notification. The CPU has nothing weaker anyway.
+        // Both with release: the handler may come of an earlier notification. The CPU has nothing
+        // weaker anyway.
         if self.requests[word].fetch_or(bit, Ordering::AcqRel) & bit != 0 {
             Posted::Pending
         } else if self.control.fetch_or(OUTSTANDING, Ordering::AcqRel) & OUTSTANDING != 0 {
@@ -193,8 +195,8 @@ mod loom_tests {
 
     const VECTOR: u8 = 0xf2;
 
-    /// A CPU in guest mode, with its interrupt line. What is noted on `wanted` before a request must have been seen once
-    /// the line is quiet.
+    /// A CPU in guest mode, with its interrupt line. What is noted on `wanted` before a request
+    /// must have been seen once the line is quiet.
     struct Target {
         descriptor: PostedInterruptDescriptor,
         notified: AtomicUsize,
@@ -221,8 +223,8 @@ mod loom_tests {
             }
         }
 
-        /// The CPU, if it is notified: takes the requests and runs the handler for each. Returns interrupts delivered and
-        /// what the last handler saw.
+        /// The CPU, if it is notified: takes the requests and runs the handler for each. Returns
+        /// interrupts delivered and what the last handler saw.
         fn receive(&self, take: fn(&PostedInterruptDescriptor) -> Vectors) -> (usize, usize) {
             if self.notified.load(Ordering::Relaxed) == 0 {
                 return (0, 0);
@@ -267,8 +269,8 @@ mod loom_tests {
         );
     }
 
-    /// However sending and receiving fall together: the last request is seen by a handler that runs after it was made, and
-    /// there are no more interrupts than requests.
+    /// However sending and receiving fall together: the last request is seen by a handler that runs
+    /// after it was made, and there are no more interrupts than requests.
     #[test]
     fn loom_posting_loses_nothing_and_doubles_nothing() {
         loom::model(|| exchange(3, PostedInterruptDescriptor::take));

@@ -100,8 +100,8 @@ impl Device {
         Self::open_at(Path::new(PATH))
     }
 
-    /// Like [`open`](Self::open), for a device at another path. No file but Dune's device is written to or asked
-    /// anything, and no file makes the call wait.
+    /// Like [`open`](Self::open), for a device at another path. No file but Dune's device is
+    /// written to or asked anything, and no file makes the call wait.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -147,7 +147,8 @@ impl Device {
         self.layout
     }
 
-    /// The kernel's system-call entry (MSR LSTAR): at this address in Dune mode, the library must have its own.
+    /// The kernel's system-call entry (MSR LSTAR): at this address in Dune mode, the library must
+    /// have its own.
     #[must_use]
     pub fn system_call_entry(&self) -> VirtAddr {
         self.system_call_entry

@@ -6,7 +6,8 @@
 //!   │ way│ argument's size│ 233      │ number   │
 //!   └────┴────────────────┴──────────┴──────────┘
 //! ```
-//! Dune's header has the ways turned round: what is marked as read is written, too, and the other way.
+//! Dune's header has the ways turned round: what is marked as read is written, too, and the other
+//! way.
 
 use std::ffi::c_ulong;
 
@@ -17,7 +18,8 @@ pub const MINOR: u8 = 233;
 
 /// Runs the caller in Dune mode. Argument: [`Config`].
 pub const ENTER: c_ulong = number(READ, 1, size_of::<Config>());
-/// Answers the address of the kernel's system-call entry (MSR LSTAR) as its return value. No argument.
+/// Answers the address of the kernel's system-call entry (MSR LSTAR) as its return value. No
+/// argument.
 pub const GET_SYSCALL: c_ulong = number(NONE, 2, 0);
 /// Writes a [`Layout`].
 pub const GET_LAYOUT: c_ulong = number(WRITE, 3, size_of::<Layout>());

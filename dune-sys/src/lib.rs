@@ -1,8 +1,9 @@
 //! Dune's kernel interface.
 //!
-//! Dune (OSDI'12) is a kernel module for Intel CPUs that lets a process run in guest mode: the process owns an interrupt table
-//! and page tables while it keeps its address space and its system calls. Shinjuku (NSDI'19) added the posted interrupts by
-//! which its dispatcher preempts workers without their leaving guest mode. This crate declares that interface:
+//! Dune (OSDI'12) is a kernel module for Intel CPUs that lets a process run in guest mode: the
+//! process owns an interrupt table and page tables while it keeps its address space and its system
+//! calls. Shinjuku (NSDI'19) added the posted interrupts by which its dispatcher preempts workers
+//! without their leaving guest mode. This crate declares that interface:
 //!
 //! | room | |
 //! |---|---|
@@ -14,12 +15,13 @@
 //! | `libdune` | the C library (feature `libdune`) |
 //!
 //! # What it takes
-//! An Intel CPU with VT-x and posted interrupts, and a module: `libdbos` (<https://github.com/zxjcarrot/libdbos>) builds for
-//! Linux 6.2 to 6.11; the forks of project-dune and Shinjuku for 3.x to 4.4. All share the interface declared here. The kernel must
-//! run with `nox2apic`, or the APIC's page is dead ([`apic::ApicError::Dead`]).
+//! An Intel CPU with VT-x and posted interrupts, and a module: `libdbos`
+//! (<https://github.com/zxjcarrot/libdbos>) builds for Linux 6.2 to 6.11; the forks of project-dune
+//! and Shinjuku for 3.x to 4.4. All share the interface declared here. The kernel must run with
+//! `nox2apic`, or the APIC's page is dead ([`apic::ApicError::Dead`]).
 //!
-//! Nothing here has been run against the module: layouts and numbers were compared with its sources, and what works on
-//! memory is tested on ordinary memory.
+//! Nothing here has been run against the module: layouts and numbers were compared with its
+//! sources, and what works on memory is tested on ordinary memory.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("dune-sys needs x86-64 Linux: Dune is a Linux module for Intel CPUs");

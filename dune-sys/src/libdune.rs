@@ -1,8 +1,9 @@
-//! What this project uses of libdune, the C library that sets up page tables, interrupt table and system calls and enters
-//! Dune mode (`libdune/dune.h` of libdbos). The safety rules are libdune's own; the main ones are with the functions.
+//! What this project uses of libdune, the C library that sets up page tables, interrupt table and
+//! system calls and enters Dune mode (`libdune/dune.h` of libdbos). The safety rules are libdune's
+//! own; the main ones are with the functions.
 //!
-//! Link without PIE and without ASLR of the heap (`-C relocation-model=static`): libdune maps the first GiB of memory and what
-//! lies around the mapping area and the stack.
+//! Link without PIE and without ASLR of the heap (`-C relocation-model=static`): libdune maps the
+//! first GiB of memory and what lies around the mapping area and the stack.
 
 use std::ffi::{c_int, c_void};
 
@@ -15,10 +16,12 @@ pub type PageFaultHandler =
     unsafe extern "C" fn(address: usize, error_code: u64, frame: *mut TrapFrame);
 
 unsafe extern "C" {
-    /// Sets libdune up, once a process, before any thread enters. `map_full` maps all that the process may map later.
-    /// Ignores most signals from then on. Returns 0, or a negative error number.
+    /// Sets libdune up, once a process, before any thread enters. `map_full` maps all that the
+    /// process may map later. Ignores most signals from then on. Returns 0, or a negative error
+    /// number.
     pub fn dune_init(map_full: bool) -> c_int;
-    /// Takes the calling thread into Dune mode; it stays there. Returns 0, or a negative error number.
+    /// Takes the calling thread into Dune mode; it stays there. Returns 0, or a negative error
+    /// number.
     pub fn dune_enter() -> c_int;
     /// Has `handler` called for interrupts of `vector`. Returns 0, or a negative error number.
     pub fn dune_register_intr_handler(vector: c_int, handler: Option<InterruptHandler>) -> c_int;

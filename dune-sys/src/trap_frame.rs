@@ -1,4 +1,5 @@
-//! What libdune's interrupt stubs put on the stack: `struct dune_tf`, and the segments they run with.
+//! What libdune's interrupt stubs put on the stack: `struct dune_tf`, and the segments they run
+//! with.
 
 use std::mem::offset_of;
 
@@ -16,11 +17,11 @@ pub const USER_CODE: SegmentSelector = SegmentSelector(0x30 | PrivilegeLevel::Ri
 /// The thread's task state.
 pub const TASK_STATE: SegmentSelector = SegmentSelector(0x38);
 
-/// The general registers of interrupted code; vector registers are where they were. An interrupt handler gets a pointer to
-/// it, and what the handler changes is what the code goes on with.
+/// The general registers of interrupted code; vector registers are where they were. An interrupt
+/// handler gets a pointer to it, and what the handler changes is what the code goes on with.
 ///
-/// libdune's gates keep the stack, so the frame lies right below the interrupted code's stack pointer: code that keeps
-/// anything in the red zone loses it.
+/// libdune's gates keep the stack, so the frame lies right below the interrupted code's stack
+/// pointer: code that keeps anything in the red zone loses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the registers have the CPU's names")]

@@ -11,13 +11,15 @@ use shinjuku::{ClassConfig, Config, ConfigError, MechanismKind};
 /// Changes to a server's configuration.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RuntimeOptions {
-    /// The configuration in TOML (the keys are those of `shinjuku::Config`); the options below go before it.
+    /// The configuration in TOML (the keys are those of `shinjuku::Config`); the options below go
+    /// before it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Worker threads [default: a core each but for one, which the dispatcher takes].
     #[arg(long)]
     pub workers: Option<usize>,
-    /// How requests are preempted: auto, none, probe, signal, escalation, guest or dune [default: auto].
+    /// How requests are preempted: auto, none, probe, signal, escalation, guest or dune [default:
+    /// auto].
     #[arg(long, visible_alias = "preemption", value_parser = mechanism)]
     pub mechanism: Option<MechanismKind>,
     /// How long a request may run while others wait, in microseconds [default: 5].
@@ -26,11 +28,12 @@ pub struct RuntimeOptions {
 }
 
 impl RuntimeOptions {
-    /// The file's configuration, or the default with the request classes `classes`; changed as the options say.
+    /// The file's configuration, or the default with the request classes `classes`; changed as the
+    /// options say.
     ///
     /// # Errors
-    /// [`ConfigError`] if the file cannot be read, or has something else than a configuration in it. Values are
-    /// checked when the runtime starts.
+    /// [`ConfigError`] if the file cannot be read, or has something else than a configuration in
+    /// it. Values are checked when the runtime starts.
     pub fn config(&self, classes: &[&str]) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(path) => Config::from_file(path)?,

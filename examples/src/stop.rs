@@ -8,8 +8,8 @@ use signal_hook::iterator::Signals;
 pub struct Stop(Signals);
 
 impl Stop {
-    /// From now on these signals do not kill the process. Call it before the server starts, so that there is no moment
-    /// in which they would.
+    /// From now on these signals do not kill the process. Call it before the server starts, so that
+    /// there is no moment in which they would.
     ///
     /// # Errors
     /// What the operating system says.

@@ -1,8 +1,10 @@
-//! A key-value store on disk with real work for requests: lookups of a fraction of a microsecond, and ranges of hundreds.
+//! A key-value store on disk with real work for requests: lookups of a fraction of a microsecond,
+//! and ranges of hundreds.
 //!
-//! It is a file of [redb](https://docs.rs/redb), a B-tree in pure Rust, read only once it is built. Keys are the numbers
-//! from 0 up, values are made from their keys ([`value_of`]), so that whoever reads can tell what must come. All pages
-//! stay in redb's cache: what a request costs is its work, not the disk.
+//! It is a file of [redb](https://docs.rs/redb), a B-tree in pure Rust, read only once it is built.
+//! Keys are the numbers from 0 up, values are made from their keys ([`value_of`]), so that whoever
+//! reads can tell what must come. All pages stay in redb's cache: what a request costs is its work,
+//! not the disk.
 
 use std::fs;
 use std::io;
@@ -78,7 +80,8 @@ fn redb<E: Into<redb::Error>>(error: E) -> StoreError {
 
 /// A store open for reading, from any number of threads.
 ///
-/// One read transaction is held for good, so that a lookup does not pay for beginning one: nobody writes.
+/// One read transaction is held for good, so that a lookup does not pay for beginning one: nobody
+/// writes.
 pub struct Store {
     table: ReadOnlyTable<u64, &'static Value>,
     keys: u64,
@@ -93,9 +96,9 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store at `path` with the keys 0 to `keys - 1`. If there is none, or one with other content (damaged, or
-    /// of another size), builds it and puts it there in one step, so that nobody ever finds half of one. Says so on
-    /// standard error.
+    /// Opens the store at `path` with the keys 0 to `keys - 1`. If there is none, or one with other
+    /// content (damaged, or of another size), builds it and puts it there in one step, so that
+    /// nobody ever finds half of one. Says so on standard error.
     ///
     /// # Errors
     /// [`StoreError`]: the directory cannot be written to, or the file is in use.
@@ -177,8 +180,8 @@ impl Store {
         Ok(value.map(|value| *value.value()))
     }
 
-    /// Reads `count` keys in order, the first being `from` (modulo the number of keys), going on at 0 after the last:
-    /// how many it read, and the [`checksum`] of them. About 0.05 us a key.
+    /// Reads `count` keys in order, the first being `from` (modulo the number of keys), going on at
+    /// 0 after the last: how many it read, and the [`checksum`] of them. About 0.05 us a key.
     ///
     /// # Errors
     /// [`StoreError::Redb`] if the file cannot be read.
@@ -241,7 +244,8 @@ pub fn value_of(key: u64) -> Value {
     value
 }
 
-/// The checksum `sum` of what was read before, continued by an entry. Starts at 0; the order counts.
+/// The checksum `sum` of what was read before, continued by an entry. Starts at 0; the order
+/// counts.
 #[must_use]
 pub fn checksum(sum: u64, key: u64, value: &Value) -> u64 {
     value

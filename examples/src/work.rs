@@ -1,9 +1,10 @@
-//! Work that takes as long as a request asks for. It is counted in steps, not in time: a preempted request does not work
-//! while others run.
+//! Work that takes as long as a request asks for. It is counted in steps, not in time: a preempted
+//! request does not work while others run.
 //!
-//! Each step needs the one before, and the chain stays in registers. Through memory (a `black_box` around each step) it
-//! would not keep its speed: CPUs that rename memory run such a chain as fast as registers, but only until the code goes
-//! on elsewhere. After a preemption it took 1.6 times as long on one of them, and looked like the cost of preempting.
+//! Each step needs the one before, and the chain stays in registers. Through memory (a `black_box`
+//! around each step) it would not keep its speed: CPUs that rename memory run such a chain as fast
+//! as registers, but only until the code goes on elsewhere. After a preemption it took 1.6 times as
+//! long on one of them, and looked like the cost of preempting.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -26,7 +27,8 @@ pub fn spin(steps: u64) {
     black_box(value);
 }
 
-/// The same with probes, about a tenth of a microsecond apart: across a probe the value may lie in memory.
+/// The same with probes, about a tenth of a microsecond apart: across a probe the value may lie in
+/// memory.
 #[preemptible(every = 64)]
 #[inline(never)]
 pub fn spin_with_probes(steps: u64) {

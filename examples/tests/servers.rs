@@ -190,8 +190,8 @@ fn without_probes(mechanism: &str) -> [&str; 7] {
     ]
 }
 
-/// Requests that run on for a minute, with others that overtake them: the worker is in guest mode, in the host side's calls or on
-/// its way, contexts are suspended and spares asleep.
+/// Requests that run on for a minute, with others that overtake them: the worker is in guest mode,
+/// in the host side's calls or on its way, contexts are suspended and spares asleep.
 #[test]
 fn synthetic_in_guest_mode_ends_under_load_when_it_is_told_to() {
     const NAME: &str = "synthetic_in_guest_mode_ends_under_load_when_it_is_told_to";

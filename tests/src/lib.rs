@@ -45,8 +45,8 @@ pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
 /// The permission to preempt the tests' handlers anywhere.
 #[must_use]
 pub fn token() -> HardPreemption {
-    // SAFETY: the tests' handlers are ordinary Rust code on `std` alone, which relies on nothing that the token's
-    // contract excludes.
+    // SAFETY: the tests' handlers are ordinary Rust code on `std` alone, which relies on nothing
+    // that the token's contract excludes.
     unsafe { HardPreemption::allow() }
 }
 

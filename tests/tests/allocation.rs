@@ -1,8 +1,9 @@
-//! After start the dispatcher and the workers' own code never call the allocator, whatever the policy and the
-//! transport, while 64 contexts are preempted within malloc and may hold its locks.
+//! After start the dispatcher and the workers' own code never call the allocator, whatever the
+//! policy and the transport, while 64 contexts are preempted within malloc and may hold its locks.
 //!
-//! A context has its own thread-locals, so the counting allocator keeps what handlers do apart from what the threads do
-//! that run them, and from what those do between two requests on a context's stack.
+//! A context has its own thread-locals, so the counting allocator keeps what handlers do apart from
+//! what the threads do that run them, and from what those do between two requests on a context's
+//! stack.
 #![allow(missing_docs)]
 
 use std::collections::VecDeque;
@@ -35,7 +36,8 @@ const CONTEXTS: usize = 64;
 const WORKERS: usize = 2;
 /// Requests sent together: some wait, so that every context is in use.
 const WINDOW: usize = CONTEXTS + 16;
-/// More contexts within the allocator than threads that could run them: the others are suspended there.
+/// More contexts within the allocator than threads that could run them: the others are suspended
+/// there.
 const SUSPENDED: usize = 16;
 /// More threads run no contexts, spare workers included.
 const THREADS_AT_MOST: usize = WORKERS + 16;
@@ -67,7 +69,8 @@ struct Watch {
     most_in_the_allocator: AtomicUsize,
     /// Requests whose end the policy was told of.
     finished: AtomicUsize,
-    /// Those of them that it was told of on the context's stack: another request follows there at once.
+    /// Those of them that it was told of on the context's stack: another request follows there at
+    /// once.
     followed: AtomicUsize,
     /// Requests that start wait until this is over, and those behind them with them.
     held: AtomicBool,
@@ -174,7 +177,8 @@ impl Policy for WatchedPolicy {
 
 type Build = Box<dyn FnOnce(&Parameters) -> Result<Box<dyn Policy>, ParameterError>>;
 
-/// Puts a policy under watch: `config` names the watched one, which is built as if it were the one named before.
+/// Puts a policy under watch: `config` names the watched one, which is built as if it were the one
+/// named before.
 fn under_watch(config: &mut Config, watch: &Arc<Watch>, sloppy: bool) -> Build {
     let name = std::mem::replace(&mut config.policy.kind, WATCHED.into());
     let watch = Arc::clone(watch);
@@ -188,7 +192,8 @@ fn under_watch(config: &mut Config, watch: &Arc<Watch>, sloppy: bool) -> Build {
     })
 }
 
-/// A handler's work: takes, grows and gives back memory of all sizes, some of it taken by other contexts.
+/// A handler's work: takes, grows and gives back memory of all sizes, some of it taken by other
+/// contexts.
 fn churn(seed: u64) -> u64 {
     const ROUNDS: u64 = 200;
     static SHELF: [Mutex<Vec<u8>>; 16] = [const { Mutex::new(Vec::new()) }; 16];
@@ -225,15 +230,17 @@ trait Client {
     fn statistics(&self) -> Statistics;
 }
 
-/// What there has to be enough of. Counted as it happens: answers tell the client too late, since most of its requests can
-/// have ended when it looks, and how many requests follow each other on one context is the machine's affair.
+/// What there has to be enough of. Counted as it happens: answers tell the client too late, since
+/// most of its requests can have ended when it looks, and how many requests follow each other on
+/// one context is the machine's affair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Enough {
     /// Requests that ended.
     Finished,
     /// Requests that another one followed at once, on the same context.
     Followed,
-    /// Requests that ended, and preemptions; after one of them, so many contexts were within the allocator.
+    /// Requests that ended, and preemptions; after one of them, so many contexts were within the
+    /// allocator.
     Preempted(usize),
 }
 
@@ -242,8 +249,8 @@ impl Enough {
 
     fn under(kind: Registered) -> Self {
         match kind.name {
-            // The preempted request keeps its place, so it goes on before those that have not started. One is enough:
-            // its worker runs nothing when it is counted.
+            // The preempted request keeps its place, so it goes on before those that have not
+            // started. One is enough: its worker runs nothing when it is counted.
             "edf" | "priority" => Self::Preempted(WORKERS),
             _ if kind.preempts => Self::MANY_SUSPENDED,
             _ => Self::Finished,
@@ -260,15 +267,16 @@ impl Enough {
     }
 }
 
-/// Sends requests, so many at a time, until there was enough of everything. What the threads did that must not allocate, from when
-/// every context had been used.
+/// Sends requests, so many at a time, until there was enough of everything. What the threads did
+/// that must not allocate, from when every context had been used.
 fn steady_state(client: &mut impl Client, watch: &Watch, enough: Enough) -> Vec<(String, u64)> {
     let start = std::time::Instant::now();
     let (mut sent, mut answered) = (0, 0);
     let mut warm = None;
     loop {
         if sent == answered {
-            // Else, with fewer free cores than threads, each could be served before the next one is sent.
+            // Else, with fewer free cores than threads, each could be served before the next one is
+            // sent.
             watch.held.store(true, Ordering::Release);
             (0..WINDOW as u64).for_each(|number| client.submit(sent + number));
             sent += WINDOW as u64;
@@ -282,7 +290,8 @@ fn steady_state(client: &mut impl Client, watch: &Watch, enough: Enough) -> Vec<
         }
         let Some((at, before)) = &warm else {
             if answered == 2 * CONTEXTS as u64 {
-                // Counted in this order, and the other way round at the end, there are no fewer calls than of those requests.
+                // Counted in this order, and the other way round at the end, there are no fewer
+                // calls than of those requests.
                 let before = watch.counts();
                 warm = Some((enough.requests(watch), before));
             }
@@ -449,7 +458,8 @@ fn in_process_nobody_allocates_inline() {
     }
 }
 
-/// Mostly work that is over before the network is looked at again: such requests follow each other on one context.
+/// Mostly work that is over before the network is looked at again: such requests follow each other
+/// on one context.
 fn mostly_short(seed: u64) -> u64 {
     if seed.is_multiple_of(16) {
         return churn(seed);

@@ -1,4 +1,5 @@
-//! Workers that sleep, and workers whose core another thread has: what is sent to them is served all the same.
+//! Workers that sleep, and workers whose core another thread has: what is sent to them is served
+//! all the same.
 #![allow(missing_docs)]
 
 use std::fs;
@@ -13,7 +14,8 @@ use shinjuku::{Handle, LayoutKind, MechanismKind, Runtime, handler_fn, preempt_p
 use shinjuku_preempt::Realtime;
 use shinjuku_tests::{PATIENCE, config, wait_for};
 
-/// What the kernel says of a thread of this process: `state`, and how often it has given up its core.
+/// What the kernel says of a thread of this process: `state`, and how often it has given up its
+/// core.
 fn thread_status(thread: i32) -> Option<(String, String)> {
     let status = fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
     let value = |key: &str| {
@@ -33,8 +35,8 @@ fn is_parked(thread: i32) -> bool {
 
 // --- a worker that has answered, and sleeps before the dispatcher knows ------------------------------------
 
-/// Delivers the first request, and the second when the worker has served the first and sleeps: within one `poll`, so
-/// that the dispatcher sends it before it takes the answer to the first.
+/// Delivers the first request, and the second when the worker has served the first and sleeps:
+/// within one `poll`, so that the dispatcher sends it before it takes the answer to the first.
 struct BehindTheTimes {
     served: Arc<AtomicU64>,
     /// The worker's thread, as its handler tells.
@@ -156,7 +158,8 @@ fn on_two_cores(test: &str) -> Option<(Runtime<Job, u64>, Vec<usize>)> {
     Some((runtime, cores))
 }
 
-/// Long against `rescue_after_ms`, and short against what the kernel grants to real-time threads in a row.
+/// Long against `rescue_after_ms`, and short against what the kernel grants to real-time threads in
+/// a row.
 const LONG: Duration = Duration::from_millis(50);
 
 /// No real-time thread of a test keeps a core for longer, should the test fail.
@@ -176,8 +179,9 @@ fn works_until(go: &Arc<AtomicBool>) -> Job {
     })
 }
 
-/// Two requests and one that computes without probes share two workers: so one of the two is always suspended. No
-/// spare gets it, which would never have the core; the other worker runs both to their ends.
+/// Two requests and one that computes without probes share two workers: so one of the two is always
+/// suspended. No spare gets it, which would never have the core; the other worker runs both to
+/// their ends.
 #[test]
 fn suspended_requests_are_not_sent_where_a_handler_computes() {
     const NAME: &str = "suspended_requests_are_not_sent_where_a_handler_computes";

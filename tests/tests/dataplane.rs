@@ -1,5 +1,6 @@
-//! A server on the dataplane, over a wire in memory that loses, doubles and reorders frames: every request that arrives
-//! is answered once, with its own bytes, whatever becomes of others; panics, silence and refusals cost no buffer.
+//! A server on the dataplane, over a wire in memory that loses, doubles and reorders frames: every
+//! request that arrives is answered once, with its own bytes, whatever becomes of others; panics,
+//! silence and refusals cost no buffer.
 #![allow(missing_docs)]
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! The dataplane's polling and its workers' side never call the allocator, whatever comes: requests, questions, frames
-//! that are good for nothing, more than there are buffers.
+//! The dataplane's polling and its workers' side never call the allocator, whatever comes:
+//! requests, questions, frames that are good for nothing, more than there are buffers.
 #![allow(missing_docs)]
 
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -1,5 +1,5 @@
-//! Several dispatchers on one address: a server each, with its own socket (`SO_REUSEPORT`) and workers. The kernel spreads
-//! clients over them, and what they count can be added up.
+//! Several dispatchers on one address: a server each, with its own socket (`SO_REUSEPORT`) and
+//! workers. The kernel spreads clients over them, and what they count can be added up.
 #![allow(missing_docs)]
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! DPDK's devices never call Rust's allocator once they are open: not when frames come and go, not when they hand them on
-//! to each other, not when queues are full or mbufs used up.
+//! DPDK's devices never call Rust's allocator once they are open: not when frames come and go, not
+//! when they hand them on to each other, not when queues are full or mbufs used up.
 #![allow(missing_docs)]
 
 #[path = "../../crates/net/tests/dpdk/mod.rs"]

@@ -1,8 +1,9 @@
-//! Whatever becomes of requests, no mbuf is lost: runtimes over DPDK's rings whose handlers answer, panic, say nothing, are
-//! preempted, keep packets and drop them elsewhere, while more come than are admitted. With two dispatchers, each has its
-//! own runtime, queue, workers and pool.
+//! Whatever becomes of requests, no mbuf is lost: runtimes over DPDK's rings whose handlers answer,
+//! panic, say nothing, are preempted, keep packets and drop them elsewhere, while more come than
+//! are admitted. With two dispatchers, each has its own runtime, queue, workers and pool.
 //!
-//! `cargo test -p shinjuku-tests --features dpdk --release --test dpdk_packets -- --ignored` does it ten million times.
+//! `cargo test -p shinjuku-tests --features dpdk --release --test dpdk_packets -- --ignored` does
+//! it ten million times.
 #![allow(missing_docs)]
 
 #[path = "../../crates/net/tests/dpdk/mod.rs"]
@@ -241,7 +242,8 @@ impl Experiment {
         for (server, counters) in std::mem::take(&mut self.servers) {
             let (report, transport) = server.shutdown(PATIENCE);
             assert!(report.is_clean(), "{report}");
-            // Its end puts the last replies on the wire. What the handler kept went with the handler.
+            // Its end puts the last replies on the wire. What the handler kept went with the
+            // handler.
             drop(transport);
             let statistics = report.statistics.expect("it has ended");
             refused += counters.read().refused;

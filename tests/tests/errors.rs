@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 /// All code is below these.
 const HOMES: [&str; 5] = ["crates", "dune-sys", "examples", "benches", "xtask"];
 
-/// Programs print an error and its sources behind it: a cause that is in the text is not a source besides.
+/// Programs print an error and its sources behind it: a cause that is in the text is not a source
+/// besides.
 #[test]
 fn no_cause_is_told_twice() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

@@ -1,4 +1,5 @@
-//! Neither memory nor threads nor descriptors grow with the number of requests, whatever becomes of them.
+//! Neither memory nor threads nor descriptors grow with the number of requests, whatever becomes of
+//! them.
 //!
 //! The one test of its program: others beside it would count.
 #![allow(missing_docs)]
@@ -61,8 +62,8 @@ trait Client {
     /// Waits for the oldest reply.
     fn wait(&mut self);
 
-    /// Gets the requests `from` to `to` answered, `burst` of them at a time: one by one, a machine with too few cores
-    /// would do nothing but switch threads.
+    /// Gets the requests `from` to `to` answered, `burst` of them at a time: one by one, a machine
+    /// with too few cores would do nothing but switch threads.
     fn run(&mut self, from: u64, to: u64, burst: u64) {
         for first in (from..to).step_by(burst as usize) {
             let burst = first..to.min(first + burst);

@@ -1,5 +1,5 @@
-//! A networker on a thread of its own: over UDP and TCP as without it, and what it promises of its rings, shown with a
-//! transport made for that.
+//! A networker on a thread of its own: over UDP and TCP as without it, and what it promises of its
+//! rings, shown with a transport made for that.
 #![allow(missing_docs)]
 
 use std::collections::VecDeque;
@@ -113,7 +113,8 @@ fn a_shutdown_in_the_midst_of_traffic_loses_nothing_that_was_received() {
                 socket.set_nonblocking(true).unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     for number in 0..20 {
-                        // Once the server is gone the kernel says so; a full queue is possible, too.
+                        // Once the server is gone the kernel says so; a full queue is possible,
+                        // too.
                         let _ = socket.send(&[SHORT, number]);
                         let _ = socket.recv(&mut [0; 16]);
                     }
@@ -360,7 +361,8 @@ fn a_full_ring_holds_the_transport_back_and_loses_nothing() {
     assert_eq!(take(&mut networker, 0), [0; 0]);
     let full = || seen.delivered.load(Ordering::SeqCst) == RING;
     wait_for("a full ring", full);
-    // It sleeps, and not in the transport, which has more. Now and then it looks whether that has replies to send.
+    // It sleeps, and not in the transport, which has more. Now and then it looks whether that has
+    // replies to send.
     let (polls, waits) = (&seen.polls, &seen.waits);
     let before = (polls.load(Ordering::SeqCst), waits.load(Ordering::SeqCst));
     wait_for("a poll without room", || {

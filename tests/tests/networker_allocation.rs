@@ -1,5 +1,6 @@
-//! With a networker, neither its thread nor the dispatcher's calls the allocator after start, while contexts are
-//! preempted within malloc and may hold its locks; refusals go back and forth besides, and requests are put together.
+//! With a networker, neither its thread nor the dispatcher's calls the allocator after start, while
+//! contexts are preempted within malloc and may hold its locks; refusals go back and forth besides,
+//! and requests are put together.
 #![allow(missing_docs)]
 
 use std::mem::ManuallyDrop;
@@ -98,7 +99,8 @@ fn churn(seed: u64) {
     }
 }
 
-/// Serves until there was enough of everything; how often each thread called the allocator meanwhile.
+/// Serves until there was enough of everything; how often each thread called the allocator
+/// meanwhile.
 fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
     let threads = Arc::new(Mutex::new(Vec::new()));
     let mut config = config(WORKERS, MechanismKind::Signal);

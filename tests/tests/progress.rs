@@ -1,5 +1,5 @@
-//! A request that spins for a lock cannot starve the suspended one that holds it, not even under a policy that would
-//! always run the spinning one.
+//! A request that spins for a lock cannot starve the suspended one that holds it, not even under a
+//! policy that would always run the spinning one.
 #![allow(missing_docs)]
 
 use std::sync::Arc;
@@ -97,7 +97,8 @@ fn the_holder_of_a_spin_lock_goes_on_while_newer_requests_spin_for_it() {
         };
         let serve = move |number: usize| {
             theirs.with(pause, || {
-                // The first one keeps it until another spins for it, which takes a preemption of this one.
+                // The first one keeps it until another spins for it, which takes a preemption of
+                // this one.
                 let start = Instant::now();
                 while number == 0
                     && theirs.spinning.load(Ordering::Relaxed) == 0

@@ -1,5 +1,5 @@
-//! Neither threads nor descriptors nor memory mappings grow with the number of runtimes started and shut down, and
-//! every donor thread comes back.
+//! Neither threads nor descriptors nor memory mappings grow with the number of runtimes started and
+//! shut down, and every donor thread comes back.
 //!
 //! The one test of its program: others beside it would count.
 #![allow(missing_docs)]
@@ -203,8 +203,8 @@ fn hundreds_of_starts_and_shutdowns_leave_nothing_behind() {
         "contexts served"
     );
     assert_eq!(last.descriptors, at_start.descriptors);
-    // Neighbouring mappings merge, so their size counts as well as their number. A context leaked a start would be
-    // 120 mappings and as many times its stack.
+    // Neighbouring mappings merge, so their size counts as well as their number. A context leaked a
+    // start would be 120 mappings and as many times its stack.
     assert!(
         last.mappings <= first.mappings + 40,
         "mappings: {first:?}, then {last:?}"

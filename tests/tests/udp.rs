@@ -1,5 +1,6 @@
-//! Clients over UDP, and a handler with all three callbacks: short requests are answered while a long one runs on the
-//! only worker, every reply goes to who asked, and a shutdown lets what was admitted finish.
+//! Clients over UDP, and a handler with all three callbacks: short requests are answered while a
+//! long one runs on the only worker, every reply goes to who asked, and a shutdown lets what was
+//! admitted finish.
 #![allow(missing_docs)]
 
 use std::collections::HashSet;
@@ -19,7 +20,8 @@ const LONG: u8 = 1;
 /// A long request that goes on until the gate opens.
 const GATED: u8 = 2;
 
-/// A request: its kind, its client, its number. The reply is the request and the number of the handling worker's state.
+/// A request: its kind, its client, its number. The reply is the request and the number of the
+/// handling worker's state.
 fn request(kind: u8, client: u8, number: u16) -> [u8; 4] {
     let [low, high] = number.to_le_bytes();
     [kind, client, low, high]
@@ -96,7 +98,8 @@ fn serve(
 ) -> (OverUdp<impl Classifier>, SocketAddr, UdpCounters) {
     let mut config = config(1, mechanism);
     config.policy.kind = kind.into();
-    // Under c-pre-mq a long request that waits for minutes is no more urgent than a short one that has just come.
+    // Under c-pre-mq a long request that waits for minutes is no more urgent than a short one that
+    // has just come.
     config.class = [("short", 1.0), ("long", 3.6e9)]
         .map(|(name, slo_us)| ClassConfig::new(name).slo_us(slo_us))
         .to_vec();
@@ -147,7 +150,8 @@ fn short_requests_are_answered_while_long_ones_run_on_the_only_worker() {
             wait_for("the start of the long ones", || {
                 gate.entered.load(Ordering::Relaxed) == 3
             });
-            // Each takes a preemption; some of those come at the end of a guard, or before the first instruction.
+            // Each takes a preemption; some of those come at the end of a guard, or before the
+            // first instruction.
             let seen = || {
                 let preemptions = server.statistics().preemptions;
                 match mechanism {
@@ -238,7 +242,8 @@ fn a_shutdown_lets_what_was_admitted_finish_and_turns_the_rest_away() {
         server.statistics().received == u64::from(ADMITTED)
     });
     let end = std::thread::spawn(move || server.shutdown(PATIENCE));
-    // It goes on until the long ones are let go: what is sent meanwhile is turned away as soon as intake has stopped.
+    // It goes on until the long ones are let go: what is sent meanwhile is turned away as soon as
+    // intake has stopped.
     let late = client(address);
     wait_for("a late request that is turned away", || {
         late.send(&request(SHORT, 1, 0)).unwrap();

@@ -1,8 +1,9 @@
 //! `cargo xtask bench`: contenders interleaved over the same arrivals, on this machine.
 //!
-//! In-process and open loop: the dispatcher's core injects arrivals that were drawn ahead of time at their intended
-//! moments, worker cores run real contexts. Every contender gets the same arrivals (same seed), burst after burst in
-//! turn, so that a drift of the machine's speed meets all alike. Figures are medians over the repetitions.
+//! In-process and open loop: the dispatcher's core injects arrivals that were drawn ahead of time
+//! at their intended moments, worker cores run real contexts. Every contender gets the same
+//! arrivals (same seed), burst after burst in turn, so that a drift of the machine's speed meets
+//! all alike. Figures are medians over the repetitions.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -63,8 +64,8 @@ const PRIORITY: i32 = 60;
 /// Runs the bench and publishes what it found.
 ///
 /// # Errors
-/// Where nothing can be measured, and where results cannot be written: the latter before anything is measured, as far as it
-/// can be told.
+/// Where nothing can be measured, and where results cannot be written: the latter before anything
+/// is measured, as far as it can be told.
 pub fn run(options: &Options) -> Result<ExitCode> {
     match &options.of {
         Some(scope::Of::Kv(options)) => return kv::run(options),
@@ -154,7 +155,8 @@ fn deliveries(results: &Results) -> Option<String> {
     })
 }
 
-/// Makes sure that results can be written, before minutes are spent on them. What is in `json` stays until there is better.
+/// Makes sure that results can be written, before minutes are spent on them. What is in `json`
+/// stays until there is better.
 fn reserve(directory: &Path, json: Option<&Path>) -> Result<()> {
     std::fs::create_dir_all(directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;
@@ -381,8 +383,9 @@ fn measure_mix(
 /// The one place of this package that may promise what the compiler cannot check.
 #[allow(unsafe_code)]
 pub(crate) fn allow_signals() -> HardPreemption {
-    // SAFETY: the bench's handlers multiply, or read a redb file through memory it owns; neither relies on the OS
-    // thread's identity, on priority inheritance, or on system calls that never answer EINTR. The doctor's does nothing.
+    // SAFETY: the bench's handlers multiply, or read a redb file through memory it owns; neither
+    // relies on the OS thread's identity, on priority inheritance, or on system calls that never
+    // answer EINTR. The doctor's does nothing.
     unsafe { HardPreemption::allow() }
 }
 

@@ -1,8 +1,8 @@
 //! `cargo xtask doctor`: what this machine offers, what is missing, and what to do about it.
 //!
-//! Everything is looked at, nothing is changed. The readers take what they read from (a directory in place of `/`, a
-//! CPUID reader), so that they are tested on machines that are not there. The conclusion is no guess: it is what the
-//! runtime says when it starts here with its defaults.
+//! Everything is looked at, nothing is changed. The readers take what they read from (a directory
+//! in place of `/`, a CPUID reader), so that they are tested on machines that are not there. The
+//! conclusion is no guess: it is what the runtime says when it starts here with its defaults.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -34,7 +34,8 @@ pub struct Options {
 pub struct Report {
     /// The findings by subject.
     pub sections: Vec<Section>,
-    /// What the runtime's `auto` chooses here, with and without permission for hard preemption, and what becomes of `guest`.
+    /// What the runtime's `auto` chooses here, with and without permission for hard preemption, and
+    /// what becomes of `guest`.
     pub conclusion: Vec<String>,
 }
 

@@ -47,7 +47,8 @@ struct Effort {
     replications: u32,
     /// Between two loads, percent.
     load_step: usize,
-    /// Requests of a replication where a highest load is looked for: many, as queues near saturation take long to fill.
+    /// Requests of a replication where a highest load is looked for: many, as queues near
+    /// saturation take long to fill.
     search_requests: u64,
     /// Halvings of the interval in which it is looked for.
     halvings: u32,

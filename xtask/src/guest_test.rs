@@ -1,4 +1,5 @@
-//! `cargo xtask guest-test`: the guest-mode tests on virtualisation hardware that this machine does not have.
+//! `cargo xtask guest-test`: the guest-mode tests on virtualisation hardware that this machine does
+//! not have.
 //!
 //! An emulator boots Debian's kernel with KVM in it and runs test binaries from a small initramfs:
 //!
@@ -6,9 +7,10 @@
 //! - `--bochs`: Bochs 3 with kvm-intel;
 //! - `--bochs --apicv`: the same with posted interrupts ([`posting`]), and the stress test besides.
 //!
-//! Kernel, BusyBox and emulators are Debian's packages, fetched and unpacked below `target/`, never installed. Where a part
-//! cannot be had, the tier is skipped by name, with the reason. Everything has a time limit: a suite in the guest, and the
-//! emulator as a whole, which is killed. Either way the test that ran is named.
+//! Kernel, BusyBox and emulators are Debian's packages, fetched and unpacked below `target/`, never
+//! installed. Where a part cannot be had, the tier is skipped by name, with the reason. Everything
+//! has a time limit: a suite in the guest, and the emulator as a whole, which is killed. Either way
+//! the test that ran is named.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,7 +46,8 @@ pub struct Options {
     /// With --bochs: with APICv, where interrupts must be found posted, and with the stress test.
     #[arg(long, requires = "bochs")]
     apicv: bool,
-    /// A test target of crates/preempt to run (may be given several times); those named guest* by default.
+    /// A test target of crates/preempt to run (may be given several times); those named guest* by
+    /// default.
     #[arg(long, value_name = "NAME")]
     test: Vec<String>,
     /// Run only tests whose name contains this.
@@ -71,7 +74,8 @@ pub struct Options {
 /// Runs `cargo xtask guest-test`.
 ///
 /// # Errors
-/// If no emulator is named, the suite cannot be built, or the emulator not be started. Failing tests are no error but the exit code 1.
+/// If no emulator is named, the suite cannot be built, or the emulator not be started. Failing
+/// tests are no error but the exit code 1.
 pub fn run(options: &Options) -> Result<ExitCode> {
     ensure!(
         options.qemu || options.bochs,

@@ -23,15 +23,16 @@ pub struct Machine {
     pub fsgsbase: bool,
     /// Whether the measured threads could run under SCHED_FIFO. If not, expect noise.
     pub sched_fifo: bool,
-    /// CPUs the kernel keeps free of other work (`isolcpus`), as a list such as `2-3`; absent where there are none.
+    /// CPUs the kernel keeps free of other work (`isolcpus`), as a list such as `2-3`; absent where
+    /// there are none.
     pub isolated: Option<String>,
 }
 
 impl Machine {
     /// Describes this machine.
     ///
-    /// Whether SCHED_FIFO is permitted can only be found by trying it, which takes a system call this crate has no safe
-    /// way to make: the caller tries and passes the answer.
+    /// Whether SCHED_FIFO is permitted can only be found by trying it, which takes a system call
+    /// this crate has no safe way to make: the caller tries and passes the answer.
     pub fn detect(sched_fifo: bool) -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let auxv = fs::read("/proc/self/auxv").unwrap_or_default();
@@ -100,7 +101,8 @@ fn memory_mib(meminfo: &str) -> Option<u64> {
 
 /// Whether the auxiliary vector says that the kernel switched FSGSBASE on.
 ///
-/// The flag in `/proc/cpuinfo` tells what the CPU can do; only bit 1 of `AT_HWCAP2` tells that programs may use it.
+/// The flag in `/proc/cpuinfo` tells what the CPU can do; only bit 1 of `AT_HWCAP2` tells that
+/// programs may use it.
 pub(crate) fn fsgsbase_enabled(auxv: &[u8]) -> bool {
     const AT_HWCAP2: u64 = 26;
     const HWCAP2_FSGSBASE: u64 = 1 << 1;
@@ -111,7 +113,8 @@ pub(crate) fn fsgsbase_enabled(auxv: &[u8]) -> bool {
     })
 }
 
-/// Time that the hypervisor took from all cores so far, in milliseconds; `None` where the kernel does not tell.
+/// Time that the hypervisor took from all cores so far, in milliseconds; `None` where the kernel
+/// does not tell.
 pub fn stolen_ms() -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     // "cpu  user nice system idle iowait irq softirq steal ...", in hundredths of a second.

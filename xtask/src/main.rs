@@ -1,4 +1,5 @@
-//! `cargo xtask <command>`: the argument parser. Each command lives in its own module of the library.
+//! `cargo xtask <command>`: the argument parser. Each command lives in its own module of the
+//! library.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +28,8 @@ enum Command {
     Stress(xtask::stress::Options),
     /// Say what this machine offers, what is missing, and what to do about it.
     Doctor(xtask::doctor::Options),
-    /// Run the guest-mode tests under an emulator, with the kernel's KVM on hardware that this machine may not have.
+    /// Run the guest-mode tests under an emulator, with the kernel's KVM on hardware that this
+    /// machine may not have.
     GuestTest(xtask::guest_test::Options),
     /// Simulate the papers' figures; plots, CSV and one page to read.
     Figures(xtask::figures::Options),

@@ -1,7 +1,8 @@
-//! Presents measurements: tables on the terminal, and a directory with JSON, CSV, plots and one page.
+//! Presents measurements: tables on the terminal, and a directory with JSON, CSV, plots and one
+//! page.
 //!
-//! `cargo xtask bench` measures, fills in [`results::Results`] and calls [`publish`]. `cargo xtask report` does the same
-//! with a `results.json` measured before.
+//! `cargo xtask bench` measures, fills in [`results::Results`] and calls [`publish`].
+//! `cargo xtask report` does the same with a `results.json` measured before.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,8 @@ pub fn publish(results: &Results, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes `results.json`, `runs.csv`, `quantum_sweep.csv`, `costs.csv`, every plot as SVG and PNG, and `report.html`.
+/// Writes `results.json`, `runs.csv`, `quantum_sweep.csv`, `costs.csv`, every plot as SVG and PNG,
+/// and `report.html`.
 ///
 /// # Errors
 /// If the results contradict themselves ([`Results::check`]) or a file cannot be written.

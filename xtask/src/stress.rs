@@ -1,8 +1,9 @@
 //! `cargo xtask stress`: ordinary code under hostile preemption for some time, and what went wrong.
 //!
-//! The stress itself runs in a child process with standard output closed off: one of its operations writes there, and a
-//! run that crashes or hangs is a result to report, not the end of the report. The child leaves its results in the JSON
-//! file once a second; the parent completes them when the child ends.
+//! The stress itself runs in a child process with standard output closed off: one of its operations
+//! writes there, and a run that crashes or hangs is a result to report, not the end of the report.
+//! The child leaves its results in the JSON file once a second; the parent completes them when the
+//! child ends.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ pub mod results;
 
 use results::{INTERRUPTED, Results};
 
-/// What the child may take beyond its running time: its own patience with hangs, and a slow machine.
+/// What the child may take beyond its running time: its own patience with hangs, and a slow
+/// machine.
 const GRACE: Duration = Duration::from_secs(45);
 
 /// Arguments of `cargo xtask stress`.
@@ -33,7 +35,8 @@ pub struct Options {
     /// How long to run.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
-    /// Where the results are written; target/stress.json by default. `docs/stress.md` describes them.
+    /// Where the results are written; target/stress.json by default. `docs/stress.md` describes
+    /// them.
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
     /// A worker is interrupted about this often, in microseconds; by default from what a preemption
@@ -49,8 +52,8 @@ pub struct Options {
     /// How contexts are preempted.
     #[arg(long, value_enum, default_value_t = MechanismName::Signal)]
     mechanism: MechanismName,
-    /// Takes one defence out (builds with the feature `fault-injection`): the stress must then fail. The exit status
-    /// stays the stress's own.
+    /// Takes one defence out (builds with the feature `fault-injection`): the stress must then
+    /// fail. The exit status stays the stress's own.
     #[arg(long, value_name = "DEFENCE", value_parser = defence_name)]
     without: Option<String>,
     /// This is the child.
@@ -117,7 +120,8 @@ impl Options {
 /// Runs `cargo xtask stress`.
 ///
 /// # Errors
-/// If the stress cannot be started or its results not be written. What it finds is no error but the exit code 1.
+/// If the stress cannot be started or its results not be written. What it finds is no error but the
+/// exit code 1.
 pub fn run(options: &Options) -> Result<ExitCode> {
     if options.in_child {
         return in_child(options);
@@ -130,8 +134,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if options.without.is_some() && !cfg!(feature = "fault-injection") {
         return run_with_fault_injection(&stop);
     }
-    // At once: a path that cannot be written is noticed before the run, and an earlier run's results do not pass for this
-    // one's.
+    // At once: a path that cannot be written is noticed before the run, and an earlier run's
+    // results do not pass for this one's.
     let json = options.json();
     let nothing_yet = Results::new(options);
     write(&nothing_yet, &json)?;

@@ -1,7 +1,9 @@
-//! `cargo xtask test`: every test of the workspace, with a time limit per step and one count at the end.
+//! `cargo xtask test`: every test of the workspace, with a time limit per step and one count at the
+//! end.
 //!
-//! The last line is `N passed, N failed, N skipped`. A step that fails without a failed test (it does not compile, it
-//! crashes, it hangs) counts as one failure, so that the line never reads better than the exit status.
+//! The last line is `N passed, N failed, N skipped`. A step that fails without a failed test (it
+//! does not compile, it crashes, it hangs) counts as one failure, so that the line never reads
+//! better than the exit status.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -159,7 +161,8 @@ fn steps() -> Vec<Step> {
         Step {
             environment: vec![
                 ("RUSTFLAGS".to_owned(), loom_flags.trim().to_owned()),
-                // Its own directory: other flags would have cargo rebuild everything, each time, both ways.
+                // Its own directory: other flags would have cargo rebuild everything, each time,
+                // both ways.
                 (
                     "CARGO_TARGET_DIR".to_owned(),
                     paths::target_dir().join("loom").display().to_string(),
@@ -182,7 +185,8 @@ fn steps() -> Vec<Step> {
 /// If a step cannot be started. Failing tests are no error but the exit code 1.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
-    // Steps run in process groups of their own, which the terminal's Ctrl-C does not reach: it is passed on by `stop`.
+    // Steps run in process groups of their own, which the terminal's Ctrl-C does not reach: it is
+    // passed on by `stop`.
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .context("cannot watch for Ctrl-C")?;

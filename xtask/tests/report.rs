@@ -1,4 +1,5 @@
-//! Reports end to end: the sample in `data/results.json` through reading, checking, drawing and documentation.
+//! Reports end to end: the sample in `data/results.json` through reading, checking, drawing and
+//! documentation.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! What rustfmt does not see to: comments and prose are at most 100 columns wide.
 //!
-//! Rows of tables, and words that cannot be broken (addresses, links), are as wide as they must be.
+//! Code, drawings, rows of tables, and words that cannot be broken are as wide as they must be.
 #![allow(missing_docs)]
 
 use std::path::{Path, PathBuf};
@@ -33,7 +33,10 @@ fn prose(line: &str, is_markdown: bool) -> Option<&str> {
 }
 
 fn may_be_wide(prose: &str) -> bool {
-    prose.starts_with('|') || prose.split_whitespace().count() < 3 || prose.contains("://")
+    let is_table_or_heading = prose.starts_with(['|', '#']);
+    let is_code_span = prose.starts_with('`') && prose.ends_with('`');
+    let is_short_of_words = prose.split_whitespace().count() < 3;
+    is_table_or_heading || is_code_span || is_short_of_words || prose.contains("---")
 }
 
 #[test]
@@ -46,9 +49,13 @@ fn comments_and_prose_are_at_most_a_hundred_columns_wide() {
     for file in files {
         let is_markdown = file.extension().is_some_and(|extension| extension == "md");
         let text = std::fs::read_to_string(&file).unwrap();
+        let mut is_code = false;
         for (number, line) in (1..).zip(text.lines()) {
-            let is_wide = line.chars().count() > WIDTH;
-            if is_wide && prose(line, is_markdown).is_some_and(|prose| !may_be_wide(prose)) {
+            let Some(prose) = prose(line, is_markdown) else {
+                continue;
+            };
+            is_code ^= prose.starts_with("```");
+            if line.chars().count() > WIDTH && !is_code && !may_be_wide(prose) {
                 let place = file.strip_prefix(root).unwrap().display();
                 wide.push(format!("{place}:{number}"));
             }

@@ -1,4 +1,5 @@
-//! Counting on the thread that is measured: bursts so short that most are over before another program gets the core.
+//! Counting on the thread that is measured: bursts so short that most are over before another
+//! program gets the core.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +12,8 @@ use shinjuku_bench_dataplane::Rate;
 
 /// Bursts of which each has its own figure. Further ones only count: the thread may not allocate.
 const MOST: usize = 1 << 18;
-/// Every so many bursts the kernel is asked what the thread has waited, which takes as long as some requests.
+/// Every so many bursts the kernel is asked what the thread has waited, which takes as long as some
+/// requests.
 const ASK: u64 = 16;
 /// Cores that are told apart.
 const CORES: usize = 8;
@@ -74,7 +76,8 @@ pub struct Bursts {
     phase: Phase,
     /// Requests in one, at least.
     length: u64,
-    /// Of the burst under way: how many are answered, since when, and whether it is measured from its begin.
+    /// Of the burst under way: how many are answered, since when, and whether it is measured from
+    /// its begin.
     replies: u64,
     since: Instant,
     measured: bool,
@@ -86,8 +89,8 @@ pub struct Bursts {
     cores: Vec<usize>,
     /// Since the first measured burst began.
     waits: Waits,
-    /// As of the last time that the kernel was asked: requests a second in the time that the thread had its core, and the
-    /// share of the time that it had not. `None`: cannot be told.
+    /// As of the last time that the kernel was asked: requests a second in the time that the thread
+    /// had its core, and the share of the time that it had not. `None`: cannot be told.
     sustained: Option<(f64, f64)>,
 }
 
@@ -192,7 +195,8 @@ impl Wait {
     }
 }
 
-/// What the threads that counted have waited, one thread after the other: a runtime's dispatcher may go on on another.
+/// What the threads that counted have waited, one thread after the other: a runtime's dispatcher
+/// may go on on another.
 struct Waits {
     last: Option<Wait>,
     /// `None`: cannot be told.
@@ -207,8 +211,8 @@ impl Waits {
         }
     }
 
-    /// Adds what the thread has waited since the last time. If another one has taken over since, that time counts as had: what
-    /// of it was waiting nobody knows.
+    /// Adds what the thread has waited since the last time. If another one has taken over since,
+    /// that time counts as had: what of it was waiting nobody knows.
     fn add(&mut self, now: Option<Wait>) {
         let since = |now: Wait| {
             let last = self.last.filter(|last| last.thread == now.thread);

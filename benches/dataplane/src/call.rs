@@ -1,5 +1,5 @@
-//! `bench-dataplane call`: a client as a process of its own, that keeps so many requests under way. With one it tells what
-//! round trips take. The same loop for every kind of line.
+//! `bench-dataplane call`: a client as a process of its own, that keeps so many requests under way.
+//! With one it tells what round trips take. The same loop for every kind of line.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};

@@ -14,8 +14,9 @@ fn start() -> Result<Eal> {
     Ok(Eal::init(&config)?)
 }
 
-/// For each dispatcher a ring, the server's end and the client's. In `software` flows are spread by their hash; else
-/// they stay on the ring that the client puts them on. The ports live as long as what comes with the rings.
+/// For each dispatcher a ring, the server's end and the client's. In `software` flows are spread by
+/// their hash; else they stay on the ring that the client puts them on. The ports live as long as
+/// what comes with the rings.
 pub fn rings(dispatchers: u16, software: bool) -> Result<(Vec<[DpdkDevice; 2]>, [Nic; 2])> {
     let [server, client] = start()?.ring_pair("bench", dispatchers, SLOTS)?;
     let config = NicConfig::new()

@@ -1,5 +1,5 @@
-//! `bench-dataplane flows`: how evenly the hash in software spreads flows over dispatchers. Each flow sends a request, through
-//! the devices; whoever gets it counts.
+//! `bench-dataplane flows`: how evenly the hash in software spreads flows over dispatchers. Each
+//! flow sends a request, through the devices; whoever gets it counts.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,8 @@ pub struct Options {
     /// Dispatchers.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub dispatchers: u16,
-    /// Flows, that is, ports of one client drawn at random; one after the other if there are several numbers.
+    /// Flows, that is, ports of one client drawn at random; one after the other if there are
+    /// several numbers.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
     flows: Vec<u32>,
     /// Draws for each number of flows.
@@ -75,7 +76,8 @@ struct Dispatchers<D: Device> {
 }
 
 impl<D: Device> Dispatchers<D> {
-    /// How many of `requests` each dispatcher gets. The clients send in turns, so that the hash alone decides.
+    /// How many of `requests` each dispatcher gets. The clients send in turns, so that the hash
+    /// alone decides.
     fn count(&mut self, requests: &[[u8; FRAME]]) -> Result<Vec<u64>> {
         let mut got = vec![0; self.servers.len()];
         let start = Instant::now();

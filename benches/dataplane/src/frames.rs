@@ -1,7 +1,7 @@
 //! What requests and replies say, and the frames that they travel in.
 //!
-//! A request begins with the length of the reply that it wants. If that is its own, it is the reply itself, as it came;
-//! else as many bytes of a constant are.
+//! A request begins with the length of the reply that it wants. If that is its own, it is the reply
+//! itself, as it came; else as many bytes of a constant are.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -77,7 +77,8 @@ pub fn outbound<B: Buffer>(mut buffer: B, request: &[u8; FRAME]) -> Outbound<B> 
     Outbound { buffer, checksums }
 }
 
-/// The barest server: has the frame be as long as the reply wanted, with its bytes, and sends it back as it is.
+/// The barest server: has the frame be as long as the reply wanted, with its bytes, and sends it
+/// back as it is.
 pub fn answer_raw<B: Buffer>(mut buffer: B) -> Outbound<B> {
     let request = buffer.frame().get(Interface::PAYLOAD..FRAME);
     if let Some(reply) = request.and_then(reply_to) {
@@ -91,7 +92,8 @@ pub fn answer_raw<B: Buffer>(mut buffer: B) -> Outbound<B> {
 /// Looks at replies, as a client with at most 64 ports.
 pub struct Check {
     interface: Interface,
-    /// Of a server that sends frames back without turning them round: the requests, which come back as they were.
+    /// Of a server that sends frames back without turning them round: the requests, which come back
+    /// as they were.
     unturned: Option<Vec<[u8; FRAME]>>,
     request: [u8; REQUEST],
     /// A reply's frame.
@@ -103,8 +105,8 @@ pub struct Check {
 }
 
 impl Check {
-    /// The first `wholly` replies are checked to their last byte, checksums and addresses included, all others by their
-    /// length. Those of a `raw` server begin as the request did.
+    /// The first `wholly` replies are checked to their last byte, checksums and addresses included,
+    /// all others by their length. Those of a `raw` server begin as the request did.
     pub fn new(ports: &[u16], reply: u16, wholly: u32, raw: bool) -> Result<Self> {
         Ok(Self {
             interface: client_interface(ports)?,

@@ -1,13 +1,15 @@
 //! What `bench-dataplane` measures, as it prints it: a line of JSON on standard output.
 //!
-//! The program is a contender of `cargo xtask bench dataplane`, which starts it once for each figure, so that none meets
-//! what another has left behind. It is apart from `xtask` because it may be linked with DPDK.
+//! The program is a contender of `cargo xtask bench dataplane`, which starts it once for each
+//! figure, so that none meets what another has left behind. It is apart from `xtask` because it may
+//! be linked with DPDK.
 
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
-/// The shortest UDP payload that fills Ethernet's shortest frame of 64 bytes (with its check sequence), in bytes.
+/// The shortest UDP payload that fills Ethernet's shortest frame of 64 bytes (with its check
+/// sequence), in bytes.
 pub const SHORTEST_PAYLOAD: u16 = 18;
 /// The longest UDP payload in one packet, in bytes.
 pub const LONGEST_PAYLOAD: u16 = 1472;
@@ -27,15 +29,17 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Requests a second of all dispatchers together, by the clock. Whatever held one up is in it, the others included.
+    /// Requests a second of all dispatchers together, by the clock. Whatever held one up is in it,
+    /// the others included.
     #[must_use]
     pub fn by_the_clock(&self) -> f64 {
         let within: u64 = self.dispatchers.iter().map(|one| one.within).sum();
         within as f64 / self.seconds
     }
 
-    /// Whether each dispatcher had a core of its own, and stayed there. If not, they waited for each other, and what each did in
-    /// the time that it had a core says nothing of what they did together.
+    /// Whether each dispatcher had a core of its own, and stayed there. If not, they waited for
+    /// each other, and what each did in the time that it had a core says nothing of what they did
+    /// together.
     #[must_use]
     pub fn on_cores_of_their_own(&self) -> bool {
         let cores = || self.dispatchers.iter().map(|one| &one.cores[..]);
@@ -56,11 +60,14 @@ impl Rates {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// Nanoseconds a request, over bursts: the tenth, the half and nine tenths of them took no longer.
+    /// Nanoseconds a request, over bursts: the tenth, the half and nine tenths of them took no
+    /// longer.
     pub nanos: [f64; 3],
-    /// Requests a second over all bursts, in the time that the thread had its core; by the clock where that cannot be told.
+    /// Requests a second over all bursts, in the time that the thread had its core; by the clock
+    /// where that cannot be told.
     pub sustained: f64,
-    /// The share of all bursts' time that others had the thread's core while it was ready to run; `None`: cannot be told.
+    /// The share of all bursts' time that others had the thread's core while it was ready to run;
+    /// `None`: cannot be told.
     pub waited: Option<f64>,
     /// The cores that the thread was seen on.
     pub cores: Vec<usize>,
@@ -106,7 +113,8 @@ impl Calls {
     }
 }
 
-/// Of `bench-dataplane flows`: how unevenly flows were spread over dispatchers, for one number of flows.
+/// Of `bench-dataplane flows`: how unevenly flows were spread over dispatchers, for one number of
+/// flows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Imbalance {

@@ -1,4 +1,5 @@
-//! A contender of `cargo xtask bench dataplane`: measures one thing, prints what it found as a line of JSON, and ends.
+//! A contender of `cargo xtask bench dataplane`: measures one thing, prints what it found as a line
+//! of JSON, and ends.
 
 #![forbid(unsafe_code)]
 

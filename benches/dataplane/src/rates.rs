@@ -1,4 +1,5 @@
-//! `bench-dataplane rates`: requests a second, client and server on one thread; or on several, a pair each.
+//! `bench-dataplane rates`: requests a second, client and server on one thread; or on several, a
+//! pair each.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +81,8 @@ fn measure_and_drain<D: Device>(
     std::thread::sleep(Duration::from_secs_f64(options.seconds));
     phase.end();
     let end = Instant::now();
-    // Each reply that came made a request, so that until the end a window of them was under way, less those that got lost.
+    // Each reply that came made a request, so that until the end a window of them was under way,
+    // less those that got lost.
     while phase.late() < requests
         && end.elapsed() < drain
         && !running.iter().any(Running::has_failed)

@@ -1,5 +1,5 @@
-//! The server's end of a wire, with the client behind it on the same thread: whenever the server asks for frames, the
-//! client takes its replies first, counts them, and makes a request of each.
+//! The server's end of a wire, with the client behind it on the same thread: whenever the server
+//! asks for frames, the client takes its replies first, counts them, and makes a request of each.
 
 use anyhow::{Context, Result};
 use shinjuku::net::dataplane::{Buffer, Device, Offload, Outbound, Received};
@@ -29,8 +29,8 @@ pub struct Reflector<D: Device> {
 }
 
 impl<D: Device> Reflector<D> {
-    /// Puts a window's requests onto the wire. A window's replies are checked to the last byte; those of a `raw` server come with
-    /// the request's headers.
+    /// Puts a window's requests onto the wire. A window's replies are checked to the last byte;
+    /// those of a `raw` server come with the request's headers.
     pub fn new(
         [server, mut client]: [D; 2],
         flows: u16,

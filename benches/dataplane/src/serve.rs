@@ -93,7 +93,8 @@ fn answer_raw(socket: &UdpSocket) -> Result<bool> {
     }
 }
 
-/// Without the runtime: takes turn after turn on a thread of its own, until the end. A turn tells whether anything had come.
+/// Without the runtime: takes turn after turn on a thread of its own, until the end. A turn tells
+/// whether anything had come.
 pub fn serve_bare(
     core: Option<usize>,
     at: impl Display,
@@ -117,8 +118,8 @@ pub fn serve_bare(
     }
 }
 
-/// A loop that polls, and lets others have the core once far more turns were empty than any round trip takes: whoever is
-/// waited for may be one of them.
+/// A loop that polls, and lets others have the core once far more turns were empty than any round
+/// trip takes: whoever is waited for may be one of them.
 #[derive(Default)]
 pub struct Idle(u32);
 
@@ -137,7 +138,8 @@ impl Idle {
     }
 }
 
-/// Says that it serves, where and how. The input ends when whoever started this is done with it, or gone.
+/// Says that it serves, where and how. The input ends when whoever started this is done with it, or
+/// gone.
 pub fn wait_for_the_end(at: impl Display, description: &str) -> Result<()> {
     println!("ready at {at}: {description}");
     std::io::stdout().flush()?;

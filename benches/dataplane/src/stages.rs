@@ -1,4 +1,5 @@
-//! The server, from the bare device to the whole runtime: each stage has all that the ones before it have.
+//! The server, from the bare device to the whole runtime: each stage has all that the ones before
+//! it have.
 
 use std::ops::Range;
 use std::thread::JoinHandle;
@@ -52,8 +53,8 @@ fn answer<B: Buffer>(request: Datagram<B>) -> Option<DatagramReply<B>> {
     }
 }
 
-/// The inline layout, on `core` if one is given. It looks again at once where nothing has come: sleep is not what is
-/// measured.
+/// The inline layout, on `core` if one is given. It looks again at once where nothing has come:
+/// sleep is not what is measured.
 pub fn inline(core: Option<usize>) -> Config {
     Config::default()
         .layout(LayoutKind::Inline)

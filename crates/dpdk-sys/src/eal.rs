@@ -18,8 +18,9 @@ pub struct EalConfig {
 }
 
 impl EalConfig {
-    /// As the EAL's own command line, without the program's name: `["-a", "0000:01:00.0", "--in-memory"]`. Cores are not
-    /// named there but by [`core`](Self::core).
+    /// As the EAL's own command line, without the program's name:
+    /// `["-a", "0000:01:00.0", "--in-memory"]`. Cores are not named there but by
+    /// [`core`](Self::core).
     pub fn new<I: IntoIterator<Item = S>, S: Into<String>>(arguments: I) -> Self {
         Self {
             arguments: arguments.into_iter().map(Into::into).collect(),
@@ -27,8 +28,8 @@ impl EalConfig {
         }
     }
 
-    /// For virtual devices: `memory_mib` MiB of ordinary memory, no huge pages, no PCI, no files; of DPDK's messages only
-    /// errors.
+    /// For virtual devices: `memory_mib` MiB of ordinary memory, no huge pages, no PCI, no files;
+    /// of DPDK's messages only errors.
     pub fn without_hardware(memory_mib: u32) -> Self {
         Self::new([
             "--no-huge",
@@ -53,8 +54,8 @@ impl EalConfig {
         self
     }
 
-    /// Where DPDK's own threads run (interrupts, alarms, virtual devices' control): off the cores that poll and work.
-    /// By default on any that this process may use.
+    /// Where DPDK's own threads run (interrupts, alarms, virtual devices' control): off the cores
+    /// that poll and work. By default on any that this process may use.
     pub fn core(self, core: usize) -> Self {
         Self {
             core: Some(core),
@@ -76,7 +77,8 @@ impl EalConfig {
             if let Some(why) = unfit(argument) {
                 return refused(why);
             }
-            // Any beginning that is unique stands for the whole. No other begins with a p, or with mb.
+            // Any beginning that is unique stands for the whole. No other begins with a p, or with
+            // mb.
             if argument.starts_with("--p") {
                 return refused(
                     "other processes' pools cannot be shared; run one process, or connect two by memif",
@@ -122,15 +124,17 @@ enum State {
 
 static STATE: Mutex<State> = Mutex::new(State::Fresh);
 
-/// DPDK's functions that set up and take down may not run at the same time; each is called with this held.
+/// DPDK's functions that set up and take down may not run at the same time; each is called with
+/// this held.
 pub(crate) fn control() -> MutexGuard<'static, ()> {
     static CONTROL: Mutex<()> = Mutex::new(());
     CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Eal {
-    /// Starts DPDK. It pins whoever starts it, so a thread of its own does, `dpdk-main`, which sleeps from then on; the
-    /// caller keeps its affinity. Where DPDK itself fails, it is left half started, and there is no second try.
+    /// Starts DPDK. It pins whoever starts it, so a thread of its own does, `dpdk-main`, which
+    /// sleeps from then on; the caller keeps its affinity. Where DPDK itself fails, it is left half
+    /// started, and there is no second try.
     ///
     /// # Errors
     /// A second call, arguments that cannot be passed on, or what DPDK says.
@@ -184,8 +188,8 @@ impl Eal {
         version()
     }
 
-    /// A pool of `mbufs` (best a power of two less one) with room for packets of `data_room` bytes. `name` is the
-    /// pool's alone in this process, of at most 26 bytes.
+    /// A pool of `mbufs` (best a power of two less one) with room for packets of `data_room` bytes.
+    /// `name` is the pool's alone in this process, of at most 26 bytes.
     ///
     /// # Errors
     /// What DPDK says.
@@ -193,8 +197,8 @@ impl Eal {
         Mempool::new(name, mbufs, data_room)
     }
 
-    /// As [`pool`](Self::pool), or a pool of the same size whose handle is gone and whose mbufs are all back. So who opens devices
-    /// again and again takes no more memory each time.
+    /// As [`pool`](Self::pool), or a pool of the same size whose handle is gone and whose mbufs are
+    /// all back. So who opens devices again and again takes no more memory each time.
     ///
     /// # Errors
     /// What DPDK says.
@@ -213,9 +217,10 @@ impl Eal {
         Port::find(name)
     }
 
-    /// Makes a virtual device, as [`EalConfig::device`] does at the start. Beyond that, a memif's `socket` that is a file
-    /// (`socket-abstract=no`) may be relative; its directory is made, with permissions for this user alone; and a socket that a
-    /// server left behind when it was killed is removed.
+    /// Makes a virtual device, as [`EalConfig::device`] does at the start. Beyond that, a memif's
+    /// `socket` that is a file (`socket-abstract=no`) may be relative; its directory is made, with
+    /// permissions for this user alone; and a socket that a server left behind when it was killed
+    /// is removed.
     ///
     /// # Errors
     /// What DPDK says, or the operating system of the socket.
@@ -238,9 +243,10 @@ impl Eal {
         self.port(device.split(',').next().unwrap_or(device))
     }
 
-    /// Two ports in this process that are each other's peer, `name.a` and `name.b`: what one sends on a queue the other
-    /// receives on the queue of the same number. `queues` each way, each of `slots` packets. The memory between them stays
-    /// when they are closed, with what is in it, and so does its name.
+    /// Two ports in this process that are each other's peer, `name.a` and `name.b`: what one sends
+    /// on a queue the other receives on the queue of the same number. `queues` each way, each of
+    /// `slots` packets. The memory between them stays when they are closed, with what is in it, and
+    /// so does its name.
     ///
     /// # Errors
     /// What DPDK says. Then nothing is left of them.
@@ -273,7 +279,8 @@ fn tried(started: &Result<(), DpdkError>) -> bool {
 fn start(config: &EalConfig) -> Result<(), DpdkError> {
     let allowed = allowed_cores(config.core)?;
     let mut arguments = vec!["shinjuku".to_owned()];
-    // Lcore 0, the main one, floats over these; the EAL's other threads are given the same cores, since none is left.
+    // Lcore 0, the main one, floats over these; the EAL's other threads are given the same cores,
+    // since none is left.
     let cores: Vec<_> = allowed.iter().map(usize::to_string).collect();
     arguments.push(format!("--lcores=0@({})", cores.join(",")));
     arguments.extend(config.arguments.iter().cloned());
@@ -285,8 +292,8 @@ fn start(config: &EalConfig) -> Result<(), DpdkError> {
     let argc = argv.len() as c_int;
     argv.push(std::ptr::null_mut());
     let argv = Vec::leak(argv);
-    // SAFETY: argc strings that end with a zero, a null after them, all writable and never freed. `STATE` lets one
-    // thread come here once.
+    // SAFETY: argc strings that end with a zero, a null after them, all writable and never freed.
+    // `STATE` lets one thread come here once.
     Errno::check(unsafe { ffi::dpdk_eal_init(argc, argv.as_mut_ptr()) })
         .map_err(|cause| DpdkError::Start { arguments, cause })
 }

@@ -29,8 +29,8 @@ impl Errno {
 
 impl fmt::Display for Errno {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // SAFETY: any number is allowed; the text is constant, or in a buffer of this thread's that the next call on
-        // this thread writes to.
+        // SAFETY: any number is allowed; the text is constant, or in a buffer of this thread's that
+        // the next call on this thread writes to.
         let text = unsafe { CStr::from_ptr(ffi::dpdk_strerror(self.0)) };
         write!(formatter, "{} ({})", text.to_string_lossy(), self.0)
     }

@@ -1,5 +1,6 @@
-//! What `shim.h` declares, by hand, and the structure of an mbuf as far as it is looked at. `tests/layout.rs` compares
-//! every size, offset and flag here with what the C compiler finds in DPDK's own headers.
+//! What `shim.h` declares, by hand, and the structure of an mbuf as far as it is looked at.
+//! `tests/layout.rs` compares every size, offset and flag here with what the C compiler finds in
+//! DPDK's own headers.
 #![allow(non_camel_case_types)]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -11,7 +12,8 @@ pub struct rte_mempool {
     _opaque: [u8; 0],
 }
 
-/// A packet buffer's header. The fields that are not looked at are here for the places of the others.
+/// A packet buffer's header. The fields that are not looked at are here for the places of the
+/// others.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct rte_mbuf {

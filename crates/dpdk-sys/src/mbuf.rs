@@ -1,7 +1,7 @@
 //! A packet in its buffer.
 //!
-//! Behind the header each mbuf has a private area of this crate's: where it belongs, and a link for the list of those
-//! that were dropped.
+//! Behind the header each mbuf has a private area of this crate's: where it belongs, and a link for
+//! the list of those that were dropped.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use crate::ffi::{self, rte_mbuf};
 
-/// A packet: owned, readable and writable by its owner, on any thread. Dereferences to the packet's bytes.
+/// A packet: owned, readable and writable by its owner, on any thread. Dereferences to the packet's
+/// bytes.
 ///
-/// Dropping it enters no code of DPDK's: it goes onto its pool's list, and the pool's owner frees it. So a handler may
-/// drop it, and may be suspended while it does.
+/// Dropping it enters no code of DPDK's: it goes onto its pool's list, and the pool's owner frees
+/// it. So a handler may drop it, and may be suspended while it does.
 ///
 /// ```compile_fail,E0277
 /// fn copied<T: Clone>() {}
@@ -23,8 +24,9 @@ use crate::ffi::{self, rte_mbuf};
 #[repr(transparent)]
 pub struct Mbuf(NonNull<rte_mbuf>);
 
-// SAFETY: the handle is the mbuf's only owner (see `received` and `Mempool::alloc`); header, private area and buffer are
-// plain memory, in no way a thread's, and dropping is a compare-and-swap on the home's list.
+// SAFETY: the handle is the mbuf's only owner (see `received` and `Mempool::alloc`); header,
+// private area and buffer are plain memory, in no way a thread's, and dropping is a
+// compare-and-swap on the home's list.
 unsafe impl Send for Mbuf {}
 // SAFETY: through a shared reference there are only reads.
 unsafe impl Sync for Mbuf {}
@@ -56,22 +58,24 @@ impl Mbuf {
     /// Takes over an mbuf fresh from its pool.
     ///
     /// # Safety
-    /// It was allocated from a pool that [`Mempool::new`](crate::Mempool) made, and nobody else has it.
+    /// It was allocated from a pool that [`Mempool::new`](crate::Mempool) made, and nobody else has
+    /// it.
     #[inline]
     pub(crate) unsafe fn allocated(raw: NonNull<rte_mbuf>) -> Self {
         Self(raw)
     }
 
-    /// Takes over an mbuf from a device; gives it back as an error if others may have a part in it, or it is more than
-    /// one buffer.
+    /// Takes over an mbuf from a device; gives it back as an error if others may have a part in it,
+    /// or it is more than one buffer.
     ///
     /// # Safety
-    /// It came out of a receive queue, so its pool is of [`Mempool::new`](crate::Mempool)'s making (queues are set up
-    /// with those only, and a ring hands on what a [`Queue`](crate::Queue) sent), and nobody else was given it.
+    /// It came out of a receive queue, so its pool is of [`Mempool::new`](crate::Mempool)'s making
+    /// (queues are set up with those only, and a ring hands on what a [`Queue`](crate::Queue)
+    /// sent), and nobody else was given it.
     #[inline]
     pub(crate) unsafe fn received(raw: NonNull<rte_mbuf>) -> Result<Self, NonNull<rte_mbuf>> {
-        // SAFETY: an mbuf's header is initialised memory. Whether somebody shares it is what is asked here, so the count is
-        // read as DPDK writes it, atomically.
+        // SAFETY: an mbuf's header is initialised memory. Whether somebody shares it is what is
+        // asked here, so the count is read as DPDK writes it, atomically.
         let owners =
             unsafe { AtomicU16::from_ptr(&raw mut (*raw.as_ptr()).refcnt).load(Ordering::Acquire) };
         if owners != 1 {
@@ -93,7 +97,8 @@ impl Mbuf {
 
     #[inline]
     fn header(&self) -> &rte_mbuf {
-        // SAFETY: an mbuf's header is initialised memory for the pool's, the process's, life, and owned.
+        // SAFETY: an mbuf's header is initialised memory for the pool's, the process's, life, and
+        // owned.
         unsafe { self.0.as_ref() }
     }
 
@@ -116,8 +121,8 @@ impl Mbuf {
         usize::from(self.header().buf_len - self.header().data_off)
     }
 
-    /// Makes the packet `length` bytes long, by its end. New bytes are what an earlier packet left there: write them
-    /// before sending.
+    /// Makes the packet `length` bytes long, by its end. New bytes are what an earlier packet left
+    /// there: write them before sending.
     ///
     /// # Errors
     /// If there is no room; then nothing changes.
@@ -177,10 +182,10 @@ impl Mbuf {
         }
     }
 
-    /// Has the device fill in the checksums of an IPv4 header that starts after `link` bytes and is `ip` bytes long, and
-    /// of the UDP header behind it, which holds the pseudo-header's sum. For devices started with
-    /// [`PortConfig::checksums`](crate::PortConfig::checksums) that offer it ([`PortInfo::sends_checksums`](crate::PortInfo)).
-    /// Changing the length takes it back.
+    /// Has the device fill in the checksums of an IPv4 header that starts after `link` bytes and is
+    /// `ip` bytes long, and of the UDP header behind it, which holds the pseudo-header's sum. For
+    /// devices started with [`PortConfig::checksums`](crate::PortConfig::checksums) that offer it
+    /// ([`PortInfo::sends_checksums`](crate::PortInfo)). Changing the length takes it back.
     ///
     /// # Errors
     /// If the packet has not those headers: it is too short, or the lengths are none of IPv4's.
@@ -200,7 +205,8 @@ impl Mbuf {
     #[inline]
     fn start(&self) -> NonNull<u8> {
         let header = self.header();
-        // SAFETY: data_off is at most buf_len (DPDK sets it so, and `received` checks it): within the buffer.
+        // SAFETY: data_off is at most buf_len (DPDK sets it so, and `received` checks it): within
+        // the buffer.
         unsafe { NonNull::new_unchecked(header.buf_addr.add(header.data_off.into())) }
     }
 }
@@ -210,8 +216,9 @@ impl Deref for Mbuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: data_off + data_len is at most buf_len (DPDK, `received`, `set_len`); the buffer is this mbuf's own,
-        // memory that the operating system or an earlier packet initialised, and borrowed with the handle.
+        // SAFETY: data_off + data_len is at most buf_len (DPDK, `received`, `set_len`); the buffer
+        // is this mbuf's own, memory that the operating system or an earlier packet initialised,
+        // and borrowed with the handle.
         unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.header().data_len.into()) }
     }
 }
@@ -276,7 +283,8 @@ impl Private {
     }
 }
 
-/// A pool's mbufs that were dropped: a stack that all push to, and one takes as a whole (so there is no ABA).
+/// A pool's mbufs that were dropped: a stack that all push to, and one takes as a whole (so there
+/// is no ABA).
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
     top: AtomicPtr<rte_mbuf>,

@@ -1,4 +1,5 @@
-//! The socket by which the two ends of a memif find each other, where it is a file: what DPDK's driver leaves undone.
+//! The socket by which the two ends of a memif find each other, where it is a file: what DPDK's
+//! driver leaves undone.
 
 use std::borrow::Cow;
 use std::fs::{self, DirBuilder};
@@ -14,9 +15,10 @@ pub(crate) fn is_one(device: &str) -> bool {
     device.starts_with("net_memif")
 }
 
-/// Makes ready for the device, and says how to call it: with the path from the root, since DPDK refuses others. The directory is
-/// made if there is none, this user's alone, for whoever can connect can end the process. Of a server, a socket that
-/// nobody listens on any more is removed: one that was killed leaves it behind, and it would be in the way.
+/// Makes ready for the device, and says how to call it: with the path from the root, since DPDK
+/// refuses others. The directory is made if there is none, this user's alone, for whoever can
+/// connect can end the process. Of a server, a socket that nobody listens on any more is removed:
+/// one that was killed leaves it behind, and it would be in the way.
 pub(crate) fn prepared(device: &str) -> Result<Cow<'_, str>, DpdkError> {
     let parameters = || device.split(',').skip(1);
     let value = |key| parameters().find_map(|one| one.strip_prefix(key)?.strip_prefix('='));
@@ -55,8 +57,8 @@ pub(crate) fn prepared(device: &str) -> Result<Cow<'_, str>, DpdkError> {
         .into())
 }
 
-/// Whether it is a socket without a server. Nobody is connected to, which could end the server: memif's sockets are of another
-/// type, which the kernel looks at only if there is somebody.
+/// Whether it is a socket without a server. Nobody is connected to, which could end the server:
+/// memif's sockets are of another type, which the kernel looks at only if there is somebody.
 fn is_left_over(socket: &Path) -> bool {
     let is_socket = |file: fs::Metadata| file.file_type().is_socket();
     fs::symlink_metadata(socket).is_ok_and(is_socket)

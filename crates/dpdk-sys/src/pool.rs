@@ -15,11 +15,11 @@ const BULK: usize = 32;
 /// Of mbufs in a pool. From 2^31 on DPDK's sizes overflow, and it writes beyond its memory.
 const MOST: u32 = 1 << 26;
 
-/// A pool, in the hands of whoever allocates from it and collects what was dropped: the networker. Not on a thread that
-/// a handler runs on: see the [crate].
+/// A pool, in the hands of whoever allocates from it and collects what was dropped: the networker.
+/// Not on a thread that a handler runs on: see the [crate].
 ///
-/// The pool itself lives as long as the process. When its handle is gone and all its mbufs are back, it may be
-/// [had again](crate::Eal::pool_again).
+/// The pool itself lives as long as the process. When its handle is gone and all its mbufs are
+/// back, it may be [had again](crate::Eal::pool_again).
 pub struct Mempool {
     gauge: PoolGauge,
     data_room: u16,
@@ -28,8 +28,8 @@ pub struct Mempool {
     taken: Chain,
 }
 
-// SAFETY: DPDK's pools may be used by any thread; what is this handle's own moves with it. The chain's mbufs are owned
-// by it.
+// SAFETY: DPDK's pools may be used by any thread; what is this handle's own moves with it. The
+// chain's mbufs are owned by it.
 unsafe impl Send for Mempool {}
 
 impl Mempool {
@@ -53,8 +53,8 @@ impl Mempool {
         Errno::check(status).map_err(failed)?;
         let dropped: &'static Dropped = Box::leak(Box::default());
         let home: *const Dropped = dropped;
-        // SAFETY: the pool is new: nobody has any of its mbufs, and each has a private area of the size asked for.
-        // `settle` does not unwind, and takes the argument for what it is.
+        // SAFETY: the pool is new: nobody has any of its mbufs, and each has a private area of the
+        // size asked for. `settle` does not unwind, and takes the argument for what it is.
         unsafe { ffi::dpdk_pool_each(raw, settle, home.cast_mut().cast()) };
         Ok(Self {
             gauge: PoolGauge {
@@ -177,8 +177,8 @@ unsafe impl Send for PoolGauge {}
 unsafe impl Sync for PoolGauge {}
 
 impl PoolGauge {
-    /// Mbufs in the pool; without those dropped and not yet collected. Exact when nobody uses the pool meanwhile. Of a pool that
-    /// is had again: what its new owner left.
+    /// Mbufs in the pool; without those dropped and not yet collected. Exact when nobody uses the
+    /// pool meanwhile. Of a pool that is had again: what its new owner left.
     #[must_use]
     pub fn available(self) -> u32 {
         // SAFETY: the pool lives as long as the process.

@@ -29,7 +29,8 @@ pub struct PortConfig {
     pub tx_descriptors: u16,
     /// The longest IP packet, in bytes; 1500 by default.
     pub mtu: u16,
-    /// Have the device verify and fill in checksums of IPv4 and UDP where it offers that. On by default.
+    /// Have the device verify and fill in checksums of IPv4 and UDP where it offers that. On by
+    /// default.
     pub checksums: bool,
 }
 
@@ -224,12 +225,14 @@ impl Port {
         self.claim.info()
     }
 
-    /// Starts the device with a receive and a send queue for each of `pools`; a queue's packets come from its pool.
-    /// With several, the device spreads packets over them by address and UDP port, if it can ([`PortInfo::spreads`]).
+    /// Starts the device with a receive and a send queue for each of `pools`; a queue's packets
+    /// come from its pool. With several, the device spreads packets over them by address and UDP
+    /// port, if it can ([`PortInfo::spreads`]).
     ///
     /// # Errors
-    /// More queues than the device has, an MTU out of its range, or what DPDK says. If DPDK was asked to start it the device
-    /// is closed, and a virtual one is gone: [`Eal::attach`](crate::Eal::attach) makes another.
+    /// More queues than the device has, an MTU out of its range, or what DPDK says. If DPDK was
+    /// asked to start it the device is closed, and a virtual one is gone:
+    /// [`Eal::attach`](crate::Eal::attach) makes another.
     pub fn start(
         self,
         config: &PortConfig,

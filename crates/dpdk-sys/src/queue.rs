@@ -13,8 +13,8 @@ use crate::shared::Shared;
 /// The most packets that are received or sent at once.
 pub const BURST: usize = 64;
 
-/// A networker's part of a port. There is one handle, and it needs to be borrowed exclusively: so one thread at a time
-/// uses the queue. Not for a thread that handlers run on: see the [crate].
+/// A networker's part of a port. There is one handle, and it needs to be borrowed exclusively: so
+/// one thread at a time uses the queue. Not for a thread that handlers run on: see the [crate].
 ///
 /// ```compile_fail,E0277
 /// fn shared<T: Sync>() {}
@@ -37,8 +37,9 @@ impl Queue {
         }
     }
 
-    /// Appends packets that have come to `packets`: at most `most`, at most [`BURST`], and at most what it has room for
-    /// without allocating. Returns how many. Also frees packets of its pool that were dropped.
+    /// Appends packets that have come to `packets`: at most `most`, at most [`BURST`], and at most
+    /// what it has room for without allocating. Returns how many. Also frees packets of its pool
+    /// that were dropped.
     pub fn receive(&mut self, packets: &mut Vec<Mbuf>, most: usize) -> usize {
         self.pool.collect(BURST);
         let spare = packets.capacity() - packets.len();
@@ -47,8 +48,8 @@ impl Queue {
             return 0;
         }
         let mut raw = [const { MaybeUninit::<*mut rte_mbuf>::uninit() }; BURST];
-        // SAFETY: the port runs until this queue says that it rests; this handle is the queue's only user; there is
-        // room for `room` pointers.
+        // SAFETY: the port runs until this queue says that it rests; this handle is the queue's
+        // only user; there is room for `room` pointers.
         let count = unsafe {
             ffi::dpdk_receive(
                 self.port.id(),
@@ -74,8 +75,9 @@ impl Queue {
         packets.len() - before
     }
 
-    /// Sends packets, at most [`BURST`], from the first. What the device has taken over is taken out of `packets`; the
-    /// rest stays, for another time. Returns how many were sent. Packets have at least an Ethernet header.
+    /// Sends packets, at most [`BURST`], from the first. What the device has taken over is taken
+    /// out of `packets`; the rest stays, for another time. Returns how many were sent. Packets have
+    /// at least an Ethernet header.
     pub fn send(&mut self, packets: &mut Vec<Mbuf>) -> usize {
         let count = packets.len().min(BURST);
         if count == 0 || !self.port.runs(self.number) {
@@ -83,8 +85,8 @@ impl Queue {
         }
         let first = packets.as_mut_ptr();
         let length = packets.len();
-        // SAFETY: the port runs until this queue says that it rests; this handle is the queue's only user; an `Mbuf` is
-        // a pointer to an mbuf that it owns, and `count` of them are there.
+        // SAFETY: the port runs until this queue says that it rests; this handle is the queue's
+        // only user; an `Mbuf` is a pointer to an mbuf that it owns, and `count` of them are there.
         let sent = unsafe {
             ffi::dpdk_send(
                 self.port.id(),
@@ -94,8 +96,8 @@ impl Queue {
             )
         };
         let sent = usize::from(sent);
-        // SAFETY: the first `sent` have a new owner and must not be dropped; the others close up. Nothing between
-        // unwinds.
+        // SAFETY: the first `sent` have a new owner and must not be dropped; the others close up.
+        // Nothing between unwinds.
         unsafe {
             std::ptr::copy(first.add(sent), first, length - sent);
             packets.set_len(length - sent);

@@ -44,7 +44,8 @@ pub struct Link {
 static WANTS_RESET: [AtomicBool; 256] = [const { AtomicBool::new(false) }; 256];
 
 fn wants_reset(port: u16) -> &'static AtomicBool {
-    // DPDK has 32 ports unless it was built for more. Two that share a flag would be reset together.
+    // DPDK has 32 ports unless it was built for more. Two that share a flag would be reset
+    // together.
     &WANTS_RESET[usize::from(port) % WANTS_RESET.len()]
 }
 
@@ -55,12 +56,13 @@ extern "C" fn on_reset(port: u16) {
 /// From now on the port says here when it must be reset.
 fn watch(port: u16) {
     wants_reset(port).store(false, Ordering::Relaxed);
-    // SAFETY: a function that may be called on any thread at any time. Without the event there is no resetting
-    // unasked, which most virtual devices never want.
+    // SAFETY: a function that may be called on any thread at any time. Without the event there is
+    // no resetting unasked, which most virtual devices never want.
     let _ = unsafe { ffi::dpdk_port_watch(port, on_reset) };
 }
 
-/// A device that was started. Its [`Queue`](crate::Queue)s are the other part; it is closed when all are dropped.
+/// A device that was started. Its [`Queue`](crate::Queue)s are the other part; it is closed when
+/// all are dropped.
 ///
 /// Everything here may take long, allocate and lock: it is for a thread that serves no requests.
 pub struct RunningPort {
@@ -150,8 +152,9 @@ impl RunningPort {
         on_reset(self.shared.id());
     }
 
-    /// Whether the device has gone: the kernel has removed the interface that a virtual device is at (`net_af_packet`,
-    /// `net_tap`, `net_af_xdp`). A [`reset`](Self::reset) makes the device anew, once it can be.
+    /// Whether the device has gone: the kernel has removed the interface that a virtual device is
+    /// at (`net_af_packet`, `net_tap`, `net_af_xdp`). A [`reset`](Self::reset) makes the device
+    /// anew, once it can be.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.shared.arguments().is_some()
@@ -164,13 +167,14 @@ impl RunningPort {
         self.shared.is_halted()
     }
 
-    /// Stops the device, resets it where it can be, and starts it as before. One that has [gone](Self::is_gone) is made anew,
-    /// with what it was made with at first. Packets in its queues are lost. Meanwhile the queues receive and send nothing;
-    /// they have `patience` to take note, by being polled or dropped.
+    /// Stops the device, resets it where it can be, and starts it as before. One that has
+    /// [gone](Self::is_gone) is made anew, with what it was made with at first. Packets in its
+    /// queues are lost. Meanwhile the queues receive and send nothing; they have `patience` to take
+    /// note, by being polled or dropped.
     ///
     /// # Errors
-    /// If a queue is not polled (then nothing has changed), or what DPDK says. After that the device stands still until
-    /// another reset succeeds.
+    /// If a queue is not polled (then nothing has changed), or what DPDK says. After that the
+    /// device stands still until another reset succeeds.
     pub fn reset(&mut self, patience: Duration) -> Result<(), DpdkError> {
         let gone = self.is_gone();
         let shared = &*self.shared;

@@ -1,4 +1,5 @@
-//! What a running port and its queues share: how a reset finds the device unused, without any networker waiting for it.
+//! What a running port and its queues share: how a reset finds the device unused, without any
+//! networker waiting for it.
 //!
 //! ```text
 //!   phase even: running ──── RunningPort: phase += 1 ────▶ phase odd: halting
@@ -61,7 +62,8 @@ impl Shared {
         self.resting.len()
     }
 
-    /// A queue may use it after [`runs`](Self::runs) said yes, until it asks again: it changes only while all rest.
+    /// A queue may use it after [`runs`](Self::runs) said yes, until it asks again: it changes only
+    /// while all rest.
     pub(crate) fn id(&self) -> u16 {
         self.claim.id()
     }
@@ -71,7 +73,8 @@ impl Shared {
         self.setup.tx_offloads & both == both
     }
 
-    /// Whether queue `number`, which asks, may use the device. If not, it is at rest until asked again.
+    /// Whether queue `number`, which asks, may use the device. If not, it is at rest until asked
+    /// again.
     pub(crate) fn runs(&self, number: usize) -> bool {
         // Acquire: the device has been started.
         let phase = self.phase.load(Ordering::Acquire);
@@ -151,7 +154,8 @@ impl Shared {
             pools: pools.as_ptr(),
         };
         let mut step = 0;
-        // SAFETY: settings with as many pools as queues, and room for the step. The pools live as long as the process.
+        // SAFETY: settings with as many pools as queues, and room for the step. The pools live as
+        // long as the process.
         let status = unsafe { ffi::dpdk_port_start(self.id(), &settings, &mut step) };
         self.claim
             .check(STEPS[step as usize % STEPS.len()], status)?;

@@ -1,5 +1,5 @@
-//! Where there is no libdpdk, or an old one, the build ends and says which package to install: the build script, run
-//! again with a pkg-config that finds nothing else.
+//! Where there is no libdpdk, or an old one, the build ends and says which package to install: the
+//! build script, run again with a pkg-config that finds nothing else.
 #![allow(missing_docs)]
 
 use std::fs;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-/// Cargo keeps it beside the folder that it wrote to; the newest first, since there may be some of earlier builds.
+/// Cargo keeps it beside the folder that it wrote to; the newest first, since there may be some of
+/// earlier builds.
 fn build_scripts() -> Vec<PathBuf> {
     let all = Path::new(env!("OUT_DIR")).ancestors().nth(2).unwrap();
     let folders = fs::read_dir(all).unwrap().map(|entry| entry.unwrap());

@@ -254,7 +254,8 @@ fn a_full_queue_leaves_the_rest_with_the_sender() {
     assert_eq!(there.receive(&mut received, BURST), 1);
 }
 
-/// An echo on one thread, and requests from another; some packets are kept for a while and dropped elsewhere.
+/// An echo on one thread, and requests from another; some packets are kept for a while and dropped
+/// elsewhere.
 #[test]
 fn a_million_packets_there_and_back_lose_no_mbuf() {
     const PACKETS: u64 = 500_000;
@@ -405,7 +406,8 @@ fn a_virtual_device_can_be_attached_again_after_its_end() {
             8,
             "it makes packets of nothing"
         );
-        // It takes them from the pool: without mbufs nothing comes, and with them again all goes on.
+        // It takes them from the pool: without mbufs nothing comes, and with them again all goes
+        // on.
         let held: Vec<Mbuf> = std::iter::from_fn(|| queues[0].pool().alloc()).collect();
         assert_eq!(queues[0].receive(&mut packets, 8), 0);
         drop(held);

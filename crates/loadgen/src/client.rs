@@ -38,8 +38,8 @@ pub(crate) enum Side {
 
 /// Connections or flows of one thread.
 pub(crate) trait Client {
-    /// Writes a request for a connection of `side` into what goes out with the next [`flush`](Self::flush). False, and
-    /// nothing done, if there is no connection left.
+    /// Writes a request for a connection of `side` into what goes out with the next
+    /// [`flush`](Self::flush). False, and nothing done, if there is no connection left.
     fn submit(&mut self, side: Side, request: Sent, class: u16, draws: &mut Draws) -> bool;
 
     /// Sends what was submitted. What the kernel does not take waits, in order, for the next flush.
@@ -67,7 +67,8 @@ pub(crate) trait Client {
     fn lost(&self) -> usize;
 }
 
-/// Chooses connections: those with fewer requests under way than their depth first, the longest waiting of them first.
+/// Chooses connections: those with fewer requests under way than their depth first, the longest
+/// waiting of them first.
 ///
 /// A connection is in `vacant` once for each request that it could take.
 #[derive(Debug)]
@@ -125,7 +126,8 @@ impl Pool {
         }
     }
 
-    /// A connection without regard to what is under way on it: the first alive from a random one on.
+    /// A connection without regard to what is under way on it: the first alive from a random one
+    /// on.
     pub(crate) fn any(&self, draws: &mut Draws, alive: impl Fn(u32) -> bool) -> Option<u32> {
         let count = self.members.len();
         if count == 0 {

@@ -1,7 +1,7 @@
 //! Datagrams in the formats of Shinjuku and RackSched, whatever carries them.
 //!
-//! Replies may come in any order, or not at all. They are known by the stamp that the server sends back unread (the
-//! formats' `gen_ns`): the intended moment in ns, made unique.
+//! Replies may come in any order, or not at all. They are known by the stamp that the server sends
+//! back unread (the formats' `gen_ns`): the intended moment in ns, made unique.
 
 use std::collections::VecDeque;
 

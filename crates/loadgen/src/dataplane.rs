@@ -1,7 +1,8 @@
 //! Datagrams without the kernel: over DPDK's devices or AF_XDP, with an IP stack of our own.
 //!
-//! The device is opened for the first load and stays open for the others: DPDK starts once in a process, and who is at the other
-//! end of a memif would take it for another client. So flows keep their ports, and their stamps go on counting.
+//! The device is opened for the first load and stays open for the others: DPDK starts once in a
+//! process, and who is at the other end of a memif would take it for another client. So flows keep
+//! their ports, and their stamps go on counting.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -84,7 +85,8 @@ impl Taken<'_> {
     /// The line, opened if it is not, and if not `stop` is set meanwhile.
     ///
     /// # Errors
-    /// The device cannot be had, its link does not come up, or the server does not answer; or it was to stop.
+    /// The device cannot be had, its link does not come up, or the server does not answer; or it
+    /// was to stop.
     #[cfg_attr(
         not(any(feature = "dpdk", feature = "xdp")),
         allow(unused_variables, reason = "then all are open")
@@ -119,10 +121,12 @@ pub(crate) struct Station<D: Device> {
 }
 
 impl<D: Device> Station<D> {
-    /// Takes its place. Waits for the link, of which `link_up` tells, and until the server answers, unless `stop` is set.
+    /// Takes its place. Waits for the link, of which `link_up` tells, and until the server answers,
+    /// unless `stop` is set.
     ///
     /// # Errors
-    /// The place is not one to be had, the link does not come up, or the server does not answer; or it was to stop.
+    /// The place is not one to be had, the link does not come up, or the server does not answer; or
+    /// it was to stop.
     pub(crate) fn new<K: Send + 'static>(
         name: String,
         device: D,

@@ -4,9 +4,9 @@
 //!   Load ──the end of the run, or every connection lost──▶ Drain ──all answered, or its time is up──▶ (done)
 //! ```
 //!
-//! In an open loop each request has its moment, drawn ahead of it whatever the server does, and its latency counts from
-//! that moment: a server that stalls meets all the requests it was to be sent meanwhile. While saturating, a request
-//! is due when a connection has room for it.
+//! In an open loop each request has its moment, drawn ahead of it whatever the server does, and its
+//! latency counts from that moment: a server that stalls meets all the requests it was to be sent
+//! meanwhile. While saturating, a request is due when a connection has room for it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -92,8 +92,8 @@ impl Live {
     }
 }
 
-/// Runs until the end, or until `stop`, after which what is under way still has a moment to be answered. When the last
-/// request was due, or the load ended early, in ns.
+/// Runs until the end, or until `stop`, after which what is under way still has a moment to be
+/// answered. When the last request was due, or the load ended early, in ns.
 pub(crate) fn run<C: Client>(
     client: &mut C,
     mut offer: Offer,

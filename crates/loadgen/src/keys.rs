@@ -30,10 +30,12 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// A prime above [`MOST_KEYS`]: multiplying by it, modulo the number of keys, sends no two numbers to the same one.
+    /// A prime above [`MOST_KEYS`]: multiplying by it, modulo the number of keys, sends no two
+    /// numbers to the same one.
     const SCATTER: u64 = 2_654_435_761;
 
-    /// `count` keys; `exponent` is Zipf's. `None` unless `count` is 1 to [`MOST_KEYS`] and `exponent` finite and not negative.
+    /// `count` keys; `exponent` is Zipf's. `None` unless `count` is 1 to [`MOST_KEYS`] and
+    /// `exponent` finite and not negative.
     #[must_use]
     pub(crate) fn new(count: u64, exponent: f64) -> Option<Self> {
         let zipf = Zipf::new(count as f64, exponent).ok()?;
@@ -44,7 +46,8 @@ impl Keys {
         })
     }
 
-    /// The same keys, with the sequential ones from the share `part` of `parts` on: threads share them out.
+    /// The same keys, with the sequential ones from the share `part` of `parts` on: threads share
+    /// them out.
     #[must_use]
     pub(crate) fn starting_at(&self, part: usize, parts: usize) -> Self {
         let next = self.count * part as u64 / parts as u64;

@@ -1,8 +1,8 @@
 //! An open-loop load generator: the library behind the command `shinjuku-load`.
 //!
-//! Requests are due at moments drawn ahead of them, whatever the server does, and a latency counts from the intended
-//! moment. So a server that stalls for 10 ms shows 10 ms, and a client that could not keep its own schedule says so
-//! ([`Mark::Behind`](point::Mark)).
+//! Requests are due at moments drawn ahead of them, whatever the server does, and a latency counts
+//! from the intended moment. So a server that stalls for 10 ms shows 10 ms, and a client that could
+//! not keep its own schedule says so ([`Mark::Behind`](point::Mark)).
 //!
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;

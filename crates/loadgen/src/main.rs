@@ -14,10 +14,11 @@ use shinjuku_loadgen::report::{self, Report, SCHEMA};
 use shinjuku_loadgen::{Control, Load, Plan, Progress, Settings};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Open-loop load for RESP servers (Redis and its like) and for UDP servers in Shinjuku's and RackSched's formats.
+/// Open-loop load for RESP servers (Redis and its like) and for UDP servers in Shinjuku's and
+/// RackSched's formats.
 ///
-/// Requests are due at moments drawn ahead, whatever the server does, and latency counts from the intended moment. Threads
-/// never sleep while load runs.
+/// Requests are due at moments drawn ahead, whatever the server does, and latency counts from the
+/// intended moment. Threads never sleep while load runs.
 #[derive(Parser)]
 #[command(
     name = "shinjuku-load",
@@ -114,7 +115,8 @@ fn work(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// All loads of all repetitions; repetition by repetition, so that a drift of the machine meets all loads alike.
+/// All loads of all repetitions; repetition by repetition, so that a drift of the machine meets all
+/// loads alike.
 fn measure(
     plan: &Plan,
     stop: &AtomicBool,

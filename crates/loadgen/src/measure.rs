@@ -19,7 +19,8 @@ use crate::requests::stream;
 use crate::tcp::{Shape, Tcp};
 use crate::udp::Sockets;
 
-/// From the moment all is ready to the first that a request can be due: the threads start meanwhile.
+/// From the moment all is ready to the first that a request can be due: the threads start
+/// meanwhile.
 const LEAD: Duration = Duration::from_millis(5);
 /// How long a class is measured alone.
 const ALONE: Duration = Duration::from_millis(250);
@@ -52,7 +53,8 @@ pub struct Progress {
 pub struct Control<'a> {
     /// Ends the run soon after it becomes true; what was measured so far is the result.
     pub stop: &'a AtomicBool,
-    /// Told, twice a second, how far a load is. It costs the clients a little time if they share its core.
+    /// Told, twice a second, how far a load is. It costs the clients a little time if they share
+    /// its core.
     pub watch: Option<&'a dyn Fn(Progress)>,
 }
 
@@ -60,7 +62,8 @@ impl Plan {
     /// Measures a load with a seed. `unloaded_ns` has each class's median without load, or nothing.
     ///
     /// # Errors
-    /// No connection can be opened, or the operating system refuses a thread its core or its descriptors.
+    /// No connection can be opened, or the operating system refuses a thread its core or its
+    /// descriptors.
     pub fn measure(
         &self,
         load: Load,
@@ -125,8 +128,8 @@ impl Plan {
         })
     }
 
-    /// Each class's median latency without load, in ns: one request at a time, of that class alone. `None` for a class that
-    /// did not answer.
+    /// Each class's median latency without load, in ns: one request at a time, of that class alone.
+    /// `None` for a class that did not answer.
     ///
     /// # Errors
     /// As [`measure`](Self::measure).

@@ -69,12 +69,12 @@ impl Plan {
         self.unloaded
     }
 
-    /// The same over a network device instead of sockets, from a host of this address on it. Waits until the server answers
-    /// ARP.
+    /// The same over a network device instead of sockets, from a host of this address on it. Waits
+    /// until the server answers ARP.
     ///
     /// # Errors
-    /// The plan's requests are no datagrams, it has more threads than one or more flows than 64, the address cannot be the
-    /// client's, or the server does not answer.
+    /// The plan's requests are no datagrams, it has more threads than one or more flows than 64,
+    /// the address cannot be the client's, or the server does not answer.
     pub fn over<D: Device>(
         mut self,
         device: D,

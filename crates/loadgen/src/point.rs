@@ -43,9 +43,9 @@ pub struct ClassFigures {
 
 /// Figures of requests that were due while it was measured.
 ///
-/// Latency counts from the intended moment (while saturating, from the sending). Requests that timed out, or had no
-/// answer at the end, count with their age when they were given up, so that a percentile is never too low for them; errors,
-/// and what was lost or never sent, do not.
+/// Latency counts from the intended moment (while saturating, from the sending). Requests that
+/// timed out, or had no answer at the end, count with their age when they were given up, so that a
+/// percentile is never too low for them; errors, and what was lost or never sent, do not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figures {
@@ -123,7 +123,8 @@ pub enum Mark {
     Errors,
     /// Requests or connections were lost, refused, timed out or unanswered.
     Losses,
-    /// The measurement was interrupted: it is shorter than was asked for, and its last requests had little time to be answered.
+    /// The measurement was interrupted: it is shorter than was asked for, and its last requests had
+    /// little time to be answered.
     Partial,
 }
 
@@ -275,7 +276,8 @@ impl Figures {
 /// Slowdowns are counted in thousandths.
 const SLOWDOWN_UNIT: f64 = 1e3;
 
-/// Latency over the median without load; `None` if that is not known of every class that has a request.
+/// Latency over the median without load; `None` if that is not known of every class that has a
+/// request.
 fn slowdown(tallies: &[(&Tally, Option<f64>)]) -> Option<Histogram<u64>> {
     let mut all = crate::record::histogram();
     for (tally, unloaded) in tallies {
@@ -358,7 +360,8 @@ mod tests {
         record.given_up(never, 11_500, GivenUp::End);
         let tally = &record.tallies[0];
         assert_eq!((tally.due, tally.answered, tally.unanswered), (3, 2, 1));
-        // The answers that came in the window: to the first request, which was due before it, and the second.
+        // The answers that came in the window: to the first request, which was due before it, and
+        // the second.
         assert_eq!(tally.completed, 2);
         assert_eq!(record.late, 2);
         assert_eq!((tally.latency.len(), tally.latency.max() / 10), (3, 1_000));

@@ -1,4 +1,5 @@
-//! The loads of a ramp: `20k`, `10k,20k,40k`, or `10k..100k/10` (ten loads, evenly from the first to the last).
+//! The loads of a ramp: `20k`, `10k,20k,40k`, or `10k..100k/10` (ten loads, evenly from the first
+//! to the last).
 
 use std::str::FromStr;
 
@@ -19,7 +20,8 @@ impl Rates {
     /// The most loads of one ramp.
     const MOST: usize = 1_000;
 
-    /// These loads, in requests per second. `None` if there are none or one is not finite and above zero.
+    /// These loads, in requests per second. `None` if there are none or one is not finite and above
+    /// zero.
     #[must_use]
     pub fn new(per_second: Vec<f64>) -> Option<Self> {
         let valid = |rate: &f64| rate.is_finite() && (1e-3..=1e9).contains(rate);

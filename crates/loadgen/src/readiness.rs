@@ -1,8 +1,9 @@
 //! Which sockets have something to read, or take more: epoll, asked without waiting.
 //!
-//! Through rustix, which the workspace has already; mio would wrap the same calls for platforms that the runtime
-//! does not run on. Level-triggered: a socket is read once a turn, so one that sends much does not keep the others, or
-//! the schedule, waiting, and a small reply costs one read, without a second in vain.
+//! Through rustix, which the workspace has already; mio would wrap the same calls for platforms
+//! that the runtime does not run on. Level-triggered: a socket is read once a turn, so one that
+//! sends much does not keep the others, or the schedule, waiting, and a small reply costs one read,
+//! without a second in vain.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,7 +57,8 @@ impl Readiness {
             EventFlags::IN
         };
         let data = EventData::new_u64(number.into());
-        // Known to epoll since it was opened: this fails only for want of memory, and then the time-out ends it.
+        // Known to epoll since it was opened: this fails only for want of memory, and then the
+        // time-out ends it.
         let _ = epoll::modify(&self.epoll, socket, data, events);
     }
 

@@ -20,7 +20,8 @@ pub(crate) fn histogram() -> Histogram<u64> {
 pub(crate) struct Sent {
     /// When it was to be sent, in ns from the start.
     pub(crate) due_ns: u64,
-    /// Which tally it is counted in: its class, or, of a probing connection, its class and the number of classes.
+    /// Which tally it is counted in: its class, or, of a probing connection, its class and the
+    /// number of classes.
     pub(crate) tally: u16,
 }
 
@@ -45,7 +46,8 @@ pub(crate) struct Tally {
     pub(crate) unsent: u64,
     /// Answers that came in the window, whenever their requests were due: the throughput.
     pub(crate) completed: u64,
-    /// From the intended moment to the answer; for those unanswered or timed out, to when they were given up.
+    /// From the intended moment to the answer; for those unanswered or timed out, to when they were
+    /// given up.
     pub(crate) latency: Histogram<u64>,
 }
 

@@ -13,7 +13,8 @@ use shinjuku_workload::Mix;
 use crate::keys::Keys;
 use crate::template::{Template, TemplateError};
 
-/// A class of RESP requests: `NAME:WEIGHT:COMMAND`, or just the command, whose name in small letters is then the class's.
+/// A class of RESP requests: `NAME:WEIGHT:COMMAND`, or just the command, whose name in small
+/// letters is then the class's.
 #[derive(Clone, Debug)]
 pub struct Command {
     pub(crate) name: String,
@@ -147,7 +148,8 @@ impl Requests {
         }
     }
 
-    /// What thread `part` of `parts` draws: the same for the same seed, and every thread something else.
+    /// What thread `part` of `parts` draws: the same for the same seed, and every thread something
+    /// else.
     ///
     /// With `only`, all requests are of that class.
     pub(crate) fn draws(&self, seed: u64, part: usize, parts: usize, only: Option<u16>) -> Draws {

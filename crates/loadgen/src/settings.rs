@@ -16,8 +16,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A plan's values are checked when it is read, so that an error names its line; what does not go together is found by
-//! [`Settings::check`].
+//! A plan's values are checked when it is read, so that an error names its line; what does not go
+//! together is found by [`Settings::check`].
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -64,7 +64,8 @@ pub struct Settings {
     #[arg(long, short, value_name = "N", help_heading = "Server")]
     pub connections: Option<usize>,
 
-    /// UDP: by what it travels; other than by sockets, from --address, over up to 64 flows [default: sockets]
+    /// UDP: by what it travels; other than by sockets, from --address, over up to 64 flows
+    /// [default: sockets]
     #[arg(long, value_enum, help_heading = "Without the kernel")]
     pub transport: Option<Transport>,
     /// The client's own address, and how many bits of it name the net: 10.0.0.2/24
@@ -76,10 +77,12 @@ pub struct Settings {
     /// Who leads to a server in another net
     #[arg(long, value_name = "ADDRESS", help_heading = "Without the kernel")]
     pub gateway: Option<Ipv4Addr>,
-    /// DPDK: the device; a virtual one with its parameters, such as net_memif0,socket=/run/memif.sock, or a PCI address
+    /// DPDK: the device; a virtual one with its parameters, such as
+    /// net_memif0,socket=/run/memif.sock, or a PCI address
     #[arg(long, help_heading = "Without the kernel")]
     pub device: Option<String>,
-    /// DPDK: arguments of its environment abstraction layer [default: for virtual devices, 256 MiB without huge pages]
+    /// DPDK: arguments of its environment abstraction layer [default: for virtual devices, 256 MiB
+    /// without huge pages]
     #[arg(
         long,
         value_name = "ARGUMENTS",
@@ -87,15 +90,17 @@ pub struct Settings {
         help_heading = "Without the kernel"
     )]
     pub eal: Option<Words>,
-    /// AF_XDP: the interface. All frames of its first queue are taken from the kernel; it should have no other (ethtool -L)
+    /// AF_XDP: the interface. All frames of its first queue are taken from the kernel; it should
+    /// have no other (ethtool -L)
     #[arg(long, value_name = "NAME", help_heading = "Without the kernel")]
     pub interface: Option<String>,
     /// AF_XDP: whether the kernel copies frames [default: auto]
     #[arg(long, value_enum, help_heading = "Without the kernel")]
     pub copying: Option<Copying>,
 
-    /// A class of RESP requests: NAME:WEIGHT:COMMAND, or just the command. May be given several times. Places in it:
-    /// {uniform} {zipf} {sequential} for a key's number (12 digits), {value:N} for N letters
+    /// A class of RESP requests: NAME:WEIGHT:COMMAND, or just the command. May be given several
+    /// times. Places in it: {uniform} {zipf} {sequential} for a key's number (12 digits), {value:N}
+    /// for N letters
     #[arg(long, short, value_name = "REQUEST", help_heading = "Requests")]
     #[serde(default)]
     pub request: Vec<Command>,
@@ -105,7 +110,8 @@ pub struct Settings {
     /// Exponent of {zipf} [default: 0.99]
     #[arg(long, value_name = "S", help_heading = "Requests")]
     pub zipf: Option<f64>,
-    /// UDP: how long the server is asked to work: hi, mid, tri, exp, fixed, lognormal, tpcc; a plan can describe others
+    /// UDP: how long the server is asked to work: hi, mid, tri, exp, fixed, lognormal, tpcc; a plan
+    /// can describe others
     #[arg(long, help_heading = "Requests")]
     pub mix: Option<Mix>,
 
@@ -118,7 +124,8 @@ pub struct Settings {
     /// Besides, N requests per second on a connection of their own, measured apart
     #[arg(long, value_name = "N", help_heading = "Load")]
     pub probe: Option<f64>,
-    /// When requests are due: poisson or deterministic; a plan can have bursts (mmpp) or a trace [default: poisson]
+    /// When requests are due: poisson or deterministic; a plan can have bursts (mmpp) or a trace
+    /// [default: poisson]
     #[arg(long, value_parser = arrivals, help_heading = "Load")]
     pub arrivals: Option<Arrivals>,
     /// Which connection takes a request [default: idle]
@@ -136,7 +143,8 @@ pub struct Settings {
     /// Measure each load so many times, one after the other [default: 1]
     #[arg(long, value_name = "N", help_heading = "Load")]
     pub repetitions: Option<u32>,
-    /// The first repetition's seed, which decides moments, classes and keys; others count up [default: 1]
+    /// The first repetition's seed, which decides moments, classes and keys; others count up
+    /// [default: 1]
     #[arg(long, help_heading = "Load")]
     pub seed: Option<u64>,
 
@@ -161,7 +169,8 @@ pub struct Settings {
     /// Requests sent later than this count as late [default: 50]
     #[arg(long, value_name = "MICROSECONDS", help_heading = "Client")]
     pub late_us: Option<f64>,
-    /// Most requests under way on a thread; what is over is not sent, and counted [default: 100000, or what 1 GiB holds]
+    /// Most requests under way on a thread; what is over is not sent, and counted [default: 100000,
+    /// or what 1 GiB holds]
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub outstanding: Option<usize>,
     /// Do not measure each class alone first, which slowdown needs

@@ -13,7 +13,8 @@ use crate::readiness::Readiness;
 use crate::record::{GivenUp, Record, Sent};
 use crate::requests::Draws;
 
-/// How much is read at once. A long reply takes several turns, between which the schedule is looked at.
+/// How much is read at once. A long reply takes several turns, between which the schedule is looked
+/// at.
 const READ: usize = 32 * 1024;
 /// How long one connection may take to open.
 const CONNECT: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@
 //! | `{sequential}` | the keys' numbers one after the other |
 //! | `{value:N}` | N letters and digits, 0 to 1,000,000 |
 //!
-//! Numbers have 12 digits, zeros in front. So a command is as long whatever is drawn, and all of it but the places is
-//! encoded once. Arguments are separated by blanks; there is no quoting.
+//! Numbers have 12 digits, zeros in front. So a command is as long whatever is drawn, and all of it
+//! but the places is encoded once. Arguments are separated by blanks; there is no quoting.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -79,7 +79,8 @@ impl Way {
     /// `None`: by sockets.
     ///
     /// # Errors
-    /// Settings that the transport does not have, or that it lacks, or a transport that was not built in.
+    /// Settings that the transport does not have, or that it lacks, or a transport that was not
+    /// built in.
     pub(crate) fn of(settings: &Settings) -> Result<Option<Self>, LoadError> {
         const EITHER: &str = "dpdk or xdp";
         let transport = settings.transport.unwrap_or_default();

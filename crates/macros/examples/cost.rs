@@ -1,7 +1,9 @@
-//! What a probe costs per iteration of loops of several kinds: without probes, probed each iteration, probed each 64th.
+//! What a probe costs per iteration of loops of several kinds: without probes, probed each
+//! iteration, probed each 64th.
 //!
-//! `cargo run --release -p shinjuku-macros --example cost`. The contenders take turns, and each cell is the median of all turns with
-//! the middle half's spread. All data fit into the first-level cache, so that nothing hides the probe.
+//! `cargo run --release -p shinjuku-macros --example cost`. The contenders take turns, and each
+//! cell is the median of all turns with the middle half's spread. All data fit into the first-level
+//! cache, so that nothing hides the probe.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +12,8 @@ use std::time::Instant;
 
 use shinjuku_macros::preemptible;
 
-/// A probe as the runtime's: load the worker's line by way of a thread-local, take the cold path when asked to.
+/// A probe as the runtime's: load the worker's line by way of a thread-local, take the cold path
+/// when asked to.
 mod probe {
     use std::cell::Cell;
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,9 @@
-//! Writes the probe into one loop. Every cycle through a loop enters its body, whatever `continue` it took, so the
-//! body's head is where the back edge is watched: nothing of the user's is moved, and no jump can miss it.
+//! Writes the probe into one loop. Every cycle through a loop enters its body, whatever `continue`
+//! it took, so the body's head is where the back edge is watched: nothing of the user's is moved,
+//! and no jump can miss it.
 //!
-//! Generated names are resolved where the macro is defined (`Span::mixed_site`): they neither see nor shadow the user's.
+//! Generated names are resolved where the macro is defined (`Span::mixed_site`): they neither see
+//! nor shadow the user's.
 
 use std::num::NonZeroU32;
 
@@ -51,8 +53,9 @@ impl Probe {
         }
     }
 
-    /// Probes when `iterations` reaches a multiple of `every`. A remainder, not a countdown: it has no dependence on an earlier
-    /// reset, which costs twice as much. The count may wrap; a probe then comes early.
+    /// Probes when `iterations` reaches a multiple of `every`. A remainder, not a countdown: it has
+    /// no dependence on an earlier reset, which costs twice as much. The count may wrap; a probe
+    /// then comes early.
     fn each_nth(&self, every: NonZeroU32) -> Stmt {
         let (probe, every) = (&self.0, Literal::u32_suffixed(every.get()));
         parse_quote_spanned! { Span::mixed_site() => {
@@ -61,13 +64,14 @@ impl Probe {
         }}
     }
 
-    /// Cuts a `for` loop into strips of `every` iterations, with a probe between two of them, and no probe inside a
-    /// strip that would stop it from being vectorised.
+    /// Cuts a `for` loop into strips of `every` iterations, with a probe between two of them, and
+    /// no probe inside a strip that would stop it from being vectorised.
     ///
-    /// The body stays the body of a `for` that carries the user's label, so `continue` and `break` keep their meaning even where a
-    /// macro hides them. A `break` is told from the strip's end by `ended`: only the end makes the iterator say `None`. The
-    /// strip counts its items itself because `Take` does not tell a full strip from an iterator that ran dry, and an
-    /// iterator must not be asked again after `None`. Of some ten forms tried, this one vectorises most.
+    /// The body stays the body of a `for` that carries the user's label, so `continue` and `break`
+    /// keep their meaning even where a macro hides them. A `break` is told from the strip's end by
+    /// `ended`: only the end makes the iterator say `None`. The strip counts its items itself
+    /// because `Take` does not tell a full strip from an iterator that ran dry, and an iterator
+    /// must not be asked again after `None`. Of some ten forms tried, this one vectorises most.
     fn strip_mined(&self, for_loop: &ExprForLoop, every: NonZeroU32) -> Expr {
         let ExprForLoop {
             attrs,
@@ -86,7 +90,8 @@ impl Probe {
             Literal::usize_suffixed(every.get() as usize),
             Literal::u32_suffixed(every.get()),
         );
-        // `match` keeps the temporaries of the head alive for the whole loop, and its semicolon drops them there, as `for` does.
+        // `match` keeps the temporaries of the head alive for the whole loop, and its semicolon
+        // drops them there, as `for` does.
         parse_quote_spanned! { Span::mixed_site() =>
             #(#outer)* {
                 match #expr {
@@ -118,7 +123,8 @@ impl Probe {
     }
 }
 
-/// Lint levels and `cfg`s on a loop go to the block that takes its place; attributes inside its body stay there.
+/// Lint levels and `cfg`s on a loop go to the block that takes its place; attributes inside its
+/// body stay there.
 fn take_outer(attrs: &mut Vec<Attribute>) -> Vec<Attribute> {
     attrs
         .extract_if(.., |attribute| matches!(attribute.style, AttrStyle::Outer))

@@ -11,12 +11,13 @@ use syn::{
 use crate::arguments::Arguments;
 use crate::back_edge::Probe;
 
-/// A pass over a function's body that instruments every loop which runs as part of the function: those of its closures too, but
-/// not those of items, `async` code and constants inside it.
+/// A pass over a function's body that instruments every loop which runs as part of the function:
+/// those of its closures too, but not those of items, `async` code and constants inside it.
 pub struct Instrument {
     probe: Probe,
     every: NonZeroU32,
-    /// Loops met so far. The count before and after a loop's parts are visited tells whether it holds another one.
+    /// Loops met so far. The count before and after a loop's parts are visited tells whether it
+    /// holds another one.
     loops: usize,
 }
 
@@ -39,7 +40,8 @@ impl VisitMut for Instrument {
         }
         let innermost = self.loops == before;
         self.loops += 1;
-        // Thinning out the probes of nested loops would multiply: `every * every` iterations could pass without one.
+        // Thinning out the probes of nested loops would multiply: `every * every` iterations could
+        // pass without one.
         let every = if innermost {
             self.every
         } else {

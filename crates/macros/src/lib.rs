@@ -1,12 +1,13 @@
 //! The `#[preemptible]` attribute: puts preemption probes into the loops of a function.
 //!
-//! Users reach it as `shinjuku::preemptible`. A *probe* is a call of `preempt_point()`, which polls the worker's cache line
-//! and hands the request back to the dispatcher when its quantum is over. Placing probes at loop back edges bounds the time
-//! between two of them, so that a long request gives way without an interrupt (the idea of compiler-placed probes is that of
-//! Concord, SOSP'23, section 3.2).
+//! Users reach it as `shinjuku::preemptible`. A *probe* is a call of `preempt_point()`, which polls
+//! the worker's cache line and hands the request back to the dispatcher when its quantum is over.
+//! Placing probes at loop back edges bounds the time between two of them, so that a long request
+//! gives way without an interrupt (the idea of compiler-placed probes is that of Concord, SOSP'23,
+//! section 3.2).
 //!
-//! A reader's map: [`mod@arguments`] reads what stands in the parentheses, [`mod@expand`] checks the item, [`mod@instrument`]
-//! finds the loops, [`mod@back_edge`] writes the probe into one loop.
+//! A reader's map: [`mod@arguments`] reads what stands in the parentheses, [`mod@expand`] checks
+//! the item, [`mod@instrument`] finds the loops, [`mod@back_edge`] writes the probe into one loop.
 
 #![forbid(unsafe_code)]
 // The module links above are for readers of the source: a proc-macro crate has no public modules.
@@ -21,9 +22,9 @@ use proc_macro::TokenStream;
 
 /// Puts a preemption probe at the back edge of every loop of a function.
 ///
-/// Goes on functions and methods: free, inherent, of a trait's impl, default methods of a trait; generic and `unsafe` ones
-/// too. What the function computes does not change: values, drop order, how long temporaries live, labels and lint levels stay
-/// as written.
+/// Goes on functions and methods: free, inherent, of a trait's impl, default methods of a trait;
+/// generic and `unsafe` ones too. What the function computes does not change: values, drop order,
+/// how long temporaries live, labels and lint levels stay as written.
 ///
 /// ```
 /// # use shinjuku_macros::preemptible;
@@ -45,36 +46,42 @@ use proc_macro::TokenStream;
 ///
 /// # Arguments
 ///
-/// - `every = N` (a literal, 1 to 4294967295; default 1): probe once in `N` iterations of each *innermost* loop. A loop that holds
-///   another loop is probed at each of its iterations whatever `N`, or short inner loops could multiply the distance
-///   between two probes to `N * N` iterations. Powers of two are cheapest.
+/// - `every = N` (a literal, 1 to 4294967295; default 1): probe once in `N` iterations of each
+///   *innermost* loop. A loop that holds another loop is probed at each of its iterations whatever
+///   `N`, or short inner loops could multiply the distance between two probes to `N * N`
+///   iterations. Powers of two are cheapest.
 /// - `crate = some::path` (default `::shinjuku`): call `some::path::preempt_point()`.
 ///
 /// # What a probe costs, and when to ask for `every`
 ///
-/// Nothing that can be measured in a loop that waits for memory, a multiplication or a call: leave `every` alone there, for
-/// a probe each iteration keeps the quantum sharp however dear the body is. A loop cheap enough that the compiler vectorises it
-/// loses that, and costs two to four times as much. With `every = 64` such a `for` loop becomes a nest of strips of 64
-/// iterations with the probe between them, and the compiler can vectorise a strip; loops that store to slices and loops over
-/// ranges gain most, sums over slices little. Other loops count their iterations, which costs as much as a cheap probe: it pays
-/// only where `preempt_point` is dear. `cargo run --release -p
-/// shinjuku-macros --example cost` prints a table for your machine.
+/// Nothing that can be measured in a loop that waits for memory, a multiplication or a call: leave
+/// `every` alone there, for a probe each iteration keeps the quantum sharp however dear the body
+/// is. A loop cheap enough that the compiler vectorises it loses that, and costs two to four times
+/// as much. With `every = 64` such a `for` loop becomes a nest of strips of 64 iterations with the
+/// probe between them, and the compiler can vectorise a strip; loops that store to slices and loops
+/// over ranges gain most, sums over slices little. Other loops count their iterations, which costs
+/// as much as a cheap probe: it pays only where `preempt_point` is dear.
+/// `cargo run --release -p shinjuku-macros --example cost` prints a table for your machine.
 ///
 /// Mind the quantum: `N` iterations should take well below a microsecond.
 ///
 /// # What it does not see
 ///
-/// - Macro calls: loops inside the arguments or the expansion of a macro, `vec![..]` and `assert!(..)` included.
-/// - Callees, recursion, iterator chains (`iter().map(..).sum()`): annotate the callee, or call `preempt_point()` by hand. For a
-///   reduction that must stay vectorised, `for chunk in slice.chunks(4096)` around an iterator chain is the cheapest form.
+/// - Macro calls: loops inside the arguments or the expansion of a macro, `vec![..]` and
+///   `assert!(..)` included.
+/// - Callees, recursion, iterator chains (`iter().map(..).sum()`): annotate the callee, or call
+///   `preempt_point()` by hand. For a reduction that must stay vectorised,
+///   `for chunk in slice.chunks(4096)` around an iterator chain is the cheapest form.
 /// - Functions and other items nested in the function: they take their own attribute.
-/// - `async` blocks and closures (an await point is no place for a thread's probe) and `const` blocks.
+/// - `async` blocks and closures (an await point is no place for a thread's probe) and `const`
+///   blocks.
 ///
-/// Closures inside an annotated function are instrumented with it. An attribute cannot stand on a closure expression itself
-/// in stable Rust: write the closure inside an annotated function, or let it call one.
+/// Closures inside an annotated function are instrumented with it. An attribute cannot stand on a
+/// closure expression itself in stable Rust: write the closure inside an annotated function, or let
+/// it call one.
 ///
-/// In `while let` and `for`, temporaries of the head live during the body, probes included: `while let Some(x) =
-/// queue.lock().pop()` holds the lock while it can be preempted.
+/// In `while let` and `for`, temporaries of the head live during the body, probes included:
+/// `while let Some(x) = queue.lock().pop()` holds the lock while it can be preempted.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Probes are counted exactly through every way of going round and leaving a loop, and results do not change.
+//! Probes are counted exactly through every way of going round and leaving a loop, and results do
+//! not change.
 
 #![deny(warnings)]
 #![allow(clippy::never_loop, clippy::while_immutable_condition)]

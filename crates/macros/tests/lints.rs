@@ -1,5 +1,6 @@
-//! The expansion brings no warning into code that denies them all, and attributes on loops keep working. Compiling, and clippy, are
-//! the test; the two modules differ in `every` only, and no macro wraps them, for lints spare what macros write.
+//! The expansion brings no warning into code that denies them all, and attributes on loops keep
+//! working. Compiling, and clippy, are the test; the two modules differ in `every` only, and no
+//! macro wraps them, for lints spare what macros write.
 
 #![deny(warnings, clippy::all, clippy::pedantic, clippy::nursery, unused)]
 #![deny(

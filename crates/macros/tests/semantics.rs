@@ -1,4 +1,5 @@
-//! What must not change besides results: when values are dropped, how long temporaries live, how often an iterator is asked, names.
+//! What must not change besides results: when values are dropped, how long temporaries live, how
+//! often an iterator is asked, names.
 
 #![deny(warnings)]
 

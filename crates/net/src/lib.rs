@@ -8,8 +8,8 @@
 //! | [`Transport::conclude`] | the request's context, preemptible | do whatever a handler may |
 //! | [`Replier::send`] | the worker's own stack, after the context ended; or between two requests, on the context's and with its thread-locals | like the dispatcher; one non-blocking system call |
 //!
-//! The restrictions are not a matter of taste: a suspended context may hold any lock, the allocator's included,
-//! and only the dispatcher brings it back.
+//! The restrictions are not a matter of taste: a suspended context may hold any lock, the
+//! allocator's included, and only the dispatcher brings it back.
 #![forbid(unsafe_code)]
 
 pub mod dataplane;

@@ -13,7 +13,8 @@ pub struct Arrival<Request, Route> {
     pub class: u16,
     /// Flow (connection, client): d-FCFS and work stealing place requests by it.
     pub flow: u64,
-    /// When it arrived, in nanoseconds of the clock that [`Transport::poll`] is given. Latency counts from here.
+    /// When it arrived, in nanoseconds of the clock that [`Transport::poll`] is given. Latency
+    /// counts from here.
     pub arrived_nanos: u64,
     /// If it has not started by this moment (same clock) it is refused; `None`: the class's rule.
     pub deadline_nanos: Option<u64>,
@@ -73,15 +74,16 @@ pub trait Transport: Send + Sized + 'static {
     type Request: Send + 'static;
     /// What the handler answers.
     type Reply: Send + 'static;
-    /// The way back to whoever sent the request. Must not need dropping on the dispatcher's or a worker's thread.
+    /// The way back to whoever sent the request. Must not need dropping on the dispatcher's or a
+    /// worker's thread.
     type Route: Send + 'static;
     /// What [`conclude`](Self::conclude) leaves for the worker to send.
     type Outgoing: Send + 'static;
     /// The worker's side.
     type Replier: Replier<Outgoing = Self::Outgoing>;
 
-    /// Hands at most `room` requests (perhaps none) that are there to `deliver`, and does what else is to be done on this
-    /// side, without waiting. `now_nanos` is the runtime's clock.
+    /// Hands at most `room` requests (perhaps none) that are there to `deliver`, and does what else
+    /// is to be done on this side, without waiting. `now_nanos` is the runtime's clock.
     fn poll(
         &mut self,
         now_nanos: u64,
@@ -92,21 +94,23 @@ pub trait Transport: Send + Sized + 'static {
     /// A request that was delivered is turned away.
     fn refuse(&mut self, request: Self::Request, route: Self::Route, cause: Refusal);
 
-    /// The handler is done. Runs in the request's context, so it may allocate, lock and be preempted; what is to be
-    /// sent when the context has ended is the answer.
+    /// The handler is done. Runs in the request's context, so it may allocate, lock and be
+    /// preempted; what is to be sent when the context has ended is the answer.
     fn conclude(route: Self::Route, result: Result<Self::Reply, Failure>) -> Self::Outgoing;
 
-    /// The sending side for one more worker. Called at start, before the first [`poll`](Self::poll).
+    /// The sending side for one more worker. Called at start, before the first
+    /// [`poll`](Self::poll).
     ///
     /// # Errors
     /// What the operating system says.
     fn replier(&mut self) -> std::io::Result<Self::Replier>;
 
-    /// Nothing is running and nothing waits: sleeps until requests may be there, `patience` at most. May return
-    /// early for no reason.
+    /// Nothing is running and nothing waits: sleeps until requests may be there, `patience` at
+    /// most. May return early for no reason.
     fn wait(&mut self, patience: Duration);
 
-    /// No request is wanted any more: what comes is turned away by the transport, `poll` delivers nothing.
+    /// No request is wanted any more: what comes is turned away by the transport, `poll` delivers
+    /// nothing.
     fn close(&mut self);
 }
 
@@ -115,7 +119,8 @@ pub trait Replier: Send + 'static {
     /// What it sends.
     type Outgoing;
 
-    /// Sends a reply: no allocation, no lock that a handler could hold, no waiting. Runs on the worker's own stack, or
-    /// between two requests on a context's, preemption held off, with that context's thread-locals: so none of its own.
+    /// Sends a reply: no allocation, no lock that a handler could hold, no waiting. Runs on the
+    /// worker's own stack, or between two requests on a context's, preemption held off, with that
+    /// context's thread-locals: so none of its own.
     fn send(&mut self, outgoing: Self::Outgoing);
 }

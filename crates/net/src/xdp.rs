@@ -14,17 +14,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! All frames of a queue with a socket come here: the interface is the dataplane's, and the kernel's stack sees no more of
-//! that queue. One [`Program`] serves all queues of an interface, one [`XdpDevice`] each; where the device spreads frames
-//! over queues (RSS, `ethtool -L`, `-X`), every queue that it uses needs one.
+//! All frames of a queue with a socket come here: the interface is the dataplane's, and the
+//! kernel's stack sees no more of that queue. One [`Program`] serves all queues of an interface,
+//! one [`XdpDevice`] each; where the device spreads frames over queues (RSS, `ethtool -L`, `-X`),
+//! every queue that it uses needs one.
 //!
-//! If the kernel removes the interface, the device waits for another of the same name, looks for it every second, and goes on
-//! there; what was to be sent meanwhile is dropped, and all of it counted ([`XdpCounters`]). It should have the same hardware
-//! address, which is the [`InterfaceConfig`](crate::dataplane::InterfaceConfig)'s to say.
+//! If the kernel removes the interface, the device waits for another of the same name, looks for it
+//! every second, and goes on there; what was to be sent meanwhile is dropped, and all of it counted
+//! ([`XdpCounters`]). It should have the same hardware address, which is the
+//! [`InterfaceConfig`](crate::dataplane::InterfaceConfig)'s to say.
 //!
-//! Nothing is offloaded: AF_XDP hands on no checksum that the device has verified, and computes none. A veth's other end
-//! must send complete checksums: `ethtool -K NAME tx off`. Nor does the kernel hand on a VLAN tag that the device has stripped, or
-//! that was never in a frame: `ethtool -K NAME rxvlan off`, and `txvlan off` at a veth's other end.
+//! Nothing is offloaded: AF_XDP hands on no checksum that the device has verified, and computes
+//! none. A veth's other end must send complete checksums: `ethtool -K NAME tx off`. Nor does the
+//! kernel hand on a VLAN tag that the device has stripped, or that was never in a frame:
+//! `ethtool -K NAME rxvlan off`, and `txvlan off` at a veth's other end.
 //!
 //! [`XdpConfig`] is all of that as a table of a configuration file.
 
@@ -70,7 +73,8 @@ impl Buffer for Frame {
     }
 }
 
-/// A queue of an interface. Displays as what it is: whether frames are copied, and who runs the program.
+/// A queue of an interface. Displays as what it is: whether frames are copied, and who runs the
+/// program.
 #[derive(Debug)]
 pub struct XdpDevice {
     /// `None`: the interface has gone, and the keeper looks for another.
@@ -89,7 +93,8 @@ impl XdpDevice {
     /// Opens the queue and takes all memory.
     ///
     /// # Errors
-    /// A setting out of range, a queue that is taken or that the interface does not have, or no permission.
+    /// A setting out of range, a queue that is taken or that the interface does not have, or no
+    /// permission.
     pub fn open(
         program: &Arc<Program>,
         queue: u32,
@@ -132,8 +137,8 @@ impl XdpDevice {
         socket.map_or(Err(std::io::ErrorKind::NotConnected.into()), Socket::queues)
     }
 
-    /// How many frames are here or with the kernel; the others are with requests, and, if the interface has gone, the
-    /// keeper's.
+    /// How many frames are here or with the kernel; the others are with requests, and, if the
+    /// interface has gone, the keeper's.
     #[must_use]
     pub fn frames(&self) -> usize {
         let of = |socket: &Socket| socket.free_frames() + socket.kernel_frames();

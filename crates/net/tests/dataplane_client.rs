@@ -145,7 +145,8 @@ fn what_cannot_be_sent_is_refused() {
     assert_eq!(client.device().free_buffers(), BUFFERS);
 }
 
-/// The server's address is asked for again in the meantime, without anything waiting for the answer.
+/// The server's address is asked for again in the meantime, without anything waiting for the
+/// answer.
 #[test]
 fn whoever_is_spoken_to_stays_known() {
     let (mut client, mut server) = pair();

@@ -1,7 +1,9 @@
-//! The parsers and the stack against any bytes: the corpus beside them, and some random input each time. What they
-//! accept, an independent implementation (`etherparse`) must accept, and read alike.
+//! The parsers and the stack against any bytes: the corpus beside them, and some random input each
+//! time. What they accept, an independent implementation (`etherparse`) must accept, and read
+//! alike.
 //!
-//! For millions of inputs: `BOLERO_RANDOM_ITERATIONS=10000000 cargo test --release -p shinjuku-net --test dataplane_fuzz`,
+//! For millions of inputs:
+//! `BOLERO_RANDOM_ITERATIONS=10000000 cargo test --release -p shinjuku-net --test dataplane_fuzz`,
 //! or `cargo bolero test` with a fuzzer.
 #![forbid(unsafe_code)]
 
@@ -25,7 +27,8 @@ use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 9000;
-/// Where the frames of the corpus are, for the fuzzer, and under their names for the test that knows what they are.
+/// Where the frames of the corpus are, for the fuzzer, and under their names for the test that
+/// knows what they are.
 const CORPUS: &str = "tests/__fuzz__/any_frame_comes_to_one_end/corpus";
 const STEPS: &str = "tests/__fuzz__/any_steps_keep_the_balance/corpus";
 
@@ -38,8 +41,8 @@ fn any_frame_comes_to_one_end() {
     check!().for_each(comes_to_one_end);
 }
 
-/// The corpus's frames, changed in places: the first byte says which frame, the second what is made right again, and
-/// three by three follow where and to what.
+/// The corpus's frames, changed in places: the first byte says which frame, the second what is made
+/// right again, and three by three follow where and to what.
 #[test]
 fn likely_frames_come_to_one_end() {
     let corpus: Vec<_> = corpus().map(|(_, frame)| frame).collect();
@@ -70,7 +73,8 @@ fn likely_frames_come_to_one_end() {
     });
 }
 
-/// Makes the checksum of an IPv4 header behind an untagged one right, so that what is behind it is looked at.
+/// Makes the checksum of an IPv4 header behind an untagged one right, so that what is behind it is
+/// looked at.
 fn mend_ipv4(frame: &mut [u8]) {
     if let Some(packet) = frame.get_mut(14..)
         && let Ok((header, _)) = etherparse::Ipv4Header::from_slice(packet)
@@ -316,7 +320,8 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// Frames, replies and time in any order: nothing is lost, and whatever reaches the handler is a request.
+/// Frames, replies and time in any order: nothing is lost, and whatever reaches the handler is a
+/// request.
 #[test]
 fn any_steps_keep_the_balance() {
     let corpus: Vec<_> = corpus().map(|(_, frame)| frame).collect();
@@ -422,8 +427,9 @@ fn files(folder: &str) -> impl Iterator<Item = (String, Vec<u8>)> {
     frames.into_iter()
 }
 
-/// A file's name begins with what becomes of it: a cause in small letters, `delivered`, or `answered`. Through the whole
-/// transport: what is dropped is counted under that cause alone, and reaches nobody.
+/// A file's name begins with what becomes of it: a cause in small letters, `delivered`, or
+/// `answered`. Through the whole transport: what is dropped is counted under that cause alone, and
+/// reaches nobody.
 #[test]
 fn the_corpus_is_judged_as_its_names_say() {
     let mut seen = [false; Cause::COUNT];

@@ -1,5 +1,5 @@
-//! The IP stack's verdicts on frames that an independent implementation (`etherparse`) wrote, and its answers as that
-//! implementation reads them.
+//! The IP stack's verdicts on frames that an independent implementation (`etherparse`) wrote, and
+//! its answers as that implementation reads them.
 #![forbid(unsafe_code)]
 
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -270,7 +270,8 @@ fn who_is_known_may_move() {
     assert_eq!(interface.resolve(given, 0), Resolution::Known(OURS));
 }
 
-/// What is sent unasked is not tagged: whoever is in a VLAN would not get it, and must not stand in for one who would.
+/// What is sent unasked is not tagged: whoever is in a VLAN would not get it, and must not stand in
+/// for one who would.
 #[test]
 fn questions_in_a_vlan_are_answered_and_teach_nothing() {
     for (tag, known) in [(5_u16, false), (0, true)] {
@@ -471,7 +472,8 @@ fn what_is_left_to_the_device_is_prepared_for_it() {
     };
     assert_eq!(left, all);
     assert_eq!(frame[28..30], [0, 0], "the IPv4 checksum is the device's");
-    // As a device would: the complement of the sum over the datagram, which has the pseudo-header's sum in it.
+    // As a device would: the complement of the sum over the datagram, which has the pseudo-header's
+    // sum in it.
     let sum = shinjuku_net::packet::checksum::Sum::new().bytes(&frame[42..]);
     frame[48..50].copy_from_slice(&sum.checksum().to_be_bytes());
     let reply = SlicedPacket::from_ethernet(&frame).unwrap();

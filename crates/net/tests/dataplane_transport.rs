@@ -1,4 +1,5 @@
-//! The dataplane as a transport, over a wire in memory, with a toy dispatcher: poll, handle, conclude, send.
+//! The dataplane as a transport, over a wire in memory, with a toy dispatcher: poll, handle,
+//! conclude, send.
 #![forbid(unsafe_code)]
 
 use std::io::Write as _;
@@ -203,7 +204,8 @@ fn options_in_a_request_make_no_reply_longer_than_the_mtu() {
     assert_eq!(frames[0].buffer.frame().len(), 14 + 1500);
 }
 
-/// Frames have 60 bytes at least, and what is behind the packet must not be what the buffer held before.
+/// Frames have 60 bytes at least, and what is behind the packet must not be what the buffer held
+/// before.
 #[test]
 fn short_frames_are_padded_with_zeros() {
     let (mut client, mut server) = start();

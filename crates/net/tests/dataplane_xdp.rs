@@ -1,4 +1,5 @@
-//! The dataplane over AF_XDP against the kernel's own stack, at the other end of a veth pair in a network namespace.
+//! The dataplane over AF_XDP against the kernel's own stack, at the other end of a veth pair in a
+//! network namespace.
 //!
 //! Takes root, and `ip`, `ethtool`, `ping` and `arping`; without them the tests say `SKIPPED`.
 #![forbid(unsafe_code)]
@@ -134,8 +135,8 @@ impl Drop for Veth {
     }
 }
 
-/// What `make` makes of the first name, of this process's number and the next of `numbers`, that is not taken: one can be
-/// left over from a run that was killed.
+/// What `make` makes of the first name, of this process's number and the next of `numbers`, that is
+/// not taken: one can be left over from a run that was killed.
 fn first_free<T>(
     numbers: &AtomicU32,
     make: impl Fn(&str) -> Result<T, String>,
@@ -365,7 +366,8 @@ fn after_the_link_was_down_it_goes_on() {
     server.end();
 }
 
-/// With a request in the handler's hands meanwhile, and another that it answers when there is nobody to send it to.
+/// With a request in the handler's hands meanwhile, and another that it answers when there is
+/// nobody to send it to.
 #[test]
 fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
     let test = "after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name";
@@ -647,8 +649,9 @@ fn what_cannot_be_opened_says_why() {
     Program::attach(&veth.name, 1).unwrap();
 }
 
-/// Frames that this machine's kernel cannot be had to send, by another device at the other end: tagged ones, of the shortest and
-/// the longest length, with options, in fragments, and such as got broken, lost or doubled on their way.
+/// Frames that this machine's kernel cannot be had to send, by another device at the other end:
+/// tagged ones, of the shortest and the longest length, with options, in fragments, and such as got
+/// broken, lost or doubled on their way.
 #[test]
 fn frames_of_all_kinds_are_answered_or_counted() {
     let Some(veth) = Veth::new("frames_of_all_kinds_are_answered_or_counted") else {

@@ -1,5 +1,6 @@
-//! What becomes of `net::dpdk` when its device goes down, is reset, or is deleted and made again, in the midst of being used by a
-//! client of the kernel's: over a veth pair (`net_af_packet`) and a tap device (`net_tap`).
+//! What becomes of `net::dpdk` when its device goes down, is reset, or is deleted and made again,
+//! in the midst of being used by a client of the kernel's: over a veth pair (`net_af_packet`) and a
+//! tap device (`net_tap`).
 #![allow(missing_docs)]
 
 mod dpdk;

@@ -1,8 +1,10 @@
-//! `net::dpdk` and its stack against the kernel's: ping, arping, a kernel's UDP client and UDP server, with frames of all
-//! sizes, over a veth pair (`net_af_packet`, `net_af_xdp`) and over a tap device (`net_tap`).
+//! `net::dpdk` and its stack against the kernel's: ping, arping, a kernel's UDP client and UDP
+//! server, with frames of all sizes, over a veth pair (`net_af_packet`, `net_af_xdp`) and over a
+//! tap device (`net_tap`).
 //!
-//! Everything is in network namespaces that the test makes and removes. DPDK can be started once in a process, and a
-//! process is in one namespace, so the test runs itself again for each part: see [`part`].
+//! Everything is in network namespaces that the test makes and removes. DPDK can be started once in
+//! a process, and a process is in one namespace, so the test runs itself again for each part: see
+//! [`part`].
 #![allow(missing_docs)]
 
 mod dpdk;
@@ -67,7 +69,8 @@ fn a_tap_device() {
     interoperates(&namespaces, ours, "tap", host, 3);
 }
 
-/// `device` is the kernel's end, in the namespace `kernel`; `host` is at the other, and is to see as many `fragments`.
+/// `device` is the kernel's end, in the namespace `kernel`; `host` is at the other, and is to see
+/// as many `fragments`.
 fn interoperates(
     namespaces: &Namespaces,
     kernel: &str,

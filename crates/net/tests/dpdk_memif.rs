@@ -1,5 +1,5 @@
-//! `net::dpdk` between two processes, over shared memory (`net_memif`). The one that serves is killed in the midst, and
-//! started again.
+//! `net::dpdk` between two processes, over shared memory (`net_memif`). The one that serves is
+//! killed in the midst, and started again.
 #![allow(missing_docs)]
 
 mod dpdk;

@@ -1,5 +1,6 @@
-//! Two dispatchers on two queues of one device, and clients of the kernel's that the device spreads over them: by the hash of
-//! `PACKET_FANOUT` (`net_af_packet`), and by that of a tap device with several queues (`net_tap`). Each client stays with one.
+//! Two dispatchers on two queues of one device, and clients of the kernel's that the device spreads
+//! over them: by the hash of `PACKET_FANOUT` (`net_af_packet`), and by that of a tap device with
+//! several queues (`net_tap`). Each client stays with one.
 #![allow(missing_docs)]
 
 mod dpdk;

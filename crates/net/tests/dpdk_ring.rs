@@ -336,7 +336,8 @@ fn devices_opened_again_and_again_take_no_more_memory() {
     }
 }
 
-/// The one with the queue has no room for a long time, and the other is served by way of it all the same.
+/// The one with the queue has no room for a long time, and the other is served by way of it all the
+/// same.
 #[test]
 fn a_dispatcher_without_room_keeps_nobody_from_theirs() {
     let config = config().dispatchers(2).spread(Spread::Software);

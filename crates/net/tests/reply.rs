@@ -85,7 +85,8 @@ fn values() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What a scanner says of bytes that come in pieces: the ends with their kinds, and the error that ended it.
+/// What a scanner says of bytes that come in pieces: the ends with their kinds, and the error that
+/// ended it.
 fn scan(pieces: &[&[u8]]) -> (Vec<(usize, ReplyKind)>, Option<MalformedReply>, String) {
     let mut scanner = ReplyScanner::new();
     let (mut at, mut ends) = (0, Vec::new());

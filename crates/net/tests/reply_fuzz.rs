@@ -1,7 +1,9 @@
-//! The scanner of replies against any bytes: the corpus beside it, and some random input each time. It must say the same
-//! however the bytes are cut, and the same as a parser that has all of them and recurses.
+//! The scanner of replies against any bytes: the corpus beside it, and some random input each time.
+//! It must say the same however the bytes are cut, and the same as a parser that has all of them
+//! and recurses.
 //!
-//! For millions of inputs: `BOLERO_RANDOM_ITERATIONS=10000000 cargo test --release -p shinjuku-net --test reply_fuzz`, or
+//! For millions of inputs:
+//! `BOLERO_RANDOM_ITERATIONS=10000000 cargo test --release -p shinjuku-net --test reply_fuzz`, or
 //! `cargo bolero test` with a fuzzer.
 #![forbid(unsafe_code)]
 
@@ -84,7 +86,8 @@ fn end_alike(bytes: &[u8], step: usize) {
             other => break other,
         }
     };
-    // Neither stack nor memory of the parser is unbounded: where it gives up, it has nothing to say.
+    // Neither stack nor memory of the parser is unbounded: where it gives up, it has nothing to
+    // say.
     if outcome != Parsed::TooDeep {
         assert_eq!(whole.0, ends);
         assert_eq!(whole.1, outcome == Parsed::Malformed);

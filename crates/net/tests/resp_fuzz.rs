@@ -1,6 +1,7 @@
 //! RESP's parser against any bytes: the corpus beside it, and some random input each time.
 //!
-//! For millions of inputs: `BOLERO_RANDOM_ITERATIONS=10000000 cargo test --release -p shinjuku-net --test resp_fuzz`, or
+//! For millions of inputs:
+//! `BOLERO_RANDOM_ITERATIONS=10000000 cargo test --release -p shinjuku-net --test resp_fuzz`, or
 //! `cargo bolero test` with a fuzzer.
 #![forbid(unsafe_code)]
 

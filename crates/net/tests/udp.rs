@@ -1,4 +1,5 @@
-//! The UDP transport over real sockets of the loopback interface, with a toy dispatcher: poll, handle, conclude, send.
+//! The UDP transport over real sockets of the loopback interface, with a toy dispatcher: poll,
+//! handle, conclude, send.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -222,7 +223,8 @@ fn buffers_run_out_and_come_back_whatever_became_of_the_request() {
         assert!(server.poll().is_empty());
         server.udp.wait(PATIENCE);
     }
-    // The socket is readable, but that is no use: neither a busy loop nor a sleep that misses the buffers' return.
+    // The socket is readable, but that is no use: neither a busy loop nor a sleep that misses the
+    // buffers' return.
     assert!((Duration::from_millis(3)..PATIENCE).contains(&start.elapsed()));
     let counts = server.counts();
     assert_eq!((counts.no_buffer, counts.free_buffers), (1, 0));

@@ -1,4 +1,5 @@
-//! Requests of several packets in RackSched's format: every way of arriving, every lie, and bytes at random.
+//! Requests of several packets in RackSched's format: every way of arriving, every lie, and bytes
+//! at random.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -184,7 +185,8 @@ fn the_oldest_request_makes_room_for_a_new_one() {
     }
     let counts = reassembly.counters().read();
     assert_eq!((counts.evicted, counts.held), (1, 3));
-    // Those that came later are untouched. The first one's rest begins it anew, for which another makes room.
+    // Those that came later are untouched. The first one's rest begins it anew, for which another
+    // makes room.
     for request in &requests[1..] {
         assert_eq!(
             add(&mut reassembly, 0, 0, &request[1]),
@@ -275,7 +277,8 @@ fn bounds_out_of_range_are_named() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Several requests at once, their packets shuffled and some doubled: each comes out once, as it was sent.
+    /// Several requests at once, their packets shuffled and some doubled: each comes out once, as
+    /// it was sent.
     #[test]
     fn whatever_the_order_every_request_comes_out_as_it_was_sent(
         requests in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..10), 2..5), 1..4),
@@ -316,7 +319,8 @@ proptest! {
         prop_assert_eq!(reassembly.counters().read().held, 0);
     }
 
-    /// Packets with any numbers, near to what makes sense: no panic, no request longer than allowed, all counted.
+    /// Packets with any numbers, near to what makes sense: no panic, no request longer than
+    /// allowed, all counted.
     #[test]
     fn every_packet_is_accounted_for(
         wire in prop::collection::vec(

@@ -85,7 +85,8 @@ impl Axis {
     }
 }
 
-/// The smallest and the largest of the values a logarithmic axis can show; 1 to 10 where there are none.
+/// The smallest and the largest of the values a logarithmic axis can show; 1 to 10 where there are
+/// none.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let shown = values.filter(|v| *v > 0.0 && v.is_finite());
     shown

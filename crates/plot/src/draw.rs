@@ -1,6 +1,7 @@
 //! Draws a [`Figure`] as SVG and as PNG.
 //!
-//! Both come from the same code, drawing in pixels; a PNG is the same picture at twice the size, for sharp print.
+//! Both come from the same code, drawing in pixels; a PNG is the same picture at twice the size,
+//! for sharp print.
 //!
 //! ```text
 //!   title
@@ -67,7 +68,8 @@ pub fn png(figure: &Figure, path: &Path) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Makes the bundled font known, under the generic name, so that SVGs say `sans-serif` and every viewer has one.
+/// Makes the bundled font known, under the generic name, so that SVGs say `sans-serif` and every
+/// viewer has one.
 fn register() -> Result<()> {
     static FONT: OnceLock<bool> = OnceLock::new();
     let font = include_bytes!("../assets/LiberationSans-Regular.ttf");
@@ -158,7 +160,8 @@ impl Layout {
         self.bottom - (self.y.place(y) * f64::from(self.bottom - self.top)).round() as i32
     }
 
-    /// The centre of a point's marker: in the plot, or, where it is saturated, in its series' row above.
+    /// The centre of a point's marker: in the plot, or, where it is saturated, in its series' row
+    /// above.
     fn at(&self, series: &Series, point: &Point) -> (i32, i32) {
         let y = match point.y {
             Some(y) => self.at_y(y),

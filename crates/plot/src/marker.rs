@@ -1,5 +1,5 @@
-//! Colours and marker shapes: every contender differs from every other in both, so that a plot can be read in black and
-//! white, and by those who see colours differently.
+//! Colours and marker shapes: every contender differs from every other in both, so that a plot can
+//! be read in black and white, and by those who see colours differently.
 
 use std::f64::consts::SQRT_2;
 
@@ -11,8 +11,8 @@ use crate::figure::Style;
 /// A drawing area in pixels.
 pub(super) type Canvas<B> = DrawingArea<B, Shift>;
 
-/// Okabe and Ito's palette for readers with any colour vision, less its yellow (too faint on white), with a dark first
-/// colour and two more at the end.
+/// Okabe and Ito's palette for readers with any colour vision, less its yellow (too faint on
+/// white), with a dark first colour and two more at the end.
 const COLOURS: [RGBColor; 9] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),

@@ -1,13 +1,15 @@
 //! d-FCFS: distributed first come, first served.
 //!
-//! - A queue per worker; a request goes to the one that its flow hashes to, and never to another worker.
-//! - Every request runs to completion: there is no quantum. One that comes back all the same (its handler
-//!   yielded) goes to the tail of its queue.
+//! - A queue per worker; a request goes to the one that its flow hashes to, and never to another
+//!   worker.
+//! - Every request runs to completion: there is no quantum. One that comes back all the same (its
+//!   handler yielded) goes to the tail of its queue.
 //! - With [`Want::StartedOnly`], the first in the worker's queue that has run already.
-//! - The optional bound on a queue stands for the NIC's receive ring; it counts all that wait in the queue.
+//! - The optional bound on a queue stands for the NIC's receive ring; it counts all that wait in
+//!   the queue.
 //!
-//! Not work conserving: a worker idles while others have work. This is the *policy* of IX, idealised: none of
-//! IX's own costs (batching, the network stack) is in it.
+//! Not work conserving: a worker idles while others have work. This is the *policy* of IX,
+//! idealised: none of IX's own costs (batching, the network stack) is in it.
 //!
 //! Source: Belay et al., *IX: A Protected Dataplane Operating System for High Throughput and Low
 //! Latency*, OSDI 2014; named d-FCFS in Kaffes et al., *Shinjuku*, NSDI 2019, section 1.
@@ -46,7 +48,8 @@ pub const REGISTERED: Registered = Registered {
 };
 
 impl DFcfs {
-    /// Queues for `capacity` requests in all, with task slots below `capacity`, over workers `0..workers`.
+    /// Queues for `capacity` requests in all, with task slots below `capacity`, over workers
+    /// `0..workers`.
     ///
     /// # Errors
     /// [`ParameterError::Capacity`], [`ParameterError::Workers`].

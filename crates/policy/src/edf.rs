@@ -1,14 +1,16 @@
 //! EDF: earliest deadline first.
 //!
-//! - Each class has a *budget*: a request's deadline is its arrival plus its class's budget, which is the
-//!   class's SLO unless said otherwise. A budget may be negative: such a request is late when it arrives.
+//! - Each class has a *budget*: a request's deadline is its arrival plus its class's budget, which
+//!   is the class's SLO unless said otherwise. A budget may be negative: such a request is late
+//!   when it arrives.
 //! - Next is the earliest deadline of all that wait; ties in order of arrival.
-//! - A request runs for its class's quantum. If others wait then, it is preempted and goes back to its place
-//!   by deadline, so that an earlier deadline that arrived meanwhile goes first.
+//! - A request runs for its class's quantum. If others wait then, it is preempted and goes back to
+//!   its place by deadline, so that an earlier deadline that arrived meanwhile goes first.
 //!
-//! Source: Wang et al., *TailGuard: Tail Latency SLO Guaranteed Task Scheduling for Data-Intensive User-Facing
-//! Applications*, ICDCS 2023. Its T-EDFQ is this policy without a quantum; its TF-EDFQ takes from the SLO what
-//! a query of that fan-out needs in an empty system, and so sets the budget.
+//! Source: Wang et al., *TailGuard: Tail Latency SLO Guaranteed Task Scheduling for Data-Intensive
+//! User-Facing Applications*, ICDCS 2023. Its T-EDFQ is this policy without a quantum; its TF-EDFQ
+//! takes from the SLO what a query of that fan-out needs in an empty system, and so sets the
+//! budget.
 
 use alloc::boxed::Box;
 

@@ -1,8 +1,8 @@
 //! Flows: which worker a flow belongs to, and the flows that have requests in the system.
 //!
-//! [`FlowTable`] is a hash table with chaining over two arrays, both taken when it is built: buckets point to
-//! entries, entries to the next in their bucket or, if free, to the next free one. A flow keeps its entry
-//! number while it is present, so that other arrays can be indexed by it.
+//! [`FlowTable`] is a hash table with chaining over two arrays, both taken when it is built:
+//! buckets point to entries, entries to the next in their bucket or, if free, to the next free one.
+//! A flow keeps its entry number while it is present, so that other arrays can be indexed by it.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -15,8 +15,8 @@ const NONE: u32 = u32::MAX;
 /// Spreads the bits of `x` over the whole word, so that sequential numbers look random.
 ///
 /// This is the finaliser of SplitMix64 (Steele, Lea and Flood, *Fast Splittable Pseudorandom Number
-/// Generators*, OOPSLA 2014): a bijection. It has no key: a client that chooses flow numbers freely can choose
-/// colliding ones, so let the server number its connections.
+/// Generators*, OOPSLA 2014): a bijection. It has no key: a client that chooses flow numbers freely
+/// can choose colliding ones, so let the server number its connections.
 pub(crate) const fn scramble(x: u64) -> u64 {
     let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -38,7 +38,8 @@ pub(crate) const fn home(flow: FlowId, workers: usize) -> usize {
 struct Entry {
     flow: FlowId,
     next: u32,
-    /// Requests of the flow that do not wait behind another: at most one, unless one was removed by name.
+    /// Requests of the flow that do not wait behind another: at most one, unless one was removed by
+    /// name.
     ahead: u32,
 }
 
@@ -49,7 +50,8 @@ pub(crate) struct FlowTable {
 }
 
 impl FlowTable {
-    /// Room for `capacity` flows; `capacity` has passed [`ParameterError::check_capacity`](crate::ParameterError).
+    /// Room for `capacity` flows; `capacity` has passed
+    /// [`ParameterError::check_capacity`](crate::ParameterError).
     pub(crate) fn new(capacity: usize) -> Self {
         let buckets = vec![NONE; capacity.next_power_of_two()];
         let last = capacity as u32 - 1;

@@ -1,8 +1,9 @@
 //! Scheduling policies behind one trait.
 //!
-//! A policy decides which request runs next on which worker, and for how long. It has no clock (time is an
-//! argument), no knowledge of threads, takes all memory when it is built, and answers "full" instead of
-//! growing. The same code runs in the dispatcher, in the simulator and in the property tests.
+//! A policy decides which request runs next on which worker, and for how long. It has no clock
+//! (time is an argument), no knowledge of threads, takes all memory when it is built, and answers
+//! "full" instead of growing. The same code runs in the dispatcher, in the simulator and in the
+//! property tests.
 //!
 //! | policy | name | queues | quantum | source |
 //! |---|---|---|---|---|
@@ -16,8 +17,9 @@
 //!
 //! [`registry`] has them by name, and builds them from [`Parameters`].
 //!
-//! [`Verified`] stands between the core and a policy: it checks the answers, so that a wrong policy is an error and
-//! nothing worse, and keeps the progress rule, so that a request spinning for a lock cannot starve its holder.
+//! [`Verified`] stands between the core and a policy: it checks the answers, so that a wrong policy
+//! is an error and nothing worse, and keeps the progress rule, so that a request spinning for a
+//! lock cannot starve its holder.
 //!
 //! # Example
 //!
@@ -62,8 +64,9 @@
 //!
 //! # Writing a policy
 //!
-//! Implement [`Policy`], and let [`Verified`] run it. Each policy here is one file that states its rules at the
-//! top; [`single_queue`] is the one to start from. [`registry`] says how a policy gets a name.
+//! Implement [`Policy`], and let [`Verified`] run it. Each policy here is one file that states its
+//! rules at the top; [`single_queue`] is the one to start from. [`registry`] says how a policy gets
+//! a name.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -138,27 +141,29 @@ impl Want {
 
 /// Decides which request runs next.
 ///
-/// The life of a task, seen from the policy: `arrive` once; then, alternately, it is answered by `next` and
-/// comes back by `preempted` (it ran a quantum) or `returned` (it never started: the dispatcher staged it and
-/// took it back); at last `finished`, exactly once, while it is out. `remove` takes it out of the queues like
-/// `next` does, by name.
+/// The life of a task, seen from the policy: `arrive` once; then, alternately, it is answered by
+/// `next` and comes back by `preempted` (it ran a quantum) or `returned` (it never started: the
+/// dispatcher staged it and took it back); at last `finished`, exactly once, while it is out.
+/// `remove` takes it out of the queues like `next` does, by name.
 pub trait Policy: Send {
     /// A request arrives and waits.
     ///
     /// # Errors
-    /// [`Full`] if there is no room (in all, or in its class's or worker's queue); the policy is unchanged.
+    /// [`Full`] if there is no room (in all, or in its class's or worker's queue); the policy is
+    /// unchanged.
     fn arrive(&mut self, task: Task) -> Result<(), Full>;
 
-    /// `task`, last answered by [`next`](Self::next), was preempted on `worker` at `now` and waits again.
-    /// There is always room: what was admitted once keeps its place.
+    /// `task`, last answered by [`next`](Self::next), was preempted on `worker` at `now` and waits
+    /// again. There is always room: what was admitted once keeps its place.
     fn preempted(&mut self, task: Task, worker: WorkerId, now: Nanos);
 
-    /// `task`, last answered by [`next`](Self::next) for `worker`, did not run after all: it goes back to
-    /// where it was (the front of its queue). Usually it never started; the core's progress rule also
-    /// returns started ones.
+    /// `task`, last answered by [`next`](Self::next) for `worker`, did not run after all: it goes
+    /// back to where it was (the front of its queue). Usually it never started; the core's progress
+    /// rule also returns started ones.
     fn returned(&mut self, task: Task, worker: WorkerId);
 
-    /// Called once when a dispatched task has finished, failed or been refused. By default it does nothing.
+    /// Called once when a dispatched task has finished, failed or been refused. By default it does
+    /// nothing.
     fn finished(&mut self, task: Task, worker: WorkerId) {
         let _ = (task, worker);
     }
@@ -166,20 +171,21 @@ pub trait Policy: Send {
     /// The next request for `worker`, which leaves the queues.
     fn next(&mut self, worker: WorkerId, now: Nanos, want: Want) -> Option<Task>;
 
-    /// Takes a waiting task out of the queues by name, as if [`next`](Self::next) had answered it for `worker`.
-    /// The core uses it for its progress rule; it may take time linear in the number of waiting requests.
+    /// Takes a waiting task out of the queues by name, as if [`next`](Self::next) had answered it
+    /// for `worker`. The core uses it for its progress rule; it may take time linear in the number
+    /// of waiting requests.
     fn remove(&mut self, id: TaskId, worker: WorkerId) -> Option<Task>;
 
-    /// How long `task` may run before it is preempted if others wait; `None` (the default) and [`Nanos::MAX`]:
-    /// to completion.
+    /// How long `task` may run before it is preempted if others wait; `None` (the default) and
+    /// [`Nanos::MAX`]: to completion.
     fn quantum(&self, task: &Task) -> Option<Nanos> {
         let _ = task;
         None
     }
 
-    /// How many waiting requests [`next`](Self::next) could answer for `worker` now. Zero means that
-    /// preempting `worker` would serve nobody. It must agree with `next`, and need not be `len`: requests may wait
-    /// for other workers, or for an earlier request of their flow.
+    /// How many waiting requests [`next`](Self::next) could answer for `worker` now. Zero means
+    /// that preempting `worker` would serve nobody. It must agree with `next`, and need not be
+    /// `len`: requests may wait for other workers, or for an earlier request of their flow.
     fn waiting(&self, worker: WorkerId, want: Want) -> usize;
 
     /// How many requests wait in all.

@@ -1,13 +1,15 @@
 //! c-PRE-MQ: centralised, preemptive, a queue per request class.
 //!
-//! - A queue per class, each in order of arrival; a class has an SLO, a quantum and a place for the preempted.
-//! - Next is the class whose *head* has waited longest in proportion to its SLO: the largest
-//!   (now - arrival) / SLO, compared exactly, ties to the lower class number. A preempted request keeps its
-//!   arrival time, so its claim grows with all the time since it arrived.
+//! - A queue per class, each in order of arrival; a class has an SLO, a quantum and a place for the
+//!   preempted.
+//! - Next is the class whose *head* has waited longest in proportion to its SLO: the largest (now -
+//!   arrival) / SLO, compared exactly, ties to the lower class number. A preempted request keeps
+//!   its arrival time, so its claim grows with all the time since it arrived.
 //! - With [`Want::StartedOnly`] the head is the first of the class that has run already.
-//! - A class number beyond the last class counts as the last class. (The runtime checks classes before.)
-//! - The optional bound on a queue counts all that wait in it, preempted requests included; it is asked only
-//!   when a request arrives.
+//! - A class number beyond the last class counts as the last class. (The runtime checks classes
+//!   before.)
+//! - The optional bound on a queue counts all that wait in it, preempted requests included; it is
+//!   asked only when a request arrives.
 //!
 //! Source: Kaffes et al., *Shinjuku*, NSDI 2019, section 3.4: its multi queue (MQ) policy, for
 //! which it names BVT (Duda and Cheriton, SOSP 1999) as the inspiration; the rule is as in its
@@ -15,23 +17,25 @@
 //!
 //! # How often a waiting head is passed over
 //!
-//! Let `h` be the head of class i, arrived at `a_h`. If a request of class j, arrived at `a_j`, is picked over
-//! it at time t, then (t - a_j) / S_j >= (t - a_h) / S_i, that is
+//! Let `h` be the head of class i, arrived at `a_h`. If a request of class j, arrived at `a_j`, is
+//! picked over it at time t, then (t - a_j) / S_j >= (t - a_h) / S_i, that is
 //!
 //! ```text
 //!   a_j <= t - (S_j / S_i) (t - a_h) = a_h + (1 - S_j / S_i) (t - a_h)
 //! ```
 //!
-//! If S_j >= S_i, only requests that arrived no later than `h` pass it. If S_j < S_i, only those that arrived
-//! in the first (1 - S_j / S_i) of the time since `h` arrived do. Each passes `h` at most once per quantum
-//! that it needs. So, from when `h` becomes head until t, class j passes it at most
+//! If S_j >= S_i, only requests that arrived no later than `h` pass it. If S_j < S_i, only those
+//! that arrived in the first (1 - S_j / S_i) of the time since `h` arrived do. Each passes `h` at
+//! most once per quantum that it needs. So, from when `h` becomes head until t, class j passes it
+//! at most
 //!
 //! ```text
 //!   q_j * N_j(x_j)    times, where x_j = a_h + max(0, 1 - S_j / S_i) (t - a_h),
 //! ```
 //!
-//! N_j(x) counts the requests of class j that arrived by x and had not finished when `h` became head, and q_j
-//! is the most quanta that one of them needs. `h` gets its turn when this backlog has run.
+//! N_j(x) counts the requests of class j that arrived by x and had not finished when `h` became
+//! head, and q_j is the most quanta that one of them needs. `h` gets its turn when this backlog has
+//! run.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -46,7 +50,8 @@ use crate::{ClassId, Full, Nanos, ParameterError, Policy, Requeue, Task, TaskId,
 pub struct ClassRule {
     /// Service-level objective on latency. Only the ratio between classes matters.
     pub slo: Nanos,
-    /// How long a request runs before it is preempted if others wait; [`Nanos::MAX`]: to completion.
+    /// How long a request runs before it is preempted if others wait; [`Nanos::MAX`]: to
+    /// completion.
     pub quantum: Nanos,
     /// Where a preempted request goes.
     pub requeue: Requeue,
@@ -92,7 +97,8 @@ pub const REGISTERED: Registered = Registered {
 };
 
 impl MultiQueue {
-    /// Queues for `capacity` requests in all, with task slots below `capacity`, and a class per rule.
+    /// Queues for `capacity` requests in all, with task slots below `capacity`, and a class per
+    /// rule.
     ///
     /// # Errors
     /// [`ParameterError::Capacity`], [`ParameterError::Classes`], [`ParameterError::ZeroSlo`],

@@ -1,7 +1,8 @@
 //! What policies are built from, and why one could not be built.
 //!
-//! [`Parameters`] has what all policies of the [`registry`](crate::registry) take between them. Each reads
-//! what it needs and ignores the rest, so that one configuration can be tried under every policy.
+//! [`Parameters`] has what all policies of the [`registry`](crate::registry) take between them.
+//! Each reads what it needs and ignores the rest, so that one configuration can be tried under
+//! every policy.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -29,12 +30,13 @@ pub struct Parameters {
     pub workers: usize,
     /// For policies that draw at random: the same seed gives the same choices.
     pub seed: u64,
-    /// How long a request runs before it is preempted if others wait; [`Nanos::MAX`]: to completion.
+    /// How long a request runs before it is preempted if others wait; [`Nanos::MAX`]: to
+    /// completion.
     pub quantum: Nanos,
     /// Where a preempted request goes.
     pub requeue: Requeue,
-    /// The request classes, numbered in this order. A policy by class takes a class number beyond the last
-    /// for the last.
+    /// The request classes, numbered in this order. A policy by class takes a class number beyond
+    /// the last for the last.
     pub classes: Vec<ClassParameters>,
 }
 
@@ -48,8 +50,8 @@ pub struct ClassParameters {
     pub quantum: Option<Nanos>,
     /// The class's own place for preempted requests; `None`: that of all classes.
     pub requeue: Option<Requeue>,
-    /// Deadline less arrival, in ns, for policies by deadline; negative for requests that are late when they
-    /// arrive. `None`: the SLO.
+    /// Deadline less arrival, in ns, for policies by deadline; negative for requests that are late
+    /// when they arrive. `None`: the SLO.
     pub budget_ns: Option<i64>,
     /// For policies by priority: the lower goes first. `None`: the class's number.
     pub priority: Option<u16>,
@@ -57,14 +59,15 @@ pub struct ClassParameters {
 
 /// Where in its queue a preempted request waits for its next quantum.
 ///
-/// Shinjuku (NSDI 2019, section 3.4) makes this a choice per queue: the tail suits service times that vary
-/// widely, since a short request then waits for one round at most; the head suits requests that are about
-/// equally long, where taking turns only makes all of them late.
+/// Shinjuku (NSDI 2019, section 3.4) makes this a choice per queue: the tail suits service times
+/// that vary widely, since a short request then waits for one round at most; the head suits
+/// requests that are about equally long, where taking turns only makes all of them late.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Requeue {
-    /// Behind everything that waits: round robin, the finer the quantum the closer to processor sharing.
+    /// Behind everything that waits: round robin, the finer the quantum the closer to processor
+    /// sharing.
     #[default]
     Tail,
     /// Before everything that waits: first come, first served, whatever the preemptions.
@@ -72,8 +75,8 @@ pub enum Requeue {
 }
 
 impl Parameters {
-    /// Room for `capacity` requests over `workers` workers; a quantum of 5 us, preempted requests to the tail,
-    /// one class, seed 0.
+    /// Room for `capacity` requests over `workers` workers; a quantum of 5 us, preempted requests
+    /// to the tail, one class, seed 0.
     #[must_use]
     pub fn new(capacity: usize, workers: usize) -> Self {
         Self {
@@ -126,7 +129,8 @@ pub enum ParameterError {
         /// The capacity asked for.
         given: usize,
     },
-    /// The number of workers is zero, or they cannot be numbered by a [`WorkerId`](crate::WorkerId).
+    /// The number of workers is zero, or they cannot be numbered by a
+    /// [`WorkerId`](crate::WorkerId).
     Workers {
         /// The number asked for.
         given: usize,

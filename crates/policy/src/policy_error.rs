@@ -45,15 +45,16 @@ pub enum PolicyError {
         /// What it answered instead.
         answered: Option<Task>,
     },
-    /// It had nothing to run, and its count of waiting tasks is wrong: some are lost or counted twice.
+    /// It had nothing to run, and its count of waiting tasks is wrong: some are lost or counted
+    /// twice.
     Miscounted {
         /// How many tasks wait by its own count.
         claimed: usize,
         /// How many tasks wait.
         waiting: usize,
     },
-    /// For long it had nothing to run, although it said that tasks wait for that worker, or although no worker had
-    /// anything to do.
+    /// For long it had nothing to run, although it said that tasks wait for that worker, or
+    /// although no worker had anything to do.
     Stalled {
         /// The worker asked for last.
         worker: WorkerId,

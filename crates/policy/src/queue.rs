@@ -1,16 +1,17 @@
 //! Queues of waiting requests: intrusive linked lists over one array with a slot per [`TaskId`].
 //!
-//! A queue is two lists, fresh requests and started ones, so that "the first started request" needs no scan.
-//! Every entry carries its *position*, a number that orders the two lists as one: it grows at the back and
-//! falls at the front. The queue's first request is the list head with the smaller position.
+//! A queue is two lists, fresh requests and started ones, so that "the first started request" needs
+//! no scan. Every entry carries its *position*, a number that orders the two lists as one: it grows
+//! at the back and falls at the front. The queue's first request is the list head with the smaller
+//! position.
 //!
 //! ```text
 //!   fresh    head -> [pos 3] <-> [pos 7] <-> [pos 8]
 //!   started  head -> [pos -1] <-> [pos 5]                as one queue: -1, 3, 5, 7, 8
 //! ```
 //!
-//! Everything takes constant time, except [`Queues::put_back`], which walks past the few that overtook.
-//! The memory is boxed slices: it cannot grow.
+//! Everything takes constant time, except [`Queues::put_back`], which walks past the few that
+//! overtook. The memory is boxed slices: it cannot grow.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -53,7 +54,8 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// `capacity` has passed [`ParameterError::check_capacity`](crate::ParameterError); `queues` is not larger than a `u32`.
+    /// `capacity` has passed [`ParameterError::check_capacity`](crate::ParameterError); `queues` is
+    /// not larger than a `u32`.
     pub(crate) fn new(capacity: usize, queues: usize) -> Self {
         let empty = List {
             head: NONE,
@@ -202,8 +204,8 @@ impl Queues {
         }
     }
 
-    /// Inserts `task` after slot `prev` of its list, or as its head. What already waits is left alone: linking
-    /// it twice would tie the lists in a knot.
+    /// Inserts `task` after slot `prev` of its list, or as its head. What already waits is left
+    /// alone: linking it twice would tie the lists in a knot.
     fn link(&mut self, queue: usize, task: Task, position: i64, prev: u32) {
         let id = task.id;
         debug_assert!(self.is_free(id), "{task:?} waits already, or has no slot");
@@ -242,7 +244,8 @@ mod tests {
 
     const CAPACITY: u32 = 8;
 
-    /// A queue as a plain list of places. A request that leaves keeps its place, empty, to be put back there.
+    /// A queue as a plain list of places. A request that leaves keeps its place, empty, to be put
+    /// back there.
     #[derive(Default)]
     struct Line(Vec<(TaskId, Option<Task>)>);
 

@@ -1,13 +1,13 @@
 //! What EDF and strict priority share: one queue in the order of a rank that is fixed at arrival.
 //!
-//! A request runs for its class's quantum; if others wait then, it is preempted and goes back to its place in
-//! the order. With [`Want::StartedOnly`], the first of those that have run already is next. A class number
-//! beyond the last class counts as the last class.
+//! A request runs for its class's quantum; if others wait then, it is preempted and goes back to
+//! its place in the order. With [`Want::StartedOnly`], the first of those that have run already is
+//! next. A class number beyond the last class counts as the last class.
 //!
-//! Two binary heaps over one array with a slot per [`TaskId`]: the fresh requests and the started ones, so
-//! that "the first started request" needs no scan. A slot knows its place in its heap, so a request can leave
-//! by name. Equal ranks stand in order of arrival. Every change takes logarithmic time; the memory is boxed
-//! slices, which cannot grow.
+//! Two binary heaps over one array with a slot per [`TaskId`]: the fresh requests and the started
+//! ones, so that "the first started request" needs no scan. A slot knows its place in its heap, so
+//! a request can leave by name. Equal ranks stand in order of arrival. Every change takes
+//! logarithmic time; the memory is boxed slices, which cannot grow.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -58,8 +58,8 @@ pub(crate) struct Rule {
 }
 
 impl Ranked {
-    /// Room for `capacity` requests, with task slots below `capacity`. `rank` makes a request's rank of the
-    /// request and its class's value; the lower rank goes first.
+    /// Room for `capacity` requests, with task slots below `capacity`. `rank` makes a request's
+    /// rank of the request and its class's value; the lower rank goes first.
     ///
     /// # Errors
     /// [`ParameterError::Capacity`], [`ParameterError::Classes`], [`ParameterError::ZeroQuantum`].

@@ -3,8 +3,8 @@
 //! To add a policy, write one file (see [`single_queue`]) with its `REGISTERED`, and add
 //! one line to [`ALL`]. Configuration files, plans and benches then know the policy's name.
 //!
-//! A policy that is not in this crate has a [`PolicyName`] like any other; whoever builds policies (the
-//! runtime's builder, the simulator) is told how to build that one.
+//! A policy that is not in this crate has a [`PolicyName`] like any other; whoever builds policies
+//! (the runtime's builder, the simulator) is told how to build that one.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -41,7 +41,8 @@ pub struct Registered {
     pub rule: &'static str,
     /// The system or paper that the policy is after.
     pub after: &'static str,
-    /// Whether requests have a quantum. Others run to completion, whatever the quantum of the parameters.
+    /// Whether requests have a quantum. Others run to completion, whatever the quantum of the
+    /// parameters.
     pub preempts: bool,
     /// Whether every class needs an SLO.
     pub needs_slo: bool,
@@ -123,8 +124,8 @@ impl fmt::Display for UnknownPolicy {
 
 impl core::error::Error for UnknownPolicy {}
 
-/// The name of a policy, of this crate or the user's own. Whether there is such a policy is found out when
-/// the policy is built. The default is `c-pre-sq`.
+/// The name of a policy, of this crate or the user's own. Whether there is such a policy is found
+/// out when the policy is built. The default is `c-pre-sq`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]

@@ -39,8 +39,8 @@ pub const REGISTERED: Registered = Registered {
 };
 
 impl SingleQueue {
-    /// A queue for `capacity` requests, with task slots below `capacity`. Preempted requests go to the tail.
-    /// [`Nanos::MAX`] as quantum: run to completion.
+    /// A queue for `capacity` requests, with task slots below `capacity`. Preempted requests go to
+    /// the tail. [`Nanos::MAX`] as quantum: run to completion.
     ///
     /// # Errors
     /// [`ParameterError::Capacity`], [`ParameterError::ZeroQuantum`].

@@ -1,26 +1,27 @@
 //! Work stealing over connections, the policy of ZygOS.
 //!
-//! - A queue of *flows* per worker; a flow belongs to the worker that it hashes to, and is in that queue at most
-//!   once, however many of its requests wait.
-//! - A worker takes the first flow of its own queue; if there is none, that of a victim drawn uniformly
-//!   at random among the workers that have one.
-//! - It runs the flow's first request. Until that request has finished, the flow is in no queue: a flow
-//!   never runs at two workers, and its requests run in order. Then, if more of its requests wait, the flow
-//!   goes to the tail of its home queue.
-//! - Every request runs to completion: there is no quantum. One that comes back all the same (its handler
-//!   yielded) stays its flow's first, and the flow goes to the tail of its home queue.
-//! - With [`Want::StartedOnly`], only flows whose first request has run already count, for the worker's own
-//!   queue and for victims.
-//! - [`remove`](Policy::remove) of a request that waits behind its flow breaks the flow's order, as asked;
-//!   the flow moves on when all that are ahead have finished. (The core removes only started requests, which
-//!   never wait behind, and unstarted ones at shutdown.)
+//! - A queue of *flows* per worker; a flow belongs to the worker that it hashes to, and is in that
+//!   queue at most once, however many of its requests wait.
+//! - A worker takes the first flow of its own queue; if there is none, that of a victim drawn
+//!   uniformly at random among the workers that have one.
+//! - It runs the flow's first request. Until that request has finished, the flow is in no queue: a
+//!   flow never runs at two workers, and its requests run in order. Then, if more of its requests
+//!   wait, the flow goes to the tail of its home queue.
+//! - Every request runs to completion: there is no quantum. One that comes back all the same (its
+//!   handler yielded) stays its flow's first, and the flow goes to the tail of its home queue.
+//! - With [`Want::StartedOnly`], only flows whose first request has run already count, for the
+//!   worker's own queue and for victims.
+//! - [`remove`](Policy::remove) of a request that waits behind its flow breaks the flow's order, as
+//!   asked; the flow moves on when all that are ahead have finished. (The core removes only started
+//!   requests, which never wait behind, and unstarted ones at shutdown.)
 //!
-//! The requests waiting for an idle worker to come by cost nothing here, nor does stealing: it is ZygOS
-//! *idealised*, without its shuffle queue's locks, remote system calls and inter-processor interrupts.
+//! The requests waiting for an idle worker to come by cost nothing here, nor does stealing: it is
+//! ZygOS *idealised*, without its shuffle queue's locks, remote system calls and inter-processor
+//! interrupts.
 //!
-//! Source: Prekas, Kogias and Bugnion, *ZygOS: Achieving Low Tail Latency for Microsecond-scale Networked Tasks*,
-//! SOSP 2017. Drawing among non-empty victims gives the same choice as its trying victims
-//! in random order until one has work.
+//! Source: Prekas, Kogias and Bugnion, *ZygOS: Achieving Low Tail Latency for Microsecond-scale
+//! Networked Tasks*, SOSP 2017. Drawing among non-empty victims gives the same choice as its trying
+//! victims in random order until one has work.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -31,7 +32,8 @@ use crate::queue::Queues;
 use crate::registry::Registered;
 use crate::{Full, Nanos, ParameterError, Parameters, Policy, Task, TaskId, Want, WorkerId};
 
-/// A queue of flows per worker, idle workers steal (ZygOS). Work conserving up to the order within flows.
+/// A queue of flows per worker, idle workers steal (ZygOS). Work conserving up to the order within
+/// flows.
 pub struct Stealing {
     /// A queue per worker: its flows, each by its first request.
     ready: Queues,
@@ -62,8 +64,8 @@ pub const REGISTERED: Registered = Registered {
 };
 
 impl Stealing {
-    /// Queues for `capacity` requests in all, with task slots below `capacity`, over workers `0..workers`.
-    /// The same `seed` gives the same choice of victims.
+    /// Queues for `capacity` requests in all, with task slots below `capacity`, over workers
+    /// `0..workers`. The same `seed` gives the same choice of victims.
     ///
     /// # Errors
     /// [`ParameterError::Capacity`], [`ParameterError::Workers`].

@@ -54,8 +54,8 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// A request's slot in the dispatcher's table: unique among the requests admitted and not yet finished,
-/// always below the capacity that the policy was built with, reused afterwards.
+/// A request's slot in the dispatcher's table: unique among the requests admitted and not yet
+/// finished, always below the capacity that the policy was built with, reused afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskId(pub u32);
 

@@ -1,4 +1,5 @@
-//! The core's watch over a policy: it checks each answer, and sees to it that every started request gets on.
+//! The core's watch over a policy: it checks each answer, and sees to it that every started request
+//! gets on.
 //!
 //! Dispatcher and simulator call a policy only through [`Verified`]; servers and policies have no
 //! need of it. It keeps a record per task slot:
@@ -12,53 +13,60 @@
 //!      +----------------- finished ------------- (      )
 //! ```
 //!
-//! and its own queue of waiting tasks: the fresh in order of arrival, the started in order of when they last
-//! stopped running. The caller's own mistakes (a task preempted that is not out) panic in debug builds and
-//! are ignored otherwise.
+//! and its own queue of waiting tasks: the fresh in order of arrival, the started in order of when
+//! they last stopped running. The caller's own mistakes (a task preempted that is not out) panic in
+//! debug builds and are ignored otherwise.
 //!
 //! # Checks
 //!
-//! An answer must be a waiting task, unaltered, and a started one if only those were asked for. When the policy
-//! answers nothing although something waits, its [`len`](Policy::len) must be right. When it goes on answering
-//! nothing for 10 ms and 100 times although it says that requests wait for that very worker,
-//! or although no request is out at any worker, it has stalled. At the first [`PolicyError`] the
-//! policy is set aside for good (not dropped: that would free memory) and this file's own queue goes on: tasks
-//! in the order in which they came to wait, quantum as under *Quantum* below. It knows every waiting
-//! task, and those out at workers come back to it as before, so nothing is lost.
+//! An answer must be a waiting task, unaltered, and a started one if only those were asked for.
+//! When the policy answers nothing although something waits, its [`len`](Policy::len) must be
+//! right. When it goes on answering nothing for 10 ms and 100 times although it says that requests
+//! wait for that very worker, or although no request is out at any worker, it has stalled. At the
+//! first [`PolicyError`] the policy is set aside for good (not dropped: that would free memory) and
+//! this file's own queue goes on: tasks in the order in which they came to wait, quantum as under
+//! *Quantum* below. It knows every waiting task, and those out at workers come back to it as
+//! before, so nothing is lost.
 //!
 //! # Progress
 //!
-//! A suspended request may hold a lock for which another spins. A policy that keeps answering the spinner would
-//! hang both. Therefore: a request that was preempted `k` times in a row, each time while other started
-//! requests waited, stands behind a *barrier*: all started requests that wait at that moment run before
-//! it. They are those before it in the list of started requests, since it joins that list at the end. So the
-//! rule is: *a request behind a barrier is answered only as the first of the list*. When the policy answers it
-//! earlier, it is returned, and the first of the list runs instead, pulled out by [`Policy::remove`].
+//! A suspended request may hold a lock for which another spins. A policy that keeps answering the
+//! spinner would hang both. Therefore: a request that was preempted `k` times in a row, each time
+//! while other started requests waited, stands behind a *barrier*: all started requests that wait
+//! at that moment run before it. They are those before it in the list of started requests, since it
+//! joins that list at the end. So the rule is: *a request behind a barrier is answered only as the
+//! first of the list*. When the policy answers it earlier, it is returned, and the first of the
+//! list runs instead, pulled out by [`Policy::remove`].
 //!
-//! Bound: **while a started request H waits, no other request gets more than k quanta.** A request that
-//! does is preempted k times in a row while H waits (a run of preemptions begun before only makes it fewer), and
-//! joins the list behind H with a barrier. A request whose barrier dates from before H waited is before H in the
-//! list; it passes the barrier once, counts from zero, and has k quanta, too.
+//! Bound: **while a started request H waits, no other request gets more than k quanta.** A request
+//! that does is preempted k times in a row while H waits (a run of preemptions begun before only
+//! makes it fewer), and joins the list behind H with a barrier. A request whose barrier dates from
+//! before H waited is before H in the list; it passes the barrier once, counts from zero, and has k
+//! quanta, too.
 //!
-//! Fresh requests cannot get around this. Let C be the number of contexts. A request that starts while
-//! H waits either finishes within k quanta, and then the server does get on, or it keeps its context. At most
-//! C - 1 others keep one; when all are taken, the dispatcher asks with [`Want::StartedOnly`]. So while H waits,
-//! at most k (C - 1) quanta go to requests that do not finish, all others to requests that do. In particular,
-//! if nothing finishes until H has run (all spin for its lock), H runs after at most k (C - 1) quanta. What remains
-//! possible is what a policy may decide: to favour fresh requests that *finish* over H, for as long as they come.
+//! Fresh requests cannot get around this. Let C be the number of contexts. A request that starts
+//! while H waits either finishes within k quanta, and then the server does get on, or it keeps its
+//! context. At most C - 1 others keep one; when all are taken, the dispatcher asks with
+//! [`Want::StartedOnly`]. So while H waits, at most k (C - 1) quanta go to requests that do not
+//! finish, all others to requests that do. In particular, if nothing finishes until H has run (all
+//! spin for its lock), H runs after at most k (C - 1) quanta. What remains possible is what a
+//! policy may decide: to favour fresh requests that *finish* over H, for as long as they come.
 //!
-//! The bound needs a policy that answers something; one that does not is caught by the checks. It also needs quanta
-//! to end. A policy whose [`waiting`](Policy::waiting) is always zero would have nobody preempted: so the
-//! dispatcher preempts after [`PROGRESS_QUANTUM`] whenever [`Verified::waiting_started`] is not zero.
+//! The bound needs a policy that answers something; one that does not is caught by the checks. It
+//! also needs quanta to end. A policy whose [`waiting`](Policy::waiting) is always zero would have
+//! nobody preempted: so the dispatcher preempts after [`PROGRESS_QUANTUM`] whenever
+//! [`Verified::waiting_started`] is not zero.
 //!
 //! # Quantum
 //!
-//! A request that runs to completion could spin for ever for a lock whose holder waits, and never be preempted.
-//! So while started requests wait, a request without a quantum has one of 1 ms ([`PROGRESS_QUANTUM`]).
+//! A request that runs to completion could spin for ever for a lock whose holder waits, and never
+//! be preempted. So while started requests wait, a request without a quantum has one of 1 ms
+//! ([`PROGRESS_QUANTUM`]).
 //!
 //! # Cost
 //!
-//! Constant time for each call, no allocation after construction: a few list operations beside the policy's own.
+//! Constant time for each call, no allocation after construction: a few list operations beside the
+//! policy's own.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -140,7 +148,8 @@ impl Verified {
         })
     }
 
-    /// Sets `k`: preemptions in a row, while other started requests wait, after which those run first.
+    /// Sets `k`: preemptions in a row, while other started requests wait, after which those run
+    /// first.
     ///
     /// # Errors
     /// [`ParameterError::ZeroProgressLimit`].
@@ -196,7 +205,8 @@ impl Verified {
         answer.map(|id| self.send_out(id))
     }
 
-    /// The request of slot `id` was preempted on `worker` at `now`: it has started, and waits again.
+    /// The request of slot `id` was preempted on `worker` at `now`: it has started, and waits
+    /// again.
     pub fn preempted(&mut self, id: TaskId, worker: WorkerId, now: Nanos) {
         let Some(task) = self.take_in(id, State::Waiting) else {
             return;
@@ -216,7 +226,8 @@ impl Verified {
         }
     }
 
-    /// The request of slot `id`, which was out for `worker`, did not run after all, and waits again where it was.
+    /// The request of slot `id`, which was out for `worker`, did not run after all, and waits again
+    /// where it was.
     pub fn returned(&mut self, id: TaskId, worker: WorkerId) {
         let Some(task) = self.take_in(id, State::Waiting) else {
             return;
@@ -238,8 +249,8 @@ impl Verified {
         }
     }
 
-    /// Takes out a request that never ran, to refuse it at shutdown; `None`: all that wait have run. It is out for
-    /// `worker` now: call [`finished`](Self::finished) when it is refused.
+    /// Takes out a request that never ran, to refuse it at shutdown; `None`: all that wait have
+    /// run. It is out for `worker` now: call [`finished`](Self::finished) when it is refused.
     pub fn take_fresh(&mut self, worker: WorkerId) -> Option<Task> {
         let task = *self.waiting.first_fresh(QUEUE)?;
         if self.error.is_none() {
@@ -248,8 +259,9 @@ impl Verified {
         Some(self.send_out(task.id))
     }
 
-    /// How long the request of slot `id`, which is out, may run before it is preempted if others wait;
-    /// `None`: to completion. The answer changes when started requests begin to wait: ask while it runs.
+    /// How long the request of slot `id`, which is out, may run before it is preempted if others
+    /// wait; `None`: to completion. The answer changes when started requests begin to wait: ask
+    /// while it runs.
     #[must_use]
     #[inline]
     pub fn quantum(&self, id: TaskId) -> Option<Nanos> {
@@ -275,9 +287,9 @@ impl Verified {
         }
     }
 
-    /// How many requests that have run already wait, in all. Each holds a context, and perhaps a lock: while there are
-    /// any, no worker should go on with one request for longer than [`PROGRESS_QUANTUM`], whatever
-    /// [`waiting`](Self::waiting) says.
+    /// How many requests that have run already wait, in all. Each holds a context, and perhaps a
+    /// lock: while there are any, no worker should go on with one request for longer than
+    /// [`PROGRESS_QUANTUM`], whatever [`waiting`](Self::waiting) says.
     #[must_use]
     #[inline]
     pub fn waiting_started(&self) -> usize {
@@ -391,7 +403,8 @@ impl Verified {
         Ok(())
     }
 
-    /// The progress rule: `answer`, or, if it stands behind a barrier, the request that stopped first.
+    /// The progress rule: `answer`, or, if it stands behind a barrier, the request that stopped
+    /// first.
     fn let_others_run(&mut self, answer: Task, worker: WorkerId) -> Result<TaskId, PolicyError> {
         if self.records[answer.id.0 as usize].stuck < self.progress_limit {
             return Ok(answer.id);

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 pub struct Cycles(pub u64);
 
 impl Cycles {
-    /// The counter now. Not serialising: neighbouring instructions may move across it by some nanoseconds.
+    /// The counter now. Not serialising: neighbouring instructions may move across it by some
+    /// nanoseconds.
     #[inline(always)]
     #[must_use]
     pub fn now() -> Self {
-        // SAFETY: reads the counter; every x86-64 CPU has it, and Linux leaves it open to user code.
+        // SAFETY: reads the counter; every x86-64 CPU has it, and Linux leaves it open to user
+        // code.
         Self(unsafe { _rdtsc() })
     }
 
@@ -35,7 +37,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The process's clock, calibrated for 20 ms against the OS's monotonic clock on first use. Its time starts then.
+    /// The process's clock, calibrated for 20 ms against the OS's monotonic clock on first use. Its
+    /// time starts then.
     #[must_use]
     pub fn get() -> Self {
         static CLOCK: OnceLock<Clock> = OnceLock::new();
@@ -43,7 +46,8 @@ impl Clock {
     }
 
     fn calibrate() -> Self {
-        // The narrowest of several bracketed readings at either end: a preempted reading would skew the rate.
+        // The narrowest of several bracketed readings at either end: a preempted reading would skew
+        // the rate.
         let read = || {
             (0..16)
                 .map(|_| {

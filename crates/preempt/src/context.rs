@@ -11,8 +11,9 @@
 //!                                   (its stack wholly saved)
 //! ```
 //!
-//! Each arrow consumes the handle it starts from, and no handle can be cloned: running one context twice, or
-//! loading one that runs, cannot be written. A handle that is dropped leaks its context, which is safe.
+//! Each arrow consumes the handle it starts from, and no handle can be cloned: running one context
+//! twice, or loading one that runs, cannot be written. A handle that is dropped leaks its context,
+//! which is safe.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::cell::{Cell, UnsafeCell};
@@ -28,8 +29,8 @@ use crate::worker::WorkerHead;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ContextId(pub u16);
 
-/// Names one dispatch of one context, so that a preemption meant for an earlier one is known for stale.
-/// Never 0, and never used twice for one context.
+/// Names one dispatch of one context, so that a preemption meant for an earlier one is known for
+/// stale. Never 0, and never used twice for one context.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Generation(pub u64);
 
@@ -37,15 +38,16 @@ pub struct Generation(pub u64);
 pub(crate) const FINISHED: u32 = 1;
 pub(crate) const PREEMPTED: u32 = 2;
 
-/// The part of a context that does not depend on the job's type. Three groups of fields by writer, each on
-/// lines of its own (128 bytes: CPUs fetch lines in pairs).
+/// The part of a context that does not depend on the job's type. Three groups of fields by writer,
+/// each on lines of its own (128 bytes: CPUs fetch lines in pairs).
 ///
-/// Heads are never freed, only used again by later pools: whoever still holds a [`Dispatched`](crate::Dispatched)
-/// of a context that is gone can ask it to give way, and merely finds another generation.
+/// Heads are never freed, only used again by later pools: whoever still holds a
+/// [`Dispatched`](crate::Dispatched) of a context that is gone can ask it to give way, and merely
+/// finds another generation.
 #[repr(C, align(128))]
 pub(crate) struct Head {
-    /// The generation that shall be preempted, or 0. Written by the dispatcher, polled by probes, cleared by the
-    /// context.
+    /// The generation that shall be preempted, or 0. Written by the dispatcher, polled by probes,
+    /// cleared by the context.
     pub(crate) requested: AtomicU64,
     /// The request holds from this moment on (TSC); 0: at once. Written before `requested`.
     not_before: AtomicU64,
@@ -79,7 +81,8 @@ pub(crate) struct Running {
     pub(crate) last_worker: Cell<u32>,
     /// Stack pointer while it does not run.
     pub(crate) stack_pointer: Cell<usize>,
-    /// What of the signal frame that it left from the next worker must have room for (`extended_state`); 0: no frame.
+    /// What of the signal frame that it left from the next worker must have room for
+    /// (`extended_state`); 0: no frame.
     pub(crate) frame: Cell<u64>,
     /// Cycles that its worker says it ran for.
     pub(crate) run_time: Cell<u64>,
@@ -92,8 +95,9 @@ pub(crate) enum Slot<T, R> {
     Result(Result<R, Panicked>),
 }
 
-// SAFETY: the cells are touched only by whoever owns the context (its handle's holder, or the code that runs in
-// it), one at a time; handing over goes through atomics (`parked`, a mailbox) that order the accesses.
+// SAFETY: the cells are touched only by whoever owns the context (its handle's holder, or the code
+// that runs in it), one at a time; handing over goes through atomics (`parked`, a mailbox) that
+// order the accesses.
 unsafe impl Sync for Head {}
 
 static UNUSED: Mutex<Vec<&'static Head>> = Mutex::new(Vec::new());
@@ -122,13 +126,15 @@ impl Head {
     /// Frees what the context had and keeps the head for the next pool.
     ///
     /// # Safety
-    /// The head must come from `obtain` with the same types, and no handle to it be left; its donor has ended.
+    /// The head must come from `obtain` with the same types, and no handle to it be left; its donor
+    /// has ended.
     pub(crate) unsafe fn release<T, R>(&'static self) {
         let slot = self
             .slot
             .swap(std::ptr::null_mut(), Ordering::Relaxed)
             .cast::<UnsafeCell<Slot<T, R>>>();
-        // SAFETY: made by `Box::into_raw` in `obtain` with these types; nobody else can reach it any more.
+        // SAFETY: made by `Box::into_raw` in `obtain` with these types; nobody else can reach it
+        // any more.
         drop(unsafe { Box::from_raw(slot) });
         UNUSED
             .lock()
@@ -177,7 +183,8 @@ impl Head {
         }
     }
 
-    /// Brings the lines that entering the context will touch first near. A hint: nothing is read that matters.
+    /// Brings the lines that entering the context will touch first near. A hint: nothing is read
+    /// that matters.
     #[inline]
     pub(crate) fn prefetch(&self) {
         // SAFETY: prefetching reads nothing, whatever the address.
@@ -187,7 +194,8 @@ impl Head {
         }
     }
 
-    /// Asks the context to give way if it runs dispatch `generation` at the moment `not_before` or later.
+    /// Asks the context to give way if it runs dispatch `generation` at the moment `not_before` or
+    /// later.
     #[inline]
     pub(crate) fn request(&self, generation: Generation, not_before: Cycles) {
         debug_assert_ne!(generation.0, 0, "0 means that nothing is requested");
@@ -226,7 +234,8 @@ impl Head {
     }
 }
 
-/// The job panicked. The panic was reported by the panic hook, its payload dropped within the context.
+/// The job panicked. The panic was reported by the panic hook, its payload dropped within the
+/// context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Panicked;
 
@@ -238,20 +247,23 @@ impl fmt::Display for Panicked {
 
 impl std::error::Error for Panicked {}
 
-/// Jobs go in as `T` and come out again by `unload`, results come out as `R`: no subtype and no supertype will do.
+/// Jobs go in as `T` and come out again by `unload`, results come out as `R`: no subtype and no
+/// supertype will do.
 pub(crate) type InAndOut<T, R> = PhantomData<fn(T, R) -> (T, R)>;
 
 /// The one reference to a context that is not running. Whoever holds it owns the context's memory.
 pub(crate) struct Handle<T, R> {
     head: &'static Head,
-    /// Invariant: jobs go in and come out, so neither a shorter- nor a longer-lived type may stand for the pool's.
+    /// Invariant: jobs go in and come out, so neither a shorter- nor a longer-lived type may stand
+    /// for the pool's.
     owns: InAndOut<T, R>,
 }
 
-// SAFETY: a handle is the only way to its context (it cannot be cloned, and while the context runs there is
-// none), so sending it hands the context over whole; what travels with it is a T or an R. The suspended frames
-// of a job on the stack may hold values that are not Send: for them the thread, as Rust knows it, does not
-// change, because the thread control block travels along (docs/unsafe.md, "Migration").
+// SAFETY: a handle is the only way to its context (it cannot be cloned, and while the context runs
+// there is none), so sending it hands the context over whole; what travels with it is a T or an R.
+// The suspended frames of a job on the stack may hold values that are not Send: for them the
+// thread, as Rust knows it, does not change, because the thread control block travels along
+// (docs/unsafe.md, "Migration").
 unsafe impl<T: Send, R: Send> Send for Handle<T, R> {}
 
 impl<T, R> Handle<T, R> {
@@ -269,8 +281,8 @@ impl<T, R> Handle<T, R> {
     }
 
     fn replace_slot(&mut self, new: Slot<T, R>) -> Slot<T, R> {
-        // SAFETY: the types are the pool's; the context does not run (there is a handle), and `&mut self` is the one
-        // handle, so nobody else touches the slot.
+        // SAFETY: the types are the pool's; the context does not run (there is a handle), and
+        // `&mut self` is the one handle, so nobody else touches the slot.
         unsafe { std::mem::replace(&mut *self.head.slot::<T, R>(), new) }
     }
 }
@@ -368,7 +380,8 @@ impl<T, R> Ready<T, R> {
 }
 
 impl<T, R> Suspended<T, R> {
-    /// Adds to what [`run_time`](Self::run_time) tells. The worker loop measures; the context only carries.
+    /// Adds to what [`run_time`](Self::run_time) tells. The worker loop measures; the context only
+    /// carries.
     pub fn add_run_time(&mut self, cycles: Cycles) {
         let total = &self.0.head().running.run_time;
         total.set(total.get().wrapping_add(cycles.0));

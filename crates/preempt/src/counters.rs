@@ -1,7 +1,8 @@
 //! What happened to preemptions, counted per worker.
 //!
-//! Each worker's counters have one writer at a time (the worker's thread, or the signal handler on it), so a
-//! load and a store do; an increment can be lost only between a handler and the code it interrupted.
+//! Each worker's counters have one writer at a time (the worker's thread, or the signal handler on
+//! it), so a load and a store do; an increment can be lost only between a handler and the code it
+//! interrupted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,7 +25,8 @@ pub struct CountersSnapshot {
     pub taken_by_probe: u64,
     /// Preemptions taken inside an interrupt (signal).
     pub taken_by_interrupt: u64,
-    /// Preemptions taken at the end of `without_preemption` or on entry to the context, having been held off.
+    /// Preemptions taken at the end of `without_preemption` or on entry to the context, having been
+    /// held off.
     pub taken_at_guard: u64,
     /// Interrupts that found nothing to preempt: their request had ended or yielded already.
     pub late: u64,

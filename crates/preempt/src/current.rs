@@ -1,10 +1,11 @@
 //! What runs inside a context: probes, the guard, and the way out.
 //!
-//! A preemption is a *state* before it is an event: the dispatcher stores the generation it wants stopped in
-//! the context's `requested` word. Probes poll the word. A signal only makes the context look at it. Whoever
-//! holds preemption off looks at it when he lets go. So a request that arrives at a bad moment (in a guard,
-//! during the switch) is never lost, and one that arrives late finds another generation and is dropped. A request can
-//! carry a moment before which it does not hold: the *deadline probes* of a dispatcher that shares the worker's thread.
+//! A preemption is a *state* before it is an event: the dispatcher stores the generation it wants
+//! stopped in the context's `requested` word. Probes poll the word. A signal only makes the context
+//! look at it. Whoever holds preemption off looks at it when he lets go. So a request that arrives
+//! at a bad moment (in a guard, during the switch) is never lost, and one that arrives late finds
+//! another generation and is dropped. A request can carry a moment before which it does not hold:
+//! the *deadline probes* of a dispatcher that shares the worker's thread.
 //!
 //! ```text
 //!        guard = 0: own code ──probe or interrupt, requested == generation──▶ guard = 1
@@ -13,9 +14,10 @@
 //!        guard = 0, look again ◀──resumed by a worker, maybe another one── stack saved, worker's loop
 //! ```
 //!
-//! The guard counts in the context, not in the worker: its address never changes for the code that runs there,
-//! so no migration can come between computing the address and using it. The one thing that migration does
-//! change, the worker, is read only while the guard is up, afresh after every way out.
+//! The guard counts in the context, not in the worker: its address never changes for the code that
+//! runs there, so no migration can come between computing the address and using it. The one thing
+//! that migration does change, the worker, is read only while the guard is up, afresh after every
+//! way out.
 //!
 //! Nothing here allocates, locks or calls the kernel.
 
@@ -34,8 +36,8 @@ use crate::x87::Exceptions;
 use crate::{switch, timer, worker};
 
 thread_local! {
-    /// The context that owns this thread control block, or null on every other thread. Constant initialiser and
-    /// no destructor: reading it is one instruction, allowed in a signal handler.
+    /// The context that owns this thread control block, or null on every other thread. Constant
+    /// initialiser and no destructor: reading it is one instruction, allowed in a signal handler.
     pub(crate) static CURRENT: Cell<*const Head> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -45,9 +47,9 @@ pub(crate) fn current() -> Option<&'static Head> {
     unsafe { head.as_ref() }
 }
 
-/// Gives way if the dispatcher asks for it: a *probe*. Costs a load and a branch; outside a context it does
-/// nothing. `#[preemptible]` puts it into loops. Not for signal handlers: what leaves there returns from the handler on
-/// another thread.
+/// Gives way if the dispatcher asks for it: a *probe*. Costs a load and a branch; outside a context
+/// it does nothing. `#[preemptible]` puts it into loops. Not for signal handlers: what leaves there
+/// returns from the handler on another thread.
 #[inline(always)]
 pub fn preempt_point() {
     let head = CURRENT.get();
@@ -70,21 +72,22 @@ pub fn in_context() -> bool {
 /// Runs `body` without being preempted (`call_safe` of Shinjuku, NSDI'19, section 3.6). Nests. A
 /// preemption asked for meanwhile happens at the end. Outside a context it only calls `body`.
 ///
-/// It does not stop the kernel from scheduling the worker's thread, and what it holds off others wait for: keep
-/// it short.
+/// It does not stop the kernel from scheduling the worker's thread, and what it holds off others
+/// wait for: keep it short.
 pub fn without_preemption<Out>(body: impl FnOnce() -> Out) -> Out {
     let _guard = Guard::raise();
     body()
 }
 
-/// The number of the worker that the calling context runs on. Within [`without_preemption`] it stays true until
-/// the end; outside of it the answer may be stale when it arrives. `None` outside a context.
+/// The number of the worker that the calling context runs on. Within [`without_preemption`] it
+/// stays true until the end; outside of it the answer may be stale when it arrives. `None` outside
+/// a context.
 #[must_use]
 pub fn current_worker() -> Option<u32> {
     let head = current()?;
     let _guard = Guard::raise();
-    // SAFETY: the guard is up, so the context cannot leave the worker whose head this is, and that worker is in
-    // `Worker::run`, which borrows the head.
+    // SAFETY: the guard is up, so the context cannot leave the worker whose head this is, and that
+    // worker is in `Worker::run`, which borrows the head.
     Some(unsafe { (*head.running.worker.get()).id })
 }
 
@@ -122,8 +125,8 @@ impl Drop for Guard {
     }
 }
 
-/// Only the context itself and the interrupt handlers on top of it write the guard, and a handler leaves it as
-/// found: a load and a store do.
+/// Only the context itself and the interrupt handlers on top of it write the guard, and a handler
+/// leaves it as found: a load and a store do.
 #[inline]
 fn raise(head: &Head) {
     let depth = head.running.guard.load(Ordering::Relaxed);
@@ -150,7 +153,8 @@ fn probe_found(head: &Head) {
         return;
     }
     if head.running.guard.load(Ordering::Relaxed) != 0 {
-        // SAFETY: the guard is up, hence the worker is the one that runs this context, now and while it is read.
+        // SAFETY: the guard is up, hence the worker is the one that runs this context, now and
+        // while it is read.
         count(unsafe { &worker_counters(head).deferred });
         return;
     }
@@ -163,7 +167,8 @@ pub(crate) fn interrupted(head: &Head) {
     give_way(head, Cause::Interrupt);
 }
 
-/// An interrupt arrived at guard 0, but where the context cannot leave: too little stack, or another signal's handler.
+/// An interrupt arrived at guard 0, but where the context cannot leave: too little stack, or
+/// another signal's handler.
 pub(crate) fn interrupted_in_vain(head: &Head) {
     raise(head);
     // SAFETY: the guard is up.
@@ -173,7 +178,8 @@ pub(crate) fn interrupted_in_vain(head: &Head) {
     head.running.guard.store(0, Ordering::Relaxed);
 }
 
-/// Whether `mask` is the one that the context's worker has. Called by an interrupt handler at guard 0.
+/// Whether `mask` is the one that the context's worker has. Called by an interrupt handler at
+/// guard 0.
 pub(crate) fn has_workers_mask(head: &Head, mask: u64) -> bool {
     head.running.guard.store(1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
@@ -194,7 +200,8 @@ enum Cause {
     Guard,
 }
 
-/// Leaves to the worker as long as the running generation is asked for; called at guard 0, returns at guard 0.
+/// Leaves to the worker as long as the running generation is asked for; called at guard 0, returns
+/// at guard 0.
 fn give_way(head: &Head, mut cause: Cause) {
     loop {
         head.running.guard.store(1, Ordering::Relaxed);
@@ -225,7 +232,8 @@ fn give_way(head: &Head, mut cause: Cause) {
     }
 }
 
-/// Takes the request down, if its moment has come, and tells whether it was for the running generation.
+/// Takes the request down, if its moment has come, and tells whether it was for the running
+/// generation.
 fn is_requested(head: &Head) -> bool {
     if !head.is_due() {
         return false;
@@ -235,8 +243,8 @@ fn is_requested(head: &Head) -> bool {
     if fault::without(Defence::GenerationCheck) {
         return true;
     }
-    // A request older than this run is stale. (A newer one cannot be: generations are sent before they are
-    // asked for.)
+    // A request older than this run is stale. (A newer one cannot be: generations are sent before
+    // they are asked for.)
     requested == running
 }
 
@@ -247,17 +255,19 @@ pub(crate) unsafe fn worker_counters(head: &Head) -> &Counters {
     unsafe { &(*head.running.worker.get()).counters }
 }
 
-/// Goes back to the worker's loop, which sees `status`. Returns when a worker runs the context again.
+/// Goes back to the worker's loop, which sees `status`. Returns when a worker runs the context
+/// again.
 ///
 /// # Safety
-/// Must be called on the context's stack with its guard at 1; and the worker's pointer must be read here, after
-/// the guard was raised, not kept from before.
+/// Must be called on the context's stack with its guard at 1; and the worker's pointer must be read
+/// here, after the guard was raised, not kept from before.
 unsafe fn leave(head: &Head, status: u32) {
     let worker: *const worker::WorkerHead = head.running.worker.get();
     head.running.status.set(status);
     worker::publish_early(head, status);
-    // SAFETY: the worker waits in `Worker::run` with its stack pointer and thread control block in its head, and
-    // this stack is handed on only after the switch has saved it (the worker publishes, not we).
+    // SAFETY: the worker waits in `Worker::run` with its stack pointer and thread control block in
+    // its head, and this stack is handed on only after the switch has saved it (the worker
+    // publishes, not we).
     unsafe {
         if fault::without(Defence::FsSwitch) {
             switch::switch_same_tls(
@@ -274,17 +284,19 @@ unsafe fn leave(head: &Head, status: u32) {
     }
 }
 
-/// First thing in a context's own code after it was entered for a job: lowers the guard that held off
-/// preemption since the last way out. And looks: a timer that fired on the way in found nothing to stop.
+/// First thing in a context's own code after it was entered for a job: lowers the guard that held
+/// off preemption since the last way out. And looks: a timer that fired on the way in found nothing
+/// to stop.
 pub(crate) fn start(head: &Head) {
     lower(head);
 }
 
-/// The job is over. With another one to go on with it returns at once, at guard 0. Else it returns when the context is
-/// entered for the next one, or handed back.
+/// The job is over. With another one to go on with it returns at once, at guard 0. Else it returns
+/// when the context is entered for the next one, or handed back.
 ///
 /// # Safety
-/// Must be called on the context's own stack by its donor's loop, at guard 0, with the pool's types.
+/// Must be called on the context's own stack by its donor's loop, at guard 0, with the pool's
+/// types.
 pub(crate) unsafe fn finish<T, R>(head: &Head, result: Result<R, Panicked>) -> Option<T> {
     raise(head);
     assert_eq!(
@@ -295,11 +307,13 @@ pub(crate) unsafe fn finish<T, R>(head: &Head, result: Result<R, Panicked>) -> O
     // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
     let successor = unsafe { (*head.running.worker.get()).successor.get() };
     if successor.is_null() {
-        // SAFETY: the types are the pool's; the context runs, so no handle exists and the slot is ours.
+        // SAFETY: the types are the pool's; the context runs, so no handle exists and the slot is
+        // ours.
         unsafe { *head.slot::<T, R>() = Slot::Result(result) };
     } else {
-        // SAFETY: the worker is in `run_on`, which was given this context's handle, so its types are the context's; what
-        // it points to is its own, lent to nobody else, until the context has left.
+        // SAFETY: the worker is in `run_on`, which was given this context's handle, so its types
+        // are the context's; what it points to is its own, lent to nobody else, until the context
+        // has left.
         let successor = unsafe { &mut *successor.cast::<Successor<'_, T, R>>() };
         let run_time = Cycles(head.running.run_time.get());
         note_between_jobs(true);
@@ -317,7 +331,8 @@ pub(crate) unsafe fn finish<T, R>(head: &Head, result: Result<R, Panicked>) -> O
 
 #[cfg(feature = "stress")]
 thread_local! {
-    /// The context's worker asks what comes next. For the counting allocator: constant initialiser, no destructor.
+    /// The context's worker asks what comes next. For the counting allocator: constant initialiser,
+    /// no destructor.
     static BETWEEN_JOBS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -335,7 +350,8 @@ fn note_between_jobs(so: bool) {
 #[inline(always)]
 fn note_between_jobs(_: bool) {}
 
-/// What was to be asked for the next job has panicked: that is the worker's affair. Returns as [`finish`] does.
+/// What was to be asked for the next job has panicked: that is the worker's affair. Returns as
+/// [`finish`] does.
 ///
 /// # Safety
 /// Must be called on the context's own stack by its donor's loop, at guard 1.
@@ -351,8 +367,8 @@ pub(crate) unsafe fn fail(head: &Head, payload: Box<dyn Any + Send>) {
     unsafe { leave(head, FINISHED) };
 }
 
-/// The next dispatch begins, without a way out and in. As [`start`], but a request with a moment is left to the probes if no
-/// timer is to fire: reading the TSC takes longer than all the rest.
+/// The next dispatch begins, without a way out and in. As [`start`], but a request with a moment is
+/// left to the probes if no timer is to fire: reading the TSC takes longer than all the rest.
 fn go_on(head: &Head, generation: Generation) {
     head.running
         .generation

@@ -1,8 +1,9 @@
 //! Donor threads: each gives its stack and thread control block to one context and sleeps.
 //!
-//! Borrowing both from a real `std` thread costs a sleeping kernel thread per context. It buys that everything
-//! that a thread has is there and right (static TLS, the allocator's caches, `thread::current`, guard page,
-//! destructors at the end) with no knowledge of glibc's private layout.
+//! Borrowing both from a real `std` thread costs a sleeping kernel thread per context. It buys that
+//! everything that a thread has is there and right (static TLS, the allocator's caches,
+//! `thread::current`, guard page, destructors at the end) with no knowledge of glibc's private
+//! layout.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::switch::{donate, fs_base};
 /// Size of the stack that a donor sleeps on: it holds a few words of a futex loop.
 const PRIVATE_STACK: usize = 16 * 1024;
 
-/// `Head::parked` of a donor that has [restartable sequences](restartable) of another library, and ends. (The assembly stores
-/// 1 when it parks.)
+/// `Head::parked` of a donor that has [restartable sequences](restartable) of another library, and
+/// ends. (The assembly stores 1 when it parks.)
 pub(crate) const REFUSED: u32 = 2;
 
 /// The stack a donor sleeps on while others use its own.
@@ -63,8 +64,9 @@ impl Drop for PrivateStack {
 /// The donor thread's whole life.
 ///
 /// # Safety
-/// `head` must come from `Head::obtain` with these types, be served by no other donor and not be released before
-/// this thread ends; `private_top` must be the end of a [`PrivateStack`] that outlives this thread.
+/// `head` must come from `Head::obtain` with these types, be served by no other donor and not be
+/// released before this thread ends; `private_top` must be the end of a [`PrivateStack`] that
+/// outlives this thread.
 pub(crate) unsafe fn donor_main<T, R>(
     head: &'static Head,
     private_top: usize,
@@ -83,8 +85,8 @@ pub(crate) unsafe fn donor_main<T, R>(
     CURRENT.set(head);
     // A panic of our own would unwind into another thread's business.
     let abort = AbortOnUnwind;
-    // SAFETY: signals are blocked; the words live in the head; `hand_back` sets `wake` only once the context is
-    // idle, that is, with a frame in `stack_pointer` that nobody else will enter.
+    // SAFETY: signals are blocked; the words live in the head; `hand_back` sets `wake` only once
+    // the context is idle, that is, with a frame in `stack_pointer` that nobody else will enter.
     unsafe {
         donate(
             head.running.stack_pointer.as_ptr(),
@@ -93,9 +95,11 @@ pub(crate) unsafe fn donor_main<T, R>(
             &raw const head.parked,
         )
     };
-    // From here on the code runs on whichever worker entered the context, or, at last, on the donor's own thread.
+    // From here on the code runs on whichever worker entered the context, or, at last, on the
+    // donor's own thread.
     while !head.hand_back.load(Ordering::Relaxed) {
-        // SAFETY: the types are the pool's. The context runs, so no handle exists and the slot is ours.
+        // SAFETY: the types are the pool's. The context runs, so no handle exists and the slot is
+        // ours.
         let job = match unsafe { std::mem::replace(&mut *head.slot::<T, R>(), Slot::Empty) } {
             Slot::Job(job) => job,
             Slot::Empty | Slot::Result(_) => {
@@ -113,12 +117,14 @@ pub(crate) unsafe fn donor_main<T, R>(
                     }
                     Panicked
                 });
-                // SAFETY: on the context's stack, with every guard of the job gone; the types are the pool's.
+                // SAFETY: on the context's stack, with every guard of the job gone; the types are
+                // the pool's.
                 next = unsafe { current::finish::<T, R>(head, result) };
             }
         }));
         if let Err(payload) = succession {
-            // SAFETY: on the context's stack; only `finish` can have panicked, after it had raised the guard.
+            // SAFETY: on the context's stack; only `finish` can have panicked, after it had raised
+            // the guard.
             unsafe { current::fail(head, payload) };
         }
     }
@@ -137,8 +143,8 @@ impl Drop for AbortOnUnwind {
 }
 
 fn block_all_signals() {
-    // SAFETY: changes the calling thread's mask only. A signal must never find the donor on its private stack with
-    // the thread control block in use elsewhere.
+    // SAFETY: changes the calling thread's mask only. A signal must never find the donor on its
+    // private stack with the thread control block in use elsewhere.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);

@@ -1,7 +1,7 @@
 //! Taking one defence out, to show that the stress test sees what it looks for.
 //!
-//! Without the feature `fault-injection` (off by default, never for production) every question here is
-//! answered "no" at compile time.
+//! Without the feature `fault-injection` (off by default, never for production) every question here
+//! is answered "no" at compile time.
 
 /// One of the defences that preemption stands on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,12 +1,14 @@
 //! Preemptible contexts, and every way to interrupt them.
 //!
-//! A *context* is a stack with its own thread control block, donated by a parked `std` thread. A *worker*
-//! (an OS thread) runs contexts one after another; a context can be taken off its worker at any instruction
-//! and go on later, on whichever worker is free. Because the thread control block travels with the stack,
-//! `thread_local!`, `malloc`, `errno`, `Mutex` and panics keep working in the code that is preempted.
+//! A *context* is a stack with its own thread control block, donated by a parked `std` thread. A
+//! *worker* (an OS thread) runs contexts one after another; a context can be taken off its worker
+//! at any instruction and go on later, on whichever worker is free. Because the thread control
+//! block travels with the stack, `thread_local!`, `malloc`, `errno`, `Mutex` and panics keep
+//! working in the code that is preempted.
 //!
-//! The crate is the one home of `unsafe` in the project: everything it exports is safe to call, but for
-//! [`HardPreemption::allow`], whose caller promises what code under asynchronous preemption must not rely on.
+//! The crate is the one home of `unsafe` in the project: everything it exports is safe to call, but
+//! for [`HardPreemption::allow`], whose caller promises what code under asynchronous preemption
+//! must not rely on.
 //!
 //! ```
 //! use shinjuku_preempt::{Generation, Outcome, Pool, PoolConfig, Worker, preempt_point};

@@ -1,7 +1,8 @@
 //! Handing contexts between a dispatcher and one worker: a cache line each way.
 //!
-//! The handles themselves travel: what was sent is no longer the sender's, so no context can be in two places.
-//! A word holds the context's address, its number, and what it is; see `slots` for the protocol.
+//! The handles themselves travel: what was sent is no longer the sender's, so no context can be in
+//! two places. A word holds the context's address, its number, and what it is; see `slots` for the
+//! protocol.
 //!
 //! ```text
 //!   63       48 47                      7 6     0
@@ -87,7 +88,8 @@ fn encode<T, R>(handle: Handle<T, R>, state: u64) -> u64 {
 /// # Safety
 /// `word` must come from [`encode`] with the same types, and be decoded once.
 unsafe fn decode<T, R>(word: u64) -> (Handle<T, R>, u64) {
-    // SAFETY: the word comes from `encode`; the handle that was encoded is gone, so this is the one again.
+    // SAFETY: the word comes from `encode`; the handle that was encoded is gone, so this is the one
+    // again.
     (unsafe { Handle::new(head_of(word)) }, word & STATE)
 }
 
@@ -163,16 +165,16 @@ impl std::fmt::Debug for Dispatched {
 }
 
 impl Dispatched {
-    /// Asks the context to give way. A probe finds it; a [`Mechanism`](crate::Mechanism) makes it be found sooner.
-    /// Once the dispatch is over, by its end or by preemption, this does nothing.
+    /// Asks the context to give way. A probe finds it; a [`Mechanism`](crate::Mechanism) makes it
+    /// be found sooner. Once the dispatch is over, by its end or by preemption, this does nothing.
     #[inline]
     pub fn request(&self) {
         self.head.request(self.generation, Cycles(0));
     }
 
-    /// As [`request`](Self::request), but the code may go on until the TSC reaches `moment`: a deadline that its own
-    /// probes look at. For a dispatcher that is the worker's own thread, and does not run meanwhile. Until then a probe
-    /// costs a reading of the TSC.
+    /// As [`request`](Self::request), but the code may go on until the TSC reaches `moment`: a
+    /// deadline that its own probes look at. For a dispatcher that is the worker's own thread, and
+    /// does not run meanwhile. Until then a probe costs a reading of the TSC.
     #[inline]
     pub fn request_at(&self, moment: Cycles) {
         self.head.request(self.generation, moment);
@@ -239,8 +241,9 @@ impl<T: Send, R: Send> Sender<T, R> {
         })
     }
 
-    /// The worker goes on with another job on the context of its last dispatch, see [`Worker::run_on`]: a dispatch like any
-    /// other, that needs no way to the worker. `dispatched` is the new one from now on.
+    /// The worker goes on with another job on the context of its last dispatch, see
+    /// [`Worker::run_on`]: a dispatch like any other, that needs no way to the worker. `dispatched`
+    /// is the new one from now on.
     ///
     /// [`Worker::run_on`]: crate::Worker::run_on
     #[inline]
@@ -258,7 +261,8 @@ impl<T: Send, R: Send> Sender<T, R> {
         }
         let word = self.lines.to_worker.recall(&mut self.put)?;
         self.out -= 1;
-        // SAFETY: `send` encoded it with these types, and the compare-and-swap in `recall` gives it to one side only.
+        // SAFETY: `send` encoded it with these types, and the compare-and-swap in `recall` gives it
+        // to one side only.
         Some(match unsafe { decode(word) } {
             (handle, READY) => Runnable::Ready(Ready(handle)),
             (handle, _) => Runnable::Suspended(Suspended(handle)),
@@ -288,10 +292,12 @@ impl<T: Send, R: Send> Receiver<T, R> {
         // What lies behind it comes near while this one runs.
         let next = self.lines.to_worker.peek(self.take);
         if next != 0 {
-            // SAFETY: words in a mailbox come from `encode`. It may be recalled meanwhile, but a head stays a head.
+            // SAFETY: words in a mailbox come from `encode`. It may be recalled meanwhile, but a
+            // head stays a head.
             unsafe { head_of(next) }.prefetch();
         }
-        // SAFETY: `send` encoded it with these types, and the compare-and-swap in `take` gives it to one side only.
+        // SAFETY: `send` encoded it with these types, and the compare-and-swap in `take` gives it
+        // to one side only.
         let runnable = match unsafe { decode(word) } {
             (handle, READY) => Runnable::Ready(Ready(handle)),
             (handle, _) => Runnable::Suspended(Suspended(handle)),

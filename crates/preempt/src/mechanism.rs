@@ -1,8 +1,8 @@
 //! The ways to interrupt a worker, behind one trait.
 //!
-//! The request itself is always the same: [`Dispatched::request`](crate::Dispatched::request) stores the
-//! generation where the context will look. A mechanism only makes it look sooner. So all share the generation
-//! check, the rule for deferred preemptions and the counters.
+//! The request itself is always the same: [`Dispatched::request`](crate::Dispatched::request)
+//! stores the generation where the context will look. A mechanism only makes it look sooner. So all
+//! share the generation check, the rule for deferred preemptions and the counters.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -45,8 +45,9 @@ impl WorkerLink {
         self.thread
     }
 
-    /// Whether the worker's thread is blocked in the kernel: it neither runs nor waits for its core (its state in
-    /// `/proc/self/task` is not `R`). Where `/proc` does not tell, it counts as blocked.
+    /// Whether the worker's thread is blocked in the kernel: it neither runs nor waits for its core
+    /// (its state in `/proc/self/task` is not `R`). Where `/proc` does not tell, it counts as
+    /// blocked.
     ///
     /// Takes three system calls, some ten microseconds, and does not allocate.
     #[must_use]
@@ -54,17 +55,20 @@ impl WorkerLink {
         thread_state(self.thread).is_none_or(|state| state != b'R')
     }
 
-    /// Binds the worker's thread to `core`, by the kernel's number. A system call; does not allocate.
+    /// Binds the worker's thread to `core`, by the kernel's number. A system call; does not
+    /// allocate.
     ///
     /// # Errors
-    /// The kernel's answer, if the process may not use that core, or the thread has ended. It stays where it was.
+    /// The kernel's answer, if the process may not use that core, or the thread has ended. It stays
+    /// where it was.
     pub fn pin(&self, core: usize) -> std::io::Result<()> {
         // SAFETY: `cpu_set_t` is plain data, and zeroes are the empty set.
         let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         if core >= 8 * size_of_val(&cores) {
             return Err(std::io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: `core` is within the set; the call reads the set and changes where one of our threads may run.
+        // SAFETY: `core` is within the set; the call reads the set and changes where one of our
+        // threads may run.
         let answer = unsafe {
             libc::CPU_SET(core, &mut cores);
             libc::sched_setaffinity(self.thread, size_of_val(&cores), &cores)
@@ -108,11 +112,12 @@ pub trait Mechanism: Send + Sync {
     /// The name used in reports: `probe`, `signal`, or a [backend's](crate::BackendKind::name).
     fn name(&self) -> &'static str;
 
-    /// Makes the context that runs on `worker` look now. Called by the dispatcher after the request was stored;
-    /// must neither allocate nor lock.
+    /// Makes the context that runs on `worker` look now. Called by the dispatcher after the request
+    /// was stored; must neither allocate nor lock.
     ///
     /// # Errors
-    /// [`InterruptError`] if it could not be sent; the request stands, and a probe may still find it.
+    /// [`InterruptError`] if it could not be sent; the request stands, and a probe may still find
+    /// it.
     fn interrupt(&self, worker: &WorkerLink) -> Result<(), InterruptError>;
 }
 

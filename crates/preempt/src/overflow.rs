@@ -1,9 +1,9 @@
 //! What a fault in a context says before the process dies.
 //!
-//! Below each context's stack lies the guard page of the donor thread. A fault there, or a signal frame that
-//! did not fit above it, ends the process as any stack overflow does, but with a message that names the context.
-//! All other faults go to the handler there was before (the Rust runtime's, usually). If that lets the process die of it,
-//! a line names the context first.
+//! Below each context's stack lies the guard page of the donor thread. A fault there, or a signal
+//! frame that did not fit above it, ends the process as any stack overflow does, but with a message
+//! that names the context. All other faults go to the handler there was before (the Rust runtime's,
+//! usually). If that lets the process die of it, a line names the context first.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -21,7 +21,8 @@ const FAULTS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 pub(crate) fn install() {
     PREVIOUS.get_or_init(|| {
         FAULTS.map(|fault| {
-            // SAFETY: `sigaction` is plain data, for which zeroes are valid; the handler is async-signal-safe.
+            // SAFETY: `sigaction` is plain data, for which zeroes are valid; the handler is
+            // async-signal-safe.
             unsafe {
                 let mut previous: libc::sigaction = std::mem::zeroed();
                 let mut action: libc::sigaction = std::mem::zeroed();
@@ -34,10 +35,11 @@ pub(crate) fn install() {
     });
 }
 
-/// The handler needs another stack than the one that overflowed; `std` threads of a Rust program have one, others
-/// get one here that stays with the thread for good.
+/// The handler needs another stack than the one that overflowed; `std` threads of a Rust program
+/// have one, others get one here that stays with the thread for good.
 pub(crate) fn ensure_alternate_stack() {
-    // SAFETY: asks for, and maybe sets, the calling thread's alternate stack; the mapping is leaked on purpose.
+    // SAFETY: asks for, and maybe sets, the calling thread's alternate stack; the mapping is leaked
+    // on purpose.
     unsafe {
         let mut now: libc::stack_t = std::mem::zeroed();
         libc::sigaltstack(std::ptr::null(), &mut now);
@@ -68,7 +70,8 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *
     if head.is_null() {
         call_previous(signal, info, frame);
     } else {
-        // SAFETY: a context's head outlives the thread control block; the kernel passes valid info and frame.
+        // SAFETY: a context's head outlives the thread control block; the kernel passes valid info
+        // and frame.
         let (head, code, address, stack_pointer) = unsafe {
             let registers = &(*frame.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
             (
@@ -155,7 +158,8 @@ fn call_previous(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut li
             if action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN =>
         {
             if action.sa_flags & libc::SA_SIGINFO != 0 {
-                // SAFETY: the program (or the Rust runtime) installed a three-argument handler for this signal.
+                // SAFETY: the program (or the Rust runtime) installed a three-argument handler for
+                // this signal.
                 let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                     unsafe { std::mem::transmute(action.sa_sigaction) };
                 handler(signal, info, frame);
@@ -167,7 +171,8 @@ fn call_previous(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut li
             }
         }
         _ => {
-            // SAFETY: back to the default; the instruction faults again on return and the process dies of it.
+            // SAFETY: back to the default; the instruction faults again on return and the process
+            // dies of it.
             unsafe {
                 let mut default: libc::sigaction = std::mem::zeroed();
                 default.sa_sigaction = libc::SIG_DFL;

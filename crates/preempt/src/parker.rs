@@ -7,13 +7,14 @@
 //!   sleeping = false
 //! ```
 //!
-//! The worker's decision to sleep and a message can cross: the worker sees no message, and the dispatcher sees no
-//! sleeper. Two fences would exclude that, and the dispatcher would pay for its own with every message. Instead the
-//! dispatcher looks again, once a turn, while the message is unanswered. A store becomes visible in the end, and a
-//! parked worker's `sleeping` stays true until somebody wakes it. So a look costs a load, from a line that changes
-//! only when the worker sleeps; and nothing depends on what the dispatcher believes the worker to be doing, which can
-//! be long out of date. One unpark after the message is enough: the park that it ends, now or later, is followed by a
-//! look into the mailbox that sees the message.
+//! The worker's decision to sleep and a message can cross: the worker sees no message, and the
+//! dispatcher sees no sleeper. Two fences would exclude that, and the dispatcher would pay for its
+//! own with every message. Instead the dispatcher looks again, once a turn, while the message is
+//! unanswered. A store becomes visible in the end, and a parked worker's `sleeping` stays true
+//! until somebody wakes it. So a look costs a load, from a line that changes only when the worker
+//! sleeps; and nothing depends on what the dispatcher believes the worker to be doing, which can be
+//! long out of date. One unpark after the message is enough: the park that it ends, now or later,
+//! is followed by a look into the mailbox that sees the message.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -47,8 +48,8 @@ impl Parker {
         }
     }
 
-    /// Worker: parks the calling thread until it is woken, for `longest` at most, unless `is_needed` says that there
-    /// is something to do already. May return early.
+    /// Worker: parks the calling thread until it is woken, for `longest` at most, unless
+    /// `is_needed` says that there is something to do already. May return early.
     pub fn sleep(&self, longest: Duration, is_needed: impl FnOnce() -> bool) {
         self.sleeping.store(true, Ordering::Relaxed);
         if !is_needed() {
@@ -57,8 +58,9 @@ impl Parker {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Dispatcher: unparks the worker `thread` if it sleeps; tells whether it did. `false` may be out of date: after a
-    /// message, ask again, once a turn, until the answer is `true` or the worker's is there.
+    /// Dispatcher: unparks the worker `thread` if it sleeps; tells whether it did. `false` may be
+    /// out of date: after a message, ask again, once a turn, until the answer is `true` or the
+    /// worker's is there.
     #[inline]
     pub fn wake(&self, thread: &Thread) -> bool {
         let sleeps = self.sleeping.load(Ordering::Relaxed);
@@ -132,12 +134,13 @@ mod loom_tests {
     enum Look {
         /// Once a turn until the answer.
         EachTurn,
-        /// After a message to a worker that, as far as the dispatcher knows, has nothing to run; and not again.
+        /// After a message to a worker that, as far as the dispatcher knows, has nothing to run;
+        /// and not again.
         WhenIdle,
     }
 
-    /// A worker that sleeps whenever it finds no message is sent two, the second one before the dispatcher has taken
-    /// the answer to the first; it serves both.
+    /// A worker that sleeps whenever it finds no message is sent two, the second one before the
+    /// dispatcher has taken the answer to the first; it serves both.
     fn serve_two(look: Look) {
         let (there, back) = (Arc::new(Slots::new()), Arc::new(Slots::new()));
         let parker = Arc::new(Parker::new());
@@ -187,8 +190,8 @@ mod loom_tests {
         loom::model(|| serve_two(Look::EachTurn));
     }
 
-    /// The check above has teeth: whoever looks only when it believes the worker to be idle loses a wake-up, for all
-    /// its fences.
+    /// The check above has teeth: whoever looks only when it believes the worker to be idle loses a
+    /// wake-up, for all its fences.
     #[test]
     // The dispatcher's turns have no end: the answer that it waits for never comes.
     #[should_panic(expected = "maximum number of branches")]

@@ -49,7 +49,8 @@ pub fn check_platform() -> Result<(), Unsupported> {
         return Err(Unsupported::NoFsGsBase);
     }
     let mut features: u64 = 0;
-    // SAFETY: writes one u64 through the pointer, or fails with EINVAL on kernels that don't know the request.
+    // SAFETY: writes one u64 through the pointer, or fails with EINVAL on kernels that don't know
+    // the request.
     let status =
         unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SHSTK_STATUS, &raw mut features) };
     if status == 0 && features & ARCH_SHSTK_SHSTK != 0 {
@@ -61,7 +62,8 @@ pub fn check_platform() -> Result<(), Unsupported> {
     Ok(())
 }
 
-/// CPUID leaf 8000_0007h, EDX bit 8; hypervisors often hide it and promise the same by `tsc_known_freq`.
+/// CPUID leaf 8000_0007h, EDX bit 8; hypervisors often hide it and promise the same by
+/// `tsc_known_freq`.
 fn has_invariant_tsc() -> bool {
     let invariant =
         __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0;

@@ -14,9 +14,11 @@ use crate::{credentials, overflow, signal};
 /// How many contexts, and how large.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
-    /// Number of contexts, 1 to [`PoolConfig::MAX_CONTEXTS`]: how many jobs can have started and not ended.
+    /// Number of contexts, 1 to [`PoolConfig::MAX_CONTEXTS`]: how many jobs can have started and
+    /// not ended.
     pub contexts: usize,
-    /// Bytes of stack that a job may use, 16 KiB or more; room for a signal frame comes on top. Touched lazily.
+    /// Bytes of stack that a job may use, 16 KiB or more; room for a signal frame comes on top.
+    /// Touched lazily.
     pub stack_size: usize,
     /// Donor threads are named `<name>-<number>`; a stack overflow reports the number.
     pub name: String,
@@ -105,7 +107,8 @@ impl<T, R> std::fmt::Debug for Handles<T, R> {
 pub struct HandBack {
     /// Donor threads that ended, their thread-local destructors run.
     pub returned: usize,
-    /// Contexts that were not handed back in time: leaked with their donor, stack and everything on it.
+    /// Contexts that were not handed back in time: leaked with their donor, stack and everything on
+    /// it.
     pub leaked: usize,
 }
 
@@ -121,8 +124,8 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
     /// Makes the pool: every context runs `entry` for each job it is given.
     ///
     /// # Errors
-    /// [`PoolError`] if the machine cannot run contexts, a number is out of range, or threads ran out; what was
-    /// made until then is taken down again.
+    /// [`PoolError`] if the machine cannot run contexts, a number is out of range, or threads ran
+    /// out; what was made until then is taken down again.
     pub fn new(
         config: PoolConfig,
         entry: impl Fn(T) -> R + Send + Sync + 'static,
@@ -197,7 +200,8 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
             .name(format!("{name}-{number}"))
             .stack_size(stack_size)
             .spawn(
-                // SAFETY: the head is released, and the private stack freed, only after this thread has ended.
+                // SAFETY: the head is released, and the private stack freed, only after this thread
+                // has ended.
                 move || unsafe { donor_main(head, private_top, entry) },
             );
         let thread = match spawned {
@@ -237,9 +241,9 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
 }
 
 impl<T, R> Handles<T, R> {
-    /// Gives the stacks of `idle` back to their donors, which end, running their thread-local destructors. Waits
-    /// at most `patience` for them. Every context of the pool that is not among `idle`, or does not end in time, is
-    /// leaked with its donor and counted.
+    /// Gives the stacks of `idle` back to their donors, which end, running their thread-local
+    /// destructors. Waits at most `patience` for them. Every context of the pool that is not among
+    /// `idle`, or does not end in time, is leaked with its donor and counted.
     pub fn hand_back(mut self, idle: Vec<Idle<T, R>>, patience: Duration) -> HandBack {
         let mut ending = Vec::with_capacity(idle.len());
         for Idle(handle) in idle {
@@ -277,7 +281,8 @@ impl<T, R> Handles<T, R> {
                 std::thread::sleep(Duration::from_micros(50));
             }
             if donor.thread.is_finished() {
-                // The thread's own panic could only come from a thread-local destructor, reported by the hook.
+                // The thread's own panic could only come from a thread-local destructor, reported
+                // by the hook.
                 let _ = donor.thread.join();
                 drop(donor.private);
                 // SAFETY: the donor ended and the one handle was given up to this call.

@@ -12,11 +12,12 @@ pub enum RealtimeError {
     Refused(std::io::Error),
 }
 
-/// SCHED_FIFO on the calling thread, from [`enter`](Realtime::enter) until it is dropped. Keep it under half a
-/// second at a time: Linux throttles longer bursts (kernel.sched_rt_runtime_us) and the gap is 50 ms.
+/// SCHED_FIFO on the calling thread, from [`enter`](Realtime::enter) until it is dropped. Keep it
+/// under half a second at a time: Linux throttles longer bursts (kernel.sched_rt_runtime_us) and
+/// the gap is 50 ms.
 ///
-/// Threads that it starts meanwhile are under ordinary scheduling: what a handler starts shall not compete with the
-/// worker.
+/// Threads that it starts meanwhile are under ordinary scheduling: what a handler starts shall not
+/// compete with the worker.
 #[derive(Debug)]
 pub struct Realtime {
     not_send: std::marker::PhantomData<*mut ()>,

@@ -1,8 +1,10 @@
-//! Preemption by signal: `tgkill` to the worker's thread, and a switch away inside the signal frame.
+//! Preemption by signal: `tgkill` to the worker's thread, and a switch away inside the signal
+//! frame.
 //!
-//! The kernel saves every register, vector and mask registers included, in a frame on the context's own stack.
-//! The handler then leaves to the worker like a probe does, so the frame travels with the context; whichever
-//! worker resumes it returns from the handler, and `rt_sigreturn` puts all registers back.
+//! The kernel saves every register, vector and mask registers included, in a frame on the context's
+//! own stack. The handler then leaves to the worker like a probe does, so the frame travels with
+//! the context; whichever worker resumes it returns from the handler, and `rt_sigreturn` puts all
+//! registers back.
 //!
 //! ```text
 //!   context's stack         ┌───────────────────────┐ stack_high
@@ -17,8 +19,9 @@
 //!                           └───────────────────────┘ stack_low, guard page below
 //! ```
 //!
-//! Flags: `SA_NODEFER`, since the worker must be interruptible again after the handler left without returning;
-//! `SA_RESTART`, so that interrupted system calls go on; no `SA_ONSTACK`, since the frame must be the context's.
+//! Flags: `SA_NODEFER`, since the worker must be interruptible again after the handler left without
+//! returning; `SA_RESTART`, so that interrupted system calls go on; no `SA_ONSTACK`, since the
+//! frame must be the context's.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -33,10 +36,12 @@ use crate::timer;
 use crate::token::HardPreemption;
 use crate::worker::SCHEDULING;
 
-/// SIGURG is ignored by default and rarely used: what else arrives by it goes to the handler there was before.
+/// SIGURG is ignored by default and rarely used: what else arrives by it goes to the handler there
+/// was before.
 pub(crate) const SIGNAL: libc::c_int = libc::SIGURG;
 
-/// Stack that the handler needs below the kernel's frame to leave safely, with room for another signal's frame meanwhile.
+/// Stack that the handler needs below the kernel's frame to leave safely, with room for another
+/// signal's frame meanwhile.
 pub(crate) fn handler_room() -> usize {
     (largest_frame() + 4 * 1024).max(8 * 1024)
 }
@@ -47,7 +52,8 @@ pub(crate) fn largest_frame() -> usize {
     (unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize).max(4 * 1024)
 }
 
-/// Not a valid value of `ss_flags`: `rt_sigreturn` then leaves the thread's alternate stack as it is.
+/// Not a valid value of `ss_flags`: `rt_sigreturn` then leaves the thread's alternate stack as it
+/// is.
 pub(crate) const LEAVE_ALTERNATE_STACK: libc::c_int = 0x7777;
 
 /// After an interrupt in vain, a worker's own timer fires again after this, nanoseconds.
@@ -74,8 +80,8 @@ pub enum SignalError {
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Signal {
-    /// Installs the handler for SIGURG in this process, once; a handler that was there before still gets what is
-    /// not meant for a worker.
+    /// Installs the handler for SIGURG in this process, once; a handler that was there before still
+    /// gets what is not meant for a worker.
     ///
     /// # Errors
     /// [`SignalError`] if the kernel refuses.
@@ -94,8 +100,8 @@ impl Signal {
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             action.sa_sigaction = on_signal as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_NODEFER;
-            // SAFETY: the handler is async-signal-safe: it touches thread-locals with constant initialisers and the
-            // context's own words only.
+            // SAFETY: the handler is async-signal-safe: it touches thread-locals with constant
+            // initialisers and the context's own words only.
             if unsafe { libc::sigaction(SIGNAL, &action, std::ptr::null_mut()) } != 0 {
                 return Err(SignalError::Install {
                     signal: SIGNAL,
@@ -114,7 +120,8 @@ impl Mechanism for Signal {
     }
 
     fn interrupt(&self, worker: &WorkerLink) -> Result<(), InterruptError> {
-        // SAFETY: sends a signal for which `install` has put a handler; a thread that ended gives ESRCH.
+        // SAFETY: sends a signal for which `install` has put a handler; a thread that ended gives
+        // ESRCH.
         match unsafe { libc::syscall(libc::SYS_tgkill, worker.process, worker.thread, SIGNAL) } {
             0 => Ok(()),
             _ => Err(InterruptError::Refused {
@@ -125,13 +132,14 @@ impl Mechanism for Signal {
     }
 }
 
-/// Bytes that a context's stack needs beyond what its job may use: the kernel's frame, and the handler's room.
+/// Bytes that a context's stack needs beyond what its job may use: the kernel's frame, and the
+/// handler's room.
 pub(crate) fn frame_room() -> usize {
     (largest_frame() + handler_room() + 4 * 1024).next_multiple_of(4096)
 }
 
-/// Lets the signal through on the calling thread. Answers the thread's mask as it is then (the first 64 signals, as the
-/// kernel has it).
+/// Lets the signal through on the calling thread. Answers the thread's mask as it is then (the
+/// first 64 signals, as the kernel has it).
 pub(crate) fn unblock() -> u64 {
     // SAFETY: changes and reads the calling thread's mask only.
     unsafe {
@@ -179,14 +187,16 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
         // Set for an earlier request, which is over.
         return timer::again(timer, left);
     }
-    // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to change.
+    // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to
+    // change.
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
     let stack_pointer = frame.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
     let guarded = head.running.guard.load(Ordering::Relaxed) != 0;
     let on_its_stack = (head.stack_low.get()..head.stack_high.get()).contains(&stack_pointer);
     if guarded || !on_its_stack {
-        // Within the switch, or the job holds preemption off: it looks at the request when that ends. Counting is
-        // right only in the latter case; in the former the worker may be another's.
+        // Within the switch, or the job holds preemption off: it looks at the request when that
+        // ends. Counting is right only in the latter case; in the former the worker may be
+        // another's.
         if on_its_stack {
             // SAFETY: on the context's own stack with the guard up: its worker runs it.
             count(unsafe { &current::worker_counters(head).deferred });
@@ -202,9 +212,9 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     }
     // The frame itself is some way below the interrupted code.
     let has_room = &raw const *frame as usize >= head.stack_low.get() + handler_room();
-    // Another mask than the worker's own: the code is within another signal's handler, or blocks signals for a while. On
-    // another worker its frame, or its end, would install this one's mask there, and a handler's frame this one's
-    // alternate stack. It is asked again later.
+    // Another mask than the worker's own: the code is within another signal's handler, or blocks
+    // signals for a while. On another worker its frame, or its end, would install this one's mask
+    // there, and a handler's frame this one's alternate stack. It is asked again later.
     if !has_room || !current::has_workers_mask(head, first_64(&frame.uc_sigmask)) {
         current::interrupted_in_vain(head);
         if let Some(timer) = timer {
@@ -227,7 +237,8 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     }
 }
 
-/// Has a system call that was not begun, or that would be begun again, given up, if that is what was interrupted.
+/// Has a system call that was not begun, or that would be begun again, given up, if that is what
+/// was interrupted.
 fn gives_up_a_call(frame: *mut libc::c_void) -> bool {
     // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to
     // change.

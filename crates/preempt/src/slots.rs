@@ -8,10 +8,11 @@
 //!            recall (producer, newest first)
 //! ```
 //!
-//! Slots are used in turn. The consumer waits at its turn's slot; the producer puts at its own, and recalls
-//! backwards. A full slot is won by one compare-and-swap, the consumer's or the producer's, never by both. The producer
-//! must not put more than [`DEPTH`] words that the consumer has not answered: then the slot at its turn is
-//! empty, and the consumer has read all of what was there before. The caller keeps that count.
+//! Slots are used in turn. The consumer waits at its turn's slot; the producer puts at its own, and
+//! recalls backwards. A full slot is won by one compare-and-swap, the consumer's or the producer's,
+//! never by both. The producer must not put more than [`DEPTH`] words that the consumer has not
+//! answered: then the slot at its turn is empty, and the consumer has read all of what was there
+//! before. The caller keeps that count.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -99,14 +100,16 @@ impl Slots {
                 .is_ok()
     }
 
-    /// Consumer of a line that is never recalled from: like [`take`](Self::take) without the locked instruction.
+    /// Consumer of a line that is never recalled from: like [`take`](Self::take) without the locked
+    /// instruction.
     #[inline]
     pub(crate) fn take_unrecalled(&self, turn: &mut Turn) -> Option<(u64, u64)> {
         let slot = turn.0;
         let word = self.words[slot].load(Ordering::Acquire);
         (word != 0).then(|| {
             let companion = self.companions[slot].load(Ordering::Relaxed);
-            // The producer learns of this by what the consumer sends it next, which is ordered after.
+            // The producer learns of this by what the consumer sends it next, which is ordered
+            // after.
             self.words[slot].store(0, Ordering::Relaxed);
             turn.forward();
             (word, companion)
@@ -153,7 +156,8 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Every word put is either taken or recalled, never both, never lost; companions belong to their words.
+    /// Every word put is either taken or recalled, never both, never lost; companions belong to
+    /// their words.
     #[test]
     fn loom_take_against_recall() {
         loom::model(|| {
@@ -189,8 +193,8 @@ mod loom_tests {
         });
     }
 
-    /// There and back through two lines, one word more than a line holds: what is answered may be put again, and
-    /// what the consumer wrote before its answer is seen.
+    /// There and back through two lines, one word more than a line holds: what is answered may be
+    /// put again, and what the consumer wrote before its answer is seen.
     #[test]
     fn loom_round_trip_publishes() {
         loom::model(|| {

@@ -13,16 +13,17 @@
 //!   sp +  0   mxcsr (4 bytes), x87 control word (2 bytes)
 //! ```
 //!
-//! Both functions are ordinary calls for the compiler: every register the ABI calls volatile is dead across
-//! them, so the callee-saved registers and the two control words are the whole state. (A context preempted by
-//! a signal has all its registers, vector and mask registers included, in the kernel's signal frame below. The
-//! exceptions that a context preempted by a probe has met on the x87 are kept by `x87`.)
-//! The FS base, which is the thread control block, is written between the two stacks: a signal that lands
-//! within the switch sees the one stack with the other's thread-locals, and the handler turns back because a
-//! context outside its own code always has its guard raised (see `current`).
+//! Both functions are ordinary calls for the compiler: every register the ABI calls volatile is
+//! dead across them, so the callee-saved registers and the two control words are the whole state.
+//! (A context preempted by a signal has all its registers, vector and mask registers included, in
+//! the kernel's signal frame below. The exceptions that a context preempted by a probe has met on
+//! the x87 are kept by `x87`.) The FS base, which is the thread control block, is written between
+//! the two stacks: a signal that lands within the switch sees the one stack with the other's
+//! thread-locals, and the handler turns back because a context outside its own code always has its
+//! guard raised (see `current`).
 //!
-//! The frame is popped into `rcx` and jumped to rather than returned through: the return predictor would
-//! always be wrong (7 against 10 ns where it was measured).
+//! The frame is popped into `rcx` and jumped to rather than returned through: the return predictor
+//! would always be wrong (7 against 10 ns where it was measured).
 
 use std::arch::naked_asm;
 use std::sync::atomic::AtomicU32;
@@ -63,12 +64,14 @@ macro_rules! pop_frame {
     };
 }
 
-/// Saves the caller on its stack, notes its stack pointer in `*save`, sets the FS base to `fs` and goes on
-/// with the frame at `to`. Returns when somebody switches back to the frame noted in `*save`.
+/// Saves the caller on its stack, notes its stack pointer in `*save`, sets the FS base to `fs` and
+/// goes on with the frame at `to`. Returns when somebody switches back to the frame noted in
+/// `*save`.
 ///
 /// # Safety
-/// `to` must be a stack pointer stored by [`switch`] or [`donate`] that nobody has switched to since, `fs` the
-/// thread control block that belongs to that stack, and no other thread may run on either stack.
+/// `to` must be a stack pointer stored by [`switch`] or [`donate`] that nobody has switched to
+/// since, `fs` the thread control block that belongs to that stack, and no other thread may run on
+/// either stack.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn switch(save: *mut usize, to: usize, fs: usize) {
     naked_asm!(
@@ -94,17 +97,19 @@ pub(crate) unsafe extern "C" fn switch_same_tls(save: *mut usize, to: usize) {
     )
 }
 
-/// Saves the calling thread as [`switch`] does, notes its stack pointer in `*save`, moves the thread to the
-/// private stack that ends at `private_top`, stores 1 to `*parked`, and sleeps until `*wake` is not 0. Then it
-/// takes the frame at `*save`, which contexts may have replaced meanwhile, and returns from it.
+/// Saves the calling thread as [`switch`] does, notes its stack pointer in `*save`, moves the
+/// thread to the private stack that ends at `private_top`, stores 1 to `*parked`, and sleeps until
+/// `*wake` is not 0. Then it takes the frame at `*save`, which contexts may have replaced
+/// meanwhile, and returns from it.
 ///
-/// It touches nothing but its private stack and the three words while others run on the thread's own stack and
-/// thread control block, hence no call into libc.
+/// It touches nothing but its private stack and the three words while others run on the thread's
+/// own stack and thread control block, hence no call into libc.
 ///
 /// # Safety
-/// `private_top` must be the 16-byte aligned end of writable memory of at least a page that is the caller's
-/// until the thread ends. The pointers must stay valid as long. All signals must be blocked. `*wake` may become
-/// non-zero only when nobody runs on the stack any more and `*save` is the frame to return from.
+/// `private_top` must be the 16-byte aligned end of writable memory of at least a page that is the
+/// caller's until the thread ends. The pointers must stay valid as long. All signals must be
+/// blocked. `*wake` may become non-zero only when nobody runs on the stack any more and `*save` is
+/// the frame to return from.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn donate(
     save: *mut usize,
@@ -139,8 +144,9 @@ pub(crate) unsafe extern "C" fn donate(
 /// Calls a signal's `handler` with `fs` as the FS base, and puts the FS base back.
 ///
 /// # Safety
-/// `fs` must be the calling thread's FS base, or a thread control block that no other thread runs with; `handler` must be
-/// a handler of three arguments that can be called with these; and all signals must be blocked.
+/// `fs` must be the calling thread's FS base, or a thread control block that no other thread runs
+/// with; `handler` must be a handler of three arguments that can be called with these; and all
+/// signals must be blocked.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn call_under(
     fs: usize,
@@ -167,7 +173,8 @@ pub(crate) unsafe extern "C" fn call_under(
 /// The calling thread's FS base: the address of its thread control block.
 pub(crate) fn fs_base() -> usize {
     let base: usize;
-    // SAFETY: reads a register; `check_platform` has seen FSGSBASE before any context or worker exists.
+    // SAFETY: reads a register; `check_platform` has seen FSGSBASE before any context or worker
+    // exists.
     unsafe {
         std::arch::asm!("rdfsbase {}", out(reg) base, options(nomem, nostack, preserves_flags))
     };

@@ -1,9 +1,10 @@
-//! Preemption by a timer of the worker's own: for a dispatcher that shares the worker's thread and does not run
-//! while a request does.
+//! Preemption by a timer of the worker's own: for a dispatcher that shares the worker's thread and
+//! does not run while a request does.
 //!
-//! A POSIX timer sends the preemption signal to the thread it was made on (`SIGEV_THREAD_ID`). What is asked of the
-//! context is a request with a moment ([`Dispatched::request_at`](crate::Dispatched::request_at)); the signal only
-//! makes the context look. Setting a timer is a system call, so it is not set anew for every request:
+//! A POSIX timer sends the preemption signal to the thread it was made on (`SIGEV_THREAD_ID`). What
+//! is asked of the context is a request with a moment
+//! ([`Dispatched::request_at`](crate::Dispatched::request_at)); the signal only makes the context
+//! look. Setting a timer is a system call, so it is not set anew for every request:
 //!
 //! ```text
 //!            arm(moment), none pending before that          fires
@@ -13,7 +14,8 @@
 //!      └────────────────────────────────────────────────────┘ no request runs
 //! ```
 //!
-//! So under short requests it costs a signal a quantum, whatever their number. Arming neither allocates nor locks.
+//! So under short requests it costs a signal a quantum, whatever their number. Arming neither
+//! allocates nor locks.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -22,13 +24,13 @@ use crate::clock::{Clock, Cycles};
 use crate::signal::{SIGNAL, Signal};
 
 thread_local! {
-    /// A request that this thread is about to run, or runs, relies on the timer. For the handler, where it finds the
-    /// worker's own code: constant initialiser, no destructor.
+    /// A request that this thread is about to run, or runs, relies on the timer. For the handler,
+    /// where it finds the worker's own code: constant initialiser, no destructor.
     static RELIED_ON: Cell<bool> = const { Cell::new(false) };
 }
 
-/// When the timer finds the worker's own code on its way into a request, it fires again after this, nanoseconds. Many times
-/// what a signal takes: within the handler the next one is not held off.
+/// When the timer finds the worker's own code on its way into a request, it fires again after this,
+/// nanoseconds. Many times what a signal takes: within the handler the next one is not held off.
 const SOON: u64 = 200_000;
 
 /// Marks our own timers among whatever else may use the signal.
@@ -61,7 +63,8 @@ pub enum TimerError {
 }
 
 impl DeadlineTimer {
-    /// A timer for the calling thread, quiet at first. The [`Signal`] is the evidence that its handler is installed.
+    /// A timer for the calling thread, quiet at first. The [`Signal`] is the evidence that its
+    /// handler is installed.
     ///
     /// # Errors
     /// [`TimerError`] if the kernel refuses.
@@ -74,8 +77,8 @@ impl DeadlineTimer {
         event.sigev_notify_thread_id = unsafe { libc::gettid() };
         event.sigev_value.sival_ptr = (&raw const MARK).cast_mut().cast();
         let mut id: libc::c_int = 0;
-        // SAFETY: the kernel reads the event and writes the id. The system call itself, since the C library's wrapper
-        // hides the kernel's id, which the handler is told.
+        // SAFETY: the kernel reads the event and writes the id. The system call itself, since the C
+        // library's wrapper hides the kernel's id, which the handler is told.
         let made = unsafe {
             libc::syscall(
                 libc::SYS_timer_create,
@@ -98,12 +101,13 @@ impl DeadlineTimer {
         })
     }
 
-    /// Has the thread interrupted `after` so long, or at the moment of whatever is asked of the context that runs then, if
-    /// that is later. A system call only if nothing is pending at that moment or before. Tells when the time began: where
-    /// interrupts are virtual the system call takes microseconds, which are not the request's.
+    /// Has the thread interrupted `after` so long, or at the moment of whatever is asked of the
+    /// context that runs then, if that is later. A system call only if nothing is pending at that
+    /// moment or before. Tells when the time began: where interrupts are virtual the system call
+    /// takes microseconds, which are not the request's.
     ///
-    /// To be followed by a run of a context and [`disarm`](Self::disarm): what fires in between finds either the context
-    /// or code that is on its way into it, and then fires again soon.
+    /// To be followed by a run of a context and [`disarm`](Self::disarm): what fires in between
+    /// finds either the context or code that is on its way into it, and then fires again soon.
     #[inline]
     pub fn arm(&mut self, after: Cycles) -> Cycles {
         RELIED_ON.set(true);
@@ -112,7 +116,8 @@ impl DeadlineTimer {
         if self.pending > now && self.pending <= moment {
             return now;
         }
-        // The kernel's time begins within the call, and it shall not fire before the request's is over.
+        // The kernel's time begins within the call, and it shall not fire before the request's is
+        // over.
         let after = Cycles(after.0.saturating_add(self.setting.0));
         self.pending = Cycles(now.0.saturating_add(after.0));
         set(self.id, self.clock.to_nanos(after));
@@ -130,17 +135,20 @@ impl DeadlineTimer {
 
 impl Drop for DeadlineTimer {
     fn drop(&mut self) {
-        // SAFETY: the timer is this one's, and is not used any more. A signal under way finds nothing to preempt.
+        // SAFETY: the timer is this one's, and is not used any more. A signal under way finds
+        // nothing to preempt.
         unsafe { libc::syscall(libc::SYS_timer_delete, self.id) };
     }
 }
 
-/// The kernel's number of the timer that sent the signal, if it was one of ours. For the signal's handler.
+/// The kernel's number of the timer that sent the signal, if it was one of ours. For the signal's
+/// handler.
 ///
 /// # Safety
 /// `info` must be what the kernel gave a handler installed with `SA_SIGINFO`.
 pub(crate) unsafe fn sender(info: *const libc::siginfo_t) -> Option<libc::c_int> {
-    // SAFETY: for `SI_TIMER` the kernel fills the timer's id (where others have the process's) and the event's value.
+    // SAFETY: for `SI_TIMER` the kernel fills the timer's id (where others have the process's) and
+    // the event's value.
     unsafe {
         let ours = (*info).si_code == libc::SI_TIMER
             && (*info).si_value().sival_ptr.cast_const() == (&raw const MARK).cast();
@@ -153,8 +161,8 @@ pub(crate) fn is_relied_on() -> bool {
     RELIED_ON.get()
 }
 
-/// The timer fired in a worker's own code, or under a context's guard: again soon, if somebody there relies on it. For the
-/// signal's handler.
+/// The timer fired in a worker's own code, or under a context's guard: again soon, if somebody
+/// there relies on it. For the signal's handler.
 pub(crate) fn fired_outside(id: libc::c_int) {
     if RELIED_ON.get() {
         set(id, SOON);

@@ -1,9 +1,10 @@
-//! Where code goes on that an interrupt found in a context: the save trampoline, for every mechanism whose interrupts have a
-//! handler in ring 0.
+//! Where code goes on that an interrupt found in a context: the save trampoline, for every
+//! mechanism whose interrupts have a handler in ring 0.
 //!
-//! The handler knows a [`Window`], which is the context's stack, and no more. If the interrupted stack pointer lies in it, the
-//! handler stores the interrupted RIP below the red zone, and returns to [`save`] in its stead. All decisions are made there, on the
-//! context's stack, with all registers saved:
+//! The handler knows a [`Window`], which is the context's stack, and no more. If the interrupted
+//! stack pointer lies in it, the handler stores the interrupted RIP below the red zone, and returns
+//! to [`save`] in its stead. All decisions are made there, on the context's stack, with all
+//! registers saved:
 //!
 //! ```text
 //!   interrupted RSP ──▶ frames of the request
@@ -33,7 +34,8 @@ pub(crate) const RED_ZONE: usize = 128;
 #[repr(C)]
 #[derive(Default, Debug)]
 pub(crate) struct Window {
-    /// The stack pointers from `low` to `high`: on the stack of the context that the worker runs, with room left below.
+    /// The stack pointers from `low` to `high`: on the stack of the context that the worker runs,
+    /// with room left below.
     pub(crate) low: AtomicUsize,
     pub(crate) high: AtomicUsize,
     /// Interrupts that found the stack pointer elsewhere.
@@ -73,8 +75,9 @@ static VECTOR_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// MXCSR as the ABI has it at a function's start.
 static ORDINARY_MXCSR: AtomicU32 = AtomicU32::new(0x1f80);
 
-/// To be called before the first interrupt, with the vector registers that a mechanism has, as bits of XCR0. With several
-/// mechanisms it is those that all have. Answers them, and the bytes they take.
+/// To be called before the first interrupt, with the vector registers that a mechanism has, as bits
+/// of XCR0. With several mechanisms it is those that all have. Answers them, and the bytes they
+/// take.
 pub(crate) fn prepare(components: u64) -> (u64, usize) {
     let components = components & xcr0() & !PROTECTION_KEYS;
     let state = VECTOR_STATE.fetch_and(components, Ordering::Relaxed) & components;
@@ -118,12 +121,12 @@ pub(crate) struct Saved {
     pub(crate) rip: u64,
 }
 
-/// Where interrupted code goes on: saves all registers, lets the context give way, and returns to where it was interrupted; by
-/// then maybe on another worker. The stack is drawn above.
+/// Where interrupted code goes on: saves all registers, lets the context give way, and returns to
+/// where it was interrupted; by then maybe on another worker. The stack is drawn above.
 ///
 /// # Safety
-/// Never called: an interrupt's handler returns to it, with the stack pointer at the interrupted RIP, and room below for a signal
-/// frame and its handler.
+/// Never called: an interrupt's handler returns to it, with the stack pointer at the interrupted
+/// RIP, and room below for a signal frame and its handler.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn save() {
     naked_asm!(
@@ -147,7 +150,8 @@ pub(crate) unsafe extern "C" fn save() {
         "mov rbp, rsp",
         "sub rsp, [rip + {bytes}]",
         "and rsp, -64",
-        // The header of the area, which `xsave` does not write whole, and which `xrstor` wants to be zero but for the first word.
+        // The header of the area, which `xsave` does not write whole, and which `xrstor` wants to
+        // be zero but for the first word.
         "xor eax, eax",
         "mov [rsp + 512], rax",
         "mov [rsp + 520], rax",
@@ -198,8 +202,8 @@ pub(crate) unsafe extern "C" fn save() {
     )
 }
 
-/// The counterpart of the signal handler, with the same rules. Called on the interrupted stack, which has room; whose FS base it
-/// is remains to be seen.
+/// The counterpart of the signal handler, with the same rules. Called on the interrupted stack,
+/// which has room; whose FS base it is remains to be seen.
 extern "C" fn interrupted(saved: &mut Saved) {
     for backend in crate::BACKENDS {
         (backend.before_the_call)(saved);
@@ -219,8 +223,8 @@ extern "C" fn interrupted(saved: &mut Saved) {
         return;
     }
     if head.running.guard.load(Ordering::Relaxed) != 0 {
-        // Within the switch, or the job holds preemption off: the request is looked at when that ends.
-        // SAFETY: on the context's own stack with the guard up: its worker runs it.
+        // Within the switch, or the job holds preemption off: the request is looked at when that
+        // ends. SAFETY: on the context's own stack with the guard up: its worker runs it.
         count(unsafe { &current::worker_counters(head).deferred });
         return;
     }

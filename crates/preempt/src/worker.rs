@@ -1,7 +1,7 @@
 //! Workers: OS threads that enter contexts and get control back.
 //!
-//! [`Worker::run`] is the only way into a context. The handle is consumed on entry and made again on return,
-//! when the switch has saved the context wholly: only then can anybody else be given it.
+//! [`Worker::run`] is the only way into a context. The handle is consumed on entry and made again
+//! on return, when the switch has saved the context wholly: only then can anybody else be given it.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -37,7 +37,8 @@ pub(crate) struct WorkerHead {
     pub(crate) has_room_for: Cell<u64>,
     /// Its rights by protection keys, where there are keys.
     rights: Option<u32>,
-    /// What to ask when a job has ended: points to a [`Successor`] of the types of the context that runs. Null: nobody.
+    /// What to ask when a job has ended: points to a [`Successor`] of the types of the context that
+    /// runs. Null: nobody.
     pub(crate) successor: Cell<*mut ()>,
     /// That one panicked.
     pub(crate) panic: Cell<Option<Box<dyn Any + Send>>>,
@@ -46,7 +47,8 @@ pub(crate) struct WorkerHead {
 }
 
 thread_local! {
-    /// The counters of the worker that is bound to this thread, for interrupts that arrive in its own code.
+    /// The counters of the worker that is bound to this thread, for interrupts that arrive in its
+    /// own code.
     pub(crate) static SCHEDULING: Cell<*const Counters> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -59,7 +61,8 @@ thread_local! {
 pub struct Worker {
     pub(crate) head: Box<WorkerHead>,
     link: WorkerLink,
-    /// Where the thread has no restartable sequences: so that no context's code registers any on it.
+    /// Where the thread has no restartable sequences: so that no context's code registers any on
+    /// it.
     _no_sequences: Option<Occupied>,
     not_send: PhantomData<*mut ()>,
 }
@@ -73,7 +76,8 @@ pub struct Ended<R> {
     pub run_time: Cycles,
 }
 
-/// Takes what a job came to, and may have another run next, on the same context and under a generation of its own.
+/// Takes what a job came to, and may have another run next, on the same context and under a
+/// generation of its own.
 pub type Successor<'a, T, R> = &'a mut dyn FnMut(Ended<R>) -> Option<(T, Generation)>;
 
 impl std::fmt::Debug for WorkerHead {
@@ -83,9 +87,10 @@ impl std::fmt::Debug for WorkerHead {
 }
 
 impl Worker {
-    /// Makes the calling thread a worker, numbered `id` as [`current_worker`](crate::current_worker) will tell.
-    /// The preemption signal is unblocked on it; its signal mask must stay as it is then, and so should its rights by
-    /// protection keys (`pkey_set`).
+    /// Makes the calling thread a worker, numbered `id` as
+    /// [`current_worker`](crate::current_worker) will tell. The preemption signal is unblocked on
+    /// it; its signal mask must stay as it is then, and so should its rights by protection keys
+    /// (`pkey_set`).
     ///
     /// # Errors
     /// [`Unsupported`] if the machine cannot run contexts.
@@ -146,8 +151,9 @@ impl Worker {
         self.link.clone()
     }
 
-    /// Starts a job or goes on with one, until it ends or is preempted. `generation` names this dispatch; it must
-    /// differ from all that were used with this context before (a [`mailbox`](crate::mailbox) sees to that).
+    /// Starts a job or goes on with one, until it ends or is preempted. `generation` names this
+    /// dispatch; it must differ from all that were used with this context before (a
+    /// [`mailbox`](crate::mailbox) sees to that).
     ///
     /// Allocates nothing and calls nothing but the context.
     #[inline]
@@ -173,9 +179,10 @@ impl Worker {
             1,
             "guarded until its own code runs"
         );
-        // SAFETY: the handle proves that the context does not run and that its frame is in `stack_pointer` with
-        // `fs` as its thread control block; consuming it keeps anybody else from entering. The context comes
-        // back through the frame noted in this worker's head, which nobody else enters.
+        // SAFETY: the handle proves that the context does not run and that its frame is in
+        // `stack_pointer` with `fs` as its thread control block; consuming it keeps anybody else
+        // from entering. The context comes back through the frame noted in this worker's head,
+        // which nobody else enters.
         unsafe {
             if fault::without(Defence::FsSwitch) {
                 switch_same_tls(
@@ -226,12 +233,14 @@ impl Worker {
         }
     }
 
-    /// As [`run`](Self::run), and goes on: when a job has ended, `next` is told, and what it answers is the context's next
-    /// job. Without switches in between, which is what it is for. Returns when there is no other one, or when one was
-    /// preempted; what has ended was told to `next` by then.
+    /// As [`run`](Self::run), and goes on: when a job has ended, `next` is told, and what it
+    /// answers is the context's next job. Without switches in between, which is what it is for.
+    /// Returns when there is no other one, or when one was preempted; what has ended was told to
+    /// `next` by then.
     ///
-    /// `next` runs on the context's stack and with its thread control block, so that thread-locals in it are the context's
-    /// and not the worker's; preemption is held off. If it panics, `run_on` does, and the context is leaked.
+    /// `next` runs on the context's stack and with its thread control block, so that thread-locals
+    /// in it are the context's and not the worker's; preemption is held off. If it panics, `run_on`
+    /// does, and the context is leaked.
     ///
     /// In the mode of a [`Backend`] it is only a loop around `run`.
     #[inline]
@@ -304,8 +313,8 @@ impl Drop for Worker {
     }
 }
 
-/// Fault injection: hands the context on before its stack is saved, as a scheduler would that publishes from
-/// the interrupt handler.
+/// Fault injection: hands the context on before its stack is saved, as a scheduler would that
+/// publishes from the interrupt handler.
 #[cfg(feature = "fault-injection")]
 pub(crate) fn publish_early(head: &Head, status: u32) {
     if status == PREEMPTED && fault::without(Defence::LatePublication) {

@@ -1,4 +1,5 @@
-//! Contexts by themselves: one worker on the test's thread, preempted by probes and signals on purpose.
+//! Contexts by themselves: one worker on the test's thread, preempted by probes and signals on
+//! purpose.
 #![allow(missing_docs)]
 
 use std::cell::Cell;
@@ -341,7 +342,8 @@ fn a_request_that_arrives_before_the_job_runs_is_not_lost() {
     let mut rig = Rig::new(1, 2);
     let mut suspended = None;
     for round in 0..500 {
-        // Asked for while the worker is still entering, most of the time: the job must give way all the same.
+        // Asked for while the worker is still entering, most of the time: the job must give way all
+        // the same.
         let runnable = suspended.take().map_or_else(
             || {
                 rig.load(|| {
@@ -407,7 +409,8 @@ fn the_cpu_number_is_the_workers_not_the_donors() {
     let asked = rig.run(|| {
         // The donor's would be the same on every core that the worker goes to.
         let mut wrong = 0;
-        // SAFETY: the sets are locals, and only the calling worker's affinity changes, there and back.
+        // SAFETY: the sets are locals, and only the calling worker's affinity changes, there and
+        // back.
         unsafe {
             let size = size_of::<libc::cpu_set_t>();
             let mut allowed: libc::cpu_set_t = std::mem::zeroed();
@@ -417,7 +420,8 @@ fn the_cpu_number_is_the_workers_not_the_donors() {
                 let mut only: libc::cpu_set_t = std::mem::zeroed();
                 libc::CPU_SET(cpu as usize, &mut only);
                 libc::sched_setaffinity(0, size, &only);
-                // glibc reads it from the restartable-sequence area of the thread control block, if that is registered.
+                // glibc reads it from the restartable-sequence area of the thread control block, if
+                // that is registered.
                 wrong += u64::from(libc::sched_getcpu() != cpu);
             }
             libc::sched_setaffinity(0, size, &allowed);
@@ -531,7 +535,8 @@ fn recursion_down_to_the_promised_stack_size_works_under_signals() {
         theirs.reached.store(true, Ordering::Release);
         let mut sum = 0;
         while !theirs.open.load(Ordering::Relaxed) {
-            // Each level takes 512 bytes and a frame's overhead, at most the 2048 it is counted for, debug build included.
+            // Each level takes 512 bytes and a frame's overhead, at most the 2048 it is counted
+            // for, debug build included.
             sum += descend(PoolConfig::default().stack_size - 16 * 1024);
         }
         sum
@@ -604,7 +609,8 @@ fn a_handler_that_was_there_before_gets_what_is_not_ours() {
         CALLS.fetch_add(1, Ordering::Relaxed);
     }
     if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
-        // SAFETY: the handler only adds to an atomic; raise goes to this thread, which is no worker.
+        // SAFETY: the handler only adds to an atomic; raise goes to this thread, which is no
+        // worker.
         unsafe {
             libc::signal(libc::SIGURG, count as *const () as usize);
             let _signal = signal();

@@ -1,5 +1,5 @@
-//! Requests that hold from a moment on, and the worker's own timer. One worker on the test's thread, as in the inline
-//! layout: whoever asks does not run meanwhile.
+//! Requests that hold from a moment on, and the worker's own timer. One worker on the test's
+//! thread, as in the inline layout: whoever asks does not run meanwhile.
 #![allow(missing_docs)]
 
 use std::time::{Duration, Instant};
@@ -206,7 +206,8 @@ fn a_timer_that_fires_early_is_set_again_for_the_request_that_runs() {
     let mut stage = Stage::new();
     let short = stage.load(|| 8);
     assert_eq!(stage.run(short, SHORT, true).unwrap(), 8);
-    // `arm` sees a timer pending before this one's moment, and leaves it: the handler has to set it again.
+    // `arm` sees a timer pending before this one's moment, and leaves it: the handler has to set it
+    // again.
     let next = stage.load(|| {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
@@ -223,7 +224,8 @@ fn a_timer_that_fires_early_is_set_again_for_the_request_that_runs() {
 #[test]
 fn a_timer_that_fires_on_the_way_into_the_request_fires_again() {
     let mut stage = Stage::new();
-    // Leaves a timer pending, on which the next one relies; it fires before that runs, and long before it is due.
+    // Leaves a timer pending, on which the next one relies; it fires before that runs, and long
+    // before it is due.
     let short = stage.load(|| 0);
     assert_eq!(stage.run(short, SHORT, true).unwrap(), 0);
     stage.delay = 2 * SHORT;

@@ -1,4 +1,5 @@
-//! With any one defence taken out, the stress test must fail; with all of them in place, it must pass.
+//! With any one defence taken out, the stress test must fail; with all of them in place, it must
+//! pass.
 //!
 //! Each run is a process of its own: what fails may crash or hang.
 #![allow(missing_docs)]

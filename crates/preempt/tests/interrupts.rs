@@ -1,5 +1,5 @@
-//! Preemption at the moments that go wrong most easily. One worker, on the test's own thread; jobs interrupt themselves,
-//! so that every interrupt lands exactly where the test wants it.
+//! Preemption at the moments that go wrong most easily. One worker, on the test's own thread; jobs
+//! interrupt themselves, so that every interrupt lands exactly where the test wants it.
 #![allow(missing_docs)]
 
 use std::os::fd::AsRawFd;
@@ -206,7 +206,8 @@ fn a_request_for_an_earlier_dispatch_is_ignored_after_resumption() {
     let result = stage.start(|lever| {
         lever.request();
         lever.interrupt();
-        // Resumed, and so another dispatch: what asks for the first one is late, however it is found.
+        // Resumed, and so another dispatch: what asks for the first one is late, however it is
+        // found.
         lever.request();
         lever.interrupt();
         lever.request();
@@ -274,7 +275,8 @@ fn an_interrupt_without_room_on_the_stack_is_put_off() {
     let result = stage.start(|lever| {
         // SAFETY: getauxval only reads.
         let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
-        // Room for the kernel's frame and the handler's calls, but less than the handler wants to leave behind it.
+        // Room for the kernel's frame and the handler's calls, but less than the handler wants to
+        // leave behind it.
         let lowest = stack_low() + frame + 7 * 1024;
         descend(lowest, &mut || {
             lever.request();
@@ -311,8 +313,9 @@ fn an_interrupt_on_a_stack_that_is_not_the_contexts_is_put_off() {
     let result = stage.start(|lever| {
         let mut other = vec![0u128; 8 * 1024];
         let top = other.as_mut_ptr_range().end;
-        // As a coroutine within the request would: calls a function on another stack.
-        // SAFETY: the stack is 128 KiB, aligned to 16 bytes, and comes back through a register that calls preserve.
+        // As a coroutine within the request would: calls a function on another stack. SAFETY: the
+        // stack is 128 KiB, aligned to 16 bytes, and comes back through a register that calls
+        // preserve.
         unsafe {
             std::arch::asm!(
                 "mov r12, rsp",
@@ -384,7 +387,8 @@ fn a_section_that_blocks_signals_is_not_preempted() {
     let mut stage = Stage::new();
     let result = stage.start(|lever| {
         let counters = || lever.link.counters();
-        // SAFETY: blocks a signal on this thread and unblocks it again; it stays on this thread meanwhile.
+        // SAFETY: blocks a signal on this thread and unblocks it again; it stays on this thread
+        // meanwhile.
         unsafe {
             let mut one: libc::sigset_t = std::mem::zeroed();
             let mut before = one;
@@ -467,7 +471,8 @@ fn donors_take_no_signals() {
     assert_eq!(report.returned, 3);
 }
 
-/// Interrupts the calling job's worker every millisecond, at least `times` and until the answer is dropped.
+/// Interrupts the calling job's worker every millisecond, at least `times` and until the answer is
+/// dropped.
 fn keep_interrupting(lever: &Lever, times: u32, then: impl FnOnce() + Send + 'static) -> impl Drop {
     struct Over(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
     impl Drop for Over {
@@ -549,7 +554,8 @@ fn control_words() -> (u32, u16) {
 }
 
 fn set_control_words((mxcsr, x87): (u32, u16)) {
-    // SAFETY: the words have all exceptions masked; only the rounding differs, and nothing here depends on it.
+    // SAFETY: the words have all exceptions masked; only the rounding differs, and nothing here
+    // depends on it.
     unsafe {
         std::arch::asm!("ldmxcsr [{}]", "fldcw [{}]", in(reg) &raw const mxcsr, in(reg) &raw const x87);
     }
@@ -679,8 +685,8 @@ fn preemptions_are_counted_at_the_worker_that_the_context_runs_on_now() {
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
     let mut stage = Stage::new();
     let (runnable, lever) = stage.load(|_| {
-        // Every dispatch is asked to give way before it begins, so each ends at the next probe or guard, and the
-        // worker's pointer kept over a way out would lead to the wrong worker.
+        // Every dispatch is asked to give way before it begins, so each ends at the next probe or
+        // guard, and the worker's pointer kept over a way out would lead to the wrong worker.
         while ROUNDS.fetch_add(1, Ordering::Relaxed) < 20 {
             preempt_point();
         }

@@ -1,5 +1,6 @@
-//! The stress test in guest mode, for some seconds: registers, thread-locals, locks and what else `docs/stress.md` lists,
-//! through the save trampoline and with migration. Where there is no /dev/kvm, it is skipped by name.
+//! The stress test in guest mode, for some seconds: registers, thread-locals, locks and what else
+//! `docs/stress.md` lists, through the save trampoline and with migration. Where there is no
+//! /dev/kvm, it is skipped by name.
 #![allow(missing_docs)]
 
 use std::time::Duration;

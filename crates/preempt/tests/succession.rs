@@ -45,8 +45,8 @@ impl Stage {
         }
     }
 
-    /// Runs `first`, and then what `next` gives, being told what became of the last one, and by which right it could be
-    /// preempted.
+    /// Runs `first`, and then what `next` gives, being told what became of the last one, and by
+    /// which right it could be preempted.
     fn run_on(
         &mut self,
         first: impl Into<Runnable<Job, u64>>,
@@ -269,8 +269,9 @@ fn a_panic_of_the_successor_is_the_workers_own() {
 
 const QUANTUM: Duration = Duration::from_millis(2);
 
-/// Has the second job, which has no probes, stopped by the timer. The thread does not get its core for `before` and `after`
-/// its moment is said. Of the first one a timer is left over, of a tenth of the time.
+/// Has the second job, which has no probes, stopped by the timer. The thread does not get its core
+/// for `before` and `after` its moment is said. Of the first one a timer is left over, of a tenth
+/// of the time.
 fn stop_the_second(before: Duration, after: Duration) {
     let mut stage = Stage::new();
     // SAFETY: the test's jobs rely on nothing that the token's contract excludes.
@@ -285,7 +286,8 @@ fn stop_the_second(before: Duration, after: Duration) {
             return None;
         }
         timer.disarm();
-        // In the order in which a dispatcher does it: a moment at about the right time, the timer, the moment.
+        // In the order in which a dispatcher does it: a moment at about the right time, the timer,
+        // the moment.
         dispatched.request_at(Cycles(Cycles::now().0 + quantum.0));
         let start = timer.arm(quantum);
         std::thread::sleep(before);

@@ -12,8 +12,8 @@ use crate::handler::RequestHandler;
 use crate::runtime::{Runtime, Server};
 use crate::start_error::StartError;
 
-/// Configures a runtime; see [`Runtime::builder`]. Each key of the configuration file is a method of the same name;
-/// [`start`](Self::start) and [`serve`](Self::serve) check all values at once.
+/// Configures a runtime; see [`Runtime::builder`]. Each key of the configuration file is a method
+/// of the same name; [`start`](Self::start) and [`serve`](Self::serve) check all values at once.
 ///
 /// ```
 /// use shinjuku::{ClassConfig, PolicyConfig, Runtime, handler_fn};
@@ -84,9 +84,9 @@ impl<H: RequestHandler> Builder<H> {
 
     config_keys!(builder_setters);
 
-    /// Makes a policy of your own known under `name`. It is used if `policy.kind` names it, in a configuration
-    /// file or by [`PolicyConfig::new`]. `build` gets the configuration's parameters and the room that the
-    /// runtime needs.
+    /// Makes a policy of your own known under `name`. It is used if `policy.kind` names it, in a
+    /// configuration file or by [`PolicyConfig::new`]. `build` gets the configuration's parameters
+    /// and the room that the runtime needs.
     ///
     /// `examples/custom_policy.rs` has a whole policy.
     pub fn policy_with(

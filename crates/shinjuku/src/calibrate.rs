@@ -1,9 +1,10 @@
 //! What one preemption costs the worker here, measured at start on the cores that will be used.
 //!
-//! A context works a known number of steps, first undisturbed, then preempted again and again by the other core
-//! and sent back at once. The time lost, divided by the preemptions that happened, is the cost: interruption, switch
-//! away, the message to this core and back, switch, return. Whatever else the machine does only adds, so the least
-//! undisturbed time of all rounds is the base, and the least cost of all rounds counts.
+//! A context works a known number of steps, first undisturbed, then preempted again and again by
+//! the other core and sent back at once. The time lost, divided by the preemptions that happened,
+//! is the cost: interruption, switch away, the message to this core and back, switch, return.
+//! Whatever else the machine does only adds, so the least undisturbed time of all rounds is the
+//! base, and the least cost of all rounds counts.
 
 mod inline;
 
@@ -35,12 +36,13 @@ const ASSUMED_PROBE: Nanos = Nanos(300);
 const ASSUMED_SIGNAL: Nanos = Nanos(10_000);
 /// Rounds of each mechanism.
 const ROUNDS: usize = 6;
-/// What cannot be less, nanoseconds: a signal takes the system calls around it, a message a cache line's way.
+/// What cannot be less, nanoseconds: a signal takes the system calls around it, a message a cache
+/// line's way.
 const LEAST_SIGNAL: f64 = 1_000.0;
 const LEAST_BACKEND: f64 = 500.0;
 const LEAST_PROBE: f64 = 100.0;
-/// What is not believed to be more: a machine that was busy elsewhere while this was measured must not have its quantum
-/// spoilt for good.
+/// What is not believed to be more: a machine that was busy elsewhere while this was measured must
+/// not have its quantum spoilt for good.
 const MOST_SIGNAL: f64 = 30_000.0;
 const MOST_BACKEND: f64 = 60_000.0;
 const MOST_PROBE: f64 = 2_000.0;
@@ -51,7 +53,8 @@ const SIGNAL_PAUSE: Duration = Duration::from_micros(60);
 const PROBE_PAUSE: Duration = Duration::from_micros(10);
 /// A run that takes longer is given up.
 const LONGEST_RUN: Duration = Duration::from_millis(500);
-/// No round of a mechanism begins later than that after the first one: on a busy machine many are given up.
+/// No round of a mechanism begins later than that after the first one: on a busy machine many are
+/// given up.
 const LONGEST_MEASUREMENT: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy)]
@@ -191,7 +194,8 @@ impl Round {
     }
 }
 
-/// The least that a preemption cost, in nanoseconds. `round` answers `None` for a round that was given up; the others count.
+/// The least that a preemption cost, in nanoseconds. `round` answers `None` for a round that was
+/// given up; the others count.
 fn least_cost(mut round: impl FnMut() -> Option<Round>) -> Option<f64> {
     let start = Instant::now();
     let rounds: Vec<Round> = (0..ROUNDS)
@@ -322,8 +326,9 @@ fn run(
     }
 }
 
-/// A chain of steps in registers. Through memory (a `black_box` around each step) it would run slower after a switch of
-/// stacks than before, on CPUs that rename memory, and that would be taken for the cost of the preemption.
+/// A chain of steps in registers. Through memory (a `black_box` around each step) it would run
+/// slower after a switch of stacks than before, on CPUs that rename memory, and that would be taken
+/// for the cost of the preemption.
 fn work(work: Work) {
     let mut value = std::hint::black_box(1_u64);
     for step in 0..work.steps {

@@ -1,8 +1,8 @@
 //! The courier: the thread that does what neither the dispatcher nor a context should.
 //!
-//! It answers the tickets of requests that were turned away, and drops what they carried; it calls the wakers of
-//! tickets that are awaited. All of that is a user's code, may allocate and lock, and so must not run on the
-//! dispatcher (see the crate documentation of `shinjuku-net`).
+//! It answers the tickets of requests that were turned away, and drops what they carried; it calls
+//! the wakers of tickets that are awaited. All of that is a user's code, may allocate and lock, and
+//! so must not run on the dispatcher (see the crate documentation of `shinjuku-net`).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -49,7 +49,8 @@ pub(crate) trait Round: Send + 'static {
 /// What contexts, tickets and the dispatcher know of the courier.
 pub(crate) struct Courier {
     wakers: Producer<Waker>,
-    /// Its other end: the courier's, until contexts that outlive it have to look after their wakers themselves.
+    /// Its other end: the courier's, until contexts that outlive it have to look after their wakers
+    /// themselves.
     wakers_out: Mutex<Consumer<Waker>>,
     sleeper: Sleeper,
     finishing: AtomicBool,
@@ -98,13 +99,15 @@ impl Courier {
         self.end();
     }
 
-    /// Has `waker` called soon; called here if the courier has too many to call. Any thread, contexts included.
+    /// Has `waker` called soon; called here if the courier has too many to call. Any thread,
+    /// contexts included.
     pub(crate) fn carry(&self, waker: Waker) {
         if let Err(waker) = self.wakers.push(waker) {
             quietly(|| waker.wake());
         }
         self.wake();
-        // After the fence in `wake`, either this sees the end, or the courier at its end sees the waker.
+        // After the fence in `wake`, either this sees the end, or the courier at its end sees the
+        // waker.
         if self.has_ended() {
             self.call_wakers();
         }
@@ -160,7 +163,8 @@ impl Courier {
         })
     }
 
-    /// Takes it off again. Not preempted, since the end of the runtime needs the lock whatever becomes of the context.
+    /// Takes it off again. Not preempted, since the end of the runtime needs the lock whatever
+    /// becomes of the context.
     pub(crate) fn unlist(&self, key: usize) {
         without_preemption(|| drop(lock(&self.waiting).remove(&key)));
     }

@@ -1,4 +1,5 @@
-//! What the dispatcher knows of one worker: what it was sent, since when it runs, what was asked of it.
+//! What the dispatcher knows of one worker: what it was sent, since when it runs, what was asked of
+//! it.
 //!
 //! ```text
 //!            send                 answer                       answer
@@ -154,7 +155,8 @@ impl<Tr: Transport> Desk<Tr> {
         self.sent[0].as_ref()
     }
 
-    /// Sends, and wakes the worker if it is seen to sleep. That can be missed: [`wake`](Self::wake) it until it answers.
+    /// Sends, and wakes the worker if it is seen to sleep. That can be missed: [`wake`](Self::wake)
+    /// it until it answers.
     pub(crate) fn send(&mut self, task: TaskId, runnable: Load<Tr>, now: Nanos) {
         let fresh = matches!(runnable, Runnable::Ready(_));
         let Ok(dispatched) = self.sender.send(runnable) else {
@@ -187,7 +189,8 @@ impl<Tr: Transport> Desk<Tr> {
         }
     }
 
-    /// Since when the request that runs is to give way, or, if it was not asked to, since when it runs.
+    /// Since when the request that runs is to give way, or, if it was not asked to, since when it
+    /// runs.
     pub(crate) fn silent_since(&self) -> Nanos {
         self.asked.map_or(self.running_since, |asked| asked.at)
     }
@@ -196,7 +199,8 @@ impl<Tr: Transport> Desk<Tr> {
         self.silence == Some(Silence::Blocked)
     }
 
-    /// The worker goes straight on from the request that runs to `task`, which never ran, on the same context.
+    /// The worker goes straight on from the request that runs to `task`, which never ran, on the
+    /// same context.
     pub(crate) fn went_on(&mut self, task: TaskId, now: Nanos) -> Generation {
         let sent = self.sent[0]
             .as_mut()

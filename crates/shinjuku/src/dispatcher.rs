@@ -1,20 +1,22 @@
-//! The dispatcher: sees every request, hands them out, and stops those that run too long while others wait.
+//! The dispatcher: sees every request, hands them out, and stops those that run too long while
+//! others wait.
 //!
-//! One turn of its loop: take the workers' answers, poll the transport, hand out, look at who has run too long, help
-//! where a worker is blocked. The policy decides the order; this file keeps the requests and the rules that hold
-//! whatever the policy says:
+//! One turn of its loop: take the workers' answers, poll the transport, hand out, look at who has
+//! run too long, help where a worker is blocked. The policy decides the order; this file keeps the
+//! requests and the rules that hold whatever the policy says:
 //! - nothing is preempted while nothing waits, but what has a quantum and runs at a spare whose
 //!   worker is back;
 //! - a preempted request keeps its arrival time;
 //! - with no context free, only started requests are asked for;
-//! - when a worker has given no answer for `rescue_after` while others wait, what was staged for it is recalled; if its
-//!   thread is blocked in the kernel, a spare worker goes on in its place until it answers, with suspended requests and
-//!   fresh ones; if it computes for long, with suspended ones (ARCHITECTURE.md, "Progress", rule 2;
-//!   rule 1 is in [`Verified`]).
+//! - when a worker has given no answer for `rescue_after` while others wait, what was staged for it
+//!   is recalled; if its thread is blocked in the kernel, a spare worker goes on in its place until
+//!   it answers, with suspended requests and fresh ones; if it computes for long, with suspended
+//!   ones (ARCHITECTURE.md, "Progress", rule 2; rule 1 is in [`Verified`]).
 //!
-//! After start nothing here allocates, frees, locks, or drops a user's value: a suspended context may hold any lock,
-//! the allocator's included, and only this thread brings it back. Its system calls are the interrupt's, the
-//! transport's, waking a worker that sleeps, and, of one that is silent for milliseconds, its thread's state and core.
+//! After start nothing here allocates, frees, locks, or drops a user's value: a suspended context
+//! may hold any lock, the allocator's included, and only this thread brings it back. Its system
+//! calls are the interrupt's, the transport's, waking a worker that sleeps, and, of one that is
+//! silent for milliseconds, its thread's state and core.
 
 mod end;
 mod inline;
@@ -388,8 +390,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
     // --- arrivals ------------------------------------------------------------------------------------------
 
     fn poll(&mut self, now: Nanos) -> bool {
-        // Every slot may be taken by admitted requests; then the transport keeps the rest, or turns it away. It has
-        // replies to send all the same.
+        // Every slot may be taken by admitted requests; then the transport keeps the rest, or turns
+        // it away. It has replies to send all the same.
         let room = BATCH.min(self.free.len());
         let staged: usize = if self.rules.depth > 1 {
             let workers = &self.desks[..self.workers];
@@ -492,7 +494,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Sends the next request for `worker` to the desk `at` (its own, or a spare's that stands in for it).
+    /// Sends the next request for `worker` to the desk `at` (its own, or a spare's that stands in
+    /// for it).
     fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
         self.hand_one_of(self.wanted(), at, worker, now)
     }
@@ -572,7 +575,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.desks[at].staged() > 0 && self.recall(at, now)
     }
 
-    /// Recalls the request sent last to a worker, back into the policy's queue, unless the worker has begun it.
+    /// Recalls the request sent last to a worker, back into the policy's queue, unless the worker
+    /// has begun it.
     fn recall(&mut self, at: usize, now: Nanos) -> bool {
         let desk = &mut self.desks[at];
         let Some((task, runnable)) = desk.recall(now) else {

@@ -1,15 +1,17 @@
 //! The floor under the quantum: no more preemption than is worth its cost.
 //!
-//! A preemption costs the worker time. Under a policy's quantum alone a dear mechanism would eat what it is to
-//! save. So `Auto` keeps, for each mechanism, a floor that the quantum in force never goes below:
+//! A preemption costs the worker time. Under a policy's quantum alone a dear mechanism would eat
+//! what it is to save. So `Auto` keeps, for each mechanism, a floor that the quantum in force never
+//! goes below:
 //!
 //! - ten times the mechanism's measured cost at the least;
-//! - more when the last 10 ms show that preemption took more than 10 % of the workers' time, or more than half of what
-//!   would idle without it. At overload nothing idles, the floor rises without bound, and the policy turns into first
-//!   come, first served, which is the best there;
-//! - more when requests that were preempted turn out to have had little left to do, less than ten times the cost on
-//!   average: then the others gained less by overtaking than all lose. After that the floor stays up for a while,
-//!   0.1 s at first and twice as long each time, up to 10 s, before it tries again.
+//! - more when the last 10 ms show that preemption took more than 10 % of the workers' time, or
+//!   more than half of what would idle without it. At overload nothing idles, the floor rises
+//!   without bound, and the policy turns into first come, first served, which is the best there;
+//! - more when requests that were preempted turn out to have had little left to do, less than ten
+//!   times the cost on average: then the others gained less by overtaking than all lose. After that
+//!   the floor stays up for a while, 0.1 s at first and twice as long each time, up to 10 s, before
+//!   it tries again.
 
 use shinjuku_policy::Nanos;
 
@@ -74,7 +76,8 @@ impl Floor {
         Nanos(quantum.0.max(self.current))
     }
 
-    /// A request that this mechanism preempted has finished, having run for `left` after its first preemption.
+    /// A request that this mechanism preempted has finished, having run for `left` after its first
+    /// preemption.
     pub(crate) fn judge(&mut self, left: Nanos, now: Nanos) {
         if self.cost.0 == 0 {
             return;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use shinjuku_policy::{ClassId, Nanos};
 use shinjuku_preempt::{Clock, current_worker, without_preemption};
 
-/// Handles requests. One value serves all workers at once, so what changes needs a lock, an atomic, or
-/// [`RequestContext::per_core`].
+/// Handles requests. One value serves all workers at once, so what changes needs a lock, an atomic,
+/// or [`RequestContext::per_core`].
 ///
 /// ```
 /// use shinjuku::policy::ClassId;
@@ -59,12 +59,13 @@ pub trait RequestHandler: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Makes a worker's own state. Called on each worker's thread before the first request; for a spare worker, which takes
-    /// the place of one that is blocked, only when a request on it asks for its state, within that request.
+    /// Makes a worker's own state. Called on each worker's thread before the first request; for a
+    /// spare worker, which takes the place of one that is blocked, only when a request on it asks
+    /// for its state, within that request.
     fn init_per_core(&self, worker: usize) -> Self::PerCore;
 
-    /// Serves one request. May be preempted and go on at another worker: thread-locals, locks and panics work as
-    /// ever. A panic ends this request only.
+    /// Serves one request. May be preempted and go on at another worker: thread-locals, locks and
+    /// panics work as ever. A panic ends this request only.
     fn handle_request(
         &self,
         request: Self::Request,
@@ -93,8 +94,9 @@ impl<PerCore> RequestContext<'_, PerCore> {
         Duration::from_nanos(Clock::get().now_nanos().saturating_sub(self.arrival.0))
     }
 
-    /// Gives `body` the state of the worker that the request runs on, and holds preemption off meanwhile: keep it
-    /// short. Outside of it the request may change workers at any time, hence no other way to the state.
+    /// Gives `body` the state of the worker that the request runs on, and holds preemption off
+    /// meanwhile: keep it short. Outside of it the request may change workers at any time, hence no
+    /// other way to the state.
     ///
     /// # Panics
     /// If called within `body`: the state is lent out already.
@@ -106,7 +108,8 @@ impl<PerCore> RequestContext<'_, PerCore> {
     }
 }
 
-/// One state a worker. Locked without contention: only the worker's own requests come here, guarded.
+/// One state a worker. Locked without contention: only the worker's own requests come here,
+/// guarded.
 pub(crate) struct PerCoreStates<PerCore> {
     states: Vec<OnceLock<Mutex<PerCore>>>,
     make: Box<dyn Fn(usize) -> PerCore + Send + Sync>,
@@ -137,7 +140,8 @@ impl<PerCore> PerCoreStates<PerCore> {
     fn lend(&self, worker: usize) -> impl std::ops::DerefMut<Target = PerCore> + '_ {
         match self.make(worker).try_lock() {
             Ok(state) => state,
-            // A body panicked: its state is as it left it, and its request was answered with the failure.
+            // A body panicked: its state is as it left it, and its request was answered with the
+            // failure.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 panic!("`per_core` was called within `per_core` of the same worker")

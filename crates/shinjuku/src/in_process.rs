@@ -6,10 +6,11 @@
 //!                                                    └──discards──▶ courier ────────────┘
 //! ```
 //!
-//! Who submits allocates all that the request needs until it is answered; the dispatcher only moves it. What is
-//! turned away goes to the courier with everything that has to be dropped. `discards` has room for every request that
-//! the core may hold and for a full intake besides; `poll` takes in no more than what would still fit if all of it
-//! were refused, so the dispatcher never has to wait for the courier.
+//! Who submits allocates all that the request needs until it is answered; the dispatcher only moves
+//! it. What is turned away goes to the courier with everything that has to be dropped. `discards`
+//! has room for every request that the core may hold and for a full intake besides; `poll` takes in
+//! no more than what would still fit if all of it were refused, so the dispatcher never has to wait
+//! for the courier.
 
 pub(crate) mod ring;
 pub(crate) mod sleeper;
@@ -36,14 +37,16 @@ use sleeper::Sleeper;
 pub struct InProcessBounds {
     /// Submitted requests that the dispatcher has not looked at yet. Rounded up to a power of two.
     pub intake: usize,
-    /// Requests between [`Transport::poll`] and their reply or refusal: those that the runtime admits to wait, and
-    /// those that have started.
+    /// Requests between [`Transport::poll`] and their reply or refusal: those that the runtime
+    /// admits to wait, and those that have started.
     pub outstanding: usize,
 }
 
-/// Makes the transport and a handle to submit with, and starts the courier thread (`shinjuku-courier`).
+/// Makes the transport and a handle to submit with, and starts the courier thread
+/// (`shinjuku-courier`).
 ///
-/// The courier inherits the calling thread's affinity and scheduling class, so call this before either is narrowed.
+/// The courier inherits the calling thread's affinity and scheduling class, so call this before
+/// either is narrowed.
 ///
 /// # Errors
 /// The courier's thread could not be started.
@@ -112,7 +115,8 @@ impl RefusedAtSubmit {
     }
 }
 
-/// Submits requests to a runtime. Cheap to clone, usable from any thread, within request handlers too.
+/// Submits requests to a runtime. Cheap to clone, usable from any thread, within request handlers
+/// too.
 ///
 /// ```
 /// use shinjuku::policy::ClassId;
@@ -155,7 +159,8 @@ impl SubmitOptions {
         }
     }
 
-    /// Its flow, by which d-FCFS and work stealing place it. Default: every submitting thread is a flow.
+    /// Its flow, by which d-FCFS and work stealing place it. Default: every submitting thread is a
+    /// flow.
     pub const fn flow(self, flow: FlowId) -> Self {
         Self {
             flow: Some(flow),
@@ -212,7 +217,8 @@ where
     /// Submits a request of `class` and does not wait. Its latency counts from now.
     ///
     /// # Errors
-    /// [`SubmitError`] with the request, if too many are submitted already or the runtime shuts down.
+    /// [`SubmitError`] with the request, if too many are submitted already or the runtime shuts
+    /// down.
     pub fn submit(
         &self,
         class: ClassId,
@@ -270,14 +276,16 @@ where
         Arc::clone(&self.0.refused)
     }
 
-    /// Nothing will be answered any more: every ticket without an answer resolves to [`TicketError::RuntimeEnded`],
-    /// now and later. For requests whose context is given up. Calls wakers on the calling thread.
+    /// Nothing will be answered any more: every ticket without an answer resolves to
+    /// [`TicketError::RuntimeEnded`], now and later. For requests whose context is given up. Calls
+    /// wakers on the calling thread.
     pub(crate) fn abandon(&self) {
         self.0.courier.end();
     }
 }
 
-/// Threads are numbered as they first submit. A context is a thread in this: its number lives in thread-local storage.
+/// Threads are numbered as they first submit. A context is a thread in this: its number lives in
+/// thread-local storage.
 fn flow_of_this_thread() -> FlowId {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     thread_local!(static FLOW: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
@@ -307,7 +315,8 @@ struct Discard<Request, Reply: Send + 'static> {
 }
 
 impl<Request, Reply: Send + 'static> Discard<Request, Reply> {
-    /// The courier's: answers first, so that the ticket does not depend on what dropping the request does.
+    /// The courier's: answers first, so that the ticket does not depend on what dropping the
+    /// request does.
     fn settle(self) {
         self.route.answer(Err(TicketError::Refused(self.cause)));
         quietly(|| drop(self.request));
@@ -357,8 +366,9 @@ impl<Request: Send + 'static, Reply: Send + 'static> Round for Discards<Request,
     }
 }
 
-/// The transport's side of the dispatcher. Dropping it closes it and lets the courier answer what is left and end;
-/// [`finish`](Self::finish) waits for that. Drop it only when no context runs any more.
+/// The transport's side of the dispatcher. Dropping it closes it and lets the courier answer what
+/// is left and end; [`finish`](Self::finish) waits for that. Drop it only when no context runs any
+/// more.
 pub struct InProcess<Request, Reply: Send + 'static> {
     /// `None` only in `drop`.
     intake: Option<Consumer<Submitted<Request, Reply>>>,
@@ -370,8 +380,9 @@ pub struct InProcess<Request, Reply: Send + 'static> {
 }
 
 impl<Request: Send + 'static, Reply: Send + 'static> InProcess<Request, Reply> {
-    /// Closes and drops the transport, and waits until the courier has answered what is left and ended, `patience` at
-    /// most. `false`: it has not (a waker or a request's `drop` blocks), and tickets without an answer are abandoned.
+    /// Closes and drops the transport, and waits until the courier has answered what is left and
+    /// ended, `patience` at most. `false`: it has not (a waker or a request's `drop` blocks), and
+    /// tickets without an answer are abandoned.
     pub fn finish(mut self, patience: Duration) -> bool {
         let handle = Handle(self.gate.clone());
         let thread = self.courier_thread.take();

@@ -1,4 +1,5 @@
-//! The inline layout's threads: one has the dispatcher and is dispatcher and worker in turn; the others stand by.
+//! The inline layout's threads: one has the dispatcher and is dispatcher and worker in turn; the
+//! others stand by.
 //!
 //! ```text
 //!   standing by ──first of them──▶ watching ──the request that runs is stuck: takes the dispatcher──▶ serving
@@ -13,8 +14,9 @@
 //! (ARCHITECTURE.md, "Progress", rule 2). A request without a deadline is left alone until the end.
 //! The dispatcher is in one place at a time, since it moves.
 //!
-//! Lending and taking back are an atomic exchange each. The lock on the roster is taken only when a thread begins to stand
-//! by or takes over, and never within a request. Nothing here allocates, frees or drops a user's value before the end.
+//! Lending and taking back are an atomic exchange each. The lock on the roster is taken only when a
+//! thread begins to stand by or takes over, and never within a request. Nothing here allocates,
+//! frees or drops a user's value before the end.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -38,11 +40,13 @@ type Place<Tr> = AtomicCell<Option<Box<Dispatcher<Tr>>>>;
 
 /// Where the dispatcher lies while a request runs, and who may take it.
 pub(crate) struct Baton<Tr: Transport> {
-    /// A place for each thread: what a thread takes back is what it lent, and not what another has lent since.
+    /// A place for each thread: what a thread takes back is what it lent, and not what another has
+    /// lent since.
     lent: Box<[CachePadded<Place<Tr>>]>,
     /// The thread that lent it last.
     holder: AtomicUsize,
-    /// When that thread's request counts as stuck (TSC); [`NEVER`] while nobody may take the dispatcher.
+    /// When that thread's request counts as stuck (TSC); [`NEVER`] while nobody may take the
+    /// dispatcher.
     stuck_at: AtomicU64,
     watcher: AtomicUsize,
     /// Threads that stand by and do not watch.
@@ -124,7 +128,8 @@ impl<Tr: Transport> Baton<Tr> {
             if !is_stuck && !self.control.is_ending() {
                 continue;
             }
-            // Should another request have begun meanwhile, its thread finds itself relieved, which does no harm.
+            // Should another request have begun meanwhile, its thread finds itself relieved, which
+            // does no harm.
             let holder = self.holder.load(Ordering::Relaxed);
             if let Some(mut dispatcher) = self.take_back(holder) {
                 let spares_left = self.pass_the_watch_on();
@@ -191,8 +196,8 @@ impl<Tr: Transport> InlineLoop<Tr> {
             }
         }
     }
-    /// Runs the request that was sent at `start`, and after it those that can follow it at once. Gives the dispatcher back,
-    /// unless another thread has it.
+    /// Runs the request that was sent at `start`, and after it those that can follow it at once.
+    /// Gives the dispatcher back, unless another thread has it.
     fn run_requests(&mut self, start: Cycles) -> Option<Box<Dispatcher<Tr>>> {
         let Self {
             me,

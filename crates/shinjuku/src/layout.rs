@@ -28,8 +28,9 @@ pub struct Layout {
     pub workers: Vec<Option<usize>>,
     /// Whether dispatcher and the one worker are one thread.
     pub inline: bool,
-    /// Whether threads, the process's others included, may share a core, because `cores.share` says so or because there is only one: a loop that waits
-    /// for another thread has to give up the core meanwhile.
+    /// Whether threads, the process's others included, may share a core, because `cores.share` says
+    /// so or because there is only one: a loop that waits for another thread has to give up the
+    /// core meanwhile.
     pub shared: bool,
 }
 
@@ -96,8 +97,8 @@ impl Layout {
     /// Places the threads that `config` asks for on the cores that the calling thread may use.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] for a core that cannot be used or is taken, or more threads than cores;
-    /// [`ConfigError::Cores`] if the kernel does not tell the cores.
+    /// [`ConfigError::Invalid`] for a core that cannot be used or is taken, or more threads than
+    /// cores; [`ConfigError::Cores`] if the kernel does not tell the cores.
     pub fn plan(config: &Config) -> Result<Self, ConfigError> {
         Self::plan_on(&Machine::detect()?, config)
     }
@@ -150,8 +151,8 @@ impl Layout {
     }
 }
 
-/// One thread, on the core that is given, or the first free of the isolated ones, or else of all; with `cores.share`
-/// wherever the kernel puts it.
+/// One thread, on the core that is given, or the first free of the isolated ones, or else of all;
+/// with `cores.share` wherever the kernel puts it.
 fn inline(machine: &Machine, config: &Config, workers: usize) -> Result<Layout, ConfigError> {
     let cores = &config.cores;
     if config.workers.is_some_and(|workers| workers != 1) || cores.workers.len() > 1 {

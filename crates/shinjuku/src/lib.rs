@@ -28,15 +28,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - [`RequestHandler`] is what you implement (or [`handler_fn`]); [`Builder`] and [`Config`] set the
-//!   runtime up.
-//! - [`Runtime`] serves requests submitted in this process: from any thread, answered by a [`Ticket`]
-//!   that blocks, polls, or is a `Future`. [`Server`] serves a [`net::Transport`], such as
-//!   [`net::udp`].
+//! - [`RequestHandler`] is what you implement (or [`handler_fn`]); [`Builder`] and [`Config`] set
+//!   the runtime up.
+//! - [`Runtime`] serves requests submitted in this process: from any thread, answered by a
+//!   [`Ticket`] that blocks, polls, or is a `Future`. [`Server`] serves a [`net::Transport`], such
+//!   as [`net::udp`].
 //! - Code is preempted where it has probes, which [`preemptible`] puts into its loops; with
 //!   [`Builder::allow_hard_preemption`] anywhere. [`without_preemption`] holds it off.
-//! - [`policy`] has the scheduling policies and the trait to write one; the default is c-PRE-SQ with
-//!   5 us.
+//! - [`policy`] has the scheduling policies and the trait to write one; the default is c-PRE-SQ
+//!   with 5 us.
 //! - [`Runtime`] and [`Server`] tell [`Statistics`]; an [`Observer`] tells them on other threads.
 //! - [`error`] names every error. [`guide`] is the manual.
 //!

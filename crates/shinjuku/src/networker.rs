@@ -8,17 +8,17 @@
 //!   workers' replies go the inner transport's own way, past both
 //! ```
 //!
-//! A full ring is back-pressure: the inner transport is polled for no more than there is room for, and what it has not
-//! received waits in the kernel. Nothing is lost between the two threads.
+//! A full ring is back-pressure: the inner transport is polled for no more than there is room for,
+//! and what it has not received waits in the kernel. Nothing is lost between the two threads.
 //!
 //! ```text
 //!   (here) ── first poll, refuse, wait or close ──▶ (polled by its thread) ── drop, into_inner ──▶ (given back)
 //! ```
 //!
-//! The inner transport stays here until then, since workers get their repliers of it first. From then on neither side
-//! allocates, frees, locks or drops a user's value, nor waits for the other but in one place: if more is refused at once
-//! than the ring holds, which takes a shutdown or a deadline that many miss, the dispatcher waits for the networker, which
-//! never waits for anybody.
+//! The inner transport stays here until then, since workers get their repliers of it first. From
+//! then on neither side allocates, frees, locks or drops a user's value, nor waits for the other
+//! but in one place: if more is refused at once than the ring holds, which takes a shutdown or a
+//! deadline that many miss, the dispatcher waits for the networker, which never waits for anybody.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -37,23 +37,28 @@ use crate::start_error::StartError;
 const NAME: &str = "shinjuku-networker";
 /// Requests taken from the inner transport in one turn.
 const BATCH: usize = 64;
-/// An idle networker looks around this often. Nothing of the dispatcher's wakes it out of its transport's wait.
+/// An idle networker looks around this often. Nothing of the dispatcher's wakes it out of its
+/// transport's wait.
 const LONGEST_SLEEP: Duration = Duration::from_millis(5);
 /// How long the dispatcher sleeps until it looks again whether a refusal fits.
 const REFUSAL_PAUSE: Duration = Duration::from_micros(20);
-/// What the thread may take to end: it wakes at least every [`LONGEST_SLEEP`], if its transport keeps to that.
+/// What the thread may take to end: it wakes at least every [`LONGEST_SLEEP`], if its transport
+/// keeps to that.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Settings of a [`Networker`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct NetworkerConfig {
-    /// The core that its thread is pinned to. `None`: any that the calling thread may use. The runtime's layout does not
-    /// know of it: leave this one out of [`Config::cores`](crate::Config::cores).
+    /// The core that its thread is pinned to. `None`: any that the calling thread may use. The
+    /// runtime's layout does not know of it: leave this one out of
+    /// [`Config::cores`](crate::Config::cores).
     pub core: Option<usize>,
-    /// Idle for so long, it sleeps until the transport has something; zero where it shares its core. `None`: never.
+    /// Idle for so long, it sleeps until the transport has something; zero where it shares its
+    /// core. `None`: never.
     pub idle_backoff: Option<Duration>,
-    /// Requests on their way to the dispatcher at the most, and refusals on their way back, 64 to 2^20.
+    /// Requests on their way to the dispatcher at the most, and refusals on their way back, 64 to
+    /// 2^20.
     pub ring: usize,
 }
 
@@ -77,8 +82,9 @@ impl NetworkerConfig {
     }
 }
 
-/// A transport that is polled on a thread of its own (`shinjuku-networker`), so that receiving costs the dispatcher a
-/// queue's pop instead of system calls. Is a [`Transport`] itself: serve it in the other's place.
+/// A transport that is polled on a thread of its own (`shinjuku-networker`), so that receiving
+/// costs the dispatcher a queue's pop instead of system calls. Is a [`Transport`] itself: serve it
+/// in the other's place.
 ///
 /// ```no_run
 /// use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
@@ -91,10 +97,11 @@ impl NetworkerConfig {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Worth its core where requests are many: the dispatcher's turns become shorter, while each request takes one more
-/// hand-over between cores. Over UDP on the loopback interface (two cores of a virtual machine, Linux 6.18) a poll in vain
-/// costs the dispatcher 3 ns instead of 220, and a request 50 to 140 ns instead of 510 to 1100. The request is there
-/// 700 ns after the networker began to receive it.
+/// Worth its core where requests are many: the dispatcher's turns become shorter, while each
+/// request takes one more hand-over between cores. Over UDP on the loopback interface (two cores of
+/// a virtual machine, Linux 6.18) a poll in vain costs the dispatcher 3 ns instead of 220, and a
+/// request 50 to 140 ns instead of 510 to 1100. The request is there 700 ns after the networker
+/// began to receive it.
 pub struct Networker<Tr: Transport> {
     /// Until the runtime first polls.
     transport: Option<Tr>,
@@ -133,9 +140,11 @@ impl Shared {
 }
 
 impl<Tr: Transport> Networker<Tr> {
-    /// Takes the rings' memory and starts the thread, which polls `transport` from when the runtime polls this one.
+    /// Takes the rings' memory and starts the thread, which polls `transport` from when the runtime
+    /// polls this one.
     ///
-    /// The thread inherits the calling one's affinity and scheduling class, where `config` says nothing else.
+    /// The thread inherits the calling one's affinity and scheduling class, where `config` says
+    /// nothing else.
     ///
     /// # Errors
     /// A setting out of its range, a core that cannot be had, or no thread.
@@ -194,8 +203,8 @@ impl<Tr: Transport> Networker<Tr> {
         })
     }
 
-    /// Ends the thread and gives the transport back. `None`: the transport panicked on it, or has kept it for more than a
-    /// second; then the thread is left to end when it can.
+    /// Ends the thread and gives the transport back. `None`: the transport panicked on it, or has
+    /// kept it for more than a second; then the thread is left to end when it can.
     #[must_use]
     pub fn into_inner(mut self) -> Option<Tr> {
         self.finish()
@@ -274,7 +283,8 @@ impl<Tr: Transport> Transport for Networker<Tr> {
         let mut refused = (request, route, cause);
         while let Err(PushError::Full(back)) = self.refusals.push(refused) {
             if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-                // The transport panicked: nobody is left to turn this away, and it must not be dropped here.
+                // The transport panicked: nobody is left to turn this away, and it must not be
+                // dropped here.
                 return std::mem::forget(back);
             }
             self.shared.networker.wake();
@@ -409,8 +419,9 @@ impl<Tr: Transport> Rounds<Tr> {
         received
     }
 
-    /// Sleeps for as long as nothing has happened, at most: a refusal is not left lying for longer than the request
-    /// had waited before, though nothing wakes a transport's wait but its own arrivals.
+    /// Sleeps for as long as nothing has happened, at most: a refusal is not left lying for longer
+    /// than the request had waited before, though nothing wakes a transport's wait but its own
+    /// arrivals.
     fn rest(&mut self, quiet: Duration) {
         let patience = quiet.clamp(Duration::from_micros(10), LONGEST_SLEEP);
         if !self.arrivals.is_full() {

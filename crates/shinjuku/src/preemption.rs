@@ -46,7 +46,8 @@ pub(crate) struct Preemption {
 }
 
 impl Preemption {
-    /// Chooses as the configuration says. `Auto` measures what the mechanisms cost on the cores of `layout`.
+    /// Chooses as the configuration says. `Auto` measures what the mechanisms cost on the cores of
+    /// `layout`.
     pub(crate) fn choose(
         config: &Config,
         layout: &Layout,

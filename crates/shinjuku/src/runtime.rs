@@ -84,7 +84,8 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
         self.handle.clone()
     }
 
-    /// What happened so far. What [`Handle::submit`](crate::Handle::submit) refused at once is among the refusals.
+    /// What happened so far. What [`Handle::submit`](crate::Handle::submit) refused at once is
+    /// among the refusals.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.observer().statistics()
@@ -105,9 +106,9 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
         &self.threads.description
     }
 
-    /// Stops intake, lets admitted requests finish for at most `deadline`, and ends all threads. What has started and not
-    /// finished by then is reported and goes on in the background, where nobody waits for it: its context is leaked, with its
-    /// donor thread and the handler.
+    /// Stops intake, lets admitted requests finish for at most `deadline`, and ends all threads.
+    /// What has started and not finished by then is reported and goes on in the background, where
+    /// nobody waits for it: its context is leaked, with its donor thread and the handler.
     #[must_use = "the report says what did not finish"]
     pub fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
         self.end(deadline)
@@ -200,7 +201,8 @@ impl<Tr: Transport> Server<Tr> {
         &self.threads.description
     }
 
-    /// As [`Runtime::shutdown`]; gives the transport back besides, unless the dispatcher itself was lost.
+    /// As [`Runtime::shutdown`]; gives the transport back besides, unless the dispatcher itself was
+    /// lost.
     #[must_use = "the report says what did not finish"]
     pub fn shutdown(mut self, deadline: Duration) -> (ShutdownReport, Option<Tr>) {
         let report = self.threads.shutdown(deadline);

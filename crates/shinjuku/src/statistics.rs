@@ -1,8 +1,8 @@
 //! What the runtime did: counted by its threads as they go, read by anyone at any time.
 //!
-//! Every counter has one writer, so counting is a load and a store; but the spare workers, of which there are many and which
-//! do little, share theirs. A snapshot reads counter by counter: numbers that
-//! change meanwhile may be off against each other by what happened in between.
+//! Every counter has one writer, so counting is a load and a store; but the spare workers, of which
+//! there are many and which do little, share theirs. A snapshot reads counter by counter: numbers
+//! that change meanwhile may be off against each other by what happened in between.
 
 mod histogram;
 mod sum;
@@ -87,8 +87,9 @@ impl WorkerStatistics {
         }
     }
 
-    /// A request is done: `latency_nanos` from arrival to reply, of which it ran for `service_nanos`. Failed requests
-    /// are counted but do not enter the histograms: they were not served.
+    /// A request is done: `latency_nanos` from arrival to reply, of which it ran for
+    /// `service_nanos`. Failed requests are counted but do not enter the histograms: they were not
+    /// served.
     ///
     /// # Panics
     /// If there is no such class.
@@ -253,9 +254,10 @@ impl DispatcherStatistics {
         }
     }
 
-    /// Tells readers what is now: requests that wait (fresh, staged and preempted ones), requests that have a context
-    /// (running or preempted), and workers that have a request; how often the progress rule put another request
-    /// first so far; and whether the policy was set aside for a wrong answer.
+    /// Tells readers what is now: requests that wait (fresh, staged and preempted ones), requests
+    /// that have a context (running or preempted), and workers that have a request; how often the
+    /// progress rule put another request first so far; and whether the policy was set aside for a
+    /// wrong answer.
     pub(crate) fn gauges(
         &self,
         waiting: usize,
@@ -304,10 +306,11 @@ pub struct Statistics {
     pub returned: u64,
     /// Requests turned away.
     pub refused: Refusals,
-    /// Requests that ended without a reply because the transport's code panicked. They are in no class.
+    /// Requests that ended without a reply because the transport's code panicked. They are in no
+    /// class.
     pub lost: u64,
-    /// Requests now waiting for a worker, whether they have started or not. This and the next two are brought up to
-    /// date every few milliseconds.
+    /// Requests now waiting for a worker, whether they have started or not. This and the next two
+    /// are brought up to date every few milliseconds.
     pub waiting: u64,
     /// Requests now between their start and their end: running, or preempted and waiting.
     pub started: u64,
@@ -325,7 +328,8 @@ pub struct Statistics {
     pub spares_exhausted: u64,
     /// The share of its time that the dispatcher had something to do, 0 to 1.
     pub dispatcher_occupancy: f64,
-    /// The scheduling policy gave a wrong answer, and requests have been served first come, first served since.
+    /// The scheduling policy gave a wrong answer, and requests have been served first come, first
+    /// served since.
     pub policy_set_aside: bool,
     /// How often a request that got nowhere had to let the others go first.
     pub progress_interventions: u64,
@@ -343,7 +347,8 @@ pub struct ClassStatistics {
     pub failed: u64,
     /// How often one of them was preempted.
     pub preemptions: u64,
-    /// How long the finished ones ran, all together, in nanoseconds. What preempting them took of their worker is in it.
+    /// How long the finished ones ran, all together, in nanoseconds. What preempting them took of
+    /// their worker is in it.
     pub service_nanos: u64,
     /// From arrival to reply, in nanoseconds.
     pub latency_nanos: Histogram,
@@ -352,14 +357,15 @@ pub struct ClassStatistics {
 }
 
 impl ClassStatistics {
-    /// The latency that a share `quantile` (0 to 1) of the finished requests did not exceed; within 1 %.
+    /// The latency that a share `quantile` (0 to 1) of the finished requests did not exceed; within
+    /// 1 %.
     #[must_use]
     pub fn latency(&self, quantile: f64) -> Duration {
         Duration::from_nanos(self.latency_nanos.quantile(quantile))
     }
 
-    /// The slowdown (latency / service time) that a share `quantile` (0 to 1) of the finished requests did not exceed;
-    /// within 1 %.
+    /// The slowdown (latency / service time) that a share `quantile` (0 to 1) of the finished
+    /// requests did not exceed; within 1 %.
     #[must_use]
     pub fn slowdown(&self, quantile: f64) -> f64 {
         self.slowdown_thousandths.quantile(quantile) as f64 / 1_000.0
@@ -443,8 +449,8 @@ impl Preemptions {
 }
 
 impl Statistics {
-    /// Adds up, but for `delivery`, what the dispatcher, the workers and their contexts (`counters`) have counted. Classes beyond
-    /// `class_names` are left out.
+    /// Adds up, but for `delivery`, what the dispatcher, the workers and their contexts
+    /// (`counters`) have counted. Classes beyond `class_names` are left out.
     pub(crate) fn gather(
         workers: &[Arc<WorkerStatistics>],
         dispatcher: &DispatcherStatistics,
@@ -506,8 +512,8 @@ impl Statistics {
         self.refused += refusals;
     }
 
-    /// Requests that were delivered and have neither been answered nor turned away. The parts are read one after the
-    /// other, so while requests come and go it may be off by some.
+    /// Requests that were delivered and have neither been answered nor turned away. The parts are
+    /// read one after the other, so while requests come and go it may be off by some.
     #[must_use]
     pub fn in_system(&self) -> u64 {
         self.received

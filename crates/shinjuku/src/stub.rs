@@ -1,8 +1,8 @@
 //! The dispatcher with workers that run nothing, to measure the dispatcher alone.
 //!
-//! Not part of the API: under the feature `stub-workers`, for `benches/`. The mailboxes, the policy, the table of
-//! requests and the contexts are real; only the workers' thread answers every message at once, without entering the
-//! context.
+//! Not part of the API: under the feature `stub-workers`, for `benches/`. The mailboxes, the
+//! policy, the table of requests and the contexts are real; only the workers' thread answers every
+//! message at once, without entering the context.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -86,7 +86,8 @@ pub struct StubWorkers {
     handles: Option<Handles<Job<Endless>, Done<Endless>>>,
     statistics: Arc<DispatcherStatistics>,
     stop: Arc<AtomicBool>,
-    /// The stubs' thread sleeps while nothing is served: under real-time priority it would be throttled otherwise.
+    /// The stubs' thread sleeps while nothing is served: under real-time priority it would be
+    /// throttled otherwise.
     serving: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     realtime_priority: Option<i32>,
@@ -100,8 +101,9 @@ impl std::fmt::Debug for StubWorkers {
 }
 
 impl StubWorkers {
-    /// `workers` stubs under the configuration's policy and depth, with `in_system` requests at any time. Pins the
-    /// calling thread to the layout's dispatcher core, the stubs' thread to that of its first worker.
+    /// `workers` stubs under the configuration's policy and depth, with `in_system` requests at any
+    /// time. Pins the calling thread to the layout's dispatcher core, the stubs' thread to that of
+    /// its first worker.
     ///
     /// # Errors
     /// As for starting a runtime.
@@ -221,8 +223,9 @@ impl StubWorkers {
         })
     }
 
-    /// Under real-time priority if the configuration has one and it is permitted. Turns the dispatcher's loop until `requests` more have finished. Each took one arrival, one decision, one
-    /// message there and one back.
+    /// Under real-time priority if the configuration has one and it is permitted. Turns the
+    /// dispatcher's loop until `requests` more have finished. Each took one arrival, one decision,
+    /// one message there and one back.
     ///
     /// # Panics
     /// If nothing finishes for a second.

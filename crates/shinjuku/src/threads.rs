@@ -684,8 +684,8 @@ where
     }
 }
 
-/// What contexts' stacks have to have on top of what was promised to handlers, in bytes: inline, the next request is taken
-/// from the dispatcher there, and moved some times on its way.
+/// What contexts' stacks have to have on top of what was promised to handlers, in bytes: inline,
+/// the next request is taken from the dispatcher there, and moved some times on its way.
 fn between_requests<Tr: Transport>(inline: bool) -> usize {
     const CALLS: usize = 16 * 1024;
     // An unoptimised build has a place on the stack for each move.

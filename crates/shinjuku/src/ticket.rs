@@ -1,15 +1,16 @@
-//! The two ends of a reply: the [`Ticket`] that who submitted holds, and the [`Route`] that travels with the request.
+//! The two ends of a reply: the [`Ticket`] that who submitted holds, and the [`Route`] that travels
+//! with the request.
 //!
-//! Everything is allocated when the pair is made, by who submits. The answer is stored in place and by nobody but the
-//! route's owner, so a context neither allocates nor waits for it:
+//! Everything is allocated when the pair is made, by who submits. The answer is stored in place and
+//! by nobody but the route's owner, so a context neither allocates nor waits for it:
 //!
 //! ```text
 //!   IDLE ⇄ HELD ⇄ WAITING        the ticket's owner registers a waiter (a thread or a waker) under HELD
 //!     └──────┴───────┴──▶ DONE   the route's owner: the answer is there; whoever found WAITING wakes the waiter
 //! ```
 //!
-//! As in [`ring`](crate::in_process::ring) the mutexes only make the hand-over safe Rust; the state says whose turn it
-//! is, and nobody ever waits for one.
+//! As in [`ring`](crate::in_process::ring) the mutexes only make the hand-over safe Rust; the state
+//! says whose turn it is, and nobody ever waits for one.
 
 use std::fmt;
 use std::future::Future;
@@ -35,8 +36,9 @@ pub enum TicketError {
     /// The request started but did not come to a reply.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// Waiting within a request handler: it would hold up the worker that may have to run what is waited for. Reply
-    /// from the handler and let who submitted put the parts together, or look with [`Ticket::try_take`].
+    /// Waiting within a request handler: it would hold up the worker that may have to run what is
+    /// waited for. Reply from the handler and let who submitted put the parts together, or look
+    /// with [`Ticket::try_take`].
     #[error(
         "waiting for a reply within a request handler is not allowed: it would block the worker"
     )]
@@ -51,9 +53,9 @@ pub enum TicketError {
 
 /// The claim to the reply of a submitted request.
 ///
-/// Wait for it ([`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout)), look for it ([`try_take`](Self::try_take)),
-/// or await it: a ticket is a `Future` that needs no particular async runtime. Dropping the ticket lets the request
-/// go on without anyone caring for its reply.
+/// Wait for it ([`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout)), look for it
+/// ([`try_take`](Self::try_take)), or await it: a ticket is a `Future` that needs no particular
+/// async runtime. Dropping the ticket lets the request go on without anyone caring for its reply.
 ///
 /// ```
 /// use shinjuku::policy::ClassId;
@@ -92,7 +94,8 @@ pub struct Ticket<Reply: Send + 'static> {
     listed: bool,
 }
 
-/// The way back to a [`Ticket`]. Dropped without an answer, it answers [`TicketError::RuntimeEnded`].
+/// The way back to a [`Ticket`]. Dropped without an answer, it answers
+/// [`TicketError::RuntimeEnded`].
 pub struct Route<Reply: Send + 'static>(Option<Arc<Answer<Reply>>>);
 
 /// Makes both ends.
@@ -154,7 +157,8 @@ impl<Reply> Answer<Reply> {
         ended.then_some(Err(TicketError::RuntimeEnded))
     }
 
-    /// Has `waiter` woken when there is an outcome. There may be one already, with nobody to wake: look after it.
+    /// Has `waiter` woken when there is an outcome. There may be one already, with nobody to wake:
+    /// look after it.
     fn register(&self, waiter: Waiter) {
         if !(self.advance(IDLE, HELD) || self.advance(WAITING, HELD)) {
             // Answered, or held by the end of the runtime.
@@ -178,8 +182,8 @@ impl<Reply> Answer<Reply> {
         }
     }
 
-    /// Sequentially consistent because of the end: it sets its flag and looks for a waiter, the ticket's owner sets
-    /// the waiter and looks for the flag.
+    /// Sequentially consistent because of the end: it sets its flag and looks for a waiter, the
+    /// ticket's owner sets the waiter and looks for the flag.
     fn advance(&self, from: u8, to: u8) -> bool {
         self.state
             .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
@@ -246,7 +250,8 @@ impl<Reply: Send + 'static> Ticket<Reply> {
             .unwrap_or_else(|| unreachable!("waiting without a deadline ends with an outcome"))
     }
 
-    /// Like [`wait`](Self::wait) for `patience` at most. `None`: not yet, and the ticket is as good as before.
+    /// Like [`wait`](Self::wait) for `patience` at most. `None`: not yet, and the ticket is as good
+    /// as before.
     ///
     /// # Errors
     /// [`TicketError`]: why there is no reply.
@@ -258,7 +263,8 @@ impl<Reply: Send + 'static> Ticket<Reply> {
     /// The reply if it is there. Allowed everywhere, within request handlers too.
     ///
     /// # Errors
-    /// [`TicketError`]: why there is none and none will come; [`TicketError::Taken`] after the reply was handed out.
+    /// [`TicketError`]: why there is none and none will come; [`TicketError::Taken`] after the
+    /// reply was handed out.
     pub fn try_take(&mut self) -> Option<Result<Reply, TicketError>> {
         self.answer.outcome()
     }
@@ -305,8 +311,8 @@ impl<Reply: Send + 'static> Ticket<Reply> {
     }
 }
 
-/// Resolves to the reply, or the reason why there is none; woken by the runtime's courier thread. Polled again after
-/// that, it resolves to [`TicketError::Taken`].
+/// Resolves to the reply, or the reason why there is none; woken by the runtime's courier thread.
+/// Polled again after that, it resolves to [`TicketError::Taken`].
 impl<Reply: Send + 'static> Future for Ticket<Reply> {
     type Output = Result<Reply, TicketError>;
 

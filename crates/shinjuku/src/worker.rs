@@ -1,7 +1,8 @@
 //! A worker's loop: take a context from the mailbox, run it, send the reply, answer.
 //!
-//! Between contexts it neither allocates nor locks nor drops a user's value (a suspended context may
-//! hold any lock). Its system calls are the transport's one per reply, and sleeping when there is nothing to do.
+//! Between contexts it neither allocates nor locks nor drops a user's value (a suspended context
+//! may hold any lock). Its system calls are the transport's one per reply, and sleeping when there
+//! is nothing to do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,10 +16,11 @@ use shinjuku_preempt::{
 use crate::request::{Done, Job};
 use crate::statistics::WorkerStatistics;
 
-/// A loop that shares its core sleeps this long when there is nothing to do: whoever it waits for may be waiting for the
-/// core, and under real-time priority giving way would not do.
+/// A loop that shares its core sleeps this long when there is nothing to do: whoever it waits for
+/// may be waiting for the core, and under real-time priority giving way would not do.
 pub(crate) const SHARED_PAUSE: Duration = Duration::from_micros(20);
-/// A sleeping worker looks around this often even if nobody wakes it. Long, since there can be hundreds of spares.
+/// A sleeping worker looks around this often even if nobody wakes it. Long, since there can be
+/// hundreds of spares.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// What the workers shall do, as told by the dispatcher at the end.
@@ -87,8 +89,9 @@ impl<Tr: Transport> WorkerLoop<Tr> {
         true
     }
 
-    /// Serves the message that was sent by the same thread, at the moment `start`, and after it what `next` gives, being
-    /// told when the one before ended: a job with its generation and its start.
+    /// Serves the message that was sent by the same thread, at the moment `start`, and after it
+    /// what `next` gives, being told when the one before ended: a job with its generation and its
+    /// start.
     pub(crate) fn step_inline(
         &mut self,
         mut start: Cycles,

@@ -35,7 +35,8 @@ fn start(config: Config) -> Result<Runtime<Job, u64>, StartError> {
         .start()
 }
 
-/// Strictly in guest mode. `None` on a machine that has none: then the test is skipped, and says so.
+/// Strictly in guest mode. `None` on a machine that has none: then the test is skipped, and says
+/// so.
 fn start_in_guest_mode(test: &str, config: Config) -> Option<Runtime<Job, u64>> {
     let strict = config.strict(true);
     match start(strict) {
@@ -91,8 +92,8 @@ fn a_short_request_overtakes_a_long_one_in_guest_mode() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Of spare workers there are more than a virtual machine has CPUs: they go on outside of guest mode with requests that were
-/// stopped in it.
+/// Of spare workers there are more than a virtual machine has CPUs: they go on outside of guest
+/// mode with requests that were stopped in it.
 #[test]
 fn blocked_workers_are_relieved_outside_of_guest_mode() {
     const NAME: &str = "blocked_workers_are_relieved_outside_of_guest_mode";
@@ -170,7 +171,8 @@ fn workers_that_are_too_many_for_a_virtual_machine_are_interrupted_by_signal() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// `auto` makes no virtual machine where interrupts would exit, or nobody could post one, and says so.
+/// `auto` makes no virtual machine where interrupts would exit, or nobody could post one, and says
+/// so.
 #[test]
 fn auto_says_what_became_of_guest_mode() {
     for layout in [LayoutKind::Threads, LayoutKind::Inline] {

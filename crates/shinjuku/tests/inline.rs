@@ -47,7 +47,8 @@ fn what_arrived_while_a_request_ran_is_refused_beyond_the_bound() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Those behind the first are there together, and each goes on from the one before: all but those whose time is over.
+/// Those behind the first are there together, and each goes on from the one before: all but those
+/// whose time is over.
 #[test]
 fn in_a_row_each_keeps_its_place_and_its_deadline() {
     let runtime = jobs(config(1, MechanismKind::None));
@@ -199,7 +200,8 @@ fn a_long_request_with_probes_and_one_without_let_a_short_one_by() {
     }
 }
 
-/// Has seven short requests wait behind one that is held, and then `submit`'s. So these go straight on from a short one.
+/// Has seven short requests wait behind one that is held, and then `submit`'s. So these go straight
+/// on from a short one.
 fn behind_short_ones<Out>(
     handle: &shinjuku::Handle<suite::Job, u64>,
     submit: impl FnOnce() -> Out,
@@ -281,8 +283,8 @@ fn whoever_goes_on_from_a_short_one_is_relieved_when_it_blocks() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Each has its own arrival and class. (Its own time of service is looked at in `src/worker/tests.rs`: here a row is over
-/// within 10 us, and another's time would hardly show.)
+/// Each has its own arrival and class. (Its own time of service is looked at in
+/// `src/worker/tests.rs`: here a row is over within 10 us, and another's time would hardly show.)
 #[test]
 fn whoever_goes_on_from_another_is_counted_by_itself() {
     const LONG: Duration = Duration::from_millis(100);
@@ -313,7 +315,8 @@ fn whoever_goes_on_from_another_is_counted_by_itself() {
     assert!(slowdown > 3.0, "{slowdown}");
 }
 
-/// The next request is taken from the dispatcher on the context's stack, which has room for that beyond what was promised.
+/// The next request is taken from the dispatcher on the context's stack, which has room for that
+/// beyond what was promised.
 #[test]
 fn large_requests_follow_each_other_on_small_stacks() {
     const STACK_KIB: usize = 128;
@@ -363,7 +366,8 @@ fn auto_says_what_preempting_costs_on_this_thread() {
     }
 }
 
-/// Setting the timer, entering a context, and going back into what a signal stopped take longer than that.
+/// Setting the timer, entering a context, and going back into what a signal stopped take longer
+/// than that.
 #[test]
 fn a_quantum_shorter_than_its_cost_lets_requests_get_on_all_the_same() {
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {

@@ -1,5 +1,5 @@
-//! Threads that a handler starts: neither the worker's priority nor, if they say so, its core. In a process of its own,
-//! since what a process could use before is noted once.
+//! Threads that a handler starts: neither the worker's priority nor, if they say so, its core. In a
+//! process of its own, since what a process could use before is noted once.
 #![allow(missing_docs)]
 
 use std::time::Duration;
@@ -17,7 +17,8 @@ const SCHED_FIFO: u32 = 1;
 /// The calling thread's scheduling class, and how many cores it has.
 fn place() -> (u32, usize) {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-    // proc_pid_stat(5): the name, which is the second field, may have blanks; the class is the 41st.
+    // proc_pid_stat(5): the name, which is the second field, may have blanks; the class is the
+    // 41st.
     let (_, fields) = stat.rsplit_once(')').unwrap();
     let class = fields.split_whitespace().nth(41 - 3).unwrap();
     (

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 pub struct Estimate {
     /// The mean.
     pub value: f64,
-    /// The true value lies within this of it with a confidence of 95 %; infinite from a single value.
+    /// The true value lies within this of it with a confidence of 95 %; infinite from a single
+    /// value.
     pub half_width: f64,
 }
 
@@ -75,7 +76,8 @@ impl std::fmt::Display for Estimate {
     }
 }
 
-/// The 97.5th percentile of Student's t: a table for few degrees of freedom, Fisher's expansion beyond.
+/// The 97.5th percentile of Student's t: a table for few degrees of freedom, Fisher's expansion
+/// beyond.
 fn student_975(degrees: usize) -> f64 {
     const TABLE: [f64; 10] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,

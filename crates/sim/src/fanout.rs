@@ -1,10 +1,12 @@
-//! Queries that fan out: a query is a task at each of several servers, and ends with the last of them.
+//! Queries that fan out: a query is a task at each of several servers, and ends with the last of
+//! them.
 //!
-//! Every server has one worker and orders its tasks by a [`Discipline`]; a query has an SLO of its own. The servers of
-//! a query are drawn without replacement, its fan-out and its SLO independently by weight.
+//! Every server has one worker and orders its tasks by a [`Discipline`]; a query has an SLO of its
+//! own. The servers of a query are drawn without replacement, its fan-out and its SLO independently
+//! by weight.
 //!
-//! Source: Wang et al., *TailGuard: Tail Latency SLO Guaranteed Task Scheduling for Data-Intensive User-Facing
-//! Applications*, ICDCS 2023.
+//! Source: Wang et al., *TailGuard: Tail Latency SLO Guaranteed Task Scheduling for Data-Intensive
+//! User-Facing Applications*, ICDCS 2023.
 
 use std::collections::HashMap;
 
@@ -73,8 +75,8 @@ pub struct FanoutScenario {
 /// What one replication measured. A *type* of query is a pair of SLO and fan-out.
 #[derive(Clone)]
 pub struct FanoutRun {
-    /// The queries' latencies, by type: SLO index x number of fan-outs + fan-out index. "Service time" is that of the
-    /// query's longest task.
+    /// The queries' latencies, by type: SLO index x number of fan-outs + fan-out index. "Service
+    /// time" is that of the query's longest task.
     pub tally: Tally,
     /// Events simulated.
     pub events: u64,
@@ -178,7 +180,8 @@ impl FanoutScenario {
         Ok(())
     }
 
-    /// Runs one replication; the same seed gives the same queries whatever the discipline. The first tenth is warm-up.
+    /// Runs one replication; the same seed gives the same queries whatever the discipline. The
+    /// first tenth is warm-up.
     ///
     /// # Errors
     /// A parameter is out of range, or a policy breaks its contract.
@@ -285,8 +288,8 @@ impl FanoutScenario {
         })
     }
 
-    /// The highest load, within `step`, at which every type of query meets its SLO; zero if none does. By bisection,
-    /// all loads with the same seed.
+    /// The highest load, within `step`, at which every type of query meets its SLO; zero if none
+    /// does. By bisection, all loads with the same seed.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -308,10 +311,10 @@ impl FanoutScenario {
     }
 }
 
-/// TailGuard's budget, in ns, for the tasks of a query that fans out to `fanout` servers and must end within `slo_ns`
-/// with probability `percentile`: the SLO less the query's latency at that percentile in an empty system. There the
-/// query takes as long as the longest of its tasks, so that is the tasks' own service time at the quantile
-/// `percentile^(1 / fanout)`.
+/// TailGuard's budget, in ns, for the tasks of a query that fans out to `fanout` servers and must
+/// end within `slo_ns` with probability `percentile`: the SLO less the query's latency at that
+/// percentile in an empty system. There the query takes as long as the longest of its tasks, so
+/// that is the tasks' own service time at the quantile `percentile^(1 / fanout)`.
 ///
 /// `unloaded_ns` are service times of tasks, sorted upwards.
 ///
@@ -330,8 +333,8 @@ pub fn tail_guard_budget_ns(
     slo_ns as i64 - unloaded as i64
 }
 
-/// `count` service times of the mix, sorted upwards: what [`tail_guard_budget_ns`] takes its quantiles from. For a
-/// `fanout` of k at the 99th percentile, take well over 100 k.
+/// `count` service times of the mix, sorted upwards: what [`tail_guard_budget_ns`] takes its
+/// quantiles from. For a `fanout` of k at the 99th percentile, take well over 100 k.
 #[must_use]
 pub fn unloaded_service_ns(mix: &Mix, count: usize, seed: u64) -> Vec<u64> {
     let mut draws = Draws::new(seed);

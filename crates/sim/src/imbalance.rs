@@ -11,8 +11,8 @@ use rayon::prelude::*;
 
 use crate::source::replication_seed;
 
-/// The share of `draws` random placements of `connections` on `queues` whose imbalance is below `limit`, for example
-/// 0.1. The same seed gives the same share, whatever the number of threads.
+/// The share of `draws` random placements of `connections` on `queues` whose imbalance is below
+/// `limit`, for example 0.1. The same seed gives the same share, whatever the number of threads.
 ///
 /// # Panics
 /// If there are no queues or no draws.
@@ -35,8 +35,8 @@ pub fn balanced_share(connections: u32, queues: u32, limit: f64, draws: u32, see
     balanced as f64 / f64::from(draws)
 }
 
-/// About the smallest number of connections with which the share of draws whose imbalance is below `limit` is at least
-/// `confidence`: by bisection over numbers of two significant digits.
+/// About the smallest number of connections with which the share of draws whose imbalance is below
+/// `limit` is at least `confidence`: by bisection over numbers of two significant digits.
 ///
 /// # Panics
 /// As [`balanced_share`]; or if ten million connections are not enough.
@@ -61,7 +61,8 @@ mod tests {
 
     #[test]
     fn two_queues_agree_with_the_binomial() {
-        // 300 connections on two queues: the fuller has fewer than 165, P(136 <= Bin(300, 1/2) <= 164).
+        // 300 connections on two queues: the fuller has fewer than 165, P(136 <= Bin(300, 1/2) <=
+        // 164).
         let mut term = -300.0 * std::f64::consts::LN_2;
         let mut exact = 0.0;
         for k in 0..=164_u32 {

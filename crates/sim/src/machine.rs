@@ -27,7 +27,8 @@ pub struct Partitioned {
 }
 
 impl Machine {
-    /// A server of this shape. What it draws is independent of a source of requests with the same `seed`.
+    /// A server of this shape. What it draws is independent of a source of requests with the same
+    /// `seed`.
     ///
     /// # Errors
     /// As [`Server::new`].
@@ -145,8 +146,8 @@ impl Machine {
     }
 }
 
-/// Maps a flow evenly onto `0..n`. Flow numbers may be sequential: their bits are spread first (Fibonacci hashing,
-/// Knuth, volume 3, section 6.4).
+/// Maps a flow evenly onto `0..n`. Flow numbers may be sequential: their bits are spread first
+/// (Fibonacci hashing, Knuth, volume 3, section 6.4).
 pub(crate) fn spread(flow: u64, n: usize) -> usize {
     let mixed = (flow ^ (flow >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     ((u128::from(mixed) * n as u128) >> 64) as usize

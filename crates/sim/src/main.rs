@@ -44,7 +44,8 @@ enum Command {
 
 #[derive(clap::Args)]
 struct Options {
-    /// Replicate until the 95 % interval of the reported figure, over all requests, is this narrow: 2% or 0.02.
+    /// Replicate until the 95 % interval of the reported figure, over all requests, is this narrow:
+    /// 2% or 0.02.
     #[arg(long, value_parser = share)]
     until_ci: Option<f64>,
     /// Threads; the results do not depend on it. By default one a core.

@@ -1,8 +1,8 @@
 //! What scheduling costs: zero by default, which makes the ideal system.
 //!
-//! A measured set comes from the `costs` of a `cargo xtask bench` run: a map from operation to nanoseconds in its
-//! `results.json`. Names that are not in this table are other measurements and are left alone; a name that is missing
-//! costs nothing.
+//! A measured set comes from the `costs` of a `cargo xtask bench` run: a map from operation to
+//! nanoseconds in its `results.json`. Names that are not in this table are other measurements and
+//! are left alone; a name that is missing costs nothing.
 //!
 //! | name in `costs` | field |
 //! |---|---|
@@ -35,7 +35,8 @@ pub struct Overheads {
     pub network_ns: u64,
     /// The dispatcher's time to hand out one request: it does one thing at a time.
     pub dispatch_ns: u64,
-    /// A message between two cores, one way: networker to dispatcher, dispatcher to worker, worker to dispatcher.
+    /// A message between two cores, one way: networker to dispatcher, dispatcher to worker, worker
+    /// to dispatcher.
     pub message_ns: u64,
     /// The worker's time to start or resume a request.
     pub switch_ns: u64,
@@ -71,7 +72,8 @@ impl Overheads {
     /// The costs with the names of the [module](self)'s table.
     ///
     /// # Errors
-    /// [`SimError::Parameter`] if one is negative, not finite or above a second, or the share above 1.
+    /// [`SimError::Parameter`] if one is negative, not finite or above a second, or the share
+    /// above 1.
     pub fn from_costs(costs: &BTreeMap<String, f64>) -> Result<Self, SimError> {
         let cost = |name: &str| match costs.get(name) {
             None => Ok(0.0),
@@ -101,7 +103,8 @@ impl Overheads {
     /// The `costs` of a `results.json`.
     ///
     /// # Errors
-    /// The file cannot be read or has no map `costs` of numbers; or as [`from_costs`](Self::from_costs).
+    /// The file cannot be read or has no map `costs` of numbers; or as
+    /// [`from_costs`](Self::from_costs).
     pub fn from_results(path: &Path) -> Result<Self, SimError> {
         #[derive(Deserialize)]
         struct Results {

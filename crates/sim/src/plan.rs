@@ -1,7 +1,7 @@
 //! Plans: sweeps of scenarios as TOML. `docs/simulator.md` describes every key.
 //!
-//! Any of `mix`, `load`, `workers`, `policy`, `quantum_us`, and a rack's `servers`, `balancer` and `load_info` may be a
-//! list; a plan's points are all their combinations.
+//! Any of `mix`, `load`, `workers`, `policy`, `quantum_us`, and a rack's `servers`, `balancer` and
+//! `load_info` may be a list; a plan's points are all their combinations.
 
 use std::path::Path;
 

@@ -7,18 +7,20 @@
 //! ```
 //!
 //! - What the switch knows of the load is as stale as [`LoadInfo`] and the network make it.
-//! - A request may come in several packets; a server starts it when it has all. With affinity the switch sends them to
-//!   one server; without, a request whose packets went to two is *broken*: counted, and never served.
+//! - A request may come in several packets; a server starts it when it has all. With affinity the
+//!   switch sends them to one server; without, a request whose packets went to two is *broken*:
+//!   counted, and never served.
 //! - Packets and replies may be lost: nobody sends them again, and counters in the switch drift.
-//! - Servers are added, removed (they serve what they have) and fail (what they have is lost; the switch goes on choosing
-//!   them until it hears of it).
+//! - Servers are added, removed (they serve what they have) and fail (what they have is lost; the
+//!   switch goes on choosing them until it hears of it).
 //!
-//! Several dispatchers on one machine, each with its own workers, are a rack without a network whose balancer is
-//! [`balancer::ByFlow`].
+//! Several dispatchers on one machine, each with its own workers, are a rack without a network
+//! whose balancer is [`balancer::ByFlow`].
 //!
 //! Latency is from the first packet's arrival at the switch to the reply's.
 //!
-//! Source: Zhu et al., *RackSched: A Microsecond-Scale Scheduler for Rack-Scale Computers*, OSDI 2020.
+//! Source: Zhu et al., *RackSched: A Microsecond-Scale Scheduler for Rack-Scale Computers*,
+//! OSDI 2020.
 
 use serde::{Deserialize, Serialize};
 use shinjuku_workload::{Arrivals, Mix};
@@ -46,7 +48,8 @@ pub(crate) const MOST_PACKETS: u32 = 64;
 /// The longest gap between two of them, in ns: as many as there may be never overflow the clock.
 const LONGEST_GAP_NS: u64 = 1_000_000_000_000_000;
 
-/// The most requests that all servers together have room for: a bound on the memory that one run takes.
+/// The most requests that all servers together have room for: a bound on the memory that one run
+/// takes.
 pub(crate) const MOST_ROOM: usize = 1 << 26;
 
 /// A balancer to be built.
@@ -187,7 +190,8 @@ pub struct RackRun {
     pub events: u64,
     /// Preemptions in all servers.
     pub preemptions: u64,
-    /// Counted requests lost: by the network, by failed servers, or held for ever because counters drifted.
+    /// Counted requests lost: by the network, by failed servers, or held for ever because counters
+    /// drifted.
     pub lost: u64,
     /// Counted requests whose packets went to different servers.
     pub broken: u64,
@@ -209,7 +213,8 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Whether counted requests were never answered. A request without a slot in the table may have been.
+    /// Whether counted requests were never answered. A request without a slot in the table may have
+    /// been.
     #[must_use]
     pub fn any(&self) -> bool {
         self.lost > 0 || self.broken > 0
@@ -248,8 +253,8 @@ impl From<RackRun> for Sample {
 }
 
 impl RackScenario {
-    /// Ideal servers of this many workers, power of two choices over INT1, no network delay, one packet a request,
-    /// 200,000 requests.
+    /// Ideal servers of this many workers, power of two choices over INT1, no network delay, one
+    /// packet a request, 200,000 requests.
     #[must_use]
     pub fn new(mix: Mix, load: f64, policy: Scheduler, servers: usize, workers: usize) -> Self {
         Self {
@@ -277,7 +282,8 @@ impl RackScenario {
         }
     }
 
-    /// Runs one replication; the same seed gives the same result. Warm-up and end are as in [`crate::scenario`].
+    /// Runs one replication; the same seed gives the same result. Warm-up and end are as in
+    /// [`crate::scenario`].
     ///
     /// # Errors
     /// A parameter is out of range, or the policy breaks its contract.

@@ -1,8 +1,9 @@
 //! Independent replications of a run over all cores, with confidence intervals.
 //!
-//! Replication `i` has a seed that depends on `i` and the run's seed alone, and results are put together in the order of
-//! `i`: the thread count changes nothing but the time it takes. The number of replications that a wanted precision
-//! takes is decided in rounds of a fixed size for the same reason.
+//! Replication `i` has a seed that depends on `i` and the run's seed alone, and results are put
+//! together in the order of `i`: the thread count changes nothing but the time it takes. The number
+//! of replications that a wanted precision takes is decided in rounds of a fixed size for the same
+//! reason.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -16,8 +17,8 @@ use crate::{Estimate, SimError};
 pub enum Until {
     /// So many.
     Replications(u32),
-    /// Until the half-width of the 95 % interval of a measure over all requests is at most this share of the value, or
-    /// [`MOST_REPLICATIONS`] have run.
+    /// Until the half-width of the 95 % interval of a measure over all requests is at most this
+    /// share of the value, or [`MOST_REPLICATIONS`] have run.
     Precision {
         /// The share, for example 0.02.
         relative: f64,
@@ -97,12 +98,12 @@ impl Replicated {
     }
 }
 
-/// Replicates `run`, which is given a seed, on rayon's threads. `progress` is told after each round how many
-/// replications are done, and how many are still expected.
+/// Replicates `run`, which is given a seed, on rayon's threads. `progress` is told after each round
+/// how many replications are done, and how many are still expected.
 ///
 /// # Errors
-/// The first error, by the number of the replication; [`SimError::Parameter`] for no replications or a precision that
-/// is not above zero.
+/// The first error, by the number of the replication; [`SimError::Parameter`] for no replications
+/// or a precision that is not above zero.
 pub fn replicate(
     run: impl Fn(u64) -> Result<Sample, SimError> + Sync,
     seed: u64,

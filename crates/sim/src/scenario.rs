@@ -1,9 +1,9 @@
 //! One server under load: what to simulate, and one replication of it.
 //!
-//! A replication starts empty. **Warm-up:** the first tenth of its requests, by order of arrival, is served and not
-//! counted. When the last counted request has arrived others keep coming, as long as counted ones are in the server
-//! but at most another tenth, so that the last meet the same competition as the rest. An overloaded server is
-//! stopped then, and drained.
+//! A replication starts empty. **Warm-up:** the first tenth of its requests, by order of arrival,
+//! is served and not counted. When the last counted request has arrived others keep coming, as long
+//! as counted ones are in the server but at most another tenth, so that the last meet the same
+//! competition as the rest. An overloaded server is stopped then, and drained.
 
 use std::ops::Range;
 
@@ -19,7 +19,8 @@ use crate::{Outcome, Request, SimError};
 /// The share of the requests that is warm-up, as one in so many.
 pub(crate) const WARM_UP: u64 = 10;
 
-/// The least load: the times of fewer requests would soon be too large to be told apart, or to be held.
+/// The least load: the times of fewer requests would soon be too large to be told apart, or to be
+/// held.
 const LEAST_LOAD: f64 = 1e-6;
 
 /// A server, what it runs, and what it is offered.
@@ -52,8 +53,9 @@ pub struct Run {
     pub preemptions: u64,
     /// Simulated time until the last event, in ns.
     pub span_ns: u64,
-    /// Whether requests piled up: while the last quarter of the counted requests came, there were always more in the
-    /// server than in the mean while the first quarter came. A server that keeps up gets rid of its queue again.
+    /// Whether requests piled up: while the last quarter of the counted requests came, there were
+    /// always more in the server than in the mean while the first quarter came. A server that keeps
+    /// up gets rid of its queue again.
     pub growing: bool,
 }
 
@@ -78,7 +80,8 @@ impl Scenario {
         Self { requests, ..self }
     }
 
-    /// Runs one replication. The same seed gives the same result, and the same requests whatever the policy.
+    /// Runs one replication. The same seed gives the same result, and the same requests whatever
+    /// the policy.
     ///
     /// # Errors
     /// A parameter is out of range, or the policy breaks its contract.

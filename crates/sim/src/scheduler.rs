@@ -1,4 +1,5 @@
-//! How a simulated server schedules: by a policy of the registry, by one of your own, or by processor sharing.
+//! How a simulated server schedules: by a policy of the registry, by one of your own, or by
+//! processor sharing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,8 +55,8 @@ impl Scheduler {
         Self::new(registered.label, Kind::Registered(registered))
     }
 
-    /// Ideal processor sharing over all cores: the limit of c-PRE-SQ with the quantum going to zero. Computed
-    /// exactly; it has no dispatcher, so depth and overheads do not apply.
+    /// Ideal processor sharing over all cores: the limit of c-PRE-SQ with the quantum going to
+    /// zero. Computed exactly; it has no dispatcher, so depth and overheads do not apply.
     #[must_use]
     pub fn sharing() -> Self {
         Self::new("PS", Kind::Sharing)
@@ -75,8 +76,8 @@ impl Scheduler {
         Self::new(label, Kind::Own(Arc::new(build)))
     }
 
-    /// One by its name, in either case: those of the registry, `PS` and `d-PS`. SLOs are those of the mix's
-    /// classes; a class without one counts as having ten times its mean service time.
+    /// One by its name, in either case: those of the registry, `PS` and `d-PS`. SLOs are those of
+    /// the mix's classes; a class without one counts as having ten times its mean service time.
     ///
     /// # Errors
     /// [`SimError::UnknownPolicy`] for another name.

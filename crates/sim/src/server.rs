@@ -6,17 +6,19 @@
 //!                                          +------ [mail] <-------+  finished, or preempted and saved
 //! ```
 //!
-//! - Networker and dispatcher do one thing at a time; what reaches a busy dispatcher waits in its inbox.
-//! - A request that has run for its quantum is preempted if somebody waits whom its worker could serve; if nobody does
-//!   it is *overdue*, and preempted when somebody comes, the longest overdue first.
-//! - With a depth of `n` (JBSQ) a worker holds up to `n` requests, one running and the others staged; fresh requests go
-//!   to a worker that holds the fewest.
-//! - A preemption reaches the worker after the costs of [`Overheads`]; if the request has ended by then it misses, and,
-//!   unless probes deliver it, its receipt delays the next request. Nothing is preempted by mistake: the runtime numbers
-//!   its dispatches.
+//! - Networker and dispatcher do one thing at a time; what reaches a busy dispatcher waits in its
+//!   inbox.
+//! - A request that has run for its quantum is preempted if somebody waits whom its worker could
+//!   serve; if nobody does it is *overdue*, and preempted when somebody comes, the longest overdue
+//!   first.
+//! - With a depth of `n` (JBSQ) a worker holds up to `n` requests, one running and the others
+//!   staged; fresh requests go to a worker that holds the fewest.
+//! - A preemption reaches the worker after the costs of [`Overheads`]; if the request has ended by
+//!   then it misses, and, unless probes deliver it, its receipt delays the next request. Nothing is
+//!   preempted by mistake: the runtime numbers its dispatches.
 //!
-//! With all overheads zero this is the policy on ideal cores. Time is in whole nanoseconds; memory is taken when
-//! it is built and depends on the capacity alone.
+//! With all overheads zero this is the policy on ideal cores. Time is in whole nanoseconds; memory
+//! is taken when it is built and depends on the capacity alone.
 
 use std::collections::VecDeque;
 
@@ -137,12 +139,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server under `policy`, which must have been built for this capacity and number of workers. The `seed` draws
-    /// the places of probes and which preemptions are late.
+    /// A server under `policy`, which must have been built for this capacity and number of workers.
+    /// The `seed` draws the places of probes and which preemptions are late.
     ///
     /// # Errors
-    /// [`SimError::Parameter`] for no workers, more than 4096, or a depth of zero; [`SimError::Policy`] for a capacity
-    /// that cannot be.
+    /// [`SimError::Parameter`] for no workers, more than 4096, or a depth of zero;
+    /// [`SimError::Policy`] for a capacity that cannot be.
     pub fn new(policy: Box<dyn Policy>, shape: Shape, seed: u64) -> Result<Self, SimError> {
         if !(1..=4096).contains(&shape.workers) {
             let expected = "choose 1 to 4096";
@@ -223,7 +225,8 @@ impl Server {
         self.len() == 0
     }
 
-    /// How many events it has handled: arrivals, ends of requests and of quanta, preemptions, messages.
+    /// How many events it has handled: arrivals, ends of requests and of quanta, preemptions,
+    /// messages.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.events
@@ -255,8 +258,8 @@ impl Server {
         }
     }
 
-    /// A request reaches the server at `now_ns`, not before any event handled so far. What comes back is the request
-    /// itself if it is refused at once.
+    /// A request reaches the server at `now_ns`, not before any event handled so far. What comes
+    /// back is the request itself if it is refused at once.
     pub fn arrive(&mut self, now_ns: u64, request: Request) -> Option<Outcome> {
         self.events += 1;
         let Some(id) = self.free.pop() else {

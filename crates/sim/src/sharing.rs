@@ -1,11 +1,14 @@
-//! Ideal processor sharing: all requests in the server share its cores equally, none more than one core. Exact.
+//! Ideal processor sharing: all requests in the server share its cores equally, none more than one
+//! core. Exact.
 //!
-//! With n requests on c cores each runs at the rate min(1, c / n). So count *virtual time*, which passes at that rate: a
-//! request of service time x that comes at virtual time v ends at v + x, whatever comes later, and the request with
-//! the earliest end is the next to finish. Every event takes logarithmic time, however small the shares.
+//! With n requests on c cores each runs at the rate min(1, c / n). So count *virtual time*, which
+//! passes at that rate: a request of service time x that comes at virtual time v ends at v + x,
+//! whatever comes later, and the request with the earliest end is the next to finish. Every event
+//! takes logarithmic time, however small the shares.
 //!
-//! Source: Kleinrock, *Queueing Systems*, volume 2, chapter 4 (as the limit of round robin), and the virtual time of
-//! Demers, Keshav and Shenker, *Analysis and Simulation of a Fair Queueing Algorithm*, SIGCOMM 1989.
+//! Source: Kleinrock, *Queueing Systems*, volume 2, chapter 4 (as the limit of round robin), and
+//! the virtual time of Demers, Keshav and Shenker, *Analysis and Simulation of a Fair Queueing
+//! Algorithm*, SIGCOMM 1989.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

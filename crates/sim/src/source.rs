@@ -1,6 +1,8 @@
-//! Draws requests: gaps, classes, service times and flows, from four streams of random numbers that do not overlap.
+//! Draws requests: gaps, classes, service times and flows, from four streams of random numbers that
+//! do not overlap.
 //!
-//! So with the same seed all policies meet the very same requests, and another load only stretches the gaps.
+//! So with the same seed all policies meet the very same requests, and another load only stretches
+//! the gaps.
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -49,8 +51,8 @@ impl Draws {
         (class, (service.round() as u64).max(1))
     }
 
-    /// A flow: one of `flows` equally likely ones, or, without a number, one never seen before. The flows have other
-    /// numbers in each replication, so that each hashes them anew.
+    /// A flow: one of `flows` equally likely ones, or, without a number, one never seen before. The
+    /// flows have other numbers in each replication, so that each hashes them anew.
     pub(crate) fn flow(&mut self, flows: Option<u32>) -> u64 {
         let random = self.flows.next_u64();
         match flows {
@@ -106,7 +108,8 @@ pub(crate) fn replication_seed(seed: u64, number: u64) -> u64 {
     split_mix(seed, number)
 }
 
-/// Output `number` of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) with this seed: other for other numbers.
+/// Output `number` of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) with this seed: other for
+/// other numbers.
 pub(crate) fn split_mix(seed: u64, number: u64) -> u64 {
     let mut state = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

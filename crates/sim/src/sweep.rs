@@ -36,7 +36,8 @@ pub struct Progress {
 /// Runs all points of the plan, until `until` if given in place of the plan's own.
 ///
 /// # Errors
-/// [`SimError::Parameter`] if an overloaded point were to run until a precision; or as [`replicate`].
+/// [`SimError::Parameter`] if an overloaded point were to run until a precision; or as
+/// [`replicate`].
 pub fn run<'a>(
     plan: &'a Plan,
     until: Option<Until>,
@@ -224,8 +225,9 @@ const MEASURES: [Measure; 8] = [
     Measure::P999Slowdown,
 ];
 
-/// Every figure of every point and class as CSV: a line each, with the half-width of its 95 % interval;
-/// figures of which no request finished are empty. Refusals and losses are those of all classes.
+/// Every figure of every point and class as CSV: a line each, with the half-width of its 95 %
+/// interval; figures of which no request finished are empty. Refusals and losses are those of all
+/// classes.
 #[must_use]
 pub fn csv(measured: &[Measured<'_>]) -> String {
     let mut text = String::new();
@@ -293,13 +295,13 @@ fn quote(field: &str) -> String {
     field.to_owned()
 }
 
-/// Compares two plans point by point: the ratio of the figures of plan `a` to those of plan `b`, paired by seed, so that
-/// luck in the arrivals cancels out.
+/// Compares two plans point by point: the ratio of the figures of plan `a` to those of plan `b`,
+/// paired by seed, so that luck in the arrivals cancels out.
 ///
 /// # Errors
-/// [`SimError::Parameter`] if the plans differ in the number of points, the measure, its class, the seed, how many
-/// replications there are, what the x axis is, or in a point's value on it or load. Replications until a precision may
-/// differ in number: those that both have are paired.
+/// [`SimError::Parameter`] if the plans differ in the number of points, the measure, its class, the
+/// seed, how many replications there are, what the x axis is, or in a point's value on it or load.
+/// Replications until a precision may differ in number: those that both have are paired.
 pub fn compare(
     (a, in_a): (&Plan, &[Measured<'_>]),
     (b, in_b): (&Plan, &[Measured<'_>]),

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// Slowdowns are counted in thousandths.
 const SLOWDOWN_UNIT: f64 = 1_000.0;
 
-/// Figures of a class, or of all requests together. Percentiles come from histograms with a relative error of at most
-/// 0.1 %.
+/// Figures of a class, or of all requests together. Percentiles come from histograms with a
+/// relative error of at most 0.1 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// How many requests finished.
@@ -159,8 +159,8 @@ impl ClassTally {
     }
 }
 
-/// What a run measured, class by class. Its size depends on the number of classes and the spread of the values, not on
-/// the length of the run.
+/// What a run measured, class by class. Its size depends on the number of classes and the spread of
+/// the values, not on the length of the run.
 #[derive(Clone)]
 pub struct Tally {
     classes: Vec<ClassTally>,
@@ -227,7 +227,8 @@ impl Tally {
         self.merged().quantile_ns(quantile)
     }
 
-    /// The waiting time (sojourn less service) of all requests at a quantile between 0 and 1, in ns.
+    /// The waiting time (sojourn less service) of all requests at a quantile between 0 and 1, in
+    /// ns.
     #[must_use]
     pub fn wait_quantile_ns(&self, quantile: f64) -> u64 {
         self.waits.value_at_quantile(quantile)
@@ -254,8 +255,9 @@ impl Tally {
     }
 }
 
-/// Means over successive batches of values: nearly independent if the batches are long. There are 32 to 63 of them
-/// whatever the length of the run: when the 64th is full, neighbours are joined and batches are twice as long from then on.
+/// Means over successive batches of values: nearly independent if the batches are long. There are
+/// 32 to 63 of them whatever the length of the run: when the 64th is full, neighbours are joined
+/// and batches are twice as long from then on.
 ///
 /// Source: Law and Kelton, *Simulation Modeling and Analysis*, chapter 9 (batch means).
 #[derive(Clone, Debug)]

@@ -356,9 +356,9 @@ fn shinjuku_one_connection_is_enough() {
     assert!(hashed.low() > 100.0 * one.high(), "{hashed} {one}");
 }
 
-/// Shinjuku, section 4.3 (figure 7a): on half 1 us, half 100 us under MQ, the shorter the preemption
-/// interval the better, because long requests hold up short ones less; and 5 us is practical at what
-/// preemption costs there. The intervals above 5 us are ours, and the measure.
+/// Shinjuku, section 4.3 (figure 7a): on half 1 us, half 100 us under MQ, the shorter the
+/// preemption interval the better, because long requests hold up short ones less; and 5 us is
+/// practical at what preemption costs there. The intervals above 5 us are ours, and the measure.
 #[test]
 fn shinjuku_7a_shorter_intervals_are_better() {
     let mix = Mix::named("mid").unwrap();

@@ -1,5 +1,6 @@
-//! The simulator against queueing theory. Each figure is an estimate over replications; the theory must lie within 1.6
-//! half-widths of its 95 % interval (three standard deviations), and the interval must be narrow enough to mean something.
+//! The simulator against queueing theory. Each figure is an estimate over replications; the theory
+//! must lie within 1.6 half-widths of its 95 % interval (three standard deviations), and the
+//! interval must be narrow enough to mean something.
 //!
 //! Mean service times are 100 us, so that whole nanoseconds round nothing that matters.
 
@@ -150,8 +151,9 @@ fn md1_and_mg1_wait_as_pollaczek_and_khinchine_say() {
     }
 }
 
-/// Under processor sharing a request's mean sojourn time is x / (1 - rho), whatever the others are like: here sizes
-/// double from 10 us to 10 ms while their shares fall with the power 1.5 (an infinite variance, were there no end).
+/// Under processor sharing a request's mean sojourn time is x / (1 - rho), whatever the others are
+/// like: here sizes double from 10 us to 10 ms while their shares fall with the power 1.5 (an
+/// infinite variance, were there no end).
 #[test]
 fn mg1_ps_gives_every_size_its_share() {
     let size = |power: i32| 10.0 * 2_f64.powi(power);
@@ -234,8 +236,8 @@ fn d_fcfs_is_as_many_single_servers() {
     );
 }
 
-/// Mitzenmacher's limit for many servers. With 400 of them the finite system differs by less than a hundredth, which
-/// is added to the interval.
+/// Mitzenmacher's limit for many servers. With 400 of them the finite system differs by less than a
+/// hundredth, which is added to the interval.
 #[test]
 fn power_of_two_has_its_mean_field_tail() {
     let load = 0.9;

@@ -223,7 +223,8 @@ fn plans_are_compared_point_by_point_on_the_same_requests() {
     }
 }
 
-/// Of a rare class nothing finishes in some replications: their pairs are left out and no other is shifted.
+/// Of a rare class nothing finishes in some replications: their pairs are left out and no other is
+/// shifted.
 #[test]
 fn pairs_stay_pairs_where_a_replication_finished_nothing() {
     let text = with(6, "requests = 100")

@@ -208,7 +208,8 @@ fn lost_packets_make_counters_drift_but_not_reports() {
         load_info,
         ..rack()
     };
-    // JBSQ relies on the counters: each lost packet takes a place away for ever, until the switch holds everything.
+    // JBSQ relies on the counters: each lost packet takes a place away for ever, until the switch
+    // holds everything.
     let run = lossy(LoadInfo::Counters).run(1).unwrap();
     assert!(run.lost > REQUESTS / 2, "{}", run.lost);
     let carried = RackScenario {
@@ -238,8 +239,8 @@ fn servers_keep_their_own_policy() {
     assert!(none == 0 && some > 1_000);
 }
 
-/// Two dispatchers of eight workers each: with few connections one has more of them, and is overloaded at a load that many
-/// connections spread evenly.
+/// Two dispatchers of eight workers each: with few connections one has more of them, and is
+/// overloaded at a load that many connections spread evenly.
 #[test]
 fn few_flows_are_spread_unevenly_over_dispatchers() {
     let p99 = |flows| {

@@ -1,4 +1,5 @@
-//! Servers in detail: exact agreement with recursions, what each overhead does, and reproducibility.
+//! Servers in detail: exact agreement with recursions, what each overhead does, and
+//! reproducibility.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -140,7 +141,8 @@ fn a_preemption_costs_what_its_parts_cost() {
     };
     let requests = [request(0, 5_000, 0), request(10, 100, 1)];
     let ends = serve(&mut machine(sq(1_000), with(costs, 1)), &requests);
-    // At 1000 the dispatcher sends; at 1021 it is taken; saved at 1321; the other until 1421; then the rest.
+    // At 1000 the dispatcher sends; at 1021 it is taken; saved at 1321; the other until 1421; then
+    // the rest.
     assert_eq!(ends, [1_421 + (5_000 - 1_021), 1_421]);
 }
 
@@ -473,7 +475,8 @@ fn a_prediction_tells_when_costs_saturate_the_server() {
     assert!(0.9 * (mean_ns + 500.0) / mean_ns > 1.0);
     assert!(saturated(0.9, switch));
     assert!(!saturated(0.9, Overheads::IDEAL));
-    // The dispatcher alone: 1.8 requests come in a mean service time, of which each takes it a share.
+    // The dispatcher alone: 1.8 requests come in a mean service time, of which each takes it a
+    // share.
     let dispatch = |share: f64| Overheads {
         dispatch_ns: (share * mean_ns) as u64,
         ..Overheads::IDEAL

@@ -1,4 +1,5 @@
-//! Arrival processes: the gaps between one request and the next, whatever the server does (open loop).
+//! Arrival processes: the gaps between one request and the next, whatever the server does (open
+//! loop).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -79,12 +80,13 @@ impl Arrivals {
         }
     }
 
-    /// Bursts: a Poisson process whose rate changes between calm and burst (a two-state Markov-modulated Poisson
-    /// process). In a burst it is `rate_ratio` times the calm rate; bursts take `burst_fraction` of the time and
-    /// carry `burst_requests` requests each, in the mean.
+    /// Bursts: a Poisson process whose rate changes between calm and burst (a two-state
+    /// Markov-modulated Poisson process). In a burst it is `rate_ratio` times the calm rate; bursts
+    /// take `burst_fraction` of the time and carry `burst_requests` requests each, in the mean.
     ///
     /// # Errors
-    /// `rate_ratio` or `burst_requests` is below 1 or above 1e9, or `burst_fraction` not strictly between 0 and 1.
+    /// `rate_ratio` or `burst_requests` is below 1 or above 1e9, or `burst_fraction` not strictly
+    /// between 0 and 1.
     pub fn mmpp(
         rate_ratio: f64,
         burst_fraction: f64,
@@ -98,17 +100,19 @@ impl Arrivals {
         .try_into()
     }
 
-    /// Gaps from a file, in order and from the start again at its end: a number of nanoseconds a line; blank lines
-    /// and lines that start with `#` are skipped. A relative path starts at the working directory.
+    /// Gaps from a file, in order and from the start again at its end: a number of nanoseconds a
+    /// line; blank lines and lines that start with `#` are skipped. A relative path starts at the
+    /// working directory.
     ///
     /// # Errors
-    /// The file cannot be read, has no gap above zero, or has a line that is not a number (with file and line).
+    /// The file cannot be read, has no gap above zero, or has a line that is not a number (with
+    /// file and line).
     pub fn trace(file: impl Into<PathBuf>) -> Result<Self, WorkloadError> {
         Spec::Trace { file: file.into() }.try_into()
     }
 
-    /// The mean gap that a trace was recorded with, in ns: the one to give to [`gaps`](Arrivals::gaps)
-    /// to replay it as it was. `None` for the other processes.
+    /// The mean gap that a trace was recorded with, in ns: the one to give to
+    /// [`gaps`](Arrivals::gaps) to replay it as it was. `None` for the other processes.
     #[must_use]
     pub fn recorded_mean_gap_ns(&self) -> Option<f64> {
         match self.shape {
@@ -196,7 +200,8 @@ impl From<Arrivals> for Spec {
 pub struct Gaps {
     shape: Shape,
     mean_gap_ns: f64,
-    /// MMPP: whether a burst is on; drawn at the first gap, so that the process starts in its stationary state.
+    /// MMPP: whether a burst is on; drawn at the first gap, so that the process starts in its
+    /// stationary state.
     bursting: Option<bool>,
     /// Trace: the next gap.
     position: usize,

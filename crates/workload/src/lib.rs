@@ -1,8 +1,10 @@
-//! Workloads of the scheduling literature: what arrives when, how long it runs, and how the outcome is summed up.
+//! Workloads of the scheduling literature: what arrives when, how long it runs, and how the outcome
+//! is summed up.
 //!
-//! Everything that measures or simulates the runtime draws its requests from here, so that contenders meet the very
-//! same ones. A [`Mix`] says which classes of requests there are; a [`Schedule`] is drawn from it once; whoever serves it
-//! leaves a [`Record`] a request; a [`Summary`] sums them up.
+//! Everything that measures or simulates the runtime draws its requests from here, so that
+//! contenders meet the very same ones. A [`Mix`] says which classes of requests there are; a
+//! [`Schedule`] is drawn from it once; whoever serves it leaves a [`Record`] a request; a
+//! [`Summary`] sums them up.
 //!
 //! ```
 //! use shinjuku_workload::{Length, Mix, Schedule, ScheduleConfig, Summary, lindley};

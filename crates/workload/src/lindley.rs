@@ -1,14 +1,16 @@
-//! First come, first served, without any overhead: what a measured or simulated FCFS baseline is checked against.
+//! First come, first served, without any overhead: what a measured or simulated FCFS baseline is
+//! checked against.
 //!
-//! All functions take arrivals in the order of their times, as [`Schedule`](crate::Schedule) has them, and are exact.
+//! All functions take arrivals in the order of their times, as [`Schedule`](crate::Schedule) has
+//! them, and are exact.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::{Arrival, Record};
 
-/// The waiting time of each arrival at one server, in ns: the wait of the one before, plus its service, less the gap
-/// between the two, and never below zero (Lindley, 1952).
+/// The waiting time of each arrival at one server, in ns: the wait of the one before, plus its
+/// service, less the gap between the two, and never below zero (Lindley, 1952).
 ///
 /// # Panics
 /// If the arrivals are not in the order of their times.
@@ -26,8 +28,9 @@ pub fn waits_one_server(arrivals: &[Arrival]) -> Vec<u64> {
     waits
 }
 
-/// The waiting time of each arrival at `servers` servers with one queue, in ns: each request goes to the server that is
-/// free first (Kiefer and Wolfowitz, 1955; the servers' work is kept as the instants at which they will be free).
+/// The waiting time of each arrival at `servers` servers with one queue, in ns: each request goes
+/// to the server that is free first (Kiefer and Wolfowitz, 1955; the servers' work is kept as the
+/// instants at which they will be free).
 ///
 /// # Panics
 /// If there are no servers or the arrivals are not in the order of their times.
@@ -67,8 +70,9 @@ pub fn records(arrivals: &[Arrival], servers: usize) -> Vec<Record> {
         .collect()
 }
 
-/// The mean waiting time in ns of M/G/1, in the long run: Poisson arrivals at `load` of one server whose service times
-/// have this mean (ns) and second moment (ns²) (Pollaczek and Khinchine). Infinite from a load of 1.
+/// The mean waiting time in ns of M/G/1, in the long run: Poisson arrivals at `load` of one server
+/// whose service times have this mean (ns) and second moment (ns²) (Pollaczek and Khinchine).
+/// Infinite from a load of 1.
 #[must_use]
 pub fn mean_wait_ns(load: f64, mean_ns: f64, second_moment: f64) -> f64 {
     if load >= 1.0 {

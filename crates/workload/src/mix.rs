@@ -52,8 +52,8 @@ impl Class {
 
 /// Classes of requests with their shares, ordered from short to long by mean service time.
 ///
-/// A class is identified by its index here. A mix of two classes is what the literature calls bimodal; then
-/// [`Mix::SHORT`] and [`Mix::LONG`] are those indices.
+/// A class is identified by its index here. A mix of two classes is what the literature calls
+/// bimodal; then [`Mix::SHORT`] and [`Mix::LONG`] are those indices.
 ///
 /// In a configuration file a mix is either the name of a [named](Mix::named) one or a table:
 ///
@@ -94,8 +94,8 @@ impl Mix {
     /// A mix of one or more classes.
     ///
     /// # Errors
-    /// There is no class, or more than a `u16` counts; a weight or an SLO is not finite and above zero;
-    /// or the classes are not in order of their mean service times.
+    /// There is no class, or more than a `u16` counts; a weight or an SLO is not finite and above
+    /// zero; or the classes are not in order of their mean service times.
     pub fn new(name: impl Into<String>, classes: Vec<Class>) -> Result<Self, WorkloadError> {
         let name = name.into();
         if classes.is_empty() {

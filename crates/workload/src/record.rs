@@ -18,8 +18,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Latency (sojourn time): from arrival to finish, in ns. Zero if it finished before it arrived,
-    /// which [`Summary::of`] refuses.
+    /// Latency (sojourn time): from arrival to finish, in ns. Zero if it finished before it
+    /// arrived, which [`Summary::of`] refuses.
     #[must_use]
     pub fn latency_ns(&self) -> u64 {
         self.finish_ns.saturating_sub(self.arrival_ns)
@@ -67,8 +67,9 @@ pub enum RecordError {
 
 /// The figures of a class, or of all requests together.
 ///
-/// Percentiles are exact order statistics by nearest rank: `p99` of n requests is the `ceil(0.99 n)`-th smallest.
-/// With fewer than 100 (or 1000) requests, `p99` (or `p999`) is therefore the largest.
+/// Percentiles are exact order statistics by nearest rank: `p99` of n requests is the
+/// `ceil(0.99 n)`-th smallest. With fewer than 100 (or 1000) requests, `p99` (or `p999`) is
+/// therefore the largest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figures {
@@ -118,11 +119,13 @@ pub struct ClassFigures {
 }
 
 impl Summary {
-    /// Sums up a run without its warm-up: the first 5 % of the requests by arrival time (rounded down) are dropped,
-    /// as they met queues still empty and caches still cold. The records may be in any order.
+    /// Sums up a run without its warm-up: the first 5 % of the requests by arrival time (rounded
+    /// down) are dropped, as they met queues still empty and caches still cold. The records may be
+    /// in any order.
     ///
     /// # Errors
-    /// There are no records; or one finished before it arrived, has no service time, or is of no class of `mix`.
+    /// There are no records; or one finished before it arrived, has no service time, or is of no
+    /// class of `mix`.
     pub fn of(mix: &Mix, records: &[Record]) -> Result<Self, RecordError> {
         check(mix, records)?;
         let mut kept = records.to_vec();

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The median of `values` (of an even number, the mean of the middle two); `None` if there are none or one is NaN.
+/// The median of `values` (of an even number, the mean of the middle two); `None` if there are none
+/// or one is NaN.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values)?;
@@ -57,23 +58,26 @@ impl std::fmt::Display for Spread {
 pub struct PairedRatio {
     /// Median, smallest and largest of the ratios a / b.
     pub ratio: Spread,
-    /// The true median ratio is at least this, with the confidence asked for; `None` if there are too few pairs to say.
+    /// The true median ratio is at least this, with the confidence asked for; `None` if there are
+    /// too few pairs to say.
     pub lower: Option<f64>,
-    /// The true median ratio is at most this, with the confidence asked for; `None` if there are too few pairs to say.
+    /// The true median ratio is at most this, with the confidence asked for; `None` if there are
+    /// too few pairs to say.
     pub upper: Option<f64>,
 }
 
 impl PairedRatio {
     /// Compares `pairs` of figures (a, b), each pair from one seed, by the ratio a / b.
     ///
-    /// `lower` and `upper` are each one-sided bounds at `confidence`; together they hold with `2 * confidence - 1`.
-    /// They are order statistics, valid for independent pairs whatever the distribution: of n ratios, the number
-    /// below the true median is binomial (n, 1/2), so the k-th smallest is an upper bound with confidence
-    /// P(Bin(n, 1/2) < k), and the smallest such k is taken (Conover, Practical Nonparametric Statistics, 3.2).
-    /// At 95 % it takes 5 pairs to say anything, and then the bounds are the smallest and the largest ratio.
+    /// `lower` and `upper` are each one-sided bounds at `confidence`; together they hold with
+    /// `2 * confidence - 1`. They are order statistics, valid for independent pairs whatever the
+    /// distribution: of n ratios, the number below the true median is binomial (n, 1/2), so the
+    /// k-th smallest is an upper bound with confidence P(Bin(n, 1/2) < k), and the smallest such k
+    /// is taken (Conover, Practical Nonparametric Statistics, 3.2). At 95 % it takes 5 pairs to say
+    /// anything, and then the bounds are the smallest and the largest ratio.
     ///
-    /// `None` if there are no pairs, a figure is not finite and above zero, or `confidence` is not strictly between
-    /// 0.5 and 1.
+    /// `None` if there are no pairs, a figure is not finite and above zero, or `confidence` is not
+    /// strictly between 0.5 and 1.
     #[must_use]
     pub fn of(pairs: &[(f64, f64)], confidence: f64) -> Option<Self> {
         let valid = |figure: f64| figure.is_finite() && figure > 0.0;

@@ -1,4 +1,5 @@
-//! Schedules: all arrivals of a run, drawn before it starts, so that contenders meet the very same requests.
+//! Schedules: all arrivals of a run, drawn before it starts, so that contenders meet the very same
+//! requests.
 
 use std::time::Duration;
 
@@ -24,11 +25,13 @@ pub struct Arrival {
 
 /// How much work is offered.
 ///
-/// In a configuration file: `{ kind = "load", load = 0.7, workers = 2 }` or `{ kind = "rate", per_second = 1e6 }`.
+/// In a configuration file: `{ kind = "load", load = 0.7, workers = 2 }` or
+/// `{ kind = "rate", per_second = 1e6 }`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Offered {
-    /// A share of what the workers can do: rate x mean service time / workers. Above 1 they are overloaded.
+    /// A share of what the workers can do: rate x mean service time / workers. Above 1 they are
+    /// overloaded.
     Load {
         /// The share.
         load: f64,
@@ -130,9 +133,9 @@ impl ScheduleConfig {
 
 /// All arrivals of a run, in the order of their times.
 ///
-/// Gaps, classes, service times and flows are drawn from four streams of random numbers that do not overlap. So with the
-/// same seed, another load stretches the gaps and leaves the requests as they are, and another arrival process or
-/// number of flows leaves their classes and service times.
+/// Gaps, classes, service times and flows are drawn from four streams of random numbers that do not
+/// overlap. So with the same seed, another load stretches the gaps and leaves the requests as they
+/// are, and another arrival process or number of flows leaves their classes and service times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     arrivals: Vec<Arrival>,
@@ -145,8 +148,8 @@ impl Schedule {
     /// Draws a schedule.
     ///
     /// # Errors
-    /// The load or rate is not finite and above zero, there are no workers, no flows or no requests,
-    /// or more than [`MAX_ARRIVALS`](Self::MAX_ARRIVALS) requests are expected.
+    /// The load or rate is not finite and above zero, there are no workers, no flows or no
+    /// requests, or more than [`MAX_ARRIVALS`](Self::MAX_ARRIVALS) requests are expected.
     pub fn generate(mix: &Mix, config: &ScheduleConfig) -> Result<Self, WorkloadError> {
         let at_least_one = |what, count: f64| {
             let expected = "at least one is needed";
@@ -227,8 +230,9 @@ impl Schedule {
         self.arrivals.last().map_or(0, |arrival| arrival.at_ns)
     }
 
-    /// The load that was drawn: sum of the service times over the workers' time until the last arrival. It strays from
-    /// the load asked for, the more so the more the service times vary. `None` if that time is zero.
+    /// The load that was drawn: sum of the service times over the workers' time until the last
+    /// arrival. It strays from the load asked for, the more so the more the service times vary.
+    /// `None` if that time is zero.
     #[must_use]
     pub fn drawn_load(&self, workers: usize) -> Option<f64> {
         let work: f64 = self

@@ -14,10 +14,11 @@ use crate::values_file::{self, Accept};
 
 /// A distribution of service times, checked when built.
 ///
-/// Parameters are in microseconds, the unit in which the literature states them; samples and moments in nanoseconds.
+/// Parameters are in microseconds, the unit in which the literature states them; samples and
+/// moments in nanoseconds.
 ///
-/// In a configuration file it is a table whose `kind` names the distribution and whose other keys are the
-/// parameters of the constructor of that name:
+/// In a configuration file it is a table whose `kind` names the distribution and whose other keys
+/// are the parameters of the constructor of that name:
 ///
 /// ```
 /// # use shinjuku_workload::ServiceTime;
@@ -85,8 +86,8 @@ enum Law {
     Empirical(Arc<[f64]>),
 }
 
-/// The five transactions of TPC-C as the literature times them: name, service time in us, share in percent
-/// (Persephone, SOSP'21).
+/// The five transactions of TPC-C as the literature times them: name, service time in us, share in
+/// percent (Persephone, SOSP'21).
 pub(crate) const TPCC: [(&str, f64, f64); 5] = [
     ("payment", 5.7, 44.0),
     ("order-status", 6.0, 4.0),
@@ -99,7 +100,8 @@ impl ServiceTime {
     /// Always `us` microseconds.
     ///
     /// # Errors
-    /// [`WorkloadError::Parameter`] if `us` is below 0.001 (1 ns) or above 1e9; so for every time below.
+    /// [`WorkloadError::Parameter`] if `us` is below 0.001 (1 ns) or above 1e9; so for every time
+    /// below.
     pub fn fixed(us: f64) -> Result<Self, WorkloadError> {
         Spec::Fixed { us }.try_into()
     }
@@ -141,7 +143,8 @@ impl ServiceTime {
         Spec::Trimodal { values_us }.try_into()
     }
 
-    /// Pareto (type I) with this mean and tail index. The variance is infinite for a `shape` of 2 or less.
+    /// Pareto (type I) with this mean and tail index. The variance is infinite for a `shape` of 2
+    /// or less.
     ///
     /// # Errors
     /// As [`ServiceTime::fixed`]; or `shape` is not above 1 (there would be no mean).
@@ -156,7 +159,8 @@ impl ServiceTime {
         Spec::Tpcc {}.try_into().expect("the constants are valid")
     }
 
-    /// One of `values_us`; the i-th, counted from 1, with a weight of `i` to the power of `-exponent`.
+    /// One of `values_us`; the i-th, counted from 1, with a weight of `i` to the power of
+    /// `-exponent`.
     ///
     /// # Errors
     /// As [`ServiceTime::fixed`]; or there are no values; or `exponent` is negative or not finite.
@@ -168,12 +172,12 @@ impl ServiceTime {
         .try_into()
     }
 
-    /// Values drawn, with replacement, from a file: a number of nanoseconds a line; blank lines and lines that
-    /// start with `#` are skipped. A relative path starts at the working directory.
+    /// Values drawn, with replacement, from a file: a number of nanoseconds a line; blank lines and
+    /// lines that start with `#` are skipped. A relative path starts at the working directory.
     ///
     /// # Errors
-    /// The file cannot be read, has no values, or has a line that is not a number above zero and at most 1e18
-    /// (with file and line).
+    /// The file cannot be read, has no values, or has a line that is not a number above zero and at
+    /// most 1e18 (with file and line).
     pub fn empirical(file: impl Into<PathBuf>) -> Result<Self, WorkloadError> {
         Spec::Empirical { file: file.into() }.try_into()
     }
@@ -190,7 +194,8 @@ impl ServiceTime {
         self.second_moment
     }
 
-    /// The squared coefficient of variation: variance over squared mean. 0 for fixed, 1 for exponential times.
+    /// The squared coefficient of variation: variance over squared mean. 0 for fixed, 1 for
+    /// exponential times.
     #[must_use]
     pub fn squared_variation(&self) -> f64 {
         squared_variation(self.mean_ns, self.second_moment)

@@ -1,4 +1,5 @@
-//! Files of measured values: one number of nanoseconds a line; blank lines and lines that start with `#` are skipped.
+//! Files of measured values: one number of nanoseconds a line; blank lines and lines that start
+//! with `#` are skipped.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -16,8 +16,8 @@ pub(crate) struct Area {
     chunk: usize,
 }
 
-// SAFETY: the area is plain memory, valid on every thread. Its bytes are reached through frames alone, of which each
-// chunk has one.
+// SAFETY: the area is plain memory, valid on every thread. Its bytes are reached through frames
+// alone, of which each chunk has one.
 unsafe impl Send for Area {}
 // SAFETY: as above: a shared area gives out no bytes by itself.
 unsafe impl Sync for Area {}
@@ -62,7 +62,8 @@ impl Area {
         self.length
     }
 
-    /// In which chunk, and where in it, the byte at `address` from the area's start lies. `None`: beyond the area.
+    /// In which chunk, and where in it, the byte at `address` from the area's start lies. `None`:
+    /// beyond the area.
     pub(crate) fn place(&self, address: u64) -> Option<(u32, u32)> {
         let address = usize::try_from(address).ok()?;
         if address >= self.length {
@@ -76,8 +77,8 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and with it go the last ways to it: every frame holds the area. The kernel, if it
-        // still has chunks, holds the pages themselves.
+        // SAFETY: the mapping is ours, and with it go the last ways to it: every frame holds the
+        // area. The kernel, if it still has chunks, holds the pages themselves.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.length) };
         debug_assert!(unmapped.is_ok());
     }
@@ -97,9 +98,10 @@ impl Frame {
     /// The frame's bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: by the invariant the bytes are within the chunk, and so within the area, which lives as long as
-        // `self`. They were zero at first, and so are initialised. Each chunk has one frame, and the kernel does not
-        // have the chunk while the frame can be reached (see the crate); so nobody writes to it while `self` is shared.
+        // SAFETY: by the invariant the bytes are within the chunk, and so within the area, which
+        // lives as long as `self`. They were zero at first, and so are initialised. Each chunk has
+        // one frame, and the kernel does not have the chunk while the frame can be reached (see the
+        // crate); so nobody writes to it while `self` is shared.
         unsafe { std::slice::from_raw_parts(self.start(), self.length as usize) }
     }
 
@@ -134,7 +136,8 @@ impl Frame {
         (self.offset, self.length) = (0, 0);
     }
 
-    /// The frame lies at `offset` and is `length` bytes long. False, and nothing done, if the chunk is shorter.
+    /// The frame lies at `offset` and is `length` bytes long. False, and nothing done, if the chunk
+    /// is shorter.
     pub(crate) fn set_place(&mut self, offset: u32, length: u32) -> bool {
         let fits = offset as usize + length as usize <= self.area.chunk;
         if fits {

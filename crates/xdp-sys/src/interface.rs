@@ -53,7 +53,8 @@ fn ask(interface: &str, question: libc::Ioctl) -> Result<libc::ifreq, XdpError> 
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
         .map_err(XdpError::system("open a socket"))?;
-    // SAFETY: the request is as long as the kernel takes it to be, with a name that ends with zero, and outlives the call.
+    // SAFETY: the request is as long as the kernel takes it to be, with a name that ends with zero,
+    // and outlives the call.
     let status = unsafe { libc::ioctl(socket.as_raw_fd(), question, &mut request) };
     if status < 0 {
         return Err(no_interface(io::Error::last_os_error()));

@@ -1,4 +1,5 @@
-//! AF_XDP sockets: a network device's frames by memory that is shared with the kernel, behind a safe interface.
+//! AF_XDP sockets: a network device's frames by memory that is shared with the kernel, behind a
+//! safe interface.
 //!
 //! ```text
 //!                        fill ring                          receive ring
@@ -8,14 +9,17 @@
 //!          └────────────────────────── kernel: it is sent ◀───────────────── Frame, to be sent
 //! ```
 //!
-//! An area of chunks is registered with the kernel. A [`Frame`] is the right to one chunk. The [`Program`], six
-//! instructions of BPF written down in `program.rs`, leads an interface's frames to its sockets; a [`Socket`] is one queue.
+//! An area of chunks is registered with the kernel. A [`Frame`] is the right to one chunk. The
+//! [`Program`], six instructions of BPF written down in `program.rs`, leads an interface's frames
+//! to its sockets; a [`Socket`] is one queue.
 //!
-//! **Why this is safe.** Each chunk has one `Frame`, made with the area and never cloned. While the kernel has a chunk, its
-//! `Frame` lies in the socket's ledger, where nobody reaches its bytes; it comes out when a ring of the kernel's says that the
-//! chunk is ours again. What a ring says is checked against ledger and area first, so that the kernel is trusted with not
-//! writing to what it gave back, and with nothing else. When a socket is closed, what the kernel had comes out only if the kernel
-//! had taken the socket off its interface before. The area is unmapped when its last frame has gone.
+//! **Why this is safe.** Each chunk has one `Frame`, made with the area and never cloned. While the
+//! kernel has a chunk, its `Frame` lies in the socket's ledger, where nobody reaches its bytes; it
+//! comes out when a ring of the kernel's says that the chunk is ours again. What a ring says is
+//! checked against ledger and area first, so that the kernel is trusted with not writing to what it
+//! gave back, and with nothing else. When a socket is closed, what the kernel had comes out only if
+//! the kernel had taken the socket off its interface before. The area is unmapped when its last
+//! frame has gone.
 
 mod area;
 mod error;

@@ -10,7 +10,8 @@
 //!     return r0
 //! ```
 //!
-//! The map is an array by queue. The kernel takes the program off the interface when its [`Program`] has gone.
+//! The map is an array by queue. The kernel takes the program off the interface when its
+//! [`Program`] has gone.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -117,10 +118,11 @@ struct LinkCreate {
 /// Calls bpf(2).
 ///
 /// # Safety
-/// `argument` is what `command` wants, and the addresses in it are of memory that is valid for the call.
+/// `argument` is what `command` wants, and the addresses in it are of memory that is valid for the
+/// call.
 unsafe fn bpf<T>(command: libc::c_long, argument: &T) -> io::Result<libc::c_long> {
-    // SAFETY: the kernel reads as many bytes of the argument as it is told, and by this function's contract what the
-    // addresses in it lead to.
+    // SAFETY: the kernel reads as many bytes of the argument as it is told, and by this function's
+    // contract what the addresses in it lead to.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -160,7 +162,8 @@ pub enum Attached {
     Generic,
 }
 
-/// The program at an interface. Frames of queues that have a socket go there, all others to the kernel's stack.
+/// The program at an interface. Frames of queues that have a socket go there, all others to the
+/// kernel's stack.
 #[derive(Debug)]
 pub struct Program {
     name: String,
@@ -272,7 +275,8 @@ impl Program {
             value: std::ptr::from_ref(&socket) as u64,
             flags: 0,
         };
-        // SAFETY: key and value are the four bytes each that the map was created with, and outlive the call.
+        // SAFETY: key and value are the four bytes each that the map was created with, and outlive
+        // the call.
         unsafe { bpf(MAP_UPDATE_ELEM, &update) }
             .map_err(XdpError::system("lead a queue to the socket"))?;
         Ok(())
@@ -330,8 +334,8 @@ fn load(map: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         interface: 0,
         expected_attach_type: ATTACH_TYPE_XDP,
     };
-    // SAFETY: the addresses are of the instructions, as many as are said, and of a string that ends with zero; both outlive
-    // the call. The command opens a program.
+    // SAFETY: the addresses are of the instructions, as many as are said, and of a string that ends
+    // with zero; both outlive the call. The command opens a program.
     unsafe { bpf_open(PROG_LOAD, &load) }
 }
 

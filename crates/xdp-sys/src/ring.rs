@@ -1,8 +1,10 @@
-//! The rings that are shared with the kernel: single producer, single consumer, a power of two of entries.
+//! The rings that are shared with the kernel: single producer, single consumer, a power of two of
+//! entries.
 //!
-//! Producer and consumer each have a counter that only they write, and that runs on past the ring's size. The producer
-//! writes entries, then its counter (release); the other sees the counter (acquire), then the entries. Source: the kernel's
-//! Documentation/networking/af_xdp.rst and net/xdp/xsk_queue.h.
+//! Producer and consumer each have a counter that only they write, and that runs on past the ring's
+//! size. The producer writes entries, then its counter (release); the other sees the counter
+//! (acquire), then the entries. Source: the kernel's Documentation/networking/af_xdp.rst and
+//! net/xdp/xsk_queue.h.
 
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
@@ -30,11 +32,13 @@ struct Shared<T> {
     _entries: PhantomData<T>,
 }
 
-// SAFETY: the pointers are to a mapping of our own, valid on every thread; it moves with its one owner.
+// SAFETY: the pointers are to a mapping of our own, valid on every thread; it moves with its one
+// owner.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Shared<T> {
-    /// Maps the ring that `socket` has at the page offset `which`, with `size` entries of `T`, laid out as `offsets` tell.
+    /// Maps the ring that `socket` has at the page offset `which`, with `size` entries of `T`, laid
+    /// out as `offsets` tell.
     fn map(
         socket: BorrowedFd<'_>,
         which: u64,
@@ -63,7 +67,8 @@ impl<T> Shared<T> {
         {
             return Err(unfit());
         }
-        // SAFETY: a new mapping at a place that the kernel chooses; nobody else in this process knows of it.
+        // SAFETY: a new mapping at a place that the kernel chooses; nobody else in this process
+        // knows of it.
         let start = unsafe {
             mmap(
                 ptr::null_mut(),
@@ -76,7 +81,8 @@ impl<T> Shared<T> {
         };
         let start: NonNull<u8> = NonNull::new(start.map_err(XdpError::system(MAP))?.cast())
             .expect("mmap does not give null");
-        // SAFETY: all four are within the mapping and aligned, as has just been checked; a mapping begins at a page.
+        // SAFETY: all four are within the mapping and aligned, as has just been checked; a mapping
+        // begins at a page.
         unsafe {
             Ok(Self {
                 start,
@@ -92,7 +98,8 @@ impl<T> Shared<T> {
     }
 
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: within the mapping and aligned (see `map`), and the kernel, too, accesses it atomically.
+        // SAFETY: within the mapping and aligned (see `map`), and the kernel, too, accesses it
+        // atomically.
         unsafe { self.producer.as_ref() }
     }
 
@@ -150,13 +157,14 @@ impl<T: Copy> Giving<T> {
         self.ring.size.saturating_sub(waiting) as usize
     }
 
-    /// Writes an entry, to be [`publish`](Self::publish)ed. False, and nothing done, if there is no room.
+    /// Writes an entry, to be [`publish`](Self::publish)ed. False, and nothing done, if there is no
+    /// room.
     pub(crate) fn write(&mut self, entry: T) -> bool {
         if self.room() == 0 {
             return false;
         }
-        // SAFETY: the kernel does not read this entry: it has taken what was there, and the counter does not cover
-        // what is there now.
+        // SAFETY: the kernel does not read this entry: it has taken what was there, and the counter
+        // does not cover what is there now.
         unsafe { self.ring.entry(self.written).write(entry) };
         self.written = self.written.wrapping_add(1);
         true
@@ -208,8 +216,8 @@ impl<T: Copy> Taking<T> {
         if self.ring.producer().load(Ordering::Acquire) == self.read {
             return None;
         }
-        // SAFETY: the counter covers this entry, so the kernel has written it, and writes there no more before we
-        // publish that it was read. `T` is plain numbers: any bytes are one.
+        // SAFETY: the counter covers this entry, so the kernel has written it, and writes there no
+        // more before we publish that it was read. `T` is plain numbers: any bytes are one.
         let entry = unsafe { self.ring.entry(self.read).read() };
         self.read = self.read.wrapping_add(1);
         Some(entry)

@@ -23,12 +23,14 @@ const SHORTEST: u32 = 14;
 /// Settings of a [`Socket`]; checked by [`Socket::open`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketConfig {
-    /// How many frames there are in all, 2 to 2^20. Should exceed twice the entries of a ring by as many as are with requests:
-    /// as many wait for frames to come, and as many, but no more than half, are kept to send what is no reply.
+    /// How many frames there are in all, 2 to 2^20. Should exceed twice the entries of a ring by as
+    /// many as are with requests: as many wait for frames to come, and as many, but no more than
+    /// half, are kept to send what is no reply.
     pub frames: u32,
     /// How long a chunk is, in bytes: 2048 or 4096. A frame that comes in begins 256 bytes into it.
     pub chunk: u32,
-    /// Entries of each ring: a power of two, 1 to 32,768. As many free frames wait for the device's to come.
+    /// Entries of each ring: a power of two, 1 to 32,768. As many free frames wait for the device's
+    /// to come.
     pub ring: u32,
     /// Whether frames are copied.
     pub copy: CopyMode,
@@ -80,7 +82,8 @@ pub struct Closed {
 
 /// A socket, and all frames that are not with others.
 pub struct Socket {
-    // The rings first: they are unmapped before the socket closes, and that before the ledger's frames go.
+    // The rings first: they are unmapped before the socket closes, and that before the ledger's
+    // frames go.
     fill: Giving<u64>,
     completion: Taking<u64>,
     receive: Taking<XdpDesc>,
@@ -129,10 +132,12 @@ impl Closed {
 }
 
 impl Socket {
-    /// Opens a socket at `queue` of the program's interface and takes all memory. Frames come from now on.
+    /// Opens a socket at `queue` of the program's interface and takes all memory. Frames come from
+    /// now on.
     ///
     /// # Errors
-    /// A setting out of range, a queue that is taken or that the interface does not have, or no permission.
+    /// A setting out of range, a queue that is taken or that the interface does not have, or no
+    /// permission.
     pub fn open(
         program: &Arc<Program>,
         queue: u32,
@@ -211,7 +216,8 @@ impl Socket {
         self.program.lead(self.queue, self.socket.as_fd())
     }
 
-    /// Whether the interface has gone: the kernel has removed it, and this socket from it, for good. One system call.
+    /// Whether the interface has gone: the kernel has removed it, and this socket from it, for
+    /// good. One system call.
     pub fn is_gone(&mut self) -> bool {
         // The kernel says it once.
         if let Ok(Err(Errno::NETDOWN)) = sockopt::socket_error(&self.socket) {
@@ -220,8 +226,9 @@ impl Socket {
         self.gone
     }
 
-    /// Closes the socket, and keeps its frames for another. If the interface has not [gone](Self::is_gone), the kernel may not
-    /// be done with those that it has; then these are given up.
+    /// Closes the socket, and keeps its frames for another. If the interface has not
+    /// [gone](Self::is_gone), the kernel may not be done with those that it has; then these are
+    /// given up.
     #[must_use]
     pub fn close(self) -> Closed {
         let Self {
@@ -242,9 +249,10 @@ impl Socket {
         } = self;
         drop((fill, completion, receive, transmit, socket));
         for mut frame in ledger.into_iter().flatten() {
-            // No interface brings frames to a socket that never had one, or that was taken off it when it went: the kernel
-            // stops an interface before it says so, and closing waits for the end of that. All else a copy of the
-            // descriptor in another process could have go on.
+            // No interface brings frames to a socket that never had one, or that was taken off it
+            // when it went: the kernel stops an interface before it says so, and closing waits for
+            // the end of that. All else a copy of the descriptor in another process could have go
+            // on.
             if gone || !bound {
                 frame.clear();
                 free.push(frame);
@@ -285,7 +293,8 @@ impl Socket {
         self.ledger.iter().flatten().count()
     }
 
-    /// How often a ring of the kernel's named a frame that the kernel did not have: never, if all is well.
+    /// How often a ring of the kernel's named a frame that the kernel did not have: never, if all
+    /// is well.
     #[must_use]
     pub fn strays(&self) -> u64 {
         self.strays
@@ -318,7 +327,8 @@ impl Socket {
         }
         self.receive.publish();
         self.refill();
-        // What the kernel did not send at once (it takes some 32 at a time), or has no frames left for.
+        // What the kernel did not send at once (it takes some 32 at a time), or has no frames left
+        // for.
         if self.transmit.is_pending() {
             self.kick();
         }
@@ -333,8 +343,8 @@ impl Socket {
         self.transmit.room()
     }
 
-    /// Gives a frame to be sent with the next [`flush`](Self::flush); gives it back if there is no room, it is shorter
-    /// than an Ethernet header, or another socket's.
+    /// Gives a frame to be sent with the next [`flush`](Self::flush); gives it back if there is no
+    /// room, it is shorter than an Ethernet header, or another socket's.
     ///
     /// # Errors
     /// The frame.
@@ -387,13 +397,14 @@ impl Socket {
     /// One system call; the kernel sends some frames of the ring.
     fn kick(&mut self) {
         if self.transmit.needs_wakeup() {
-            // EAGAIN, EBUSY, ENOBUFS: some are still in the ring, and the next call goes on. Others (the interface is
-            // down) go by, or are for the statistics.
+            // EAGAIN, EBUSY, ENOBUFS: some are still in the ring, and the next call goes on. Others
+            // (the interface is down) go by, or are for the statistics.
             let _: Result<usize, Errno> = rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT);
         }
     }
 
-    /// Gives free frames to the kernel to fill, until its ring is full or only those for sending are left.
+    /// Gives free frames to the kernel to fill, until its ring is full or only those for sending
+    /// are left.
     fn refill(&mut self) {
         // The rest is for sending.
         let reserve = (self.ledger.len() / 2).min(self.config.ring as usize);
@@ -489,8 +500,8 @@ impl Rings {
     }
 }
 
-/// Binds; waits a little for a queue that is taken, since the kernel takes a closed socket off its queue only some time
-/// later.
+/// Binds; waits a little for a queue that is taken, since the kernel takes a closed socket off its
+/// queue only some time later.
 fn bind(socket: BorrowedFd<'_>, address: &SocketAddrXdp) -> rustix::io::Result<()> {
     const TRIES: u32 = 40;
     for _ in 1..TRIES {

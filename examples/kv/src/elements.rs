@@ -1,5 +1,5 @@
-//! An array whose length is known only when its last element is: gathered first, within bounds for each and for all
-//! together.
+//! An array whose length is known only when its last element is: gathered first, within bounds for
+//! each and for all together.
 
 use std::io;
 use std::ops::ControlFlow;

@@ -14,8 +14,9 @@ pub use rocks::RocksEngine;
 
 /// An ordered map from keys to entries.
 ///
-/// Reading ([`get`](Self::get), [`walk`](Self::walk)) must not wait for a lock that a preempted writer can hold. Writers of one
-/// key come one at a time, with preemption held off: the [`Store`](crate::store::Store) sees to that.
+/// Reading ([`get`](Self::get), [`walk`](Self::walk)) must not wait for a lock that a preempted
+/// writer can hold. Writers of one key come one at a time, with preemption held off: the
+/// [`Store`](crate::store::Store) sees to that.
 pub trait Engine: Send + Sync + 'static {
     /// Shows `read` the entry of `key`, if there is one.
     ///
@@ -23,7 +24,8 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError`] if it cannot be read.
     fn get(&self, key: &[u8], read: &mut dyn FnMut(Entry<'_>)) -> Result<(), EngineError>;
 
-    /// Makes `value` and `expiry` the entry of `key`. Whoever reads meanwhile sees the one before or this one.
+    /// Makes `value` and `expiry` the entry of `key`. Whoever reads meanwhile sees the one before
+    /// or this one.
     ///
     /// # Errors
     /// [`EngineError`] if it cannot be written.
@@ -35,8 +37,9 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError`] if that cannot be written.
     fn remove(&self, key: &[u8]) -> Result<(), EngineError>;
 
-    /// Shows `visit` the keys from `from` on in the order of their bytes, until it breaks off. Values are empty unless
-    /// `values` are wanted. Keys that come or go meanwhile may be among them or not; all others are, once.
+    /// Shows `visit` the keys from `from` on in the order of their bytes, until it breaks off.
+    /// Values are empty unless `values` are wanted. Keys that come or go meanwhile may be among
+    /// them or not; all others are, once.
     ///
     /// # Errors
     /// [`EngineError`] if they cannot be read.

@@ -14,12 +14,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let stop = Stop::listen()?;
-    // SAFETY: what handlers reach is ordinary code that keeps nothing of its kernel thread: Rust's allocator, formatting,
-    // papaya and scc, whose thread-local state follows the context; std's locks, which are no priority-inheriting
-    // futexes. With the feature `rocksdb`, RocksDB's reads and writes, too: its locks are plain mutexes, its thread-local
-    // state is found through the thread control block, it repeats system calls that were interrupted, and what it does
-    // with the core's number (`sched_getcpu`) is only a hint. None of it uses GS, io_uring (Debian's is built without),
-    // or other stacks.
+    // SAFETY: what handlers reach is ordinary code that keeps nothing of its kernel thread: Rust's
+    // allocator, formatting, papaya and scc, whose thread-local state follows the context; std's
+    // locks, which are no priority-inheriting futexes. With the feature `rocksdb`, RocksDB's reads
+    // and writes, too: its locks are plain mutexes, its thread-local state is found through the
+    // thread control block, it repeats system calls that were interrupted, and what it does with
+    // the core's number (`sched_getcpu`) is only a hint. None of it uses GS, io_uring (Debian's is
+    // built without), or other stacks.
     let token = unsafe { HardPreemption::allow() };
     let running = Running::start(options.configuration()?, token, stop.stopper())?;
     println!("listening on {}", running.address());

@@ -1,7 +1,7 @@
 //! What the command line and the configuration file say.
 //!
-//! The file is TOML: the runtime's keys (see `shinjuku::Config`), and the tables `[kv]` and `[tcp]`, below. Options of the
-//! command line go before it.
+//! The file is TOML: the runtime's keys (see `shinjuku::Config`), and the tables `[kv]` and
+//! `[tcp]`, below. Options of the command line go before it.
 //!
 //! ```toml
 //! layout = "inline"
@@ -51,7 +51,8 @@ pub struct Options {
     /// Where to listen; port 0: one that the kernel picks [default: 127.0.0.1:6380].
     #[arg(long)]
     pub listen: Option<SocketAddr>,
-    /// Which request runs next: a policy by its name, such as c-pre-mq or c-fcfs [default: c-pre-sq].
+    /// Which request runs next: a policy by its name, such as c-pre-mq or c-fcfs [default:
+    /// c-pre-sq].
     #[arg(long)]
     pub policy: Option<Registered>,
     /// Objectives on latency by class, which mq goes by [default: get=50us,scan=5ms].
@@ -60,7 +61,8 @@ pub struct Options {
     /// Worker threads [default: a core each but for one, which the dispatcher takes].
     #[arg(long)]
     pub workers: Option<usize>,
-    /// Which loops share a thread: auto, threads or inline [default: auto: inline if there is one core].
+    /// Which loops share a thread: auto, threads or inline [default: auto: inline if there is one
+    /// core].
     #[arg(long, value_parser = named::<LayoutKind>)]
     pub layout: Option<LayoutKind>,
     /// How requests are preempted: auto, none, probe, signal, escalation, guest or dune; the last
@@ -223,7 +225,8 @@ impl File {
 }
 
 impl Options {
-    /// The file's configuration, changed as the options say. Values are checked at the start of what they are for.
+    /// The file's configuration, changed as the options say. Values are checked at the start of
+    /// what they are for.
     ///
     /// # Errors
     /// A file that cannot be read or is not a configuration; classes other than this server's.

@@ -61,7 +61,8 @@ fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     matched.then_some(rest)
 }
 
-/// Whether `byte` is in the class that `pattern` goes on with, and what follows the bracket, which may be missing.
+/// Whether `byte` is in the class that `pattern` goes on with, and what follows the bracket, which
+/// may be missing.
 #[preemptible(every = 256)]
 fn class(mut pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     let mut found = false;

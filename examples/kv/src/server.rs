@@ -102,7 +102,8 @@ impl Kv {
         };
         if let Err(fault) = outcome {
             output.truncate(0);
-            // If there is no room even for this, the client waits in vain: it is told by the connection's end.
+            // If there is no room even for this, the client waits in vain: it is told by the
+            // connection's end.
             return fault.write_to(output).is_err() || close;
         }
         close

@@ -1,9 +1,10 @@
-//! The database: an engine, and what Redis's commands need besides. Entries expire, changes of one key are
-//! atomic, keys are counted, and scans go on where they left off.
+//! The database: an engine, and what Redis's commands need besides. Entries expire, changes of one
+//! key are atomic, keys are counted, and scans go on where they left off.
 //!
-//! A change reads, decides and writes under the lock of the key's stripe, with preemption held off: so nobody is ever
-//! suspended while holding it, and whoever waits for it waits for a change on another core, some microseconds. Readers take no
-//! lock. A change of several keys (MSET, DEL) is one of each key in turn, not one of all at once as in Redis.
+//! A change reads, decides and writes under the lock of the key's stripe, with preemption held off:
+//! so nobody is ever suspended while holding it, and whoever waits for it waits for a change on
+//! another core, some microseconds. Readers take no lock. A change of several keys (MSET, DEL) is
+//! one of each key in turn, not one of all at once as in Redis.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -131,7 +132,8 @@ impl Store {
         })
     }
 
-    /// Changes the entry of `key` as `change` says; nobody else changes it meanwhile. Preemption is held off.
+    /// Changes the entry of `key` as `change` says; nobody else changes it meanwhile. Preemption is
+    /// held off.
     ///
     /// # Errors
     /// [`EngineError`] if it cannot be read or written.
@@ -242,7 +244,8 @@ impl Store {
         Ok(most)
     }
 
-    /// Shows `visit` the keys from `from` on in order, until it breaks off; with their values if these are wanted.
+    /// Shows `visit` the keys from `from` on in order, until it breaks off; with their values if
+    /// these are wanted.
     ///
     /// # Errors
     /// [`EngineError`] if they cannot be read.
@@ -261,9 +264,9 @@ impl Store {
         })
     }
 
-    /// One step of a SCAN: shows `visit` up to `count` keys, on from where the step that returned `cursor` ended (0: from
-    /// the first); `visit` may break the scan off. Returns the next step's cursor, 0 after the last key, or `None` if
-    /// `cursor` is unknown.
+    /// One step of a SCAN: shows `visit` up to `count` keys, on from where the step that returned
+    /// `cursor` ended (0: from the first); `visit` may break the scan off. Returns the next step's
+    /// cursor, 0 after the last key, or `None` if `cursor` is unknown.
     ///
     /// A key that is there from the first step to the last is shown, once.
     ///

@@ -1,4 +1,5 @@
-//! Clients that do what they should not: the server stays up, its memory bounded, and others are answered.
+//! Clients that do what they should not: the server stays up, its memory bounded, and others are
+//! answered.
 
 mod process;
 
@@ -10,7 +11,8 @@ use std::time::Duration;
 use process::{Client, Server, array, wait_for};
 use rustix::process::Signal;
 
-/// So much more memory may be in use after an abuse than before, in KiB: far less than what was announced or asked for.
+/// So much more memory may be in use after an abuse than before, in KiB: far less than what was
+/// announced or asked for.
 const TOLERATED_KIB: u64 = 48 << 10;
 
 /// One that does what it should, and looks at the server.
@@ -207,7 +209,8 @@ fn replies_that_nobody_reads_are_bounded() {
         .collect();
     witness.is_answered();
     let client = &mut witness.client;
-    // Not all: once the others have taken up the memory for replies, a client is told so, which is short.
+    // Not all: once the others have taken up the memory for replies, a client is told so, which is
+    // short.
     assert!(wait_for(
         || client.info("connections_closed_slow_reader") > 3
     ));

@@ -1,6 +1,8 @@
-//! Hundreds of commands, bad ones included, to this server and to a Redis: the replies are the same, byte for byte.
+//! Hundreds of commands, bad ones included, to this server and to a Redis: the replies are the
+//! same, byte for byte.
 //!
-//! The commands are in `comparison/commands.txt`, which says how to write them and names the exceptions.
+//! The commands are in `comparison/commands.txt`, which says how to write them and names the
+//! exceptions.
 
 mod process;
 

@@ -1,7 +1,8 @@
-//! Mixed traffic from clients that come and go, each way of going included: nothing grows, every reply is the right
-//! one, and the counters add up.
+//! Mixed traffic from clients that come and go, each way of going included: nothing grows, every
+//! reply is the right one, and the counters add up.
 //!
-//! Some seconds, or as many as `KV_SOAK_SECONDS` says: `KV_SOAK_SECONDS=120 cargo test --release -p shinjuku-kv --test soak`.
+//! Some seconds, or as many as `KV_SOAK_SECONDS` says:
+//! `KV_SOAK_SECONDS=120 cargo test --release -p shinjuku-kv --test soak`.
 
 mod process;
 
@@ -15,7 +16,8 @@ use rustix::process::Signal;
 
 const CLIENTS: u64 = 4;
 const KEYS_EACH: u64 = 500;
-/// After a quarter of the time everything that is used has been used. From then on memory may grow by so much, in KiB.
+/// After a quarter of the time everything that is used has been used. From then on memory may grow
+/// by so much, in KiB.
 const TOLERATED_KIB: u64 = 32 << 10;
 
 /// What one client does, and knows.

@@ -113,7 +113,8 @@ fn ranges_give_way_in_guest_mode() {
     }
 }
 
-/// Inline there is nobody to interrupt a worker in guest mode: its timer does it by signal, and it says why.
+/// Inline there is nobody to interrupt a worker in guest mode: its timer does it by signal, and it
+/// says why.
 #[test]
 fn inline_signals_take_the_place_of_guest_mode() {
     let server = Server::kv("", &["--layout", "inline", "--preemption", "guest"]);

@@ -1,7 +1,8 @@
-//! The example `dataplane` and the command `shinjuku-load`, a process each, over what joins them without the kernel's stack.
+//! The example `dataplane` and the command `shinjuku-load`, a process each, over what joins them
+//! without the kernel's stack.
 //!
-//! Each test makes its network namespaces and removes them. The command is the one that `cargo build -p shinjuku-loadgen
-//! --features dpdk,xdp` has made.
+//! Each test makes its network namespaces and removes them. The command is the one that
+//! `cargo build -p shinjuku-loadgen --features dpdk,xdp` has made.
 
 mod load;
 // Of the transport's own tests.
@@ -32,7 +33,8 @@ const INTERFACE: &str = "[dataplane]\ninterface = { address = '10.79.0.1/24', po
 /// A veth's address by which the kernel's stack is the client.
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 
-/// Two namespaces joined by a veth pair, `va` and `vb`, on which nobody has an address; `None`: that cannot be had.
+/// Two namespaces joined by a veth pair, `va` and `vb`, on which nobody has an address; `None`:
+/// that cannot be had.
 fn veth(test: &str, suffixes: [&str; 2]) -> Option<Namespaces> {
     if let Some(reason) = cannot_run(suffixes[0]) {
         println!("SKIPPED {test}: {reason}");
@@ -234,7 +236,8 @@ fn a_client_of_the_kernels_reaches_a_server_over_af_xdp() {
     assert!(said.contains("3 echo requests answered"), "{said}");
 }
 
-/// Also says what becomes of the wish for frames that are not copied, which depends on the kernel's driver.
+/// Also says what becomes of the wish for frames that are not copied, which depends on the kernel's
+/// driver.
 fn af_xdp_server(test: &str, namespaces: &Namespaces) -> Option<Server> {
     const TABLE: &str = "[xdp]\ninterface = 'va'";
     let program = executable("dataplane");

@@ -70,7 +70,8 @@ impl Server {
         })
     }
 
-    /// Asks it to end; what it said since it was ready, which is that it answered `requests`, or more.
+    /// Asks it to end; what it said since it was ready, which is that it answered `requests`, or
+    /// more.
     pub fn end_having_answered(mut self, requests: u64) -> String {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         let ended_well = wait(&mut self.child);

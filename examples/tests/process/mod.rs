@@ -96,7 +96,8 @@ impl Server {
         said
     }
 
-    /// Sends it `signal`, of which it ends in time, one way or the other; how, and what it said since it was ready.
+    /// Sends it `signal`, of which it ends in time, one way or the other; how, and what it said
+    /// since it was ready.
     pub fn end_by(mut self, signal: Signal) -> (ExitStatus, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let status = end_of(&mut self.child);
@@ -107,7 +108,8 @@ impl Server {
     }
 }
 
-/// A server that is told to end `after` so long, wherever its start is by then. Whether it ended in time.
+/// A server that is told to end `after` so long, wherever its start is by then. Whether it ended in
+/// time.
 pub fn ends_while_it_starts(
     example: &str,
     arguments: &[&str],

@@ -1,5 +1,5 @@
-//! After start, neither dispatcher nor workers call the allocator, whatever happens to connections, while contexts are
-//! preempted within malloc and may hold its locks.
+//! After start, neither dispatcher nor workers call the allocator, whatever happens to connections,
+//! while contexts are preempted within malloc and may hold its locks.
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::ManuallyDrop;

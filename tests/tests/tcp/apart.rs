@@ -1,4 +1,5 @@
-//! Nothing of one connection reaches another, whatever handlers do, with preemption and connections that come and go.
+//! Nothing of one connection reaches another, whatever handlers do, with preemption and connections
+//! that come and go.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -10,7 +11,8 @@ use shinjuku_tests::PATIENCE;
 
 use crate::service::{House, connect, listen, runtime};
 
-/// One connection's life: bursts of requests that carry its tag, and whatever comes back must carry it, too.
+/// One connection's life: bursts of requests that carry its tag, and whatever comes back must carry
+/// it, too.
 fn live(address: SocketAddr, tag: u64, requests: usize) {
     let mut random = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut draw = move |bound: u64| {

@@ -1,6 +1,8 @@
-//! Ten thousand connections, half of them idle, some malicious: the others are served, and the server outlives them all.
+//! Ten thousand connections, half of them idle, some malicious: the others are served, and the
+//! server outlives them all.
 //!
-//! Their other ends are in a process of their own, which is killed in the end: each process needs its descriptors.
+//! Their other ends are in a process of their own, which is killed in the end: each process needs
+//! its descriptors.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -90,8 +92,8 @@ fn crowd(order: &str) {
     raise_descriptor_limit();
     let mut streams: Vec<TcpStream> = (0..connections).map(|_| connect(address)).collect();
     println!("connected");
-    // Every second one is idle. Of the others, every eighth sends half a request, and every eighth never reads what it
-    // asks for.
+    // Every second one is idle. Of the others, every eighth sends half a request, and every eighth
+    // never reads what it asks for.
     let mut honest = Vec::new();
     for (number, stream) in streams
         .iter_mut()

@@ -1,6 +1,7 @@
 //! Clients over TCP against a whole server.
 //!
-//! One test at a time: each looks at what the process as a whole takes, or needs most of its descriptors.
+//! One test at a time: each looks at what the process as a whole takes, or needs most of its
+//! descriptors.
 #![allow(missing_docs)]
 
 mod allocation;

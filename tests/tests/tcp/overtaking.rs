@@ -1,4 +1,5 @@
-//! Short requests are answered while long ones run on the only worker, and replies keep their connection's order.
+//! Short requests are answered while long ones run on the only worker, and replies keep their
+//! connection's order.
 
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering;

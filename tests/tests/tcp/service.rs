@@ -13,9 +13,10 @@ use shinjuku::{
 };
 use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
-/// `e`: echo. `w`: work for longer than a quantum, then echo. `g`: work until the gate opens, then echo. `l`: the line
-/// ten thousand times. `p`: panic. `s`: swap requests with another one, if there is one. `h`: refused, too late. `u`: refused,
-/// of no known class. `a`: echo after taking and giving back memory of all sizes.
+/// `e`: echo. `w`: work for longer than a quantum, then echo. `g`: work until the gate opens, then
+/// echo. `l`: the line ten thousand times. `p`: panic. `s`: swap requests with another one, if
+/// there is one. `h`: refused, too late. `u`: refused, of no known class. `a`: echo after taking
+/// and giving back memory of all sizes.
 #[derive(Clone, Default, Debug)]
 pub struct Lines;
 
@@ -77,8 +78,8 @@ impl Service {
         }
     }
 
-    /// The first leaves its request on the shelf and comes back for what lies there then. Who comes in between takes what
-    /// is there, and leaves its own.
+    /// The first leaves its request on the shelf and comes back for what lies there then. Who comes
+    /// in between takes what is there, and leaves its own.
     fn swap(&self, own: Request<Lines>) -> Request<Lines> {
         let shelf = || self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(other) = shelf().replace(own) {

@@ -1,5 +1,5 @@
-//! The check of the baseline: c-FCFS as measured beside the Lindley recursion over the same arrivals and service times, so
-//! that it cannot be slow by accident.
+//! The check of the baseline: c-FCFS as measured beside the Lindley recursion over the same
+//! arrivals and service times, so that it cannot be slow by accident.
 
 use anyhow::Result;
 use shinjuku_workload::repeat::median;
@@ -23,7 +23,8 @@ pub fn lindley_p99_us(mix: &BenchMix, schedule: &Schedule, workers: usize) -> Re
     Ok(Summary::of(&mix.mix, &computed)?.all.p99_ns as f64 / 1e3)
 }
 
-/// The check at one load: `point` is that of c-FCFS, `runs` are its rows, `computed` has a p99 for each repetition.
+/// The check at one load: `point` is that of c-FCFS, `runs` are its rows, `computed` has a p99 for
+/// each repetition.
 pub fn check(
     mix: &BenchMix,
     load: f64,

@@ -82,11 +82,12 @@ impl From<&ClassStatistics> for Served {
 pub const CONTEXTS: usize = 512;
 /// Requests that may wait; more are refused, and the point counts as saturated.
 pub const QUEUE: usize = 65_536;
-/// Idle threads look for work for this long, so that none sleeps in a burst, and all do soon after it.
+/// Idle threads look for work for this long, so that none sleeps in a burst, and all do soon after
+/// it.
 pub const BACKOFF_US: f64 = 20_000.0;
 
-/// What a burst takes beside its arrivals, for the estimate of the time left: its threads start, drain and end, the figures
-/// are summed up, and each point is simulated once.
+/// What a burst takes beside its arrivals, for the estimate of the time left: its threads start,
+/// drain and end, the figures are summed up, and each point is simulated once.
 const AROUND: Duration = Duration::from_millis(200);
 
 impl Bench {
@@ -102,7 +103,8 @@ impl Bench {
         }
     }
 
-    /// Serves `arrivals` (in order of time) by `contender`; `slos_us` has the classes' SLOs where it wants them.
+    /// Serves `arrivals` (in order of time) by `contender`; `slos_us` has the classes' SLOs where
+    /// it wants them.
     pub fn burst(
         &self,
         contender: &Contender,
@@ -287,7 +289,8 @@ mod tests {
             finish_ns,
             class,
         };
-        // Early, in the window but late, refused, lost; and one of the other class that carries over into the window.
+        // Early, in the window but late, refused, lost; and one of the other class that carries
+        // over into the window.
         let arrivals = [
             planned(0, 0),
             planned(50, 0),

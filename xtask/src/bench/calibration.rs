@@ -1,9 +1,10 @@
 //! The bench's check of itself: whether the work ran as fast as it was calibrated to.
 //!
-//! The runtime counts how long requests ran. From that goes what preempting them took: for each preemption the price
-//! that the table of costs of the same run has, by what took it. What is left was the work, whose length is known. The
-//! prices are of all that a preemption takes of its worker, and a part of that is not in the requests' time; so what comes
-//! out is a lower bound. Dear preemptions alone mark no point. Work that itself runs slower does.
+//! The runtime counts how long requests ran. From that goes what preempting them took: for each
+//! preemption the price that the table of costs of the same run has, by what took it. What is left
+//! was the work, whose length is known. The prices are of all that a preemption takes of its
+//! worker, and a part of that is not in the requests' time; so what comes out is a lower bound.
+//! Dear preemptions alone mark no point. Work that itself runs slower does.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ use super::mixes::BenchMix;
 use super::point::Point;
 use crate::report::results::{Results, Run, distinct};
 
-/// Requests whose work is shorter are not compared, ns: entering and leaving a context is too much of their time.
+/// Requests whose work is shorter are not compared, ns: entering and leaving a context is too much
+/// of their time.
 const SHORTEST: f64 = 10_000.0;
 
 /// What of the requests' time is not their work, ns.
@@ -28,7 +30,8 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// What the table of costs has for a contender, whose workers were in guest mode or not; `None` where a price is missing.
+    /// What the table of costs has for a contender, whose workers were in guest mode or not; `None`
+    /// where a price is missing.
     fn of(
         contender: &Contender,
         in_guest_mode: bool,
@@ -69,7 +72,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `None` for mixes whose work has no known length, or is short, and where no long request finished.
+    /// `None` for mixes whose work has no known length, or is short, and where no long request
+    /// finished.
     pub fn of(mix: &BenchMix, outcome: &Outcome) -> Option<Self> {
         let class = mix.mix.classes().len() - 1;
         let served = outcome.served.get(class)?;
@@ -113,7 +117,8 @@ pub fn complete(
     let in_guest_mode = contender.mechanism == MechanismKind::Guest
         || runs.iter().any(|run| run.delivery.is_some());
     let prices = Prices::of(contender, in_guest_mode, costs);
-    // Prices that add up to more than the requests' time were disturbed themselves, and tell nothing.
+    // Prices that add up to more than the requests' time were disturbed themselves, and tell
+    // nothing.
     let times_slower = prices
         .and_then(|prices| point.times_slower(&prices))
         .filter(|&times| times > 0.0);
@@ -156,7 +161,8 @@ mod tests {
     use super::super::burst::Served;
     use super::*;
 
-    /// Ten requests of 500 us, each preempted a hundred times, that ran for so long; and a thousand short ones.
+    /// Ten requests of 500 us, each preempted a hundred times, that ran for so long; and a thousand
+    /// short ones.
     fn outcome(ran_us: u64, interrupts: u64) -> Outcome {
         let record = |class, service_ns| Record {
             arrival_ns: 0,
@@ -221,7 +227,8 @@ mod tests {
 
     #[test]
     fn work_slower_than_calibrated_is_told_from_dear_preemptions() {
-        // A hundred preemptions at 0.3 us beside 500 us of work, all in the requests' time: as calibrated.
+        // A hundred preemptions at 0.3 us beside 500 us of work, all in the requests' time: as
+        // calibrated.
         assert_eq!(
             times_slower(&Contender::probe(5.0), outcome(530, 0)),
             Some(1.0)

@@ -177,9 +177,10 @@ impl Contender {
         self.policy.needs_slo
     }
 
-    /// Requests staged at a worker, the running one included. With two, a worker need not wait for the dispatcher (JBSQ(2),
-    /// Concord section 3.2). Under MQ the staged one would be ahead of more urgent ones that come later; and among several
-    /// workers it may wait behind a long request while another worker idles, which would handicap whoever cannot preempt.
+    /// Requests staged at a worker, the running one included. With two, a worker need not wait for
+    /// the dispatcher (JBSQ(2), Concord section 3.2). Under MQ the staged one would be ahead of
+    /// more urgent ones that come later; and among several workers it may wait behind a long
+    /// request while another worker idles, which would handicap whoever cannot preempt.
     pub fn depth(&self, workers: usize) -> usize {
         if workers > 1 || self.wants_slos() {
             1

@@ -1,4 +1,5 @@
-//! The cost table: what the parts cost, and an empty request through dispatcher and worker, all in one run.
+//! The cost table: what the parts cost, and an empty request through dispatcher and worker, all in
+//! one run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

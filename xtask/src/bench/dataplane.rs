@@ -1,8 +1,10 @@
-//! `cargo xtask bench dataplane`: what the network path without the kernel costs, and what that is beside.
+//! `cargo xtask bench dataplane`: what the network path without the kernel costs, and what that is
+//! beside.
 //!
-//! Every figure is measured by a process of its own, `bench-dataplane` (`benches/dataplane`), which has DPDK where libdpdk is;
-//! contenders take turns, repetition by repetition. No network hardware is needed: packets go over DPDK's net_ring and
-//! net_memif, or, without libdpdk, over a wire in memory. Each part is a file: what it measures, and how that is shown.
+//! Every figure is measured by a process of its own, `bench-dataplane` (`benches/dataplane`), which
+//! has DPDK where libdpdk is; contenders take turns, repetition by repetition. No network hardware
+//! is needed: packets go over DPDK's net_ring and net_memif, or, without libdpdk, over a wire in
+//! memory. Each part is a file: what it measures, and how that is shown.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -55,7 +57,8 @@ impl Bench<'_> {
         Duration::from_secs_f64(self.seconds) * figures as u32 + AROUND
     }
 
-    /// Takes a measurement that is expected to last so long. One that fails is missing, which the notes say.
+    /// Takes a measurement that is expected to last so long. One that fails is missing, which the
+    /// notes say.
     ///
     /// # Errors
     /// It was interrupted.

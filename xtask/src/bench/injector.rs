@@ -1,6 +1,6 @@
-//! The transport of the bench: arrivals drawn ahead of time, injected by the dispatcher's own thread at their
-//! intended moments, finish times noted by the workers. No network, no other thread: what is measured is the
-//! scheduling alone.
+//! The transport of the bench: arrivals drawn ahead of time, injected by the dispatcher's own
+//! thread at their intended moments, finish times noted by the workers. No network, no other
+//! thread: what is measured is the scheduling alone.
 //!
 //! Open loop: an arrival's time is the intended one, however late the dispatcher comes to see it.
 
@@ -14,7 +14,8 @@ use shinjuku_workload::Arrival;
 
 use super::work::Work;
 
-/// Time between the dispatcher's first look and the first arrival, ns: every thread has its core by then.
+/// Time between the dispatcher's first look and the first arrival, ns: every thread has its core by
+/// then.
 const LEAD_IN: u64 = 2_000_000;
 
 /// One arrival: when, whose, and the work it brings.
@@ -127,7 +128,8 @@ impl Transport for Injector {
     }
 
     fn wait(&mut self, patience: Duration) {
-        // Between two arrivals nobody sleeps: the runtime's own back-off is set longer than any gap that matters.
+        // Between two arrivals nobody sleeps: the runtime's own back-off is set longer than any gap
+        // that matters.
         std::thread::sleep(patience.min(Duration::from_millis(1)));
     }
 

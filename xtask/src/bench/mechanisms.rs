@@ -31,7 +31,8 @@ impl Mechanisms {
         Self { guest, dune }
     }
 
-    /// Whether threads of this process can be interrupted by signal: libdune, once set up, ignores most of them.
+    /// Whether threads of this process can be interrupted by signal: libdune, once set up, ignores
+    /// most of them.
     pub fn has_signals(&self) -> bool {
         self.dune.is_err()
     }
@@ -44,7 +45,8 @@ impl Mechanisms {
         guest.into_iter().chain(dune)
     }
 
-    /// A line for each: how it interrupts, or why it is not measured. `competing` are those that are.
+    /// A line for each: how it interrupts, or why it is not measured. `competing` are those that
+    /// are.
     pub fn lines(&self, competing: &[Contender]) -> Vec<String> {
         let signals = match self.has_signals() {
             true => Ok("by tgkill".to_owned()),
@@ -83,7 +85,8 @@ impl Mechanisms {
     }
 }
 
-/// About ten times what a preemption costs: tens of microseconds in software, as much as a signal with exits, less without.
+/// About ten times what a preemption costs: tens of microseconds in software, as much as a signal
+/// with exits, less without.
 fn quantum_us(delivery: Delivery) -> f64 {
     match delivery {
         Delivery::Software => 350.0,

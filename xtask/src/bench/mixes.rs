@@ -113,7 +113,8 @@ impl BenchMix {
         matches!(self.kind, Kind::Store { .. })
     }
 
-    /// The class whose latency the mix is about: the short requests, or all where there is only one kind.
+    /// The class whose latency the mix is about: the short requests, or all where there is only one
+    /// kind.
     pub fn leading_class(&self) -> Leading {
         if self.mix.classes().len() > 1 {
             Leading::Short

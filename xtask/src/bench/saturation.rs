@@ -1,4 +1,5 @@
-//! When a point is saturated: it cannot keep up with what it is offered, so its latency is a matter of how long one waits.
+//! When a point is saturated: it cannot keep up with what it is offered, so its latency is a matter
+//! of how long one waits.
 
 use std::iter::Sum;
 use std::ops::AddAssign;
@@ -7,8 +8,9 @@ use crate::report::results::{COUNTING_NOISE, SATURATION_THROUGHPUT};
 
 /// Requests of one class, counted over one burst or several.
 ///
-/// `offered` and `finished` are counted in one window, from the first fifth of a burst to its last arrival; windows of several
-/// bursts are pooled before they are judged, since what happens to wait at one window's end says little.
+/// `offered` and `finished` are counted in one window, from the first fifth of a burst to its last
+/// arrival; windows of several bursts are pooled before they are judged, since what happens to wait
+/// at one window's end says little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Arrived in the window.
@@ -22,9 +24,10 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Whether requests were lost, or clearly fewer finished than arrived: fewer than [`SATURATION_THROUGHPUT`] of them,
-    /// and by more than [`COUNTING_NOISE`]. Of 900 requests 1 % is nine, and a stable queue is as long as that at times; of
-    /// 90,000 and more the 1 % alone decides.
+    /// Whether requests were lost, or clearly fewer finished than arrived: fewer than
+    /// [`SATURATION_THROUGHPUT`] of them, and by more than [`COUNTING_NOISE`]. Of 900 requests 1 %
+    /// is nine, and a stable queue is as long as that at times; of 90,000 and more the 1 % alone
+    /// decides.
     fn falls_behind(&self) -> bool {
         let offered = self.offered as f64;
         let missing = offered - self.finished as f64;
@@ -53,7 +56,8 @@ impl Sum for Counts {
     }
 }
 
-/// Whether a point with these classes is saturated: all of them together, or one that a policy starves for the others.
+/// Whether a point with these classes is saturated: all of them together, or one that a policy
+/// starves for the others.
 pub fn is_saturated(classes: &[Counts]) -> bool {
     let all: Counts = classes.iter().copied().sum();
     all.falls_behind() || classes.iter().any(Counts::falls_behind)

@@ -43,8 +43,8 @@ pub struct Options {
     /// First seed; repetitions count up from it.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// SLO that c-PRE-MQ is given for a class, in microseconds, instead of the class's simulated p99 alone (may be given
-    /// several times).
+    /// SLO that c-PRE-MQ is given for a class, in microseconds, instead of the class's simulated
+    /// p99 alone (may be given several times).
     #[arg(long, value_name = "CLASS=US", value_parser = slo)]
     slo: Vec<(String, f64)>,
     /// Leave the cost table out.
@@ -63,7 +63,8 @@ pub struct Options {
 pub enum Of {
     /// The key-value server beside redis-server, over TCP.
     Kv(super::kv::Options),
-    /// The network path without the kernel: over DPDK's virtual devices, beside the bare device and the kernel's UDP.
+    /// The network path without the kernel: over DPDK's virtual devices, beside the bare device and
+    /// the kernel's UDP.
     Dataplane(super::dataplane::Options),
 }
 

@@ -1,4 +1,5 @@
-//! What the simulator says of a measured point: the same policy without any cost, and with the costs measured here.
+//! What the simulator says of a measured point: the same policy without any cost, and with the
+//! costs measured here.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ use crate::report::results::{Class, Run};
 
 /// Fills in the simulated figures of one point's rows.
 ///
-/// What it leaves out: `auto`, whose quantum moves, and contenders of which only some requests have probes; d-FCFS and work
-/// stealing on flows that the simulator would draw differently.
+/// What it leaves out: `auto`, whose quantum moves, and contenders of which only some requests have
+/// probes; d-FCFS and work stealing on flows that the simulator would draw differently.
 pub fn complete(
     runs: &mut [Run],
     mix: &BenchMix,
@@ -70,12 +71,13 @@ fn scheduler(contender: &Contender, slos_us: &[f64]) -> Option<Scheduler> {
     }
 }
 
-/// The costs that the simulator reads from a results.json, by the names that `docs/simulator.md` lists: those of preemption by
-/// probe. Each with the row it is taken from.
+/// The costs that the simulator reads from a results.json, by the names that `docs/simulator.md`
+/// lists: those of preemption by probe. Each with the row it is taken from.
 pub fn costs_by_probe(costs: &BTreeMap<String, f64>) -> Vec<(&'static str, &'static str, f64)> {
     let names = [
         ("sim/message", "cache-line/one-way"),
-        // What a request costs the slower of dispatcher and worker; which of them that is, the table does not tell.
+        // What a request costs the slower of dispatcher and worker; which of them that is, the
+        // table does not tell.
         ("sim/switch", "request/empty/depth-4"),
         ("sim/preempt-send", "preempt/probe-request"),
         ("sim/preempt-receive", "preempt/probe"),

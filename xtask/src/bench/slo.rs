@@ -1,5 +1,6 @@
-//! The SLOs that c-PRE-MQ is given: p99 of each class alone under SQ (the paper's rule, section 3.4), as the simulator
-//! has it without any cost. One that was measured would have the machine's noise in it, and the policy would follow that.
+//! The SLOs that c-PRE-MQ is given: p99 of each class alone under SQ (the paper's rule, section
+//! 3.4), as the simulator has it without any cost. One that was measured would have the machine's
+//! noise in it, and the policy would follow that.
 
 use anyhow::{Result, ensure};
 use shinjuku::policy::Nanos;
@@ -36,7 +37,8 @@ pub fn of(
 fn alone(mix: &BenchMix, class: usize, contender: &Contender, workers: usize) -> Result<f64> {
     let quantum = Nanos((contender.quantum_us.unwrap_or_default() * 1e3) as u64);
     let policy = Scheduler::of(single_queue::REGISTERED).with_quantum(quantum);
-    // The other classes keep their numbers but have no weight, so that the class's work stays its own.
+    // The other classes keep their numbers but have no weight, so that the class's work stays its
+    // own.
     let only = mix.with_only(class)?;
     let depth = contender.depth(workers);
     let ideal = predict(&only.mix, LOAD, workers, depth, &policy, Overheads::IDEAL)?;
@@ -65,7 +67,8 @@ mod tests {
         let [short, long] = slos("bench --mix mid")[..] else {
             panic!("two classes")
         };
-        // Short ones run one after the other, long ones in turns of a quantum, as if they shared the worker.
+        // Short ones run one after the other, long ones in turns of a quantum, as if they shared
+        // the worker.
         assert!((2.0..5.0).contains(&short), "{short}");
         assert!((200.0..800.0).contains(&long), "{long}");
     }

@@ -1,15 +1,19 @@
-//! The host's own stalls: for how long the cores in use are taken away from the highest priority there is, by the
-//! hypervisor, by interrupts, by the firmware. No scheduler of requests gets below them.
+//! The host's own stalls: for how long the cores in use are taken away from the highest priority
+//! there is, by the hypervisor, by interrupts, by the firmware. No scheduler of requests gets below
+//! them.
 //!
-//! A thread on each core, pinned and with the priority of the measured threads, reads the time-stamp counter without a
-//! pause, before the bench and after it. Two readings further apart than [`LEAST`] had a stall between them.
+//! A thread on each core, pinned and with the priority of the measured threads, reads the
+//! time-stamp counter without a pause, before the bench and after it. Two readings further apart
+//! than [`LEAST`] had a stall between them.
 //!
-//! **The floor.** Take a short request that arrives at a random moment, and nothing else: no other requests, no cost, no
-//! service time. It waits if its moment lies in a stall of the dispatcher's core, or of the core of the worker that it
-//! goes to, and then for what is left of that stall. So with `T` the time watched and `g` the length of each stall of a
-//! core, it waits there for more than `x` with probability `sum(max(0, g - x)) / T`. The dispatcher's and the mean of
-//! the workers' are added up, since both at once are rare. The floor is the `x` that 1 % of such requests exceed: 0 where
-//! stalls take less than 1 % of the time. It is a lower bound of p99: who arrives in a stall also waits for those who did so before.
+//! **The floor.** Take a short request that arrives at a random moment, and nothing else: no other
+//! requests, no cost, no service time. It waits if its moment lies in a stall of the dispatcher's
+//! core, or of the core of the worker that it goes to, and then for what is left of that stall. So
+//! with `T` the time watched and `g` the length of each stall of a core, it waits there for more
+//! than `x` with probability `sum(max(0, g - x)) / T`. The dispatcher's and the mean of the
+//! workers' are added up, since both at once are rare. The floor is the `x` that 1 % of such
+//! requests exceed: 0 where stalls take less than 1 % of the time. It is a lower bound of p99: who
+//! arrives in a stall also waits for those who did so before.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -38,7 +42,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// The probability that a random moment lies in a stall that lasts for more than `x` ns after it.
+    /// The probability that a random moment lies in a stall that lasts for more than `x` ns after
+    /// it.
     fn exceeds(&self, x: f64) -> f64 {
         let left = self.stalls.iter().map(|&stall| (stall as f64 - x).max(0.0));
         left.sum::<f64>() / self.time.max(1) as f64
@@ -209,7 +214,8 @@ mod tests {
     #[test]
     fn a_request_waits_for_what_is_left_of_the_stall_it_arrives_in() {
         let quiet = watched(1_000_000, &[]);
-        // 4 % of the moments lie in stalls of 40 us; a quarter of these in their first 10 us, so 1 % waits more than 30 us.
+        // 4 % of the moments lie in stalls of 40 us; a quarter of these in their first 10 us, so 1
+        // % waits more than 30 us.
         let host = watched(1_000_000, &[40; 1000]);
         near(floor_ns(&[quiet.clone(), host.clone()]), 30_000.0);
         // The same on the dispatcher's core.
@@ -222,7 +228,8 @@ mod tests {
 
     #[test]
     fn long_stalls_weigh_by_the_moments_in_them() {
-        // Ten thousand of 1 us and one of 10 ms: 1 % of the moments lie in each kind. What exceeds 1 us is the long one's.
+        // Ten thousand of 1 us and one of 10 ms: 1 % of the moments lie in each kind. What exceeds
+        // 1 us is the long one's.
         let mut host = watched(1_000_000, &[1; 10_000]);
         host.stalls.push(10_000_000);
         let floor = floor_ns(&[host]);

@@ -1,11 +1,13 @@
-//! Real-time throttling: the kernel takes SCHED_FIFO threads off their cores once they have run for most of a period
-//! (by default 0.95 s of every second), for the rest of it. A burst that meets this measures nothing but it.
+//! Real-time throttling: the kernel takes SCHED_FIFO threads off their cores once they have run for
+//! most of a period (by default 0.95 s of every second), for the rest of it. A burst that meets
+//! this measures nothing but it.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-/// What a burst's real-time threads run beside its arrivals: they start, drain, and look for work before they sleep.
+/// What a burst's real-time threads run beside its arrivals: they start, drain, and look for work
+/// before they sleep.
 const AROUND: Duration = Duration::from_millis(60);
 
 /// The kernel's bound.
@@ -39,8 +41,8 @@ impl Throttling {
         self.runtime.saturating_sub(AROUND)
     }
 
-    /// How long the cores must be without real-time threads between two bursts, so that what a period holds of both is
-    /// within the bound.
+    /// How long the cores must be without real-time threads between two bursts, so that what a
+    /// period holds of both is within the bound.
     pub fn rest(&self) -> Duration {
         self.period - self.runtime
     }

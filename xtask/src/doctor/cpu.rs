@@ -50,7 +50,8 @@ fn hypervisor<R: CpuIdReader>(cpu: &CpuId<R>) -> Finding {
     )
 }
 
-/// The flag in CPUID tells what the CPU can do; only the kernel's auxiliary vector tells that programs may use it.
+/// The flag in CPUID tells what the CPU can do; only the kernel's auxiliary vector tells that
+/// programs may use it.
 fn fsgsbase(root: &Root) -> Finding {
     const WHAT: &str = "FSGSBASE";
     let vector = std::fs::read(root.path("/proc/self/auxv")).unwrap_or_default();

@@ -1,7 +1,8 @@
-//! What it takes to interrupt a worker without leaving its code: KVM, what the CPU does for interrupts there, and Dune.
+//! What it takes to interrupt a worker without leaving its code: KVM, what the CPU does for
+//! interrupts there, and Dune.
 //!
-//! KVM's module parameters say what it was told to use and found it can use. Whether interrupts really arrive without an
-//! exit is only known by counting exits, which is the runtime's to do.
+//! KVM's module parameters say what it was told to use and found it can use. Whether interrupts
+//! really arrive without an exit is only known by counting exits, which is the runtime's to do.
 
 use std::path::Path;
 
@@ -150,8 +151,8 @@ fn dune() -> Finding {
     }
 }
 
-/// Dune sends through the APIC's page, which is dead in x2APIC mode. The mode in force is not for programs to see; the
-/// command line is.
+/// Dune sends through the APIC's page, which is dead in x2APIC mode. The mode in force is not for
+/// programs to see; the command line is.
 fn xapic(root: &Root) -> Finding {
     const WHAT: &str = "xAPIC mode";
     let told = root

@@ -512,7 +512,8 @@ fn multi_queue(effort: Effort) -> Result<Drawing> {
 fn connections(effort: Effort) -> Result<Drawing> {
     let queues = [2, 4, 8, 12, 16, 24, 32_u32];
     let needed = queues.map(|queues| {
-        // About 30 q^2 connections will be needed; few queues can be drawn more often in the same time.
+        // About 30 q^2 connections will be needed; few queues can be drawn more often in the same
+        // time.
         let draws = effort.requests * 100 / (30 * u64::from(queues).pow(2));
         let draws = draws.clamp(300, 20_000) as u32;
         connections_needed(queues, 0.1, 0.9, draws, SEED)

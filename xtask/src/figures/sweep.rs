@@ -45,7 +45,8 @@ pub(super) fn against_load(
     })
 }
 
-/// A point with its interval. A logarithmic axis has no place for ends below zero: they stop short of it.
+/// A point with its interval. A logarithmic axis has no place for ends below zero: they stop short
+/// of it.
 pub(super) fn point(x: f64, estimate: Estimate) -> Point {
     let low = estimate.low().max(estimate.value * 0.1);
     Point {

@@ -28,8 +28,9 @@ pub(super) const FIGURES: &[Entry] = &[Entry {
 }];
 
 fn policies(effort: Effort) -> Result<Drawing> {
-    // As for a key-value store: a narrow body, and one task in 2000 that takes near three times as long. So queries of 100
-    // tasks take longer than those of one even in an empty system, which is what deadlines by fan-out are about.
+    // As for a key-value store: a narrow body, and one task in 2000 that takes near three times as
+    // long. So queries of 100 tasks take longer than those of one even in an empty system, which is
+    // what deadlines by fan-out are about.
     let body = Class::new("body", 1_999.0, ServiceTime::lognormal(176.0, 18.0)?);
     let tail = Class::new("tail", 1.0, ServiceTime::fixed(475.0)?);
     let mix = Mix::new("store", vec![body, tail])?;

@@ -1,6 +1,7 @@
 //! What came over the guest's serial console, and what it means.
 //!
-//! `init.sh` writes marks at the beginning of a line; everything between is libtest's or the kernel's.
+//! `init.sh` writes marks at the beginning of a line; everything between is libtest's or the
+//! kernel's.
 //!
 //! ```text
 //!   @@ up                       the guest's first process runs
@@ -63,8 +64,8 @@ impl Console {
         console
     }
 
-    /// libtest writes `test NAME ... ` when a test begins, and the result behind it when it ends; the kernel may write in
-    /// between.
+    /// libtest writes `test NAME ... ` when a test begins, and the result behind it when it ends;
+    /// the kernel may write in between.
     fn follow(&mut self, line: &str) {
         let Some(suite) = self.suites.last_mut() else {
             return;

@@ -33,7 +33,8 @@ pub trait Emulator: Sized {
     /// [`Missing`] with the reason.
     fn find(directory: &Path, mirror: &str) -> Result<Self, Missing>;
 
-    /// The command that boots `image`, its console going to the file `console`, ending when the guest powers off.
+    /// The command that boots `image`, its console going to the file `console`, ending when the
+    /// guest powers off.
     ///
     /// # Errors
     /// If what it boots from cannot be made.
@@ -48,14 +49,18 @@ pub trait Emulator: Sized {
 
 /// QEMU, interpreting: an AMD CPU with SVM.
 ///
-/// Its threads have to be those of version 8.1 or later, so it is Debian 13's, whatever the system has:
+/// Its threads have to be those of version 8.1 or later, so it is Debian 13's, whatever the system
+/// has:
 ///
-/// - Before 8.1, with a thread for each CPU, one could go on with the translation of code that another had just changed
-///   (<https://lore.kernel.org/qemu-devel/20230707103611.5906-1-richard.henderson@linaro.org/>). KVM has the kernel change
-///   its own code whenever a virtual machine is made: both CPUs then met a breakpoint again and again that was long gone.
-/// - With one thread for all CPUs (`thread=single`), also in 10.0, a wake-up of the thread between `vmrun` and the next exit
-///   delivers the interrupt that `vmrun` injected a second time, masked or not: `helper_vmrun` leaves it in
-///   `exception_index`. The frame on the interrupt stack is then the handler's own, to which it returns for ever.
+/// - Before 8.1, with a thread for each CPU, one could go on with the translation of code that
+///   another had just changed
+///   (<https://lore.kernel.org/qemu-devel/20230707103611.5906-1-richard.henderson@linaro.org/>).
+///   KVM has the kernel change its own code whenever a virtual machine is made: both CPUs then met
+///   a breakpoint again and again that was long gone.
+/// - With one thread for all CPUs (`thread=single`), also in 10.0, a wake-up of the thread between
+///   `vmrun` and the next exit delivers the interrupt that `vmrun` injected a second time, masked
+///   or not: `helper_vmrun` leaves it in `exception_index`. The frame on the interrupt stack is
+///   then the handler's own, to which it returns for ever.
 #[derive(Debug)]
 pub struct Qemu {
     packages: Packages,

@@ -1,4 +1,5 @@
-//! What the emulators boot: Debian's kernel, and an initramfs with BusyBox, KVM's modules and the test binaries.
+//! What the emulators boot: Debian's kernel, and an initramfs with BusyBox, KVM's modules and the
+//! test binaries.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -125,7 +126,8 @@ fn archive(busybox: &Path, tree: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The kernel's command line. What is not the kernel's is read by `init.sh`. `limit`: of each suite.
+/// The kernel's command line. What is not the kernel's is read by `init.sh`. `limit`: of each
+/// suite.
 ///
 /// # Errors
 /// If a parameter or the filter has characters that would break the line.

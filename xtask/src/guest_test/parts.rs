@@ -1,7 +1,8 @@
 //! Debian's packages, fetched and unpacked beside the system.
 //!
-//! apt gets a configuration, lists and caches of its own and an empty list of installed packages, so that it neither reads nor
-//! changes the system's, and works under any user. Signatures are checked against the system's keyring of Debian's archive.
+//! apt gets a configuration, lists and caches of its own and an empty list of installed packages,
+//! so that it neither reads nor changes the system's, and works under any user. Signatures are
+//! checked against the system's keyring of Debian's archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,8 +34,8 @@ impl Packages {
         self.root.join(below)
     }
 
-    /// How to start one of their programs: with their own loader and libraries, since the system's may be older. `more`:
-    /// directories of libraries besides the usual one, below it.
+    /// How to start one of their programs: with their own loader and libraries, since the system's
+    /// may be older. `more`: directories of libraries besides the usual one, below it.
     pub fn start(&self, program: &str, more: &[&str]) -> Vec<String> {
         let libraries = self.at(LIBRARIES);
         let path: Vec<_> = [""]

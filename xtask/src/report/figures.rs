@@ -105,7 +105,8 @@ pub fn of_sweep(results: &Results) -> Vec<Figure> {
                     })
                     .collect();
             }
-            // The look the same policy and mechanism have in the figures against load, if they are there.
+            // The look the same policy and mechanism have in the figures against load, if they are
+            // there.
             let known = contenders
                 .iter()
                 .position(|c| c == label || c.starts_with(&format!("{label} ")));
@@ -183,8 +184,8 @@ fn against_load(results: &Results, mix: &str, measure: &Measure) -> Option<Figur
     })
 }
 
-/// Each contender as the simulator predicts it from the costs measured, and as the floor the lowest that any of the
-/// policies could reach without cost.
+/// Each contender as the simulator predicts it from the costs measured, and as the floor the lowest
+/// that any of the policies could reach without cost.
 fn simulated(results: &Results, mix: &str, class: Class) -> Vec<Series> {
     let load = |run: &Run| Some(run.load * 100.0);
     let mut series = Vec::new();

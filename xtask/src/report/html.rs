@@ -1,4 +1,5 @@
-//! One self-contained page: plots inlined as SVG, tables, the machine, the notes, and how to read it all.
+//! One self-contained page: plots inlined as SVG, tables, the machine, the notes, and how to read
+//! it all.
 
 use super::results::{BASELINE, Results, SATURATION_THROUGHPUT, SLOWER};
 use super::summary;

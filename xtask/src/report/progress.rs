@@ -1,7 +1,8 @@
-//! The progress of a long measurement: a bar with the time left on a terminal, plain lines elsewhere.
+//! The progress of a long measurement: a bar with the time left on a terminal, plain lines
+//! elsewhere.
 //!
-//! It draws only when told of a step, never from a thread of its own: a thread that wakes up to draw would disturb what
-//! is measured.
+//! It draws only when told of a step, never from a thread of its own: a thread that wakes up to
+//! draw would disturb what is measured.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -26,7 +27,8 @@ impl Progress {
 
     fn on(expected: Duration, terminal: bool) -> Self {
         let bar = terminal.then(|| {
-            // Milliseconds of expected time, not steps, so that the estimate holds where steps differ in length.
+            // Milliseconds of expected time, not steps, so that the estimate holds where steps
+            // differ in length.
             let bar = ProgressBar::new(expected.as_millis().try_into().unwrap_or(u64::MAX));
             if let Ok(style) =
                 ProgressStyle::with_template("{bar:30} {percent:>3} %  {eta:>4} left  {wide_msg}")

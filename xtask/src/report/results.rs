@@ -15,8 +15,8 @@ pub const SCHEMA: u32 = 2;
 /// A point counts as saturated when it delivered less than this share of what was offered.
 pub const SATURATION_THROUGHPUT: f64 = 0.99;
 
-/// By how many standard deviations of a count of requests (its square root) less must have been delivered, where that is
-/// more than 1 %.
+/// By how many standard deviations of a count of requests (its square root) less must have been
+/// delivered, where that is more than 1 %.
 pub const COUNTING_NOISE: f64 = 3.0;
 
 /// A point is marked where its work ran more than so many times slower than calibrated.
@@ -41,7 +41,8 @@ pub struct Results {
     pub stalls: Option<HostStalls>,
     /// How it ran.
     pub settings: Settings,
-    /// What a reader must know to judge the figures: limits met, mechanisms refused, contenders left out.
+    /// What a reader must know to judge the figures: limits met, mechanisms refused, contenders
+    /// left out.
     pub notes: Vec<String>,
     /// Price of single operations, ns. A `/` in a name groups: `switch/own`, `switch/swapcontext`.
     pub costs: BTreeMap<String, f64>,
@@ -86,11 +87,13 @@ pub struct Settings {
     pub slo_us: BTreeMap<String, BTreeMap<String, f64>>,
 }
 
-/// For how long the cores were taken away from the highest priority there is, by the host and not by the bench.
+/// For how long the cores were taken away from the highest priority there is, by the host and not
+/// by the bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostStalls {
-    /// The floor that they put under every p99, us. Take a request that arrives at a random moment and waits for nothing but
-    /// the end of the stall it arrives in, on the dispatcher's core or on its worker's: 1 % wait for longer than this.
+    /// The floor that they put under every p99, us. Take a request that arrives at a random moment
+    /// and waits for nothing but the end of the stall it arrives in, on the dispatcher's core or on
+    /// its worker's: 1 % wait for longer than this.
     pub p99_us: f64,
     /// The same of what was seen before the bench alone.
     pub before_p99_us: f64,
@@ -120,7 +123,8 @@ pub struct CoreStalls {
 /// What stands behind one of [`Results::costs`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CostDetail {
-    /// Lower end of the spread over the rounds, ns; absent where the cost was taken over from another row.
+    /// Lower end of the spread over the rounds, ns; absent where the cost was taken over from
+    /// another row.
     pub low: Option<f64>,
     /// Upper end of it.
     pub high: Option<f64>,
@@ -150,8 +154,9 @@ impl fmt::Display for Class {
     }
 }
 
-/// One class of one contender at one load of one mix. Percentiles are medians over the repetitions, and absent where the
-/// point is saturated: a queue that grows without bound has no percentile, only a duration of the experiment.
+/// One class of one contender at one load of one mix. Percentiles are medians over the repetitions,
+/// and absent where the point is saturated: a queue that grows without bound has no percentile,
+/// only a duration of the experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Name of the request mix.
@@ -186,7 +191,8 @@ pub struct Run {
     pub saturated: bool,
     /// Requests of this class refused, over all repetitions.
     pub refusals: u64,
-    /// Requests of this class neither answered nor refused when the repetition's patience ended, over all repetitions.
+    /// Requests of this class neither answered nor refused when the repetition's patience ended,
+    /// over all repetitions.
     pub unfinished: u64,
     /// Lowest p99 of a repetition, us.
     pub p99_us_min: Option<f64>,
@@ -198,7 +204,8 @@ pub struct Run {
     /// The same with the costs measured in this run, us.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_p99_us: Option<f64>,
-    /// How many times slower the work ran than calibrated, at least; a property of the point, the same for its classes.
+    /// How many times slower the work ran than calibrated, at least; a property of the point, the
+    /// same for its classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times_slower: Option<f64>,
     /// What the runtime picked where the mechanism is `auto`, in words.
@@ -243,11 +250,14 @@ pub struct Paired {
     pub pairs: u32,
     /// Median of the ratios; absent, as the bounds are, where either point is saturated.
     pub ratio: Option<f64>,
-    /// The true median ratio is at least this, with `confidence`; without one, the lowest ratio seen.
+    /// The true median ratio is at least this, with `confidence`; without one, the lowest ratio
+    /// seen.
     pub ratio_low: Option<f64>,
-    /// The true median ratio is at most this, with `confidence`; without one, the highest ratio seen.
+    /// The true median ratio is at most this, with `confidence`; without one, the highest ratio
+    /// seen.
     pub ratio_high: Option<f64>,
-    /// Confidence of each of the two bounds by itself; absent below five pairs, which bound nothing.
+    /// Confidence of each of the two bounds by itself; absent below five pairs, which bound
+    /// nothing.
     pub confidence: Option<f64>,
 }
 
@@ -334,7 +344,8 @@ impl Results {
         Ok(results)
     }
 
-    /// Writes a `results.json`, then checks what it wrote: a contradiction is to be reported, not to cost the measurement.
+    /// Writes a `results.json`, then checks what it wrote: a contradiction is to be reported, not
+    /// to cost the measurement.
     ///
     /// # Errors
     /// If the file cannot be written or the results contradict themselves.
@@ -346,7 +357,8 @@ impl Results {
             .with_context(|| format!("the results in {} contradict themselves", path.display()))
     }
 
-    /// Checks what the types cannot: the schema's version, percentiles against saturation, names without doubles.
+    /// Checks what the types cannot: the schema's version, percentiles against saturation, names
+    /// without doubles.
     ///
     /// # Errors
     /// If something is wrong; the message names the entry.
@@ -410,7 +422,8 @@ impl Results {
             .filter(move |run| run.mix == mix && run.class == class)
     }
 
-    /// The class whose latency a mix is about: short requests, or all where the mix knows only one kind.
+    /// The class whose latency a mix is about: short requests, or all where the mix knows only one
+    /// kind.
     pub fn leading_class(&self, mix: &str) -> Class {
         if self.of(mix, Class::Short).next().is_some() {
             Class::Short

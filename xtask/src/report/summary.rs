@@ -64,7 +64,8 @@ pub fn other_tables(results: &Results) -> Vec<Table> {
     .collect()
 }
 
-/// Rows are contenders; three columns a load: p99, its spread over the repetitions, the ratio to the baseline.
+/// Rows are contenders; three columns a load: p99, its spread over the repetitions, the ratio to
+/// the baseline.
 fn latency(
     results: &Results,
     mix: &str,
@@ -145,7 +146,8 @@ fn slower(run: &Run) -> Option<String> {
     ))
 }
 
-/// What is to be said of the points at one load if even the best latency is the host's, for a half or more.
+/// What is to be said of the points at one load if even the best latency is the host's, for a half
+/// or more.
 fn mostly_stalls<'a>(runs: impl Iterator<Item = &'a Run>, floor: f64) -> Option<String> {
     let (load, best) = runs
         .filter_map(|run| Some((run.load, run.p99_us?)))
@@ -244,8 +246,8 @@ fn fcfs_check(results: &Results) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// How far each point is from what its policy could reach if scheduling cost nothing, and from what the costs measured
-/// explain.
+/// How far each point is from what its policy could reach if scheduling cost nothing, and from what
+/// the costs measured explain.
 fn simulated(results: &Results) -> Option<Table> {
     let mut table = Table::new(
         "measured beside simulated: p99, µs",

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A table whose first column is text, aligned left, and whose other columns are figures, aligned right.
+/// A table whose first column is text, aligned left, and whose other columns are figures, aligned
+/// right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     /// One line saying what is shown and in what unit.

@@ -1,9 +1,9 @@
 //! Reads what libtest prints and counts it.
 //!
-//! libtest knows no "skipped while running": a test that finds that this machine cannot run it must return, and is
-//! printed as passed. Such a test prints `SKIPPED <test name>: <reason>`, and is counted here as skipped. Output of
-//! passing tests appears only under `--show-output`, in a section headed `successes:`; of that section only the skip
-//! lines are worth showing.
+//! libtest knows no "skipped while running": a test that finds that this machine cannot run it must
+//! return, and is printed as passed. Such a test prints `SKIPPED <test name>: <reason>`, and is
+//! counted here as skipped. Output of passing tests appears only under `--show-output`, in a
+//! section headed `successes:`; of that section only the skip lines are worth showing.
 
 use std::collections::BTreeMap;
 
@@ -38,8 +38,9 @@ pub struct Reader {
     section: Section,
 }
 
-/// The part of libtest's output a line belongs to. With `--show-output` a binary prints its results, what passing tests
-/// printed, their names, what failing tests printed, their names, and the counts; empty parts are left out.
+/// The part of libtest's output a line belongs to. With `--show-output` a binary prints its
+/// results, what passing tests printed, their names, what failing tests printed, their names, and
+/// the counts; empty parts are left out.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Section {
     #[default]
@@ -83,7 +84,8 @@ impl Reader {
                     self.skipped
                         .insert((self.binary, name.to_owned()), reason.to_owned());
                 }
-                // A test that writes past the capture, or one without libtest's harness, says it here.
+                // A test that writes past the capture, or one without libtest's harness, says it
+                // here.
                 return self.skip(line) || !in_names;
             }
         };
@@ -92,7 +94,8 @@ impl Reader {
         shown
     }
 
-    /// Takes in a skip line from standard error or standard output. Returns whether the line was one.
+    /// Takes in a skip line from standard error or standard output. Returns whether the line was
+    /// one.
     pub fn skip(&mut self, line: &str) -> bool {
         let Some((name, reason)) = line
             .strip_prefix("SKIPPED ")
@@ -100,7 +103,8 @@ impl Reader {
         else {
             return false;
         };
-        // libtest's heading is the surer name: one test, one skip, however often and as whom it says so.
+        // libtest's heading is the surer name: one test, one skip, however often and as whom it
+        // says so.
         let name = match &self.section {
             Section::Passing(Some(test)) => test.clone(),
             _ => name.trim().to_owned(),

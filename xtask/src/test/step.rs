@@ -90,8 +90,9 @@ enum Line {
 }
 
 impl Step {
-    /// Runs the step in `directory` and kills it with everything it started once its limit has passed or `stop` is set.
-    /// `show` gets the lines of its output that are worth showing, as they come.
+    /// Runs the step in `directory` and kills it with everything it started once its limit has
+    /// passed or `stop` is set. `show` gets the lines of its output that are worth showing, as they
+    /// come.
     ///
     /// # Errors
     /// If the program cannot be started.
@@ -312,7 +313,8 @@ mod tests {
     #[test]
     fn a_hanging_step_is_killed_with_its_children() {
         let started = Instant::now();
-        // The grandchild holds the pipe: only a kill of the whole group closes it before LINGER runs out.
+        // The grandchild holds the pipe: only a kill of the whole group closes it before LINGER
+        // runs out.
         let outcome = shell(
             "echo started; sleep 1000 & wait",
             Duration::from_millis(200),

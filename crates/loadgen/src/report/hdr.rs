@@ -1,4 +1,5 @@
-//! Latencies as a HdrHistogram log, which the tools of that project read: one line a point and class, tagged with both.
+//! Latencies as a HdrHistogram log, which the tools of that project read: one line a point and
+//! class, tagged with both.
 
 use std::time::{Duration, SystemTime};
 

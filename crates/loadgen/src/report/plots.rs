@@ -7,8 +7,9 @@ use super::Report;
 use crate::plan::Load;
 use crate::point::{Figures, Point};
 
-/// A figure a class and measure: p50, p99 and p99.9 of the latency; and one of the slowdown of all requests, if there is
-/// one. Points are medians over repetitions. Empty without an open loop's loads.
+/// A figure a class and measure: p50, p99 and p99.9 of the latency; and one of the slowdown of all
+/// requests, if there is one. Points are medians over repetitions. Empty without an open loop's
+/// loads.
 #[must_use]
 pub fn plots(report: &Report) -> Vec<Figure> {
     let mut loads: Vec<f64> = Vec::new();

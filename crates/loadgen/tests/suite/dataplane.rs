@@ -145,7 +145,8 @@ fn loads_and_what_goes_before_them_share_a_device() {
 
 #[test]
 fn an_earlier_loads_reply_is_not_taken_for_a_later_ones() {
-    // The second load's requests are the same, due at the same moments. All are kept until ten of them have come.
+    // The second load's requests are the same, due at the same moments. All are kept until ten of
+    // them have come.
     let (_server, device) = Server::start(|number| match number {
         30 => Fate::Release,
         _ => Fate::Keep,

@@ -23,8 +23,9 @@ pub enum Action {
     Close,
 }
 
-/// Starts a server with a thread a connection: `answer` is given the number of the request, from 0 over all connections, and
-/// its arguments. It lives as long as the test's process, idle once its clients are gone.
+/// Starts a server with a thread a connection: `answer` is given the number of the request, from 0
+/// over all connections, and its arguments. It lives as long as the test's process, idle once its
+/// clients are gone.
 pub fn serve<F>(answer: F) -> SocketAddr
 where
     F: Fn(u64, &[String]) -> Action + Send + Sync + 'static,

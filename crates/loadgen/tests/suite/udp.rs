@@ -97,7 +97,8 @@ fn what_is_lost_times_out_and_what_comes_twice_is_a_stray() {
 
 #[test]
 fn a_port_that_nobody_listens_to_ends_in_time_outs() {
-    // Held, so that no other process has the port; and connected, so that for the kernel nobody listens to the client.
+    // Held, so that no other process has the port; and connected, so that for the kernel nobody
+    // listens to the client.
     let held = UdpSocket::bind("127.0.0.1:0").unwrap();
     held.connect(held.local_addr().unwrap()).unwrap();
     let measured = measure(

@@ -19,8 +19,8 @@ pub fn counted<T>(run: impl FnOnce() -> T) -> (T, u64) {
     (value, CALLS.get() - before)
 }
 
-/// Defines a module with one function three times: `plain`, as written; `each`, probed each iteration; `fourth`, probed
-/// each fourth iteration.
+/// Defines a module with one function three times: `plain`, as written; `each`, probed each
+/// iteration; `fourth`, probed each fourth iteration.
 #[macro_export]
 #[allow(clippy::crate_in_macro_def)] // the test file's own `probe`
 macro_rules! variants {
@@ -37,7 +37,8 @@ macro_rules! variants {
     )*};
 }
 
-/// Checks that the three variants of `name` agree on the arguments, and how many probes the two probed ones pass.
+/// Checks that the three variants of `name` agree on the arguments, and how many probes the two
+/// probed ones pass.
 #[macro_export]
 macro_rules! assert_probes {
     ($name:ident($($argument:expr),*): each $each:expr, fourth $fourth:expr) => {

@@ -1,4 +1,5 @@
-//! A client's end over any device: sends datagrams without having been asked, and hands on what comes back.
+//! A client's end over any device: sends datagrams without having been asked, and hands on what
+//! comes back.
 //!
 //! ```text
 //!     send ──▶ the station is known? ──yes──▶ outbound ──▶ device
@@ -76,8 +77,9 @@ impl<D: Device> Client<D> {
         self.unreachable
     }
 
-    /// Where packets for `ip` go. If that is not known, asks for it with the next [`flush`](Self::flush) or
-    /// [`receive`](Self::receive): whoever resolves before it sends keeps nothing waiting.
+    /// Where packets for `ip` go. If that is not known, asks for it with the next
+    /// [`flush`](Self::flush) or [`receive`](Self::receive): whoever resolves before it sends keeps
+    /// nothing waiting.
     pub fn resolve(&mut self, ip: Ipv4Addr, now_nanos: u64) -> Resolution {
         let resolution = self.interface.resolve(ip, now_nanos);
         if let Resolution::Ask(ip) | Resolution::Renew(_, ip) = resolution {
@@ -86,8 +88,9 @@ impl<D: Device> Client<D> {
         resolution
     }
 
-    /// Sends `payload` from `port` to `to`, with the next [`flush`](Self::flush) or [`receive`](Self::receive). If the
-    /// station is not known, it is asked for first, and the datagram waits.
+    /// Sends `payload` from `port` to `to`, with the next [`flush`](Self::flush) or
+    /// [`receive`](Self::receive). If the station is not known, it is asked for first, and the
+    /// datagram waits.
     ///
     /// # Errors
     /// If it cannot; then nothing is sent.
@@ -136,8 +139,8 @@ impl<D: Device> Client<D> {
         }
     }
 
-    /// Hands the payloads that have come to `deliver`, with who sent each and the port that it is for. Looks after what
-    /// waits for an address, and flushes.
+    /// Hands the payloads that have come to `deliver`, with who sent each and the port that it is
+    /// for. Looks after what waits for an address, and flushes.
     pub fn receive(&mut self, now_nanos: u64, mut deliver: impl FnMut(&[u8], &Peer, u16)) {
         let mut received = std::mem::take(&mut self.received);
         self.device.receive(BATCH, &mut received);
@@ -185,7 +188,8 @@ impl<D: Device> Client<D> {
         }
     }
 
-    /// Sends a datagram on its way, there being room in `outbound` and, for as many as come here, in `waiting`.
+    /// Sends a datagram on its way, there being room in `outbound` and, for as many as come here,
+    /// in `waiting`.
     fn route(&mut self, datagram: Unrouted<D::Buffer>, now_nanos: u64) {
         match self.interface.resolve(*datagram.to.ip(), now_nanos) {
             Resolution::Known(mac) => self.put(datagram, mac),

@@ -15,10 +15,11 @@ use crate::wire::{ReassemblyBound, ReassemblyConfig};
 /// The most ports an interface listens on.
 pub const MOST_PORTS: usize = 64;
 
-/// Settings of an [`Interface`](super::Interface); checked by [`Interface::new`](super::Interface::new).
+/// Settings of an [`Interface`](super::Interface); checked by
+/// [`Interface::new`](super::Interface::new).
 ///
-/// In a configuration file it is a table. What can be left out has the default that is shown, or none; an unknown key is an
-/// error, and so is a value out of its range.
+/// In a configuration file it is a table. What can be left out has the default that is shown, or
+/// none; an unknown key is an error, and so is a value out of its range.
 ///
 /// ```
 /// # use shinjuku_net::dataplane::InterfaceConfig;
@@ -49,8 +50,8 @@ pub struct InterfaceConfig {
 }
 
 impl InterfaceConfig {
-    /// An interface with these addresses that takes datagrams for `ports`; in a net of /24, without a gateway, with
-    /// an MTU of 1500 and room for 64 neighbours.
+    /// An interface with these addresses that takes datagrams for `ports`; in a net of /24, without
+    /// a gateway, with an MTU of 1500 and room for 64 neighbours.
     pub fn new(mac: MacAddr, ip: Ipv4Addr, ports: &[u16]) -> Self {
         let address = HostAddress {
             ip,
@@ -93,7 +94,8 @@ impl InterfaceConfig {
         }
     }
 
-    /// Who takes packets for other nets. Replies do not need it: they go back to the station that the request came from.
+    /// Who takes packets for other nets. Replies do not need it: they go back to the station that
+    /// the request came from.
     pub fn gateway(self, ip: Ipv4Addr) -> Self {
         Self {
             gateway: Some(ip),
@@ -106,8 +108,8 @@ impl InterfaceConfig {
         Self { mtu: bytes, ..self }
     }
 
-    /// How many stations' addresses are remembered, 1 to 4096. Only those need one that are sent to without having
-    /// asked. Each ARP message is compared with all.
+    /// How many stations' addresses are remembered, 1 to 4096. Only those need one that are sent to
+    /// without having asked. Each ARP message is compared with all.
     pub fn neighbours(self, stations: usize) -> Self {
         Self {
             neighbours: stations,
@@ -115,8 +117,8 @@ impl InterfaceConfig {
         }
     }
 
-    /// `ip` has `mac`, and nobody needs to be asked. For wires on which nobody answers ARP, and for queues that the
-    /// device does not lead ARP to.
+    /// `ip` has `mac`, and nobody needs to be asked. For wires on which nobody answers ARP, and for
+    /// queues that the device does not lead ARP to.
     pub fn neighbour(mut self, ip: Ipv4Addr, mac: MacAddr) -> Self {
         self.given.push((ip, mac));
         self
@@ -209,8 +211,8 @@ impl Net {
         self.contains(ip) && self.can_be_host(ip)
     }
 
-    /// Whether `ip`, here or elsewhere, can be a single host's: the only kind that a packet may come from, and the only
-    /// one that may be answered, lest an answer go to many.
+    /// Whether `ip`, here or elsewhere, can be a single host's: the only kind that a packet may
+    /// come from, and the only one that may be answered, lest an answer go to many.
     pub(super) fn can_be_host(self, ip: Ipv4Addr) -> bool {
         // RFC 3021: in nets of two addresses both are hosts'; in a net of one it is.
         let has_broadcast = self.mask.count_ones() < 31;
@@ -223,10 +225,11 @@ impl Net {
     }
 }
 
-/// Settings of a [`Dataplane`](super::Dataplane); checked by [`Dataplane::new`](super::Dataplane::new).
+/// Settings of a [`Dataplane`](super::Dataplane); checked by
+/// [`Dataplane::new`](super::Dataplane::new).
 ///
-/// In a configuration file it is a table with `buffers` and `batch`, which may be left out, and the table `interface`
-/// ([`InterfaceConfig`]):
+/// In a configuration file it is a table with `buffers` and `batch`, which may be left out, and the
+/// table `interface` ([`InterfaceConfig`]):
 ///
 /// ```
 /// # use shinjuku_net::dataplane::DataplaneConfig;
@@ -268,15 +271,15 @@ impl DataplaneConfig {
         &self.interface
     }
 
-    /// How many requests can be held at once, from receipt until the reply is on its way: how many of the device's buffers
-    /// may be out, 1 to 2^20. Should exceed what the runtime admits plus what it has started. The device needs as many,
-    /// and its own queues' besides.
+    /// How many requests can be held at once, from receipt until the reply is on its way: how many
+    /// of the device's buffers may be out, 1 to 2^20. Should exceed what the runtime admits plus
+    /// what it has started. The device needs as many, and its own queues' besides.
     pub fn buffers(self, buffers: usize) -> Self {
         Self { buffers, ..self }
     }
 
-    /// The most frames that one poll takes, 1 to 1024. While it takes them, nobody is dispatched or preempted: at
-    /// roughly a tenth of a microsecond each, keep it well below the quantum's worth.
+    /// The most frames that one poll takes, 1 to 1024. While it takes them, nobody is dispatched or
+    /// preempted: at roughly a tenth of a microsecond each, keep it well below the quantum's worth.
     pub fn batch(self, frames: usize) -> Self {
         Self {
             batch: frames,
@@ -284,10 +287,11 @@ impl DataplaneConfig {
         }
     }
 
-    /// Speaks RackSched's format ([`RackSchedMessage`](crate::wire::RackSchedMessage)) on all ports: requests of several
-    /// packets are put together within these bounds, and what cannot be one is dropped and counted. One that is longer
-    /// than the device's buffers hold behind its headers is dropped, too. A reply that begins as these messages do, an
-    /// echo for instance, leaves as one of kind reply, with the number of requests of its class that the server still
+    /// Speaks RackSched's format ([`RackSchedMessage`](crate::wire::RackSchedMessage)) on all
+    /// ports: requests of several packets are put together within these bounds, and what cannot be
+    /// one is dropped and counted. One that is longer than the device's buffers hold behind its
+    /// headers is dropped, too. A reply that begins as these messages do, an echo for instance,
+    /// leaves as one of kind reply, with the number of requests of its class that the server still
     /// has. `classes`, 1 to 1024: those of the runtime.
     pub fn racksched(self, classes: usize, reassembly: ReassemblyConfig) -> Self {
         let racksched = RackSchedConfig {
@@ -373,7 +377,8 @@ pub enum InterfaceError {
         /// The most that the device allows.
         most: usize,
     },
-    /// The Ethernet address of the interface, or of a given neighbour, is not one that a station can have.
+    /// The Ethernet address of the interface, or of a given neighbour, is not one that a station
+    /// can have.
     #[error("interface: {mac} cannot be a station's address: it is zero, multicast or broadcast")]
     Mac {
         /// The address.

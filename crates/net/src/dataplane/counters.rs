@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use super::Cause;
 use crate::wire::{ReassemblyCounters, ReassemblyCounts};
 
-/// A view of an interface's counters, for any thread; see [`Interface::counters`](super::Interface::counters).
+/// A view of an interface's counters, for any thread; see
+/// [`Interface::counters`](super::Interface::counters).
 #[derive(Clone, Debug)]
 pub struct InterfaceCounters(pub(super) Arc<Counters>);
 
@@ -71,7 +72,8 @@ pub(super) struct Counters {
     pub(super) dropped: [Counter; Cause::COUNT],
 }
 
-/// A view of a dataplane's counters, for any thread; see [`Dataplane::counters`](super::Dataplane::counters).
+/// A view of a dataplane's counters, for any thread; see
+/// [`Dataplane::counters`](super::Dataplane::counters).
 #[derive(Clone, Debug)]
 pub struct DataplaneCounters {
     pub(super) interface: InterfaceCounters,
@@ -101,8 +103,9 @@ impl DataplaneCounters {
     }
 }
 
-/// What [`DataplaneCounters::read`] saw. Once everything delivered is through, `interface.delivered` = `malformed` +
-/// `refused` + `replies` + `unanswered` + `unsendable` + `unfit`, and the packets that `reassembly` has absorbed.
+/// What [`DataplaneCounters::read`] saw. Once everything delivered is through,
+/// `interface.delivered` = `malformed` + `refused` + `replies` + `unanswered` + `unsendable` +
+/// `unfit`, and the packets that `reassembly` has absorbed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct DataplaneCounts {
@@ -112,7 +115,8 @@ pub struct DataplaneCounts {
     pub malformed: u64,
     /// Turned away by the runtime, or come after [`close`](crate::Transport::close).
     pub refused: u64,
-    /// How many times as many buffers were out as can be. Meanwhile the device queues, and drops when its queue is full.
+    /// How many times as many buffers were out as can be. Meanwhile the device queues, and drops
+    /// when its queue is full.
     pub no_buffer: u64,
     /// Replies that came from the workers.
     pub replies: u64,
@@ -120,7 +124,8 @@ pub struct DataplaneCounts {
     pub transmitted: u64,
     /// Answers to ARP and echo requests that were dropped, since the device had no room.
     pub answers_dropped: u64,
-    /// Requests of several packets that were dropped when complete: longer than the device's buffers.
+    /// Requests of several packets that were dropped when complete: longer than the device's
+    /// buffers.
     pub unfit: u64,
     /// What became of the packets, if it speaks RackSched's format.
     pub reassembly: ReassemblyCounts,

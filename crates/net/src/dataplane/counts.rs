@@ -48,7 +48,8 @@ impl Sum for DataplaneCounts {
     }
 }
 
-/// One line for the frames, and one for each cause that frames were dropped for or requests not answered, if there is any.
+/// One line for the frames, and one for each cause that frames were dropped for or requests not
+/// answered, if there is any.
 impl fmt::Display for DataplaneCounts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let InterfaceCounts {

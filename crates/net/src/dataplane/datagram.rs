@@ -22,8 +22,8 @@ pub(super) struct Notes {
 
 /// A datagram received; dereferences to its payload, which lies where the device put it.
 ///
-/// It occupies a buffer of the device, and gives it back when it, or the reply made of it, is dropped. Moving it moves a
-/// pointer.
+/// It occupies a buffer of the device, and gives it back when it, or the reply made of it, is
+/// dropped. Moving it moves a pointer.
 #[derive(Debug)]
 pub struct Datagram<B: Buffer>(pub(super) Lent<B, Notes>);
 
@@ -58,8 +58,8 @@ impl<B: Buffer> Datagram<B> {
         DatagramReply(self.0)
     }
 
-    /// A reply that starts as a copy of the request; free of cost, it is the same buffer. A request of several packets may
-    /// be longer than one; then it is cut to what a reply can hold.
+    /// A reply that starts as a copy of the request; free of cost, it is the same buffer. A request
+    /// of several packets may be longer than one; then it is cut to what a reply can hold.
     #[must_use]
     pub fn echo(self) -> DatagramReply<B> {
         let mut reply = self.into_reply();
@@ -71,8 +71,9 @@ impl<B: Buffer> Datagram<B> {
     /// `bytes` as the reply.
     ///
     /// # Errors
-    /// If they do not fit a packet, or the buffer. The request is lost with that, so that its client learns by time-out
-    /// only: where replies may be too long, check or use [`into_reply`](Self::into_reply).
+    /// If they do not fit a packet, or the buffer. The request is lost with that, so that its
+    /// client learns by time-out only: where replies may be too long, check or use
+    /// [`into_reply`](Self::into_reply).
     pub fn reply(self, bytes: &[u8]) -> Result<DatagramReply<B>, ReplyTooLong> {
         let mut reply = self.into_reply();
         reply.extend_from_slice(bytes)?;
@@ -88,13 +89,14 @@ impl<B: Buffer> Deref for Datagram<B> {
     }
 }
 
-/// What a handler answers to a [`Datagram`]; dereferences to what has been written so far. It goes to whoever sent that
-/// datagram, and is an answer to no other.
+/// What a handler answers to a [`Datagram`]; dereferences to what has been written so far. It goes
+/// to whoever sent that datagram, and is an answer to no other.
 #[derive(Debug)]
 pub struct DatagramReply<B: Buffer>(pub(super) Lent<B, Notes>);
 
 impl<B: Buffer> DatagramReply<B> {
-    /// The most bytes it can hold: what the interface's MTU and the buffer have room for behind the headers.
+    /// The most bytes it can hold: what the interface's MTU and the buffer have room for behind the
+    /// headers.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.0.notes().capacity

@@ -6,9 +6,10 @@ use crate::packet::ethernet::SHORTEST_FRAME;
 
 /// The memory of one frame, wherever it is: a DPDK mbuf, a piece of an AF_XDP area, a `Vec`.
 ///
-/// Whoever has it, has it alone, and it stays what it is for as long as it exists, even after its device has gone. The
-/// [`Dataplane`](super::Dataplane) hands every buffer back to its device, on the device's thread. Only a buffer that
-/// outlives the dataplane is dropped, on whatever thread has it.
+/// Whoever has it, has it alone, and it stays what it is for as long as it exists, even after its
+/// device has gone. The [`Dataplane`](super::Dataplane) hands every buffer back to its device, on
+/// the device's thread. Only a buffer that outlives the dataplane is dropped, on whatever thread
+/// has it.
 pub trait Buffer: Send + 'static {
     /// The frame, without its check sequence.
     fn frame(&self) -> &[u8];
@@ -19,12 +20,12 @@ pub trait Buffer: Send + 'static {
     /// The longest frame that it can hold, in bytes.
     fn capacity(&self) -> usize;
 
-    /// Makes the frame `length` bytes long, which is not above [`capacity`](Self::capacity). What it had it keeps;
-    /// what it gains may be anything.
+    /// Makes the frame `length` bytes long, which is not above [`capacity`](Self::capacity). What
+    /// it had it keeps; what it gains may be anything.
     fn set_length(&mut self, length: usize);
 
-    /// Makes the frame `length` bytes long and pads it with zeros to the shortest that Ethernet has, if there is room.
-    /// (Zeros, lest old bytes leak.)
+    /// Makes the frame `length` bytes long and pads it with zeros to the shortest that Ethernet
+    /// has, if there is room. (Zeros, lest old bytes leak.)
     fn finish(&mut self, length: usize) {
         let padded = length.max(SHORTEST_FRAME);
         if padded > self.capacity() {
@@ -46,8 +47,8 @@ pub struct Received<B> {
     pub verified: Verified,
 }
 
-/// Which of a frame's checksums the device found right. What it found wrong, or did not look at, is checked, and
-/// counted, by the stack.
+/// Which of a frame's checksums the device found right. What it found wrong, or did not look at, is
+/// checked, and counted, by the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Verified {
     /// The IPv4 header's.
@@ -72,7 +73,8 @@ pub struct Checksums {
     pub ipv4: bool,
     /// The UDP datagram's, whose field holds the sum over the pseudo-header, not complemented.
     pub udp: bool,
-    /// How many bytes lie before the IPv4 header (DPDK's `l2_len`). Zero where nothing is to be computed.
+    /// How many bytes lie before the IPv4 header (DPDK's `l2_len`). Zero where nothing is to be
+    /// computed.
     pub ethernet_length: u8,
     /// How long the IPv4 header is (DPDK's `l3_len`). Zero where nothing is to be computed.
     pub ipv4_length: u8,
@@ -105,9 +107,9 @@ impl Default for Room {
     }
 }
 
-/// One queue of a network device. Everything here is called by one thread, the one that polls the transport, after
-/// the device was moved there; none of it may allocate, free, take a lock that a handler could hold, or wait (but
-/// [`wait`](Self::wait)), or panic.
+/// One queue of a network device. Everything here is called by one thread, the one that polls the
+/// transport, after the device was moved there; none of it may allocate, free, take a lock that a
+/// handler could hold, or wait (but [`wait`](Self::wait)), or panic.
 pub trait Device: Send + 'static {
     /// Its packet memory.
     type Buffer: Buffer;
@@ -120,23 +122,23 @@ pub trait Device: Send + 'static {
         Room::default()
     }
 
-    /// Appends frames that are there to `frames`, at most `most`, for which it has room. Looks after the device even if that
-    /// is 0.
+    /// Appends frames that are there to `frames`, at most `most`, for which it has room. Looks
+    /// after the device even if that is 0.
     fn receive(&mut self, most: usize, frames: &mut Vec<Received<Self::Buffer>>);
 
-    /// Sends frames from the front of `frames`, in their order, and removes them. What the queue has no room for stays,
-    /// and is offered again.
+    /// Sends frames from the front of `frames`, in their order, and removes them. What the queue
+    /// has no room for stays, and is offered again.
     fn transmit(&mut self, frames: &mut Vec<Outbound<Self::Buffer>>);
 
-    /// A buffer to write a frame into that is no reply (an ARP request, a client's request), of any length. `None`:
-    /// there is none left.
+    /// A buffer to write a frame into that is no reply (an ARP request, a client's request), of any
+    /// length. `None`: there is none left.
     fn allocate(&mut self) -> Option<Self::Buffer>;
 
     /// Takes a buffer back that was received or allocated, and not transmitted.
     fn free(&mut self, buffer: Self::Buffer);
 
-    /// Sleeps until frames may be there, `patience` at most; may return early for no reason. A device without a way
-    /// to be woken sleeps in small pieces.
+    /// Sleeps until frames may be there, `patience` at most; may return early for no reason. A
+    /// device without a way to be woken sleeps in small pieces.
     fn wait(&mut self, patience: Duration) {
         std::thread::sleep(patience.min(Duration::from_micros(100)));
     }

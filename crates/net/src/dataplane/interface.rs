@@ -1,4 +1,5 @@
-//! A host's small IP stack, as a machine without input or output: frames and the time go in, verdicts come out.
+//! A host's small IP stack, as a machine without input or output: frames and the time go in,
+//! verdicts come out.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Range;
@@ -18,8 +19,8 @@ use crate::packet::{
     Arp, Ethernet, Flaw, Icmp, Ipv4, MacAddr, Udp, Vlans, arp, ethernet, icmp, ipv4, udp,
 };
 
-/// One Ethernet and one IPv4 address, and some UDP ports. Answers ARP and echo requests for them, delivers datagrams,
-/// and drops and counts all else.
+/// One Ethernet and one IPv4 address, and some UDP ports. Answers ARP and echo requests for them,
+/// delivers datagrams, and drops and counts all else.
 #[derive(Debug)]
 pub struct Interface {
     mac: MacAddr,
@@ -37,7 +38,8 @@ pub struct Interface {
 pub enum Verdict {
     /// It is a datagram for one of the interface's ports.
     Deliver(Delivery),
-    /// It has been made the answer to itself: its first `length` bytes are to be sent back, all checksums done.
+    /// It has been made the answer to itself: its first `length` bytes are to be sent back, all
+    /// checksums done.
     Answer {
         /// How long the answer is, in bytes; not above what came, and without padding.
         length: usize,
@@ -86,8 +88,9 @@ impl Headers {
         usize::from(self.ethernet) + usize::from(self.ipv4) + udp::Header::LENGTH
     }
 
-    /// Turns the headers of a request, which `frame` begins with, into those of the reply to it: to whom it came from,
-    /// from whom it was for. The payload is the rest of `frame`, and in place. Tells what is left to the device.
+    /// Turns the headers of a request, which `frame` begins with, into those of the reply to it: to
+    /// whom it came from, from whom it was for. The payload is the rest of `frame`, and in place.
+    /// Tells what is left to the device.
     ///
     /// `None`: `frame` is not what these headers were found in, or is too long for a packet.
     #[must_use]
@@ -119,7 +122,8 @@ impl Headers {
 }
 
 impl Interface {
-    /// Where the payload of a datagram begins that is not a reply: behind headers without tags and options.
+    /// Where the payload of a datagram begins that is not a reply: behind headers without tags and
+    /// options.
     pub const PAYLOAD: usize =
         Self::PLAIN.ethernet as usize + Self::PLAIN.ipv4 as usize + udp::Header::LENGTH;
 
@@ -156,7 +160,8 @@ impl Interface {
         self.mtu - ipv4::Header::LENGTH - udp::Header::LENGTH
     }
 
-    /// The longest payload of a reply behind the headers of its request, whose options it keeps the place of, in bytes.
+    /// The longest payload of a reply behind the headers of its request, whose options it keeps the
+    /// place of, in bytes.
     pub(super) fn longest_reply(&self, request: Headers) -> usize {
         let headers = usize::from(request.ipv4) + udp::Header::LENGTH;
         self.mtu.saturating_sub(headers)
@@ -168,8 +173,8 @@ impl Interface {
         InterfaceCounters(Arc::clone(&self.counters))
     }
 
-    /// What to do with `frame`, which came in at `now_nanos` (of any clock that does not go back). Checksums that are
-    /// `verified` are not looked at.
+    /// What to do with `frame`, which came in at `now_nanos` (of any clock that does not go back).
+    /// Checksums that are `verified` are not looked at.
     pub fn receive(&mut self, frame: &mut [u8], verified: Verified, now_nanos: u64) -> Verdict {
         self.counters.received.add(1);
         let judgement = self.judge(frame, verified, now_nanos);
@@ -212,8 +217,9 @@ impl Interface {
         if !mac.is_station() || mac == self.mac || !(probe || self.is_other_host(ip)) {
             return Err(Cause::Source);
         }
-        // RFC 826: whoever is known is believed, whatever it says and to whom; whoever asks for us gets known. But in a VLAN
-        // is another wire: what is sent unasked goes out untagged, and would not get there.
+        // RFC 826: whoever is known is believed, whatever it says and to whom; whoever asks for us
+        // gets known. But in a VLAN is another wire: what is sent unasked goes out untagged, and
+        // would not get there.
         let near = self.net.contains(ip) && !frame.vlans.any();
         let merged = near && self.neighbours.merge(ip, mac, now);
         let for_us = arp.target_ip() == self.ip;
@@ -354,8 +360,8 @@ impl Interface {
         })
     }
 
-    /// Writes the ARP request for `ip` to the first [`ARP_FRAME`](Self::ARP_FRAME) bytes of `frame`. `None`: it is
-    /// shorter.
+    /// Writes the ARP request for `ip` to the first [`ARP_FRAME`](Self::ARP_FRAME) bytes of
+    /// `frame`. `None`: it is shorter.
     #[must_use]
     pub fn write_arp_request(&self, frame: &mut [u8], ip: Ipv4Addr) -> Option<()> {
         let station = Header {
@@ -369,8 +375,9 @@ impl Interface {
         request.write_to_prefix(message).ok()
     }
 
-    /// Writes the headers of a datagram, which is all of `frame`, from `port` to `destination` at the station `mac`. Its
-    /// payload, from [`PAYLOAD`](Self::PAYLOAD) on, is in place. Tells what is left to the device.
+    /// Writes the headers of a datagram, which is all of `frame`, from `port` to `destination` at
+    /// the station `mac`. Its payload, from [`PAYLOAD`](Self::PAYLOAD) on, is in place. Tells what
+    /// is left to the device.
     ///
     /// `None`: `frame` is too short for the headers or too long for a packet.
     #[must_use]

@@ -73,7 +73,8 @@ impl TryFrom<DataplaneKeys> for DataplaneConfig {
     }
 }
 
-/// A host's address with how many bits of it name the net, as in `10.0.0.1/24`; 24 where that is left out.
+/// A host's address with how many bits of it name the net, as in `10.0.0.1/24`; 24 where that is
+/// left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostAddress {
     /// The address.

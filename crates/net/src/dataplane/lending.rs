@@ -1,4 +1,5 @@
-//! Buffers that are out: with handlers, on any thread, in contexts that may be suspended at any instruction.
+//! Buffers that are out: with handlers, on any thread, in contexts that may be suspended at any
+//! instruction.
 //!
 //! ```text
 //!              lend                                   a worker, over its ring
@@ -8,10 +9,11 @@
 //!                            └──────▶ the buffer's own slot, linked into `top` ──▶ next_returned ────┘
 //! ```
 //!
-//! There are as many slots as buffers can be out, so that there is always a place to give one back to, whatever the rings
-//! hold. Returned slots are a stack linked by index (Treiber 1986): giving back becomes visible with one
-//! compare-and-swap, and a giver suspended before that keeps its own buffer from us, and nothing else. The networker takes
-//! the whole stack by one swap, so that the stack's classic ABA fault cannot happen.
+//! There are as many slots as buffers can be out, so that there is always a place to give one back
+//! to, whatever the rings hold. Returned slots are a stack linked by index (Treiber 1986): giving
+//! back becomes visible with one compare-and-swap, and a giver suspended before that keeps its own
+//! buffer from us, and nothing else. The networker takes the whole stack by one swap, so that the
+//! stack's classic ABA fault cannot happen.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,8 +41,8 @@ struct Returns<B, N> {
 struct Slot<B, N> {
     /// The slot below in the stack.
     below: AtomicU32,
-    /// Full while in the stack. The lock only carries the buffer across threads safely: whoever comes here owns the
-    /// slot, so it is never contended.
+    /// Full while in the stack. The lock only carries the buffer across threads safely: whoever
+    /// comes here owns the slot, so it is never contended.
     returned: Mutex<Option<GivenBack<B, N>>>,
 }
 
@@ -72,7 +74,8 @@ impl<B, N> Returns<B, N> {
     }
 }
 
-/// What a buffer travels in, so that a pointer is all that moves. There is one for each slot, made at start.
+/// What a buffer travels in, so that a pointer is all that moves. There is one for each slot, made
+/// at start.
 struct Envelope<B, N> {
     /// The slot's.
     index: u32,

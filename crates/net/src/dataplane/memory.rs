@@ -1,7 +1,7 @@
 //! A wire in memory with a device at either end, for tests and for trying things out.
 //!
-//! Frames are not copied: the sender puts its buffer on the wire and takes an empty one from it, the receiver the other
-//! way round. So either end always has as many buffers as it began with.
+//! Frames are not copied: the sender puts its buffer on the wire and takes an empty one from it,
+//! the receiver the other way round. So either end always has as many buffers as it began with.
 
 use std::fmt;
 
@@ -54,7 +54,8 @@ struct Lane<Full, Empty> {
     empty: Empty,
 }
 
-/// A wire that holds `queue` frames a direction, and its two ends, with `buffers` buffers of `length` bytes each.
+/// A wire that holds `queue` frames a direction, and its two ends, with `buffers` buffers of
+/// `length` bytes each.
 ///
 /// # Panics
 /// If the memory is not there.

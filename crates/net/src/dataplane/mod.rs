@@ -1,4 +1,5 @@
-//! The network without the kernel: frames of a device are turned into requests here, and replies into frames.
+//! The network without the kernel: frames of a device are turned into requests here, and replies
+//! into frames.
 //!
 //! ```text
 //!              Device::receive      Interface::receive           deliver
@@ -9,8 +10,9 @@
 //!       └─────────────────────────── Headers::reply ◀──────────── reply, in the same buffer
 //! ```
 //!
-//! [`Device`] is what DPDK, AF_XDP and tests implement: batches of frames in buffers that are moved. [`Interface`] is
-//! the IP stack, a pure machine over the bytes. A server's loop, with neither threads nor pools:
+//! [`Device`] is what DPDK, AF_XDP and tests implement: batches of frames in buffers that are
+//! moved. [`Interface`] is the IP stack, a pure machine over the bytes. A server's loop, with
+//! neither threads nor pools:
 //!
 //! ```
 //! use shinjuku_net::dataplane::{Buffer, Checksums, Device, Interface, Outbound, Received, Verdict};
@@ -52,10 +54,12 @@
 //! }
 //! ```
 //!
-//! Sending without having been asked goes by [`Interface::resolve`], which says when to send an ARP request
-//! ([`Interface::write_arp_request`]) and when to give up, and [`Interface::write_datagram`].
+//! Sending without having been asked goes by [`Interface::resolve`], which says when to send an ARP
+//! request ([`Interface::write_arp_request`]) and when to give up, and
+//! [`Interface::write_datagram`].
 //!
-//! [`Dataplane`] is that loop as a [`Transport`](crate::Transport) for any [`Device`]; [`Client`] is the other side's.
+//! [`Dataplane`] is that loop as a [`Transport`](crate::Transport) for any [`Device`]; [`Client`]
+//! is the other side's.
 
 mod cause;
 mod client;

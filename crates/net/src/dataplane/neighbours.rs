@@ -18,8 +18,9 @@
 //!     given:  known from start to end, whatever anybody says
 //! ```
 //!
-//! Nothing here has a timer: time passes when somebody looks up. With no place left, the entry untouched for the
-//! longest makes room, those given at start excepted; so a flood of claimed addresses can cost questions, not memory.
+//! Nothing here has a timer: time passes when somebody looks up. With no place left, the entry
+//! untouched for the longest makes room, those given at start excepted; so a flood of claimed
+//! addresses can cost questions, not memory.
 
 use std::net::Ipv4Addr;
 
@@ -120,7 +121,8 @@ impl Neighbours {
         resolution
     }
 
-    /// `ip` says that it has `mac`. Tells whether anybody here wanted to know: whether there is an entry.
+    /// `ip` says that it has `mac`. Tells whether anybody here wanted to know: whether there is an
+    /// entry.
     pub(super) fn merge(&mut self, ip: Ipv4Addr, mac: MacAddr, now: u64) -> bool {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.ip == ip) else {
             return false;
@@ -177,8 +179,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever happens, the cache says what was heard last, for as long as that holds, asks nobody more often than once
-        /// a second, and has no more entries than places.
+        /// Whatever happens, the cache says what was heard last, for as long as that holds, asks
+        /// nobody more often than once a second, and has no more entries than places.
         #[test]
         fn it_says_what_was_heard_last(
             places in 1..8_usize,

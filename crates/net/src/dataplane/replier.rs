@@ -1,4 +1,5 @@
-//! The worker's side: headers and checksums written in place, and the frame handed to the networker.
+//! The worker's side: headers and checksums written in place, and the frame handed to the
+//! networker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

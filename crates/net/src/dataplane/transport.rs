@@ -69,7 +69,8 @@ impl<D: Device> Dataplane<D> {
     /// Takes all memory; every request is of class 0.
     ///
     /// # Errors
-    /// A setting out of its range, more than the device has room for, or an address that no host can have.
+    /// A setting out of its range, more than the device has room for, or an address that no host
+    /// can have.
     pub fn new(device: D, config: DataplaneConfig) -> Result<Self, InterfaceError> {
         Self::classified(device, config, OneClass)
     }
@@ -79,7 +80,8 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
     /// As [`new`](Dataplane::new), with `classifier` telling the requests' classes.
     ///
     /// # Errors
-    /// A setting out of its range, more than the device has room for, or an address that no host can have.
+    /// A setting out of its range, more than the device has room for, or an address that no host
+    /// can have.
     pub fn classified(
         device: D,
         config: DataplaneConfig,
@@ -196,7 +198,8 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
         }
     }
 
-    /// The class of the request that a datagram is; or that it completes, then being the whole request.
+    /// The class of the request that a datagram is; or that it completes, then being the whole
+    /// request.
     fn classify(
         &mut self,
         buffer: &mut D::Buffer,
@@ -339,7 +342,8 @@ impl<D: Device, C> Dataplane<D, C> {
 
 impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
     type Request = Datagram<D::Buffer>;
-    /// `None`: no reply is sent. One made of another request's datagram is not sent, either, but counted.
+    /// `None`: no reply is sent. One made of another request's datagram is not sent, either, but
+    /// counted.
     type Reply = Option<DatagramReply<D::Buffer>>;
     type Route = RequestId;
     type Outgoing = Outgoing<D::Buffer>;
@@ -436,8 +440,8 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
     }
 }
 
-/// Sends what is to be sent, as far as the device has room, and gives the device its buffers back, but those that others
-/// still hold.
+/// Sends what is to be sent, as far as the device has room, and gives the device its buffers back,
+/// but those that others still hold.
 impl<D: Device, C> Drop for Dataplane<D, C> {
     fn drop(&mut self) {
         let mut before = usize::MAX;

@@ -7,7 +7,8 @@ use crate::dataplane::Room;
 
 /// What a frame has before its IP packet at most: Ethernet's header and two VLAN tags.
 const LINK_HEADERS: u16 = 14 + 2 * 4;
-/// What DPDK keeps free before a packet (RTE_PKTMBUF_HEADROOM). Room and packet together are counted in 16 bits.
+/// What DPDK keeps free before a packet (RTE_PKTMBUF_HEADROOM). Room and packet together are
+/// counted in 16 bits.
 const HEADROOM: u16 = 128;
 /// DPDK's driver for shared memory between processes.
 const MEMIF: &str = "net_memif";
@@ -51,9 +52,9 @@ impl NicConfig {
         }
     }
 
-    /// The most of the device's queues to use, 1 to 64. By default as many as there are dispatchers; of a memif 1, because
-    /// both ends must use as many, and its driver does not see to that: a queue whose other end is not there reads, and spoils,
-    /// what the first one sends.
+    /// The most of the device's queues to use, 1 to 64. By default as many as there are
+    /// dispatchers; of a memif 1, because both ends must use as many, and its driver does not see
+    /// to that: a queue whose other end is not there reads, and spoils, what the first one sends.
     pub fn queues(self, queues: usize) -> Self {
         Self {
             queues: Some(queues),
@@ -61,9 +62,9 @@ impl NicConfig {
         }
     }
 
-    /// Mbufs for each dispatcher, best a power of two less one. They are in the device's queues or with requests: should
-    /// exceed the descriptors of both and what the runtime admits; where dispatchers share queues, what all of them admit and
-    /// 512 for each.
+    /// Mbufs for each dispatcher, best a power of two less one. They are in the device's queues or
+    /// with requests: should exceed the descriptors of both and what the runtime admits; where
+    /// dispatchers share queues, what all of them admit and 512 for each.
     pub fn mbufs(self, mbufs: u32) -> Self {
         Self { mbufs, ..self }
     }

@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use shinjuku_dpdk_sys::PortStatistics;
 
-/// What [`Nic::counts`](super::Nic::counts) saw. Each number is exact, but they are not read in one instant.
+/// What [`Nic::counts`](super::Nic::counts) saw. Each number is exact, but they are not read in one
+/// instant.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct NicCounts {
     /// For each dispatcher's device.
     pub queues: Vec<QueueCounts>,
-    /// The device's own counters since it was started; `None` if it does not tell, or is being reset.
+    /// The device's own counters since it was started; `None` if it does not tell, or is being
+    /// reset.
     pub port: Option<PortStatistics>,
     /// How many times the link went up or down.
     pub link_changes: u64,
-    /// How many times the kernel removed the interface that a virtual device is at. The device is made anew, as a reset, once
-    /// it can be.
+    /// How many times the kernel removed the interface that a virtual device is at. The device is
+    /// made anew, as a reset, once it can be.
     pub losses: u64,
     /// How many times the device was reset.
     pub resets: u64,
@@ -34,7 +36,8 @@ impl NicCounts {
     }
 }
 
-/// One line for the frames of all queues, and one for each of the other counts, of the device's own too, that is not zero.
+/// One line for the frames of all queues, and one for each of the other counts, of the device's own
+/// too, that is not zero.
 impl fmt::Display for NicCounts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let QueueCounts {
@@ -97,9 +100,11 @@ pub struct QueueCounts {
     pub sent: u64,
     /// Frames received that were another dispatcher's, and handed on.
     pub handed_on: u64,
-    /// Frames received that were another dispatcher's, and dropped, because that one did not keep up.
+    /// Frames received that were another dispatcher's, and dropped, because that one did not keep
+    /// up.
     pub handing_on_failed: u64,
-    /// Frames received on a queue that others share, its own, and dropped, because its dispatcher did not keep up.
+    /// Frames received on a queue that others share, its own, and dropped, because its dispatcher
+    /// did not keep up.
     pub overrun: u64,
     /// Frames that came from another dispatcher's queue.
     pub taken_over: u64,
@@ -109,8 +114,8 @@ pub struct QueueCounts {
     pub no_buffer: u64,
     /// Frames that came in several buffers or shared ones, and were dropped.
     pub unusable: u64,
-    /// Frames to be sent that are longer than the port's MTU allows, or whose lengths contradict themselves, and were
-    /// dropped.
+    /// Frames to be sent that are longer than the port's MTU allows, or whose lengths contradict
+    /// themselves, and were dropped.
     pub unsendable: u64,
 }
 

@@ -34,8 +34,8 @@ impl Buffer for Mbuf {
     }
 }
 
-/// A receive and a send queue, and a pool of mbufs; or, where there are more dispatchers than queues, a share of
-/// another's. Made by [`Nic::open`](super::Nic::open).
+/// A receive and a send queue, and a pool of mbufs; or, where there are more dispatchers than
+/// queues, a share of another's. Made by [`Nic::open`](super::Nic::open).
 #[derive(Debug)]
 pub struct DpdkDevice {
     // The pool is in `side`, dropped after these, so that what they hold is collected.

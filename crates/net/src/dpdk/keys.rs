@@ -10,8 +10,9 @@ const MEMORY_MIB: u32 = 256;
 /// What `memory_mib` may be: up to 1 TiB.
 const MEMORY_RANGE: std::ops::RangeInclusive<u32> = 16..=1 << 20;
 
-/// DPDK and one of its ports: plain fields, in code and in TOML under the same names; all but `device` may be left out,
-/// an unknown key is an error. Values are checked by [`open`](Self::open).
+/// DPDK and one of its ports: plain fields, in code and in TOML under the same names; all but
+/// `device` may be left out, an unknown key is an error. Values are checked by
+/// [`open`](Self::open).
 ///
 /// ```
 /// # use shinjuku_net::dpdk::DpdkConfig;
@@ -31,31 +32,35 @@ const MEMORY_RANGE: std::ops::RangeInclusive<u32> = 16..=1 << 20;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DpdkConfig {
-    /// The device: a virtual one's driver, number and parameters, as after `--vdev=`; or a PCI address.
+    /// The device: a virtual one's driver, number and parameters, as after `--vdev=`; or a PCI
+    /// address.
     ///
-    /// A memif's socket is best a file (`socket-abstract=no`) in a directory that is this user's alone, which is made if there
-    /// is none; its path may be relative. Whoever can connect to it can end the process, the server's as the client's: at what
-    /// it does not expect DPDK's driver aborts, which nothing above it can catch. Anyone on the machine can connect to an
-    /// abstract socket, the driver's default.
+    /// A memif's socket is best a file (`socket-abstract=no`) in a directory that is this user's
+    /// alone, which is made if there is none; its path may be relative. Whoever can connect to it
+    /// can end the process, the server's as the client's: at what it does not expect DPDK's driver
+    /// aborts, which nothing above it can catch. Anyone on the machine can connect to an abstract
+    /// socket, the driver's default.
     pub device: String,
-    /// What DPDK's environment abstraction layer is told, its command line. Default: what suits virtual devices, ordinary
-    /// memory, no huge pages and no PCI; of messages only errors. For a PCI device it must be given.
+    /// What DPDK's environment abstraction layer is told, its command line. Default: what suits
+    /// virtual devices, ordinary memory, no huge pages and no PCI; of messages only errors. For a
+    /// PCI device it must be given.
     pub eal: Option<Vec<String>>,
-    /// The memory that DPDK takes at its start, in MiB, 16 to 1048576: room for all dispatchers' mbufs, of some 2.5 KiB each.
-    /// Default 256; with `eal`, what that says, or as DPDK has it.
+    /// The memory that DPDK takes at its start, in MiB, 16 to 1048576: room for all dispatchers'
+    /// mbufs, of some 2.5 KiB each. Default 256; with `eal`, what that says, or as DPDK has it.
     pub memory_mib: Option<u32>,
-    /// The core of DPDK's own threads: off those that poll and work. Default: any that the process may use.
+    /// The core of DPDK's own threads: off those that poll and work. Default: any that the process
+    /// may use.
     pub core: Option<usize>,
     /// Dispatchers, 1 to 64, each with a device. Default 1.
     pub dispatchers: Option<usize>,
-    /// The most of the device's queues to use, 1 to 64. Default: as many as there are dispatchers; of a memif 1, both of whose
-    /// ends must use as many.
+    /// The most of the device's queues to use, 1 to 64. Default: as many as there are dispatchers;
+    /// of a memif 1, both of whose ends must use as many.
     pub queues: Option<usize>,
     /// Who spreads requests over them: `auto`, `device` or `software`. Default `auto`.
     #[serde(default)]
     pub spread: Spread,
-    /// Mbufs for each dispatcher, best a power of two less one: more than both queues' descriptors and what the runtime
-    /// admits. Default 4095.
+    /// Mbufs for each dispatcher, best a power of two less one: more than both queues' descriptors
+    /// and what the runtime admits. Default 4095.
     pub mbufs: Option<u32>,
     /// Packets that a receive queue holds. Default 512.
     pub rx_descriptors: Option<u16>,
@@ -75,8 +80,8 @@ impl DpdkConfig {
         }
     }
 
-    /// Starts DPDK, if it does not run yet, makes the device, if there is none of this name, and opens its port for
-    /// packets of up to `mtu` bytes.
+    /// Starts DPDK, if it does not run yet, makes the device, if there is none of this name, and
+    /// opens its port for packets of up to `mtu` bytes.
     ///
     /// # Errors
     /// A setting out of range, a device that cannot be had, or what DPDK says.

@@ -18,10 +18,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Nic::open`] takes all memory and starts the port: for each dispatcher a [`DpdkDevice`] with its own receive and
-//! send queue and its own pool of mbufs. What a device receives *is* the request's payload, and, written over, the reply's.
-//! Only the thread that polls a device enters DPDK for it; a handler that drops a request puts the mbuf on a list,
-//! which the next poll empties.
+//! [`Nic::open`] takes all memory and starts the port: for each dispatcher a [`DpdkDevice`] with
+//! its own receive and send queue and its own pool of mbufs. What a device receives *is* the
+//! request's payload, and, written over, the reply's. Only the thread that polls a device enters
+//! DPDK for it; a handler that drops a request puts the mbuf on a list, which the next poll
+//! empties.
 //!
 //! | comes about | what happens | where it is counted |
 //! |---|---|---|
@@ -31,19 +32,22 @@
 //! | a send queue is full | frames wait, at most [`BURST`] here, the rest with the dataplane | [`QueueCounts::send_queue_full`] |
 //! | the mbufs are used up | the device drops what comes (its `no_mbuf`); nothing can be allocated, until some are dropped | [`QueueCounts::no_buffer`], [`NicCounts::port`] |
 //!
-//! Some devices come up again only when they are reset: `net_memif` as a client connects when it is started, and never again by
-//! itself. [`Nic::ask_for_reset`] is for that.
+//! Some devices come up again only when they are reset: `net_memif` as a client connects when it is
+//! started, and never again by itself. [`Nic::ask_for_reset`] is for that.
 //!
 //! [`DpdkConfig`] is all of that as a table of a configuration file.
 //!
-//! `net_af_xdp` takes 2048 mbufs for itself, and loses them when it is closed (DPDK 22.11); the module `xdp` does without it.
+//! `net_af_xdp` takes 2048 mbufs for itself, and loses them when it is closed (DPDK 22.11); the
+//! module `xdp` does without it.
 //!
-//! A virtual device at an end of a veth pair (`net_af_packet`, `net_af_xdp`) gets from the kernel at the other end what that would send to a
-//! network card: checksums to be filled in. `ethtool -K NAME tx off` has it complete them.
+//! A virtual device at an end of a veth pair (`net_af_packet`, `net_af_xdp`) gets from the kernel
+//! at the other end what that would send to a network card: checksums to be filled in.
+//! `ethtool -K NAME tx off` has it complete them.
 //!
-//! Several dispatchers need their requests spread. The device does it by RSS if it can; else, or if it has fewer queues
-//! than there are dispatchers, [`DpdkDevice`]s hand frames on to each other by a [hash](Spread) of the sender's address. Then a
-//! dispatcher without a queue of its own is reached by way of another's, and no more once that has ended.
+//! Several dispatchers need their requests spread. The device does it by RSS if it can; else, or if
+//! it has fewer queues than there are dispatchers, [`DpdkDevice`]s hand frames on to each other by
+//! a [hash](Spread) of the sender's address. Then a dispatcher without a queue of its own is
+//! reached by way of another's, and no more once that has ended.
 
 mod config;
 mod counters;

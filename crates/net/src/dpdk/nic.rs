@@ -1,6 +1,7 @@
 //! A port in service: opened with a device for each dispatcher, and looked after by a thread.
 //!
-//! Asking for the link and resetting may allocate, lock and take long, so that no dispatcher can do it.
+//! Asking for the link and resetting may allocate, lock and take long, so that no dispatcher can do
+//! it.
 
 use std::sync::atomic::{
     AtomicBool, AtomicU32,
@@ -26,8 +27,8 @@ const REST: Duration = Duration::from_secs(1);
 /// After a reset that failed, how long until the next.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A port that is open: what it is, how it does, and its thread, which ends when this is dropped. Without it the devices
-/// go on, but are not reset.
+/// A port that is open: what it is, how it does, and its thread, which ends when this is dropped.
+/// Without it the devices go on, but are not reset.
 #[derive(Debug)]
 pub struct Nic {
     name: String,
@@ -55,7 +56,8 @@ impl Care {
         self.port.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the device counts. Waits for a look at the link, but not for a reset, which may wait for this thread to poll.
+    /// What the device counts. Waits for a look at the link, but not for a reset, which may wait
+    /// for this thread to poll.
     fn statistics(&self) -> Option<PortStatistics> {
         const TRIES: u32 = 50;
         (0..TRIES)
@@ -270,7 +272,8 @@ impl Nic {
         self.care.port().set_link(up)
     }
 
-    /// Has the device reset soon, as if it had asked for that. Whether it was tells [`counts`](Self::counts).
+    /// Has the device reset soon, as if it had asked for that. Whether it was tells
+    /// [`counts`](Self::counts).
     pub fn ask_for_reset(&self) {
         self.care.asked_for_reset.store(true, Relaxed);
     }

@@ -6,8 +6,9 @@
 //!   queue 1 ──▶ device 1 ══▶ device 0, 2             queue 1 ◀── device 1
 //! ```
 //!
-//! A double arrow is a ring with one sender and one receiver, the two devices' threads. A device with a queue has a place for
-//! frames of its own, too: what its dispatcher has no room for must not keep others from theirs.
+//! A double arrow is a ring with one sender and one receiver, the two devices' threads. A device
+//! with a queue has a place for frames of its own, too: what its dispatcher has no room for must
+//! not keep others from theirs.
 
 use std::collections::VecDeque;
 
@@ -29,7 +30,8 @@ pub enum Spread {
     Auto,
     /// The device, or whoever sends: frames stay on the queue that they come in on.
     Device,
-    /// A hash of the sender's address and port, in software. What is neither UDP nor IPv4 goes to the first.
+    /// A hash of the sender's address and port, in software. What is neither UDP nor IPv4 goes to
+    /// the first.
     Software,
 }
 
@@ -125,7 +127,8 @@ pub(super) struct Detour {
     pub(super) others: Vec<Consumer<Mbuf>>,
 }
 
-/// For each device: those without a queue send by way of one with, device `i` by way of `i % queues`.
+/// For each device: those without a queue send by way of one with, device `i` by way of
+/// `i % queues`.
 pub(super) fn detours(dispatchers: usize, queues: usize) -> Vec<Detour> {
     let mut all: Vec<Detour> = (0..dispatchers).map(|_| Detour::default()).collect();
     for without in queues..dispatchers {

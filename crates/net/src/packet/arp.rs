@@ -87,7 +87,8 @@ impl Arp {
         self.sender_mac
     }
 
-    /// The address the sender claims; 0.0.0.0 if it only asks whether the target is taken (RFC 5227).
+    /// The address the sender claims; 0.0.0.0 if it only asks whether the target is taken (RFC
+    /// 5227).
     #[must_use]
     pub fn sender_ip(&self) -> Ipv4Addr {
         self.sender_ip.into()

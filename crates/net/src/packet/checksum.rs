@@ -1,7 +1,8 @@
-//! The Internet checksum: the ones' complement of the ones' complement sum of 16-bit words (RFC 1071, RFC 1624).
+//! The Internet checksum: the ones' complement of the ones' complement sum of 16-bit words (RFC
+//! 1071, RFC 1624).
 //!
-//! The sum comes out the same in either byte order, only swapped. So it is taken in the machine's own, and swapped at
-//! the end.
+//! The sum comes out the same in either byte order, only swapped. So it is taken in the machine's
+//! own, and swapped at the end.
 
 /// A sum under way.
 #[derive(Clone, Copy, Default, Debug)]
@@ -14,8 +15,8 @@ impl Sum {
         Self(0)
     }
 
-    /// Adds `bytes`, padded with a zero byte to whole words; so only what is added last may be of odd length. Exact
-    /// up to 2^32 bytes and more, far beyond any packet.
+    /// Adds `bytes`, padded with a zero byte to whole words; so only what is added last may be of
+    /// odd length. Exact up to 2^32 bytes and more, far beyond any packet.
     #[inline]
     pub fn bytes(self, bytes: &[u8]) -> Self {
         let (fours, rest) = bytes.as_chunks::<4>();
@@ -65,7 +66,8 @@ impl Sum {
     }
 }
 
-/// What becomes of `checksum` when one of the words under it changes from `old` to `new` (RFC 1624, equation 3).
+/// What becomes of `checksum` when one of the words under it changes from `old` to `new` (RFC 1624,
+/// equation 3).
 #[must_use]
 pub fn updated(checksum: u16, old: u16, new: u16) -> u16 {
     Sum::new().word(!checksum).word(!old).word(new).checksum()

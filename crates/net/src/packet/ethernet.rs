@@ -52,7 +52,8 @@ struct Tag {
 pub struct Vlans(pub [Option<u16>; 2]);
 
 impl Vlans {
-    /// Whether there is a VLAN among them. Identifier 0 is none: such a tag tells a priority (802.1Q).
+    /// Whether there is a VLAN among them. Identifier 0 is none: such a tag tells a priority
+    /// (802.1Q).
     #[must_use]
     pub fn any(self) -> bool {
         self.0.into_iter().flatten().any(|vlan| vlan != 0)
@@ -105,7 +106,8 @@ impl<'a> Ethernet<'a> {
     }
 }
 
-/// Takes a frame whose header and tags are `header_length` bytes long apart. `None`: it is too short.
+/// Takes a frame whose header and tags are `header_length` bytes long apart. `None`: it is too
+/// short.
 #[inline]
 pub fn split_mut(frame: &mut [u8], header_length: usize) -> Option<(&mut Header, &mut [u8])> {
     let tags = header_length.checked_sub(Header::LENGTH)?;

@@ -44,7 +44,8 @@ impl Header {
     /// Its length in bytes without options.
     pub const LENGTH: usize = size_of::<Self>();
 
-    /// A header without options for a packet of `total_length` bytes, itself included. Its checksum is still to be set.
+    /// A header without options for a packet of `total_length` bytes, itself included. Its checksum
+    /// is still to be set.
     #[must_use]
     #[inline]
     pub fn new(protocol: u8, source: Ipv4Addr, destination: Ipv4Addr, total_length: u16) -> Self {
@@ -180,9 +181,9 @@ impl<'a> Ipv4<'a> {
     }
 }
 
-/// Turns the packet that `packet` begins with, whose header is `header_length` bytes long, into one that goes back to
-/// its sender with `payload_length` bytes. Options become ones that mean nothing. With `checksum` off the field is
-/// zero, for a device to fill. Returns the header's fixed part.
+/// Turns the packet that `packet` begins with, whose header is `header_length` bytes long, into one
+/// that goes back to its sender with `payload_length` bytes. Options become ones that mean nothing.
+/// With `checksum` off the field is zero, for a device to fill. Returns the header's fixed part.
 ///
 /// `None`: it is not such a packet, or would be longer than packets can be.
 #[inline]

@@ -45,8 +45,9 @@ impl<'a> Udp<'a> {
     /// Looks at an IPv4 packet's payload.
     ///
     /// # Errors
-    /// If it is too short, or its length is not the payload's. (A shorter one could carry the options of RFC 9868
-    /// behind it; nobody here reads them, and a length that lies is more often a forgery.)
+    /// If it is too short, or its length is not the payload's. (A shorter one could carry the
+    /// options of RFC 9868 behind it; nobody here reads them, and a length that lies is more often
+    /// a forgery.)
     #[inline]
     pub fn parse(datagram: &'a [u8]) -> Result<Self, Flaw> {
         let (header, payload) = Header::ref_from_prefix(datagram).map_err(|_| Flaw::Truncated)?;
@@ -56,7 +57,8 @@ impl<'a> Udp<'a> {
         Ok(Self { header, payload })
     }
 
-    /// Checks the checksum over the datagram that `ipv4` carries. Zero means that the sender made none.
+    /// Checks the checksum over the datagram that `ipv4` carries. Zero means that the sender made
+    /// none.
     ///
     /// # Errors
     /// If it is wrong.
@@ -84,9 +86,9 @@ pub fn header(datagram: &[u8]) -> Option<&Header> {
         .map(|(header, _)| header)
 }
 
-/// Writes the header of the datagram that is all of `datagram`, its payload being in place, into a packet with the
-/// header `ipv4`. If the checksum is `offloaded`, its field is left with what devices want there: the sum over the
-/// pseudo-header. `None`: it is too short or too long.
+/// Writes the header of the datagram that is all of `datagram`, its payload being in place, into a
+/// packet with the header `ipv4`. If the checksum is `offloaded`, its field is left with what
+/// devices want there: the sum over the pseudo-header. `None`: it is too short or too long.
 #[inline]
 pub fn write(
     datagram: &mut [u8],

@@ -10,14 +10,14 @@ use super::protocol_error::ProtocolError;
 /// The arguments of `frame`, a request as the codec found it; the first is the command.
 ///
 /// # Errors
-/// What is wrong with it, for the client to be told. A frame that is cut short was cut at what goes beyond the
-/// codec's limits.
+/// What is wrong with it, for the client to be told. A frame that is cut short was cut at what goes
+/// beyond the codec's limits.
 pub fn arguments(frame: &[u8]) -> Result<Arguments<'_>, ProtocolError> {
     arguments_in_parts(frame, || ())
 }
 
-/// As [`arguments`], for a frame in which the codec has found nothing wrong: it is not looked through again. If that is
-/// not so, arguments may be missing at the end.
+/// As [`arguments`], for a frame in which the codec has found nothing wrong: it is not looked
+/// through again. If that is not so, arguments may be missing at the end.
 ///
 /// # Errors
 /// Quotes in an inline command that do not balance, which the codec does not look at.
@@ -32,8 +32,8 @@ pub fn arguments_of_checked(frame: &[u8]) -> Result<Arguments<'_>, ProtocolError
     }
 }
 
-/// As [`arguments`], and calls `between` after every 32 KiB or so: a frame of megabytes takes milliseconds to read, in which a
-/// handler may want to give way.
+/// As [`arguments`], and calls `between` after every 32 KiB or so: a frame of megabytes takes
+/// milliseconds to read, in which a handler may want to give way.
 ///
 /// # Errors
 /// As above.
@@ -73,8 +73,8 @@ pub fn arguments_in_parts(
     }
 }
 
-/// The arguments of a request that have not been taken yet; see [`arguments`]. An argument is a copy only if there are quotes
-/// in it.
+/// The arguments of a request that have not been taken yet; see [`arguments`]. An argument is a
+/// copy only if there are quotes in it.
 #[derive(Clone, Debug)]
 pub struct Arguments<'a> {
     left: usize,
@@ -125,7 +125,8 @@ pub(super) fn command(frame: &[u8]) -> &[u8] {
     }
 }
 
-/// The number on the line that `bytes` begin with, and what comes after that line. It has been found to be there.
+/// The number on the line that `bytes` begin with, and what comes after that line. It has been
+/// found to be there.
 fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let end = bytes.iter().position(|&byte| byte == b'\r')?;
     let number = integer(bytes.get(1..end)?)?;

@@ -8,11 +8,12 @@ use super::framing::{Found, LONGEST_BULK, Progress, find};
 use crate::Refusal;
 use crate::tcp::{Codec, Framing};
 
-/// The [`Codec`] of servers that speak RESP. `Classify`, a closure, tells a request's class from its command, the first
-/// argument as the client wrote it; `Session` is what the server keeps of a connection.
+/// The [`Codec`] of servers that speak RESP. `Classify`, a closure, tells a request's class from
+/// its command, the first argument as the client wrote it; `Session` is what the server keeps of a
+/// connection.
 ///
-/// The closure runs on the networker's thread: it must not allocate, wait or panic. It is not asked about
-/// malformed requests, which are of class 0.
+/// The closure runs on the networker's thread: it must not allocate, wait or panic. It is not asked
+/// about malformed requests, which are of class 0.
 ///
 /// ```
 /// use shinjuku_net::resp::Resp;
@@ -36,8 +37,8 @@ impl<Classify, Session> Resp<Classify, Session> {
         }
     }
 
-    /// The most bytes that an argument may have, by default [`LONGEST_BULK`]. A client that announces a longer one is told
-    /// so at once: set it to the transport's `max_request`, or less.
+    /// The most bytes that an argument may have, by default [`LONGEST_BULK`]. A client that
+    /// announces a longer one is told so at once: set it to the transport's `max_request`, or less.
     #[must_use]
     pub fn longest_bulk(self, bytes: usize) -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! Where a request ends.
 //!
-//! Nothing here allocates or panics, and no byte is looked at twice: what is known of a request that is still coming
-//! in stays in its [`Progress`].
+//! Nothing here allocates or panics, and no byte is looked at twice: what is known of a request
+//! that is still coming in stays in its [`Progress`].
 //!
 //! ```text
 //!              ┌── first byte '*' ──▶ count line ──▶ length line ──▶ bulk string ──┐
@@ -60,8 +60,9 @@ pub enum Found {
     },
 }
 
-/// Looks for a request at the start of `bytes`, whose arguments have at most `longest_bulk` bytes each. `progress` is what
-/// earlier calls with the beginning of the same bytes have left; the default for a new request.
+/// Looks for a request at the start of `bytes`, whose arguments have at most `longest_bulk` bytes
+/// each. `progress` is what earlier calls with the beginning of the same bytes have left; the
+/// default for a new request.
 #[inline]
 pub fn find(bytes: &[u8], progress: &mut Progress, longest_bulk: usize) -> Found {
     match bytes.first() {

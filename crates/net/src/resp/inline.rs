@@ -83,7 +83,8 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Reads the quoted part that `text` begins with; what comes after it, unless the quotes are unbalanced.
+/// Reads the quoted part that `text` begins with; what comes after it, unless the quotes are
+/// unbalanced.
 fn quoted<'a>(text: &'a [u8], sink: &mut impl Sink) -> Option<&'a [u8]> {
     let (&quote, mut text) = text.split_first()?;
     loop {

@@ -1,7 +1,7 @@
 //! Numbers as Redis reads them.
 
-/// The number that is all of `text`: decimal digits, perhaps after a minus sign, without leading zeros, plus signs, spaces;
-/// `None` for anything else, and beyond 64 bits. (Redis: `string2ll`.)
+/// The number that is all of `text`: decimal digits, perhaps after a minus sign, without leading
+/// zeros, plus signs, spaces; `None` for anything else, and beyond 64 bits. (Redis: `string2ll`.)
 #[must_use]
 pub fn integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {

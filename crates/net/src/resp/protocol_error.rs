@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io;
 
-/// A request is malformed. Its client is told, and its connection closed: where the next request begins is not known.
+/// A request is malformed. Its client is told, and its connection closed: where the next request
+/// begins is not known.
 ///
 /// Displays as the text of Redis's error reply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,8 +1,8 @@
 //! Where replies end: the client's side of RESP2 and RESP3.
 //!
-//! A [`ReplyScanner`] reads a connection's bytes in whatever pieces they come, and says where each reply ends and whether
-//! it is an error. It keeps nothing of a reply but the beginning of an error's text: a reply of any length costs the same
-//! memory, and nothing is allocated.
+//! A [`ReplyScanner`] reads a connection's bytes in whatever pieces they come, and says where each
+//! reply ends and whether it is an error. It keeps nothing of a reply but the beginning of an
+//! error's text: a reply of any length costs the same memory, and nothing is allocated.
 //!
 //! ```text
 //!            + - : _ # , (                                     any byte
@@ -13,21 +13,24 @@
 //!                              └────────┘
 //! ```
 //!
-//! Nesting needs no stack: an aggregate of n elements adds n to the number of elements still to come, and the reply ends
-//! where that number is zero. Source: the protocol's specification (redis.io, "Redis serialization protocol").
+//! Nesting needs no stack: an aggregate of n elements adds n to the number of elements still to
+//! come, and the reply ends where that number is zero. Source: the protocol's specification
+//! (redis.io, "Redis serialization protocol").
 
 /// What a reply is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ReplyKind {
     /// A value of any type, null included; and whatever has attributes (RESP3 `|`).
     Value,
-    /// An error (`-` or `!`); its text is [`ReplyScanner::error_text`]. Errors inside an array do not make it one.
+    /// An error (`-` or `!`); its text is [`ReplyScanner::error_text`]. Errors inside an array do
+    /// not make it one.
     Error,
     /// A message the server pushed (RESP3 `>`): it answers no request.
     Push,
 }
 
-/// A reply that breaks the protocol. Where the next would begin cannot be told: close the connection.
+/// A reply that breaks the protocol. Where the next would begin cannot be told: close the
+/// connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MalformedReply {
@@ -114,8 +117,8 @@ impl ReplyScanner {
         }
     }
 
-    /// Reads `bytes`, the next of the connection, up to the end of a reply: how many were read, and what the reply is if
-    /// one ended there. Without an end all bytes are read.
+    /// Reads `bytes`, the next of the connection, up to the end of a reply: how many were read, and
+    /// what the reply is if one ended there. Without an end all bytes are read.
     ///
     /// # Errors
     /// The bytes break the protocol. So do all that follow.
@@ -245,7 +248,8 @@ impl ReplyScanner {
             // The element that they describe is still to come.
             Counted::Attributes => 2 * value + 1,
         };
-        // Neither sum nor product overflows: a reply has fewer than 2^40 aggregates of 2^41 elements before MOST stops it.
+        // Neither sum nor product overflows: a reply has fewer than 2^40 aggregates of 2^41
+        // elements before MOST stops it.
         self.open += more;
         if self.open > Self::MOST {
             return Err(MalformedReply::TooLong);

@@ -12,8 +12,8 @@ pub enum Protocol {
     Resp3,
 }
 
-/// Writes a reply. What consists of several values (arrays, sets, maps) is announced with their number, and the values are
-/// written after it.
+/// Writes a reply. What consists of several values (arrays, sets, maps) is announced with their
+/// number, and the values are written after it.
 ///
 /// All methods fail as what they write to does: a reply may be longer than the transport holds.
 #[derive(Debug)]
@@ -52,7 +52,8 @@ impl<'a, W: io::Write> Writer<'a, W> {
         self.line(b'+', text)
     }
 
-    /// An error: its kind and what is wrong, such as `ERR syntax error`. Line ends in it become spaces.
+    /// An error: its kind and what is wrong, such as `ERR syntax error`. Line ends in it become
+    /// spaces.
     ///
     /// # Errors
     /// Those of the output.
@@ -78,7 +79,8 @@ impl<'a, W: io::Write> Writer<'a, W> {
         self.out.write_all(b"\r\n")
     }
 
-    /// `length` bytes, which are written in parts: a long loop may want to do something else in between.
+    /// `length` bytes, which are written in parts: a long loop may want to do something else in
+    /// between.
     ///
     /// # Errors
     /// Those of the output.

@@ -4,19 +4,21 @@ use crate::Refusal;
 
 /// Finds requests in a connection's bytes, and says what a client is told that gets no reply.
 ///
-/// [`frame`](Self::frame) runs on the networker's thread: it must not allocate, free, lock, wait or panic, and what it
-/// takes, every request waits for.
+/// [`frame`](Self::frame) runs on the networker's thread: it must not allocate, free, lock, wait or
+/// panic, and what it takes, every request waits for.
 pub trait Codec: Clone + Send + Sync + 'static {
-    /// What framing has learnt of a request of which only a part is there, so that a client that sends byte by byte does
-    /// not have it looked at from the start each time. Default at the start of each frame.
+    /// What framing has learnt of a request of which only a part is there, so that a client that
+    /// sends byte by byte does not have it looked at from the start each time. Default at the start
+    /// of each frame.
     type Progress: Copy + Default + Send + 'static;
 
-    /// State of a connection that handlers read and change: protocol version, name of the client. Default on accept.
-    /// Compared after each request: frames found ahead with another session are looked for again.
+    /// State of a connection that handlers read and change: protocol version, name of the client.
+    /// Default on accept. Compared after each request: frames found ahead with another session are
+    /// looked for again.
     type Session: Copy + Default + PartialEq + Send + 'static;
 
-    /// What `bytes`, never empty, begin with. After [`Framing::Incomplete`] it is asked again with the same bytes and more
-    /// behind them, and the `progress` that it left.
+    /// What `bytes`, never empty, begin with. After [`Framing::Incomplete`] it is asked again with
+    /// the same bytes and more behind them, and the `progress` that it left.
     fn frame(
         &self,
         bytes: &[u8],
@@ -24,10 +26,12 @@ pub trait Codec: Clone + Send + Sync + 'static {
         session: &Self::Session,
     ) -> Framing;
 
-    /// What the client is told when its request is refused. Shorter than half of the transport's `buffer`.
+    /// What the client is told when its request is refused. Shorter than half of the transport's
+    /// `buffer`.
     fn refusal(&self, cause: Refusal) -> &'static [u8];
 
-    /// What the client is told when the handler panicked or dropped the request. Then the connection closes.
+    /// What the client is told when the handler panicked or dropped the request. Then the
+    /// connection closes.
     fn failure(&self) -> &'static [u8];
 
     /// What a client is told for which there is no connection left.
@@ -35,7 +39,8 @@ pub trait Codec: Clone + Send + Sync + 'static {
         b""
     }
 
-    /// What a client is told whose request is longer than `max_request`. Then the connection closes.
+    /// What a client is told whose request is longer than `max_request`. Then the connection
+    /// closes.
     fn too_long(&self) -> &'static [u8] {
         b""
     }
@@ -58,8 +63,8 @@ pub enum Framing {
         /// The request's class.
         class: u16,
     },
-    /// As [`Complete`](Self::Complete), and after its reply the connection closes: for malformed input, where the handler
-    /// says what is wrong.
+    /// As [`Complete`](Self::Complete), and after its reply the connection closes: for malformed
+    /// input, where the handler says what is wrong.
     Last {
         /// How many.
         length: usize,

@@ -41,7 +41,8 @@ pub struct TcpConfig {
 pub(super) const CONNECTIONS: usize = 10_240;
 
 impl TcpConfig {
-    /// Listens on `listen` (port 0: one that the kernel picks; `[::]`: IPv4, too, unless the system says otherwise).
+    /// Listens on `listen` (port 0: one that the kernel picks; `[::]`: IPv4, too, unless the system
+    /// says otherwise).
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
@@ -63,9 +64,9 @@ impl TcpConfig {
         }
     }
 
-    /// Connections at the most, 1 to 65,536; more are told so and closed. By default 10,240, or as many as the
-    /// process's limit of descriptors allows. For each there is room for `buffer` bytes each way, which the kernel gives
-    /// when it is first used.
+    /// Connections at the most, 1 to 65,536; more are told so and closed. By default 10,240, or as
+    /// many as the process's limit of descriptors allows. For each there is room for `buffer` bytes
+    /// each way, which the kernel gives when it is first used.
     pub fn connections(self, connections: usize) -> Self {
         Self {
             connections: Some(connections),
@@ -73,8 +74,9 @@ impl TcpConfig {
         }
     }
 
-    /// The standard buffers' size in bytes, 256 to 1 MiB, by default 16 KiB. Requests and replies within it cost
-    /// nothing; once half of it is full of replies, they are sent even if further requests are there.
+    /// The standard buffers' size in bytes, 256 to 1 MiB, by default 16 KiB. Requests and replies
+    /// within it cost nothing; once half of it is full of replies, they are sent even if further
+    /// requests are there.
     pub fn buffer(self, bytes: usize) -> Self {
         Self {
             buffer: bytes,
@@ -82,8 +84,8 @@ impl TcpConfig {
         }
     }
 
-    /// The longest request in bytes, up to 1 GiB, by default 1 MiB. A client that sends a longer one is told so, and the
-    /// connection closes.
+    /// The longest request in bytes, up to 1 GiB, by default 1 MiB. A client that sends a longer
+    /// one is told so, and the connection closes.
     pub fn max_request(self, bytes: usize) -> Self {
         Self {
             max_request: bytes,
@@ -91,8 +93,9 @@ impl TcpConfig {
         }
     }
 
-    /// Buffers of `max_request` bytes for requests longer than `buffer`, up to 65,536, by default 64, at least one if
-    /// there can be such requests. When all are in use, further connections with long requests wait.
+    /// Buffers of `max_request` bytes for requests longer than `buffer`, up to 65,536, by default
+    /// 64, at least one if there can be such requests. When all are in use, further connections
+    /// with long requests wait.
     pub fn large_buffers(self, buffers: usize) -> Self {
         Self {
             large_buffers: buffers,
@@ -100,7 +103,8 @@ impl TcpConfig {
         }
     }
 
-    /// The longest reply in bytes, `buffer` to 1 TiB, by default 64 MiB. Handlers that write more get an error.
+    /// The longest reply in bytes, `buffer` to 1 TiB, by default 64 MiB. Handlers that write more
+    /// get an error.
     pub fn max_reply(self, bytes: usize) -> Self {
         Self {
             max_reply: bytes,
@@ -108,8 +112,8 @@ impl TcpConfig {
         }
     }
 
-    /// All replies longer than `buffer` together, in bytes, up to 1 TiB, by default 256 MiB; memory that is taken when
-    /// it is needed.
+    /// All replies longer than `buffer` together, in bytes, up to 1 TiB, by default 256 MiB; memory
+    /// that is taken when it is needed.
     pub fn reply_memory(self, bytes: usize) -> Self {
         Self {
             reply_memory: bytes,
@@ -117,9 +121,9 @@ impl TcpConfig {
         }
     }
 
-    /// The most requests that one poll delivers, and the most system calls for them, 1 to 1024, by default 16. While it
-    /// does that, nobody is dispatched or preempted: at roughly a microsecond each, keep it well below the quantum's
-    /// worth.
+    /// The most requests that one poll delivers, and the most system calls for them, 1 to 1024, by
+    /// default 16. While it does that, nobody is dispatched or preempted: at roughly a microsecond
+    /// each, keep it well below the quantum's worth.
     pub fn batch(self, requests: usize) -> Self {
         Self {
             batch: requests,
@@ -127,8 +131,8 @@ impl TcpConfig {
         }
     }
 
-    /// Connections that the kernel completes before they are accepted, 1 to 65,535, by default 1024. It grants no more
-    /// than `net.core.somaxconn`.
+    /// Connections that the kernel completes before they are accepted, 1 to 65,535, by
+    /// default 1024. It grants no more than `net.core.somaxconn`.
     pub fn backlog(self, connections: usize) -> Self {
         Self {
             backlog: connections,
@@ -136,7 +140,8 @@ impl TcpConfig {
         }
     }
 
-    /// A client that takes none of what is to be sent for so long is cut off. 1 ms to a day, by default 10 s.
+    /// A client that takes none of what is to be sent for so long is cut off. 1 ms to a day, by
+    /// default 10 s.
     pub fn write_timeout(self, timeout: Duration) -> Self {
         Self {
             write_timeout: timeout,
@@ -160,8 +165,8 @@ impl TcpConfig {
         }
     }
 
-    /// After so long without traffic the kernel asks whether the peer is still there (`SO_KEEPALIVE`). 1 s to 32,767 s,
-    /// by default 300 s; `None`: never.
+    /// After so long without traffic the kernel asks whether the peer is still there
+    /// (`SO_KEEPALIVE`). 1 s to 32,767 s, by default 300 s; `None`: never.
     pub fn keep_alive(self, after: Option<Duration>) -> Self {
         Self {
             keep_alive: after,
@@ -169,7 +174,8 @@ impl TcpConfig {
         }
     }
 
-    /// Lets several sockets of this user share the address (`SO_REUSEPORT`); the kernel spreads connections over them.
+    /// Lets several sockets of this user share the address (`SO_REUSEPORT`); the kernel spreads
+    /// connections over them.
     pub fn reuse_port(self, reuse: bool) -> Self {
         Self {
             reuse_port: reuse,
@@ -177,9 +183,10 @@ impl TcpConfig {
         }
     }
 
-    /// Has the kernel look at the network card's queue itself for so many microseconds when a connection has nothing
-    /// (`SO_BUSY_POLL`), instead of waiting for the card's interrupt. Drivers without it, the loopback interface among
-    /// them, ignore it. More than `net.core.busy_read` needs CAP_NET_ADMIN.
+    /// Has the kernel look at the network card's queue itself for so many microseconds when a
+    /// connection has nothing (`SO_BUSY_POLL`), instead of waiting for the card's interrupt.
+    /// Drivers without it, the loopback interface among them, ignore it. More than
+    /// `net.core.busy_read` needs CAP_NET_ADMIN.
     pub fn busy_poll(self, micros: u32) -> Self {
         Self {
             busy_poll: Some(micros),

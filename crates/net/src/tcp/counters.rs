@@ -1,13 +1,15 @@
 //! What a TCP transport counts.
 //!
-//! Each counter has one writer: the networker, or a worker. So they are added to without a locked instruction.
+//! Each counter has one writer: the networker, or a worker. So they are added to without a locked
+//! instruction.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::memory::Memory;
 
-/// A view of a running transport's counters, for any thread; see [`Tcp::counters`](super::Tcp::counters).
+/// A view of a running transport's counters, for any thread; see
+/// [`Tcp::counters`](super::Tcp::counters).
 #[derive(Clone)]
 pub struct TcpCounters {
     pub(super) counters: Arc<Counters>,
@@ -79,8 +81,8 @@ impl TcpCounters {
 
 /// What [`TcpCounters::read`] saw.
 ///
-/// `accepted` = `open` + all `closed_…`. Once everything delivered is through and sent, `received` = `answered` + `refused` +
-/// `failed` + `misdirected` + `kept` + `cut_off`.
+/// `accepted` = `open` + all `closed_…`. Once everything delivered is through and sent, `received`
+/// = `answered` + `refused` + `failed` + `misdirected` + `kept` + `cut_off`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct TcpCounts {
@@ -108,9 +110,11 @@ pub struct TcpCounts {
     pub closed_too_long: u64,
     /// Closed: the handler panicked, or dropped the request.
     pub closed_failed: u64,
-    /// Closed: a handler answered one connection's request with another's, or kept it and gave it back later.
+    /// Closed: a handler answered one connection's request with another's, or kept it and gave it
+    /// back later.
     pub closed_misdirected: u64,
-    /// Closed: the codec answered what cannot be (a length that is not there), or a refusal that did not fit.
+    /// Closed: the codec answered what cannot be (a length that is not there), or a refusal that
+    /// did not fit.
     pub closed_codec: u64,
     /// Closed with the transport.
     pub closed_shutdown: u64,
@@ -124,7 +128,8 @@ pub struct TcpCounts {
     pub failed: u64,
     /// Requests whose handler gave back another one. Nothing of it is sent.
     pub misdirected: u64,
-    /// Requests that the handler has kept although it was done. Until they are dropped, their connections stay.
+    /// Requests that the handler has kept although it was done. Until they are dropped, their
+    /// connections stay.
     pub kept: u64,
     /// Requests whose reply was not, or not all, sent when the connection closed.
     pub cut_off: u64,

@@ -1,9 +1,10 @@
-//! All that belongs to a connection, moving as one: from the networker with a request to the handler, with the reply to
-//! the worker, and back.
+//! All that belongs to a connection, moving as one: from the networker with a request to the
+//! handler, with the reply to the worker, and back.
 //!
-//! The socket is part of it. So while a request is in flight nobody else can close it, or be given its descriptor's
-//! number, and a connection has one request at a handler at a time, because it has one exchange. Both ways there is a
-//! [`Route`], too, which the core keeps: what comes back is the request's own reply only if the two belong together.
+//! The socket is part of it. So while a request is in flight nobody else can close it, or be given
+//! its descriptor's number, and a connection has one request at a handler at a time, because it has
+//! one exchange. Both ways there is a [`Route`], too, which the core keeps: what comes back is the
+//! request's own reply only if the two belong together.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -54,7 +55,8 @@ pub(super) struct Exchange<C: Codec> {
     pub(super) session: C::Session,
     pub(super) input: Input<C>,
     pub(super) output: Output,
-    /// Another complete request follows the one at the handler: its reply can be sent with that one's.
+    /// Another complete request follows the one at the handler: its reply can be sent with that
+    /// one's.
     pub(super) more: bool,
     /// To be closed when the output is sent.
     pub(super) close: Option<Cause>,
@@ -120,7 +122,8 @@ impl<C: Codec> Exchange<C> {
     }
 }
 
-/// Where an exchange goes that comes back without its reply. There is one for each slot, and it never goes away.
+/// Where an exchange goes that comes back without its reply. There is one for each slot, and it
+/// never goes away.
 pub(super) struct Place<C: Codec> {
     pub(super) slot: u32,
     pub(super) shared: Arc<Shared<C>>,

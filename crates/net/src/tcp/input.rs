@@ -4,7 +4,8 @@
 //!   0        frame          cursor          end            bytes.len()
 //!   │ old     │ the request  │ ahead │ part  │ room         │
 //! ```
-//! `frame` is at the handler, `ahead` is the next complete one, if there is one. Framing goes on at `cursor`.
+//! `frame` is at the handler, `ahead` is the next complete one, if there is one. Framing goes on at
+//! `cursor`.
 
 use std::ops::Range;
 
@@ -93,7 +94,8 @@ impl<C: Codec> Input<C> {
         self.ahead.is_some()
     }
 
-    /// The handler is done with its request. If it has changed the session, what was found ahead is void.
+    /// The handler is done with its request. If it has changed the session, what was found ahead is
+    /// void.
     pub(super) fn done(&mut self, session: &C::Session) {
         if self.session != *session {
             self.cursor = self.frame.range.end;

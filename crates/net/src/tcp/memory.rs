@@ -1,9 +1,10 @@
 //! The standard buffers, and the memory of replies that are longer.
 //!
-//! Handlers take the latter, in their contexts, where one may allocate; the networker is the first to know that it is no longer
-//! needed, and must not free it. So it leaves it in one of some places, and the next handler takes it from there, to use
-//! it or to free it. A place is a lock that nobody waits for: a context that is suspended while it holds one costs the
-//! others that place, for so long, and no time.
+//! Handlers take the latter, in their contexts, where one may allocate; the networker is the first
+//! to know that it is no longer needed, and must not free it. So it leaves it in one of some
+//! places, and the next handler takes it from there, to use it or to free it. A place is a lock
+//! that nobody waits for: a context that is suspended while it holds one costs the others that
+//! place, for so long, and no time.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,7 +13,8 @@ use bytes::BytesMut;
 
 use super::output::ReplyTooLong;
 
-/// `count` buffers of `size` zeros, in one piece: the kernel gives their memory when they are first used.
+/// `count` buffers of `size` zeros, in one piece: the kernel gives their memory when they are first
+/// used.
 pub(super) fn buffers(count: usize, size: usize) -> Vec<BytesMut> {
     let mut all = BytesMut::zeroed(count * size);
     let mut buffers: Vec<_> = (0..count).map(|_| all.split_to(size)).collect();

@@ -1,4 +1,5 @@
-//! TCP over the kernel's sockets: requests framed by a [`Codec`], one of a connection at a time, replies in order.
+//! TCP over the kernel's sockets: requests framed by a [`Codec`], one of a connection at a time,
+//! replies in order.
 //!
 //! ```no_run
 //! use shinjuku_net::Refusal;
@@ -38,15 +39,17 @@
 //! # Ok::<(), shinjuku_net::tcp::TcpError>(())
 //! ```
 //!
-//! All memory but that of long replies is taken by [`Tcp::bind`]. What belongs to a connection, its socket included, moves as
-//! one: to the handler as a [`Request`], back as a [`Reply`], to the worker that sends it, and to the networker again.
+//! All memory but that of long replies is taken by [`Tcp::bind`]. What belongs to a connection, its
+//! socket included, moves as one: to the handler as a [`Request`], back as a [`Reply`], to the
+//! worker that sends it, and to the networker again.
 //!
-//! Requests that a client sends without waiting for replies are run one after the other, and their replies are sent
-//! together: with 16 in a packet, there is one read and one write. An early reply thus waits for a slow request behind
-//! it, as its client has sent both.
+//! Requests that a client sends without waiting for replies are run one after the other, and their
+//! replies are sent together: with 16 in a packet, there is one read and one write. An early reply
+//! thus waits for a slow request behind it, as its client has sent both.
 
 //!
-//! What a client can do to others is bounded, and what it loses by trying is counted in [`TcpCounts`]:
+//! What a client can do to others is bounded, and what it loses by trying is counted in
+//! [`TcpCounts`]:
 //!
 //! | it | then |
 //! |---|---|
@@ -118,7 +121,8 @@ impl<C: Codec> std::fmt::Debug for Tcp<C> {
 }
 
 impl<C: Codec> Tcp<C> {
-    /// Opens the listening socket and takes all memory. Raises the process's limit of file descriptors to the hard one.
+    /// Opens the listening socket and takes all memory. Raises the process's limit of file
+    /// descriptors to the hard one.
     ///
     /// # Errors
     /// A setting out of range, too few descriptors, or an address that cannot be had.
@@ -315,8 +319,8 @@ impl<C: Codec> Transport for Tcp<C> {
 }
 
 impl<C: Codec> Drop for Tcp<C> {
-    /// Tries for a second at the most to send what is unsent. Requests that handlers still have lose their connections
-    /// when they are dropped.
+    /// Tries for a second at the most to send what is unsent. Requests that handlers still have
+    /// lose their connections when they are dropped.
     fn drop(&mut self) {
         self.acceptor.listener = None;
         self.networker.end();

@@ -1,12 +1,15 @@
-//! The networker: which connection is looked at when. What then becomes of it is in `requests`, `replies` and `closing`.
+//! The networker: which connection is looked at when. What then becomes of it is in `requests`,
+//! `replies` and `closing`.
 //!
-//! Nothing here allocates, frees, or waits for a lock. Buffers are in stacks, so that the next request gets the one that the
-//! cache still has.
+//! Nothing here allocates, frees, or waits for a lock. Buffers are in stacks, so that the next
+//! request gets the one that the cache still has.
 //!
-//! epoll is edge-triggered: a connection is registered once, and what becomes of it while its exchange is away is noted.
-//! Level-triggered, it would have to be disarmed meanwhile, by a system call each way. Measured beside each other without
-//! that (redis-benchmark over loopback, 50 connections, Linux 6.18 in a virtual machine; CPU time of the server, medians of
-//! 5) there is little between them: 0.47 against 0.49 us a request in packets of 16, and 6.7 us one by one for both.
+//! epoll is edge-triggered: a connection is registered once, and what becomes of it while its
+//! exchange is away is noted. Level-triggered, it would have to be disarmed meanwhile, by a system
+//! call each way. Measured beside each other without that (redis-benchmark over loopback, 50
+//! connections, Linux 6.18 in a virtual machine; CPU time of the server, medians of
+//! 5) there is little between them: 0.47 against 0.49 us a request in packets of 16, and 6.7 us one
+//!    by one for both.
 
 mod closing;
 mod replies;
@@ -37,8 +40,8 @@ pub(super) const LISTENER: u64 = u64::MAX - 1;
 
 /// Events taken from epoll at once.
 const EVENTS: usize = 64;
-/// While there is something to do without, epoll is asked this often, in nanoseconds: a loop that polls after every request
-/// shall not pay for a system call each.
+/// While there is something to do without, epoll is asked this often, in nanoseconds: a loop that
+/// polls after every request shall not pay for a system call each.
 const LOOK_EVERY: u64 = 20_000;
 /// Bytes thrown away at once.
 pub(super) const SCRAP: usize = 16 << 10;
@@ -166,7 +169,8 @@ impl<C: Codec> Networker<C> {
         }
     }
 
-    /// Looks at slots in the queue, until `room` requests were delivered, each once and a bounded number of them.
+    /// Looks at slots in the queue, until `room` requests were delivered, each once and a bounded
+    /// number of them.
     fn serve(
         &mut self,
         room: usize,

@@ -9,8 +9,8 @@ use super::memory::Memory;
 
 /// Where a handler writes its reply.
 ///
-/// Grows as it is written to, up to the transport's `max_reply`. What came before this reply and is not sent yet is out
-/// of reach.
+/// Grows as it is written to, up to the transport's `max_reply`. What came before this reply and is
+/// not sent yet is out of reach.
 pub struct Output {
     memory: Arc<Memory>,
     /// From the networker's pool; of no capacity while the connection has nothing to say.
@@ -127,7 +127,8 @@ impl Output {
         self.sent = 0;
     }
 
-    /// Parts with the long buffer, if there is one and somebody to take it. Only when nothing is unsent.
+    /// Parts with the long buffer, if there is one and somebody to take it. Only when nothing is
+    /// unsent.
     pub(super) fn leave_large(&mut self) {
         if self.large.capacity() > 0 {
             self.memory.leave(&mut self.large);

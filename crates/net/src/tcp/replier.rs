@@ -52,8 +52,8 @@ impl<C: Codec> std::fmt::Debug for TcpReplier<C> {
 impl<C: Codec> Replier for TcpReplier<C> {
     type Outgoing = Outgoing<C>;
 
-    /// Hands the reply to the kernel, unless another request of the connection is there already, and the exchange to the
-    /// networker. What the kernel does not take, the networker sends later.
+    /// Hands the reply to the kernel, unless another request of the connection is there already,
+    /// and the exchange to the networker. What the kernel does not take, the networker sends later.
     fn send(&mut self, mut outgoing: Outgoing<C>) {
         if self.shared.workers_send
             && outgoing.is_own()
@@ -71,7 +71,8 @@ impl<C: Codec> Replier for TcpReplier<C> {
             debug_assert!(false, "more routes than slots");
             std::mem::forget(outgoing);
         }
-        // Pairs with the fence in the networker's `wait`: either it sees what came, or this sees it sleeping.
+        // Pairs with the fence in the networker's `wait`: either it sees what came, or this sees it
+        // sleeping.
         fence(Ordering::SeqCst);
         if self.shared.sleeping.load(Ordering::Relaxed) {
             // It can only be full of other wake-ups.

@@ -10,8 +10,9 @@ use super::output::Output;
 
 /// A request; dereferences to its bytes, as the codec has found them.
 ///
-/// It carries its connection, so it has to come back: as the [`Reply`] that [`reply`](Self::reply) makes of it. Dropped
-/// without that, or with a panic, the client is told [`Codec::failure`] and the connection closes.
+/// It carries its connection, so it has to come back: as the [`Reply`] that [`reply`](Self::reply)
+/// makes of it. Dropped without that, or with a panic, the client is told [`Codec::failure`] and
+/// the connection closes.
 pub struct Request<C: Codec>(Held<C>);
 
 impl<C: Codec> Request<C> {
@@ -35,8 +36,8 @@ impl<C: Codec> Request<C> {
         self.0.exchange().peer
     }
 
-    /// Whether the connection closes after it, whatever the handler says: to the codec it was the last
-    /// ([`Framing::Last`](super::Framing::Last)).
+    /// Whether the connection closes after it, whatever the handler says: to the codec it was the
+    /// last ([`Framing::Last`](super::Framing::Last)).
     #[must_use]
     pub fn is_last(&self) -> bool {
         self.0.exchange().close.is_some()

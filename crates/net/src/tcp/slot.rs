@@ -12,11 +12,12 @@
 //!     │◀── peer has closed, or one second is over ── (Lingering)                             │
 //!     └◀─────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! From any state but Away and Apart a broken connection goes to Free. A slot is free only when its exchange and
-//! its route are both back: so whatever handlers do with requests, a slot's next connection cannot meet them.
+//! From any state but Away and Apart a broken connection goes to Free. A slot is free only when its
+//! exchange and its route are both back: so whatever handlers do with requests, a slot's next
+//! connection cannot meet them.
 //!
-//! Lingering: the sending side is shut, and what the peer still sends is thrown away. Closing at once would, with bytes
-//! unread, send a reset, which may overtake the last reply.
+//! Lingering: the sending side is shut, and what the peer still sends is thrown away. Closing at
+//! once would, with bytes unread, send a reset, which may overtake the last reply.
 
 use std::sync::Arc;
 
@@ -54,7 +55,8 @@ pub(super) struct Slot<C: Codec> {
     pub(super) hungry: bool,
     /// In the list of those that do, or did.
     pub(super) listed: bool,
-    /// When the present wait began: for the next request, the rest of one, the peer to take bytes or to close.
+    /// When the present wait began: for the next request, the rest of one, the peer to take bytes
+    /// or to close.
     pub(super) since: u64,
     /// Why it is being closed.
     pub(super) cause: Cause,

@@ -2,16 +2,18 @@
 
 use std::net::SocketAddr;
 
-/// Tells a request's class by looking at it. Closures of the same shape as [`classify`](Self::classify) are classifiers.
+/// Tells a request's class by looking at it. Closures of the same shape as
+/// [`classify`](Self::classify) are classifiers.
 pub trait Classifier: Send + 'static {
     /// The class of `datagram`, sent by `peer`. `None`: malformed; it is dropped and counted.
     ///
-    /// Runs on the dispatcher's thread (or the networker's), for every request: it must not allocate, free, lock, wait or
-    /// panic, and what it takes, every request waits for.
+    /// Runs on the dispatcher's thread (or the networker's), for every request: it must not
+    /// allocate, free, lock, wait or panic, and what it takes, every request waits for.
     fn classify(&mut self, datagram: &[u8], peer: SocketAddr) -> Option<u16>;
 
-    /// As [`classify`](Self::classify), for a transport that listens on several addresses: `port` is the number of the
-    /// one that the datagram was sent to, in the order of the configuration. Who does not look at it leaves this out.
+    /// As [`classify`](Self::classify), for a transport that listens on several addresses: `port`
+    /// is the number of the one that the datagram was sent to, in the order of the configuration.
+    /// Who does not look at it leaves this out.
     fn classify_at(&mut self, port: usize, datagram: &[u8], peer: SocketAddr) -> Option<u16> {
         let _ = port;
         self.classify(datagram, peer)
@@ -34,8 +36,8 @@ impl Classifier for OneClass {
     }
 }
 
-/// Each address that the transport listens on is a class, in the order of the configuration, as the original has a queue for
-/// each port.
+/// Each address that the transport listens on is a class, in the order of the configuration, as the
+/// original has a queue for each port.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ByPort;
 

@@ -8,7 +8,8 @@ use rustix::io::Errno;
 use super::racksched::RackSchedConfig;
 use crate::wire::{RackSchedMessage, ReassemblyBound, ReassemblyConfig};
 
-/// The longest payload that fits an IPv4 datagram: 65,535 bytes without the IP header (20) and the UDP header (8).
+/// The longest payload that fits an IPv4 datagram: 65,535 bytes without the IP header (20) and the
+/// UDP header (8).
 pub const LONGEST_DATAGRAM: usize = 65_507;
 /// Addresses that one transport listens on, at the most.
 pub const MOST_ADDRESSES: usize = 16;
@@ -29,7 +30,8 @@ pub struct UdpConfig {
 }
 
 impl UdpConfig {
-    /// Listens on `listen` (port 0: one that the kernel picks), with 1024 buffers of 2048 bytes, in batches of 8.
+    /// Listens on `listen` (port 0: one that the kernel picks), with 1024 buffers of 2048 bytes, in
+    /// batches of 8.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen: vec![listen],
@@ -43,20 +45,22 @@ impl UdpConfig {
         }
     }
 
-    /// Listens on this address, too; [`MOST_ADDRESSES`] in all. Every further one costs every poll a system call.
+    /// Listens on this address, too; [`MOST_ADDRESSES`] in all. Every further one costs every poll
+    /// a system call.
     pub fn and_listen(mut self, listen: SocketAddr) -> Self {
         self.listen.push(listen);
         self
     }
 
-    /// How many requests can be held at once, from receipt until the reply has left: the number of packet buffers,
-    /// 1 to 2^20. Should exceed what the runtime admits plus what it has started, or the kernel queues the rest.
+    /// How many requests can be held at once, from receipt until the reply has left: the number of
+    /// packet buffers, 1 to 2^20. Should exceed what the runtime admits plus what it has started,
+    /// or the kernel queues the rest.
     pub fn buffers(self, buffers: usize) -> Self {
         Self { buffers, ..self }
     }
 
-    /// The longest request and the longest reply, in bytes, 1 to [`LONGEST_DATAGRAM`]. Every buffer is this long.
-    /// Longer requests are dropped and counted, never handed on in part.
+    /// The longest request and the longest reply, in bytes, 1 to [`LONGEST_DATAGRAM`]. Every buffer
+    /// is this long. Longer requests are dropped and counted, never handed on in part.
     pub fn max_datagram(self, bytes: usize) -> Self {
         Self {
             max_datagram: bytes,
@@ -64,8 +68,8 @@ impl UdpConfig {
         }
     }
 
-    /// The most datagrams one poll takes, 1 to 1024. While it takes them, nobody is dispatched or preempted: at
-    /// roughly half a microsecond each, keep it well below the quantum's worth.
+    /// The most datagrams one poll takes, 1 to 1024. While it takes them, nobody is dispatched or
+    /// preempted: at roughly half a microsecond each, keep it well below the quantum's worth.
     pub fn batch(self, datagrams: usize) -> Self {
         Self {
             batch: datagrams,
@@ -73,8 +77,9 @@ impl UdpConfig {
         }
     }
 
-    /// The kernel's queue before the transport, in bytes (`SO_RCVBUF`). The kernel silently grants no more than
-    /// `net.core.rmem_max`; [`Udp::receive_buffer`](super::Udp::receive_buffer) tells what is in force.
+    /// The kernel's queue before the transport, in bytes (`SO_RCVBUF`). The kernel silently grants
+    /// no more than `net.core.rmem_max`; [`Udp::receive_buffer`](super::Udp::receive_buffer) tells
+    /// what is in force.
     pub fn receive_buffer(self, bytes: usize) -> Self {
         Self {
             receive_buffer: Some(bytes),
@@ -82,7 +87,8 @@ impl UdpConfig {
         }
     }
 
-    /// Lets several sockets of this user share the address (`SO_REUSEPORT`); the kernel spreads flows over them.
+    /// Lets several sockets of this user share the address (`SO_REUSEPORT`); the kernel spreads
+    /// flows over them.
     pub fn reuse_port(self, reuse: bool) -> Self {
         Self {
             reuse_port: reuse,
@@ -90,9 +96,10 @@ impl UdpConfig {
         }
     }
 
-    /// Has the kernel look at the network card's queue itself for so many microseconds when a socket has nothing
-    /// (`SO_BUSY_POLL`), instead of waiting for the card's interrupt: less latency, for a core that is busy anyway. Drivers
-    /// without it, the loopback interface among them, ignore it. More than `net.core.busy_read` needs CAP_NET_ADMIN.
+    /// Has the kernel look at the network card's queue itself for so many microseconds when a
+    /// socket has nothing (`SO_BUSY_POLL`), instead of waiting for the card's interrupt: less
+    /// latency, for a core that is busy anyway. Drivers without it, the loopback interface among
+    /// them, ignore it. More than `net.core.busy_read` needs CAP_NET_ADMIN.
     pub fn busy_poll(self, micros: u32) -> Self {
         Self {
             busy_poll: Some(micros),
@@ -100,10 +107,11 @@ impl UdpConfig {
         }
     }
 
-    /// Speaks RackSched's format ([`RackSchedMessage`]) on all addresses: requests of several packets are put together within
-    /// these bounds, of which `max_request` must not exceed `max_datagram`, and what cannot be one is dropped and counted. A
-    /// reply that begins as these messages do, an echo for instance, leaves as one of kind reply, with the number of
-    /// requests of its class that the server still has. `classes`, 1 to 1024: those of the runtime.
+    /// Speaks RackSched's format ([`RackSchedMessage`]) on all addresses: requests of several
+    /// packets are put together within these bounds, of which `max_request` must not exceed
+    /// `max_datagram`, and what cannot be one is dropped and counted. A reply that begins as these
+    /// messages do, an echo for instance, leaves as one of kind reply, with the number of requests
+    /// of its class that the server still has. `classes`, 1 to 1024: those of the runtime.
     pub fn racksched(self, classes: usize, reassembly: ReassemblyConfig) -> Self {
         let racksched = RackSchedConfig {
             classes,

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::pool::Pool;
 use crate::wire::{ReassemblyCounters, ReassemblyCounts};
 
-/// A view of a running transport's counters, for any thread; see [`Udp::counters`](super::Udp::counters).
+/// A view of a running transport's counters, for any thread; see
+/// [`Udp::counters`](super::Udp::counters).
 #[derive(Clone, Debug)]
 pub struct UdpCounters {
     pub(super) counters: Arc<Counters>,
@@ -35,8 +36,9 @@ impl UdpCounters {
     }
 }
 
-/// What [`UdpCounters::read`] saw. Once everything delivered is through, `received` = `truncated` + `malformed` +
-/// `refused` + `sent` + `unanswered` + `send_failed`, and the packets that `reassembly` has absorbed.
+/// What [`UdpCounters::read`] saw. Once everything delivered is through, `received` = `truncated` +
+/// `malformed` + `refused` + `sent` + `unanswered` + `send_failed`, and the packets that
+/// `reassembly` has absorbed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct UdpCounts {
@@ -48,8 +50,8 @@ pub struct UdpCounts {
     pub malformed: u64,
     /// Turned away by the runtime, or come after [`close`](crate::Transport::close).
     pub refused: u64,
-    /// How many times the buffers ran out. Meanwhile the kernel queues, and drops when its queue is full (the last
-    /// column of `/proc/net/udp`).
+    /// How many times the buffers ran out. Meanwhile the kernel queues, and drops when its queue is
+    /// full (the last column of `/proc/net/udp`).
     pub no_buffer: u64,
     /// Errors of the kernel on receiving.
     pub receive_failed: u64,
@@ -57,7 +59,8 @@ pub struct UdpCounts {
     pub sent: u64,
     /// Requests done without a reply: the handler gave none, or panicked.
     pub unanswered: u64,
-    /// Replies that the kernel would not take: its send queue was full, or the peer's host unreachable.
+    /// Replies that the kernel would not take: its send queue was full, or the peer's host
+    /// unreachable.
     pub send_failed: u64,
     /// What became of the packets, if it speaks RackSched's format.
     pub reassembly: ReassemblyCounts,

@@ -8,7 +8,8 @@ use super::pool::Buffer;
 
 /// A datagram received; dereferences to its payload.
 ///
-/// It occupies one of the transport's buffers, and gives it back when it, or the reply made of it, is dropped.
+/// It occupies one of the transport's buffers, and gives it back when it, or the reply made of it,
+/// is dropped.
 #[derive(Debug)]
 pub struct Datagram {
     buffer: Buffer,
@@ -53,8 +54,9 @@ impl Datagram {
     /// `bytes` as the reply.
     ///
     /// # Errors
-    /// If they are longer than the transport's `max_datagram`. The request is lost with that, so that its client
-    /// learns by time-out only: where replies may be too long, check or use [`into_reply`](Self::into_reply).
+    /// If they are longer than the transport's `max_datagram`. The request is lost with that, so
+    /// that its client learns by time-out only: where replies may be too long, check or use
+    /// [`into_reply`](Self::into_reply).
     pub fn reply(self, bytes: &[u8]) -> Result<DatagramReply, ReplyTooLong> {
         let mut reply = self.into_reply();
         reply.extend_from_slice(bytes)?;

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The same for all requests of one address and port, spread evenly over 64 bits (the finalizer of SplitMix64).
+/// The same for all requests of one address and port, spread evenly over 64 bits (the finalizer of
+/// SplitMix64).
 pub(crate) fn flow(peer: SocketAddr) -> u64 {
     let host = match peer.ip() {
         IpAddr::V4(ip) => u64::from(ip.to_bits()),

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Two numbers for each class, which only grow: the networker's and the workers', on cache lines of their own.
+/// Two numbers for each class, which only grow: the networker's and the workers', on cache lines of
+/// their own.
 #[derive(Debug)]
 pub(crate) struct Load(Box<[ClassLoad]>);
 
@@ -21,7 +22,8 @@ impl Load {
         Self((0..classes).map(|_| ClassLoad::default()).collect())
     }
 
-    /// A request of `class` is handed to the dispatcher. Others than those it was made for do not count.
+    /// A request of `class` is handed to the dispatcher. Others than those it was made for do not
+    /// count.
     pub(crate) fn arrived(&self, class: u16) {
         if let Some(load) = self.0.get(usize::from(class)) {
             load.arrived.0.fetch_add(1, Relaxed);

@@ -9,21 +9,24 @@
 //! # Ok::<(), shinjuku_net::udp::UdpError>(())
 //! ```
 //!
-//! All memory is taken by [`Udp::bind`]: a fixed set of buffers. The kernel copies a datagram into one; from then on
-//! the buffer itself moves: to the handler as a [`Datagram`], back as a [`DatagramReply`], to the worker that sends
-//! it, and to the free ones again. With none left the transport stops receiving, and the kernel queues and drops.
+//! All memory is taken by [`Udp::bind`]: a fixed set of buffers. The kernel copies a datagram into
+//! one; from then on the buffer itself moves: to the handler as a [`Datagram`], back as a
+//! [`DatagramReply`], to the worker that sends it, and to the free ones again. With none left the
+//! transport stops receiving, and the kernel queues and drops.
 //!
-//! A reply goes to whoever sent the request. A handler that answers `None`, or panics, sends nothing: over UDP a
-//! client cannot tell that from loss, and times out.
+//! A reply goes to whoever sent the request. A handler that answers `None`, or panics, sends
+//! nothing: over UDP a client cannot tell that from loss, and times out.
 //!
-//! [`UdpConfig::and_listen`] gives it further addresses, and [`ByPort`] makes a class of each. [`UdpConfig::racksched`] has it
-//! put requests of several packets together, and tell the load in its replies; everything else goes to the handler as
-//! it came, so that any format of one datagram can be served.
+//! [`UdpConfig::and_listen`] gives it further addresses, and [`ByPort`] makes a class of each.
+//! [`UdpConfig::racksched`] has it put requests of several packets together, and tell the load in
+//! its replies; everything else goes to the handler as it came, so that any format of one datagram
+//! can be served.
 //!
-//! Batches are received by one `recvfrom` a datagram, and a reply is sent by one `sendto`. `recvmmsg` and `sendmmsg`, several in
-//! one system call, were measured beside them (the `nix` crate's, and `rustix`'s `sendmmsg`, which is the same; over
-//! loopback, Linux 6.18 in a virtual machine, medians of 2000) and are no gain there, however many datagrams wait. In ns
-//! for each of 41 bytes, `recvfrom` with the call in vain that ends its batch, `recvmmsg` with room for 64:
+//! Batches are received by one `recvfrom` a datagram, and a reply is sent by one `sendto`.
+//! `recvmmsg` and `sendmmsg`, several in one system call, were measured beside them (the `nix`
+//! crate's, and `rustix`'s `sendmmsg`, which is the same; over loopback, Linux 6.18 in a virtual
+//! machine, medians of 2000) and are no gain there, however many datagrams wait. In ns for each of
+//! 41 bytes, `recvfrom` with the call in vain that ends its batch, `recvmmsg` with room for 64:
 //!
 //! | waiting | `recvfrom` | `recvmmsg` | `sendto` | `sendmmsg` |
 //! |---|---|---|---|---|
@@ -33,7 +36,8 @@
 //! | 32 | 452 | 466 | 2614 | 2607 |
 //! | 64 | 440 | 448 | 2623 | 2613 |
 //!
-//! With 16 and 1024 bytes it is the same. Where entering the kernel costs more, that may turn round.
+//! With 16 and 1024 bytes it is the same. Where entering the kernel costs more, that may turn
+//! round.
 
 mod classifier;
 mod config;
@@ -79,7 +83,8 @@ pub struct Udp<C = OneClass> {
     racksched: Option<RackSched>,
     batch: usize,
     free: Taker,
-    /// What the next datagram goes into. Kept from poll to poll, so that polling in vain does not touch the pool.
+    /// What the next datagram goes into. Kept from poll to poll, so that polling in vain does not
+    /// touch the pool.
     ready: Option<Buffer>,
     /// The buffers have run out, and that has been counted.
     starved: bool,
@@ -130,7 +135,8 @@ impl<C: Classifier> Udp<C> {
         })
     }
 
-    /// Where it listens: the port in use if 0 was asked for. The first, if there are several addresses.
+    /// Where it listens: the port in use if 0 was asked for. The first, if there are several
+    /// addresses.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addrs[0]
@@ -142,8 +148,8 @@ impl<C: Classifier> Udp<C> {
         &self.local_addrs
     }
 
-    /// The size of the kernel's receive queue of each socket in bytes, as it accounts for it (Linux: twice what was asked
-    /// for, as every datagram costs more than its payload).
+    /// The size of the kernel's receive queue of each socket in bytes, as it accounts for it
+    /// (Linux: twice what was asked for, as every datagram costs more than its payload).
     ///
     /// # Errors
     /// What the operating system says.
@@ -193,7 +199,8 @@ impl<C: Classifier> Udp<C> {
         }
     }
 
-    /// What `length` bytes in `buffer` came to: a request of that length, or nothing, which is counted.
+    /// What `length` bytes in `buffer` came to: a request of that length, or nothing, which is
+    /// counted.
     fn request(
         &mut self,
         buffer: &mut [u8],
@@ -207,7 +214,8 @@ impl<C: Classifier> Udp<C> {
             count(&intake.truncated);
             return None;
         }
-        // UDP sockets of IPv4 and IPv6 have peers of IPv4 and IPv6: an unknown one cannot be answered.
+        // UDP sockets of IPv4 and IPv6 have peers of IPv4 and IPv6: an unknown one cannot be
+        // answered.
         let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
             count(&intake.malformed);
             return None;
@@ -333,7 +341,8 @@ impl<C: Classifier> Transport for Udp<C> {
 
     fn wait(&mut self, patience: Duration) {
         if !self.closed && self.ready.is_none() && self.free.pool().free() == 0 {
-            // Someone keeps the buffers. A socket may well be readable, which would make a busy loop of this.
+            // Someone keeps the buffers. A socket may well be readable, which would make a busy
+            // loop of this.
             return std::thread::sleep(patience.min(Duration::from_millis(1)));
         }
         let patience = Timespec::try_from(patience).ok();

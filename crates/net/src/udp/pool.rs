@@ -1,10 +1,11 @@
 //! The packet buffers: taken at start, lent out, given back.
 //!
-//! A handler gives a buffer back wherever it happens to drop it, and can be preempted in the midst of that, while the
-//! dispatcher takes buffers out and must not wait for a suspended context. A ring that hands out places before they
-//! are filled (crossbeam's `ArrayQueue` is one) would make it wait. So the free buffers form a stack linked by index
-//! (Treiber 1986): giving back becomes visible with one compare-and-swap, and a giver suspended before that has its
-//! own buffer still, and nothing else.
+//! A handler gives a buffer back wherever it happens to drop it, and can be preempted in the midst
+//! of that, while the dispatcher takes buffers out and must not wait for a suspended context. A
+//! ring that hands out places before they are filled (crossbeam's `ArrayQueue` is one) would make
+//! it wait. So the free buffers form a stack linked by index (Treiber 1986): giving back becomes
+//! visible with one compare-and-swap, and a giver suspended before that has its own buffer still,
+//! and nothing else.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,8 +24,8 @@ pub(super) struct Pool {
 struct Slot {
     /// While free: the slot below in the stack.
     below: AtomicU32,
-    /// Full while free. The lock only carries the buffer across threads safely: whoever comes here owns the slot, so
-    /// it is never contended.
+    /// Full while free. The lock only carries the buffer across threads safely: whoever comes here
+    /// owns the slot, so it is never contended.
     bytes: Mutex<Option<Box<[u8]>>>,
 }
 
@@ -64,8 +65,8 @@ impl Pool {
     }
 }
 
-/// The right to take buffers. There is one: with a single taker, a slot seen on top stays below whatever is put on it
-/// until this one takes it, so the stack's classic ABA fault cannot happen.
+/// The right to take buffers. There is one: with a single taker, a slot seen on top stays below
+/// whatever is put on it until this one takes it, so the stack's classic ABA fault cannot happen.
 #[derive(Debug)]
 pub(super) struct Taker {
     pool: Arc<Pool>,

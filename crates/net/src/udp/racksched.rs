@@ -1,4 +1,5 @@
-//! RackSched's format over the sockets: requests of several packets, and replies that tell the load.
+//! RackSched's format over the sockets: requests of several packets, and replies that tell the
+//! load.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ impl RackSched {
         self.reassembly.expire(now_nanos);
     }
 
-    /// The first `length` bytes of `buffer` have come. If that completes a request it is in the buffer, and this is its length.
+    /// The first `length` bytes of `buffer` have come. If that completes a request it is in the
+    /// buffer, and this is its length.
     pub(crate) fn assemble(
         &mut self,
         now_nanos: u64,
@@ -60,8 +62,9 @@ impl RackSched {
     }
 }
 
-/// Makes a reply of what a handler answered, if it begins as RackSched's messages do (an echo does): one packet of this
-/// length, from a server that has `queue_length` more requests of the class.
+/// Makes a reply of what a handler answered, if it begins as RackSched's messages do (an echo
+/// does): one packet of this length, from a server that has `queue_length` more requests of the
+/// class.
 pub(crate) fn stamp(reply: &mut [u8], queue_length: u32) {
     let Ok((message, _)) = RackSchedMessage::parse(reply) else {
         return;

@@ -31,8 +31,8 @@ pub struct UdpReplier {
 impl Replier for UdpReplier {
     type Outgoing = Outgoing;
 
-    /// Hands the reply to the kernel. What it cannot take at once is dropped and counted: UDP promises nothing, and a
-    /// worker does not wait.
+    /// Hands the reply to the kernel. What it cannot take at once is dropped and counted: UDP
+    /// promises nothing, and a worker does not wait.
     fn send(&mut self, Outgoing { reply, route }: Outgoing) {
         let load = self.load.as_ref().map(|load| load.left(route.class));
         let Some(mut reply) = reply else {

@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-/// Whom a reply goes to, and from which of the transport's sockets: a client takes it only from where it sent to.
+/// Whom a reply goes to, and from which of the transport's sockets: a client takes it only from
+/// where it sent to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpRoute {
     pub(super) peer: SocketAddr,

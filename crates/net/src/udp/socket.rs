@@ -1,6 +1,7 @@
 //! Opening a socket.
 //!
-//! Options that the kernel looks at when binding must be set before, which the standard library's sockets do not allow.
+//! Options that the kernel looks at when binding must be set before, which the standard library's
+//! sockets do not allow.
 
 use std::net::{SocketAddr, UdpSocket};
 

@@ -11,10 +11,11 @@
 //! | 25..33 | how long the server shall work on it, in nanoseconds | `run_ns` |
 //! | 33..41 | when the client made it, in nanoseconds of the client's clock | `gen_ns` |
 //!
-//! All are unsigned, and little endian where nothing else is said. The original's packets end here; ours may go on with a
-//! payload. In a reply the first queue length is how many requests of that type the server still has, by which the switch
-//! chooses a server for the next one; the original's server leaves the other two as they are. Source: client and
-//! server in RackSched's repository (netx-repo/RackSched, OSDI'20).
+//! All are unsigned, and little endian where nothing else is said. The original's packets end here;
+//! ours may go on with a payload. In a reply the first queue length is how many requests of that
+//! type the server still has, by which the switch chooses a server for the next one; the original's
+//! server leaves the other two as they are. Source: client and server in RackSched's repository
+//! (netx-repo/RackSched, OSDI'20).
 
 use std::ops::Range;
 
@@ -53,8 +54,8 @@ pub struct RackSchedMessage {
     pub request: u32,
     /// Length of all the request's packets together, in bytes, with what each begins with.
     pub total_length: u32,
-    /// How long the server shall work on it, in nanoseconds. The original's RocksDB server takes 0 as a scan, all
-    /// else as a get.
+    /// How long the server shall work on it, in nanoseconds. The original's RocksDB server takes 0
+    /// as a scan, all else as a get.
     pub run_nanos: u64,
     /// When the client made it, in nanoseconds of the client's clock; for the client alone.
     pub generated_nanos: u64,
@@ -79,8 +80,8 @@ impl RackSchedMessage {
         }
     }
 
-    /// The reply to this request, in one packet without a payload: the client's numbers as they came, and that the
-    /// server has `queue_length` more requests of its type.
+    /// The reply to this request, in one packet without a payload: the client's numbers as they
+    /// came, and that the server has `queue_length` more requests of its type.
     #[must_use]
     pub const fn reply(self, queue_length: u32) -> Self {
         Self {

@@ -5,8 +5,9 @@
 //! | 0..8 | how long the server shall work on it, in nanoseconds |
 //! | 8..16 | when the client made it, in nanoseconds of the client's clock |
 //!
-//! Both are unsigned and little endian. The server sends the same bytes back, and the client takes its latency from
-//! the second field. Source: the client in Shinjuku's repository (stanford-mast/shinjuku, NSDI'19).
+//! Both are unsigned and little endian. The server sends the same bytes back, and the client takes
+//! its latency from the second field. Source: the client in Shinjuku's repository
+//! (stanford-mast/shinjuku, NSDI'19).
 
 use std::ops::Range;
 
@@ -16,8 +17,8 @@ const GENERATED: Range<usize> = 8..16;
 /// A request, or the reply to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ShinjukuRequest {
-    /// How long the server shall work on it, in nanoseconds. The original's RocksDB server takes 0 as a scan, all
-    /// else as a get.
+    /// How long the server shall work on it, in nanoseconds. The original's RocksDB server takes 0
+    /// as a scan, all else as a get.
     pub run_nanos: u64,
     /// When the client made it, in nanoseconds of the client's clock; for the client alone.
     pub generated_nanos: u64,
@@ -30,7 +31,8 @@ impl ShinjukuRequest {
     /// Reads a request that is all of `bytes`.
     ///
     /// # Errors
-    /// If `bytes` are not [`LENGTH`](Self::LENGTH) long. Of that length, every content is a request.
+    /// If `bytes` are not [`LENGTH`](Self::LENGTH) long. Of that length, every content is a
+    /// request.
     pub fn parse(bytes: &[u8]) -> Result<Self, WrongLength> {
         let bytes: &[u8; Self::LENGTH] = bytes.try_into().map_err(|_| WrongLength {
             length: bytes.len(),

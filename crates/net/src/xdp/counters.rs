@@ -7,7 +7,8 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed},
 };
 
-/// A view of a device's counters, for any thread; see [`XdpDevice::counters`](super::XdpDevice::counters).
+/// A view of a device's counters, for any thread; see
+/// [`XdpDevice::counters`](super::XdpDevice::counters).
 #[derive(Clone, Debug)]
 pub struct XdpCounters(pub(super) Arc<Counters>);
 
@@ -43,9 +44,11 @@ pub struct XdpCounts {
     pub returns: u64,
     /// How many times it tried to in vain.
     pub failed_returns: u64,
-    /// Frames to be sent that were dropped: there was no interface, or they were shorter than an Ethernet header.
+    /// Frames to be sent that were dropped: there was no interface, or they were shorter than an
+    /// Ethernet header.
     pub unsent: u64,
-    /// How many times the link went up or down, or the interface was put up or down; as looked at ten times a second.
+    /// How many times the link went up or down, or the interface was put up or down; as looked at
+    /// ten times a second.
     pub link_changes: u64,
     /// Times that the send queue was full and frames had to wait.
     pub send_queue_full: u64,

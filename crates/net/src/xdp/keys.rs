@@ -8,8 +8,9 @@ use shinjuku_xdp_sys::ethernet_address;
 use super::{CopyMode, Program, SocketConfig, XdpDevice, XdpError};
 use crate::packet::MacAddr;
 
-/// An interface of the kernel's and its queues: plain fields, in code and in TOML under the same names; all but
-/// `interface` may be left out, an unknown key is an error. Values are checked by [`open`](Self::open).
+/// An interface of the kernel's and its queues: plain fields, in code and in TOML under the same
+/// names; all but `interface` may be left out, an unknown key is an error. Values are checked by
+/// [`open`](Self::open).
 ///
 /// ```
 /// # use shinjuku_net::xdp::XdpConfig;
@@ -26,10 +27,11 @@ use crate::packet::MacAddr;
 pub struct XdpConfig {
     /// The interface, by the kernel's name.
     pub interface: String,
-    /// How many of its queues, 1 to 1024, from the first on: all that the device spreads frames over, one for each
-    /// dispatcher. Default 1.
+    /// How many of its queues, 1 to 1024, from the first on: all that the device spreads frames
+    /// over, one for each dispatcher. Default 1.
     pub queues: Option<u32>,
-    /// Whether the kernel copies frames: `auto`, `copy` or `zero-copy`, which not every device can. Default `auto`.
+    /// Whether the kernel copies frames: `auto`, `copy` or `zero-copy`, which not every device can.
+    /// Default `auto`.
     #[serde(default, with = "CopyWord")]
     pub copy: CopyMode,
     /// Frames of each queue, 2 to 2^20. Default 4096.
@@ -62,8 +64,8 @@ impl XdpConfig {
     /// Opens all queues, a device each, and tells the interface's Ethernet address.
     ///
     /// # Errors
-    /// A setting out of range, no such interface, a queue that is taken or that the interface does not have, or no
-    /// permission.
+    /// A setting out of range, no such interface, a queue that is taken or that the interface does
+    /// not have, or no permission.
     pub fn open(&self) -> Result<(MacAddr, Vec<XdpDevice>), XdpError> {
         let mac = MacAddr(ethernet_address(&self.interface)?);
         let queues = self.queues.unwrap_or(1);

@@ -102,7 +102,8 @@ impl<D: Device> Host<D> {
         self.turn(|_, _| true);
     }
 
-    /// Sends a datagram from `port`, once the address is resolved. `false`: not yet, or there is no buffer.
+    /// Sends a datagram from `port`, once the address is resolved. `false`: not yet, or there is no
+    /// buffer.
     pub fn send(&mut self, port: u16, to: SocketAddrV4, payload: &[u8]) -> bool {
         let now = self.now();
         let frame = match self.interface.resolve(*to.ip(), now) {

@@ -30,8 +30,8 @@ pub fn cannot_run(test: &str) -> Option<String> {
     }
 }
 
-/// Makes a network namespace, and tells its name, under which there was none: one of this process's number can be left over
-/// from a run that was killed.
+/// Makes a network namespace, and tells its name, under which there was none: one of this process's
+/// number can be left over from a run that was killed.
 fn make(suffix: &str) -> Result<String, String> {
     let mut number = 0;
     loop {

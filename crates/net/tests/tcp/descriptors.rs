@@ -1,6 +1,7 @@
 //! With too few file descriptors the server says so, or goes on with what it has.
 //!
-//! Limits are the whole process's: these tests run in processes of their own, which this file starts.
+//! Limits are the whole process's: these tests run in processes of their own, which this file
+//! starts.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ use crate::house::{House, Lines};
 const INSIDE: &str = "SHINJUKU_TEST_DESCRIPTORS";
 const LIMIT: u64 = 300;
 
-/// Runs `test`, whose name is given, with a hard limit of [`LIMIT`] descriptors and a soft one below.
+/// Runs `test`, whose name is given, with a hard limit of [`LIMIT`] descriptors and a soft one
+/// below.
 fn in_a_small_process(name: &str, test: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_none() {
         let output = Command::new(std::env::current_exe().unwrap())

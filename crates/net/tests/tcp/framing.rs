@@ -22,7 +22,8 @@ fn requests() -> impl Strategy<Value = Vec<String>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// With buffers so small that some requests need large ones, and most bursts are more than a buffer.
+    /// With buffers so small that some requests need large ones, and most bursts are more than a
+    /// buffer.
     #[test]
     fn any_cut_gives_the_same_requests(lines in requests(), cuts in prop::collection::vec(0.0..1.0, 0..8), turns in 0..4_usize) {
         let mut house = House::new(config().buffer(256).large_buffers(1).max_request(1000));

@@ -1,4 +1,5 @@
-//! A server turned by hand: networker and worker are steps of the test's own thread, which so decides what happens when.
+//! A server turned by hand: networker and worker are steps of the test's own thread, which so
+//! decides what happens when.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

@@ -125,7 +125,8 @@ fn a_kept_request_given_back_as_anothers_reply_is_not_sent() {
 
 #[test]
 fn whatever_handlers_do_the_sums_add_up_and_tags_stay_apart() {
-    // A pseudo-random life: requests are answered, failed, swapped, kept, in any order, by ever new connections.
+    // A pseudo-random life: requests are answered, failed, swapped, kept, in any order, by ever new
+    // connections.
     let mut house = House::with_stopped_clock(config().connections(8));
     let mut random = 1_u64;
     let mut draw = |bound: usize| {

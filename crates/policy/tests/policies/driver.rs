@@ -227,8 +227,8 @@ impl<S: Subject> Driver<S> {
         }
     }
 
-    /// Finishes everything, and panics if something never comes. Time passes, so that a policy that answers
-    /// nothing is found out.
+    /// Finishes everything, and panics if something never comes. Time passes, so that a policy that
+    /// answers nothing is found out.
     pub fn drain(&mut self) {
         for round in 0.. {
             while !self.out.is_empty() {

@@ -12,7 +12,8 @@ use crate::reference::{Line, LinePerClass, Reference};
 const WORKER: WorkerId = WorkerId(0);
 const QUANTUM: u64 = 10;
 
-/// A head, since when it is one, and the requests that have passed it: by class, how often and when last.
+/// A head, since when it is one, and the requests that have passed it: by class, how often and when
+/// last.
 struct Watch {
     head: Task,
     /// Arrivals of the requests that had not finished when it became head, or came later; by class.

@@ -300,7 +300,8 @@ impl Reference for FlowLines {
     }
 }
 
-/// EDF and strict priority: a list, searched each time for the lowest rank, then the earliest arrival.
+/// EDF and strict priority: a list, searched each time for the lowest rank, then the earliest
+/// arrival.
 pub struct ByRank<R> {
     rank: R,
     /// In order of arrival, those out at workers included.

@@ -1,4 +1,5 @@
-//! Every policy does what its reference does, step by step: order, bounds, counts, and who may run what.
+//! Every policy does what its reference does, step by step: order, bounds, counts, and who may run
+//! what.
 
 use std::collections::BTreeMap;
 
@@ -116,7 +117,8 @@ proptest! {
         check(Box::new(policy), reference, Conserves::Work, steps);
     }
 
-    // Classes 0 to 3 arrive: the last class takes what is beyond it. A negative budget is a late request's.
+    // Classes 0 to 3 arrive: the last class takes what is beyond it. A negative budget is a late
+    // request's.
     #[test]
     fn edf(steps in steps(), budgets in prop::collection::vec(-200_i64..200, 1..=4)) {
         let mut parameters = Parameters::new(CAPACITY, 1);

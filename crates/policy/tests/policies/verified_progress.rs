@@ -1,4 +1,5 @@
-//! The progress rule: a request that spins for a lock cannot starve the lock's holder, whatever the policy.
+//! The progress rule: a request that spins for a lock cannot starve the lock's holder, whatever the
+//! policy.
 
 use std::collections::BTreeMap;
 
@@ -73,9 +74,9 @@ impl Policy for Whimsical {
     }
 }
 
-/// Request 0 takes a lock, is preempted, and needs 3 more quanta to let it go; all others spin for it until
-/// then. There are endless arrivals, and `contexts` contexts. How many quanta went by until the holder had
-/// finished, at most `patience`.
+/// Request 0 takes a lock, is preempted, and needs 3 more quanta to let it go; all others spin for
+/// it until then. There are endless arrivals, and `contexts` contexts. How many quanta went by
+/// until the holder had finished, at most `patience`.
 fn quanta_until_the_holder_finishes(
     whims: Vec<usize>,
     k: u32,

@@ -1,8 +1,9 @@
 //! The interrupt's handler in ring 0.
 //!
-//! It runs on a stack of its own (see `mode`), so that the red zone of the interrupted code stays as it is, and touches general
-//! registers only, since libdune saves no others. It sends the interrupted code into the [save trampoline](crate::trampoline),
-//! where all decisions are made, and returns. The window in which it does is at the lower end of its stack, whose size is a power
+//! It runs on a stack of its own (see `mode`), so that the red zone of the interrupted code stays
+//! as it is, and touches general registers only, since libdune saves no others. It sends the
+//! interrupted code into the [save trampoline](crate::trampoline), where all decisions are made,
+//! and returns. The window in which it does is at the lower end of its stack, whose size is a power
 //! of two and which is aligned to it.
 
 use std::arch::naked_asm;
@@ -128,7 +129,8 @@ mod tests {
     static STARTED: AtomicBool = AtomicBool::new(false);
     static GO_ON: AtomicBool = AtomicBool::new(false);
 
-    /// Stands in for the CPU and libdune's stub: a signal on a stack of its own, with the registers in a trap frame.
+    /// Stands in for the CPU and libdune's stub: a signal on a stack of its own, with the registers
+    /// in a trap frame.
     extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: installed with SA_SIGINFO.
         let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
@@ -155,11 +157,12 @@ mod tests {
         }
     }
 
-    /// Fills registers and red zone, waits to be told to go on, and looks whether all is as it was. Answers what differs.
+    /// Fills registers and red zone, waits to be told to go on, and looks whether all is as it was.
+    /// Answers what differs.
     fn hold_everything() -> u64 {
         let different: u64;
-        // SAFETY: what is changed is declared; the red zone is the function's own, since the assembly says nothing of
-        // the stack, and nothing is called.
+        // SAFETY: what is changed is declared; the red zone is the function's own, since the
+        // assembly says nothing of the stack, and nothing is called.
         unsafe {
             std::arch::asm!(
                 "mov [rsp - 8], {a}",
@@ -207,8 +210,8 @@ mod tests {
         different
     }
 
-    /// Has `runnable` run on a worker of its own thread, interrupted by signals until it is over or preempted. Answers it
-    /// and how often an interrupt took it.
+    /// Has `runnable` run on a worker of its own thread, interrupted by signals until it is over or
+    /// preempted. Answers it and how often an interrupt took it.
     fn run_on_a_worker(
         runnable: Runnable<(), u64>,
         interrupt: bool,

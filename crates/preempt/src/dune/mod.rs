@@ -1,11 +1,12 @@
-//! Preemption by posted interrupt under Dune, Shinjuku's own way (NSDI'19, section 3.2): dispatcher and workers run in guest
-//! mode, entered through a kernel module; the dispatcher writes to its APIC itself, and the worker's CPU takes the interrupt
-//! without leaving guest mode.
+//! Preemption by posted interrupt under Dune, Shinjuku's own way (NSDI'19, section 3.2): dispatcher
+//! and workers run in guest mode, entered through a kernel module; the dispatcher writes to its
+//! APIC itself, and the worker's CPU takes the interrupt without leaving guest mode.
 //!
-//! **Never executed.** It needs an Intel CPU with VT-x and posted interrupts, Dune's module, a kernel started with
-//! `nox2apic`, and libdune, none of which this project has had. What is tested: the protocol of sender and receiver, on
-//! ordinary memory and by loom; the interrupt's way into the context and back, with all registers, in ring 3; that it links
-//! with libdune. `guest` does the same under a stock kernel's /dev/kvm, and does run.
+//! **Never executed.** It needs an Intel CPU with VT-x and posted interrupts, Dune's module, a
+//! kernel started with `nox2apic`, and libdune, none of which this project has had. What is tested:
+//! the protocol of sender and receiver, on ordinary memory and by loom; the interrupt's way into
+//! the context and back, with all registers, in ring 3; that it links with libdune. `guest` does
+//! the same under a stock kernel's /dev/kvm, and does run.
 //!
 //! | room | what it holds |
 //! |---|---|
@@ -13,17 +14,19 @@
 //! | `interrupt` | the handler in ring 0 |
 //! | `mode` | entering Dune mode, and the interrupt's own stack |
 //!
-//! What differs from the paper's: vector registers are saved, the red zone is left alone, and a notification that got lost is
-//! sent again.
+//! What differs from the paper's: vector registers are saved, the red zone is left alone, and a
+//! notification that got lost is sent again.
 //!
 //! What to know:
-//! - The program must be linked without PIE (`-C relocation-model=static`) and with the feature `libdune`.
-//! - libdune ignores most signals from its start on, for the whole process: a stack overflow ends without its message, and
-//!   signals cannot reach a worker that blocks in the kernel. The runtime's spare workers, which stay outside of Dune mode, get
-//!   the others on.
+//! - The program must be linked without PIE (`-C relocation-model=static`) and with the feature
+//!   `libdune`.
+//! - libdune ignores most signals from its start on, for the whole process: a stack overflow ends
+//!   without its message, and signals cannot reach a worker that blocks in the kernel. The
+//!   runtime's spare workers, which stay outside of Dune mode, get the others on.
 //! - Threads stay in Dune mode until they end, and must stay on their CPU.
-//! - libdune's system-call entry writes below the stack pointer of the code that calls (seen in libdbos): code that makes a
-//!   system call from a leaf function with data in its red zone loses it. glibc's and Rust's wrappers hold none there.
+//! - libdune's system-call entry writes below the stack pointer of the code that calls (seen in
+//!   libdbos): code that makes a system call from a leaf function with data in its red zone loses
+//!   it. glibc's and Rust's wrappers hold none there.
 
 use std::sync::Arc;
 
@@ -110,8 +113,8 @@ impl Dune {
         std::path::Path::new(dune_sys::device::PATH).exists()
     }
 
-    /// Opens `/dev/dune`, makes sure that Dune answers, and sets libdune up, once a process. To be called before there are
-    /// other threads.
+    /// Opens `/dev/dune`, makes sure that Dune answers, and sets libdune up, once a process. To be
+    /// called before there are other threads.
     ///
     /// # Errors
     /// [`DuneError`] says what is missing, and what to do about it.
@@ -133,7 +136,8 @@ impl Mechanism for Dune {
             thread: worker.thread,
             cause: cause.into(),
         };
-        // Of a thread outside of Dune mode, neither descriptors nor APIC are in memory; a worker outside has no target.
+        // Of a thread outside of Dune mode, neither descriptors nor APIC are in memory; a worker
+        // outside has no target.
         let (Some(memory), Some(target)) = (mode::memory(), worker.mode::<Target>()) else {
             return Err(refused(std::io::ErrorKind::Unsupported));
         };

@@ -1,7 +1,8 @@
 //! Entering Dune mode, and what the interrupt needs there.
 //!
-//! libdune's gates keep the interrupted code's stack and leave interrupts open. Ours gets an entry of the interrupt stack table
-//! of its own, so that the red zone stays whole, and closes interrupts, so that a second one cannot come onto the same stack.
+//! libdune's gates keep the interrupted code's stack and leave interrupts open. Ours gets an entry
+//! of the interrupt stack table of its own, so that the red zone stays whole, and closes
+//! interrupts, so that a second one cannot come onto the same stack.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -41,7 +42,8 @@ thread_local! {
 /// Descriptors and APIC, if the calling thread is in Dune mode.
 pub(super) fn memory() -> Option<Memory> {
     ENTERED.get().then(|| Memory {
-        // SAFETY: the thread is in Dune mode for good, under libdune's page tables, and so is who gets this.
+        // SAFETY: the thread is in Dune mode for good, under libdune's page tables, and so is who
+        // gets this.
         apic: LocalApic(unsafe { RegisterPage::of_libdune() }),
         descriptors: std::ptr::with_exposed_provenance(DESCRIPTORS as usize),
     })
@@ -69,7 +71,8 @@ impl Receiver {
         // SAFETY: in Dune mode, where the tables are libdune's; the stack lives for ever.
         unsafe { tables::use_interrupt_stack(stack as u64 + STACK as u64) };
         Ok(Self {
-            // SAFETY: the stack's lower end, zeroed memory that is never unmapped; all its fields are atomic.
+            // SAFETY: the stack's lower end, zeroed memory that is never unmapped; all its fields
+            // are atomic.
             window: unsafe { &*std::ptr::with_exposed_provenance(stack) },
             target: Arc::new(Target::new(entered.cpu, entered.apic)),
         })
@@ -87,13 +90,14 @@ impl Mode for Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        // The thread stays in Dune mode with its interrupt stack; its interrupts come to nothing from now on.
+        // The thread stays in Dune mode with its interrupt stack; its interrupts come to nothing
+        // from now on.
         self.window.close();
     }
 }
 
-/// Zeroed memory of [`STACK`] bytes, aligned to them, for good: the CPU knows it until the thread's end. Not of the heap,
-/// whose first part libdune may not have mapped.
+/// Zeroed memory of [`STACK`] bytes, aligned to them, for good: the CPU knows it until the thread's
+/// end. Not of the heap, whose first part libdune may not have mapped.
 fn interrupt_stack() -> Result<usize, DuneError> {
     // SAFETY: makes a new mapping.
     let memory = unsafe {
@@ -205,16 +209,19 @@ mod tables {
 
     use super::super::target::VECTOR;
 
-    /// libdune uses the first entry of the interrupt stack table, and gives all the others the same page.
+    /// libdune uses the first entry of the interrupt stack table, and gives all the others the same
+    /// page.
     const STACK_TABLE_ENTRY: u8 = 2;
 
     /// Has our interrupt come on the stack that ends at `top`, with interrupts closed.
     ///
     /// # Safety
-    /// In Dune mode, under libdune's tables; the stack is for this thread only, for as long as it lives.
+    /// In Dune mode, under libdune's tables; the stack is for this thread only, for as long as it
+    /// lives.
     pub(super) unsafe fn use_interrupt_stack(top: u64) {
-        // SAFETY: libdune's tables have all these entries; the first write is to this thread's own, and all threads
-        // write the same to the shared one, whose interrupt nobody sends before a worker has a target.
+        // SAFETY: libdune's tables have all these entries; the first write is to this thread's own,
+        // and all threads write the same to the shared one, whose interrupt nobody sends before a
+        // worker has a target.
         unsafe {
             let gdt: *const u64 = std::ptr::with_exposed_provenance(sgdt().base.as_u64() as usize);
             let at = usize::from(TASK_STATE.index());
@@ -236,7 +243,8 @@ mod tables {
         (low >> 16 & 0xff_ffff) | (low >> 56) << 24 | high << 32
     }
 
-    /// A gate with our entry of the interrupt stack table, and closing interrupts (an interrupt gate, no trap gate).
+    /// A gate with our entry of the interrupt stack table, and closing interrupts (an interrupt
+    /// gate, no trap gate).
     fn with_own_stack(mut gate: [u8; 16]) -> [u8; 16] {
         gate[4] = gate[4] & !7 | STACK_TABLE_ENTRY;
         gate[5] &= !1;

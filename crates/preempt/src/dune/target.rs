@@ -8,8 +8,8 @@
 //!                              nothing to do, but every 8th time notify again
 //! ```
 //!
-//! The requests themselves are not here: the context's `requested` word says what is wanted, and the descriptor makes sure
-//! that the interrupt's handler sees what was stored before.
+//! The requests themselves are not here: the context's `requested` word says what is wanted, and
+//! the descriptor makes sure that the interrupt's handler sees what was stored before.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,8 +21,9 @@ use crate::backend::ModeLink;
 /// The interrupt's vector. Shinjuku takes the notification's number for it, too.
 pub(super) const VECTOR: u8 = NOTIFICATION_VECTOR;
 
-/// A request that finds the one before still pending sends nothing, but every so often: the notification may have been lost
-/// (see [`LocalApic::send`]), and then nothing else would ever send it again. To notify once too often is harmless.
+/// A request that finds the one before still pending sends nothing, but every so often: the
+/// notification may have been lost (see [`LocalApic::send`]), and then nothing else would ever send
+/// it again. To notify once too often is harmless.
 const NOTIFY_AGAIN: u32 = 8;
 
 /// Where a worker runs.
@@ -56,7 +57,8 @@ impl Target {
     /// Interrupts the worker, whose CPU has `descriptor`, by the calling CPU's APIC.
     ///
     /// # Errors
-    /// [`ApicError::Busy`] if the APIC cannot send; then nothing was posted, and the next call starts afresh.
+    /// [`ApicError::Busy`] if the APIC cannot send; then nothing was posted, and the next call
+    /// starts afresh.
     pub(super) fn interrupt<R: Registers>(
         &self,
         apic: &LocalApic<R>,
@@ -203,8 +205,8 @@ mod loom_tests {
     }
 
     impl Worker {
-        /// The CPU: takes what is posted if it is notified, and runs the handler for each vector. Answers the interrupts, and
-        /// the newest generation that a handler saw.
+        /// The CPU: takes what is posted if it is notified, and runs the handler for each vector.
+        /// Answers the interrupts, and the newest generation that a handler saw.
         fn serve(&self) -> (usize, u64) {
             if self.line.load(Ordering::Relaxed) == 0 {
                 return (0, 0);
@@ -214,8 +216,9 @@ mod loom_tests {
                 .take()
                 .iter()
                 .fold((0, 0), |(count, newest), _| {
-                    // A context takes the request down by a swap, for which loom would allow more than the memory model does
-                    // (that a store by others comes between the swap's two halves). Looking is what matters here.
+                    // A context takes the request down by a swap, for which loom would allow more
+                    // than the memory model does (that a store by others comes between the swap's
+                    // two halves). Looking is what matters here.
                     (
                         count + 1,
                         newest.max(self.requested.load(Ordering::Acquire)),
@@ -224,8 +227,9 @@ mod loom_tests {
         }
     }
 
-    /// The dispatcher stores a generation and interrupts, twice, while the worker's CPU serves: the last generation is seen by
-    /// a handler, whether or not its interrupt was merged with the one before, and nobody is interrupted without a request.
+    /// The dispatcher stores a generation and interrupts, twice, while the worker's CPU serves: the
+    /// last generation is seen by a handler, whether or not its interrupt was merged with the one
+    /// before, and nobody is interrupted without a request.
     #[test]
     fn loom_the_last_request_is_seen_by_a_handler() {
         loom::model(|| {

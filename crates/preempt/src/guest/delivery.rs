@@ -1,7 +1,9 @@
-//! How interrupts come to a vCPU here: told by the kernel's modules, and then counted, which is what is believed.
+//! How interrupts come to a vCPU here: told by the kernel's modules, and then counted, which is
+//! what is believed.
 //!
-//! A module that can post interrupts may still not do it for this virtual machine (AVIC does not in x2APIC mode on older
-//! CPUs), so a claim takes both: the module's parameter, and interrupts that arrived without KVM having injected them.
+//! A module that can post interrupts may still not do it for this virtual machine (AVIC does not in
+//! x2APIC mode on older CPUs), so a claim takes both: the module's parameter, and interrupts that
+//! arrived without KVM having injected them.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
@@ -18,7 +20,8 @@ use crate::backend::Delivery;
 pub struct KernelCounters {
     /// Exits from guest mode into the kernel.
     pub exits: u64,
-    /// Of them, those for an interrupt of the host's. To interrupt a CPU in guest mode takes one, unless it is posted.
+    /// Of them, those for an interrupt of the host's. To interrupt a CPU in guest mode takes one,
+    /// unless it is posted.
     pub host_interrupts: u64,
     /// Interrupts that KVM injected.
     pub injected: u64,
@@ -39,7 +42,8 @@ impl std::ops::Add for KernelCounters {
 /// Where the kernel shows its modules.
 pub(super) const MODULES: &str = "/sys/module";
 
-/// How interrupts would come here, by the word of KVM's modules: at best [`Delivery::Unproven`]. Makes no virtual machine.
+/// How interrupts would come here, by the word of KVM's modules: at best [`Delivery::Unproven`].
+/// Makes no virtual machine.
 #[must_use]
 pub fn promised() -> Delivery {
     judge(posting_module(Path::new(MODULES)), 0, None)
@@ -70,7 +74,8 @@ pub(super) fn judge(
 ) -> Delivery {
     match (module, counted) {
         (Err(delivery), _) => delivery,
-        // Some may have found the vCPU outside of guest mode, where KVM has to inject them; and the host has a timer.
+        // Some may have found the vCPU outside of guest mode, where KVM has to inject them; and the
+        // host has a timer.
         (Ok(by), Some(counted)) if arrived >= 10 => {
             if counted.injected >= arrived / 2 {
                 Delivery::Injected

@@ -58,7 +58,8 @@ pub struct GuestCounters {
     pub forwarded: u64,
     /// Of them, those that an interrupt came before, and that were made again.
     pub given_up: u64,
-    /// Times that the worker left guest mode: for a call that is made natively, a fault, or at its end.
+    /// Times that the worker left guest mode: for a call that is made natively, a fault, or at its
+    /// end.
     pub left: u64,
     /// Interrupts that arrived in guest mode.
     pub interrupts: u64,

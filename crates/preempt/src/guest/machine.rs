@@ -39,7 +39,8 @@ pub enum Sending {
     Irqfd,
     /// An ioctl with the message (KVM_SIGNAL_MSI).
     Msi,
-    /// A write to the thread's own APIC, if it is [in guest mode](super::Guest::post_from_this_thread); else as `Irqfd`.
+    /// A write to the thread's own APIC, if it is [in guest
+    /// mode](super::Guest::post_from_this_thread); else as `Irqfd`.
     Apic,
 }
 
@@ -145,7 +146,8 @@ impl Machine {
         let vm = kvm
             .create_vm()
             .map_err(GuestError::kvm("making a virtual machine"))?;
-        // Intel CPUs of old want these to start in real mode, which this machine never is in: others may refuse.
+        // Intel CPUs of old want these to start in real mode, which this machine never is in:
+        // others may refuse.
         let _ = vm.set_identity_map_address(0xfffb_c000);
         let _ = vm.set_tss_address(0xfffb_d000);
         match config.irqchip {
@@ -159,9 +161,9 @@ impl Machine {
             KVM_CAP_X2APIC_API,
             KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
         )?;
-        // Where a guest may halt by itself, KVM does not put it to sleep while a page is fetched: the thread does that, as any
-        // other. Else KVM would go on for ever about a page that cannot be had (behind a file's end, or guarded by madvise), where
-        // a signal is due.
+        // Where a guest may halt by itself, KVM does not put it to sleep while a page is fetched:
+        // the thread does that, as any other. Else KVM would go on for ever about a page that
+        // cannot be had (behind a file's end, or guarded by madvise), where a signal is due.
         enable(&vm, KVM_CAP_X86_DISABLE_EXITS, halting as u32)?;
         let memory = Memory::new(vm.as_raw_fd(), physical_bits)?;
         let gates = gates()?;
@@ -238,14 +240,16 @@ fn enable(vm: &VmFd, cap: u32, argument: u32) -> Result<(), GuestError> {
         .map_err(GuestError::kvm("setting the virtual machine up"))
 }
 
-/// The interrupt descriptor table: all exceptions to their stubs, two vectors to their handlers, nothing else. No gate is
-/// open to ring 3, so `int3` and the like are protection faults, and made natively.
+/// The interrupt descriptor table: all exceptions to their stubs, two vectors to their handlers,
+/// nothing else. No gate is open to ring 3, so `int3` and the like are protection faults, and made
+/// natively.
 fn gates() -> Result<Mapping, GuestError> {
     let mapping = Mapping::new(256 * size_of::<Entry<HandlerFunc>>())?;
     let table = mapping.start() as *mut Entry<HandlerFunc>;
     let gate = |vector: usize, handler: u64, stack: u16| {
         let mut entry = Entry::<HandlerFunc>::missing();
-        // SAFETY: handlers and stacks are those made for it, and the selector is ring 0's code of the vCPU's table.
+        // SAFETY: handlers and stacks are those made for it, and the selector is ring 0's code of
+        // the vCPU's table.
         unsafe {
             entry
                 .set_handler_addr(VirtAddr::new(handler))

@@ -1,4 +1,5 @@
-//! The process's own address space as the guest's memory: guest-virtual address = the process's address.
+//! The process's own address space as the guest's memory: guest-virtual address = the process's
+//! address.
 //!
 //! ```text
 //!   address of the process        guest-physical                      (a memory slot of KVM's each)
@@ -7,12 +8,14 @@
 //!   GiB 0x7fff (stack, vdso)   ──▶ GiB 10
 //! ```
 //!
-//! A GiB is given to the guest as a whole when its first page is needed, holes included; what is mapped in it, with which
-//! rights, and what becomes of it by `mmap`, `munmap`, `mremap`, `brk` and `mprotect`, KVM follows in the kernel's own page
-//! tables. So nobody has to keep track of mappings, and a page that is not there is found by KVM. Guest-physical
-//! addresses are small, since CPUs have 40 to 52 bits of them, and congruent to the process's, so that 2 MiB pages fit.
+//! A GiB is given to the guest as a whole when its first page is needed, holes included; what is
+//! mapped in it, with which rights, and what becomes of it by `mmap`, `munmap`, `mremap`, `brk` and
+//! `mprotect`, KVM follows in the kernel's own page tables. So nobody has to keep track of
+//! mappings, and a page that is not there is found by KVM. Guest-physical addresses are small,
+//! since CPUs have 40 to 52 bits of them, and congruent to the process's, so that 2 MiB pages fit.
 //!
-//! Rights to execute are not followed: in guest mode code can be run from any page that can be read.
+//! Rights to execute are not followed: in guest mode code can be run from any page that can be
+//! read.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -29,11 +32,13 @@ const GIB: u64 = 1 << 30;
 const PAGE: u64 = 4096;
 /// Where the kernel's half begins, less the page that Linux never maps.
 const USER_END: u64 = 0x7fff_ffff_f000;
-/// The first 8 GiB of guest-physical addresses have the interrupt controllers and KVM's own pages in them.
+/// The first 8 GiB of guest-physical addresses have the interrupt controllers and KVM's own pages
+/// in them.
 const FIRST: u64 = 8;
 /// GiB that can be given to the guest: what page tables are kept for.
 const MOST: u64 = 2048;
-/// The tables of the upper two levels: the root, and one for every 512 GiB, of which a process uses four or five.
+/// The tables of the upper two levels: the root, and one for every 512 GiB, of which a process uses
+/// four or five.
 const UPPER: u64 = 64;
 /// `KVM_SET_USER_MEMORY_REGION`
 const SET_MEMORY: u64 = 0x4020_ae46;
@@ -71,7 +76,8 @@ impl Memory {
             most,
             locked: AtomicBool::new(false),
         };
-        // The first GiB that is given is that of the tables, so their own address is known from here on.
+        // The first GiB that is given is that of the tables, so their own address is known from
+        // here on.
         let memory = Self {
             tables_at: FIRST * GIB + memory.tables.start() as u64 % GIB,
             ..memory
@@ -85,15 +91,16 @@ impl Memory {
         self.tables_at
     }
 
-    /// Gives the guest the GiB with `address` in it, if it has not got it. Whether it has it then. Neither allocates nor
-    /// writes `errno`; takes a lock that no code in a context ever holds.
+    /// Gives the guest the GiB with `address` in it, if it has not got it. Whether it has it then.
+    /// Neither allocates nor writes `errno`; takes a lock that no code in a context ever holds.
     pub(super) fn give(&self, address: usize) -> bool {
         let address = address as u64;
         if address >= USER_END {
             return false;
         }
         while self.locked.swap(true, Ordering::Acquire) {
-            // Asleep, since to yield gives way to no thread of lower priority, which may have the lock.
+            // Asleep, since to yield gives way to no thread of lower priority, which may have the
+            // lock.
             let some_time = libc::timespec {
                 tv_sec: 0,
                 tv_nsec: 20_000,
@@ -119,8 +126,9 @@ impl Memory {
         }
     }
 
-    /// Gives the guest each GiB in which the process has something now, the lowest ones and no more than some: to wait until
-    /// one is missed takes the kernel a while, and for ever where real-time threads keep its own off their cores.
+    /// Gives the guest each GiB in which the process has something now, the lowest ones and no more
+    /// than some: to wait until one is missed takes the kernel a while, and for ever where
+    /// real-time threads keep its own off their cores.
     pub(super) fn give_what_is_there(&self) {
         const MOST_AHEAD: usize = 64;
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -184,7 +192,8 @@ impl Memory {
         true
     }
 
-    /// The table that entry `index` of `table` refers to, made if there is none. Guest-physical addresses.
+    /// The table that entry `index` of `table` refers to, made if there is none. Guest-physical
+    /// addresses.
     fn table_below(&self, table: u64, index: u64) -> Option<u64> {
         let entry = self.entry(table, index);
         if entry.is_unused() {
@@ -209,8 +218,8 @@ impl Memory {
     fn entry(&self, table: u64, index: u64) -> &mut PageTableEntry {
         let table = self.tables.start() + (table - self.tables_at) as usize;
         let entries = table as *mut PageTableEntry;
-        // SAFETY: a table of ours: zeroed or filled in memory of the right size and alignment. Only who holds the lock
-        // writes; CPUs read entries as they are written, whole.
+        // SAFETY: a table of ours: zeroed or filled in memory of the right size and alignment. Only
+        // who holds the lock writes; CPUs read entries as they are written, whole.
         unsafe { &mut *entries.add(index as usize) }
     }
 }

@@ -1,12 +1,15 @@
 //! Workers in guest mode, interrupted without the kernel's signal path.
 //!
-//! The worker's thread runs its own code in a virtual machine made of the process's own address space, in ring 3 (CPL3), on
-//! its own stack, with its own thread control block: all code, all addresses and all speeds are the same. An interrupt that
-//! is posted to its vCPU reaches it through an interrupt descriptor table, where the CPU can do that without leaving guest
-//! mode (VT-x with APICv, AVIC); elsewhere KVM injects it. It is the stock kernel's way to what Dune's module did.
+//! The worker's thread runs its own code in a virtual machine made of the process's own address
+//! space, in ring 3 (CPL3), on its own stack, with its own thread control block: all code, all
+//! addresses and all speeds are the same. An interrupt that is posted to its vCPU reaches it
+//! through an interrupt descriptor table, where the CPU can do that without leaving guest mode
+//! (VT-x with APICv, AVIC); elsewhere KVM injects it. It is the stock kernel's way to what Dune's
+//! module did.
 //!
-//! What guest mode cannot do is done natively: the worker leaves it with all its registers, at any instruction, and comes
-//! back when it next enters a context. So a fault, a `clone` or an instruction that KVM cannot emulate behaves as everywhere.
+//! What guest mode cannot do is done natively: the worker leaves it with all its registers, at any
+//! instruction, and comes back when it next enters a context. So a fault, a `clone` or an
+//! instruction that KVM cannot emulate behaves as everywhere.
 //!
 //! | room | what it holds |
 //! |---|---|

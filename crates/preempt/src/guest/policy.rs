@@ -1,16 +1,18 @@
 //! What becomes of each system call that code in guest mode makes.
 //!
-//! Most mean the same whoever makes them for the worker's thread: they are *forwarded*, made by the host side with the same
-//! arguments. Some depend on the registers that the caller has, on its FS base, or on where it would go on. For these the
-//! worker leaves guest mode with all registers and makes the call itself, *natively*; it comes back to guest mode when it
-//! next enters a context. Whatever is done natively is right by construction, and merely slower.
+//! Most mean the same whoever makes them for the worker's thread: they are *forwarded*, made by the
+//! host side with the same arguments. Some depend on the registers that the caller has, on its FS
+//! base, or on where it would go on. For these the worker leaves guest mode with all registers and
+//! makes the call itself, *natively*; it comes back to guest mode when it next enters a context.
+//! Whatever is done natively is right by construction, and merely slower.
 
 /// What to do with a system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Policy {
     /// The host side makes it.
     Forward,
-    /// Forwarded; afterwards the thread's signal mask is read, which decides whether the code may be preempted.
+    /// Forwarded; afterwards the thread's signal mask is read, which decides whether the code may
+    /// be preempted.
     ForwardAndReadMask,
     /// The worker leaves guest mode and makes it.
     Native,
@@ -20,7 +22,8 @@ pub(super) enum Policy {
     Leave,
 }
 
-/// The number of the call that leaves guest mode. No number of Linux's, which answers ENOSYS should it ever get there.
+/// The number of the call that leaves guest mode. No number of Linux's, which answers ENOSYS should
+/// it ever get there.
 pub(super) const LEAVE: u64 = 0x5368_6a6b;
 
 /// What to do with call `number`.
@@ -29,15 +32,16 @@ pub(super) fn policy(number: u64) -> Policy {
         return Policy::Leave;
     }
     match number as libc::c_long {
-        // The child goes on behind the call, with the caller's registers: a thread with the stack and FS base that it was
-        // given, a process with copies. Neither is in guest mode.
+        // The child goes on behind the call, with the caller's registers: a thread with the stack
+        // and FS base that it was given, a process with copies. Neither is in guest mode.
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => Policy::Native,
         // The program is replaced, the virtual machine's mapping with it.
         libc::SYS_execve | libc::SYS_execveat => Policy::Native,
-        // It takes all registers from a frame on the caller's stack. (Contexts preempted by a signal end up here when they
-        // are resumed by a worker in guest mode.)
+        // It takes all registers from a frame on the caller's stack. (Contexts preempted by a
+        // signal end up here when they are resumed by a worker in guest mode.)
         libc::SYS_rt_sigreturn => Policy::Native,
-        // FS and GS base are the caller's, not the host side's; so are the rights to use more vector state.
+        // FS and GS base are the caller's, not the host side's; so are the rights to use more
+        // vector state.
         libc::SYS_arch_prctl => Policy::Native,
         // Descriptor tables and port rights of the host's: guest mode has its own.
         libc::SYS_modify_ldt
@@ -47,17 +51,19 @@ pub(super) fn policy(number: u64) -> Policy {
         | libc::SYS_ioperm => Policy::Native,
         // The thread ends: not on the host side's stack.
         libc::SYS_exit => Policy::Native,
-        // The kernel could not abort a critical section whose instructions it does not see. Libraries do without.
+        // The kernel could not abort a critical section whose instructions it does not see.
+        // Libraries do without.
         libc::SYS_rseq => Policy::Refuse(libc::ENOSYS),
         libc::SYS_rt_sigprocmask => Policy::ForwardAndReadMask,
         // Ends the process from anywhere.
         libc::SYS_exit_group
-        // About the kernel's thread, which the host side runs on. (Whoever runs on the alternate stack is a signal handler,
-        // and those run natively.)
+        // About the kernel's thread, which the host side runs on. (Whoever runs on the alternate
+        // stack is a signal handler, and those run natively.)
         | libc::SYS_sigaltstack
         | libc::SYS_set_tid_address
         | libc::SYS_set_robust_list
-        // About addresses, which are the same here and there. What they change, KVM follows in the page tables.
+        // About addresses, which are the same here and there. What they change, KVM follows in the
+        // page tables.
         | libc::SYS_futex
         | libc::SYS_mmap
         | libc::SYS_munmap
@@ -65,8 +71,8 @@ pub(super) fn policy(number: u64) -> Policy {
         | libc::SYS_brk
         | libc::SYS_mprotect
         | libc::SYS_madvise => Policy::Forward,
-        // All others: of memory, files, sockets, clocks, the process or the kernel's thread. Numbers unknown here get the
-        // kernel's own answer.
+        // All others: of memory, files, sockets, clocks, the process or the kernel's thread.
+        // Numbers unknown here get the kernel's own answer.
         _ => Policy::Forward,
     }
 }

@@ -1,8 +1,10 @@
-//! A dispatcher in guest mode, which posts interrupts by itself: a write to its APIC, no system call. On CPUs with IPI
-//! virtualisation, or AVIC, that should leave guest mode on neither side. (This project has had none to see it on; elsewhere it
-//! exits, and costs more than the system call.)
+//! A dispatcher in guest mode, which posts interrupts by itself: a write to its APIC, no system
+//! call. On CPUs with IPI virtualisation, or AVIC, that should leave guest mode on neither side.
+//! (This project has had none to see it on; elsewhere it exits, and costs more than the system
+//! call.)
 //!
-//! Ring 3 may not write to the APIC. An undefined instruction takes it to some of ring 0's, which do.
+//! Ring 3 may not write to the APIC. An undefined instruction takes it to some of ring 0's, which
+//! do.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -19,7 +21,8 @@ thread_local! {
     static POSTER: Cell<*const Vcpu> = const { Cell::new(std::ptr::null()) };
 }
 
-/// The calling thread's place in guest mode, from which it posts interrupts by itself. It leaves guest mode on drop.
+/// The calling thread's place in guest mode, from which it posts interrupts by itself. It leaves
+/// guest mode on drop.
 #[derive(Debug)]
 pub struct Poster {
     seat: Box<Seat>,
@@ -27,8 +30,9 @@ pub struct Poster {
 }
 
 impl Guest {
-    /// From its next [`interrupt`](crate::Mechanism::interrupt) on, the calling thread runs in guest mode and posts interrupts
-    /// by itself. All its system calls are forwarded then, which costs more than it gains where they are many.
+    /// From its next [`interrupt`](crate::Mechanism::interrupt) on, the calling thread runs in
+    /// guest mode and posts interrupts by itself. All its system calls are forwarded then, which
+    /// costs more than it gains where they are many.
     ///
     /// # Errors
     /// [`GuestError`] if there can be no vCPU for it.
@@ -65,7 +69,8 @@ impl Drop for Poster {
     }
 }
 
-/// Posts the interrupt to `machine`'s CPU with this APIC number, if the calling thread can. Whether it could.
+/// Posts the interrupt to `machine`'s CPU with this APIC number, if the calling thread can. Whether
+/// it could.
 pub(super) fn post(machine: &Arc<Machine>, apic: u32) -> bool {
     // SAFETY: the poster of this thread clears the pointer before its vCPU goes.
     let Some(vcpu) = (unsafe { POSTER.get().as_ref() }) else {
@@ -81,12 +86,14 @@ pub(super) fn post(machine: &Arc<Machine>, apic: u32) -> bool {
     post_in_guest_mode(&vcpu.link.reach, apic)
 }
 
-/// Posts the interrupt, if `reach`, the calling thread's own, has it in guest mode at that moment. Whether it has.
+/// Posts the interrupt, if `reach`, the calling thread's own, has it in guest mode at that moment.
+/// Whether it has.
 fn post_in_guest_mode(reach: &Reach, apic: u32) -> bool {
     /// Asserted, as all but one kind of interrupt has to be.
     const ASSERT: u32 = 1 << 14;
     let posted: u32;
-    // SAFETY: the vCPU with this number has a handler for the vector. `post` clobbers what is said here.
+    // SAFETY: the vCPU with this number has a handler for the vector. `post` clobbers what is said
+    // here.
     unsafe {
         std::arch::asm!(
             "call {post}",

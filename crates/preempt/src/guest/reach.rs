@@ -8,9 +8,10 @@
 //!    NATIVE      not in guest mode                           signal, as everywhere
 //! ```
 //!
-//! A sender posts the vector, sets `pending` and then reads `place`. The worker sets `place` to `FORWARDING`, or `NATIVE`, and
-//! then reads `pending`. So one of them sees the other's, and no vector waits behind a call that blocks. (Should KVM ever post an
-//! eventfd's vector later, from a work queue, it may wait until the dispatcher asks again.)
+//! A sender posts the vector, sets `pending` and then reads `place`. The worker sets `place` to
+//! `FORWARDING`, or `NATIVE`, and then reads `pending`. So one of them sees the other's, and no
+//! vector waits behind a call that blocks. (Should KVM ever post an eventfd's vector later, from a
+//! work queue, it may wait until the dispatcher asks again.)
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -37,8 +38,9 @@ impl Reach {
         }
     }
 
-    /// Sender, after the request was stored: whether the vector is to be posted. If not, it takes a signal: the worker is native,
-    /// and looks at the request when it enters a context, if it has none now.
+    /// Sender, after the request was stored: whether the vector is to be posted. If not, it takes a
+    /// signal: the worker is native, and looks at the request when it enters a context, if it has
+    /// none now.
     pub(super) fn takes_a_vector(&self) -> bool {
         fence(Ordering::SeqCst);
         self.place.load(Ordering::Relaxed) != NATIVE
@@ -68,7 +70,8 @@ impl Reach {
         fence(Ordering::SeqCst);
     }
 
-    /// Worker: leaves guest mode. Whether a vector was posted that nobody will take: then it shall send itself a signal.
+    /// Worker: leaves guest mode. Whether a vector was posted that nobody will take: then it shall
+    /// send itself a signal.
     pub(super) fn to_native(&self) -> bool {
         self.place.store(NATIVE, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -80,8 +83,8 @@ impl Reach {
         self.pending.store(false, Ordering::Relaxed);
     }
 
-    /// Worker, before it enters a context, which looks at its request then: no call has to be given up for the vectors that were
-    /// posted so far.
+    /// Worker, before it enters a context, which looks at its request then: no call has to be given
+    /// up for the vectors that were posted so far.
     #[inline]
     pub(super) fn enters_a_context(&self) {
         if self.pending.load(Ordering::Relaxed) {
@@ -140,7 +143,8 @@ mod loom_tests {
             }
         }
 
-        /// Whether guest mode has taken the vector, or the context has seen its request on the way in.
+        /// Whether guest mode has taken the vector, or the context has seen its request on the way
+        /// in.
         fn is_taken(&self) -> bool {
             self.posted.load(Ordering::Acquire) || self.requested.load(Ordering::Relaxed)
         }
@@ -162,8 +166,9 @@ mod loom_tests {
         });
     }
 
-    /// Into guest mode, into a context, and into a call that blocks: whatever the order, the context has seen its request, or has
-    /// taken the vector, or the call is given up, or a signal comes.
+    /// Into guest mode, into a context, and into a call that blocks: whatever the order, the
+    /// context has seen its request, or has taken the vector, or the call is given up, or a signal
+    /// comes.
     #[test]
     fn loom_no_vector_waits_behind_a_call() {
         model(|world| {
@@ -199,7 +204,8 @@ mod loom_tests {
         });
     }
 
-    /// A worker that is in guest mode already enters the next context while the interrupt for that is sent.
+    /// A worker that is in guest mode already enters the next context while the interrupt for that
+    /// is sent.
     #[test]
     fn loom_what_was_posted_is_forgotten_only_by_who_sees_the_request() {
         model(|world| {

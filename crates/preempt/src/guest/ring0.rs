@@ -1,10 +1,12 @@
 //! The code that runs in ring 0 of the virtual machine, all of it.
 //!
-//! It is kept short: under software virtualisation each of its instructions costs a microsecond. It runs on stacks of its
-//! own (the interrupt stack table), so that the red zone of the interrupted code stays as it is. The decisions are made in
-//! ring 3, by the [save trampoline](crate::trampoline).
+//! It is kept short: under software virtualisation each of its instructions costs a microsecond. It
+//! runs on stacks of its own (the interrupt stack table), so that the red zone of the interrupted
+//! code stays as it is. The decisions are made in ring 3, by the [save
+//! trampoline](crate::trampoline).
 //!
-//! The interrupt stack ends where the vCPU's [`Block`] begins, so the handler finds it from its stack pointer:
+//! The interrupt stack ends where the vCPU's [`Block`] begins, so the handler finds it from its
+//! stack pointer:
 //!
 //! ```text
 //!   rsp + 64 ...  Block                       ◀── end of the interrupt stack
@@ -46,10 +48,12 @@ pub(super) const OUT_LENGTH: u64 = 2;
 /// The x2APIC's end-of-interrupt register.
 const EOI: u32 = 0x80b;
 
-/// LSTAR: where `syscall` goes, with the interrupts masked, the caller's RIP in rcx and flags in r11, and the caller's stack.
-/// The exit hands all registers to the host side, which puts the answer into rax.
+/// LSTAR: where `syscall` goes, with the interrupts masked, the caller's RIP in rcx and flags in
+/// r11, and the caller's stack. The exit hands all registers to the host side, which puts the
+/// answer into rax.
 ///
-/// Under software virtualisation the stub may run in ring 3. The host side then returns to the caller itself.
+/// Under software virtualisation the stub may run in ring 3. The host side then returns to the
+/// caller itself.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn system_call_stub() {
     naked_asm!("out {port}, al", "sysretq", port = const SYSTEM_CALL_PORT as u8)
@@ -58,8 +62,9 @@ pub(super) unsafe extern "C" fn system_call_stub() {
 /// Bytes of a `syscall` instruction.
 pub(super) const SYSCALL_LENGTH: u64 = 2;
 
-/// To be called in ring 3 with what an interrupt saved. If it came to the stub, there under software virtualisation, then the call
-/// has not begun: back to where it is made, which every worker understands.
+/// To be called in ring 3 with what an interrupt saved. If it came to the stub, there under
+/// software virtualisation, then the call has not begun: back to where it is made, which every
+/// worker understands.
 pub(super) fn before_the_call(saved: &mut Saved) {
     if saved.rip == system_call_stub as *const () as u64 {
         saved.rip = saved.rcx - SYSCALL_LENGTH;
@@ -84,8 +89,8 @@ pub(super) const UNDEFINED_INSTRUCTION: usize = 6;
 /// The x2APIC's interrupt command register.
 const COMMAND: u32 = 0x830;
 
-/// In ring 3: has edx:eax written to the interrupt command register if the word at rdi says [`GUEST`], and answers in eax
-/// whether it did. Clobbers rcx.
+/// In ring 3: has edx:eax written to the interrupt command register if the word at rdi says
+/// [`GUEST`], and answers in eax whether it did. Clobbers rcx.
 ///
 /// ```text
 ///   post + 0   cmp, jne   ┐ a thread that leaves guest mode here goes on natively at post + 0,
@@ -93,10 +98,12 @@ const COMMAND: u32 = 0x830;
 ///   post + 7   the answer
 /// ```
 ///
-/// The undefined instruction is the way into ring 0 that exists everywhere: software virtualisation has no `int`.
+/// The undefined instruction is the way into ring 0 that exists everywhere: software virtualisation
+/// has no `int`.
 ///
 /// # Safety
-/// The word tells whether the calling thread is in guest mode, and the command posts an interrupt that there is a handler for.
+/// The word tells whether the calling thread is in guest mode, and the command posts an interrupt
+/// that there is a handler for.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn post() {
     naked_asm!(
@@ -132,7 +139,8 @@ pub(super) fn post_is_as_drawn() -> bool {
     code[POST_LENGTH as usize..] == [0x0f, 0x0b]
 }
 
-/// The stub of undefined instructions: [`post`]'s is done here, with a look at the frame's RIP; others go to the host side.
+/// The stub of undefined instructions: [`post`]'s is done here, with a look at the frame's RIP;
+/// others go to the host side.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn undefined_instruction_stub() {
     naked_asm!(
@@ -163,7 +171,8 @@ pub(super) unsafe extern "C" fn undefined_instruction_stub() {
 /// Bytes from one exception's stub to the next, from the first 16-byte boundary on.
 pub(super) const EXCEPTION_STUB: usize = 16;
 
-/// One stub for each of the 32 exceptions. The host side finds the vector, the error code and the CPU's frame in memory.
+/// One stub for each of the 32 exceptions. The host side finds the vector, the error code and the
+/// CPU's frame in memory.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn exception_stubs() {
     naked_asm!(

@@ -10,8 +10,8 @@
 //!      (natively) goes on where it was ◀──────── native::leave ──────────┴─ anything else
 //! ```
 //!
-//! The host side runs with the worker's own FS base, also while the guest's code is a context's. It neither allocates nor
-//! writes `errno`: the guest's code may be anywhere.
+//! The host side runs with the worker's own FS base, also while the guest's code is a context's. It
+//! neither allocates nor writes `errno`: the guest's code may be anywhere.
 
 use std::arch::naked_asm;
 use std::sync::atomic::Ordering;
@@ -35,25 +35,27 @@ const PAGE_FAULT: u64 = 14;
 /// Interrupts are enabled.
 const INTERRUPT_FLAG: u64 = 1 << 9;
 
-/// Puts the calling thread into guest mode: returns in it; or natively if KVM refuses, or the process is another one, which
-/// breaks the vCPU.
+/// Puts the calling thread into guest mode: returns in it; or natively if KVM refuses, or the
+/// process is another one, which breaks the vCPU.
 ///
 /// # Safety
 /// The thread is the vCPU's, is not in guest mode, and runs its own code on its own stack.
 #[inline(never)]
 pub(super) unsafe fn enter(vcpu: &Vcpu) {
     if vcpu.machine.process != std::process::id() {
-        // A forked child. The machine is its parent's, and so is the page of registers, which they share.
+        // A forked child. The machine is its parent's, and so is the page of registers, which they
+        // share.
         vcpu.broken.set(true);
         return;
     }
-    // SAFETY: the caller's; the host stack is the vCPU's own and not in use, since the thread is not in guest mode.
+    // SAFETY: the caller's; the host stack is the vCPU's own and not in use, since the thread is
+    // not in guest mode.
     unsafe { enter_on(vcpu, vcpu.host_stack.end()) };
     touch(vcpu);
 }
 
-/// Has KVM find the pages that the CPU needs to deliver an exception, so that it need not in the midst of one: not every
-/// implementation begins an `int3` again after that.
+/// Has KVM find the pages that the CPU needs to deliver an exception, so that it need not in the
+/// midst of one: not every implementation begins an `int3` again after that.
 fn touch(vcpu: &Vcpu) {
     for address in ring0::code()
         .into_iter()
@@ -131,7 +133,8 @@ impl Host<'_> {
     }
 
     fn registers(&self) -> &kvm_sync_regs {
-        // SAFETY: the kernel's page, read and written by it only within KVM_RUN, which this thread alone calls.
+        // SAFETY: the kernel's page, read and written by it only within KVM_RUN, which this thread
+        // alone calls.
         unsafe { &(*self.shared()).s.regs }
     }
 
@@ -215,11 +218,13 @@ impl Host<'_> {
         }
     }
 
-    /// KVM may have half of an instruction left to do. It shall not do it to the registers of the next entry.
+    /// KVM may have half of an instruction left to do. It shall not do it to the registers of the
+    /// next entry.
     fn conclude_exit(&mut self) {
         /// A vector register is 64 bytes, of which KVM asks for 8 at a time; and some.
         const MOST_PARTS: usize = 32;
-        // SAFETY: as for `registers`; with this flag KVM_RUN does what is left and no more. It answers EINTR when nothing is.
+        // SAFETY: as for `registers`; with this flag KVM_RUN does what is left and no more. It
+        // answers EINTR when nothing is.
         unsafe {
             (*self.shared()).immediate_exit = 1;
             for _ in 0..MOST_PARTS {
@@ -303,8 +308,9 @@ impl Host<'_> {
         self.changed(KVM_SYNC_X86_REGS);
     }
 
-    /// Two end here: a page fault where no memory was given yet, and the system call stub's where it runs in ring 3 (under
-    /// software virtualisation), which may then use its port. All others are made natively.
+    /// Two end here: a page fault where no memory was given yet, and the system call stub's where
+    /// it runs in ring 3 (under software virtualisation), which may then use its port. All others
+    /// are made natively.
     fn exception(&mut self) {
         // SAFETY: the stub has left it there, and the vCPU does not run.
         let exception = unsafe { (*self.vcpu.page).exception };
@@ -331,7 +337,8 @@ impl Host<'_> {
         state.general.rsp = exception.frame.rsp;
         state.general.rflags = exception.frame.rflags;
         if exception.vector == BREAKPOINT {
-            // Software virtualisation takes the gate for open. The frame is behind the instruction then.
+            // Software virtualisation takes the gate for open. The frame is behind the instruction
+            // then.
             state.general.rip -= 1;
         }
         self.go_native_at(state);
@@ -359,11 +366,13 @@ impl Host<'_> {
             state.general = calling(state.general, state.general.rcx - SYSCALL_LENGTH);
         }
         state.general.rip = ring0::natively(state.general.rip);
-        // SAFETY: the guest's code is at `state`, and the vCPU does not run until `enter` sets it up again.
+        // SAFETY: the guest's code is at `state`, and the vCPU does not run until `enter` sets it
+        // up again.
         unsafe { native::leave(self.vcpu, &state) }
     }
 
-    /// KVM fails. The worker goes on natively, for good; if its code's registers are not to be had, the process ends.
+    /// KVM fails. The worker goes on natively, for good; if its code's registers are not to be had,
+    /// the process ends.
     fn fail(&mut self) -> ! {
         self.vcpu.broken.set(true);
         let state = self.state();
@@ -372,7 +381,8 @@ impl Host<'_> {
             if not_entered {
                 // What was posted is looked at when a context is entered.
                 self.vcpu.link.reach.to_native();
-                // SAFETY: the frame is that of `enter_on`, and this stack is not used again before the next one.
+                // SAFETY: the frame is that of `enter_on`, and this stack is not used again before
+                // the next one.
                 unsafe { return_natively((*self.vcpu.page).entry.rsp) }
             }
             if !at_stub(&state.general) {
@@ -395,7 +405,8 @@ impl Host<'_> {
     }
 }
 
-/// Whether the guest is at the system call stub's exit, or just behind it (KVM may or may not have stepped over it).
+/// Whether the guest is at the system call stub's exit, or just behind it (KVM may or may not have
+/// stepped over it).
 fn at_stub(registers: &kvm_regs) -> bool {
     let stub = ring0::system_call_stub as *const () as u64;
     (stub..=stub + OUT_LENGTH).contains(&registers.rip)

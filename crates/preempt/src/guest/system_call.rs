@@ -1,5 +1,5 @@
-//! System calls of the host side: none goes through libc, which would write the worker's `errno` between a call of the
-//! guest's code and its look at the answer.
+//! System calls of the host side: none goes through libc, which would write the worker's `errno`
+//! between a call of the guest's code and its look at the answer.
 
 use std::arch::{asm, naked_asm};
 
@@ -14,7 +14,8 @@ pub(super) struct Call {
 /// Not an answer of the kernel's: the call was given up before it began, and shall be made again.
 const GIVEN_UP: isize = -4096;
 
-/// Bytes from the start of [`gate`] to its `syscall` instruction, and to the answer for a call that is given up.
+/// Bytes from the start of [`gate`] to its `syscall` instruction, and to the answer for a call that
+/// is given up.
 const SYSCALL_AT: usize = 5;
 const GIVE_UP_AT: usize = 8;
 
@@ -48,7 +49,8 @@ pub(super) fn gate_is_as_drawn() -> bool {
     code[SYSCALL_AT..] == [0x0f, 0x05, 0xc3]
 }
 
-/// Where to go on so that the call at `instruction` is given up: `None` if there is none that could be.
+/// Where to go on so that the call at `instruction` is given up: `None` if there is none that could
+/// be.
 pub(super) fn give_up(instruction: usize) -> Option<usize> {
     let start = gate as *const () as usize;
     (start..=start + SYSCALL_AT)
@@ -56,15 +58,16 @@ pub(super) fn give_up(instruction: usize) -> Option<usize> {
         .then_some(start + GIVE_UP_AT)
 }
 
-/// Makes `call` for the guest. `None`: an interrupt came first, so that it has not begun; where the kernel would restart it
-/// after a signal, it ends like that, too.
+/// Makes `call` for the guest. `None`: an interrupt came first, so that it has not begun; where the
+/// kernel would restart it after a signal, it ends like that, too.
 ///
 /// # Safety
 /// The guest's code could have made the call itself here, and `interrupted` can be read.
 pub(super) unsafe fn forward(call: &Call, interrupted: *const bool) -> Option<i64> {
     let [a, b, c, d, e, f] = call.arguments;
     let answer: isize;
-    // SAFETY: the caller's. `gate` reads the flag, makes the call and returns; the kernel clobbers rcx, r11 and rax.
+    // SAFETY: the caller's. `gate` reads the flag, makes the call and returns; the kernel clobbers
+    // rcx, r11 and rax.
     unsafe {
         asm!(
             "call {gate}",

@@ -65,7 +65,8 @@ pub(super) struct Exception {
     pub(super) frame: Frame,
 }
 
-/// What the CPU reads of a vCPU's in the process's memory. A page, so that nothing of it crosses one.
+/// What the CPU reads of a vCPU's in the process's memory. A page, so that nothing of it crosses
+/// one.
 #[repr(C, align(4096))]
 pub(super) struct Page {
     interrupt_stack: [u64; 64],
@@ -76,7 +77,8 @@ pub(super) struct Page {
     pub(super) entry: Frame,
     descriptors: GlobalDescriptorTable<16>,
     task_state: TaskStateSegment,
-    /// A bit for each port from 0 on: clear where ring 3 may write to it. The last byte is the end mark.
+    /// A bit for each port from 0 on: clear where ring 3 may write to it. The last byte is the end
+    /// mark.
     ports: [u8; 17],
 }
 
@@ -105,8 +107,9 @@ pub(super) struct Vcpu {
     pub(super) broken: Cell<bool>,
 }
 
-// SAFETY: what the pointers lead to goes along with it: the page in the link's memory, and the kernel's page for the vCPU.
-// The vCPU runs on one thread at a time, that of the worker which has it.
+// SAFETY: what the pointers lead to goes along with it: the page in the link's memory, and the
+// kernel's page for the vCPU. The vCPU runs on one thread at a time, that of the worker which has
+// it.
 unsafe impl Send for Vcpu {}
 
 impl Vcpu {
@@ -119,7 +122,8 @@ impl Vcpu {
             .map_err(GuestError::kvm("making a vCPU"))?;
         let pages = Mapping::new(size_of::<Page>())?;
         let page = pages.start() as *mut Page;
-        // SAFETY: the page is fresh and ours, of this size and alignment; the CPU reads it only once it runs.
+        // SAFETY: the page is fresh and ours, of this size and alignment; the CPU reads it only
+        // once it runs.
         unsafe { (*page).fill() };
         let run: *mut kvm_run = file.get_kvm_run();
         let registers = Self::start(&file, machine, page)?;
@@ -279,7 +283,8 @@ impl Vcpu {
         let number = u64::from(node << 12 | cpu);
         let limit = (number & 0xffff) | (number >> 16 & 0xf) << 48;
         let descriptor = cpu_number_descriptor() | limit;
-        // SAFETY: the vCPU does not run now, and a descriptor is 8 bytes that it reads when it is asked to.
+        // SAFETY: the vCPU does not run now, and a descriptor is 8 bytes that it reads when it is
+        // asked to.
         unsafe {
             (&raw mut (*self.page).descriptors)
                 .cast::<u64>()

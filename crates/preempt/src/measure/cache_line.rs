@@ -1,8 +1,9 @@
-//! A word from one core to the other and back: what every message between dispatcher and worker is made of.
+//! A word from one core to the other and back: what every message between dispatcher and worker is
+//! made of.
 //!
-//! How long a line takes depends on what the cores did with it before. So there are two round trips: on one line after
-//! a pause, which is what a lone flag costs and the shortest there is; and on a line each way without a pause,
-//! which is what a mailbox under load comes to.
+//! How long a line takes depends on what the cores did with it before. So there are two round
+//! trips: on one line after a pause, which is what a lone flag costs and the shortest there is; and
+//! on a line each way without a pause, which is what a mailbox under load comes to.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

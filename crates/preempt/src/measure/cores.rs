@@ -25,8 +25,8 @@ pub(super) fn pin(core: usize) -> Result<(), MeasureError> {
     }
 }
 
-/// Runs `here` on this thread and `there` on one pinned to `core`, from the moment that both are in place.
-/// The other thread has this one's scheduling class.
+/// Runs `here` on this thread and `there` on one pinned to `core`, from the moment that both are in
+/// place. The other thread has this one's scheduling class.
 pub(super) fn beside<There: Send, Here>(
     core: usize,
     there: impl FnOnce() -> There + Send,

@@ -220,7 +220,8 @@ fn sum_by_avx2(numbers: &[f32]) -> f32 {
     lanes.iter().sum()
 }
 
-/// Each element names the next, in one cycle through all of them: a stride that the prefetchers do not follow.
+/// Each element names the next, in one cycle through all of them: a stride that the prefetchers do
+/// not follow.
 fn ring() -> Vec<usize> {
     // Odd, so that it meets every element of a power of two.
     const STRIDE: usize = 618_033;

@@ -1,9 +1,10 @@
-//! What switches, contexts, probes and interrupts cost on this machine: a table like tables 1 and 2 of the
-//! Shinjuku paper (NSDI'19).
+//! What switches, contexts, probes and interrupts cost on this machine: a table like tables 1 and 2
+//! of the Shinjuku paper (NSDI'19).
 //!
-//! Absolute times say little on a virtual machine, where an interrupt can cost three times what it costs on bare
-//! metal. What carries over is how a whole compares with its parts, so the parts are measured beside the whole:
-//! every *round* measures everything once, for some tens of milliseconds, and a cost is the median over the rounds.
+//! Absolute times say little on a virtual machine, where an interrupt can cost three times what it
+//! costs on bare metal. What carries over is how a whole compares with its parts, so the parts are
+//! measured beside the whole: every *round* measures everything once, for some tens of
+//! milliseconds, and a cost is the median over the rounds.
 //!
 //! | file | rows |
 //! |---|---|
@@ -44,7 +45,8 @@ use samples::Samples;
 /// Where and how to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Core of the thread that sends requests and interrupts; what needs one core is measured here as well.
+    /// Core of the thread that sends requests and interrupts; what needs one core is measured here
+    /// as well.
     pub sender_core: usize,
     /// Core of the thread that is interrupted.
     pub worker_core: usize,
@@ -61,8 +63,8 @@ pub struct Options {
 pub struct Cost {
     /// What was measured, as `group/row`.
     pub name: String,
-    /// Median over the rounds, in nanoseconds. A difference of two measurements (`probe/...`, what a preemption
-    /// loses) that is smaller than the noise can come out below 0.
+    /// Median over the rounds, in nanoseconds. A difference of two measurements (`probe/...`, what
+    /// a preemption loses) that is smaller than the noise can come out below 0.
     pub nanos: f64,
     /// Least of the rounds.
     pub low: f64,
@@ -133,7 +135,8 @@ const PRIORITY: i32 = 10;
 
 /// Measures the table on threads of its own. `progress` is told now and then how far it is.
 ///
-/// Under SCHED_FIFO a round takes a few per cent of a second and is followed by a rest, so that the cores stay usable.
+/// Under SCHED_FIFO a round takes a few per cent of a second and is followed by a rest, so that the
+/// cores stay usable.
 ///
 /// # Errors
 /// [`MeasureError`] says what is missing. A refused SCHED_FIFO is no error: `progress` is told.
@@ -351,8 +354,8 @@ mod tests {
         false
     }
 
-    /// A busy machine may take the sender off its core for all the time that it had to interrupt the worker: so a
-    /// few attempts. `None` on a machine without a second core.
+    /// A busy machine may take the sender off its core for all the time that it had to interrupt
+    /// the worker: so a few attempts. `None` on a machine without a second core.
     fn rows(options: Options, wanted: impl Fn(&str) -> bool) -> Option<Vec<Cost>> {
         let mut costs = Vec::new();
         for _ in 0..20 {

@@ -1,4 +1,5 @@
-//! Whole preemptions: two contexts on the worker take turns, each preempted as soon as it has run for a pause.
+//! Whole preemptions: two contexts on the worker take turns, each preempted as soon as it has run
+//! for a pause.
 //!
 //! ```text
 //!   sender   ──request A──▶              poll: A, send A ─────pause───── request B ──▶
@@ -6,9 +7,9 @@
 //!                          └────────── lost ──────────┘
 //! ```
 //!
-//! Both have a known amount of work. What it takes longer than undisturbed (before and after, once warm), divided by the preemptions that
-//! happened, is what one loses: interruption, switch away, mailbox both ways, switch to the other one, and what the
-//! caches and predictors forgot.
+//! Both have a known amount of work. What it takes longer than undisturbed (before and after, once
+//! warm), divided by the preemptions that happened, is what one loses: interruption, switch away,
+//! mailbox both ways, switch to the other one, and what the caches and predictors forgot.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,7 +84,8 @@ pub(super) const ROWS: Rows = &[
     ("preempt/guest-apic", "worker time lost, sent like that"),
 ];
 
-/// The two contexts' together. Probes cost little, so that there must be many in a short time to see them.
+/// The two contexts' together. Probes cost little, so that there must be many in a short time to
+/// see them.
 const PROBE_STEPS: u32 = 500_000;
 const PROBE_PAUSE: Duration = Duration::from_micros(2);
 /// Preemptions of a run at most, above what one takes otherwise: where a preemption takes longer
@@ -215,7 +217,8 @@ impl Part for Preemptions {
                 pause: signals::PAUSE,
                 staged: true,
             };
-            // On a thread of its own, like this one: this one is a worker, too, which cannot send from guest mode.
+            // On a thread of its own, like this one: this one is a worker, too, which cannot send
+            // from guest mode.
             let priority = Realtime::priority_of_current();
             let measure = || {
                 let _realtime = priority.map(Realtime::enter);

@@ -167,7 +167,8 @@ fn timed(work: Work) -> Cycles {
     Cycles::now().since(start)
 }
 
-/// Lets the signal through on the calling thread. Its parent may be a worker, which holds off most signals.
+/// Lets the signal through on the calling thread. Its parent may be a worker, which holds off most
+/// signals.
 fn unblock() {
     // SAFETY: changes the calling thread's mask only.
     unsafe {
@@ -186,7 +187,8 @@ struct Handler {
 impl Handler {
     /// With the flags of preemption by signal.
     fn install() -> Self {
-        // SAFETY: `sigaction` is plain data, and zeroes are a valid one. The handler touches two atomics only.
+        // SAFETY: `sigaction` is plain data, and zeroes are a valid one. The handler touches two
+        // atomics only.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             let mut previous = action;

@@ -65,8 +65,8 @@ impl Part for Switches {
             swapcontext,
         } = self;
         let both_ways = per_call(SWITCHES, || {
-            // SAFETY: only this thread knows the other stack, which waits in its frame, and it shares our
-            // thread control block.
+            // SAFETY: only this thread knows the other stack, which waits in its frame, and it
+            // shares our thread control block.
             unsafe { switch_same_tls(shared.here.as_ptr(), shared.there.get()) }
         });
         samples.add("switch/shared-tls", both_ways / 2.0);
@@ -106,8 +106,8 @@ impl Bounce {
             stack,
         });
         let control = default_control_words();
-        // The frame that `switch` takes, from the lowest word: control words, r15 to r12, rbx, rbp, return address;
-        // above it an empty word, so that the stack is aligned as after a call.
+        // The frame that `switch` takes, from the lowest word: control words, r15 to r12, rbx, rbp,
+        // return address; above it an empty word, so that the stack is aligned as after a call.
         let itself: *const Self = &raw const *bounce;
         let frame = [
             control,
@@ -158,7 +158,8 @@ unsafe extern "C" fn bounce_shared(bounce: *const Bounce) -> ! {
 
 unsafe extern "C" fn bounce_own(bounce: *const Bounce) -> ! {
     loop {
-        // SAFETY: as above; `fs` is the block of the thread that made it, which is the one that enters.
+        // SAFETY: as above; `fs` is the block of the thread that made it, which is the one that
+        // enters.
         unsafe { switch((*bounce).there.as_ptr(), (*bounce).here.get(), (*bounce).fs) };
     }
 }
@@ -181,8 +182,8 @@ impl Swap {
             stack,
         });
         let address = (&raw const *swap).expose_provenance();
-        // SAFETY: `there` is ours and stays where it is; the stack belongs to it alone. makecontext passes ints only,
-        // so the address goes in halves to a function that takes two.
+        // SAFETY: `there` is ours and stays where it is; the stack belongs to it alone. makecontext
+        // passes ints only, so the address goes in halves to a function that takes two.
         unsafe {
             if libc::getcontext(swap.there.get()) != 0 {
                 return Err(std::io::Error::last_os_error());

@@ -1,7 +1,8 @@
 //! The work that is interrupted: a known number of steps, each of some nanoseconds.
 //!
-//! The chain of steps stays in registers. Through memory (a `black_box` around each step) its speed would depend on the
-//! stack that the code was last entered on, on CPUs that rename memory, and be taken for the cost of the preemption.
+//! The chain of steps stays in registers. Through memory (a `black_box` around each step) its speed
+//! would depend on the stack that the code was last entered on, on CPUs that rename memory, and be
+//! taken for the cost of the preemption.
 
 use std::hint::black_box;
 

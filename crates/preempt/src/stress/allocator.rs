@@ -1,8 +1,9 @@
 //! A global allocator that counts, thread by thread, to show who allocates and who must not.
 //!
-//! The count is found through a thread-local, and a context's thread-locals are its own: what a handler allocates is not
-//! on the account of the worker that runs it. What the worker does between two jobs on a context's stack
-//! ([`Worker::run_on`](crate::Worker::run_on)) has an account of its own.
+//! The count is found through a thread-local, and a context's thread-locals are its own: what a
+//! handler allocates is not on the account of the worker that runs it. What the worker does between
+//! two jobs on a context's stack ([`Worker::run_on`](crate::Worker::run_on)) has an account of its
+//! own.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -44,8 +45,8 @@ pub fn allocations_of_this_thread() -> Allocations {
     })
 }
 
-/// How many contexts are within the allocator now. More than there are threads to run them: some are suspended there,
-/// and may hold its locks.
+/// How many contexts are within the allocator now. More than there are threads to run them: some
+/// are suspended there, and may hold its locks.
 #[must_use]
 pub fn contexts_in_the_allocator() -> usize {
     CONTEXTS.load(Ordering::Relaxed)
@@ -54,7 +55,8 @@ pub fn contexts_in_the_allocator() -> usize {
 /// Calls made between two jobs, on contexts' stacks.
 static BETWEEN_JOBS: AtomicU64 = AtomicU64::new(0);
 
-/// Calls of the allocator so far that workers made between two jobs, on contexts' stacks and thread-locals.
+/// Calls of the allocator so far that workers made between two jobs, on contexts' stacks and
+/// thread-locals.
 #[must_use]
 pub fn allocations_between_jobs() -> u64 {
     BETWEEN_JOBS.load(Ordering::Relaxed)
@@ -75,8 +77,9 @@ fn counted<Out>(body: impl FnOnce() -> Out) -> Out {
     out
 }
 
-// SAFETY: every call goes to the system's allocator with the same arguments, whose contract is the same. The
-// counting allocates nothing, does not panic, and reads thread-locals with constant initialisers and no destructor.
+// SAFETY: every call goes to the system's allocator with the same arguments, whose contract is the
+// same. The counting allocates nothing, does not panic, and reads thread-locals with constant
+// initialisers and no destructor.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is the same.

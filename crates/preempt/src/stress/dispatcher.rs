@@ -22,7 +22,8 @@ use crate::{
     Completion, Dispatched, Idle, Mechanism, Realtime, Runnable, Sender, Suspended, WorkerLink,
 };
 
-/// Real-time priority, where permitted: an ordinary thread would wait for the kernel to take a core from a busy worker.
+/// Real-time priority, where permitted: an ordinary thread would wait for the kernel to take a core
+/// from a busy worker.
 const PRIORITY: i32 = 1;
 
 /// What the dispatcher knows of one worker.

@@ -1,5 +1,5 @@
-//! Fault injection: a context is handed on while it still runs, as by a scheduler that publishes a preemption from the
-//! interrupt handler, before the stack is saved.
+//! Fault injection: a context is handed on while it still runs, as by a scheduler that publishes a
+//! preemption from the interrupt handler, before the stack is saved.
 //!
 //! ```text
 //!   publish_early: OFFERED ──dispatcher: take──▶ queue ──▶ another worker enters the stack, still in use
@@ -13,7 +13,8 @@ use crate::Suspended;
 use crate::clock::Cycles;
 use crate::context::{Handle, Head};
 
-/// How long the context stays where it is: a millisecond or two, as if the kernel had scheduled its worker away.
+/// How long the context stays where it is: a millisecond or two, as if the kernel had scheduled its
+/// worker away.
 const DELAY: Cycles = Cycles(4_000_000);
 
 /// One context at a time; otherwise all workers would wait here for each other.
@@ -40,8 +41,9 @@ pub(crate) fn publish_early(head: &Head) {
 /// Dispatcher: a context that was handed on too early.
 pub(super) fn take<T, R>() -> Option<Suspended<T, R>> {
     let head = OFFERED.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: heads are never freed, and the pool's types are the scheduler's. That a second handle comes to be is the
-    // fault that is injected here: what follows is undefined, in a process that is meant to fail.
+    // SAFETY: heads are never freed, and the pool's types are the scheduler's. That a second handle
+    // comes to be is the fault that is injected here: what follows is undefined, in a process that
+    // is meant to fail.
     (!head.is_null()).then(|| Suspended(unsafe { Handle::new(&*head) }))
 }
 

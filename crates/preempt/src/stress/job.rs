@@ -134,8 +134,8 @@ pub(super) fn spin(times: u64) {
     preempt_point();
 }
 
-/// Takes its time without probes: for those who hold a lock. A probe would hand the worker to a context that may block
-/// on the lock, and with probes alone nobody would take that one off again.
+/// Takes its time without probes: for those who hold a lock. A probe would hand the worker to a
+/// context that may block on the lock, and with probes alone nobody would take that one off again.
 pub(super) fn hold(times: u64) {
     for _ in 0..times {
         std::hint::spin_loop();

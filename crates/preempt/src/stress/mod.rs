@@ -1,10 +1,11 @@
 //! The stress test: ordinary code under hostile preemption, with migration, checking itself.
 //!
-//! Some contexts run operations that verify their own results (allocation, thread-locals, locks, panics, registers,
-//! blocking calls and so on). A dispatcher of its own moves them between pinned workers through the crate's
-//! mailboxes and interrupts every worker once a quantum of some tens of microseconds, also with requests and signals
-//! that come too late on purpose. What goes wrong is counted by name. With one defence of [`fault`](crate::fault)
-//! taken out it must fail: that shows it can see what it looks for. `docs/stress.md` lists what is checked.
+//! Some contexts run operations that verify their own results (allocation, thread-locals, locks,
+//! panics, registers, blocking calls and so on). A dispatcher of its own moves them between pinned
+//! workers through the crate's mailboxes and interrupts every worker once a quantum of some tens of
+//! microseconds, also with requests and signals that come too late on purpose. What goes wrong is
+//! counted by name. With one defence of [`fault`](crate::fault) taken out it must fail: that shows
+//! it can see what it looks for. `docs/stress.md` lists what is checked.
 //!
 //! | room | what it holds |
 //! |---|---|
@@ -71,11 +72,13 @@ pub struct Config {
     pub quantum: Duration,
     /// Worker threads, 2 to [`Config::MAX_WORKERS`], pinned to the allowed cores in turn.
     pub workers: usize,
-    /// Contexts, up to [`Config::MAX_CONTEXTS`]. More than twice the workers, or nothing ever waits, nor migrates.
+    /// Contexts, up to [`Config::MAX_CONTEXTS`]. More than twice the workers, or nothing ever
+    /// waits, nor migrates.
     pub contexts: usize,
     /// How contexts are preempted.
     pub interruption: Interruption,
-    /// Whether operations write to standard output, a line each time. Send descriptor 1 to /dev/null first.
+    /// Whether operations write to standard output, a line each time. Send descriptor 1 to
+    /// /dev/null first.
     pub write_stdout: bool,
     /// End at the first error instead of counting on.
     pub stop_at_first_error: bool,
@@ -209,8 +212,8 @@ impl From<std::io::Error> for StressError {
 
 /// Runs the stress test, calling `progress` about once a second. Once a process at a time.
 ///
-/// After a hang (an error of that name in the report) its threads and contexts are left as they are: end the
-/// process. With a defence taken out the process may crash, so run it in a child.
+/// After a hang (an error of that name in the report) its threads and contexts are left as they
+/// are: end the process. With a defence taken out the process may crash, so run it in a child.
 ///
 /// # Errors
 /// [`StressError`] if it cannot start. What it finds is in the report, not an error.

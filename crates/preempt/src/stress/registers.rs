@@ -9,8 +9,8 @@ use super::world::World;
 
 const SPINS: u64 = 20;
 
-/// Fills every general register, the carry flag and the 128 bytes below the stack pointer from `seed`, spins, and
-/// returns 1 if all is as it was.
+/// Fills every general register, the carry flag and the 128 bytes below the stack pointer from
+/// `seed`, spins, and returns 1 if all is as it was.
 ///
 /// ```text
 ///   rsp + 8 ..    rbp, rbx, r12 to r15
@@ -88,12 +88,13 @@ extern "C" fn hold_general(seed: u64, spins: u64) -> u64 {
     )
 }
 
-/// Sets MXCSR and the x87 control word, spins, and returns what they are then: MXCSR in the upper half. The caller's are
-/// put back.
+/// Sets MXCSR and the x87 control word, spins, and returns what they are then: MXCSR in the upper
+/// half. The caller's are put back.
 #[unsafe(naked)]
 extern "C" fn hold_control_words(mxcsr: u32, x87: u32, spins: u64) -> u64 {
     naked_asm!(
-        // rsp - 8: the caller's MXCSR and control word; rsp - 16: ours. Leaf code may use the red zone.
+        // rsp - 8: the caller's MXCSR and control word; rsp - 16: ours. Leaf code may use the red
+        // zone.
         "stmxcsr [rsp - 8]",
         "fnstcw [rsp - 4]",
         "mov [rsp - 16], edi",

@@ -20,7 +20,8 @@ pub struct Report {
     pub requests: u64,
     /// How often each operation ran, by name.
     pub operations: Vec<(&'static str, u64)>,
-    /// How often each operation, or check of the scheduler, found something wrong, by name; zeroes included.
+    /// How often each operation, or check of the scheduler, found something wrong, by name; zeroes
+    /// included.
     pub errors: Vec<(&'static str, u64)>,
     /// What the hang was among the errors, if there is one.
     pub hang: Option<Hang>,
@@ -44,7 +45,8 @@ impl Report {
         )
     }
 
-    /// Why this run is no success, if it is none: something was wrong, or what was to be tested never happened.
+    /// Why this run is no success, if it is none: something was wrong, or what was to be tested
+    /// never happened.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         if self.errors_total() > 0 {

@@ -94,7 +94,8 @@ unsafe extern "C" fn hold_avx512(from: *const Registers, to: *mut Registers, spi
     )
 }
 
-/// Whether `registers` registers of `words` words each, and the masks if there are any, come back as they went.
+/// Whether `registers` registers of `words` words each, and the masks if there are any, come back
+/// as they went.
 ///
 /// # Safety
 /// The CPU must have the registers that `hold` names.
@@ -140,7 +141,8 @@ pub(super) fn avx512(state: &mut State, _: &World) -> bool {
 /// Loads tmm0, spins, stores it, and leaves the tiles unused.
 ///
 /// # Safety
-/// The pointers must be good for a [`Tile`] each, and [`has_tiles`] have answered that there are tiles.
+/// The pointers must be good for a [`Tile`] each, and [`has_tiles`] have answered that there are
+/// tiles.
 #[unsafe(naked)]
 unsafe extern "C" fn hold_tile(from: *const Tile, to: *mut Tile, spins: u64) {
     naked_asm!(
@@ -175,11 +177,13 @@ pub(super) fn has_tiles() -> bool {
         && unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILES) } == 0
 }
 
-/// The other operations on vectors find themselves on threads that have used tiles, and on such that have not.
+/// The other operations on vectors find themselves on threads that have used tiles, and on such
+/// that have not.
 pub(super) fn tiles(state: &mut State, _: &World) -> bool {
     let from: Tile = std::array::from_fn(|_| std::array::from_fn(|_| state.random()));
     let mut to: Tile = [[0; 8]; 16];
-    // SAFETY: both are of the type that is asked for; in the list of operations only where tiles are.
+    // SAFETY: both are of the type that is asked for; in the list of operations only where tiles
+    // are.
     unsafe { hold_tile(&from, &mut to, SPINS) };
     from == to
 }

@@ -1,4 +1,5 @@
-//! The stress test's workers: pinned threads that run what the dispatcher sends, and check themselves after every run.
+//! The stress test's workers: pinned threads that run what the dispatcher sends, and check
+//! themselves after every run.
 //!
 //! The loop neither allocates nor takes a lock: a suspended context may hold any.
 

@@ -43,7 +43,8 @@ const CHECKS: [&str; 8] = [
 /// Slots for boxes that are freed in another context than the one that made them.
 const EXCHANGE: usize = 64;
 
-/// Two counters that differ only within a critical section. Plain loads and stores: two at once lose counts.
+/// Two counters that differ only within a critical section. Plain loads and stores: two at once
+/// lose counts.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Pair(AtomicU64, AtomicU64);

@@ -89,7 +89,8 @@ fn run_until_ended() {
     let guest = stage.guest.clone();
     // With it the dispatcher is in guest mode, too.
     let _poster = posts.then(|| guest.post_from_this_thread().unwrap());
-    // SAFETY: it ends with its parent, should that fail; and by Ctrl-C, which shells hide from what runs in the background.
+    // SAFETY: it ends with its parent, should that fail; and by Ctrl-C, which shells hide from what
+    // runs in the background.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::signal(libc::SIGINT, libc::SIG_DFL);

@@ -79,7 +79,8 @@ fn an_access_that_kvm_does_in_parts_leaves_nothing_behind() {
     assert!(output.status.success(), "{text}");
 }
 
-/// Reads 16 bytes where there is no memory, by an instruction that the handler skips; then runs more code in guest mode.
+/// Reads 16 bytes where there is no memory, by an instruction that the handler skips; then runs
+/// more code in guest mode.
 fn skip_a_wide_access() {
     extern "C" fn skip(_: libc::c_int, _: *mut libc::siginfo_t, frame: *mut libc::c_void) {
         // `movdqu xmm0, [rax]`
@@ -95,7 +96,8 @@ fn skip_a_wide_access() {
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
     }
-    // In the last GiB, so that it is given to guest mode, and the page behind its end is KVM's to emulate.
+    // In the last GiB, so that it is given to guest mode, and the page behind its end is KVM's to
+    // emulate.
     const LAST: usize = 0x7fff_fff0_0000;
     // SAFETY: a fresh mapping, if there is none.
     unsafe {
@@ -191,8 +193,8 @@ fn an_access_behind_the_end_of_a_file_dies_with_a_message_that_names_the_context
     );
 }
 
-/// A page that may be read and written, but for the guard that `madvise` has put there, as newer C libraries guard stacks. `None`
-/// where the kernel has no such guards.
+/// A page that may be read and written, but for the guard that `madvise` has put there, as newer C
+/// libraries guard stacks. `None` where the kernel has no such guards.
 fn guarded_page() -> Option<usize> {
     const MADV_GUARD_INSTALL: libc::c_int = 102;
     // SAFETY: a fresh mapping.
@@ -329,12 +331,14 @@ fn a_fault_that_the_program_handles_goes_on_where_it_was() {
     assert!(output.status.success(), "{text}");
 }
 
-/// Writes to `page` while values are in vector registers, in the flags and in the red zone, and looks at them afterwards.
+/// Writes to `page` while values are in vector registers, in the flags and in the red zone, and
+/// looks at them afterwards.
 fn write_with_all_registers_in_use(page: usize) -> bool {
     let (low, high) = ([0x1111_2222_3333_4444u64; 2], [0x5555_6666_7777_8888u64; 2]);
     let (mut low_after, mut high_after) = ([0u64; 2], [0u64; 2]);
     let (carry, red_zone): (u8, u64);
-    // SAFETY: the handler makes the page writable; the two words below the stack pointer are the red zone's.
+    // SAFETY: the handler makes the page writable; the two words below the stack pointer are the
+    // red zone's.
     unsafe {
         std::arch::asm!(
             "movdqu xmm3, [{low}]",

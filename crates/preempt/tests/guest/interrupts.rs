@@ -384,7 +384,8 @@ fn a_worker_that_is_out_of_guest_mode_is_reached_by_signal() {
     let mut dispatched = stage.send(0, job);
     started.wait();
     assert_eq!(stage.guest_counters(0).left, 1);
-    // The first is a signal frame, which then comes back into guest mode, and out of it by `rt_sigreturn`.
+    // The first is a signal frame, which then comes back into guest mode, and out of it by
+    // `rt_sigreturn`.
     for _ in 0..20 {
         let suspended = stage.preempt(0, &dispatched);
         dispatched = stage.send(0, suspended.into());

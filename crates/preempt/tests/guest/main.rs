@@ -1,4 +1,5 @@
-//! Workers in guest mode under this machine's /dev/kvm. Where there is none, each test is skipped by name.
+//! Workers in guest mode under this machine's /dev/kvm. Where there is none, each test is skipped
+//! by name.
 #![allow(missing_docs)]
 
 mod code;

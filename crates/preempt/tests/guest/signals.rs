@@ -162,8 +162,8 @@ fn leaving_guest_mode_keeps_the_mask() {
     let Some(mut stage) = Stage::new(test_name!()) else {
         return;
     };
-    // SAFETY: changes the worker's mask and changes it back. In between it asks for the FS base, a call that is not
-    // forwarded.
+    // SAFETY: changes the worker's mask and changes it back. In between it asks for the FS base, a
+    // call that is not forwarded.
     let (kept, counters) = stage.run(|| unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         let (mut before, mut after) = (set, set);

@@ -147,7 +147,8 @@ impl Stage {
         }
     }
 
-    /// Runs `job` on the first worker to its end. What it answers, and what happened in guest mode meanwhile.
+    /// Runs `job` on the first worker to its end. What it answers, and what happened in guest mode
+    /// meanwhile.
     pub fn run<T: Send + 'static>(
         &mut self,
         job: impl FnOnce() -> T + Send + 'static,
@@ -235,7 +236,8 @@ fn start_worker(id: u32, guest: &Guest, stop: &Arc<AtomicBool>, yields: bool) ->
     }
 }
 
-/// Makes no system call, so that exits are the jobs'; unless it is one of several, who would keep each other off the cores.
+/// Makes no system call, so that exits are the jobs'; unless it is one of several, who would keep
+/// each other off the cores.
 fn run_contexts(
     mut worker: Worker,
     mut receiver: Receiver<Job, u64>,

@@ -1,4 +1,5 @@
-//! The same in the inline layout: the thread stops itself, by a deadline that its probes find or by its timer.
+//! The same in the inline layout: the thread stops itself, by a deadline that its probes find or by
+//! its timer.
 
 use std::time::Duration;
 
@@ -84,8 +85,8 @@ impl Stage {
         })
     }
 
-    /// Has the work done once; tells how long it took, in nanoseconds, and how often it was preempted. `None`: for longer
-    /// than a run may take.
+    /// Has the work done once; tells how long it took, in nanoseconds, and how often it was
+    /// preempted. `None`: for longer than a run may take.
     fn run(&mut self, probes: bool, pause: Option<Duration>) -> Option<(u64, u64)> {
         let longest = self.longest;
         let quantum = pause.map_or(Cycles(2 * longest.0), |pause| {
@@ -137,8 +138,8 @@ impl Stage {
 mod tests {
     use super::*;
 
-    /// Nobody is preempted before a pause is over, so the whole of a run takes all its pauses at least. The last part of it,
-    /// which a single pause bounds, does not.
+    /// Nobody is preempted before a pause is over, so the whole of a run takes all its pauses at
+    /// least. The last part of it, which a single pause bounds, does not.
     #[test]
     fn a_disturbed_run_is_timed_from_its_beginning() {
         // However busy the machine is.

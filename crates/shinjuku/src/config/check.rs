@@ -1,4 +1,5 @@
-//! The checks behind [`Config::validate`]: ranges first, then what values must be beside each other.
+//! The checks behind [`Config::validate`]: ranges first, then what values must be beside each
+//! other.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A configuration that cannot be used. Says what, where, why, and what to do; so it has no further `source`.
+/// A configuration that cannot be used. Says what, where, why, and what to do; so it has no further
+/// `source`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {

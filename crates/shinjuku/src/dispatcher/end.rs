@@ -1,8 +1,10 @@
-//! The end: what never started is turned away; what started and does not finish is reported, and not abandoned.
+//! The end: what never started is turned away; what started and does not finish is reported, and
+//! not abandoned.
 //!
-//! A context that stays suspended for good keeps the locks it holds, and a signal can have stopped it within the
-//! allocator: then nobody in the process could allocate any more. So after the report the dispatcher and the workers go
-//! on with what had started, in the background, until it has finished; nobody waits for them.
+//! A context that stays suspended for good keeps the locks it holds, and a signal can have stopped
+//! it within the allocator: then nobody in the process could allocate any more. So after the report
+//! the dispatcher and the workers go on with what had started, in the background, until it has
+//! finished; nobody waits for them.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -35,7 +37,8 @@ pub(crate) struct Remains<Tr: Transport> {
     pub(crate) policy_error: Option<PolicyError>,
 }
 
-/// Where the remains are left. Locked only by the dispatcher, once, and by whoever shuts down: never in a handler.
+/// Where the remains are left. Locked only by the dispatcher, once, and by whoever shuts down:
+/// never in a handler.
 pub(crate) struct Farewell<Tr: Transport>(Mutex<Option<Remains<Tr>>>);
 
 impl<Tr: Transport> Farewell<Tr> {
@@ -100,7 +103,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Whether everything has finished. If not, that is reported, and what is left goes on in the background.
+    /// Whether everything has finished. If not, that is reported, and what is left goes on in the
+    /// background.
     pub(super) fn is_over_or_report(&mut self) -> bool {
         let is_over = self
             .records

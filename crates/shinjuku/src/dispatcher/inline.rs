@@ -1,5 +1,5 @@
-//! The dispatcher's part of the inline layout: networker, dispatcher and worker take turns on one thread
-//! (`crate::inline` has that thread's loop).
+//! The dispatcher's part of the inline layout: networker, dispatcher and worker take turns on one
+//! thread (`crate::inline` has that thread's loop).
 //!
 //! ```text
 //!        ┌──▶ answers ─▶ poll ─▶ next request ─┬─▶ its deadline set, it runs: the dispatcher is lent out ─┐
@@ -7,15 +7,18 @@
 //!        └────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! While a request runs, nobody looks at the network. So every request gets its deadline before it starts, and one that
-//! reaches it is preempted whether others wait or not; if none do, it goes on at once.
+//! While a request runs, nobody looks at the network. So every request gets its deadline before it
+//! starts, and one that reaches it is preempted whether others wait or not; if none do, it goes on
+//! at once.
 //!
-//! The timer that stops code without probes costs microseconds whenever it fires, and among short requests it would fire
-//! once a quantum for nothing. So a class whose last requests were all short gets the timer late; a request of it that
-//! is long all the same pays that once, and has its class known for what it is.
+//! The timer that stops code without probes costs microseconds whenever it fires, and among short
+//! requests it would fire once a quantum for nothing. So a class whose last requests were all short
+//! gets the timer late; a request of it that is long all the same pays that once, and has its class
+//! known for what it is.
 //!
-//! A request that blocks its thread in the kernel stops all of that. Then another thread takes the dispatcher, goes on in
-//! its place, and the blocked one answers like any worker when it is back. So a desk stands for a thread here.
+//! A request that blocks its thread in the kernel stops all of that. Then another thread takes the
+//! dispatcher, goes on in its place, and the blocked one answers like any worker when it is back.
+//! So a desk stands for a thread here.
 
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
@@ -36,11 +39,12 @@ const REST_BESIDE_OTHERS: std::time::Duration = std::time::Duration::from_micros
 
 /// So many requests of a class in a row that were short make it a class of short ones.
 const SHORT_IN_A_ROW: u8 = 32;
-/// The timer's deadline for those is so many times as long: every time it fires costs microseconds, needed or not.
+/// The timer's deadline for those is so many times as long: every time it fires costs microseconds,
+/// needed or not.
 const LENIENCE: u64 = 8;
 
-/// No deadline is sooner: entering a context, and more so going back into what a signal stopped, takes some of it, and the
-/// request shall get on.
+/// No deadline is sooner: entering a context, and more so going back into what a signal stopped,
+/// takes some of it, and the request shall get on.
 const SHORTEST: Nanos = Nanos(5_000);
 
 /// What the thread has to do next.
@@ -98,7 +102,8 @@ pub(crate) struct Inline {
     idle: Nanos,
     /// Interrupts taken when the active thread's counters were last looked at.
     interrupts: u64,
-    /// When the timer is meant to stop what the active thread runs: after so long, leniently or not.
+    /// When the timer is meant to stop what the active thread runs: after so long, leniently or
+    /// not.
     timer_after: Nanos,
     /// For each class, 0: its last requests were all short. Else how many more it takes.
     to_be_short: Box<[u8]>,
@@ -126,7 +131,8 @@ impl Inline {
         self.active
     }
 
-    /// A request of `class` ran for `ran` at thread `at`; if that is not the active one, it was stuck there.
+    /// A request of `class` ran for `ran` at thread `at`; if that is not the active one, it was
+    /// stuck there.
     pub(super) fn learn(&mut self, class: ClassId, ran: Nanos, at: usize) {
         let left = &mut self.to_be_short[usize::from(class.0)];
         *left = if at != self.active || ran >= self.timer_after {
@@ -191,11 +197,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         Turn::Again
     }
 
-    /// The active thread's request has finished at `end`: what follows it on the same context, if that is a request that
-    /// never ran, and nothing else is to be done first. `None`: the request's end is answered for as ever.
+    /// The active thread's request has finished at `end`: what follows it on the same context, if
+    /// that is a request that never ran, and nothing else is to be done first. `None`: the
+    /// request's end is answered for as ever.
     ///
-    /// Runs on the context's stack (see [`Worker::run_on`](shinjuku_preempt::Worker::run_on)), so it stays away from the
-    /// network, whose code may have thread-locals.
+    /// Runs on the context's stack (see [`Worker::run_on`](shinjuku_preempt::Worker::run_on)), so
+    /// it stays away from the network, whose code may have thread-locals.
     pub(crate) fn inline_next(
         &mut self,
         end: Cycles,
@@ -335,7 +342,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let mut soft = self.preemption.probe_floor.raise(quantum);
         let mut hard = self.preemption.hard_floor.raise(graced);
         if self.policy.waiting_started() > 0 {
-            // No floor holds up progress: the one that runs may want a lock that a suspended one has.
+            // No floor holds up progress: the one that runs may want a lock that a suspended one
+            // has.
             soft = soft.min(quantum.max(PROGRESS_QUANTUM));
             hard = hard.min(graced.max(PROGRESS_QUANTUM));
         }
@@ -349,7 +357,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             hard = Nanos(hard.0.saturating_mul(LENIENCE));
         }
         let cycles = |time: Nanos| self.clock.to_cycles(time.0);
-        // For a timer that fires before the moment is known: it shall find that its own is not that of this request.
+        // For a timer that fires before the moment is known: it shall find that its own is not that
+        // of this request.
         if timer.is_some() {
             let about = Cycles(moment.0.saturating_add(cycles(soft).0));
             running.dispatched.request_at(about);

@@ -1,4 +1,5 @@
-//! Stopping requests that run too long while others wait, and going on without workers that do not answer.
+//! Stopping requests that run too long while others wait, and going on without workers that do not
+//! answer.
 //!
 //! ```text
 //!   running ──quantum over, others wait──▶ asked ──grace over──▶ interrupted, again and again
@@ -31,15 +32,16 @@ use crate::preemption::Preemption;
 const SHORTEST_QUANTUM: Nanos = Nanos(500);
 /// An interrupt without an answer is sent again after this, then twice that, and so on.
 const INTERRUPT_AGAIN: Nanos = Nanos::from_micros(500);
-/// While a worker stays silent, it is looked at anew whenever that has lasted twice as long, or this much longer.
+/// While a worker stays silent, it is looked at anew whenever that has lasted twice as long, or
+/// this much longer.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(100);
 /// A worker that leaves its preemption unanswered and computes for so many times `rescue_after` may
 /// be spinning for what a suspended request has.
 const SPINS_AFTER: u64 = 10;
 
 impl<Tr: Transport> Dispatcher<Tr> {
-    /// Looks after a worker or spare that has not answered: that it is awake, that what runs there gives way in time, and
-    /// that others do not wait for it if it is blocked.
+    /// Looks after a worker or spare that has not answered: that it is awake, that what runs there
+    /// gives way in time, and that others do not wait for it if it is blocked.
     pub(super) fn watch(&mut self, at: usize, now: Nanos) {
         let desk = &mut self.desks[at];
         if desk.out() == 0 || now.since(desk.running_since) < SHORTEST_QUANTUM {
@@ -70,7 +72,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     || desk.running().is_some_and(|sent| !has_quantum(sent.task)))
     }
 
-    /// Asks the request that runs at a worker to give way if it has run for too long, and interrupts it later.
+    /// Asks the request that runs at a worker to give way if it has run for too long, and
+    /// interrupts it later.
     fn stop_in_time(&mut self, at: usize, now: Nanos) {
         let desk = &self.desks[at];
         let Some(running) = desk.running() else {
@@ -142,8 +145,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return;
         };
         asked.interrupts += 1;
-        // It may have landed where the context could not leave (in a guard, with too little stack): again later,
-        // ever more seldom.
+        // It may have landed where the context could not leave (in a guard, with too little stack):
+        // again later, ever more seldom.
         asked.interrupt_at = Nanos(now.0 + (INTERRUPT_AGAIN.0 << asked.interrupts.min(8)));
         if hard.interrupt(&desk.link).is_ok() {
             self.statistics.interrupted();
@@ -315,7 +318,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
     ) {
         let now = self.now();
         let last = std::mem::replace(&mut self.last_counters, counters);
-        // Saturating: in the inline layout the sum is over the threads that have a part at the time.
+        // Saturating: in the inline layout the sum is over the threads that have a part at the
+        // time.
         let hard = counters
             .taken_by_interrupt
             .saturating_sub(last.taken_by_interrupt);

@@ -1,15 +1,18 @@
-//! A bounded queue with many producers and one consumer, on which neither end ever waits for the other.
+//! A bounded queue with many producers and one consumer, on which neither end ever waits for the
+//! other.
 //!
-//! The algorithm is Dmitry Vyukov's bounded queue (1024cores.net, "Bounded MPMC queue"): a producer claims a position,
-//! writes the slot, and publishes it by the slot's turn number.
+//! The algorithm is Dmitry Vyukov's bounded queue (1024cores.net, "Bounded MPMC queue"): a producer
+//! claims a position, writes the slot, and publishes it by the slot's turn number.
 //!
-//! `crossbeam_queue::ArrayQueue` is the same queue but for one point that matters here: its `pop` spins while the push
-//! that claimed the oldest slot is not finished. The consumer is the dispatcher, and whoever was stopped in the middle
-//! of a push may be a context that only the dispatcher brings back, or a thread that a dispatcher under SCHED_FIFO
-//! keeps off the core. Here an unfinished push looks like an empty queue.
+//! `crossbeam_queue::ArrayQueue` is the same queue but for one point that matters here: its `pop`
+//! spins while the push that claimed the oldest slot is not finished. The consumer is the
+//! dispatcher, and whoever was stopped in the middle of a push may be a context that only the
+//! dispatcher brings back, or a thread that a dispatcher under SCHED_FIFO keeps off the core. Here
+//! an unfinished push looks like an empty queue.
 //!
-//! The mutex in each slot is what makes this safe Rust. Nobody ever waits for one: between a claim and its
-//! publication the slot is the producer's alone, between publication and release the consumer's.
+//! The mutex in each slot is what makes this safe Rust. Nobody ever waits for one: between a claim
+//! and its publication the slot is the producer's alone, between publication and release the
+//! consumer's.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_utils::CachePadded;
 use shinjuku_preempt::without_preemption;
 
-/// Makes a queue of at least `capacity` places: the next power of two, two at least. It is never reallocated.
+/// Makes a queue of at least `capacity` places: the next power of two, two at least. It is never
+/// reallocated.
 pub(crate) fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.next_power_of_two().max(2);
     let slots = (0..capacity).map(|position| Slot {
@@ -42,8 +46,8 @@ struct Ring<T> {
 }
 
 struct Slot<T> {
-    /// `position`: free for the producer that claims it. `position + 1`: published. A slot's positions are a
-    /// capacity apart.
+    /// `position`: free for the producer that claims it. `position + 1`: published. A slot's
+    /// positions are a capacity apart.
     turn: AtomicUsize,
     value: Mutex<Option<T>>,
 }
@@ -65,8 +69,8 @@ impl<T> Slot<T> {
 pub(crate) struct Producer<T>(Arc<Ring<T>>);
 
 impl<T> Producer<T> {
-    /// Appends `value`, or gives it back if the queue is full. From any thread, contexts included: they are not
-    /// preempted meanwhile, so that what others push behind them is not held up.
+    /// Appends `value`, or gives it back if the queue is full. From any thread, contexts included:
+    /// they are not preempted meanwhile, so that what others push behind them is not held up.
     pub(crate) fn push(&self, value: T) -> Result<(), T> {
         let ring = &*self.0;
         without_preemption(|| {
@@ -106,7 +110,8 @@ impl<T> Producer<T> {
         self.0.slots.len()
     }
 
-    /// How many are taken. It may be fewer by the time the answer is there; to the only producer, it is never more.
+    /// How many are taken. It may be fewer by the time the answer is there; to the only producer,
+    /// it is never more.
     pub(crate) fn len(&self) -> usize {
         let head = self.0.head.load(Ordering::Acquire);
         self.0.tail.load(Ordering::Relaxed).wrapping_sub(head)
@@ -231,7 +236,8 @@ mod tests {
     #[test]
     fn an_unfinished_push_looks_like_an_empty_queue() {
         let (producer, mut consumer) = ring(4);
-        // A producer that was stopped between claim and publication, and one behind it that was not.
+        // A producer that was stopped between claim and publication, and one behind it that was
+        // not.
         producer.0.tail.store(1, Ordering::Relaxed);
         producer.push(1).unwrap();
         assert!(!consumer.is_ready());

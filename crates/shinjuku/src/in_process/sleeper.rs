@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags, Timespec};
 
-/// One thread's sleep at a time: the thread that has the dispatcher, whichever it is now. Whoever has something publishes
-/// it first and wakes then; the sleeper says that it sleeps first and looks then. With a fence between the two on either
-/// side, at least one sees the other: no wake-up is lost.
+/// One thread's sleep at a time: the thread that has the dispatcher, whichever it is now. Whoever
+/// has something publishes it first and wakes then; the sleeper says that it sleeps first and looks
+/// then. With a fence between the two on either side, at least one sees the other: no wake-up is
+/// lost.
 ///
-/// The sleeper waits for the word itself, a futex, so no wake-up depends on which thread slept here before.
+/// The sleeper waits for the word itself, a futex, so no wake-up depends on which thread slept here
+/// before.
 #[derive(Debug, Default)]
 pub(crate) struct Sleeper {
-    /// [`ASLEEP`], and above it the number of wake-ups: a sleeper that is woken before it waits finds another number.
+    /// [`ASLEEP`], and above it the number of wake-ups: a sleeper that is woken before it waits
+    /// finds another number.
     word: AtomicU32,
 }
 
@@ -20,24 +23,26 @@ const ASLEEP: u32 = 1;
 const ONE_WAKE_UP: u32 = 2;
 
 impl Sleeper {
-    /// Sleeps until woken, `patience` at most, or not at all if there is something already. May return early for no
-    /// reason.
+    /// Sleeps until woken, `patience` at most, or not at all if there is something already. May
+    /// return early for no reason.
     pub(crate) fn sleep(&self, patience: Duration, is_ready: impl FnOnce() -> bool) {
         let before = self.word.fetch_or(ASLEEP, Ordering::Relaxed) | ASLEEP;
         fence(Ordering::SeqCst);
         if !is_ready() {
             // A patience beyond what the kernel counts has no end.
             let timeout = Timespec::try_from(patience).ok();
-            // Woken, out of patience, interrupted or called meanwhile: the caller looks around in any case.
+            // Woken, out of patience, interrupted or called meanwhile: the caller looks around in
+            // any case.
             let _ = futex::wait(&self.word, Flags::PRIVATE, before, timeout.as_ref());
         }
         self.word.fetch_and(!ASLEEP, Ordering::Relaxed);
     }
 
-    /// Wakes the thread that sleeps here, if one does; what it is to see has been published before. A fence and a load if
-    /// none sleeps. Neither allocates nor locks.
+    /// Wakes the thread that sleeps here, if one does; what it is to see has been published before.
+    /// A fence and a load if none sleeps. Neither allocates nor locks.
     ///
-    /// The flag stays as it is: whoever took it down and was then suspended would keep the others from waking.
+    /// The flag stays as it is: whoever took it down and was then suspended would keep the others
+    /// from waking.
     #[inline]
     pub(crate) fn wake(&self) {
         fence(Ordering::SeqCst);
@@ -72,7 +77,8 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 
-    /// The inline layout's dispatcher goes from thread to thread, and each of them sleeps at the same place.
+    /// The inline layout's dispatcher goes from thread to thread, and each of them sleeps at the
+    /// same place.
     #[test]
     fn whoever_sleeps_now_is_woken() {
         bounded(|| {

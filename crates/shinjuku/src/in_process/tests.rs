@@ -125,7 +125,8 @@ fn everything_submitted_from_many_threads_is_answered() {
     });
 }
 
-/// The dispatcher goes to sleep between any two requests, with a patience longer than the test may take.
+/// The dispatcher goes to sleep between any two requests, with a patience longer than the test may
+/// take.
 #[test]
 fn no_submission_is_slept_through() {
     bounded(|| {

@@ -30,7 +30,8 @@ impl Machine {
         })
     }
 
-    /// How many workers: as said, as many as cores were given, or one per core but the dispatcher's.
+    /// How many workers: as said, as many as cores were given, or one per core but the
+    /// dispatcher's.
     pub(super) fn workers(&self, config: &Config) -> usize {
         let automatic = || {
             let cores = self.allowed.len().min(self.parallelism);
@@ -44,8 +45,8 @@ impl Machine {
         }
     }
 
-    /// The cores that threads can be pinned to. Isolated ones are hidden from the affinity that a process starts
-    /// with, and can be had all the same.
+    /// The cores that threads can be pinned to. Isolated ones are hidden from the affinity that a
+    /// process starts with, and can be had all the same.
     pub(super) fn cores(&self) -> Vec<usize> {
         let mut cores = [self.allowed.as_slice(), &self.isolated].concat();
         cores.sort_unstable();

@@ -153,7 +153,8 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// The bucket of `value`, at most [`LARGEST`]: below 256 the value itself, above it 128 buckets a power of two.
+/// The bucket of `value`, at most [`LARGEST`]: below 256 the value itself, above it 128 buckets a
+/// power of two.
 #[inline]
 const fn index(value: u64) -> usize {
     let shift = (value | SUB_BUCKETS).ilog2() - SUB_BITS;

@@ -1,11 +1,13 @@
-//! Several dispatchers' statistics as one: each runs its own server, with its own queue of the network, workers and pools.
+//! Several dispatchers' statistics as one: each runs its own server, with its own queue of the
+//! network, workers and pools.
 
 use std::ops::AddAssign;
 
 use super::{ClassStatistics, Preemptions, Statistics};
 
-/// Counts add up, class by class in their order, latencies together. `uptime` is the longest, `dispatcher_occupancy` the mean
-/// by uptime, `delivery` the first one's that has one, and `policy_set_aside` tells whether any was.
+/// Counts add up, class by class in their order, latencies together. `uptime` is the longest,
+/// `dispatcher_occupancy` the mean by uptime, `delivery` the first one's that has one, and
+/// `policy_set_aside` tells whether any was.
 impl AddAssign<&Self> for Statistics {
     fn add_assign(&mut self, other: &Self) {
         for (class, others) in self.classes.iter_mut().zip(&other.classes) {

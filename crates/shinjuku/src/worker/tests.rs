@@ -41,7 +41,8 @@ impl Replier for Nothing {
     fn send(&mut self, (): ()) {}
 }
 
-/// A worker's loop on this thread, with the dispatcher's end of its mailbox. A request tells whether it looks for preemption.
+/// A worker's loop on this thread, with the dispatcher's end of its mailbox. A request tells
+/// whether it looks for preemption.
 struct Stage {
     worker: WorkerLoop<Nothing>,
     sender: Sender<Job<Nothing>, Done<Nothing>>,
@@ -86,8 +87,9 @@ impl Stage {
         }
     }
 
-    /// Serves a request of the class [`FIRST`] that is said to have begun at `start`, and one of [`SECOND`] that begins
-    /// when that one ends. `before_second` gets the right to stop the latter.
+    /// Serves a request of the class [`FIRST`] that is said to have begun at `start`, and one of
+    /// [`SECOND`] that begins when that one ends. `before_second` gets the right to stop the
+    /// latter.
     fn serve_two(
         &mut self,
         start: Cycles,
@@ -142,7 +144,8 @@ fn job(class: ClassId) -> Job<Nothing> {
 /// The machine's start: no request has run for as long, but one may be said to have begun then.
 const AN_AGE_AGO: Cycles = Cycles(0);
 
-/// The first was served for far longer than it was there, and the second, like any request, for no longer than that.
+/// The first was served for far longer than it was there, and the second, like any request, for no
+/// longer than that.
 #[track_caller]
 fn is_counted_apart([first, second]: [f64; 2]) {
     assert!(first < 0.5, "the first ran for an age: slowdown {first}");

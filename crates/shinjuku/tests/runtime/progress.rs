@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Several handlers, one mutex, one worker: whoever has the lock first is preempted with it, and the others run into
-/// it meanwhile.
+/// Several handlers, one mutex, one worker: whoever has the lock first is preempted with it, and
+/// the others run into it meanwhile.
 fn several_handlers_one_mutex(config: Config, probes: bool) {
     let runtime = jobs(config);
     let handle = runtime.handle();
@@ -95,8 +95,8 @@ fn progress_thirty_handlers_one_mutex_probes_alone() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// One has the lock and is stopped by signal, the others wait for it where signals reach nobody: as an allocation does
-/// within `without_preemption`.
+/// One has the lock and is stopped by signal, the others wait for it where signals reach nobody: as
+/// an allocation does within `without_preemption`.
 #[test]
 fn progress_thirty_handlers_one_mutex_behind_guards_and_signals() {
     let runtime = jobs(with_default_spares(MechanismKind::Signal));
@@ -229,8 +229,8 @@ fn progress_a_handler_that_blocks_in_read_for_ever() {
     drop(writer);
 }
 
-/// Handlers wait in the kernel, one worker, probes alone; the request that sends what they wait for comes last, and has
-/// never run.
+/// Handlers wait in the kernel, one worker, probes alone; the request that sends what they wait for
+/// comes last, and has never run.
 fn handlers_wait_for_what_a_later_one_sends(waiting: usize) {
     let runtime = jobs(
         config(1, MechanismKind::Probe)

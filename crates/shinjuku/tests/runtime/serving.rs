@@ -210,7 +210,8 @@ fn per_core_state_is_reached_with_preemption_held_off() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Dispatcher and worker on one core, each spinning at the same real-time priority, would wait for each other for ever.
+/// Dispatcher and worker on one core, each spinning at the same real-time priority, would wait for
+/// each other for ever.
 #[test]
 fn one_shared_core_serves_under_real_time_priority() {
     std::thread::spawn(|| {

@@ -1,5 +1,5 @@
-//! What holds where dispatcher and workers have threads of their own: several workers, requests staged at them, and a
-//! dispatcher that sees whether anybody waits before it preempts.
+//! What holds where dispatcher and workers have threads of their own: several workers, requests
+//! staged at them, and a dispatcher that sees whether anybody waits before it preempts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -136,7 +136,8 @@ fn an_idle_worker_takes_what_is_staged_elsewhere() {
         }),
     );
     wait_for("the start", || started.load(Ordering::Relaxed) == 1);
-    // Some of these are staged behind the endless one, and come back when the other worker has done the rest.
+    // Some of these are staged behind the endless one, and come back when the other worker has done
+    // the rest.
     let tickets: Vec<_> = (0..3)
         .map(|n| handle.submit(ClassId(0), Box::new(move || n)).unwrap())
         .collect();
@@ -153,7 +154,8 @@ fn an_idle_worker_takes_what_is_staged_elsewhere() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Under policies that preempt nothing, too; with a queue per worker, requests of one flow wait for one worker.
+/// Under policies that preempt nothing, too; with a queue per worker, requests of one flow wait for
+/// one worker.
 #[test]
 fn what_waits_for_a_blocked_worker_starts_at_its_stand_in() {
     for (kind, workers, flows) in [

@@ -28,8 +28,8 @@ impl Source<'_> {
         }
     }
 
-    /// The key whose value (or which itself) is at `start`: what stands before the last `=` up to there, or else the
-    /// line.
+    /// The key whose value (or which itself) is at `start`: what stands before the last `=` up to
+    /// there, or else the line.
     fn key(&self, start: usize) -> String {
         let line_start = self.text[..start].rfind('\n').map_or(0, |at| at + 1);
         let line_end = self.text[start..]

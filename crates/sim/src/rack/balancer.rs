@@ -9,8 +9,8 @@ use crate::machine::spread;
 
 /// Chooses a server for a request.
 pub trait Balancer: Send {
-    /// The server for `request`, one of `servers` (never empty, rising), by what is known of their load.
-    /// `None`: the switch holds the request until a reply comes.
+    /// The server for `request`, one of `servers` (never empty, rising), by what is known of their
+    /// load. `None`: the switch holds the request until a reply comes.
     fn choose(
         &mut self,
         request: &Request,
@@ -35,7 +35,8 @@ impl Balancer for Random {
     }
 }
 
-/// The server that the request's flow hashes to, whatever the load: what a NIC or a stateless load balancer does.
+/// The server that the request's flow hashes to, whatever the load: what a NIC or a stateless load
+/// balancer does.
 pub struct ByFlow;
 
 impl Balancer for ByFlow {
@@ -84,7 +85,8 @@ impl Balancer for Shortest {
     }
 }
 
-/// One pass; the n-th of several equal ones replaces its predecessor with probability 1/n, so that each is as likely.
+/// One pass; the n-th of several equal ones replaces its predecessor with probability 1/n, so that
+/// each is as likely.
 fn shortest(
     class: u16,
     servers: &[usize],
@@ -106,7 +108,8 @@ fn shortest(
     best
 }
 
-/// The less loaded of `k` servers drawn with replacement, ties to the first drawn: RackSched's choice, with k = 2.
+/// The less loaded of `k` servers drawn with replacement, ties to the first drawn: RackSched's
+/// choice, with k = 2.
 pub struct PowerOf {
     /// How many are drawn.
     pub k: usize,
@@ -126,8 +129,8 @@ impl Balancer for PowerOf {
     }
 }
 
-/// Join the bounded shortest queue: a server has at most `bound` requests that the switch knows of; when all have, the
-/// switch holds the request.
+/// Join the bounded shortest queue: a server has at most `bound` requests that the switch knows of;
+/// when all have, the switch holds the request.
 ///
 /// Source: Kogias et al., *R2P2: Making RPCs first-class datacenter citizens*, ATC 2019.
 pub struct Jbsq {

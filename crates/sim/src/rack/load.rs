@@ -58,8 +58,8 @@ impl LoadView {
         }
     }
 
-    /// The known load of `server` for requests of `class`; with `Int2`, zero for the one server known and more for
-    /// the others.
+    /// The known load of `server` for requests of `class`; with `Int2`, zero for the one server
+    /// known and more for the others.
     #[must_use]
     pub fn load(&self, server: usize, class: u16) -> u64 {
         match self.info {

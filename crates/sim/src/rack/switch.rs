@@ -57,7 +57,8 @@ pub(super) struct Rack {
     balancer: Box<dyn Balancer>,
     loads: LoadView,
     table: Option<RequestTable>,
-    /// Later packets on their way to the switch: one queue for the second of each request, one for the third, ...
+    /// Later packets on their way to the switch: one queue for the second of each request, one for
+    /// the third, ...
     later: Vec<VecDeque<(u64, Request)>>,
     forward: VecDeque<Packet>,
     backward: VecDeque<Reply>,

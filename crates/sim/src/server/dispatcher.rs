@@ -1,4 +1,5 @@
-//! The dispatcher's side: it is told things, one at a time, asks the policy, and hands out requests.
+//! The dispatcher's side: it is told things, one at a time, asks the policy, and hands out
+//! requests.
 
 use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Want, WorkerId};
 
@@ -94,7 +95,8 @@ impl Server {
         }
     }
 
-    /// Gives what waits to workers with room, the emptiest first; then preempts the overdue for what still waits.
+    /// Gives what waits to workers with room, the emptiest first; then preempts the overdue for
+    /// what still waits.
     fn place(&mut self, now: u64) {
         if self.policy.is_empty() {
             return;

@@ -107,7 +107,8 @@ impl Server {
     /// The request of worker `at` is interrupted.
     fn interrupt(&mut self, at: usize, now: u64) {
         let worker = &mut self.workers[at];
-        // An interrupt can come while the worker still switches to the request: then it ran for no time.
+        // An interrupt can come while the worker still switches to the request: then it ran for no
+        // time.
         let ran_ns = now.saturating_sub(worker.from_ns);
         self.slots[worker.running as usize].remaining_ns -= ran_ns;
         self.preemptions += 1;

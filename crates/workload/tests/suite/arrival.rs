@@ -37,7 +37,8 @@ fn deterministic_gaps_are_equal() {
     assert_eq!(gaps(&Arrivals::deterministic(), 12.5, 4), [12.5; 4]);
 }
 
-/// Number of arrivals in a window of a two-state MMPP: mean and variance in closed form (Heffes and Lucantoni, 1986).
+/// Number of arrivals in a window of a two-state MMPP: mean and variance in closed form (Heffes and
+/// Lucantoni, 1986).
 #[test]
 fn bursts_have_the_counts_of_theory() {
     let (ratio, fraction, requests) = (10.0, 0.1, 20.0);

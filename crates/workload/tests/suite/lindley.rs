@@ -5,7 +5,8 @@ use shinjuku_workload::{
 
 use crate::statistics::assert_mean;
 
-/// Mean waits, in ns, of independent runs without their first requests. Each run is much longer than a busy period.
+/// Mean waits, in ns, of independent runs without their first requests. Each run is much longer
+/// than a busy period.
 fn mean_waits(service: ServiceTime, load: f64, servers: usize) -> Vec<f64> {
     let mix = Mix::new("one", vec![Class::new("request", 1.0, service)]).unwrap();
     let length = Length::Requests(6_000);
@@ -35,8 +36,8 @@ fn one_server_has_the_waits_of_theory() {
     assert!((lindley::mean_wait_ns(0.8, 10.0, 200.0) - 40.0).abs() < 1e-9);
 }
 
-/// Erlang's C formula: with two servers, a request waits with probability 2 load² / (1 + load), and if so, for
-/// 1 / (2 (1 - load)) service times in the mean.
+/// Erlang's C formula: with two servers, a request waits with probability 2 load² / (1 + load), and
+/// if so, for 1 / (2 (1 - load)) service times in the mean.
 #[test]
 fn two_servers_have_the_waits_of_theory() {
     let load: f64 = 0.6;
@@ -92,7 +93,8 @@ fn no_servers_are_refused() {
     let _ = lindley::waits(&[], 0);
 }
 
-/// The recursion as Kiefer and Wolfowitz wrote it: the servers' remaining work, sorted, seen by each arrival.
+/// The recursion as Kiefer and Wolfowitz wrote it: the servers' remaining work, sorted, seen by
+/// each arrival.
 fn remaining_work(arrivals: &[Arrival], servers: usize) -> Vec<u64> {
     let mut work = vec![0_u64; servers];
     let mut now = 0;

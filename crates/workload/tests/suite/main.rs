@@ -1,5 +1,6 @@
-//! Tests of the public interface, one module a source file. Every random number comes from a fixed seed, so a test that
-//! passes once passes always; tolerances are five standard errors of the sample at hand.
+//! Tests of the public interface, one module a source file. Every random number comes from a fixed
+//! seed, so a test that passes once passes always; tolerances are five standard errors of the
+//! sample at hand.
 
 mod arrival;
 mod lindley;

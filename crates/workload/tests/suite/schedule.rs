@@ -33,7 +33,8 @@ fn same_seed_same_schedule() {
     assert_ne!(generate(&config), generate(&config.with_seed(2)));
 }
 
-/// A change of the random number generator, or of the order of draws, breaks comparisons with older results.
+/// A change of the random number generator, or of the order of draws, breaks comparisons with older
+/// results.
 #[test]
 fn a_seed_means_the_same_for_ever() {
     let mix = Mix::named("tri").unwrap();

@@ -21,7 +21,8 @@ fn file_of(text: &[u8]) -> tempfile::NamedTempFile {
     file
 }
 
-/// The moments are worked out by hand. The squares of a sample have the second moment as their mean.
+/// The moments are worked out by hand. The squares of a sample have the second moment as their
+/// mean.
 #[test]
 fn moments_are_those_of_the_literature_and_of_samples() {
     let file = file_of(b"# ns\n100\n\n 300.5\n100\n");

@@ -19,8 +19,8 @@ pub(crate) fn mean_and_error(values: &[f64]) -> (f64, f64) {
     (mean, (variance / n).sqrt())
 }
 
-/// Asserts that independent values have the mean `expected`, within five standard errors, and that they are enough to
-/// tell it from a mean that is 5 % off.
+/// Asserts that independent values have the mean `expected`, within five standard errors, and that
+/// they are enough to tell it from a mean that is 5 % off.
 #[track_caller]
 pub(crate) fn assert_mean(what: &str, values: &[f64], expected: f64) {
     let (mean, error) = mean_and_error(values);
@@ -34,7 +34,8 @@ pub(crate) fn assert_mean(what: &str, values: &[f64], expected: f64) {
     );
 }
 
-/// Asserts that something of probability `expected` came up `hits` times in `n`, within five standard errors.
+/// Asserts that something of probability `expected` came up `hits` times in `n`, within five
+/// standard errors.
 #[track_caller]
 pub(crate) fn assert_share(what: &str, hits: usize, n: usize, expected: f64) {
     let share = hits as f64 / n as f64;

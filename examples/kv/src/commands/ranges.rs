@@ -1,5 +1,5 @@
-//! Commands that Redis does not have: keys in order, from one to another. Both ends are included; as the first key, `-` is
-//! the least of all, as the last, `+` the greatest.
+//! Commands that Redis does not have: keys in order, from one to another. Both ends are included;
+//! as the first key, `-` is the least of all, as the last, `+` the greatest.
 
 use std::ops::ControlFlow;
 

@@ -1,13 +1,15 @@
 //! Keys and values in memory: a hash map for one key, a B+ tree for many in order.
 //!
-//! Both can be read without a lock. With a lock, a request that is preempted while it holds it (a SCAN in a reader's lock,
-//! say) would make all others wait until it runs again, and short requests would be as slow as long ones, which is what
-//! preemption is there to prevent. Here a suspended reader only keeps some memory from being freed until it goes on.
+//! Both can be read without a lock. With a lock, a request that is preempted while it holds it (a
+//! SCAN in a reader's lock, say) would make all others wait until it runs again, and short requests
+//! would be as slow as long ones, which is what preemption is there to prevent. Here a suspended
+//! reader only keeps some memory from being freed until it goes on.
 //!
-//! Why two: of 100,000 keys in random order, the map finds one in 0.4 us, a skip list in 1.6 us; the tree shows the next key
-//! of a range in some 5 ns, a skip list (crossbeam-skiplist 0.1) in 40 times that (one core of the machine this was written
-//! on). And the map replaces a value in one step, where ordered maps without locks remove the key first, so that a GET
-//! could miss it. So the values are in the map. The tree has the keys, with their expiry, so that SCAN need not look
+//! Why two: of 100,000 keys in random order, the map finds one in 0.4 us, a skip list in 1.6 us;
+//! the tree shows the next key of a range in some 5 ns, a skip list (crossbeam-skiplist 0.1) in 40
+//! times that (one core of the machine this was written on). And the map replaces a value in one
+//! step, where ordered maps without locks remove the key first, so that a GET could miss it. So the
+//! values are in the map. The tree has the keys, with their expiry, so that SCAN need not look
 //! further. A new key enters the map first, and leaves it last.
 
 use std::borrow::Cow;
@@ -51,8 +53,8 @@ impl MemoryEngine {
     #[must_use]
     pub fn new() -> Self {
         let order = TreeIndex::new();
-        // Always there, whether such a key is or not: to begin a range below all keys, the tree would look at every one
-        // of them, and not once.
+        // Always there, whether such a key is or not: to begin a range below all keys, the tree
+        // would look at every one of them, and not once.
         let first = order.insert_sync(Key::new(), AtomicU64::new(Expiry::NEVER.to_bits()));
         debug_assert!(first.is_ok(), "the tree was empty");
         Self {
@@ -87,7 +89,8 @@ impl Engine for MemoryEngine {
                 debug_assert!(new.is_ok(), "map and tree have the same keys");
             }
             Some(before) if before.expiry != expiry => {
-                // Unlike a look without a lock, this finds the tree's own copy, and keeps it in its place.
+                // Unlike a look without a lock, this finds the tree's own copy, and keeps it in its
+                // place.
                 let bits = expiry.to_bits();
                 self.order
                     .read_sync(key, |_, expiry| expiry.store(bits, Ordering::Release));

@@ -1,9 +1,10 @@
 //! Keys and values in RocksDB: in files, more of them than fit into memory.
 //!
-//! In its files a value has eight bytes before it, the expiry. RocksDB's reads take only short locks of its own (of the
-//! parts of its block cache). A reader can be preempted in one of these, and who meets it then waits in the kernel: the
-//! runtime notices, and resumes suspended requests meanwhile. Its loops are C++ without probes: inside of one step of a walk
-//! only a hard mechanism preempts. Writes go to its log and wait where it falls behind with compaction; preemption is
+//! In its files a value has eight bytes before it, the expiry. RocksDB's reads take only short
+//! locks of its own (of the parts of its block cache). A reader can be preempted in one of these,
+//! and who meets it then waits in the kernel: the runtime notices, and resumes suspended requests
+//! meanwhile. Its loops are C++ without probes: inside of one step of a walk only a hard mechanism
+//! preempts. Writes go to its log and wait where it falls behind with compaction; preemption is
 //! held off then.
 
 use std::borrow::Cow;
@@ -29,8 +30,8 @@ impl RocksEngine {
     /// Opens the database in `directory`, or makes one there.
     ///
     /// # Errors
-    /// [`EngineError`] if that cannot be: the directory cannot be written to, another process has it open, its files
-    /// are damaged.
+    /// [`EngineError`] if that cannot be: the directory cannot be written to, another process has
+    /// it open, its files are damaged.
     pub fn open(directory: &Path) -> Result<Self, EngineError> {
         let failed = error("open its files");
         let cache = Cache::new_lru_cache(CACHE).map_err(&failed)?;

@@ -1,8 +1,9 @@
 //! The places where scans go on.
 //!
-//! Redis's cursors are places in its hash table. Here keys are in order, and a cursor stands for the next key, which is kept:
-//! that of the last scans, so many that a client will not meet the bound before it has given its scan up. A cursor
-//! that is gone is refused; to go on elsewhere could miss keys.
+//! Redis's cursors are places in its hash table. Here keys are in order, and a cursor stands for
+//! the next key, which is kept: that of the last scans, so many that a client will not meet the
+//! bound before it has given its scan up. A cursor that is gone is refused; to go on elsewhere
+//! could miss keys.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! Servers as processes of their own, found or started beside the test, watched, and ended by their own ids; and a client
-//! that deals in bytes.
+//! Servers as processes of their own, found or started beside the test, watched, and ended by their
+//! own ids; and a client that deals in bytes.
 #![allow(
     dead_code,
     reason = "compiled into each test, of which each uses a part"
@@ -67,7 +67,8 @@ impl Server {
         }
     }
 
-    /// Starts `kv` with its workers in guest mode. `None`: this machine has none, or not for this user; then the test is skipped, and says so.
+    /// Starts `kv` with its workers in guest mode. `None`: this machine has none, or not for this
+    /// user; then the test is skipped, and says so.
     pub fn kv_in_guest_mode(test: &str, arguments: &[&str]) -> Option<Self> {
         // Software virtualisation takes some ten microseconds for an interrupt.
         let guest = ["--preemption", "guest", "--quantum", "200us"];
@@ -98,8 +99,9 @@ impl Server {
         Some(server.expect("redis-server gets one of twenty ports"))
     }
 
-    /// Starts a Redis at `address`. `None`: another process has the address. That one may be a Redis, too, or like one, so the
-    /// one that answers has to tell the number of the process that was started.
+    /// Starts a Redis at `address`. `None`: another process has the address. That one may be a
+    /// Redis, too, or like one, so the one that answers has to tell the number of the process that
+    /// was started.
     pub fn redis_at(address: SocketAddr) -> Option<Self> {
         let child = Command::new("redis-server")
             .args(["--bind", &address.ip().to_string()])

@@ -1,8 +1,10 @@
-//! Two dispatchers, a core and a queue of one device each, beside one: how much more they do together. Workers do nothing: either
-//! there is the transport alone, or the whole runtime with an empty handler.
+//! Two dispatchers, a core and a queue of one device each, beside one: how much more they do
+//! together. Workers do nothing: either there is the transport alone, or the whole runtime with an
+//! empty handler.
 //!
-//! Together is what all did in one interval by the clock. What each did while it ran says the same only if none ran at another's
-//! expense: it counts only where each kept to a core of its own, and then as a second and a third opinion.
+//! Together is what all did in one interval by the clock. What each did while it ran says the same
+//! only if none ran at another's expense: it counts only where each kept to a core of its own, and
+//! then as a second and a third opinion.
 
 use std::time::Duration;
 
@@ -26,7 +28,8 @@ const AT_LEAST: f64 = 1.8;
 const DISTURBED: f64 = 0.05;
 
 const STAGES: [&str; 2] = ["transport", "runtime"];
-/// A way of having dispatchers: in words, how many, and whether a hash in software spreads the flows.
+/// A way of having dispatchers: in words, how many, and whether a hash in software spreads the
+/// flows.
 const WAYS: [(&str, u16, bool); 3] = [
     ("one", 1, false),
     ("two", 2, false),
@@ -92,7 +95,8 @@ pub fn measure(bench: &mut Bench) -> Result<Dispatchers> {
     })
 }
 
-/// A way of telling how many requests a second all dispatchers do together; `None`: that cannot be said.
+/// A way of telling how many requests a second all dispatchers do together; `None`: that cannot be
+/// said.
 type Together = fn(&Rates) -> Option<f64>;
 const OPINIONS: [(&str, Together); 3] = [
     ("by the clock", |rates| Some(rates.by_the_clock())),
@@ -138,7 +142,8 @@ fn compare(over: &Runs<Rates>, under: &Runs<Rates>, target: Option<Target>) -> V
     OPINIONS.map(compare).into()
 }
 
-/// Whether the target is reached, which takes all opinions, and each repetition on cores of their own.
+/// Whether the target is reached, which takes all opinions, and each repetition on cores of their
+/// own.
 fn reached(two: &Runs<Rates>, one: &Runs<Rates>) -> bool {
     let compared = compare(two, one, Some(TARGET));
     let own = |runs: &Runs<Rates>| runs.measured().all(Rates::on_cores_of_their_own);
@@ -252,7 +257,8 @@ impl Dispatchers {
 mod tests {
     use super::*;
 
-    /// A repetition of half a second: each dispatcher's core and the replies that it got. While it runs, each does 5 M/s.
+    /// A repetition of half a second: each dispatcher's core and the replies that it got. While it
+    /// runs, each does 5 M/s.
     fn runs(name: &str, dispatchers: &[(usize, u64)]) -> Runs<Rates> {
         let rate = |&(core, within): &(usize, u64)| Rate {
             nanos: [190.0, 200.0, 250.0],

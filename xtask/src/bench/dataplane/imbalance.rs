@@ -34,7 +34,8 @@ const EXPECTED: Duration = Duration::from_secs(2);
 pub struct Imbalances {
     /// As measured.
     pub measured: Vec<Imbalance>,
-    /// As simulated: for each of these, the imbalance (max / mean - 1) that nine tenths of the draws do not exceed.
+    /// As simulated: for each of these, the imbalance (max / mean - 1) that nine tenths of the
+    /// draws do not exceed.
     pub simulated: Vec<f64>,
     /// Connections that figure 4 has for as many queues, as simulated.
     pub figure_4: u32,

@@ -1,5 +1,6 @@
-//! Figure 7c of the Shinjuku paper in kind: requests of 64 bytes, and replies of more and more. On one thread, runtime and bare
-//! device; between two processes over memif, and over the kernel's UDP, with many requests under way.
+//! Figure 7c of the Shinjuku paper in kind: requests of 64 bytes, and replies of more and more. On
+//! one thread, runtime and bare device; between two processes over memif, and over the kernel's
+//! UDP, with many requests under way.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Two processes, server and client with a core each, one request of 64 bytes at a time: what a round trip takes over memif,
-//! through the runtime and through a bare loop, and beside that over the kernel's UDP. The client's loop is the same for all.
+//! Two processes, server and client with a core each, one request of 64 bytes at a time: what a
+//! round trip takes over memif, through the runtime and through a bare loop, and beside that over
+//! the kernel's UDP. The client's loop is the same for all.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

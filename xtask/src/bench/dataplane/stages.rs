@@ -1,5 +1,5 @@
-//! One thread, client and server: requests of 64 bytes through more and more of the server, from the bare device to the whole
-//! runtime. What a stage has more than the one before it is its price.
+//! One thread, client and server: requests of 64 bytes through more and more of the server, from
+//! the bare device to the whole runtime. What a stage has more than the one before it is its price.
 
 use std::time::Duration;
 
@@ -72,7 +72,8 @@ pub fn measure(bench: &mut Bench) -> Result<Stages> {
     })
 }
 
-/// Nanoseconds a request: of the median burst, of the burst that is slower than nine tenths of all, and of all bursts.
+/// Nanoseconds a request: of the median burst, of the burst that is slower than nine tenths of all,
+/// and of all bursts.
 fn nanos(rates: &Rates) -> Option<f64> {
     Some(rates.dispatchers.first()?.nanos[1])
 }
@@ -189,7 +190,8 @@ fn verdict(runtime: &Runs<Rates>) -> Option<String> {
     ))
 }
 
-/// The share of its time that the dispatcher that waited longest did; `None`: the kernel does not tell.
+/// The share of its time that the dispatcher that waited longest did; `None`: the kernel does not
+/// tell.
 pub fn longest_wait(rates: &Rates) -> Option<f64> {
     let longest = |longest: Option<f64>, one: &Rate| Some(longest?.max(one.waited?));
     rates.dispatchers.iter().fold(Some(0.0), longest)

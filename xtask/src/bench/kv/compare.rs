@@ -1,5 +1,5 @@
-//! Ratios between contenders, seed by seed, and what is asked of them. Pairs in which the client was late, or requests failed
-//! or were lost, say nothing of the servers and are left out.
+//! Ratios between contenders, seed by seed, and what is asked of them. Pairs in which the client
+//! was late, or requests failed or were lost, say nothing of the servers and are left out.
 
 use shinjuku_loadgen::{Figures, Mark};
 use shinjuku_workload::repeat::{PairedRatio, Spread};
@@ -234,7 +234,8 @@ fn rates(results: &ScenarioResults, contender: &str, slo_us: f64) -> Option<Vec<
     rates.filter(|rates| !rates.is_empty())
 }
 
-/// For each seed the highest load within the bound, with all lower ones within it: its share and rate.
+/// For each seed the highest load within the bound, with all lower ones within it: its share and
+/// rate.
 fn by_seed(results: &ScenarioResults, contender: &str, slo_us: f64) -> Vec<Option<(f64, f64)>> {
     let mut seeds: Vec<u64> = results.cells.iter().map(|cell| cell.seed).collect();
     seeds.sort_unstable();

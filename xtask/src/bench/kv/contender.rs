@@ -34,8 +34,8 @@ pub enum Preemption {
     None,
     /// As the runtime thinks best.
     Auto,
-    /// By signal, wherever the code is, after a quantum. The quantum is long, as it stays as it is given: one as long as a
-    /// probe's would go to the signals.
+    /// By signal, wherever the code is, after a quantum. The quantum is long, as it stays as it is
+    /// given: one as long as a probe's would go to the signals.
     Signal {
         /// As the option `--quantum` takes it.
         quantum: &'static str,
@@ -90,8 +90,8 @@ impl Contender {
         Preemption::None,
         "rocksdb",
     );
-    /// Ours over RocksDB, one queue, preempting as the runtime thinks best: by the probes between a SCAN's steps, and by
-    /// signal within a step that takes too long.
+    /// Ours over RocksDB, one queue, preempting as the runtime thinks best: by the probes between a
+    /// SCAN's steps, and by signal within a step that takes too long.
     pub const ROCKSDB_SQ: Self = kv(
         "rocksdb-sq",
         "c-pre-sq",

@@ -52,7 +52,8 @@ pub fn figures(results: &ScenarioResults) -> Vec<Figure> {
     figures
 }
 
-/// A contender's point at a load; without a value where the server did not keep up in most repetitions.
+/// A contender's point at a load; without a value where the server did not keep up in most
+/// repetitions.
 fn point(cells: &[&Cell], of: &dyn Fn(&Cell) -> Option<f64>) -> Option<Point> {
     let x = median(
         &cells

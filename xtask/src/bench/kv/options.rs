@@ -17,7 +17,8 @@ pub struct Options {
     /// Only this scenario (may be given several times).
     #[arg(long, value_name = "NAME", value_parser = scenario::NAMES)]
     scenario: Vec<String>,
-    /// Only contenders whose name contains this, besides the first of each scenario (may be given several times).
+    /// Only contenders whose name contains this, besides the first of each scenario (may be given
+    /// several times).
     #[arg(long, value_name = "TEXT")]
     contender: Vec<String>,
     /// Repetitions of each point [default: 5, quick 3].

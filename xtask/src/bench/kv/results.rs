@@ -135,7 +135,8 @@ pub enum Target {
 pub struct WithinSlo {
     /// Who.
     pub contender: String,
-    /// The offered load, requests per second, over repetitions; `None` if even the lowest load measured is above the bound.
+    /// The offered load, requests per second, over repetitions; `None` if even the lowest load
+    /// measured is above the bound.
     pub rps: Option<Spread>,
     /// Whether even the highest load measured keeps within it: then it could be more.
     pub at_the_end: bool,

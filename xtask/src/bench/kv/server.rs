@@ -1,4 +1,5 @@
-//! A server as a child process: started, filled, stopped and continued, and ended by its own pid whatever happens.
+//! A server as a child process: started, filled, stopped and continued, and ended by its own pid
+//! whatever happens.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -35,7 +36,8 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Builds the server of `examples/kv`, with RocksDB if it is wanted and there; `given` is taken as it is.
+    /// Builds the server of `examples/kv`, with RocksDB if it is wanted and there; `given` is taken
+    /// as it is.
     ///
     /// # Errors
     /// It cannot be built.
@@ -130,7 +132,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server and waits until it answers. Unless it spreads over all cores it keeps to `core`.
+    /// Starts a server and waits until it answers. Unless it spreads over all cores it keeps to
+    /// `core`.
     ///
     /// # Errors
     /// Its program is not there, or it ends or does not answer.
@@ -158,7 +161,8 @@ impl Server {
         loop {
             attempts += 1;
             match Self::redis_at(free_address()?, place.clone()) {
-                // Between its release and its use another process may take the port: once more, then.
+                // Between its release and its use another process may take the port: once more,
+                // then.
                 Err(error) if attempts < ATTEMPTS && error.is::<EndedAtOnce>() => {}
                 started => return started,
             }
@@ -458,7 +462,8 @@ fn spawn(mut command: Command, core: Option<CoreId>) -> Result<Child> {
 
 /// User's and system's ticks of a `/proc/PID/stat`.
 fn cpu_ticks(stat: &str) -> Option<u64> {
-    // The program's name comes in parentheses and may hold anything; behind it the fields are counted from the third on.
+    // The program's name comes in parentheses and may hold anything; behind it the fields are
+    // counted from the third on.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;

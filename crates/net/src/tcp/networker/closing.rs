@@ -95,8 +95,8 @@ impl<C: Codec> Networker<C> {
         }
     }
 
-    /// The transport goes away, on a thread that may wait: tries for a while to send what is unsent, and closes what can
-    /// be closed.
+    /// The transport goes away, on a thread that may wait: tries for a while to send what is
+    /// unsent, and closes what can be closed.
     pub(in crate::tcp) fn end(&mut self) {
         self.closed = true;
         let (start, began) = (Instant::now(), self.now);

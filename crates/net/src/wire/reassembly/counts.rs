@@ -49,8 +49,8 @@ impl ReassemblyCounters {
     }
 }
 
-/// What [`ReassemblyCounters::read`] saw, in packets where nothing else is said. When nothing is under way, all packets
-/// are `whole` + `assembled` + [`absorbed`](Self::absorbed).
+/// What [`ReassemblyCounters::read`] saw, in packets where nothing else is said. When nothing is
+/// under way, all packets are `whole` + `assembled` + [`absorbed`](Self::absorbed).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct ReassemblyCounts {

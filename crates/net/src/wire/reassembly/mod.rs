@@ -8,13 +8,15 @@
 //!                              (dropped)
 //! ```
 //!
-//! Bytes in, bytes out: it knows no sockets and no clock, so that any transport can have one. A packet belongs to the request
-//! that its peer, client and request numbers name. Packets may come in any order; a request is complete when they are as long
-//! together as each says, without a gap. It is then what the first packet begins with, and all payloads in their order.
+//! Bytes in, bytes out: it knows no sockets and no clock, so that any transport can have one. A
+//! packet belongs to the request that its peer, client and request numbers name. Packets may come
+//! in any order; a request is complete when they are as long together as each says, without a gap.
+//! It is then what the first packet begins with, and all payloads in their order.
 //!
-//! Nothing that a packet says is believed: what does not fit the rest is dropped and counted by [`Rejected`], and costs the
-//! packet that makes it evident. (The original indexes an array of eight with the number from the packet.) A packet that
-//! comes again after its request was complete begins one that will not be, and goes by time-out.
+//! Nothing that a packet says is believed: what does not fit the rest is dropped and counted by
+//! [`Rejected`], and costs the packet that makes it evident. (The original indexes an array of
+//! eight with the number from the packet.) A packet that comes again after its request was complete
+//! begins one that will not be, and goes by time-out.
 //!
 //! All memory is taken at construction.
 
@@ -32,7 +34,8 @@ use table::Table;
 
 const HEADER: usize = RackSchedMessage::LENGTH;
 
-/// Bounds of a [`Reassembly`]. It takes `requests` times `max_request` bytes, and 8 for each packet.
+/// Bounds of a [`Reassembly`]. It takes `requests` times `max_request` bytes, and 8 for each
+/// packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ReassemblyConfig {
@@ -40,7 +43,8 @@ pub struct ReassemblyConfig {
     pub requests: usize,
     /// Packets of a request at the most, 2 to 1024.
     pub packets: usize,
-    /// The longest request put together, in bytes, 41 to 65,507: what every packet begins with counts once.
+    /// The longest request put together, in bytes, 41 to 65,507: what every packet begins with
+    /// counts once.
     pub max_request: usize,
     /// How long after its first packet a request must be complete.
     pub timeout: Duration,
@@ -196,7 +200,8 @@ impl Assembled<'_> {
     }
 }
 
-/// Where a packet's bytes are, within those of its request: the first packet whole, of the others the payload.
+/// Where a packet's bytes are, within those of its request: the first packet whole, of the others
+/// the payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Piece {
     start: u32,
@@ -258,7 +263,8 @@ impl<Peer: Copy + Eq + Hash> Reassembly<Peer> {
         self.counters.clone()
     }
 
-    /// A packet has come from `peer`. `now_nanos` is of any clock that does not go back. Drops what is too old, too.
+    /// A packet has come from `peer`. `now_nanos` is of any clock that does not go back. Drops what
+    /// is too old, too.
     ///
     /// # Errors
     /// Why the packet was dropped; it is counted.
@@ -386,7 +392,8 @@ impl<Peer: Copy + Eq + Hash> Reassembly<Peer> {
         packets
     }
 
-    /// The place is free for others from now on, but what is in it stays until the next packet comes.
+    /// The place is free for others from now on, but what is in it stays until the next packet
+    /// comes.
     fn complete(&mut self, at: usize) -> Assembled<'_> {
         let partial = self.partial[at];
         let joined = partial.packets as u64 - 1;

@@ -1,6 +1,8 @@
-//! A bounded table: found by key, and in the order in which they came. All memory is taken at construction.
+//! A bounded table: found by key, and in the order in which they came. All memory is taken at
+//! construction.
 //!
-//! Places are linked twice by index: with others of the same hash, and with those that came before and after.
+//! Places are linked twice by index: with others of the same hash, and with those that came before
+//! and after.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
