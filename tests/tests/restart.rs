@@ -1,5 +1,5 @@
 //! Neither threads nor descriptors nor memory mappings grow with the number of runtimes started and
-//! shut down, and every donor thread comes back.
+//! shut down, and every backing thread comes back.
 //!
 //! The one test of its program: others beside it would count.
 #![allow(missing_docs)]
@@ -47,7 +47,7 @@ fn configuration(round: usize) -> Config {
 }
 
 thread_local! {
-    /// Every context that served has one, and drops it when its donor ends.
+    /// Every context that served has one, and drops it when its backing thread ends.
     static LOCAL: Cell<Option<Counted>> = const { Cell::new(None) };
 }
 static MADE: AtomicU64 = AtomicU64::new(0);

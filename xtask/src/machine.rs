@@ -17,7 +17,8 @@ pub struct Machine {
     pub memory_mib: Option<u64>,
     /// Kernel release, for example `6.1.0-18-amd64`.
     pub kernel: String,
-    /// Whether the CPU reports a hypervisor: interrupts between processors are then much dearer.
+    /// Whether the CPU reports a hypervisor: interrupts between processors are then much more
+    /// expensive.
     pub hypervisor: bool,
     /// Whether the kernel lets programs write FS base directly (`wrfsbase`).
     pub fsgsbase: bool,

@@ -28,7 +28,7 @@
 //! | `requests` `template` `keys` | classes, commands with places, key distributions |
 //! | `engine` | the loop of a thread: what is due, what has come |
 //! | `client` `tcp` `readiness` | connections, and which of them takes a request |
-//! | `datagrams` `udp` `dataplane` `way` | the same of flows; by sockets, or by a device without the kernel; which |
+//! | `datagrams` `udp` `dataplane` `transport_setup` | the same of flows; by sockets, or by a device without the kernel; which |
 //! | `record` [`point`] | counting; the figures, and what must be said about them |
 //! | `measure` | one load: connections, threads, the sum |
 //! | [`report`] | tables, CSV, HdrHistogram log |
@@ -52,8 +52,8 @@ mod requests;
 mod settings;
 mod tcp;
 mod template;
+mod transport_setup;
 mod udp;
-mod way;
 
 pub use error::LoadError;
 pub use measure::{Control, Measurement, Progress};
@@ -63,4 +63,4 @@ pub use rates::{Rates, RatesError};
 pub use requests::{Command, CommandError, Requests};
 pub use settings::{Protocol, Settings};
 pub use template::TemplateError;
-pub use way::{Copying, Transport, Words};
+pub use transport_setup::{Copying, Transport, Words};

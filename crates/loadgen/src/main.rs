@@ -174,7 +174,7 @@ fn show(load: Load, progress: Progress) {
         failed,
     } = progress;
     eprint!(
-        "\r\x1b[K{}  {:.1} s  sent {sent}  received {received}  under way {}  failed {failed}",
+        "\r\x1b[K{}  {:.1} s  sent {sent}  received {received}  under setup {}  failed {failed}",
         load_name(load),
         elapsed.as_secs_f64(),
         sent.saturating_sub(received),

@@ -33,7 +33,7 @@ use crate::keys::{Keys, MOST_KEYS};
 use crate::plan::{Load, Pick, Plan};
 use crate::rates::Rates;
 use crate::requests::{Command, Format, Requests};
-use crate::way::{Copying, Transport, Way, Words};
+use crate::transport_setup::{Copying, Transport, TransportSetup, Words};
 
 /// Most bytes of requests that may wait on a thread because the server does not read.
 const MOST_BYTES: usize = 1 << 30;
@@ -329,7 +329,7 @@ impl Settings {
             return refuse(key, &what);
         }
         let requests = self.described_requests()?;
-        let way = Way::of(&self)?;
+        let setup = TransportSetup::of(&self)?;
         let threads = self.threads.unwrap_or(1);
         let connections = self.connections.unwrap_or(64);
         if connections < threads {
@@ -392,9 +392,9 @@ impl Settings {
             unloaded: !self.no_unloaded,
             line: None,
         };
-        let line = match way {
+        let line = match setup {
             None => None,
-            Some(way) => Some(way.line(plan.server_past_the_kernel()?)),
+            Some(setup) => Some(setup.line(plan.server_past_the_kernel()?)),
         };
         Ok(Plan { line, ..plan })
     }

@@ -60,7 +60,7 @@ use proc_macro::TokenStream;
 /// as much. With `every = 64` such a `for` loop becomes a nest of strips of 64 iterations with the
 /// probe between them, and the compiler can vectorise a strip; loops that store to slices and loops
 /// over ranges gain most, sums over slices little. Other loops count their iterations, which costs
-/// as much as a cheap probe: it pays only where `preempt_point` is dear.
+/// as much as a cheap probe: it pays only where `preempt_point` is expensive.
 /// `cargo run --release -p shinjuku-macros --example cost` prints a table for your machine.
 ///
 /// Mind the quantum: `N` iterations should take well below a microsecond.

@@ -32,8 +32,8 @@
 //! [`XdpConfig`] is all of that as a table of a configuration file.
 
 mod counters;
-mod keeper;
-mod keys;
+mod supervisor;
+mod toml;
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ pub use shinjuku_xdp_sys::{Attached, CopyMode, Frame, Program, Queues, SocketCon
 
 use counters::{Counters, add};
 pub use counters::{XdpCounters, XdpCounts};
-use keeper::Keeper;
-pub use keys::XdpConfig;
+use supervisor::PortSupervisor;
+pub use toml::XdpConfig;
 
 use crate::dataplane::{Buffer, Device, Offload, Outbound, Received, Room, Verified};
 
@@ -77,11 +77,11 @@ impl Buffer for Frame {
 /// program.
 #[derive(Debug)]
 pub struct XdpDevice {
-    /// `None`: the interface has gone, and the keeper looks for another.
+    /// `None`: the interface has gone, and the supervisor looks for another.
     socket: Option<Socket>,
     /// Frames that come back meanwhile.
     spare: Vec<Frame>,
-    keeper: Keeper,
+    supervisor: PortSupervisor,
     program: Arc<Program>,
     /// Receipts until the next look.
     until_look: u32,
@@ -103,7 +103,7 @@ impl XdpDevice {
         let socket = Socket::open(program, queue, config)?;
         let counters = Arc::default();
         Ok(Self {
-            keeper: Keeper::start(program.name(), Arc::clone(&counters))?,
+            supervisor: PortSupervisor::start(program.name(), Arc::clone(&counters))?,
             spare: Vec::with_capacity(config.frames as usize),
             socket: Some(socket),
             room: Room {
@@ -138,7 +138,7 @@ impl XdpDevice {
     }
 
     /// How many frames are here or with the kernel; the others are with requests, and, if the
-    /// interface has gone, the keeper's.
+    /// interface has gone, the supervisor's.
     #[must_use]
     pub fn frames(&self) -> usize {
         let of = |socket: &Socket| socket.free_frames() + socket.kernel_frames();
@@ -155,14 +155,14 @@ impl XdpDevice {
     fn look(&mut self) {
         self.until_look = LOOK_EVERY;
         if self.socket.is_none() {
-            self.socket = self.keeper.take_back();
+            self.socket = self.supervisor.take_back();
             if let Some(socket) = &mut self.socket {
                 add(&self.counters.returns, 1);
                 self.spare.drain(..).for_each(|frame| socket.free(frame));
             }
         } else if let Some(socket) = self.socket.take_if(Socket::is_gone) {
             add(&self.counters.losses, 1);
-            self.keeper.hand_over(socket);
+            self.supervisor.hand_over(socket);
         }
     }
 }

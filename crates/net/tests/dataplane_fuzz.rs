@@ -17,8 +17,8 @@ use bolero::check;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use shinjuku_net::dataplane::memory::{MemoryDevice, MemoryFrame, wire};
 use shinjuku_net::dataplane::{
-    Buffer, Cause, Datagram, Dataplane, DataplaneConfig, DataplaneCounts, DataplaneReplier, Device,
-    Interface, InterfaceConfig, Offload, Outbound, RequestId, Verdict, Verified,
+    Buffer, Datagram, Dataplane, DataplaneConfig, DataplaneCounts, DataplaneReplier, Device,
+    DropReason, Interface, InterfaceConfig, Offload, Outbound, RequestId, Verdict, Verified,
 };
 use shinjuku_net::packet::{Arp, Ethernet, Icmp, Ipv4, MacAddr, Udp};
 use shinjuku_net::wire::{RackSchedKind, RackSchedMessage, ReassemblyConfig};
@@ -432,7 +432,7 @@ fn files(folder: &str) -> impl Iterator<Item = (String, Vec<u8>)> {
 /// reaches nobody.
 #[test]
 fn the_corpus_is_judged_as_its_names_say() {
-    let mut seen = [false; Cause::COUNT];
+    let mut seen = [false; DropReason::COUNT];
     for (name, frame) in corpus() {
         let expected = name.split('-').next().unwrap();
         let (mut theirs, ours) = wire(1, 4, 2048);
@@ -448,7 +448,7 @@ fn the_corpus_is_judged_as_its_names_say() {
         let counts = dataplane.counters().read().interface;
         assert_eq!(counts.received, 1, "{name}");
         assert_eq!(delivered, counts.delivered, "{name}");
-        let causes: Vec<_> = Cause::all()
+        let causes: Vec<_> = DropReason::all()
             .filter(|cause| counts.dropped_for(*cause) > 0)
             .collect();
         match expected {
@@ -459,7 +459,7 @@ fn the_corpus_is_judged_as_its_names_say() {
                     panic!("{name}: {counts:?}");
                 };
                 let told = match cause {
-                    Cause::Malformed(flaw) => format!("{flaw:?}"),
+                    DropReason::Malformed(flaw) => format!("{flaw:?}"),
                     cause => format!("{cause:?}"),
                 };
                 assert_eq!(told.to_lowercase(), expected, "{name}");
@@ -472,7 +472,7 @@ fn the_corpus_is_judged_as_its_names_say() {
             "{name}"
         );
     }
-    for cause in Cause::all() {
+    for cause in DropReason::all() {
         assert!(seen[cause.index()], "no frame in the corpus for {cause:?}");
     }
 }

@@ -10,10 +10,10 @@ use etherparse::{
 };
 use proptest::prelude::*;
 use shinjuku_net::dataplane::{
-    Cause, Checksums, Interface, InterfaceConfig, InterfaceError, Offload, Resolution, Verdict,
-    Verified,
+    Checksums, DropReason, Interface, InterfaceConfig, InterfaceError, Offload, Resolution,
+    Verdict, Verified,
 };
-use shinjuku_net::packet::{Flaw, MacAddr, Vlans};
+use shinjuku_net::packet::{MacAddr, ParseError, Vlans};
 
 const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const THEIRS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -263,7 +263,7 @@ fn who_is_known_may_move() {
     // Strangers are not remembered for that, nor is what was given changed.
     let stranger = Ipv4Addr::new(10, 0, 0, 4);
     let verdict = judged(&mut interface, &mut to_all(stranger));
-    assert_eq!(verdict, Verdict::Drop(Cause::NotForUs));
+    assert_eq!(verdict, Verdict::Drop(DropReason::NotForUs));
     assert_eq!(interface.resolve(stranger, 0), Resolution::Ask(stranger));
     let given = Ipv4Addr::new(10, 0, 0, 3);
     judged(&mut interface, &mut to_all(given));
@@ -293,7 +293,7 @@ fn answers_that_nobody_asked_for_teach_nothing() {
     let mut interface = interface();
     let mut answer = arp(ArpOperation::REPLY, THEIR_IP, OURS, OUR_IP);
     let verdict = judged(&mut interface, &mut answer);
-    assert_eq!(verdict, Verdict::Drop(Cause::Unasked));
+    assert_eq!(verdict, Verdict::Drop(DropReason::Unasked));
     assert_eq!(interface.resolve(THEIR_IP, 0), Resolution::Ask(THEIR_IP));
 }
 
@@ -359,60 +359,87 @@ fn every_cause_is_told_and_counted_and_nothing_else_is() {
     let mut three_tags = datagram(&[1, 2], &[], b"");
     three_tags.splice(12..12, [0x88, 0xa8, 0, 3]);
 
-    use Cause::Malformed;
+    use DropReason::Malformed;
     let cases = [
-        (with(|frame| frame.truncate(13)), Malformed(Flaw::Truncated)),
-        (with(|frame| frame.truncate(30)), Malformed(Flaw::Truncated)),
-        (three_tags, Malformed(Flaw::VlanTags)),
-        (token_ring, Malformed(Flaw::Arp)),
-        (with(|frame| frame[14] = 0x65), Malformed(Flaw::Ipv4Header)),
-        (with(|frame| frame[14] = 0x44), Malformed(Flaw::Ipv4Header)),
+        (
+            with(|frame| frame.truncate(13)),
+            Malformed(ParseError::Truncated),
+        ),
+        (
+            with(|frame| frame.truncate(30)),
+            Malformed(ParseError::Truncated),
+        ),
+        (three_tags, Malformed(ParseError::VlanTags)),
+        (token_ring, Malformed(ParseError::Arp)),
+        (
+            with(|frame| frame[14] = 0x65),
+            Malformed(ParseError::Ipv4Header),
+        ),
+        (
+            with(|frame| frame[14] = 0x44),
+            Malformed(ParseError::Ipv4Header),
+        ),
         (
             with(|frame| frame.truncate(50)),
-            Malformed(Flaw::Ipv4Length),
+            Malformed(ParseError::Ipv4Length),
         ),
-        (with(|frame| frame[17] = 19), Malformed(Flaw::Ipv4Length)),
-        (with(|frame| frame[22] ^= 1), Malformed(Flaw::Ipv4Checksum)),
-        (broken_echo, Malformed(Flaw::IcmpChecksum)),
-        (with(|frame| frame[39] += 1), Malformed(Flaw::UdpLength)),
-        (with(|frame| frame[39] -= 1), Malformed(Flaw::UdpLength)),
-        (with(|frame| frame[42] ^= 1), Malformed(Flaw::UdpChecksum)),
-        (with(|frame| frame[12] = 0x86), Cause::EtherType),
-        (with(|frame| frame[5] = 9), Cause::NotForUs),
-        (with(|frame| frame[..6].fill(0xff)), Cause::NotForUs),
-        (asking(THEIR_IP), Cause::NotForUs),
-        (header(19, 9), Cause::NotForUs),
-        (with(|frame| frame[6] |= 1), Cause::Source),
+        (
+            with(|frame| frame[17] = 19),
+            Malformed(ParseError::Ipv4Length),
+        ),
+        (
+            with(|frame| frame[22] ^= 1),
+            Malformed(ParseError::Ipv4Checksum),
+        ),
+        (broken_echo, Malformed(ParseError::IcmpChecksum)),
+        (
+            with(|frame| frame[39] += 1),
+            Malformed(ParseError::UdpLength),
+        ),
+        (
+            with(|frame| frame[39] -= 1),
+            Malformed(ParseError::UdpLength),
+        ),
+        (
+            with(|frame| frame[42] ^= 1),
+            Malformed(ParseError::UdpChecksum),
+        ),
+        (with(|frame| frame[12] = 0x86), DropReason::EtherType),
+        (with(|frame| frame[5] = 9), DropReason::NotForUs),
+        (with(|frame| frame[..6].fill(0xff)), DropReason::NotForUs),
+        (asking(THEIR_IP), DropReason::NotForUs),
+        (header(19, 9), DropReason::NotForUs),
+        (with(|frame| frame[6] |= 1), DropReason::Source),
         (
             with(|frame| frame[6..12].copy_from_slice(&OURS.0)),
-            Cause::Source,
+            DropReason::Source,
         ),
-        (header(15, 1), Cause::Source),
-        (header(15, 255), Cause::Source),
-        (header(12, 127), Cause::Source),
-        (header(12, 224), Cause::Source),
-        (header(12, 0), Cause::Source),
-        (header(6, 0x20), Cause::Fragment),
-        (header(7, 1), Cause::Fragment),
-        (header(9, 6), Cause::Protocol),
-        (echo_reply, Cause::IcmpKind),
+        (header(15, 1), DropReason::Source),
+        (header(15, 255), DropReason::Source),
+        (header(12, 127), DropReason::Source),
+        (header(12, 224), DropReason::Source),
+        (header(12, 0), DropReason::Source),
+        (header(6, 0x20), DropReason::Fragment),
+        (header(7, 1), DropReason::Fragment),
+        (header(9, 6), DropReason::Protocol),
+        (echo_reply, DropReason::IcmpKind),
         (
             with(|frame| {
                 frame[37] = 1;
                 frame[40..42].fill(0);
             }),
-            Cause::ClosedPort,
+            DropReason::ClosedPort,
         ),
         (
             with(|frame| {
                 frame[34..36].fill(0);
                 frame[40..42].fill(0);
             }),
-            Cause::Source,
+            DropReason::Source,
         ),
         (
             arp(ArpOperation::REPLY, THEIR_IP, OURS, OUR_IP),
-            Cause::Unasked,
+            DropReason::Unasked,
         ),
     ];
     let mut interface = interface();
@@ -428,7 +455,7 @@ fn every_cause_is_told_and_counted_and_nothing_else_is() {
         assert_eq!(frame, before, "what is dropped is left alone");
     }
     let counts = counters.read();
-    for cause in Cause::all() {
+    for cause in DropReason::all() {
         assert_ne!(counts.dropped_for(cause), 0, "no case for {cause:?}");
     }
 }

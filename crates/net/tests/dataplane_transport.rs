@@ -8,11 +8,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use shinjuku_net::dataplane::memory::{MemoryDevice, MemoryFrame, wire};
 use shinjuku_net::dataplane::{
-    Buffer, Cause, Checksums, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounts,
-    DataplaneReplier, Device, Interface, InterfaceConfig, InterfaceError, Offload, Outbound,
-    Received, RequestId, Verdict, Verified,
+    Buffer, Checksums, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounts,
+    DataplaneReplier, Device, DropReason, Interface, InterfaceConfig, InterfaceError, Offload,
+    Outbound, Received, RequestId, Verdict, Verified,
 };
-use shinjuku_net::packet::{Flaw, MacAddr};
+use shinjuku_net::packet::{MacAddr, ParseError};
 use shinjuku_net::udp::{ByPort, Classifier, OneClass};
 use shinjuku_net::wire::{RackSchedKind, RackSchedMessage, ReassemblyConfig};
 use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
@@ -415,9 +415,9 @@ fn flaws_are_counted_and_nothing_of_them_reaches_the_handler() {
     let counts = server.counts().interface;
     assert_eq!(counts.received, 3);
     for cause in [
-        Cause::Malformed(Flaw::UdpChecksum),
-        Cause::Malformed(Flaw::Ipv4Checksum),
-        Cause::EtherType,
+        DropReason::Malformed(ParseError::UdpChecksum),
+        DropReason::Malformed(ParseError::Ipv4Checksum),
+        DropReason::EtherType,
     ] {
         assert_eq!(counts.dropped_for(cause), 1, "{cause:?}");
     }

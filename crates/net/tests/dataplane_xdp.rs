@@ -18,10 +18,10 @@ use etherparse::{
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use shinjuku_net::dataplane::{
-    Buffer, Cause, Client, Dataplane, DataplaneConfig, DataplaneCounters, Device, InterfaceConfig,
-    Outbound, Received,
+    Buffer, Client, Dataplane, DataplaneConfig, DataplaneCounters, Device, DropReason,
+    InterfaceConfig, Outbound, Received,
 };
-use shinjuku_net::packet::{Flaw, MacAddr};
+use shinjuku_net::packet::{MacAddr, ParseError};
 use shinjuku_net::xdp::{CopyMode, Program, SocketConfig, XdpDevice, XdpError};
 use shinjuku_net::{Arrival, Replier, Transport};
 
@@ -755,8 +755,8 @@ fn frames_of_all_kinds_are_answered_or_counted() {
     let all = answered.len() as u64;
     until("the last flaw", || {
         let counts = server.counters.read().interface;
-        counts.dropped_for(Cause::Fragment) == all
-            && counts.dropped_for(Cause::Malformed(Flaw::UdpChecksum)) == all
+        counts.dropped_for(DropReason::Fragment) == all
+            && counts.dropped_for(DropReason::Malformed(ParseError::UdpChecksum)) == all
     });
     let delivered = server.counters.read().interface.delivered;
     assert_eq!(delivered as usize, expected.len());

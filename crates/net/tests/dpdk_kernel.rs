@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use dpdk::namespaces::{Namespaces, cannot_run, run};
 use dpdk::parts::{Part, Running, orders, this_part};
 use dpdk::{Host, PATIENCE, PORT, start_dpdk};
-use shinjuku_net::dataplane::{Cause, Device};
+use shinjuku_net::dataplane::{Device, DropReason};
 use shinjuku_net::dpdk::{BURST, Nic, NicConfig, PortConfig};
 use shinjuku_net::packet::MacAddr;
 
@@ -230,7 +230,7 @@ fn host(device: &str) {
         counts.echo_answered,
         counts.arp_answered,
         counts.arp_learnt,
-        counts.dropped_for(Cause::Fragment),
+        counts.dropped_for(DropReason::Fragment),
     );
 }
 

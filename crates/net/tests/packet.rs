@@ -4,7 +4,7 @@
 use etherparse::checksum::u32_16bit_word;
 use proptest::prelude::*;
 use shinjuku_net::packet::checksum::{Sum, updated};
-use shinjuku_net::packet::{Flaw, Ipv4, MacAddr, MacAddrError, ipv4, udp};
+use shinjuku_net::packet::{Ipv4, MacAddr, MacAddrError, ParseError, ipv4, udp};
 use zerocopy::IntoBytes;
 
 /// RFC 1071's definition, word by word.
@@ -95,7 +95,7 @@ fn a_header_with_its_checksum_is_right_and_any_bit_makes_it_wrong() {
         assert!(read.is_err(), "bit {bit}");
     }
     let short = &bytes[..19];
-    assert_eq!(Ipv4::parse(short).unwrap_err(), Flaw::Truncated);
+    assert_eq!(Ipv4::parse(short).unwrap_err(), ParseError::Truncated);
 }
 
 #[test]

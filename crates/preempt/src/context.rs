@@ -61,9 +61,9 @@ pub(crate) struct Head {
     pub(crate) stack_low: Cell<usize>,
     pub(crate) stack_high: Cell<usize>,
     pub(crate) fs: Cell<usize>,
-    /// The donor, as the kernel numbers threads.
-    pub(crate) donor: Cell<libc::pid_t>,
-    /// The donor sleeps on this; non-zero gives stack and thread control block back to it.
+    /// The backing thread, as the kernel numbers threads.
+    pub(crate) backing_thread: Cell<libc::pid_t>,
+    /// The backing thread sleeps on this; non-zero gives stack and thread control block back to it.
     pub(crate) wake: AtomicU32,
     pub(crate) parked: AtomicU32,
     pub(crate) hand_back: AtomicBool,
@@ -126,8 +126,8 @@ impl Head {
     /// Frees what the context had and keeps the head for the next pool.
     ///
     /// # Safety
-    /// The head must come from `obtain` with the same types, and no handle to it be left; its donor
-    /// has ended.
+    /// The head must come from `obtain` with the same types, and no handle to it be left; its
+    /// backing thread has ended.
     pub(crate) unsafe fn release<T, R>(&'static self) {
         let slot = self
             .slot
@@ -176,7 +176,7 @@ impl Head {
             stack_low: Cell::new(0),
             stack_high: Cell::new(0),
             fs: Cell::new(0),
-            donor: Cell::new(0),
+            backing_thread: Cell::new(0),
             wake: AtomicU32::new(0),
             parked: AtomicU32::new(0),
             hand_back: AtomicBool::new(false),

@@ -7,9 +7,10 @@
 //! glibc goes on for ever, holding a lock that new threads take. Our handler, put before glibc's,
 //! has it run with the worker's own FS base.
 //!
-//! Within a request, the thread that calls is for glibc the context's donor, and the donor is not
-//! told; it would keep the old credentials, and run destructors with them at its end. That cannot
-//! be mended from outside of glibc, so such a call ends the process, with a message.
+//! Within a request, the thread that calls is for glibc the context's backing thread, and the
+//! backing thread is not told; it would keep the old credentials, and run destructors with them at
+//! its end. That cannot be mended from outside of glibc, so such a call ends the process, with a
+//! message.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -68,9 +69,9 @@ unsafe fn action_call(new: *const Action, old: *mut Action) {
 extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
     // SAFETY: only returns a number.
     let thread = unsafe { libc::gettid() };
-    // Whose FS base this is: a worker's that runs a context, a donor's own, or that of a thread
-    // without contexts.
-    let running = current().filter(|head| head.donor.get() != thread);
+    // Whose FS base this is: a worker's that runs a context, a backing thread's own, or that of a
+    // thread without contexts.
+    let running = current().filter(|head| head.backing_thread.get() != thread);
     let on_a_worker = running.is_some() || !SCHEDULING.get().is_null();
     if on_a_worker && is_sent_by(thread, frame) {
         say(format_args!(
@@ -81,16 +82,16 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
         unsafe { libc::abort() }
     }
     let own_fs = match running {
-        // SAFETY: the FS base is the context's, and the thread is not its donor: a worker is in
-        // `Worker::run`, which borrows its head, and set the pointer before the FS base.
+        // SAFETY: the FS base is the context's, and the thread is not its backing thread: a worker
+        // is in `Worker::run`, which borrows its head, and set the pointer before the FS base.
         Some(head) => unsafe { (*head.running.worker.get()).fs },
         None => crate::switch::fs_base(),
     };
     // SAFETY: glibc's handler, with what the kernel passed, and the thread's own thread control
-    // block. On a worker no other thread runs with that. On a donor a worker may, which runs the
-    // donor's context; then FS stays as it is, and glibc's handler touches of the block only the
-    // mark, which it changes by an atomic instruction. All signals are blocked, so none sees
-    // another FS base together with this stack.
+    // block. On a worker no other thread runs with that. On a backing thread a worker may, which
+    // runs the backing thread's context; then FS stays as it is, and glibc's handler touches of the
+    // block only the mark, which it changes by an atomic instruction. All signals are blocked, so
+    // none sees another FS base together with this stack.
     unsafe {
         call_under(
             own_fs,
@@ -103,7 +104,7 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
 }
 
 /// Whether the signal interrupted the `tgkill` that `thread` sent it to itself with: glibc signals
-/// the thread of the caller's own only if it takes the caller for another, the donor.
+/// the thread of the caller's own only if it takes the caller for another, the backing thread.
 fn is_sent_by(thread: libc::pid_t, frame: *mut libc::c_void) -> bool {
     // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO.
     let registers = unsafe { &(*frame.cast::<libc::ucontext_t>()).uc_mcontext.gregs };

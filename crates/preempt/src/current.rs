@@ -43,7 +43,7 @@ thread_local! {
 
 pub(crate) fn current() -> Option<&'static Head> {
     let head = CURRENT.get();
-    // SAFETY: set only by a donor thread to its own context, which outlives the thread.
+    // SAFETY: set only by a backing thread to its own context, which outlives the thread.
     unsafe { head.as_ref() }
 }
 
@@ -295,8 +295,8 @@ pub(crate) fn start(head: &Head) {
 /// when the context is entered for the next one, or handed back.
 ///
 /// # Safety
-/// Must be called on the context's own stack by its donor's loop, at guard 0, with the pool's
-/// types.
+/// Must be called on the context's own stack by its backing thread's loop, at guard 0, with the
+/// pool's types.
 pub(crate) unsafe fn finish<T, R>(head: &Head, result: Result<R, Panicked>) -> Option<T> {
     raise(head);
     assert_eq!(
@@ -354,7 +354,7 @@ fn note_between_jobs(_: bool) {}
 /// [`finish`] does.
 ///
 /// # Safety
-/// Must be called on the context's own stack by its donor's loop, at guard 1.
+/// Must be called on the context's own stack by its backing thread's loop, at guard 1.
 pub(crate) unsafe fn fail(head: &Head, payload: Box<dyn Any + Send>) {
     // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
     let worker = unsafe { &*head.running.worker.get() };

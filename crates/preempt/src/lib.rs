@@ -34,7 +34,7 @@
 //! | room | what it holds |
 //! |---|---|
 //! | `context` | the handles [`Idle`], [`Ready`], [`Suspended`] and the memory behind them |
-//! | `pool`, `donor`, `restartable` | making contexts out of parked threads, and giving them back |
+//! | `pool`, `backing_thread`, `restartable` | making contexts out of parked threads, and giving them back |
 //! | `switch`, `x87` | the assembly; what of the x87 it leaves to preemptions |
 //! | `current` | [`preempt_point`], [`without_preemption`]: what runs inside a context |
 //! | `worker` | [`Worker::run`]: entering and leaving contexts |
@@ -60,12 +60,12 @@ mod switch;
 
 mod affinity;
 mod backend;
+mod backing_thread;
 mod clock;
 mod context;
 mod counters;
 mod credentials;
 mod current;
-mod donor;
 #[cfg(feature = "dune")]
 pub mod dune;
 mod extended_state;

@@ -1,6 +1,6 @@
 //! What a fault in a context says before the process dies.
 //!
-//! Below each context's stack lies the guard page of the donor thread. A fault there, or a signal
+//! Below each context's stack lies the guard page of the backing thread. A fault there, or a signal
 //! frame that did not fit above it, ends the process as any stack overflow does, but with a message
 //! that names the context. All other faults go to the handler there was before (the Rust runtime's,
 //! usually). If that lets the process die of it, a line names the context first.

@@ -1,4 +1,4 @@
-//! Making a pool of contexts, and giving their donors back at the end.
+//! Making a pool of contexts, and giving their backing threads back at the end.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::backing_thread::{PrivateStack, REFUSED, backing_thread_main};
 use crate::context::{ContextId, Handle, Head, Idle, InAndOut};
-use crate::donor::{PrivateStack, REFUSED, donor_main};
 use crate::platform::{Unsupported, check_platform};
 use crate::{credentials, overflow, signal};
 
@@ -20,7 +20,7 @@ pub struct PoolConfig {
     /// Bytes of stack that a job may use, 16 KiB or more; room for a signal frame comes on top.
     /// Touched lazily.
     pub stack_size: usize,
-    /// Donor threads are named `<name>-<number>`; a stack overflow reports the number.
+    /// Backing threads are named `<name>-<number>`; a stack overflow reports the number.
     pub name: String,
 }
 
@@ -60,7 +60,7 @@ pub enum PoolError {
     },
     /// The system gave no more threads or memory.
     #[error(
-        "donor thread {number} of {wanted} could not be made: {cause}. Each context takes a sleeping thread and its \
+        "backing_thread thread {number} of {wanted} could not be made: {cause}. Each context takes a sleeping thread and its \
          stack: lower `contexts` or `stack_size`, or raise the limits on threads (ulimit -u, the cgroup's pids.max), \
          address space (ulimit -v) and memory maps (vm.max_map_count)"
     )]
@@ -83,14 +83,14 @@ pub struct Pool<T, R> {
     pub handles: Handles<T, R>,
 }
 
-/// Holds a pool's donor threads. Dropping it leaks them.
+/// Holds a pool's backing threads. Dropping it leaks them.
 #[must_use = "hand the contexts back through it, or their threads stay"]
 pub struct Handles<T, R> {
-    donors: Vec<Option<Donor>>,
+    backing_threads: Vec<Option<BackingThread>>,
     of: InAndOut<T, R>,
 }
 
-struct Donor {
+struct BackingThread {
     head: &'static Head,
     private: PrivateStack,
     thread: JoinHandle<()>,
@@ -98,17 +98,21 @@ struct Donor {
 
 impl<T, R> std::fmt::Debug for Handles<T, R> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Handles({} contexts)", self.donors.len())
+        write!(
+            formatter,
+            "Handles({} contexts)",
+            self.backing_threads.len()
+        )
     }
 }
 
 /// What became of a pool at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HandBack {
-    /// Donor threads that ended, their thread-local destructors run.
+    /// Backing threads that ended, their thread-local destructors run.
     pub returned: usize,
-    /// Contexts that were not handed back in time: leaked with their donor, stack and everything on
-    /// it.
+    /// Contexts that were not handed back in time: leaked with their backing thread, stack and
+    /// everything on it.
     pub leaked: usize,
 }
 
@@ -157,7 +161,7 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
         let mut pool = Self {
             idle: Vec::with_capacity(contexts),
             handles: Handles {
-                donors: Vec::new(),
+                backing_threads: Vec::new(),
                 of: PhantomData,
             },
         };
@@ -202,7 +206,7 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
             .spawn(
                 // SAFETY: the head is released, and the private stack freed, only after this thread
                 // has ended.
-                move || unsafe { donor_main(head, private_top, entry) },
+                move || unsafe { backing_thread_main(head, private_top, entry) },
             );
         let thread = match spawned {
             Ok(thread) => thread,
@@ -216,11 +220,11 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
             match head.parked.load(Ordering::Acquire) {
                 0 => assert!(
                     !thread.is_finished(),
-                    "the donor of context {number} died before it could park"
+                    "the backing_thread of context {number} died before it could park"
                 ),
                 REFUSED => {
                     let _ = thread.join();
-                    // SAFETY: the donor has ended, and there is no handle.
+                    // SAFETY: the backing thread has ended, and there is no handle.
                     unsafe { head.release::<T, R>() };
                     return Err(Unsupported::RestartableSequences.into());
                 }
@@ -231,7 +235,7 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
         // SAFETY: this is the context's one handle.
         let handle = unsafe { Handle::new(head) };
         self.idle.push(Idle(handle));
-        self.handles.donors.push(Some(Donor {
+        self.handles.backing_threads.push(Some(BackingThread {
             head,
             private,
             thread,
@@ -241,18 +245,19 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
 }
 
 impl<T, R> Handles<T, R> {
-    /// Gives the stacks of `idle` back to their donors, which end, running their thread-local
-    /// destructors. Waits at most `patience` for them. Every context of the pool that is not among
-    /// `idle`, or does not end in time, is leaked with its donor and counted.
+    /// Gives the stacks of `idle` back to their backing threads, which end, running their
+    /// thread-local destructors. Waits at most `patience` for them. Every context of the pool that
+    /// is not among `idle`, or does not end in time, is leaked with its backing thread and counted.
     pub fn hand_back(mut self, idle: Vec<Idle<T, R>>, patience: Duration) -> HandBack {
         let mut ending = Vec::with_capacity(idle.len());
         for Idle(handle) in idle {
-            let Some(donor) = self
-                .donors
+            let Some(backing_thread) = self
+                .backing_threads
                 .get_mut(usize::from(handle.head().id.get().0))
-                .and_then(|donor| {
+                .and_then(|backing_thread| {
                     // A context of another pool could have the same number.
-                    donor.take_if(|donor| std::ptr::eq(donor.head, handle.head()))
+                    backing_thread
+                        .take_if(|backing_thread| std::ptr::eq(backing_thread.head, handle.head()))
                 })
             else {
                 continue;
@@ -269,33 +274,34 @@ impl<T, R> Handles<T, R> {
                     1,
                 )
             };
-            ending.push(donor);
+            ending.push(backing_thread);
         }
         // A patience beyond what the clock can hold has no end.
         let deadline = Instant::now().checked_add(patience);
         let mut report = HandBack::default();
-        for donor in ending {
-            while !donor.thread.is_finished()
+        for backing_thread in ending {
+            while !backing_thread.thread.is_finished()
                 && deadline.is_none_or(|deadline| Instant::now() < deadline)
             {
                 std::thread::sleep(Duration::from_micros(50));
             }
-            if donor.thread.is_finished() {
+            if backing_thread.thread.is_finished() {
                 // The thread's own panic could only come from a thread-local destructor, reported
                 // by the hook.
-                let _ = donor.thread.join();
-                drop(donor.private);
-                // SAFETY: the donor ended and the one handle was given up to this call.
-                unsafe { donor.head.release::<T, R>() };
+                let _ = backing_thread.thread.join();
+                drop(backing_thread.private);
+                // SAFETY: the backing thread ended and the one handle was given up to this call.
+                unsafe { backing_thread.head.release::<T, R>() };
                 report.returned += 1;
             } else {
-                std::mem::forget(donor);
+                std::mem::forget(backing_thread);
                 report.leaked += 1;
             }
         }
-        for donor in self.donors.drain(..).flatten() {
-            // Its stack is in use or suspended: the private stack below the donor must stay.
-            std::mem::forget(donor);
+        for backing_thread in self.backing_threads.drain(..).flatten() {
+            // Its stack is in use or suspended: the private stack below the backing thread must
+            // stay.
+            std::mem::forget(backing_thread);
             report.leaked += 1;
         }
         report
@@ -304,6 +310,6 @@ impl<T, R> Handles<T, R> {
 
 impl<T, R> Drop for Handles<T, R> {
     fn drop(&mut self) {
-        self.donors.drain(..).for_each(std::mem::forget);
+        self.backing_threads.drain(..).for_each(std::mem::forget);
     }
 }

@@ -2,9 +2,10 @@
 //! runs on (rseq(2)).
 //!
 //! Allocators keep a cache for each CPU by it, and rely on being told. But a context's code runs on
-//! workers, with the donor's thread control block: an area in it, registered for the donor, holds
-//! the donor's CPU, and nobody begins the worker's sequences again. So a donor has no area, and a
-//! worker one that no context's code knows: where code cannot register, it does without.
+//! workers, with the backing thread's thread control block: an area in it, registered for the
+//! backing thread, holds the backing thread's CPU, and nobody begins the worker's sequences again.
+//! So a backing thread has no area, and a worker one that no context's code knows: where code
+//! cannot register, it does without.
 //!
 //! glibc registers an area for each thread, in the thread control block. Under
 //! `GLIBC_TUNABLES=glibc.pthread.rseq=0` it does not, and another library may (tcmalloc does). That
@@ -23,7 +24,7 @@ const ORIGINAL_LENGTH: usize = 32;
 #[repr(C, align(32))]
 struct Area([u8; ORIGINAL_LENGTH]);
 
-/// Leaves the calling thread, which is to be a donor, without an area.
+/// Leaves the calling thread, which is to be a backing thread, without an area.
 ///
 /// # Errors
 /// [`Unsupported::RestartableSequences`] if it has one that is not glibc's.

@@ -1,4 +1,4 @@
-//! The context switch, and the place where a donor thread leaves its stack to others.
+//! The context switch, and the place where a backing thread leaves its stack to others.
 //!
 //! A context that does not run is a stack pointer to this frame (addresses grow upwards):
 //!

@@ -407,7 +407,7 @@ fn a_context_not_handed_back_is_leaked_and_counted() {
 fn the_cpu_number_is_the_workers_not_the_donors() {
     let mut rig = Rig::new(1, 1);
     let asked = rig.run(|| {
-        // The donor's would be the same on every core that the worker goes to.
+        // The backing thread's would be the same on every core that the worker goes to.
         let mut wrong = 0;
         // SAFETY: the sets are locals, and only the calling worker's affinity changes, there and
         // back.

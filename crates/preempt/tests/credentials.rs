@@ -110,7 +110,7 @@ fn credentials_change_on_all_threads_while_a_request_runs() {
         if libc::geteuid() == 0 {
             assert_eq!(libc::setgid(GROUP), 0);
             let ids = group_ids();
-            // The test's, its harness's, the worker's and the donors'.
+            // The test's, its harness's, the worker's and the backing threads'.
             assert!(ids.len() >= 5, "{ids:?}");
             let group = GROUP.to_string();
             let all = ids

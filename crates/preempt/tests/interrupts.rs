@@ -449,7 +449,7 @@ fn donors_take_no_signals() {
         ..PoolConfig::default()
     };
     let pool = Pool::new(config, |(): ()| ()).unwrap();
-    let mut donors = 0;
+    let mut backing_threads = 0;
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
         // Other tests' threads end meanwhile.
         let Ok(status) = std::fs::read_to_string(task.unwrap().path().join("status")) else {
@@ -459,14 +459,14 @@ fn donors_take_no_signals() {
         if !value("Name:").unwrap().trim().starts_with("asleep-") {
             continue;
         }
-        donors += 1;
+        backing_threads += 1;
         let blocked = u64::from_str_radix(value("SigBlk:").unwrap().trim(), 16).unwrap();
         let can_be_blocked = (1..32).filter(|&n| n != libc::SIGKILL && n != libc::SIGSTOP);
         for signal in can_be_blocked {
             assert_eq!(blocked >> (signal - 1) & 1, 1, "signal {signal}");
         }
     }
-    assert_eq!(donors, 3);
+    assert_eq!(backing_threads, 3);
     let report = pool.handles.hand_back(pool.idle, PATIENCE);
     assert_eq!(report.returned, 3);
 }

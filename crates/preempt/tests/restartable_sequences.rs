@@ -112,8 +112,12 @@ fn a_pool_is_refused_where_another_library_registers_sequences() {
         return;
     }
     REGISTERS_THREADS.store(true, Ordering::Relaxed);
-    let refused = pool().expect_err("a donor has a foreign area");
-    assert_eq!(REGISTERED.load(Ordering::Relaxed), 1, "the first donor's");
+    let refused = pool().expect_err("a backing_thread has a foreign area");
+    assert_eq!(
+        REGISTERED.load(Ordering::Relaxed),
+        1,
+        "the first backing_thread's"
+    );
     assert!(
         matches!(
             refused,

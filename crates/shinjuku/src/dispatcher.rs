@@ -30,15 +30,15 @@ use shinjuku_net::{Arrival, Refusal, Transport};
 use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want, WorkerId};
 use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Idle, Runnable, Suspended};
 
-pub(crate) use end::Farewell;
+pub(crate) use end::ShutdownHandoff;
 use inline::Inline;
 pub(crate) use inline::{Deadline, Next, Turn};
 
-use crate::desk::{Answered, Desk};
 use crate::preemption::Preemption;
 use crate::request::{Done, Job, Meta};
 use crate::statistics::DispatcherStatistics;
 use crate::worker::SHARED_PAUSE;
+use crate::worker_state::{Answered, WorkerState};
 
 /// Requests taken from the transport in one turn.
 const BATCH: usize = 64;
@@ -105,7 +105,7 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     transport: Tr,
     policy: Verified,
     /// Workers first, then spares.
-    desks: Vec<Desk<Tr>>,
+    states: Vec<WorkerState<Tr>>,
     workers: usize,
     /// Cores of the workers, for the spares to go to.
     cores: Vec<Option<usize>>,
@@ -128,7 +128,7 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     statistics: Arc<DispatcherStatistics>,
     control: Arc<Control>,
     orders: Arc<AtomicU8>,
-    farewell: Arc<Farewell<Tr>>,
+    shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
     /// Taken at start for the end: there may be no allocating then.
     unfinished: Vec<ClassId>,
     second_idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
@@ -139,7 +139,7 @@ pub(crate) struct Dispatcher<Tr: Transport> {
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) depth: usize,
-    /// The inline layout: every desk is a thread's that may have the dispatcher, and one has it.
+    /// The inline layout: every worker is a thread's that may have the dispatcher, and one has it.
     pub(crate) inline: bool,
     /// Waiting requests at the most.
     pub(crate) queue: usize,
@@ -159,8 +159,8 @@ pub(crate) struct Rules {
 pub(crate) struct Parts<Tr: Transport> {
     pub(crate) transport: Tr,
     pub(crate) policy: Verified,
-    pub(crate) workers: Vec<Desk<Tr>>,
-    pub(crate) spares: Vec<Desk<Tr>>,
+    pub(crate) workers: Vec<WorkerState<Tr>>,
+    pub(crate) spares: Vec<WorkerState<Tr>>,
     pub(crate) cores: Vec<Option<usize>>,
     pub(crate) idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
     /// Task slots: what the policy was built for.
@@ -170,7 +170,7 @@ pub(crate) struct Parts<Tr: Transport> {
     pub(crate) statistics: Arc<DispatcherStatistics>,
     pub(crate) control: Arc<Control>,
     pub(crate) orders: Arc<AtomicU8>,
-    pub(crate) farewell: Arc<Farewell<Tr>>,
+    pub(crate) shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
 }
 
 impl<Tr: Transport> Dispatcher<Tr> {
@@ -210,7 +210,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 rules.deadlines.len(),
                 Nanos(clock.now_nanos()),
             ),
-            desks: workers,
+            states: workers,
             workers: worker_count,
             cores,
             stands_in,
@@ -232,7 +232,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             statistics: parts.statistics,
             control: parts.control,
             orders: parts.orders,
-            farewell: parts.farewell,
+            shutdown_handoff: parts.shutdown_handoff,
         }
     }
 
@@ -293,10 +293,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let listening = if self.spares_out == 0 {
             self.workers
         } else {
-            self.desks.len()
+            self.states.len()
         };
-        for desk in 0..listening {
-            worked |= self.take_answers(desk, now);
+        for state in 0..listening {
+            worked |= self.take_answers(state, now);
         }
         worked |= self.poll(now);
         if !self.policy.is_empty() {
@@ -304,8 +304,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         } else if self.rules.depth > 1 {
             worked |= self.recall_for_the_idle(now);
         }
-        for desk in 0..listening {
-            self.watch(desk, now);
+        for state in 0..listening {
+            self.watch(state, now);
         }
         if now >= self.next_look {
             self.look_around(now);
@@ -315,27 +315,27 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// Nothing is at a worker and nothing waits.
     fn is_quiet(&self) -> bool {
-        self.policy.is_empty() && self.desks.iter().all(|desk| desk.out() == 0)
+        self.policy.is_empty() && self.states.iter().all(|state| state.out() == 0)
     }
 
     // --- answers -------------------------------------------------------------------------------------------
 
     fn take_answers(&mut self, at: usize, now: Nanos) -> bool {
         let mut worked = false;
-        while let Some((context, completion)) = self.desks[at].sender.poll() {
+        while let Some((context, completion)) = self.states[at].sender.poll() {
             worked = true;
-            let desk = &mut self.desks[at];
+            let state = &mut self.states[at];
             let Answered {
                 sent,
                 ran,
                 interrupted,
-            } = desk.answered(now);
+            } = state.answered(now);
             assert_eq!(
                 sent.dispatched.id(),
                 context,
                 "workers answer in the order in which they were sent"
             );
-            let (task, worker) = (sent.task, desk.worker);
+            let (task, worker) = (sent.task, state.worker);
             let interrupted = if !self.rules.inline {
                 interrupted
             } else if at == self.inline.active() {
@@ -394,8 +394,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         // it away. It has replies to send all the same.
         let room = BATCH.min(self.free.len());
         let staged: usize = if self.rules.depth > 1 {
-            let workers = &self.desks[..self.workers];
-            workers.iter().map(Desk::staged_fresh).sum()
+            let workers = &self.states[..self.workers];
+            workers.iter().map(WorkerState::staged_fresh).sum()
         } else {
             0
         };
@@ -469,8 +469,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         for level in 0..self.rules.depth {
             for turn in 0..self.workers {
                 let at = (self.first_desk + turn) % self.workers;
-                let desk = &self.desks[at];
-                if desk.out() == level && desk.silence.is_none() {
+                let state = &self.states[at];
+                if state.out() == level && state.silence.is_none() {
                     worked |= self.hand_one(at, at, now);
                     if self.policy.is_empty() {
                         self.first_desk = (at + 1) % self.workers;
@@ -494,7 +494,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Sends the next request for `worker` to the desk `at` (its own, or a spare's that stands in
+    /// Sends the next request for `worker` to the worker `at` (its own, or a spare's that stands in
     /// for it).
     fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
         self.hand_one_of(self.wanted(), at, worker, now)
@@ -502,7 +502,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// The same of such requests only.
     fn hand_one_of(&mut self, want: Want, at: usize, worker: usize, now: Nanos) -> bool {
-        let id = self.desks[worker].worker;
+        let id = self.states[worker].worker;
         let mut refused = 0;
         while let Some(task) = self.policy.next(id, now, want) {
             let record = &mut self.records[task.id.0 as usize];
@@ -541,7 +541,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     unreachable!("the watch over the policy knows what waits")
                 }
             };
-            self.desks[at].send(task.id, runnable, now);
+            self.states[at].send(task.id, runnable, now);
             return true;
         }
         false
@@ -549,12 +549,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// A worker is idle, nothing waits for it, and others have requests staged: those come back.
     fn recall_for_the_idle(&mut self, now: Nanos) -> bool {
-        let Some(idle) = (0..self.workers).find(|&at| self.desks[at].out() == 0) else {
+        let Some(idle) = (0..self.workers).find(|&at| self.states[at].out() == 0) else {
             return false;
         };
         let Some(at) = (0..self.workers)
-            .filter(|&at| self.desks[at].staged() > 0 && !self.desks[at].recalled_in_vain)
-            .max_by_key(|&at| self.desks[at].staged())
+            .filter(|&at| self.states[at].staged() > 0 && !self.states[at].recalled_in_vain)
+            .max_by_key(|&at| self.states[at].staged())
         else {
             return false;
         };
@@ -564,7 +564,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let helped = self.hand_one(idle, idle, now);
         if !helped {
             // It belongs to that worker (its flow, its queue).
-            self.desks[at].recalled_in_vain = true;
+            self.states[at].recalled_in_vain = true;
             self.hand_one(at, at, now);
         }
         helped
@@ -572,17 +572,17 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// Recalls the request staged last at a worker, back into the policy's queue.
     fn take_back(&mut self, at: usize, now: Nanos) -> bool {
-        self.desks[at].staged() > 0 && self.recall(at, now)
+        self.states[at].staged() > 0 && self.recall(at, now)
     }
 
     /// Recalls the request sent last to a worker, back into the policy's queue, unless the worker
     /// has begun it.
     fn recall(&mut self, at: usize, now: Nanos) -> bool {
-        let desk = &mut self.desks[at];
-        let Some((task, runnable)) = desk.recall(now) else {
+        let state = &mut self.states[at];
+        let Some((task, runnable)) = state.recall(now) else {
             return false;
         };
-        let worker = desk.worker;
+        let worker = state.worker;
         self.records[task.0 as usize].place = match runnable {
             Runnable::Ready(ready) => {
                 let (idle, Job { request, route, .. }) = ready.unload();

@@ -3,14 +3,14 @@
 //! ```text
 //!  Handle::submit ──intake──▶ InProcess::poll ──▶ dispatcher ──▶ context ──conclude──▶ Ticket
 //!   (any thread)                                     │ refuse                           ▲
-//!                                                    └──discards──▶ courier ────────────┘
+//!                                                    └──discards──▶ completion thread ────────────┘
 //! ```
 //!
 //! Who submits allocates all that the request needs until it is answered; the dispatcher only moves
-//! it. What is turned away goes to the courier with everything that has to be dropped. `discards`
-//! has room for every request that the core may hold and for a full intake besides; `poll` takes in
-//! no more than what would still fit if all of it were refused, so the dispatcher never has to wait
-//! for the courier.
+//! it. What is turned away goes to the completion thread with everything that has to be dropped.
+//! `discards` has room for every request that the core may hold and for a full intake besides;
+//! `poll` takes in no more than what would still fit if all of it were refused, so the dispatcher
+//! never has to wait for the completion thread.
 
 pub(crate) mod ring;
 pub(crate) mod sleeper;
@@ -25,7 +25,7 @@ use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
 use shinjuku_policy::{ClassId, FlowId};
 use shinjuku_preempt::Clock;
 
-use crate::courier::{Courier, Round, quietly};
+use crate::completion_thread::{CompletionThread, Round, quietly};
 use crate::statistics::Refusals;
 use crate::ticket::{Route, Ticket, TicketError, ticket};
 
@@ -42,14 +42,14 @@ pub struct InProcessBounds {
     pub outstanding: usize,
 }
 
-/// Makes the transport and a handle to submit with, and starts the courier thread
-/// (`shinjuku-courier`).
+/// Makes the transport and a handle to submit with, and starts the completion thread thread
+/// (`shinjuku-completion`).
 ///
-/// The courier inherits the calling thread's affinity and scheduling class, so call this before
-/// either is narrowed.
+/// The completion thread inherits the calling thread's affinity and scheduling class, so call this
+/// before either is narrowed.
 ///
 /// # Errors
-/// The courier's thread could not be started.
+/// The completion thread's thread could not be started.
 pub fn in_process<Request, Reply>(
     bounds: InProcessBounds,
 ) -> std::io::Result<(Handle<Request, Reply>, InProcess<Request, Reply>)>
@@ -65,10 +65,10 @@ where
         closed: AtomicBool::new(false),
         refused: Arc::default(),
         dispatcher: Sleeper::default(),
-        courier: Arc::new(Courier::new(discards.capacity())),
+        completion_thread: Arc::new(CompletionThread::new(discards.capacity())),
         heritage: Mutex::new(None),
     });
-    let thread = gate.courier.clone().start(Discards {
+    let thread = gate.completion_thread.clone().start(Discards {
         discards: discards_out,
         gate: gate.clone(),
     })?;
@@ -78,7 +78,7 @@ where
         outstanding: bounds.outstanding,
         closed: false,
         gate: gate.clone(),
-        courier_thread: Some(thread),
+        completion_join: Some(thread),
     };
     Ok((Handle(gate), transport))
 }
@@ -93,8 +93,8 @@ struct Gate<Request, Reply: Send + 'static> {
     closed: AtomicBool,
     refused: Arc<RefusedAtSubmit>,
     dispatcher: Sleeper,
-    courier: Arc<Courier>,
-    /// The intake's other end, left to the courier when the transport is dropped.
+    completion_thread: Arc<CompletionThread>,
+    /// The intake's other end, left to the completion thread when the transport is dropped.
     heritage: Mutex<Option<Consumer<Submitted<Request, Reply>>>>,
 }
 
@@ -248,7 +248,7 @@ where
         let deadline_nanos = options.deadline.map(|deadline| {
             arrived_nanos.saturating_add(u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX))
         });
-        let (ticket, route) = ticket(gate.courier.clone());
+        let (ticket, route) = ticket(gate.completion_thread.clone());
         let arrival = Arrival {
             request,
             route,
@@ -280,7 +280,7 @@ where
     /// [`TicketError::RuntimeEnded`], now and later. For requests whose context is given up. Calls
     /// wakers on the calling thread.
     pub(crate) fn abandon(&self) {
-        self.0.courier.end();
+        self.0.completion_thread.end();
     }
 }
 
@@ -315,15 +315,15 @@ struct Discard<Request, Reply: Send + 'static> {
 }
 
 impl<Request, Reply: Send + 'static> Discard<Request, Reply> {
-    /// The courier's: answers first, so that the ticket does not depend on what dropping the
-    /// request does.
+    /// The completion thread's: answers first, so that the ticket does not depend on what dropping
+    /// the request does.
     fn settle(self) {
         self.route.answer(Err(TicketError::Refused(self.cause)));
         quietly(|| drop(self.request));
     }
 }
 
-/// What the courier does for the in-process transport.
+/// What the completion thread does for the in-process transport.
 struct Discards<Request, Reply: Send + 'static> {
     discards: Consumer<Discard<Request, Reply>>,
     gate: Arc<Gate<Request, Reply>>,
@@ -366,9 +366,9 @@ impl<Request: Send + 'static, Reply: Send + 'static> Round for Discards<Request,
     }
 }
 
-/// The transport's side of the dispatcher. Dropping it closes it and lets the courier answer what
-/// is left and end; [`finish`](Self::finish) waits for that. Drop it only when no context runs any
-/// more.
+/// The transport's side of the dispatcher. Dropping it closes it and lets the completion thread
+/// answer what is left and end; [`finish`](Self::finish) waits for that. Drop it only when no
+/// context runs any more.
 pub struct InProcess<Request, Reply: Send + 'static> {
     /// `None` only in `drop`.
     intake: Option<Consumer<Submitted<Request, Reply>>>,
@@ -376,16 +376,16 @@ pub struct InProcess<Request, Reply: Send + 'static> {
     outstanding: usize,
     closed: bool,
     gate: Arc<Gate<Request, Reply>>,
-    courier_thread: Option<JoinHandle<()>>,
+    completion_join: Option<JoinHandle<()>>,
 }
 
 impl<Request: Send + 'static, Reply: Send + 'static> InProcess<Request, Reply> {
-    /// Closes and drops the transport, and waits until the courier has answered what is left and
-    /// ended, `patience` at most. `false`: it has not (a waker or a request's `drop` blocks), and
-    /// tickets without an answer are abandoned.
+    /// Closes and drops the transport, and waits until the completion thread has answered what is
+    /// left and ended, `patience` at most. `false`: it has not (a waker or a request's `drop`
+    /// blocks), and tickets without an answer are abandoned.
     pub fn finish(mut self, patience: Duration) -> bool {
         let handle = Handle(self.gate.clone());
-        let thread = self.courier_thread.take();
+        let thread = self.completion_join.take();
         drop(self);
         let start = Instant::now();
         let has_ended = || thread.as_ref().is_none_or(JoinHandle::is_finished);
@@ -417,7 +417,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> InProcess<Request, Reply> {
             "more than {} requests are outstanding: the transport was made for fewer than the runtime admits",
             self.outstanding
         );
-        self.gate.courier.wake();
+        self.gate.completion_thread.wake();
     }
 }
 
@@ -480,13 +480,13 @@ impl<Request: Send + 'static, Reply: Send + 'static> Transport for InProcess<Req
 impl<Request, Reply: Send + 'static> Drop for InProcess<Request, Reply> {
     fn drop(&mut self) {
         self.gate.closed.store(true, Ordering::Release);
-        // Its values are the courier's to drop.
+        // Its values are the completion thread's to drop.
         *self
             .gate
             .heritage
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = self.intake.take();
-        self.gate.courier.finish();
+        self.gate.completion_thread.finish();
     }
 }
 

@@ -7,10 +7,10 @@
 //!        └───────── back from a request, and somebody else has the dispatcher by now ◀──────────────────┘
 //! ```
 //!
-//! While a request runs, the dispatcher lies in the [`Baton`]. Its thread takes it back when the
-//! request has finished or was preempted. A request that blocks its thread in the kernel leaves it
-//! lying there, and so does one that computes and does not give way: nothing here tells the two
-//! apart. After `rescue_after` the watching thread takes it and goes on with all others
+//! While a request runs, the dispatcher lies in the [`DispatcherHandoff`]. Its thread takes it back
+//! when the request has finished or was preempted. A request that blocks its thread in the kernel
+//! leaves it lying there, and so does one that computes and does not give way: nothing here tells
+//! the two apart. After `rescue_after` the watching thread takes it and goes on with all others
 //! (ARCHITECTURE.md, "Progress", rule 2). A request without a deadline is left alone until the end.
 //! The dispatcher is in one place at a time, since it moves.
 //!
@@ -39,7 +39,7 @@ const NEVER: u64 = u64::MAX;
 type Place<Tr> = AtomicCell<Option<Box<Dispatcher<Tr>>>>;
 
 /// Where the dispatcher lies while a request runs, and who may take it.
-pub(crate) struct Baton<Tr: Transport> {
+pub(crate) struct DispatcherHandoff<Tr: Transport> {
     /// A place for each thread: what a thread takes back is what it lent, and not what another has
     /// lent since.
     lent: Box<[CachePadded<Place<Tr>>]>,
@@ -59,7 +59,7 @@ pub(crate) struct Baton<Tr: Transport> {
     orders: Arc<AtomicU8>,
 }
 
-impl<Tr: Transport> Baton<Tr> {
+impl<Tr: Transport> DispatcherHandoff<Tr> {
     pub(crate) fn new(
         threads: usize,
         rescue_after: Duration,
@@ -158,7 +158,7 @@ pub(crate) struct InlineLoop<Tr: Transport> {
     pub(crate) worker: WorkerLoop<Tr>,
     /// The hard mechanism, where there is one.
     pub(crate) timer: Option<DeadlineTimer>,
-    pub(crate) baton: Arc<Baton<Tr>>,
+    pub(crate) handoff: Arc<DispatcherHandoff<Tr>>,
     /// Where the first thread gets the dispatcher from.
     pub(crate) first: Option<mpsc::Receiver<Box<Dispatcher<Tr>>>>,
 }
@@ -173,7 +173,7 @@ impl<Tr: Transport> InlineLoop<Tr> {
             Some(Err(_)) => return,
             None => {}
         }
-        while let Some(dispatcher) = self.baton.stand_by(self.me) {
+        while let Some(dispatcher) = self.handoff.stand_by(self.me) {
             self.serve(dispatcher);
         }
     }
@@ -183,7 +183,7 @@ impl<Tr: Transport> InlineLoop<Tr> {
         loop {
             match dispatcher.inline_turn(self.timer.as_mut()) {
                 Turn::Run(deadline) => {
-                    self.baton.lend(self.me, dispatcher, deadline);
+                    self.handoff.lend(self.me, dispatcher, deadline);
                     match self.run_requests(deadline.start) {
                         Some(back) => dispatcher = back,
                         None => return,
@@ -203,7 +203,7 @@ impl<Tr: Transport> InlineLoop<Tr> {
             me,
             worker,
             timer,
-            baton,
+            handoff,
             ..
         } = self;
         let mut back = None;
@@ -211,14 +211,14 @@ impl<Tr: Transport> InlineLoop<Tr> {
             if let Some(timer) = timer {
                 timer.disarm();
             }
-            let mut dispatcher = baton.take_back(*me)?;
+            let mut dispatcher = handoff.take_back(*me)?;
             match dispatcher.inline_next(end, timer.as_mut()) {
                 Some(Next {
                     job,
                     generation,
                     deadline,
                 }) => {
-                    baton.lend(*me, dispatcher, deadline);
+                    handoff.lend(*me, dispatcher, deadline);
                     Some((job, generation, deadline.start))
                 }
                 None => {
@@ -230,7 +230,7 @@ impl<Tr: Transport> InlineLoop<Tr> {
         if let Some(timer) = timer {
             timer.disarm();
         }
-        back.or_else(|| baton.take_back(*me))
+        back.or_else(|| handoff.take_back(*me))
     }
 }
 

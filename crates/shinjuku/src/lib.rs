@@ -55,11 +55,9 @@
 
 mod builder;
 mod calibrate;
+mod completion_thread;
 pub mod config;
-mod courier;
-mod desk;
 mod dispatcher;
-mod floor;
 pub mod guide;
 mod handler;
 mod in_process;
@@ -68,6 +66,7 @@ mod layout;
 mod networker;
 mod observer;
 mod preemption;
+mod quantum_floor;
 mod request;
 mod runtime;
 mod shutdown;
@@ -79,6 +78,7 @@ pub mod stub;
 mod threads;
 mod ticket;
 mod worker;
+mod worker_state;
 
 /// Every error of this crate, and those that [`StartError`] wraps.
 ///

@@ -7,7 +7,7 @@
 //! | signal | request and interrupt | interrupt again, ever more seldom |
 //! | escalation | request | interrupt |
 //! | guest, dune | request and interrupt, with the workers in a special mode ([`Backend`]) | interrupt again, ever more seldom |
-//! | auto | request; probe alone without the token | interrupt, by what [`automatic`] chooses; all under a [`Floor`] |
+//! | auto | request; probe alone without the token | interrupt, by what [`automatic`] chooses; all under a [`QuantumFloor`] |
 //!
 //! Inline there are no special modes. What they save is the way through the kernel from one core to
 //! another. A thread that stops itself has its timer alone, which leaves the mode to fire, so it
@@ -22,8 +22,8 @@ use shinjuku_policy::Nanos;
 use shinjuku_preempt::{BACKENDS, Backend, HardPreemption, Mechanism, Prospect, Signal};
 
 use crate::config::{Config, MechanismKind};
-use crate::floor::Floor;
 use crate::layout::Layout;
+use crate::quantum_floor::QuantumFloor;
 use crate::start_error::StartError;
 
 /// How this runtime preempts.
@@ -39,8 +39,8 @@ pub(crate) struct Preemption {
     pub(crate) backend: Option<Arc<dyn Backend>>,
     /// How long the code has to answer before the hard mechanism; 0: it comes with the request.
     pub(crate) grace: Nanos,
-    pub(crate) probe_floor: Floor,
-    pub(crate) hard_floor: Floor,
+    pub(crate) probe_floor: QuantumFloor,
+    pub(crate) hard_floor: QuantumFloor,
     /// What was chosen and why, for the log.
     pub(crate) why: String,
 }
@@ -78,7 +78,7 @@ impl Preemption {
     }
 
     /// The floor for preemptions by the hard mechanism, or by probe.
-    pub(crate) fn floor_of(&mut self, hard: bool) -> &mut Floor {
+    pub(crate) fn floor_of(&mut self, hard: bool) -> &mut QuantumFloor {
         if hard {
             &mut self.hard_floor
         } else {
@@ -94,8 +94,8 @@ impl Preemption {
             timer_signal: None,
             backend: None,
             grace,
-            probe_floor: Floor::NONE,
-            hard_floor: Floor::NONE,
+            probe_floor: QuantumFloor::NONE,
+            hard_floor: QuantumFloor::NONE,
             why: why.to_owned(),
         }
     }

@@ -16,8 +16,8 @@ use crate::threads::{DROP_DEADLINE, Threads};
 
 /// Submitted requests that the dispatcher has not looked at yet, at the most.
 const INTAKE: usize = 4096;
-/// How long a shutdown waits for the courier, which may be held up by a user's waker.
-const COURIER_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a shutdown waits for the completion thread, which may be held up by a user's waker.
+const COMPLETION_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A runtime that serves requests submitted in this process.
 ///
@@ -69,7 +69,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
             outstanding,
         };
         let (handle, transport) = in_process(bounds).map_err(|cause| StartError::Thread {
-            name: "shinjuku-courier".to_owned(),
+            name: "shinjuku-completion".to_owned(),
             cause,
         })?;
         Ok(Self {
@@ -108,7 +108,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
 
     /// Stops intake, lets admitted requests finish for at most `deadline`, and ends all threads.
     /// What has started and not finished by then is reported and goes on in the background, where
-    /// nobody waits for it: its context is leaked, with its donor thread and the handler.
+    /// nobody waits for it: its context is leaked, with its backing thread and the handler.
     #[must_use = "the report says what did not finish"]
     pub fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
         self.end(deadline)
@@ -117,7 +117,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
     fn end(&mut self, deadline: Duration) -> ShutdownReport {
         let mut report = self.threads.shutdown(deadline);
         if let Some(transport) = self.threads.transport.take() {
-            transport.finish(COURIER_PATIENCE);
+            transport.finish(COMPLETION_PATIENCE);
         }
         // Whoever still waits for a leaked request is told.
         self.handle.abandon();

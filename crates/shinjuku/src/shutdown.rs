@@ -10,11 +10,11 @@ use crate::statistics::Statistics;
 pub struct ShutdownReport {
     /// Requests that started and did not finish by the deadline, by the name of their class.
     pub unfinished: Vec<String>,
-    /// Contexts whose donor threads have ended.
+    /// Contexts whose backing threads have ended.
     pub contexts_returned: usize,
-    /// Contexts that are leaked, with their donor threads and the handler: those of the unfinished
-    /// requests, which go on in the background until they finish. (Suspended for good, one could
-    /// hold any lock, the allocator's included.)
+    /// Contexts that are leaked, with their backing threads and the handler: those of the
+    /// unfinished requests, which go on in the background until they finish. (Suspended for good,
+    /// one could hold any lock, the allocator's included.)
     pub contexts_leaked: usize,
     /// Worker threads that were still within a request.
     pub workers_leaked: usize,

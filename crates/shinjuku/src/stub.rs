@@ -16,14 +16,14 @@ use shinjuku_preempt::{
 };
 
 use crate::config::{Config, MechanismKind};
-use crate::desk::Desk;
-use crate::dispatcher::{Control, Dispatcher, Farewell, Parts, Rules};
+use crate::dispatcher::{Control, Dispatcher, Parts, Rules, ShutdownHandoff};
 use crate::layout;
 pub use crate::layout::Layout;
 use crate::preemption::Preemption;
 use crate::request::{Done, Job};
 use crate::statistics::DispatcherStatistics;
 use crate::worker::Orders;
+use crate::worker_state::WorkerState;
 
 /// Always has a request, up to a number in the system.
 #[derive(Debug)]
@@ -170,11 +170,11 @@ impl StubWorkers {
         if let Some(core) = layout.dispatcher {
             layout::pin_current(core)?;
         }
-        let desks = senders
+        let states = senders
             .into_iter()
             .zip(0u16..)
             .map(|(sender, id)| {
-                Desk::new(
+                WorkerState::new(
                     WorkerId(id),
                     sender,
                     link.clone(),
@@ -190,7 +190,7 @@ impl StubWorkers {
                 most: in_system,
             },
             policy,
-            workers: desks,
+            workers: states,
             spares: Vec::new(),
             cores: vec![None; workers],
             idle,
@@ -209,7 +209,7 @@ impl StubWorkers {
             statistics: Arc::clone(&statistics),
             control: Arc::new(Control::new()),
             orders: Arc::new(AtomicU8::new(Orders::RUN)),
-            farewell: Arc::new(Farewell::new()),
+            shutdown_handoff: Arc::new(ShutdownHandoff::new()),
         };
         Ok(Self {
             dispatcher: Some(Dispatcher::new(parts)),

@@ -16,10 +16,9 @@ use shinjuku_preempt::{
 
 use crate::builder::{Builder, build_policy};
 use crate::config::{ClassConfig, Config, ConfigError, MechanismKind};
-use crate::desk::Desk;
-use crate::dispatcher::{Control, Dispatcher, Farewell, Parts, Rules};
+use crate::dispatcher::{Control, Dispatcher, Parts, Rules, ShutdownHandoff};
 use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
-use crate::inline::{Baton, InlineLoop};
+use crate::inline::{DispatcherHandoff, InlineLoop};
 use crate::layout::{self, Layout};
 use crate::observer::Observer;
 use crate::preemption::Preemption;
@@ -28,23 +27,24 @@ use crate::shutdown::ShutdownReport;
 use crate::start_error::StartError;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 use crate::worker::{Orders, WorkerLoop};
+use crate::worker_state::WorkerState;
 
 /// How long a runtime that is dropped lets its requests finish.
 pub(crate) const DROP_DEADLINE: Duration = Duration::from_secs(1);
-/// What the dispatcher may take to leave its remains.
-const FAREWELL_PATIENCE: Duration = Duration::from_secs(2);
+/// What the dispatcher may take to leave its remaining requests.
+const SHUTDOWN_HANDOFF_PATIENCE: Duration = Duration::from_secs(2);
 /// What a worker may take to end once it has nothing to do.
 const WORKER_PATIENCE: Duration = Duration::from_secs(1);
 /// Inline spares with counters of their own; the others share theirs.
 const TURNS: usize = 3;
-/// What the donors may take, with their thread-local destructors.
-const DONOR_PATIENCE: Duration = Duration::from_secs(5);
+/// What the backing threads may take, with their thread-local destructors.
+const BACKING_THREAD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The threads of a runtime, whatever its transport.
 pub(crate) struct Threads<Tr: Transport> {
     control: Arc<Control>,
     orders: Arc<AtomicU8>,
-    farewell: Arc<Farewell<Tr>>,
+    shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
     dispatcher: Option<Seat>,
     workers: Vec<JoinHandle<()>>,
     handles: Option<Handles<Job<Tr>, Done<Tr>>>,
@@ -139,7 +139,7 @@ impl<Tr: Transport> Threads<Tr> {
         Self {
             control: Arc::new(Control::new()),
             orders: Arc::new(AtomicU8::new(Orders::RUN)),
-            farewell: Arc::new(Farewell::new()),
+            shutdown_handoff: Arc::new(ShutdownHandoff::new()),
             dispatcher: None,
             workers: Vec::new(),
             handles: Some(handles),
@@ -166,21 +166,21 @@ impl<Tr: Transport> Threads<Tr> {
         let (config, layout) = (start.config, start.layout);
         let (hand_over, first) = mpsc::channel();
         let mut first = layout.inline.then_some(first);
-        let mut desks = Vec::new();
+        let mut states = Vec::new();
         for id in 0..start.threads() {
             let replier = transport.replier().map_err(StartError::Transport)?;
-            desks.push(self.start_worker(&start, id, replier, first.take())?);
+            states.push(self.start_worker(&start, id, replier, first.take())?);
         }
         self.worker_statistics
             .push(Arc::clone(&start.spare_statistics));
         let spares = match layout.inline {
             true => Vec::new(),
-            false => desks.split_off(layout.workers.len()),
+            false => states.split_off(layout.workers.len()),
         };
         let dispatcher = Dispatcher::new(Parts {
             transport,
             policy,
-            workers: desks,
+            workers: states,
             spares,
             cores: layout.workers.clone(),
             idle: idle.take().unwrap_or_default(),
@@ -199,10 +199,10 @@ impl<Tr: Transport> Threads<Tr> {
             statistics: Arc::clone(&self.dispatcher_statistics),
             control: Arc::clone(&self.control),
             orders: Arc::clone(&self.orders),
-            farewell: Arc::clone(&self.farewell),
+            shutdown_handoff: Arc::clone(&self.shutdown_handoff),
         });
         match layout.inline {
-            true => self.hand_over_dispatcher(&start.baton, dispatcher, &hand_over),
+            true => self.hand_over_dispatcher(&start.handoff, dispatcher, &hand_over),
             false => self.start_dispatcher(&start, dispatcher),
         }
     }
@@ -214,7 +214,7 @@ impl<Tr: Transport> Threads<Tr> {
         id: usize,
         replier: Tr::Replier,
         first: Option<mpsc::Receiver<Box<Dispatcher<Tr>>>>,
-    ) -> Result<Desk<Tr>, StartError> {
+    ) -> Result<WorkerState<Tr>, StartError> {
         let (inline, is_seldom) = (start.layout.inline, start.is_seldom(id));
         let name = start.name(id);
         let statistics = match is_seldom {
@@ -227,7 +227,7 @@ impl<Tr: Transport> Threads<Tr> {
         let worker = WorkerStart {
             place: start.place(id),
             states: Arc::clone(&start.states),
-            baton: inline.then(|| Arc::clone(&start.baton)),
+            handoff: inline.then(|| Arc::clone(&start.handoff)),
             first,
             receiver,
             replier,
@@ -253,18 +253,18 @@ impl<Tr: Transport> Threads<Tr> {
         let policy_id = if inline { 0 } else { id };
         let worker = WorkerId(u16::try_from(policy_id).expect("workers are few"));
         let parker = (!inline).then_some(parker);
-        Ok(Desk::new(worker, sender, link, handle, parker))
+        Ok(WorkerState::new(worker, sender, link, handle, parker))
     }
 
     /// Inline, the first of the workers' threads gets the dispatcher.
     fn hand_over_dispatcher(
         &mut self,
-        baton: &Baton<Tr>,
+        handoff: &DispatcherHandoff<Tr>,
         dispatcher: Dispatcher<Tr>,
         hand_over: &HandOver<Tr>,
     ) -> Result<(), StartError> {
         let threads = self.workers.iter().map(|thread| thread.thread().clone());
-        baton.introduce(threads.collect());
+        handoff.introduce(threads.collect());
         self.dispatcher = Some(Seat::Inline);
         hand_over
             .send(Box::new(dispatcher))
@@ -331,12 +331,13 @@ impl<Tr: Transport> Threads<Tr> {
     pub(crate) fn shutdown(&mut self, deadline: Duration) -> ShutdownReport {
         let mut report = ShutdownReport::default();
         self.control.drain();
-        let remains = self.dispatcher.take().and_then(|seat| {
+        let remaining = self.dispatcher.take().and_then(|seat| {
             let is_over = || match &seat {
                 Seat::Thread(thread) => thread.is_finished(),
                 // Threads that end before all is over have panicked.
                 Seat::Inline => {
-                    self.farewell.is_left() || self.workers.iter().any(JoinHandle::is_finished)
+                    self.shutdown_handoff.is_left()
+                        || self.workers.iter().any(JoinHandle::is_finished)
                 }
             };
             wait(deadline, is_over);
@@ -344,21 +345,23 @@ impl<Tr: Transport> Threads<Tr> {
             for thread in &self.workers {
                 thread.thread().unpark();
             }
-            wait(FAREWELL_PATIENCE, || self.farewell.is_left() || is_over());
-            self.farewell.take()
+            wait(SHUTDOWN_HANDOFF_PATIENCE, || {
+                self.shutdown_handoff.is_left() || is_over()
+            });
+            self.shutdown_handoff.take()
         });
-        let in_background = remains
+        let in_background = remaining
             .as_ref()
-            .is_some_and(|remains| !remains.unfinished.is_empty());
+            .is_some_and(|remaining| !remaining.unfinished.is_empty());
         let mut idle = Vec::new();
-        match remains {
-            Some(remains) => {
+        match remaining {
+            Some(remaining) => {
                 let name = |class: &ClassId| self.class_names[usize::from(class.0)].clone();
-                report.unfinished = remains.unfinished.iter().map(name).collect();
-                report.workers_leaked = remains.busy_workers;
-                report.policy_error = remains.policy_error;
-                idle = remains.idle;
-                self.transport = remains.transport;
+                report.unfinished = remaining.unfinished.iter().map(name).collect();
+                report.workers_leaked = remaining.busy_workers;
+                report.policy_error = remaining.policy_error;
+                idle = remaining.idle;
+                self.transport = remaining.transport;
             }
             // It never started, or it panicked, which is a bug and was reported by the panic hook.
             None => self.orders.store(Orders::END, Ordering::Release),
@@ -373,7 +376,7 @@ impl<Tr: Transport> Threads<Tr> {
         }
         report.statistics = Some(self.statistics());
         if let Some(handles) = self.handles.take() {
-            let contexts = handles.hand_back(idle, DONOR_PATIENCE);
+            let contexts = handles.hand_back(idle, BACKING_THREAD_PATIENCE);
             (report.contexts_returned, report.contexts_leaked) =
                 (contexts.returned, contexts.leaked);
         }
@@ -412,7 +415,7 @@ struct Start<'a, S, Tr: Transport> {
     backend: Option<Arc<dyn Backend>>,
     timer_signal: Option<Signal>,
     states: Arc<PerCoreStates<S>>,
-    baton: Arc<Baton<Tr>>,
+    handoff: Arc<DispatcherHandoff<Tr>>,
     /// Of the spares that are seldom needed.
     spare_statistics: Arc<WorkerStatistics>,
 }
@@ -425,7 +428,7 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
         states: Arc<PerCoreStates<S>>,
         core: &Threads<Tr>,
     ) -> Self {
-        let baton = Baton::new(
+        let handoff = DispatcherHandoff::new(
             layout.workers.len() + config.spares(),
             Duration::from_nanos(config.rescue_after().0),
             Arc::clone(&core.control),
@@ -437,7 +440,7 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
             backend: preemption.backend.clone(),
             timer_signal: preemption.timer_signal.filter(|_| layout.inline),
             states,
-            baton: Arc::new(baton),
+            handoff: Arc::new(handoff),
             spare_statistics: Arc::new(WorkerStatistics::shared(core.class_names.len())),
         }
     }
@@ -563,7 +566,7 @@ struct WorkerStart<S, Tr: Transport> {
     place: Place,
     states: Arc<PerCoreStates<S>>,
     /// Inline.
-    baton: Option<Arc<Baton<Tr>>>,
+    handoff: Option<Arc<DispatcherHandoff<Tr>>>,
     /// Inline, where the first thread gets the dispatcher from.
     first: Option<mpsc::Receiver<Box<Dispatcher<Tr>>>>,
     receiver: Receiver<Job<Tr>, Done<Tr>>,
@@ -601,13 +604,13 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
             clock: Clock::get(),
             idle_backoff: self.idle_backoff,
         };
-        match self.baton {
+        match self.handoff {
             None => worker.run(),
-            Some(baton) => InlineLoop {
+            Some(handoff) => InlineLoop {
                 me: self.place.id,
                 worker,
                 timer,
-                baton,
+                handoff,
                 first: self.first,
             }
             .run(),

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use shinjuku_net::{Failure, Refusal};
 use shinjuku_preempt::in_context;
 
-use crate::courier::{Courier, Waits, quietly};
+use crate::completion_thread::{CompletionThread, Waits, quietly};
 
 /// Why there is no reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -90,7 +90,7 @@ pub enum TicketError {
 #[must_use = "without its ticket a request's reply is dropped"]
 pub struct Ticket<Reply: Send + 'static> {
     answer: Arc<Answer<Reply>>,
-    /// Whether the courier knows of it, so that it is woken at the end of the runtime.
+    /// Whether the completion thread knows of it, so that it is woken at the end of the runtime.
     listed: bool,
 }
 
@@ -100,13 +100,13 @@ pub struct Route<Reply: Send + 'static>(Option<Arc<Answer<Reply>>>);
 
 /// Makes both ends.
 pub(crate) fn ticket<Reply: Send + 'static>(
-    courier: Arc<Courier>,
+    completion_thread: Arc<CompletionThread>,
 ) -> (Ticket<Reply>, Route<Reply>) {
     let answer = Arc::new(Answer {
         state: AtomicU8::new(IDLE),
         result: Mutex::new(None),
         waiter: Mutex::new(None),
-        courier,
+        completion_thread,
     });
     let ticket = Ticket {
         answer: answer.clone(),
@@ -128,7 +128,7 @@ struct Answer<Reply> {
     state: AtomicU8,
     result: Mutex<Option<Result<Reply, TicketError>>>,
     waiter: Mutex<Option<Waiter>>,
-    courier: Arc<Courier>,
+    completion_thread: Arc<CompletionThread>,
 }
 
 enum Waiter {
@@ -137,11 +137,11 @@ enum Waiter {
 }
 
 impl Waiter {
-    /// A thread is woken here; a waker is a user's code, hence the courier's business.
-    fn wake(self, courier: &Courier) {
+    /// A thread is woken here; a waker is a user's code, hence the completion thread's business.
+    fn wake(self, completion_thread: &CompletionThread) {
         match self {
             Self::Thread(thread) => thread.unpark(),
-            Self::Task(waker) => courier.carry(waker),
+            Self::Task(waker) => completion_thread.carry(waker),
         }
     }
 }
@@ -150,7 +150,7 @@ impl<Reply> Answer<Reply> {
     /// What there is to say to the ticket's owner now.
     fn outcome(&self) -> Option<Result<Reply, TicketError>> {
         // In this order: what was answered before the end counts.
-        let ended = self.courier.has_ended();
+        let ended = self.completion_thread.has_ended();
         if self.state.load(Ordering::Acquire) == DONE {
             return Some(put(&self.result, None).unwrap_or(Err(TicketError::Taken)));
         }
@@ -178,7 +178,7 @@ impl<Reply> Answer<Reply> {
         if self.state.swap(DONE, Ordering::AcqRel) == WAITING
             && let Some(waiter) = put(&self.waiter, None)
         {
-            waiter.wake(&self.courier);
+            waiter.wake(&self.completion_thread);
         }
     }
 
@@ -200,7 +200,7 @@ impl<Reply: Send> Waits for Answer<Reply> {
         // Fails if it was answered meanwhile; then, too, we are the one to wake.
         let _ = self.advance(HELD, IDLE);
         if let Some(waiter) = waiter {
-            waiter.wake(&self.courier);
+            waiter.wake(&self.completion_thread);
         }
     }
 }
@@ -299,7 +299,7 @@ impl<Reply: Send + 'static> Ticket<Reply> {
             let ticket = Arc::downgrade(&self.answer);
             self.listed = self
                 .answer
-                .courier
+                .completion_thread
                 .list(self.key(), ticket as Weak<dyn Waits>);
         }
         self.answer.register(waiter);
@@ -311,8 +311,8 @@ impl<Reply: Send + 'static> Ticket<Reply> {
     }
 }
 
-/// Resolves to the reply, or the reason why there is none; woken by the runtime's courier thread.
-/// Polled again after that, it resolves to [`TicketError::Taken`].
+/// Resolves to the reply, or the reason why there is none; woken by the runtime's completion thread
+/// thread. Polled again after that, it resolves to [`TicketError::Taken`].
 impl<Reply: Send + 'static> Future for Ticket<Reply> {
     type Output = Result<Reply, TicketError>;
 
@@ -331,7 +331,7 @@ impl<Reply: Send + 'static> Future for Ticket<Reply> {
 impl<Reply: Send + 'static> Drop for Ticket<Reply> {
     fn drop(&mut self) {
         if self.listed {
-            self.answer.courier.unlist(self.key());
+            self.answer.completion_thread.unlist(self.key());
         }
     }
 }
@@ -366,12 +366,12 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
 
     /// Without its thread: nobody but the test brings or wakes anything.
-    fn courier() -> Arc<Courier> {
-        Arc::new(Courier::new(64))
+    fn completion_thread() -> Arc<CompletionThread> {
+        Arc::new(CompletionThread::new(64))
     }
 
     fn pair() -> (Ticket<u64>, Route<u64>) {
-        ticket(courier())
+        ticket(completion_thread())
     }
 
     #[derive(Default)]
@@ -447,7 +447,7 @@ mod tests {
     fn no_answer_is_missed() {
         bounded(|| {
             const ROUNDS: u64 = 3_000;
-            let courier = courier();
+            let completion_thread = completion_thread();
             let (send, routes) = mpsc::sync_channel::<Route<u64>>(1);
             let start = Instant::now();
             thread::scope(|scope| {
@@ -458,7 +458,7 @@ mod tests {
                     }
                 });
                 for number in 0..ROUNDS {
-                    let (mut ticket, route) = ticket(courier.clone());
+                    let (mut ticket, route) = ticket(completion_thread.clone());
                     send.send(route).unwrap();
                     let reply = match number % 3 {
                         0 => ticket.wait(),
@@ -483,9 +483,9 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_waker_is_called_and_only_by_the_courier() {
-        let courier = courier();
-        let (mut ticket, route) = ticket(courier.clone());
+    fn only_the_last_waker_is_called_and_only_by_the_completion_thread() {
+        let completion_thread = completion_thread();
+        let (mut ticket, route) = ticket(completion_thread.clone());
         let (first, last) = (Arc::default(), Arc::default());
         assert!(poll(&mut ticket, &first).is_pending());
         assert!(poll(&mut ticket, &last).is_pending());
@@ -495,7 +495,7 @@ mod tests {
             (0, 0),
             "not where it is answered"
         );
-        courier.end();
+        completion_thread.end();
         assert_eq!((first.get(), last.get()), (0, 1));
         assert_eq!(poll(&mut ticket, &last), Poll::Ready(Ok(1)));
     }
@@ -503,8 +503,10 @@ mod tests {
     #[test]
     fn the_end_wakes_who_waits_and_whoever_comes_later() {
         bounded(|| {
-            let courier = courier();
-            let mut tickets: Vec<_> = (0..3).map(|_| ticket::<u64>(courier.clone())).collect();
+            let completion_thread = completion_thread();
+            let mut tickets: Vec<_> = (0..3)
+                .map(|_| ticket::<u64>(completion_thread.clone()))
+                .collect();
             let (late, _late_route) = tickets.pop().unwrap();
             let (mut polled, _polled_route) = tickets.pop().unwrap();
             let (blocked, _blocked_route) = tickets.pop().unwrap();
@@ -513,7 +515,7 @@ mod tests {
             thread::scope(|scope| {
                 let blocked = scope.spawn(|| blocked.wait());
                 thread::sleep(Duration::from_millis(5));
-                courier.end();
+                completion_thread.end();
                 assert_eq!(blocked.join().unwrap(), Err(TicketError::RuntimeEnded));
             });
             assert_eq!(count.get(), 1);
@@ -527,12 +529,12 @@ mod tests {
     #[test]
     fn nobody_waits_past_the_end() {
         for round in 0..400 {
-            let courier = courier();
-            let (mut ticket, route) = ticket(courier.clone());
+            let completion_thread = completion_thread();
+            let (mut ticket, route) = ticket(completion_thread.clone());
             thread::scope(|scope| {
                 scope.spawn(|| {
                     (0..round % 50 * 20).for_each(|_| std::hint::spin_loop());
-                    courier.end();
+                    completion_thread.end();
                 });
                 let mut route = Some(route);
                 if round % 2 == 0 {
@@ -550,10 +552,10 @@ mod tests {
 
     #[test]
     fn what_was_answered_before_the_end_counts() {
-        let courier = courier();
-        let (ticket, route) = ticket(courier.clone());
+        let completion_thread = completion_thread();
+        let (ticket, route) = ticket(completion_thread.clone());
         route.answer(Ok(9));
-        courier.end();
+        completion_thread.end();
         assert_eq!(ticket.wait(), Ok(9));
     }
 
@@ -574,7 +576,7 @@ mod tests {
             }
         }
         let dropped = Arc::new(AtomicUsize::new(0));
-        let (ticket, route) = ticket(courier());
+        let (ticket, route) = ticket(completion_thread());
         drop(ticket);
         let answer = || route.answer(Ok(Reply(dropped.clone())));
         assert!(catch_unwind(AssertUnwindSafe(answer)).is_ok());

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use serde::Deserialize;
 
 use super::Room;
-use super::keys::{DataplaneKeys, HostAddress, InterfaceKeys};
+use super::toml::{DataplaneKeys, HostAddress, InterfaceKeys};
 use crate::packet::MacAddr;
 use crate::packet::ethernet::Header;
 use crate::udp::racksched::RackSchedConfig;

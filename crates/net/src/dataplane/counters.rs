@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use super::Cause;
+use super::DropReason;
 use crate::wire::{ReassemblyCounters, ReassemblyCounts};
 
 /// A view of an interface's counters, for any thread; see
@@ -48,14 +48,14 @@ pub struct InterfaceCounts {
     pub echo_answered: u64,
     /// ARP messages, but requests for us, from somebody who was asked for or is known.
     pub arp_learnt: u64,
-    /// Frames dropped, by [`Cause::index`].
-    pub dropped: [u64; Cause::COUNT],
+    /// Frames dropped, by [`DropReason::index`].
+    pub dropped: [u64; DropReason::COUNT],
 }
 
 impl InterfaceCounts {
     /// How many frames were dropped for `cause`.
     #[must_use]
-    pub fn dropped_for(&self, cause: Cause) -> u64 {
+    pub fn dropped_for(&self, cause: DropReason) -> u64 {
         self.dropped[cause.index()]
     }
 }
@@ -69,7 +69,7 @@ pub(super) struct Counters {
     pub(super) arp_answered: Counter,
     pub(super) echo_answered: Counter,
     pub(super) arp_learnt: Counter,
-    pub(super) dropped: [Counter; Cause::COUNT],
+    pub(super) dropped: [Counter; DropReason::COUNT],
 }
 
 /// A view of a dataplane's counters, for any thread; see

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
-use super::lending::Lent;
+use super::in_flight::Lent;
 use super::{Buffer, Checksums, Delivery, Peer, RequestId};
 
 /// What is known of a buffer that is out.

@@ -11,12 +11,12 @@ use super::config::Net;
 use super::counters::Counters;
 use super::neighbours::Neighbours;
 use super::{
-    Cause, Checksums, InterfaceConfig, InterfaceCounters, InterfaceError, Offload, Resolution,
+    Checksums, DropReason, InterfaceConfig, InterfaceCounters, InterfaceError, Offload, Resolution,
     Verified,
 };
 use crate::packet::ethernet::Header;
 use crate::packet::{
-    Arp, Ethernet, Flaw, Icmp, Ipv4, MacAddr, Udp, Vlans, arp, ethernet, icmp, ipv4, udp,
+    Arp, Ethernet, Icmp, Ipv4, MacAddr, ParseError, Udp, Vlans, arp, ethernet, icmp, ipv4, udp,
 };
 
 /// One Ethernet and one IPv4 address, and some UDP ports. Answers ARP and echo requests for them,
@@ -47,7 +47,7 @@ pub enum Verdict {
     /// It was for the interface itself, which has learnt from it; its buffer is free.
     Learnt,
     /// It is good for nothing, and counted; its buffer is free.
-    Drop(Cause),
+    Drop(DropReason),
 }
 
 /// A datagram that came in.
@@ -189,7 +189,12 @@ impl Interface {
 
     /// What `frame` is to this interface.
     #[inline]
-    fn judge(&mut self, frame: &[u8], verified: Verified, now: u64) -> Result<Judgement, Cause> {
+    fn judge(
+        &mut self,
+        frame: &[u8],
+        verified: Verified,
+        now: u64,
+    ) -> Result<Judgement, DropReason> {
         let ethernet = Ethernet::parse(frame)?;
         let Header {
             source,
@@ -197,7 +202,7 @@ impl Interface {
             ..
         } = *ethernet.header;
         if !source.is_station() || source == self.mac {
-            return Err(Cause::Source);
+            return Err(DropReason::Source);
         }
         match ethernet.ethertype {
             ethernet::ARP if destination == self.mac || destination == MacAddr::BROADCAST => {
@@ -205,17 +210,22 @@ impl Interface {
                 self.judge_arp(arp, &ethernet, now)
             }
             ethernet::IPV4 if destination == self.mac => self.judge_ipv4(&ethernet, verified),
-            ethernet::ARP | ethernet::IPV4 => Err(Cause::NotForUs),
-            _ => Err(Cause::EtherType),
+            ethernet::ARP | ethernet::IPV4 => Err(DropReason::NotForUs),
+            _ => Err(DropReason::EtherType),
         }
     }
 
-    fn judge_arp(&mut self, arp: &Arp, frame: &Ethernet<'_>, now: u64) -> Result<Judgement, Cause> {
+    fn judge_arp(
+        &mut self,
+        arp: &Arp,
+        frame: &Ethernet<'_>,
+        now: u64,
+    ) -> Result<Judgement, DropReason> {
         let (mac, ip) = (arp.sender_mac(), arp.sender_ip());
         // 0.0.0.0 asks whether our address is free (RFC 5227). It is not, and the answer says so.
         let probe = arp.operation() == arp::REQUEST && ip.is_unspecified();
         if !mac.is_station() || mac == self.mac || !(probe || self.is_other_host(ip)) {
-            return Err(Cause::Source);
+            return Err(DropReason::Source);
         }
         // RFC 826: whoever is known is believed, whatever it says and to whom; whoever asks for us
         // gets known. But in a VLAN is another wire: what is sent unasked goes out untagged, and
@@ -232,25 +242,29 @@ impl Interface {
         }
         match (merged, for_us) {
             (true, _) => Ok(Judgement::ArpNews),
-            (false, true) => Err(Cause::Unasked),
-            (false, false) => Err(Cause::NotForUs),
+            (false, true) => Err(DropReason::Unasked),
+            (false, false) => Err(DropReason::NotForUs),
         }
     }
 
     #[inline]
-    fn judge_ipv4(&self, frame: &Ethernet<'_>, verified: Verified) -> Result<Judgement, Cause> {
+    fn judge_ipv4(
+        &self,
+        frame: &Ethernet<'_>,
+        verified: Verified,
+    ) -> Result<Judgement, DropReason> {
         let packet = Ipv4::parse(frame.payload)?;
         if !verified.ipv4 {
             packet.verify()?;
         }
         if packet.header.destination() != self.ip {
-            return Err(Cause::NotForUs);
+            return Err(DropReason::NotForUs);
         }
         if !self.is_other_host(packet.header.source()) {
-            return Err(Cause::Source);
+            return Err(DropReason::Source);
         }
         if packet.header.is_fragment() {
-            return Err(Cause::Fragment);
+            return Err(DropReason::Fragment);
         }
         let headers = Headers {
             ethernet: frame.header_length as u8,
@@ -262,12 +276,12 @@ impl Interface {
                 let message = Icmp::parse(packet.payload)?;
                 message.verify()?;
                 if !message.is_echo_request() {
-                    return Err(Cause::IcmpKind);
+                    return Err(DropReason::IcmpKind);
                 }
                 let length = message.length();
                 Ok(Judgement::EchoRequest { headers, length })
             }
-            _ => Err(Cause::Protocol),
+            _ => Err(DropReason::Protocol),
         }
     }
 
@@ -278,17 +292,17 @@ impl Interface {
         packet: &Ipv4<'_>,
         headers: Headers,
         verified: Verified,
-    ) -> Result<Judgement, Cause> {
+    ) -> Result<Judgement, DropReason> {
         let datagram = Udp::parse(packet.payload)?;
         if !verified.udp {
             datagram.verify(packet)?;
         }
         let port = datagram.header.destination();
         if self.ports.binary_search(&port).is_err() {
-            return Err(Cause::ClosedPort);
+            return Err(DropReason::ClosedPort);
         }
         if datagram.header.source() == 0 {
-            return Err(Cause::Source);
+            return Err(DropReason::Source);
         }
         let start = headers.length();
         Ok(Judgement::Datagram(Delivery {
@@ -311,7 +325,7 @@ impl Interface {
 
     /// Does what is to be done with `frame` in place.
     #[inline]
-    fn act(&self, judgement: Judgement, frame: &mut [u8]) -> Result<Verdict, Cause> {
+    fn act(&self, judgement: Judgement, frame: &mut [u8]) -> Result<Verdict, DropReason> {
         let verdict = match judgement {
             Judgement::Datagram(delivery) => {
                 self.counters.delivered.add(1);
@@ -322,12 +336,14 @@ impl Interface {
                 Verdict::Learnt
             }
             Judgement::ArpRequest { ethernet } => {
-                let length = self.answer_arp(frame, ethernet).ok_or(Flaw::Truncated)?;
+                let length = self
+                    .answer_arp(frame, ethernet)
+                    .ok_or(ParseError::Truncated)?;
                 self.counters.arp_answered.add(1);
                 Verdict::Answer { length }
             }
             Judgement::EchoRequest { headers, length } => {
-                let length = answer_echo(frame, headers, length).ok_or(Flaw::Truncated)?;
+                let length = answer_echo(frame, headers, length).ok_or(ParseError::Truncated)?;
                 self.counters.echo_answered.add(1);
                 Verdict::Answer { length }
             }

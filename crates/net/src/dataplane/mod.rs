@@ -61,31 +61,31 @@
 //! [`Dataplane`] is that loop as a [`Transport`](crate::Transport) for any [`Device`]; [`Client`]
 //! is the other side's.
 
-mod cause;
 mod client;
 mod config;
 mod counters;
-mod counts;
 mod datagram;
 mod device;
+mod drop_reason;
+mod in_flight;
 mod interface;
-mod keys;
-mod lending;
 pub mod memory;
 mod neighbours;
 mod replier;
+mod stats;
+mod toml;
 mod transport;
 
-pub use cause::Cause;
 pub use client::{Client, SendError};
 pub use config::{DataplaneConfig, InterfaceConfig, InterfaceError, MOST_PORTS};
 pub use counters::{DataplaneCounters, DataplaneCounts, InterfaceCounters, InterfaceCounts};
 pub use datagram::{Datagram, DatagramReply, ReplyTooLong};
 pub use device::{Buffer, Checksums, Device, Offload, Outbound, Received, Room, Verified};
+pub use drop_reason::DropReason;
 pub use interface::{Delivery, Headers, Interface, Peer, Verdict};
-pub use keys::{HostAddress, HostAddressError};
 pub use neighbours::Resolution;
 pub use replier::{DataplaneReplier, Outgoing};
+pub use toml::{HostAddress, HostAddressError};
 pub use transport::{Dataplane, RequestId};
 
-pub use crate::packet::{Flaw, MacAddr, MacAddrError};
+pub use crate::packet::{MacAddr, MacAddrError, ParseError};

@@ -8,7 +8,7 @@ use rtrb::{Producer, PushError};
 
 use super::counters::TransportCounters;
 use super::datagram::Notes;
-use super::lending::Lent;
+use super::in_flight::Lent;
 use super::{Buffer, DatagramReply, Offload};
 use crate::Replier;
 use crate::udp::load::Load;

@@ -10,7 +10,7 @@ use rtrb::{Consumer, RingBuffer};
 
 use super::counters::TransportCounters;
 use super::datagram::Notes;
-use super::lending::{Lender, Lent, Returned};
+use super::in_flight::{Lender, Lent, Returned};
 use super::replier::Answer;
 use super::{
     Buffer, Checksums, Datagram, DatagramReply, DataplaneConfig, DataplaneCounters,

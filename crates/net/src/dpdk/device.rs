@@ -7,7 +7,7 @@ use rtrb::{Consumer, Producer};
 use shinjuku_dpdk_sys::{BURST, Checksum, Mbuf, Mempool, Queue};
 
 use super::counters::{QueueCounters, add};
-use super::spread::{Hop, Mesh, Taken};
+use super::spread::{Hop, SoftwareRss, Taken};
 use crate::dataplane::{Buffer, Device, Offload, Outbound, Received, Room, Verified};
 use crate::packet::ethernet::Header;
 
@@ -43,7 +43,7 @@ pub struct DpdkDevice {
     incoming: Vec<Mbuf>,
     /// Taken from the dataplane, and not yet in the send queue.
     outgoing: Vec<Mbuf>,
-    mesh: Option<Mesh>,
+    rss: Option<SoftwareRss>,
     side: Side,
     /// For frames as long as the port was set up for.
     room: Room,
@@ -65,14 +65,14 @@ pub(super) enum Side {
 impl DpdkDevice {
     pub(super) fn new(
         side: Side,
-        mesh: Option<Mesh>,
+        rss: Option<SoftwareRss>,
         room: Room,
         counters: Arc<QueueCounters>,
     ) -> Self {
         Self {
             incoming: Vec::with_capacity(BURST),
             outgoing: Vec::with_capacity(BURST),
-            mesh,
+            rss,
             side,
             room,
             counters,
@@ -152,17 +152,17 @@ impl Device for DpdkDevice {
 
     fn receive(&mut self, most: usize, frames: &mut Vec<Received<Mbuf>>) {
         self.flush();
-        if self.mesh.is_none() {
+        if self.rss.is_none() {
             self.take_own(most);
             return frames.extend(self.incoming.drain(..).map(received));
         }
         // All that came, whatever the room here: others wait for theirs.
         self.take_own(BURST);
         let counters = &*self.counters;
-        let Some(mesh) = &mut self.mesh else { return };
+        let Some(rss) = &mut self.rss else { return };
         for frame in self.incoming.drain(..) {
             add(
-                match mesh.pass(frame) {
+                match rss.pass(frame) {
                     Hop::Kept => continue,
                     Hop::Gone => &counters.handed_on,
                     Hop::Overrun => &counters.overrun,
@@ -172,7 +172,7 @@ impl Device for DpdkDevice {
             );
         }
         for _ in 0..most {
-            match mesh.take() {
+            match rss.take() {
                 Some(Taken::Own(frame)) => frames.push(received(frame)),
                 Some(Taken::Others(frame)) => {
                     add(&counters.taken_over, 1);

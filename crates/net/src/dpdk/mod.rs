@@ -52,16 +52,16 @@
 mod config;
 mod counters;
 mod device;
-mod keys;
 mod nic;
 mod spread;
+mod toml;
 
 pub use config::NicConfig;
 pub use counters::{NicCounts, QueueCounts};
 pub use device::DpdkDevice;
-pub use keys::DpdkConfig;
 pub use nic::Nic;
 pub use shinjuku_dpdk_sys::{
     BURST, DpdkError, Eal, EalConfig, Link, Mbuf, Port, PortConfig, PortInfo, PortStatistics,
 };
 pub use spread::Spread;
+pub use toml::DpdkConfig;

@@ -17,7 +17,7 @@ use shinjuku_dpdk_sys::{DpdkError, Eal, Mempool, PoolGauge, Port, PortStatistics
 use super::NicConfig;
 use super::counters::{NicCounts, PortCounters, QueueCounters};
 use super::device::{DpdkDevice, Side};
-use super::spread::{Detour, Mesh, detours};
+use super::spread::{Detour, SoftwareRss, detours};
 use crate::packet::MacAddr;
 
 /// How often the port is looked after.
@@ -40,7 +40,7 @@ pub struct Nic {
     pools: Vec<PoolGauge>,
     // In this order: the thread ends when the sender is gone.
     stop: Option<mpsc::Sender<()>>,
-    keeper: Option<JoinHandle<()>>,
+    supervisor: Option<JoinHandle<()>>,
 }
 
 /// What the thread and the handle share.
@@ -149,10 +149,10 @@ impl Nic {
         let (port, started) = port.start(&config.port, pools.by_ref().take(queues).collect())?;
 
         let counters: Vec<Arc<QueueCounters>> = (0..dispatchers).map(|_| Arc::default()).collect();
-        let mut meshes: Vec<Option<Mesh>> = if by_device {
+        let mut rss_of_each: Vec<Option<SoftwareRss>> = if by_device {
             (0..dispatchers).map(|_| None).collect()
         } else {
-            Mesh::new(dispatchers, queues)
+            SoftwareRss::new(dispatchers, queues)
                 .into_iter()
                 .map(Some)
                 .collect()
@@ -174,7 +174,7 @@ impl Nic {
                 };
                 let counters = Arc::clone(&counters[place]);
                 let room = config.room(by_device);
-                DpdkDevice::new(side, meshes[place].take(), room, counters)
+                DpdkDevice::new(side, rss_of_each[place].take(), room, counters)
             })
             .collect();
 
@@ -189,8 +189,8 @@ impl Nic {
         care.counters.link_changes.store(0, Relaxed);
         let (stop, stopped) = mpsc::channel();
         let for_thread = Arc::clone(&care);
-        let keeper = thread::Builder::new()
-            .name("dpdk-keeper".to_owned())
+        let supervisor = thread::Builder::new()
+            .name("dpdk-supervisor".to_owned())
             .spawn(move || {
                 while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                     for_thread.look(&mut seen);
@@ -209,7 +209,7 @@ impl Nic {
             queues: counters,
             pools: gauges,
             stop: Some(stop),
-            keeper: Some(keeper),
+            supervisor: Some(supervisor),
         };
         Ok((nic, devices))
     }
@@ -290,9 +290,9 @@ impl Nic {
 impl Drop for Nic {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(supervisor) = self.supervisor.take() {
             // It looks once more at most.
-            let _ = keeper.join();
+            let _ = supervisor.join();
         }
     }
 }

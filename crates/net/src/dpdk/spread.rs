@@ -37,7 +37,7 @@ pub enum Spread {
 
 /// A device's place among the others.
 #[derive(Debug)]
-pub(super) struct Mesh {
+pub(super) struct SoftwareRss {
     /// To each of the others, where this one has a queue to receive from.
     to: Vec<Option<Producer<Mbuf>>>,
     /// Came in here, and stays here.
@@ -64,7 +64,7 @@ pub(super) enum Taken {
     Others(Mbuf),
 }
 
-impl Mesh {
+impl SoftwareRss {
     /// For `dispatchers` devices of which the first `queues` have one.
     pub(super) fn new(dispatchers: usize, queues: usize) -> Vec<Self> {
         let mut all: Vec<Self> = (0..dispatchers)

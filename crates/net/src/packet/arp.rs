@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Flaw, MacAddr, ethernet};
+use super::{MacAddr, ParseError, ethernet};
 
 const ETHERNET: u16 = 1;
 /// "Who has this address?"
@@ -36,14 +36,19 @@ impl Arp {
     ///
     /// # Errors
     /// If it is too short, not for IPv4 over Ethernet, or neither request nor reply.
-    pub fn parse(payload: &[u8]) -> Result<&Self, Flaw> {
-        let (message, _padding) = Self::ref_from_prefix(payload).map_err(|_| Flaw::Truncated)?;
+    pub fn parse(payload: &[u8]) -> Result<&Self, ParseError> {
+        let (message, _padding) =
+            Self::ref_from_prefix(payload).map_err(|_| ParseError::Truncated)?;
         let fits = message.hardware == ETHERNET
             && message.protocol == ethernet::IPV4
             && message.hardware_length == 6
             && message.protocol_length == 4
             && [REQUEST, REPLY].contains(&message.operation.get());
-        if fits { Ok(message) } else { Err(Flaw::Arp) }
+        if fits {
+            Ok(message)
+        } else {
+            Err(ParseError::Arp)
+        }
     }
 
     /// A request: who has `target`?

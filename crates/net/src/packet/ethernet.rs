@@ -9,7 +9,7 @@
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Flaw, MacAddr};
+use super::{MacAddr, ParseError};
 
 /// EtherType of IPv4.
 pub const IPV4: u16 = 0x0800;
@@ -81,20 +81,21 @@ impl<'a> Ethernet<'a> {
     /// # Errors
     /// If it ends within its header or tags, or has more than two tags.
     #[inline]
-    pub fn parse(frame: &'a [u8]) -> Result<Self, Flaw> {
-        let (header, mut payload) = Header::ref_from_prefix(frame).map_err(|_| Flaw::Truncated)?;
+    pub fn parse(frame: &'a [u8]) -> Result<Self, ParseError> {
+        let (header, mut payload) =
+            Header::ref_from_prefix(frame).map_err(|_| ParseError::Truncated)?;
         let mut ethertype = header.ethertype.get();
         let mut vlans = Vlans::default();
         for vlan in &mut vlans.0 {
             if !TAGS.contains(&ethertype) {
                 break;
             }
-            let (tag, rest) = Tag::ref_from_prefix(payload).map_err(|_| Flaw::Truncated)?;
+            let (tag, rest) = Tag::ref_from_prefix(payload).map_err(|_| ParseError::Truncated)?;
             *vlan = Some(tag.control.get() & 0x0fff);
             (ethertype, payload) = (tag.ethertype.get(), rest);
         }
         if TAGS.contains(&ethertype) {
-            return Err(Flaw::VlanTags);
+            return Err(ParseError::VlanTags);
         }
         Ok(Self {
             header,

@@ -3,7 +3,7 @@
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::Flaw;
+use super::ParseError;
 use super::checksum::{Sum, updated};
 
 /// "Send this back."
@@ -34,8 +34,8 @@ impl<'a> Icmp<'a> {
     ///
     /// # Errors
     /// If it is too short.
-    pub fn parse(message: &'a [u8]) -> Result<Self, Flaw> {
-        let (header, _) = Header::ref_from_prefix(message).map_err(|_| Flaw::Truncated)?;
+    pub fn parse(message: &'a [u8]) -> Result<Self, ParseError> {
+        let (header, _) = Header::ref_from_prefix(message).map_err(|_| ParseError::Truncated)?;
         Ok(Self { header, message })
     }
 
@@ -43,11 +43,11 @@ impl<'a> Icmp<'a> {
     ///
     /// # Errors
     /// If it is wrong.
-    pub fn verify(&self) -> Result<(), Flaw> {
+    pub fn verify(&self) -> Result<(), ParseError> {
         if Sum::new().bytes(self.message).is_right() {
             Ok(())
         } else {
-            Err(Flaw::IcmpChecksum)
+            Err(ParseError::IcmpChecksum)
         }
     }
 

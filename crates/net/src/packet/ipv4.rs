@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::Flaw;
+use super::ParseError;
 use super::checksum::Sum;
 
 /// Protocol number of ICMP.
@@ -139,20 +139,22 @@ impl<'a> Ipv4<'a> {
     /// # Errors
     /// If it is of another version, or its lengths do not bear each other out.
     #[inline]
-    pub fn parse(packet: &'a [u8]) -> Result<Self, Flaw> {
-        let (header, rest) = Header::ref_from_prefix(packet).map_err(|_| Flaw::Truncated)?;
+    pub fn parse(packet: &'a [u8]) -> Result<Self, ParseError> {
+        let (header, rest) = Header::ref_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
         if header.version_and_length >> 4 != 4 {
-            return Err(Flaw::Ipv4Header);
+            return Err(ParseError::Ipv4Header);
         }
         let options = header
             .length()
             .checked_sub(Header::LENGTH)
-            .ok_or(Flaw::Ipv4Header)?;
-        let (options, rest) = rest.split_at_checked(options).ok_or(Flaw::Truncated)?;
+            .ok_or(ParseError::Ipv4Header)?;
+        let (options, rest) = rest
+            .split_at_checked(options)
+            .ok_or(ParseError::Truncated)?;
         let payload = usize::from(header.total_length())
             .checked_sub(header.length())
             .and_then(|length| rest.get(..length))
-            .ok_or(Flaw::Ipv4Length)?;
+            .ok_or(ParseError::Ipv4Length)?;
         Ok(Self {
             header,
             options,
@@ -171,12 +173,12 @@ impl<'a> Ipv4<'a> {
     /// # Errors
     /// If it is wrong.
     #[inline]
-    pub fn verify(&self) -> Result<(), Flaw> {
+    pub fn verify(&self) -> Result<(), ParseError> {
         let sum = Sum::new().bytes(self.header.as_bytes()).bytes(self.options);
         if sum.is_right() {
             Ok(())
         } else {
-            Err(Flaw::Ipv4Checksum)
+            Err(ParseError::Ipv4Checksum)
         }
     }
 }

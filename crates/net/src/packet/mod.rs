@@ -7,7 +7,7 @@
 //! ```
 //! use shinjuku_net::packet::{Ethernet, Ipv4, Udp};
 //!
-//! fn payload(frame: &[u8]) -> Result<&[u8], shinjuku_net::packet::Flaw> {
+//! fn payload(frame: &[u8]) -> Result<&[u8], shinjuku_net::packet::ParseError> {
 //!     let ethernet = Ethernet::parse(frame)?;
 //!     let ipv4 = Ipv4::parse(ethernet.payload)?;
 //!     let udp = Udp::parse(ipv4.payload)?;
@@ -39,7 +39,7 @@ pub use udp::Udp;
 /// What is wrong with a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Flaw {
+pub enum ParseError {
     /// It ends before its headers do.
     #[error("it ends within a header")]
     Truncated,
@@ -70,7 +70,7 @@ pub enum Flaw {
     UdpChecksum,
 }
 
-impl Flaw {
+impl ParseError {
     /// All flaws, in the order of their declaration: `ALL[flaw as usize] == flaw`.
     pub const ALL: [Self; 9] = [
         Self::Truncated,

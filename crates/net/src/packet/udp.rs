@@ -3,7 +3,7 @@
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Flaw, Ipv4, ipv4};
+use super::{Ipv4, ParseError, ipv4};
 
 /// A datagram's first 8 bytes.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
@@ -49,10 +49,11 @@ impl<'a> Udp<'a> {
     /// options of RFC 9868 behind it; nobody here reads them, and a length that lies is more often
     /// a forgery.)
     #[inline]
-    pub fn parse(datagram: &'a [u8]) -> Result<Self, Flaw> {
-        let (header, payload) = Header::ref_from_prefix(datagram).map_err(|_| Flaw::Truncated)?;
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, ParseError> {
+        let (header, payload) =
+            Header::ref_from_prefix(datagram).map_err(|_| ParseError::Truncated)?;
         if usize::from(header.length.get()) != datagram.len() {
-            return Err(Flaw::UdpLength);
+            return Err(ParseError::UdpLength);
         }
         Ok(Self { header, payload })
     }
@@ -63,7 +64,7 @@ impl<'a> Udp<'a> {
     /// # Errors
     /// If it is wrong.
     #[inline]
-    pub fn verify(&self, ipv4: &Ipv4<'_>) -> Result<(), Flaw> {
+    pub fn verify(&self, ipv4: &Ipv4<'_>) -> Result<(), ParseError> {
         let sum = ipv4
             .header
             .pseudo_header(self.header.length.get())
@@ -72,7 +73,7 @@ impl<'a> Udp<'a> {
         if self.header.checksum == 0 || sum.is_right() {
             Ok(())
         } else {
-            Err(Flaw::UdpChecksum)
+            Err(ParseError::UdpChecksum)
         }
     }
 }

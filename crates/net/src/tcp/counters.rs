@@ -41,7 +41,7 @@ impl TcpCounters {
             bytes_in,
         } = &self.counters.intake;
         let closed = closed.each_ref().map(|counter| counter.load(Relaxed));
-        let by = |cause: Cause| closed[cause as usize];
+        let by = |cause: CloseReason| closed[cause as usize];
         let accepted = accepted.load(Relaxed);
         let outputs = self.counters.outputs();
         let sum = |of: fn(&OutputCounters) -> &AtomicU64| {
@@ -52,17 +52,17 @@ impl TcpCounters {
             rejected: rejected.load(Relaxed),
             accept_failed: accept_failed.load(Relaxed),
             open: accepted.saturating_sub(closed.iter().sum()),
-            closed_by_peer: by(Cause::Peer),
-            closed_by_server: by(Cause::Server),
-            closed_broken: by(Cause::Broken),
-            closed_idle: by(Cause::Idle),
-            closed_half_request: by(Cause::HalfRequest),
-            closed_slow_reader: by(Cause::SlowReader),
-            closed_too_long: by(Cause::TooLong),
-            closed_failed: by(Cause::Failed),
-            closed_misdirected: by(Cause::Misdirected),
-            closed_codec: by(Cause::Codec),
-            closed_shutdown: by(Cause::Shutdown),
+            closed_by_peer: by(CloseReason::Peer),
+            closed_by_server: by(CloseReason::Server),
+            closed_broken: by(CloseReason::Broken),
+            closed_idle: by(CloseReason::Idle),
+            closed_half_request: by(CloseReason::HalfRequest),
+            closed_slow_reader: by(CloseReason::SlowReader),
+            closed_too_long: by(CloseReason::TooLong),
+            closed_failed: by(CloseReason::Failed),
+            closed_misdirected: by(CloseReason::Misdirected),
+            closed_codec: by(CloseReason::Codec),
+            closed_shutdown: by(CloseReason::Shutdown),
             received: received.load(Relaxed),
             answered: sum(|output| &output.answered),
             refused: refused.load(Relaxed),
@@ -147,7 +147,7 @@ pub struct TcpCounts {
 
 /// Why a connection closes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Cause {
+pub(super) enum CloseReason {
     Peer,
     Server,
     Broken,
@@ -161,7 +161,7 @@ pub(super) enum Cause {
     Shutdown,
 }
 
-pub(super) const CAUSES: usize = Cause::Shutdown as usize + 1;
+pub(super) const CLOSE_REASONS: usize = CloseReason::Shutdown as usize + 1;
 
 #[derive(Default)]
 pub(super) struct Counters {
@@ -196,7 +196,7 @@ pub(super) struct Intake {
     pub(super) accepted: AtomicU64,
     pub(super) rejected: AtomicU64,
     pub(super) accept_failed: AtomicU64,
-    pub(super) closed: [AtomicU64; CAUSES],
+    pub(super) closed: [AtomicU64; CLOSE_REASONS],
     pub(super) received: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) failed: AtomicU64,

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::codec::Codec;
-use super::counters::{Cause, Counters, OutputCounters, add, count};
+use super::counters::{CloseReason, Counters, OutputCounters, add, count};
 use super::input::Input;
 use super::memory::Memory;
 use super::output::Output;
@@ -59,7 +59,7 @@ pub(super) struct Exchange<C: Codec> {
     /// one's.
     pub(super) more: bool,
     /// To be closed when the output is sent.
-    pub(super) close: Option<Cause>,
+    pub(super) close: Option<CloseReason>,
     /// The kernel would not send.
     pub(super) broken: bool,
     /// Replies of handlers in the output.
@@ -111,7 +111,7 @@ impl<C: Codec> Exchange<C> {
         self.output.truncate(0);
         // If there is no memory for it, the connection closes without a word.
         let _ = self.output.extend_from_slice(sorry);
-        self.close = Some(Cause::Failed);
+        self.close = Some(CloseReason::Failed);
     }
 
     /// Whether a worker shall send: not if it can be done with the next reply.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 
 use super::codec::Codec;
-use super::counters::Cause;
+use super::counters::CloseReason;
 use super::exchange::{ConnectionId, Exchange, Held};
 use super::output::Output;
 
@@ -100,7 +100,7 @@ impl<C: Codec> Reply<C> {
 
     /// When it is sent, the connection closes.
     pub fn close_after(mut self) -> Self {
-        self.0.exchange_mut().close = Some(Cause::Server);
+        self.0.exchange_mut().close = Some(CloseReason::Server);
         self
     }
 }

@@ -22,7 +22,7 @@
 use std::sync::Arc;
 
 use super::codec::Codec;
-use super::counters::Cause;
+use super::counters::CloseReason;
 use super::exchange::{Exchange, Place, Route};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +59,7 @@ pub(super) struct Slot<C: Codec> {
     /// or to close.
     pub(super) since: u64,
     /// Why it is being closed.
-    pub(super) cause: Cause,
+    pub(super) cause: CloseReason,
 }
 
 impl<C: Codec> Slot<C> {
@@ -78,7 +78,7 @@ impl<C: Codec> Slot<C> {
             hungry: false,
             listed: false,
             since: 0,
-            cause: Cause::Peer,
+            cause: CloseReason::Peer,
         }
     }
 }

@@ -85,7 +85,7 @@ impl fmt::Display for XdpCounts {
     }
 }
 
-/// One writer each: the thread that polls the device, or the keeper.
+/// One writer each: the thread that polls the device, or the supervisor.
 #[derive(Default, Debug)]
 pub(super) struct Counters {
     pub(super) losses: AtomicU64,

@@ -12,10 +12,10 @@ use super::error::GuestError;
 use super::machine::{Machine, Sending, VECTOR};
 use super::mapping::Mapping;
 use super::poster;
-use super::reach::Reach;
 use super::ring0::Block;
 use super::system_call::{ioctl, system_call};
 use super::vcpu::Page;
+use super::vcpu_mode::VcpuMode;
 use crate::backend::ModeLink;
 use crate::mechanism::WorkerLink;
 
@@ -25,7 +25,7 @@ pub(super) struct GuestLink {
     apic: u32,
     /// A write to it posts the vector, if the machine sends by irqfd.
     kick: EventFd,
-    pub(super) reach: Reach,
+    pub(super) reach: VcpuMode,
     pub(super) returns: AtomicU64,
     pub(super) forwarded: AtomicU64,
     pub(super) given_up: AtomicU64,
@@ -115,7 +115,7 @@ impl GuestLink {
             machine: Arc::clone(machine),
             apic,
             kick,
-            reach: Reach::new(),
+            reach: VcpuMode::new(),
             returns: AtomicU64::new(0),
             forwarded: AtomicU64::new(0),
             given_up: AtomicU64::new(0),

@@ -43,11 +43,11 @@ mod memory;
 mod native;
 mod policy;
 mod poster;
-mod reach;
 mod ring0;
 mod run;
 mod system_call;
 mod vcpu;
+mod vcpu_mode;
 
 pub use delivery::{KernelCounters, promised};
 pub use error::GuestError;

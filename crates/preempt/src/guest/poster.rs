@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::machine::{Machine, VECTOR};
-use super::reach::Reach;
+use super::vcpu_mode::VcpuMode;
 use super::{Guest, GuestCounters, GuestError, Seat, Vcpu, ring0, run};
 use crate::backend::Mode as _;
 use crate::worker::SCHEDULING;
@@ -88,7 +88,7 @@ pub(super) fn post(machine: &Arc<Machine>, apic: u32) -> bool {
 
 /// Posts the interrupt, if `reach`, the calling thread's own, has it in guest mode at that moment.
 /// Whether it has.
-fn post_in_guest_mode(reach: &Reach, apic: u32) -> bool {
+fn post_in_guest_mode(reach: &VcpuMode, apic: u32) -> bool {
     /// Asserted, as all but one kind of interrupt has to be.
     const ASSERT: u32 = 1 << 14;
     let posted: u32;
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn outside_of_guest_mode_nothing_is_posted() {
-        assert!(!post_in_guest_mode(&Reach::new(), 0));
+        assert!(!post_in_guest_mode(&VcpuMode::new(), 0));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::arch::naked_asm;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 
-use super::reach::GUEST;
+use super::vcpu_mode::GUEST;
 use crate::trampoline::{RED_ZONE, Saved, Window, save};
 
 /// What the interrupt handler and the host side share for one vCPU.

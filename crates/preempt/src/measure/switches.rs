@@ -8,7 +8,7 @@ use corosensei::{Coroutine, Yielder};
 use super::Part;
 use super::cores::per_call;
 use super::samples::{Rows, Samples};
-use crate::donor::PrivateStack;
+use crate::backing_thread::PrivateStack;
 use crate::switch::{fs_base, switch, switch_same_tls};
 
 pub(super) const ROWS: Rows = &[

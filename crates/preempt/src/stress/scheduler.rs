@@ -109,7 +109,8 @@ impl Scheduler {
         true
     }
 
-    /// Ends the workers, then the donors, the jobs having ended. `None` if a thread panicked.
+    /// Ends the workers, then the backing threads, the jobs having ended. `None` if a thread
+    /// panicked.
     pub(super) fn end(self, patience: Duration) -> Option<HandBack> {
         let idle = self.dispatcher.join().ok()?;
         self.world.workers_stop.store(true, Ordering::Relaxed);

@@ -63,7 +63,7 @@ pub(super) fn c_locals(state: &mut State, _: &World) -> bool {
     stress_thread_locals(expected, next, 20) == 0
 }
 
-/// For std it is the donor's thread, always.
+/// For std it is the backing thread's thread, always.
 pub(super) fn identity(state: &mut State, _: &World) -> bool {
     let thread = std::thread::current();
     spin(10);

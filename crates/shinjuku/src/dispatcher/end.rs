@@ -15,9 +15,9 @@ use shinjuku_policy::{ClassId, Nanos, PolicyError, WorkerId};
 use shinjuku_preempt::Idle;
 
 use super::{Dispatcher, Place};
-use crate::desk::Desk;
 use crate::request::{Done, Job};
 use crate::worker::Orders;
+use crate::worker_state::WorkerState;
 
 /// After the shutdown's deadline, requests that are about to finish have this long.
 pub(super) const LAST_WORD: Nanos = Nanos::from_millis(5);
@@ -25,7 +25,7 @@ pub(super) const LAST_WORD: Nanos = Nanos::from_millis(5);
 pub(super) const BACKGROUND_TURN: Duration = Duration::from_micros(200);
 
 /// What the dispatcher leaves to whoever shuts the runtime down. Its memory is taken at start.
-pub(crate) struct Remains<Tr: Transport> {
+pub(crate) struct Remaining<Tr: Transport> {
     /// Unless requests are unfinished.
     pub(crate) transport: Option<Tr>,
     /// Contexts that can be handed back.
@@ -37,32 +37,33 @@ pub(crate) struct Remains<Tr: Transport> {
     pub(crate) policy_error: Option<PolicyError>,
 }
 
-/// Where the remains are left. Locked only by the dispatcher, once, and by whoever shuts down:
-/// never in a handler.
-pub(crate) struct Farewell<Tr: Transport>(Mutex<Option<Remains<Tr>>>);
+/// Where the remaining requests are left. Locked only by the dispatcher, once, and by whoever shuts
+/// down: never in a handler.
+pub(crate) struct ShutdownHandoff<Tr: Transport>(Mutex<Option<Remaining<Tr>>>);
 
-impl<Tr: Transport> Farewell<Tr> {
+impl<Tr: Transport> ShutdownHandoff<Tr> {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(None))
     }
 
-    pub(crate) fn take(&self) -> Option<Remains<Tr>> {
+    pub(crate) fn take(&self) -> Option<Remaining<Tr>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Whether the dispatcher has left its remains.
+    /// Whether the dispatcher has left its remaining requests.
     pub(crate) fn is_left(&self) -> bool {
         let left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         left.is_some()
     }
 
-    fn leave(&self, remains: Remains<Tr>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(remains);
+    fn leave(&self, remaining: Remaining<Tr>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(remaining);
     }
 }
 
 impl<Tr: Transport> Dispatcher<Tr> {
-    /// Turns away what never started and leaves the remains; goes on in the background if need be.
+    /// Turns away what never started and leaves the remaining requests; goes on in the background
+    /// if need be.
     pub(super) fn end(mut self) {
         self.turn_away_the_rest();
         let start = self.now();
@@ -83,13 +84,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// Everything is over: the workers end.
     pub(super) fn dismiss(&self) {
-        dismiss(&self.orders, &self.desks);
+        dismiss(&self.orders, &self.states);
     }
 
     /// What never started is refused.
     pub(super) fn turn_away_the_rest(&mut self) {
         let now = self.now();
-        for at in 0..self.desks.len() {
+        for at in 0..self.states.len() {
             while self.take_back(at, now) {}
         }
         while let Some(task) = self.policy.take_fresh(WorkerId(0)) {
@@ -111,26 +112,26 @@ impl<Tr: Transport> Dispatcher<Tr> {
             .iter()
             .all(|record| matches!(record.place, Place::Free));
         if !is_over {
-            let remains = self.remains();
+            let remaining = self.remaining();
             self.orders.store(Orders::BACKGROUND, Ordering::Release);
-            self.farewell.leave(remains);
+            self.shutdown_handoff.leave(remaining);
         }
         is_over
     }
 
-    /// Everything has finished: leaves the remains, the transport among them.
+    /// Everything has finished: leaves the remaining requests, the transport among them.
     pub(super) fn leave(mut self) {
-        let remains = self.remains();
+        let remaining = self.remaining();
         // In the inline layout, a thread that has ended before there are remains has panicked.
-        self.farewell.leave(Remains {
+        self.shutdown_handoff.leave(Remaining {
             transport: Some(self.transport),
-            ..remains
+            ..remaining
         });
-        dismiss(&self.orders, &self.desks);
+        dismiss(&self.orders, &self.states);
     }
 
     /// All but the transport.
-    fn remains(&mut self) -> Remains<Tr> {
+    fn remaining(&mut self) -> Remaining<Tr> {
         self.publish_gauges();
         let mut unfinished = std::mem::take(&mut self.unfinished);
         let started = self
@@ -139,19 +140,19 @@ impl<Tr: Transport> Dispatcher<Tr> {
             .filter(|record| !matches!(record.place, Place::Free));
         unfinished.extend(started.map(|record| record.class));
         let second_idle = std::mem::take(&mut self.second_idle);
-        Remains {
+        Remaining {
             transport: None,
             idle: std::mem::replace(&mut self.idle, second_idle),
             unfinished,
-            busy_workers: self.desks.iter().filter(|desk| desk.out() > 0).count(),
+            busy_workers: self.states.iter().filter(|state| state.out() > 0).count(),
             policy_error: self.policy.error().cloned(),
         }
     }
 }
 
-fn dismiss<Tr: Transport>(orders: &AtomicU8, desks: &[Desk<Tr>]) {
+fn dismiss<Tr: Transport>(orders: &AtomicU8, states: &[WorkerState<Tr>]) {
     orders.store(Orders::END, Ordering::Release);
-    for desk in desks {
-        desk.thread.unpark();
+    for state in states {
+        state.thread.unpark();
     }
 }

@@ -18,7 +18,7 @@
 //!
 //! A request that blocks its thread in the kernel stops all of that. Then another thread takes the
 //! dispatcher, goes on in its place, and the blocked one answers like any worker when it is back.
-//! So a desk stands for a thread here.
+//! So a worker stands for a thread here.
 
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
@@ -27,10 +27,10 @@ use shinjuku_preempt::{Cycles, DeadlineTimer, Generation};
 
 use super::end::{BACKGROUND_TURN, LAST_WORD};
 use super::{Control, Dispatcher, LONGEST_SLEEP, Place};
-use crate::desk::Silence;
-use crate::floor::PERIOD;
+use crate::quantum_floor::PERIOD;
 use crate::request::{Job, Meta};
 use crate::worker::SHARED_PAUSE;
+use crate::worker_state::Silence;
 
 /// While requests wait, the network is looked at this often, and whenever none wait.
 const POLL_EVERY: Nanos = Nanos::from_micros(10);
@@ -87,7 +87,7 @@ enum Phase {
 /// What only this layout needs.
 #[derive(Debug)]
 pub(crate) struct Inline {
-    /// The desk of the thread whose turn it is.
+    /// The worker of the thread whose turn it is.
     active: usize,
     /// Desks of threads that are within a request, and did not give way in time: blocked, for all
     /// that is known.
@@ -184,7 +184,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if !self.policy.is_empty() {
             let active = self.inline.active;
             worked |= self.hand_one(active, active, now);
-            if self.desks[active].out() > 0 {
+            if self.states[active].out() > 0 {
                 self.inline.worked_at = now;
                 return Turn::Run(self.set_deadline(active, moment, timer));
             }
@@ -218,7 +218,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return None;
         }
         let at = self.inline.active;
-        let worker = self.desks[at].worker;
+        let worker = self.states[at].worker;
         let task = self.policy.next(worker, now, Want::Any)?.id;
         let record = &mut self.records[task.0 as usize];
         if record.deadline < now {
@@ -233,10 +233,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
             class: record.class,
             arrival: record.arrival,
         };
-        let desk = &mut self.desks[at];
-        let done = desk.running().expect("it has just finished").task;
-        let ran = now.since(desk.running_since);
-        let generation = desk.went_on(task, now);
+        let state = &mut self.states[at];
+        let done = state.running().expect("it has just finished").task;
+        let ran = now.since(state.running_since);
+        let generation = state.went_on(task, now);
         let record = &mut self.records[done.0 as usize];
         record.ran = Nanos(record.ran.0 + ran.0);
         self.inline.learn(record.class, ran, at);
@@ -257,10 +257,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// on in its place.
     pub(crate) fn taken_over_by(&mut self, successor: usize, spares_left: bool) {
         let blocked = self.inline.active;
-        self.desks[blocked].silence = Some(Silence::Blocked);
+        self.states[blocked].silence = Some(Silence::Blocked);
         self.inline.elsewhere.push(blocked);
         self.inline.active = successor;
-        self.inline.interrupts = self.desks[successor].link.counters().taken_by_interrupt;
+        self.inline.interrupts = self.states[successor].link.counters().taken_by_interrupt;
         self.statistics.stuck();
         self.statistics.rescued();
         if !spares_left {
@@ -273,7 +273,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let mut place = 0;
         while let Some(&at) = self.inline.elsewhere.get(place) {
             worked |= self.take_answers(at, now);
-            if self.desks[at].out() == 0 {
+            if self.states[at].out() == 0 {
                 self.inline.elsewhere.swap_remove(place);
             } else {
                 place += 1;
@@ -311,7 +311,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         None
     }
 
-    /// Everything is over: leaves the remains, unless that was done.
+    /// Everything is over: leaves the remaining requests, unless that was done.
     pub(crate) fn inline_end(self) {
         if self.inline.phase == Phase::Background {
             self.dismiss();
@@ -328,7 +328,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         timer: Option<&mut DeadlineTimer>,
     ) -> Deadline {
         self.inline.timer_after = Nanos::MAX;
-        let running = self.desks[at].running();
+        let running = self.states[at].running();
         let quantum = running
             .filter(|_| self.preemption.enabled)
             .and_then(|running| Some((running, self.policy.quantum(running.task)?)));
@@ -374,7 +374,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// Whether it took the timer to stop what the active thread ran last.
     pub(super) fn was_interrupted(&mut self) -> bool {
-        let taken = self.desks[self.inline.active]
+        let taken = self.states[self.inline.active]
             .link
             .counters()
             .taken_by_interrupt;
@@ -408,9 +408,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let worker_time = Nanos(PERIOD.0 + now.since(self.next_look).0);
         self.next_look = Nanos(now.0 + PERIOD.0);
         self.publish_gauges();
-        let mut counters = self.desks[self.inline.active].link.counters();
+        let mut counters = self.states[self.inline.active].link.counters();
         for &at in &self.inline.elsewhere {
-            counters += self.desks[at].link.counters();
+            counters += self.states[at].link.counters();
         }
         let idle = std::mem::take(&mut self.inline.idle);
         self.adapt_floors(counters, worker_time, idle);

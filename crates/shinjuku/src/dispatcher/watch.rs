@@ -24,9 +24,9 @@ use shinjuku_policy::{Nanos, TaskId, Want, WorkerId};
 use shinjuku_preempt::CountersSnapshot;
 
 use super::Dispatcher;
-use crate::desk::{Asked, Desk, Silence};
-use crate::floor::{PERIOD, Period};
 use crate::preemption::Preemption;
+use crate::quantum_floor::{PERIOD, Period};
+use crate::worker_state::{Asked, Silence, WorkerState};
 
 /// Runs shorter than this are never looked at for preemption.
 const SHORTEST_QUANTUM: Nanos = Nanos(500);
@@ -43,11 +43,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Looks after a worker or spare that has not answered: that it is awake, that what runs there
     /// gives way in time, and that others do not wait for it if it is blocked.
     pub(super) fn watch(&mut self, at: usize, now: Nanos) {
-        let desk = &mut self.desks[at];
-        if desk.out() == 0 || now.since(desk.running_since) < SHORTEST_QUANTUM {
+        let state = &mut self.states[at];
+        if state.out() == 0 || now.since(state.running_since) < SHORTEST_QUANTUM {
             return;
         }
-        desk.wake(now);
+        state.wake(now);
         if !self.preemption.enabled {
             return;
         }
@@ -62,31 +62,31 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// to give way. Spares count asked or not: one that never has its core keeps what it was sent
     /// from workers that are idle.
     fn is_silent(&self, at: usize, now: Nanos) -> bool {
-        let desk = &self.desks[at];
-        let is_long_ago = now.since(desk.silent_since()) > self.rules.rescue_after;
+        let state = &self.states[at];
+        let is_long_ago = now.since(state.silent_since()) > self.rules.rescue_after;
         let has_quantum = |task| self.policy.quantum(task).is_some();
-        desk.silence.is_some()
+        state.silence.is_some()
             || is_long_ago
                 && (at >= self.workers
-                    || desk.asked.is_some()
-                    || desk.running().is_some_and(|sent| !has_quantum(sent.task)))
+                    || state.asked.is_some()
+                    || state.running().is_some_and(|sent| !has_quantum(sent.task)))
     }
 
     /// Asks the request that runs at a worker to give way if it has run for too long, and
     /// interrupts it later.
     fn stop_in_time(&mut self, at: usize, now: Nanos) {
-        let desk = &self.desks[at];
-        let Some(running) = desk.running() else {
+        let state = &self.states[at];
+        let Some(running) = state.running() else {
             return;
         };
-        if let Some(asked) = desk.asked {
+        if let Some(asked) = state.asked {
             if asked.interrupt_at <= now {
                 self.interrupt(at, now);
             }
             return;
         }
-        let ran = now.since(desk.running_since);
-        let worker = desk.worker;
+        let ran = now.since(state.running_since);
+        let worker = state.worker;
         let Some(quantum) = self.policy.quantum(running.task) else {
             return;
         };
@@ -103,7 +103,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             (probe_floor.raise(quantum), hard_floor.raise(graced))
         };
         if ran >= ask_after && self.somebody_waits(at, worker, ran) {
-            let interrupt_at = Nanos(desk.running_since.0.saturating_add(interrupt_after.0));
+            let interrupt_at = Nanos(state.running_since.0.saturating_add(interrupt_after.0));
             self.ask(at, now, interrupt_at);
             self.statistics.requested();
         }
@@ -111,12 +111,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// Asks what runs at `at` to give way, and interrupts it from `interrupt_at` on.
     fn ask(&mut self, at: usize, now: Nanos, interrupt_at: Nanos) {
-        let desk = &mut self.desks[at];
-        let Some(running) = desk.running() else {
+        let state = &mut self.states[at];
+        let Some(running) = state.running() else {
             return;
         };
         running.dispatched.request();
-        desk.asked = Some(Asked {
+        state.asked = Some(Asked {
             at: now,
             interrupt_at,
             interrupts: 0,
@@ -128,7 +128,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// Whether preempting the worker would serve anybody.
     fn somebody_waits(&self, at: usize, worker: WorkerId, ran: Nanos) -> bool {
-        self.desks[at].staged() > 0
+        self.states[at].staged() > 0
             || self.policy.waiting(worker, self.wanted()) > 0
             // Whatever the policy says.
             || self.may_hold_up_others(ran)
@@ -140,15 +140,15 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     fn interrupt(&mut self, at: usize, now: Nanos) {
-        let desk = &mut self.desks[at];
-        let (Some(hard), Some(asked)) = (&self.preemption.hard, &mut desk.asked) else {
+        let state = &mut self.states[at];
+        let (Some(hard), Some(asked)) = (&self.preemption.hard, &mut state.asked) else {
             return;
         };
         asked.interrupts += 1;
         // It may have landed where the context could not leave (in a guard, with too little stack):
         // again later, ever more seldom.
         asked.interrupt_at = Nanos(now.0 + (INTERRUPT_AGAIN.0 << asked.interrupts.min(8)));
-        if hard.interrupt(&desk.link).is_ok() {
+        if hard.interrupt(&state.link).is_ok() {
             self.statistics.interrupted();
         } else {
             self.statistics.interrupt_failed();
@@ -158,16 +158,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// A worker or spare has given no answer for long.
     fn look_after_silent(&mut self, at: usize, now: Nanos) {
         let is_spare = at >= self.workers;
-        if now >= self.desks[at].look_at && !(is_spare && self.recall_unbegun(at, now)) {
+        if now >= self.states[at].look_at && !(is_spare && self.recall_unbegun(at, now)) {
             self.look_at_silent(at, now);
         }
         if is_spare {
             return;
         }
         while self.take_back(at, now) {}
-        let desk = &self.desks[at];
-        let ran = now.since(desk.running_since);
-        if self.somebody_waits(at, desk.worker, ran)
+        let state = &self.states[at];
+        let ran = now.since(state.running_since);
+        if self.somebody_waits(at, state.worker, ran)
             && let Some(want) = self.wanted_beside(at, now)
             && (want == Want::Any || self.policy.waiting_started() > 0)
         {
@@ -177,21 +177,21 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// Finds out why it is silent, if that matters to anybody.
     fn look_at_silent(&mut self, at: usize, now: Nanos) {
-        let desk = &self.desks[at];
-        let lasted = now.since(desk.silent_since());
-        let ran = now.since(desk.running_since);
-        if self.spares_out == 0 && !self.somebody_waits(at, desk.worker, ran) {
+        let state = &self.states[at];
+        let lasted = now.since(state.silent_since());
+        let ran = now.since(state.running_since);
+        if self.spares_out == 0 && !self.somebody_waits(at, state.worker, ran) {
             return;
         }
-        let desk = &mut self.desks[at];
-        desk.look_at = Nanos(now.0 + lasted.0.min(LOOK_AGAIN.0));
-        let was_blocked = desk.is_blocked();
-        desk.silence = Some(match desk.silence {
-            _ if desk.link.is_blocked() => Silence::Blocked,
+        let state = &mut self.states[at];
+        state.look_at = Nanos(now.0 + lasted.0.min(LOOK_AGAIN.0));
+        let was_blocked = state.is_blocked();
+        state.silence = Some(match state.silence {
+            _ if state.link.is_blocked() => Silence::Blocked,
             Some(Silence::Computing { since }) => Silence::Computing { since },
             _ => Silence::Computing { since: now },
         });
-        if at < self.workers && desk.is_blocked() && !was_blocked {
+        if at < self.workers && state.is_blocked() && !was_blocked {
             self.statistics.stuck();
         }
     }
@@ -206,13 +206,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
         recalled
     }
 
-    /// Which requests may run beside the one at `desk`: any if its thread has left its core,
+    /// Which requests may run beside the one at `worker`: any if its thread has left its core,
     /// suspended ones if it may spin for what one of these has. `None`: none.
-    fn allowed_beside(&self, desk: &Desk<Tr>, now: Nanos) -> Option<Want> {
-        match desk.silence? {
+    fn allowed_beside(&self, state: &WorkerState<Tr>, now: Nanos) -> Option<Want> {
+        match state.silence? {
             Silence::Blocked => Some(Want::Any),
             Silence::Computing { since } => {
-                let unanswered = now.since(since.max(desk.asked?.at));
+                let unanswered = now.since(since.max(state.asked?.at));
                 let patience = self.rules.rescue_after.0.saturating_mul(SPINS_AFTER);
                 (!self.rules.realtime && unanswered.0 > patience).then_some(Want::StartedOnly)
             }
@@ -222,14 +222,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Which requests one more spare may run in the place of `worker`. `None`: the worker computes,
     /// or one of its spares does.
     fn wanted_beside(&self, worker: usize, now: Nanos) -> Option<Want> {
-        let spares = self.stands_in.iter().zip(&self.desks[self.workers..]);
+        let spares = self.stands_in.iter().zip(&self.states[self.workers..]);
         let its_spares = spares
             .filter(|&(&stands_in_for, _)| stands_in_for == Some(worker))
             .map(|(_, spare)| spare);
-        std::iter::once(&self.desks[worker])
+        std::iter::once(&self.states[worker])
             .chain(its_spares)
-            .try_fold(self.wanted(), |wanted, desk| {
-                match self.allowed_beside(desk, now)? {
+            .try_fold(self.wanted(), |wanted, state| {
+                match self.allowed_beside(state, now)? {
                     Want::Any => Some(wanted),
                     Want::StartedOnly => Some(Want::StartedOnly),
                 }
@@ -239,9 +239,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// A spare goes on in the place of `silent`, with the next such request for it.
     fn stand_in(&mut self, silent: usize, want: Want, now: Nanos) {
         let Some(spare) =
-            (0..self.stands_in.len()).find(|&spare| self.desks[self.workers + spare].out() == 0)
+            (0..self.stands_in.len()).find(|&spare| self.states[self.workers + spare].out() == 0)
         else {
-            if !std::mem::replace(&mut self.desks[silent].without_spare, true) {
+            if !std::mem::replace(&mut self.states[silent].without_spare, true) {
                 self.statistics.spares_exhausted();
             }
             return;
@@ -250,12 +250,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let core = self.cores[silent];
         if core.is_some() && std::mem::replace(&mut self.spare_cores[spare], core) != core {
             // If it cannot be pinned it serves from where it is.
-            let _ = core.map(|core| self.desks[at].link.pin(core));
+            let _ = core.map(|core| self.states[at].link.pin(core));
         }
-        self.desks[at].worker = self.desks[silent].worker;
+        self.states[at].worker = self.states[silent].worker;
         self.hand_one_of(want, at, silent, now);
         // What was answered can all have been too late, and refused.
-        if self.desks[at].out() > 0 {
+        if self.states[at].out() > 0 {
             self.stands_in[spare] = Some(silent);
             self.spares_out += 1;
             self.statistics.rescued();
@@ -266,10 +266,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// stop, whether others wait or not, if it has a quantum; without one it may finish, since
     /// preempted it would stand behind later ones.
     fn make_way(&mut self, spare: usize, now: Nanos) {
-        if self.recall_unbegun(spare, now) || self.desks[spare].asked.is_some() {
+        if self.recall_unbegun(spare, now) || self.states[spare].asked.is_some() {
             return;
         }
-        let running = self.desks[spare].running();
+        let running = self.states[spare].running();
         if running.is_some_and(|running| self.policy.quantum(running.task).is_some()) {
             self.ask(spare, now, now);
         }
@@ -280,7 +280,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.next_look = Nanos(now.0 + PERIOD.0);
         self.publish_gauges();
         for at in 0..self.workers {
-            if self.desks[at]
+            if self.states[at]
                 .staged_tasks()
                 .any(|task| self.is_expired(task, now))
             {
@@ -290,20 +290,20 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
         // Spares whose worker is back on its core make way for it.
         for spare in 0..self.stands_in.len() {
-            let worker = self.stands_in[spare].map(|worker| &self.desks[worker]);
+            let worker = self.stands_in[spare].map(|worker| &self.states[worker]);
             if worker.is_some_and(|worker| self.allowed_beside(worker, now).is_none()) {
                 self.make_way(self.workers + spare, now);
             }
         }
         let mut counters = CountersSnapshot::default();
-        for desk in &self.desks {
-            counters += desk.link.counters();
+        for state in &self.states {
+            counters += state.link.counters();
         }
         let worker_time = Nanos(period.0 * self.workers as u64);
         let idle = Nanos(
-            self.desks[..self.workers]
+            self.states[..self.workers]
                 .iter_mut()
-                .map(|desk| desk.take_idle_time(now).0)
+                .map(|state| state.take_idle_time(now).0)
                 .sum(),
         );
         self.adapt_floors(counters, worker_time, idle);
@@ -341,9 +341,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     pub(super) fn publish_gauges(&self) {
         self.statistics.gauges(
-            self.policy.len() + self.desks.iter().map(Desk::staged_fresh).sum::<usize>(),
+            self.policy.len()
+                + self
+                    .states
+                    .iter()
+                    .map(WorkerState::staged_fresh)
+                    .sum::<usize>(),
             self.contexts - self.idle.len(),
-            self.desks.iter().filter(|desk| desk.out() > 0).count(),
+            self.states.iter().filter(|state| state.out() > 0).count(),
             self.policy.progress_interventions(),
             self.policy.error().is_some(),
         );

@@ -144,7 +144,7 @@ fn no_submission_is_slept_through() {
 }
 
 #[test]
-fn futures_are_woken_by_the_courier_alone() {
+fn futures_are_woken_by_the_completion_thread_alone() {
     bounded(|| {
         let (handle, transport) = in_process::<(), ()>(BOUNDS).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
@@ -157,7 +157,7 @@ fn futures_are_woken_by_the_courier_alone() {
             let (reply, names) = block_on(handle.submit(ClassId(0), ()).unwrap());
             assert_eq!(reply, Ok(()));
             for name in names {
-                assert_eq!(name.as_deref(), Some("shinjuku-courier"));
+                assert_eq!(name.as_deref(), Some("shinjuku-completion"));
                 woken += 1;
             }
         }
@@ -225,7 +225,7 @@ fn a_full_intake_gives_the_request_back() {
 }
 
 #[test]
-fn refusals_reach_the_ticket_and_requests_are_dropped_by_the_courier() {
+fn refusals_reach_the_ticket_and_requests_are_dropped_by_the_completion_thread() {
     bounded(|| {
         /// Tells on which thread it is dropped.
         struct Request(Refusal, mpsc::Sender<Option<String>>);
@@ -248,7 +248,7 @@ fn refusals_reach_the_ticket_and_requests_are_dropped_by_the_courier() {
             let ticket = handle.submit(ClassId(0), request).unwrap();
             assert_eq!(ticket.wait(), Err(TicketError::Refused(cause)));
             let name = dropped_on.recv_timeout(PATIENCE).unwrap();
-            assert_eq!(name.as_deref(), Some("shinjuku-courier"));
+            assert_eq!(name.as_deref(), Some("shinjuku-completion"));
         }
         end(&handle, &stop, thread);
     });
@@ -335,7 +335,7 @@ fn submitters_that_race_with_the_end_are_all_answered() {
     });
 }
 
-/// A request whose drop waits, as the courier finds out.
+/// A request whose drop waits, as the completion thread finds out.
 struct Slow(Arc<(AtomicBool, AtomicUsize)>);
 
 impl Drop for Slow {
@@ -349,7 +349,7 @@ impl Drop for Slow {
 }
 
 #[test]
-fn while_the_courier_is_slow_no_more_is_taken_in_than_could_be_refused() {
+fn while_the_completion_thread_is_slow_no_more_is_taken_in_than_could_be_refused() {
     bounded(|| {
         let bounds = InProcessBounds {
             intake: 8,
@@ -372,7 +372,7 @@ fn while_the_courier_is_slow_no_more_is_taken_in_than_could_be_refused() {
                 refused += 1;
             }
         }
-        // The courier holds one besides.
+        // The completion thread holds one besides.
         assert!((8..=17).contains(&refused), "{refused} refused");
         assert_eq!(tickets.len() + given_back.len(), 100);
         assert!(handle.refusals().of(Refusal::QueueFull) >= 70);
@@ -431,7 +431,7 @@ fn refusals_are_delivered_whatever_the_dispatcher_does_next() {
         let mut arrivals = Vec::new();
         transport.poll(0, 1, |arrival| arrivals.push(arrival));
         for Arrival { request, route, .. } in arrivals {
-            // Time for the courier to fall asleep.
+            // Time for the completion thread to fall asleep.
             thread::sleep(Duration::from_micros(200));
             transport.refuse(request, route, Refusal::UnknownClass);
         }
@@ -441,7 +441,7 @@ fn refusals_are_delivered_whatever_the_dispatcher_does_next() {
 }
 
 #[test]
-fn a_courier_that_is_stuck_keeps_nobody_waiting() {
+fn a_completion_thread_that_is_stuck_keeps_nobody_waiting() {
     bounded(|| {
         let gate = Arc::new((AtomicBool::new(false), AtomicUsize::new(0)));
         let (handle, mut transport) = in_process::<Slow, ()>(BOUNDS).unwrap();

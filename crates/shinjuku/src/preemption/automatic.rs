@@ -20,8 +20,8 @@ use shinjuku_preempt::{
 use super::Preemption;
 use crate::calibrate::{self, Costs};
 use crate::config::Config;
-use crate::floor::Floor;
 use crate::layout::Layout;
+use crate::quantum_floor::QuantumFloor;
 use crate::start_error::StartError;
 
 /// What was found out of a backend.
@@ -169,7 +169,7 @@ impl Preemption {
                 costs.how
             );
             return Ok(Self {
-                probe_floor: Floor::at_cost(costs.probe),
+                probe_floor: QuantumFloor::at_cost(costs.probe),
                 ..Self::soft(true, grace, &why)
             });
         };
@@ -218,8 +218,8 @@ impl Preemption {
             }
         };
         let micros = |nanos: Nanos| nanos.as_micros_f64();
-        self.probe_floor = Floor::at_cost(costs.probe);
-        self.hard_floor = Floor::at_cost(cost);
+        self.probe_floor = QuantumFloor::at_cost(costs.probe);
+        self.hard_floor = QuantumFloor::at_cost(cost);
         self.why = format!(
             "auto: probe ({:.2} us a preemption), then {name} ({:.1} us, so not below {:.0} us of running); {}",
             micros(costs.probe),

@@ -7,7 +7,7 @@ use rustix::net::{RecvFlags, Shutdown};
 
 use super::Networker;
 use crate::tcp::codec::Codec;
-use crate::tcp::counters::{Cause, add, count};
+use crate::tcp::counters::{CloseReason, add, count};
 use crate::tcp::slot::{Slot, State, present};
 
 /// Slots looked at for time-outs in one poll, after a long sleep.
@@ -19,13 +19,13 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 
 impl<C: Codec> Networker<C> {
     /// Closes when everything is sent.
-    pub(super) fn finish(&mut self, at: u32, cause: Cause) {
+    pub(super) fn finish(&mut self, at: u32, cause: CloseReason) {
         present(&mut self.slots[at as usize].exchange).close = Some(cause);
         self.write(at);
     }
 
     /// Everything is sent: shuts the sending side and waits for the peer to close.
-    pub(super) fn linger(&mut self, at: u32, cause: Cause) {
+    pub(super) fn linger(&mut self, at: u32, cause: CloseReason) {
         let slot = &mut self.slots[at as usize];
         let stream = &present(&mut slot.exchange).stream;
         let stream = stream.as_ref().expect("open connections have a socket");
@@ -56,7 +56,7 @@ impl<C: Codec> Networker<C> {
     }
 
     /// Closes now, whatever is unsent. Exchange and route are back.
-    pub(super) fn close(&mut self, at: u32, cause: Cause) {
+    pub(super) fn close(&mut self, at: u32, cause: CloseReason) {
         let slot = &mut self.slots[at as usize];
         let exchange = present(&mut slot.exchange);
         let intake = &self.shared.counters.intake;
@@ -119,7 +119,7 @@ impl<C: Codec> Networker<C> {
             match self.slots[at as usize].state {
                 State::Free | State::Away | State::Apart => {}
                 State::Lingering => self.close(at, self.slots[at as usize].cause),
-                State::Reading | State::Writing => self.close(at, Cause::Shutdown),
+                State::Reading | State::Writing => self.close(at, CloseReason::Shutdown),
             }
         }
     }
@@ -147,15 +147,17 @@ impl<C: Codec> Networker<C> {
                     self.close(at, cause);
                 }
                 State::Writing if waited > limits.write_timeout => {
-                    self.close(at, Cause::SlowReader);
+                    self.close(at, CloseReason::SlowReader);
                 }
                 State::Reading if slot.queued || slot.hungry => {}
                 State::Reading if present(&mut slot.exchange).input.has_more() => {
                     if waited > limits.request_timeout {
-                        self.finish(at, Cause::HalfRequest);
+                        self.finish(at, CloseReason::HalfRequest);
                     }
                 }
-                State::Reading if waited > limits.idle_timeout => self.finish(at, Cause::Idle),
+                State::Reading if waited > limits.idle_timeout => {
+                    self.finish(at, CloseReason::Idle)
+                }
                 State::Reading => present(&mut slot.exchange).output.leave_large(),
                 State::Writing | State::Lingering => {}
             }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::Networker;
 use crate::Refusal;
 use crate::tcp::codec::Codec;
-use crate::tcp::counters::{Cause, count};
+use crate::tcp::counters::{CloseReason, count};
 use crate::tcp::exchange::{Route, Sent};
 use crate::tcp::replier::Outgoing;
 use crate::tcp::request::Request;
@@ -51,9 +51,9 @@ impl<C: Codec> Networker<C> {
         }
         // A handler gave back what it was not asked for, or nothing.
         slot.cause = if failed {
-            Cause::Failed
+            CloseReason::Failed
         } else {
-            Cause::Misdirected
+            CloseReason::Misdirected
         };
         count(match exchange {
             Some(_) => &intake.misdirected,
@@ -66,7 +66,7 @@ impl<C: Codec> Networker<C> {
             exchange.replies -= 1;
             let slot = &mut self.slots[its as usize];
             slot.exchange = Some(exchange);
-            slot.cause = Cause::Misdirected;
+            slot.cause = CloseReason::Misdirected;
             self.apart(its);
         }
     }
@@ -90,7 +90,7 @@ impl<C: Codec> Networker<C> {
         let exchange = present(&mut slot.exchange);
         exchange.input.done(&exchange.session);
         if exchange.broken {
-            return self.close(at, Cause::Broken);
+            return self.close(at, CloseReason::Broken);
         }
         if exchange.is_due() {
             return self.write(at);
@@ -114,7 +114,7 @@ impl<C: Codec> Networker<C> {
                 }
                 slot.state = State::Writing;
             }
-            Sent::Broken => self.close(at, Cause::Broken),
+            Sent::Broken => self.close(at, CloseReason::Broken),
         }
     }
 
@@ -140,7 +140,7 @@ impl<C: Codec> Networker<C> {
     pub(super) fn refuse(&mut self, at: u32, cause: Refusal) {
         count(&self.shared.counters.intake.refused);
         if !self.append(at, |codec| codec.refusal(cause)) {
-            present(&mut self.slots[at as usize].exchange).close = Some(Cause::Codec);
+            present(&mut self.slots[at as usize].exchange).close = Some(CloseReason::Codec);
         }
         self.home(at);
     }

@@ -6,7 +6,7 @@ use rustix::net::RecvFlags;
 
 use super::Networker;
 use crate::tcp::codec::Codec;
-use crate::tcp::counters::{Cause, add, count};
+use crate::tcp::counters::{CloseReason, add, count};
 use crate::tcp::exchange::{Exchange, Route};
 use crate::tcp::input::{Found, Frame};
 use crate::tcp::request::Request;
@@ -49,11 +49,11 @@ impl<C: Codec> Networker<C> {
                 Found::TooLong => {
                     // Without room for it the connection closes without a word.
                     self.append(at, C::too_long);
-                    self.finish(at, Cause::TooLong);
+                    self.finish(at, CloseReason::TooLong);
                     return false;
                 }
                 Found::Wrong => {
-                    self.close(at, Cause::Codec);
+                    self.close(at, CloseReason::Codec);
                     return false;
                 }
                 Found::Incomplete => {}
@@ -64,11 +64,11 @@ impl<C: Codec> Networker<C> {
                 return false;
             }
             if slot.ended {
-                self.close(at, Cause::Peer);
+                self.close(at, CloseReason::Peer);
                 return false;
             }
             if self.closed {
-                self.finish(at, Cause::Shutdown);
+                self.finish(at, CloseReason::Shutdown);
                 return false;
             }
             if !slot.readable {
@@ -137,7 +137,7 @@ impl<C: Codec> Networker<C> {
             }
             Err(Errno::AGAIN) => slot.readable = false,
             Err(_) => {
-                self.close(at, Cause::Broken);
+                self.close(at, CloseReason::Broken);
                 return false;
             }
         }
@@ -149,7 +149,7 @@ impl<C: Codec> Networker<C> {
         self.give_output(at);
         let exchange = present(&mut self.slots[at as usize].exchange);
         exchange.output.begin();
-        exchange.close = frame.last.then_some(Cause::Server);
+        exchange.close = frame.last.then_some(CloseReason::Server);
         let Exchange { input, session, .. } = &mut *exchange;
         let limit = self.limits.max_request;
         exchange.more = input.deliver(frame, &self.shared.codec, session, limit);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::iter::Sum;
 use std::ops::Add;
 
-use super::{Cause, DataplaneCounts, InterfaceCounts};
+use super::{DataplaneCounts, DropReason, InterfaceCounts};
 
 impl Add for InterfaceCounts {
     type Output = Self;
@@ -66,7 +66,7 @@ impl fmt::Display for DataplaneCounts {
              {echo_answered} echo requests answered, {arp_learnt} stations learnt",
             self.transmitted, self.replies,
         )?;
-        for cause in Cause::all() {
+        for cause in DropReason::all() {
             let dropped = self.interface.dropped_for(cause);
             if dropped > 0 {
                 write!(formatter, "\n{dropped} frames dropped: {cause}")?;
@@ -102,7 +102,7 @@ mod tests {
     fn sums_and_words_leave_nothing_out() {
         let mut one = DataplaneCounts::default();
         one.interface.received = 7;
-        one.interface.dropped[Cause::ClosedPort.index()] = 2;
+        one.interface.dropped[DropReason::ClosedPort.index()] = 2;
         one.reassembly.expired = 1;
         one.no_buffer = 3;
         let both: DataplaneCounts = [one, one].into_iter().sum();

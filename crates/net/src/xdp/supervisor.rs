@@ -2,7 +2,7 @@
 //! allocates and waits, which who polls must not.
 //!
 //! ```text
-//!     device: socket ── gone: hand_over ──▶ keeper: closed ──▶ opened, at another interface of the name
+//!     device: socket ── gone: hand_over ──▶ supervisor: closed ──▶ opened, at another interface of the name
 //!        ▲                                        │  ▲               │
 //!        │                                        └──┘ in vain:      │
 //!        │                                             RETRY later   │
@@ -26,14 +26,14 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// The device's side of the thread, which ends with it.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct PortSupervisor {
     // `None` only while it is dropped: that ends the thread.
     lost: Option<Producer<Socket>>,
     found: Consumer<Socket>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl PortSupervisor {
     /// For a device at `interface`.
     pub(super) fn start(interface: &str, counters: Arc<Counters>) -> Result<Self, XdpError> {
         let (lost, mut to_reopen) = RingBuffer::new(1);
@@ -42,7 +42,7 @@ impl Keeper {
         let up = link_is_up(&interface).unwrap_or(false);
         counters.link_up.store(up, Relaxed);
         let thread = thread::Builder::new()
-            .name("xdp-keeper".to_owned())
+            .name("xdp-supervisor".to_owned())
             .spawn(move || {
                 while !to_reopen.is_abandoned() {
                     match to_reopen.pop() {
@@ -74,7 +74,7 @@ impl Keeper {
     /// The socket's interface has gone.
     pub(super) fn hand_over(&mut self, socket: Socket) {
         if let (Some(lost), Some(thread)) = (&mut self.lost, &self.thread) {
-            // There is room: the keeper has taken the one before.
+            // There is room: the supervisor has taken the one before.
             let _ = lost.push(socket);
             thread.thread().unpark();
         }
@@ -128,7 +128,7 @@ fn reopen(
     None
 }
 
-impl Drop for Keeper {
+impl Drop for PortSupervisor {
     fn drop(&mut self) {
         drop(self.lost.take());
         if let Some(thread) = self.thread.take() {

@@ -1,4 +1,4 @@
-//! The courier: the thread that does what neither the dispatcher nor a context should.
+//! The completion thread: the thread that does what neither the dispatcher nor a context should.
 //!
 //! It answers the tickets of requests that were turned away, and drops what they carried; it calls
 //! the wakers of tickets that are awaited. All of that is a user's code, may allocate and lock, and
@@ -28,13 +28,13 @@ pub(crate) fn quietly(body: impl FnOnce()) {
     }
 }
 
-/// Someone who waits for an answer that will not come once the courier has ended.
+/// Someone who waits for an answer that will not come once the completion thread has ended.
 pub(crate) trait Waits: Send + Sync {
-    /// Wakes it; it finds out by [`Courier::has_ended`].
+    /// Wakes it; it finds out by [`CompletionThread::has_ended`].
     fn wake_at_the_end(&self);
 }
 
-/// The courier's round.
+/// The completion thread's round.
 pub(crate) trait Round: Send + 'static {
     /// Deals with a number of things that it is ready for; a bounded one.
     fn go(&mut self);
@@ -46,11 +46,11 @@ pub(crate) trait Round: Send + 'static {
     fn finish(self);
 }
 
-/// What contexts, tickets and the dispatcher know of the courier.
-pub(crate) struct Courier {
+/// What contexts, tickets and the dispatcher know of the completion thread.
+pub(crate) struct CompletionThread {
     wakers: Producer<Waker>,
-    /// Its other end: the courier's, until contexts that outlive it have to look after their wakers
-    /// themselves.
+    /// Its other end: the completion thread's, until contexts that outlive it have to look after
+    /// their wakers themselves.
     wakers_out: Mutex<Consumer<Waker>>,
     sleeper: Sleeper,
     finishing: AtomicBool,
@@ -59,7 +59,7 @@ pub(crate) struct Courier {
     waiting: Mutex<HashMap<usize, Weak<dyn Waits>>>,
 }
 
-impl Courier {
+impl CompletionThread {
     /// With room for `wakers` at a time.
     pub(crate) fn new(wakers: usize) -> Self {
         let (producer, consumer) = ring(wakers);
@@ -76,7 +76,7 @@ impl Courier {
     /// Starts the thread. It inherits the caller's affinity and scheduling class.
     pub(crate) fn start(self: Arc<Self>, round: impl Round) -> std::io::Result<JoinHandle<()>> {
         thread::Builder::new()
-            .name("shinjuku-courier".into())
+            .name("shinjuku-completion".into())
             .spawn(move || self.run(round))
     }
 
@@ -99,15 +99,15 @@ impl Courier {
         self.end();
     }
 
-    /// Has `waker` called soon; called here if the courier has too many to call. Any thread,
-    /// contexts included.
+    /// Has `waker` called soon; called here if the completion thread has too many to call. Any
+    /// thread, contexts included.
     pub(crate) fn carry(&self, waker: Waker) {
         if let Err(waker) = self.wakers.push(waker) {
             quietly(|| waker.wake());
         }
         self.wake();
-        // After the fence in `wake`, either this sees the end, or the courier at its end sees the
-        // waker.
+        // After the fence in `wake`, either this sees the end, or the completion thread at its end
+        // sees the waker.
         if self.has_ended() {
             self.call_wakers();
         }
@@ -170,13 +170,13 @@ impl Courier {
     }
 }
 
-impl fmt::Debug for Courier {
+impl fmt::Debug for CompletionThread {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut courier = formatter.debug_struct("Courier");
-        courier
+        let mut completion_thread = formatter.debug_struct("CompletionThread");
+        completion_thread
             .field("wakers", &self.wakers.len())
             .field("ended", &self.ended);
-        courier.finish_non_exhaustive()
+        completion_thread.finish_non_exhaustive()
     }
 }
 
@@ -218,27 +218,27 @@ mod tests {
         Arc::new(Call(body)).into()
     }
 
-    fn join(courier: &Courier, thread: JoinHandle<()>) {
-        courier.finish();
+    fn join(completion_thread: &CompletionThread, thread: JoinHandle<()>) {
+        completion_thread.finish();
         thread.join().unwrap();
     }
 
     #[test]
     fn wakers_are_called_on_its_own_thread() {
         bounded(|| {
-            let courier = Arc::new(Courier::new(4));
-            let thread = courier.clone().start(Nothing).unwrap();
+            let completion_thread = Arc::new(CompletionThread::new(4));
+            let thread = completion_thread.clone().start(Nothing).unwrap();
             let (send, names) = mpsc::channel();
             for _ in 0..10 {
                 let send = send.clone();
-                courier.carry(waker(move || {
+                completion_thread.carry(waker(move || {
                     send.send(thread::current().name().map(str::to_owned))
                         .unwrap();
                 }));
                 let name = names.recv_timeout(PATIENCE).unwrap();
-                assert_eq!(name.as_deref(), Some("shinjuku-courier"));
+                assert_eq!(name.as_deref(), Some("shinjuku-completion"));
             }
-            join(&courier, thread);
+            join(&completion_thread, thread);
         });
     }
 
@@ -251,25 +251,25 @@ mod tests {
                     panic!("on purpose: a payload");
                 }
             }
-            let courier = Arc::new(Courier::new(4));
-            let thread = courier.clone().start(Nothing).unwrap();
-            courier.carry(waker(|| panic!("on purpose: a waker")));
-            courier.carry(waker(|| std::panic::panic_any(PanicsWhenDropped)));
+            let completion_thread = Arc::new(CompletionThread::new(4));
+            let thread = completion_thread.clone().start(Nothing).unwrap();
+            completion_thread.carry(waker(|| panic!("on purpose: a waker")));
+            completion_thread.carry(waker(|| std::panic::panic_any(PanicsWhenDropped)));
             let (send, called) = mpsc::channel();
-            courier.carry(waker(move || send.send(()).unwrap()));
+            completion_thread.carry(waker(move || send.send(()).unwrap()));
             called.recv_timeout(PATIENCE).unwrap();
-            join(&courier, thread);
+            join(&completion_thread, thread);
         });
     }
 
     #[test]
     fn what_it_has_no_room_for_is_called_by_who_brings_it() {
         // No thread: nothing is taken out.
-        let courier = Courier::new(2);
+        let completion_thread = CompletionThread::new(2);
         let called = Arc::new(AtomicUsize::new(0));
         let bring = || {
             let called = called.clone();
-            courier.carry(waker(move || {
+            completion_thread.carry(waker(move || {
                 called.fetch_add(1, Ordering::Relaxed);
             }));
         };
@@ -284,21 +284,21 @@ mod tests {
     fn no_waker_is_lost_around_the_end() {
         bounded(|| {
             for _ in 0..200 {
-                let courier = Arc::new(Courier::new(64));
-                let thread = courier.clone().start(Nothing).unwrap();
+                let completion_thread = Arc::new(CompletionThread::new(64));
+                let thread = completion_thread.clone().start(Nothing).unwrap();
                 let called = Arc::new(AtomicUsize::new(0));
                 thread::scope(|scope| {
                     for _ in 0..2 {
                         scope.spawn(|| {
                             for _ in 0..20 {
                                 let called = called.clone();
-                                courier.carry(waker(move || {
+                                completion_thread.carry(waker(move || {
                                     called.fetch_add(1, Ordering::Relaxed);
                                 }));
                             }
                         });
                     }
-                    courier.finish();
+                    completion_thread.finish();
                 });
                 thread.join().unwrap();
                 assert_eq!(called.load(Ordering::Relaxed), 40);

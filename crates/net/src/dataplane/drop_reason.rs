@@ -1,14 +1,14 @@
 //! Why frames come to nothing.
 
-use crate::packet::Flaw;
+use crate::packet::ParseError;
 
 /// Why a frame was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Cause {
+pub enum DropReason {
     /// Something is wrong with its bytes.
     #[error(transparent)]
-    Malformed(#[from] Flaw),
+    Malformed(#[from] ParseError),
     /// It is neither IPv4 nor ARP.
     #[error("it is neither IPv4 nor ARP")]
     EtherType,
@@ -35,14 +35,14 @@ pub enum Cause {
     Unasked,
 }
 
-impl Cause {
+impl DropReason {
     /// How many there are.
-    pub const COUNT: usize = Flaw::ALL.len() + 8;
+    pub const COUNT: usize = ParseError::ALL.len() + 8;
 
     /// Its place among all, for counters by cause: below [`COUNT`](Self::COUNT).
     #[must_use]
     pub const fn index(self) -> usize {
-        const FLAWS: usize = Flaw::ALL.len();
+        const FLAWS: usize = ParseError::ALL.len();
         match self {
             Self::Malformed(flaw) => flaw as usize,
             Self::EtherType => FLAWS,
@@ -58,7 +58,7 @@ impl Cause {
 
     /// All of them, in the order of [`index`](Self::index).
     pub fn all() -> impl Iterator<Item = Self> {
-        Flaw::ALL.into_iter().map(Self::Malformed).chain([
+        ParseError::ALL.into_iter().map(Self::Malformed).chain([
             Self::EtherType,
             Self::NotForUs,
             Self::Source,

@@ -1,4 +1,4 @@
-//! Donor threads: each gives its stack and thread control block to one context and sleeps.
+//! Backing threads: each gives its stack and thread control block to one context and sleeps.
 //!
 //! Borrowing both from a real `std` thread costs a sleeping kernel thread per context. It buys that
 //! everything that a thread has is there and right (static TLS, the allocator's caches,
@@ -14,14 +14,14 @@ use crate::current::{self, CURRENT};
 use crate::restartable;
 use crate::switch::{donate, fs_base};
 
-/// Size of the stack that a donor sleeps on: it holds a few words of a futex loop.
+/// Size of the stack that a backing thread sleeps on: it holds a few words of a futex loop.
 const PRIVATE_STACK: usize = 16 * 1024;
 
-/// `Head::parked` of a donor that has [restartable sequences](restartable) of another library, and
-/// ends. (The assembly stores 1 when it parks.)
+/// `Head::parked` of a backing thread that has [restartable sequences](restartable) of another
+/// library, and ends. (The assembly stores 1 when it parks.)
 pub(crate) const REFUSED: u32 = 2;
 
-/// The stack a donor sleeps on while others use its own.
+/// The stack a backing thread sleeps on while others use its own.
 pub(crate) struct PrivateStack {
     base: *mut libc::c_void,
 }
@@ -56,18 +56,19 @@ impl PrivateStack {
 
 impl Drop for PrivateStack {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours; the donor that slept on it has ended, or never began.
+        // SAFETY: the mapping is ours; the backing thread that slept on it has ended, or never
+        // began.
         unsafe { libc::munmap(self.base, PRIVATE_STACK) };
     }
 }
 
-/// The donor thread's whole life.
+/// The backing thread's whole life.
 ///
 /// # Safety
-/// `head` must come from `Head::obtain` with these types, be served by no other donor and not be
-/// released before this thread ends; `private_top` must be the end of a [`PrivateStack`] that
-/// outlives this thread.
-pub(crate) unsafe fn donor_main<T, R>(
+/// `head` must come from `Head::obtain` with these types, be served by no other backing thread and
+/// not be released before this thread ends; `private_top` must be the end of a [`PrivateStack`]
+/// that outlives this thread.
+pub(crate) unsafe fn backing_thread_main<T, R>(
     head: &'static Head,
     private_top: usize,
     entry: Arc<dyn Fn(T) -> R + Send + Sync>,
@@ -81,7 +82,7 @@ pub(crate) unsafe fn donor_main<T, R>(
     head.stack_high.set(high);
     head.fs.set(fs_base());
     // SAFETY: only returns a number.
-    head.donor.set(unsafe { libc::gettid() });
+    head.backing_thread.set(unsafe { libc::gettid() });
     CURRENT.set(head);
     // A panic of our own would unwind into another thread's business.
     let abort = AbortOnUnwind;
@@ -96,7 +97,7 @@ pub(crate) unsafe fn donor_main<T, R>(
         )
     };
     // From here on the code runs on whichever worker entered the context, or, at last, on the
-    // donor's own thread.
+    // backing thread's own thread.
     while !head.hand_back.load(Ordering::Relaxed) {
         // SAFETY: the types are the pool's. The context runs, so no handle exists and the slot is
         // ours.
@@ -143,8 +144,8 @@ impl Drop for AbortOnUnwind {
 }
 
 fn block_all_signals() {
-    // SAFETY: changes the calling thread's mask only. A signal must never find the donor on its
-    // private stack with the thread control block in use elsewhere.
+    // SAFETY: changes the calling thread's mask only. A signal must never find the backing thread
+    // on its private stack with the thread control block in use elsewhere.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);

@@ -24,12 +24,12 @@ const FORWARDING: u32 = 1;
 const NATIVE: u32 = 2;
 
 /// The two words.
-pub(super) struct Reach {
+pub(super) struct VcpuMode {
     place: AtomicU32,
     pending: AtomicBool,
 }
 
-impl Reach {
+impl VcpuMode {
     /// Of a worker that is native.
     pub(super) fn new() -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Reach {
 }
 
 /// The words' addresses, for assembly, which loom does not run.
-impl Reach {
+impl VcpuMode {
     #[cfg(not(loom))]
     pub(super) fn addresses(&self) -> (*const u32, *const bool) {
         (self.place.as_ptr(), self.pending.as_ptr())
@@ -115,7 +115,7 @@ mod loom_tests {
 
     /// One interrupt for a worker in guest mode, or on its way there.
     struct World {
-        reach: Reach,
+        reach: VcpuMode,
         requested: AtomicBool,
         /// The vector, in the vCPU's APIC.
         posted: AtomicBool,
@@ -125,7 +125,7 @@ mod loom_tests {
     impl World {
         fn new() -> Self {
             Self {
-                reach: Reach::new(),
+                reach: VcpuMode::new(),
                 requested: AtomicBool::new(false),
                 posted: AtomicBool::new(false),
                 signalled: AtomicBool::new(false),

@@ -25,7 +25,7 @@ type Load<Tr> = Runnable<Job<Tr>, Done<Tr>>;
 /// About what it takes a sleeping thread to run.
 const WAKE_UP: Nanos = Nanos::from_micros(50);
 
-pub(crate) struct Desk<Tr: Transport> {
+pub(crate) struct WorkerState<Tr: Transport> {
     /// Whom the policy knows this worker as.
     pub(crate) worker: WorkerId,
     pub(crate) sender: Sender<Job<Tr>, Done<Tr>>,
@@ -88,7 +88,7 @@ pub(crate) struct Asked {
     pub(crate) interrupts: u32,
 }
 
-impl<Tr: Transport> Desk<Tr> {
+impl<Tr: Transport> WorkerState<Tr> {
     pub(crate) fn new(
         worker: WorkerId,
         sender: Sender<Job<Tr>, Done<Tr>>,

@@ -33,7 +33,7 @@ const LONGEST_HOLD: u64 = 10_000_000_000;
 
 /// The floor for one mechanism.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Floor {
+pub(crate) struct QuantumFloor {
     /// Worker time that one preemption takes; 0: a floor that stays at 0.
     cost: Nanos,
     current: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Period {
     pub(crate) preemptions: u64,
 }
 
-impl Floor {
+impl QuantumFloor {
     /// No floor: the policy's quantum holds.
     pub(crate) const NONE: Self = Self::at_cost(Nanos(0));
 
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn never_below_ten_times_the_cost() {
-        let mut floor = Floor::at_cost(COST);
+        let mut floor = QuantumFloor::at_cost(COST);
         for _ in 0..10 {
             floor.adapt(period(0.9, 0), Nanos(0));
         }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn rises_when_nothing_idles_and_falls_again() {
-        let mut floor = Floor::at_cost(COST);
+        let mut floor = QuantumFloor::at_cost(COST);
         // 140 preemptions of 7 us in 10 ms are 9.8 %, but nothing idles.
         floor.adapt(period(0.0, 140), Nanos(0));
         let risen = floor.raise(Nanos(0));
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn settles_where_the_share_is_allowed() {
         // A worker with 30 % idle and as many preemptions as the quantum allows in the busy time.
-        let mut floor = Floor::at_cost(COST);
+        let mut floor = QuantumFloor::at_cost(COST);
         let mut spent = 0.0;
         for _ in 0..200 {
             let quantum = floor.raise(Nanos(0)).0;
@@ -178,14 +178,14 @@ mod tests {
 
     #[test]
     fn without_cost_there_is_no_floor() {
-        let mut floor = Floor::NONE;
+        let mut floor = QuantumFloor::NONE;
         floor.adapt(period(0.0, 1_000_000), Nanos(0));
         assert_eq!(floor.raise(Nanos(3)), Nanos(3));
     }
 
     #[test]
     fn stays_up_for_a_while_when_the_preempted_had_little_left() {
-        let mut floor = Floor::at_cost(COST);
+        let mut floor = QuantumFloor::at_cost(COST);
         for _ in 0..SAMPLE {
             floor.judge(Nanos(30_000), Nanos(0));
         }
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn long_requests_are_worth_preempting() {
-        let mut floor = Floor::at_cost(COST);
+        let mut floor = QuantumFloor::at_cost(COST);
         for _ in 0..10 * SAMPLE {
             floor.judge(Nanos(430_000), Nanos(0));
         }

@@ -66,16 +66,16 @@ impl<'de> Deserialize<'de> for Words {
 }
 
 /// A way without the kernel, as the settings describe it.
-pub(crate) struct Way {
+pub(crate) struct TransportSetup {
     address: HostAddress,
     mac: Option<MacAddr>,
     gateway: Option<Ipv4Addr>,
-    maker: Maker,
+    maker: OpenDevice,
 }
 
-type Maker = Box<dyn FnOnce(Place) -> Line>;
+type OpenDevice = Box<dyn FnOnce(Place) -> Line>;
 
-impl Way {
+impl TransportSetup {
     /// `None`: by sockets.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ impl Way {
 }
 
 #[cfg(feature = "dpdk")]
-fn by_dpdk(settings: &Settings) -> Result<Maker, LoadError> {
+fn by_dpdk(settings: &Settings) -> Result<OpenDevice, LoadError> {
     use shinjuku_net::dpdk::DpdkConfig;
 
     let Some(device) = settings.device.clone() else {
@@ -142,7 +142,7 @@ fn by_dpdk(settings: &Settings) -> Result<Maker, LoadError> {
 }
 
 #[cfg(feature = "xdp")]
-fn by_xdp(settings: &Settings) -> Result<Maker, LoadError> {
+fn by_xdp(settings: &Settings) -> Result<OpenDevice, LoadError> {
     use shinjuku_net::xdp::{CopyMode, XdpConfig};
 
     let Some(interface) = settings.interface.clone() else {
@@ -158,19 +158,19 @@ fn by_xdp(settings: &Settings) -> Result<Maker, LoadError> {
 }
 
 #[cfg(not(feature = "dpdk"))]
-fn by_dpdk(_: &Settings) -> Result<Maker, LoadError> {
+fn by_dpdk(_: &Settings) -> Result<OpenDevice, LoadError> {
     let takes =
         "; that takes libdpdk 22.11 or later (Debian: apt-get install libdpdk-dev pkg-config)";
     not_built("dpdk", takes)
 }
 
 #[cfg(not(feature = "xdp"))]
-fn by_xdp(_: &Settings) -> Result<Maker, LoadError> {
+fn by_xdp(_: &Settings) -> Result<OpenDevice, LoadError> {
     not_built("xdp", "")
 }
 
 #[cfg(not(all(feature = "dpdk", feature = "xdp")))]
-fn not_built(feature: &str, takes: &str) -> Result<Maker, LoadError> {
+fn not_built(feature: &str, takes: &str) -> Result<OpenDevice, LoadError> {
     let what = format!(
         "{feature} was not built in; build with its feature, cargo build --release -p shinjuku-loadgen --features {feature}{takes}"
     );
