@@ -4,7 +4,6 @@ use shinjuku::policy::*;
 use shinjuku::{PolicyConfig, Runtime, handler_fn};
 use shinjuku_sim::{Scenario, Scheduler};
 
-/// All requests that wait, in no order.
 struct ShortFirst(Vec<Task>);
 
 impl Policy for ShortFirst {
