@@ -1,9 +1,9 @@
 //! A UDP server whose requests say how long to work: what Shinjuku's and others' evaluations drive.
 //!
 //! Run: `cargo run --release --example synthetic -- --listen 127.0.0.1:9000`, and the client of
-//! <https://github.com/stanford-mast/shinjuku> against it, or anything else that speaks its format: 16 bytes, two
-//! little-endian `u64`, how many nanoseconds to work and when the request was made. The same bytes
-//! come back. With `--format racksched` it is the format of
+//! <https://github.com/stanford-mast/shinjuku> against it, or anything else that speaks its format:
+//! 16 bytes, two little-endian `u64`, how many nanoseconds to work and when the request was made.
+//! The same bytes come back. With `--format racksched` it is the format of
 //! <https://github.com/netx-repo/RackSched>: 41 bytes, in one packet or several, and replies that
 //! tell how many requests of the class there still are. See `shinjuku::net::wire`.
 //!

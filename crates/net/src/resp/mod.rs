@@ -12,9 +12,9 @@
 //! A request is an array of bulk strings, `*2\r\n$3\r\nGET\r\n$1\r\nk\r\n`, or an *inline command*,
 //! a line of words such as a person types. Limits and errors are those of Redis 7.0 (its
 //! `networking.c`; the protocol's specification is at
-//! <https://redis.io/docs/latest/develop/reference/protocol-spec/>). Like Redis, the parser looks neither at the byte
-//! after the `\r` of a line nor at the two bytes after a bulk string. Unlike it, it takes a zero
-//! byte in a line for a byte like any other.
+//! <https://redis.io/docs/latest/develop/reference/protocol-spec/>). Like Redis, the parser looks
+//! neither at the byte after the `\r` of a line nor at the two bytes after a bulk string. Unlike
+//! Redis, the parser takes a zero byte in a line for a byte like any other.
 
 mod arguments;
 mod codec;
