@@ -1,5 +1,5 @@
 //! A policy of one's own, simulated and then run: the class of short requests goes first. Prints
-//! `c-FCFS: short p99 145 us`, `own: short p99 59 us`, and what the runtime says of itself.
+//! `c-FCFS: short p99 145 us`, `own: short p99 59 us`, and the runtime's description of itself.
 use shinjuku::policy::*;
 use shinjuku::{PolicyConfig, Runtime, handler_fn};
 use shinjuku_sim::{Scenario, Scheduler};

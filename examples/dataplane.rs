@@ -1,7 +1,7 @@
-//! A server past the kernel: over DPDK or AF_XDP, as its configuration file says.
+//! A server without the kernel's stack: over DPDK or AF_XDP, as its configuration file says.
 //!
-//! Run over shared memory, which takes neither a network card nor root (the packages are named in
-//! the README):
+//! Run over shared memory, which needs neither a network card nor root (the README names the
+//! packages):
 //!
 //! ```text
 //! cargo run --release -p shinjuku-examples --features dpdk --example dataplane -- examples/memif.toml
@@ -10,12 +10,12 @@
 //!     --target 10.0.0.1:9000 --protocol shinjuku --mix hi --rate 10k
 //! ```
 //!
-//! Requests are those of the example `synthetic`: how long to work, at most 10 ms, and a stamp,
-//! which come back.
+//! Requests are those of the example `synthetic`: a time to work, at most 10 ms, and a stamp, both
+//! of which come back.
 //!
-//! Expect: what it serves on, where, and how each dispatcher preempts; after control-C (or
-//! SIGTERM), what each dispatcher has counted, all together, and the device. The kernel does not
-//! see the address: `ping` from another machine is answered all the same.
+//! Expect: what the server serves on, where, and how each dispatcher preempts; after control-C (or
+//! SIGTERM), the counts of each dispatcher, their sums, and the device's counts. The server itself
+//! answers ARP and `ping`; the kernel does not know the address.
 #![cfg_attr(
     not(any(feature = "dpdk", feature = "xdp")),
     allow(unused, reason = "then it only says what to build")
@@ -26,11 +26,9 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
 use shinjuku::config::{Config, read_toml};
-use shinjuku::net::dataplane::{
-    Datagram, Dataplane, DataplaneConfig, DataplaneCounts, Device, MacAddr,
-};
 use shinjuku::net::wire::ShinjukuRequest;
 use shinjuku::{HardPreemption, Runtime, handler_fn};
+use shinjuku_dataplane::{Datagram, Dataplane, DataplaneConfig, DataplaneCounts, Device, MacAddr};
 use shinjuku_examples::stop::Stop;
 use shinjuku_examples::work::{spin_with_probes, steps_per_nano};
 
@@ -40,15 +38,15 @@ const LONGEST_NANOS: u64 = 10_000_000;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
-    /// A runtime for each dispatcher; one if there is nothing said.
+    /// A runtime for each dispatcher; one by default.
     #[serde(default)]
     dispatcher: Vec<Config>,
     /// Addresses and ports.
     dataplane: DataplaneConfig,
     #[cfg(feature = "dpdk")]
-    dpdk: Option<shinjuku::net::dpdk::DpdkConfig>,
+    dpdk: Option<shinjuku_dataplane::dpdk::DpdkConfig>,
     #[cfg(feature = "xdp")]
-    xdp: Option<shinjuku::net::xdp::XdpConfig>,
+    xdp: Option<shinjuku_dataplane::xdp::XdpConfig>,
     #[cfg(not(feature = "dpdk"))]
     dpdk: Option<serde::de::IgnoredAny>,
     #[cfg(not(feature = "xdp"))]
@@ -63,7 +61,7 @@ fn main() -> anyhow::Result<()> {
         println!("{USAGE}");
         return Ok(());
     }
-    // As text, which has the cause: anyhow would tell it again.
+    // As text, which includes the cause; anyhow would print the cause again.
     let mut settings: Settings = read_toml(&path).map_err(|error| anyhow!("{error}"))?;
     if settings.dispatcher.is_empty() {
         settings.dispatcher.push(Config::default());
@@ -107,7 +105,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Serves on all devices, one for each dispatcher, until it is asked to stop.
+/// Serves on all devices, one for each dispatcher, until the process is asked to stop.
 fn serve<D: Device>(
     settings: &Settings,
     mac: MacAddr,
@@ -132,9 +130,9 @@ fn serve<D: Device>(
             spin_with_probes((nanos * steps_per_nano) as u64);
             Some(request.echo())
         });
-        // SAFETY: what the handler reaches (the spinning, and giving back the datagram's buffer)
-        // makes no system call, takes no priority-inheriting lock and does not care for the
-        // identity of its kernel thread.
+        // SAFETY: the handler's code (the spinning, and giving back the datagram's buffer) makes no
+        // system call, takes no priority-inheriting lock and does not depend on the identity of its
+        // kernel thread.
         let token = unsafe { HardPreemption::allow() };
         let server = Runtime::builder(handler)
             .config(config.clone())
@@ -147,8 +145,8 @@ fn serve<D: Device>(
 
     stop.wait();
     let mut total: Option<(_, DataplaneCounts)> = None;
-    // The first last: where the device has fewer queues than there are dispatchers, it sends for
-    // the others.
+    // In reverse: if the device has fewer queues than there are dispatchers, the first dispatcher
+    // sends for the others, so it ends last.
     for (number, (server, counters)) in servers.into_iter().enumerate().rev() {
         let (report, _) = server.shutdown(Duration::from_secs(2));
         let counts = counters.read();

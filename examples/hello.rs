@@ -3,8 +3,9 @@
 //! Run: `cargo run --release --example hello`
 //!
 //! Expect: the short requests' replies, usually within a millisecond on an idle machine, though the
-//! long request came first and there is one worker; then the long one's; then what was counted.
-//! Without `#[preemptible]` all would come at the end: nothing could stop the long one.
+//! long request came first and there is one worker; then the long request's reply; then the
+//! statistics. Without `#[preemptible]` all replies would come at the end: nothing could stop the
+//! long request.
 #![forbid(unsafe_code)]
 
 use std::error::Error;

@@ -1,28 +1,18 @@
-//! A preemptive pool beside other code: ordinary threads submit work, and wait for it in three
-//! ways.
+//! A preemptive pool beside other code: closures of any type, submitted from ordinary threads.
 //!
 //! Run: `cargo run --release --example pool`
 //!
-//! Expect: a line for each way of waiting, and a table in which the short requests' p99 is far
+//! Expect: a line for each way of waiting, and a table in which the short closures' p99 is far
 //! below what a long one takes, though both share the same workers.
 //!
-//! A ticket is a plain `Future`, so it can be awaited under any async runtime
-//! (`let reply = handle.submit(..)?.await?` in an axum handler, say); the few lines of `block_on`
-//! here stand in for one.
+//! In async code a job is awaited: `let primes = pool.run("long", || primes(1000)).await?`.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::Duration;
 
-use shinjuku::policy::ClassId;
-use shinjuku::{ClassConfig, Runtime, handler_fn, preemptible};
-
-const SHORT: ClassId = ClassId(0);
-const LONG: ClassId = ClassId(1);
+use shinjuku::{Pool, RunOptions, cancellation_point, preemptible};
 
 /// How many primes there are below `limit`.
 #[preemptible]
@@ -39,71 +29,48 @@ fn primes(limit: u32) -> u32 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let runtime = Runtime::builder(handler_fn(primes))
-        .class(["short", "long"].map(ClassConfig::new).to_vec())
-        .start()?;
-    println!("{}", runtime.description());
+    let pool = Pool::new(["short", "long"])?;
+    println!("{}", pool.description());
 
-    // Any thread submits, through its own clone of the handle.
     thread::scope(|scope| {
-        for limit in [60_000, 80_000, 100_000] {
-            let handle = runtime.handle();
-            scope.spawn(move || {
-                let ticket = handle.submit(LONG, limit).expect("the queue is not full");
+        scope.spawn(|| {
+            let jobs =
+                [60_000, 80_000, 100_000].map(|limit| pool.run("long", move || primes(limit)));
+            for job in jobs {
                 println!(
-                    "blocked for it: {} primes below {limit}",
-                    ticket.wait().expect("it does not panic")
+                    "waited for it: {} primes",
+                    job.wait().expect("it does not panic")
                 );
-            });
-        }
-        let handle = runtime.handle();
-        scope.spawn(move || {
-            for _ in 0..1000 {
-                let ticket = handle.submit(SHORT, 100).expect("the queue is not full");
-                assert_eq!(ticket.wait(), Ok(25));
-                thread::sleep(Duration::from_micros(50));
             }
         });
+        for _ in 0..1000 {
+            let job = pool.run("short", || primes(100));
+            assert_eq!(job.wait().expect("it does not panic"), 25);
+            thread::sleep(Duration::from_micros(50));
+        }
     });
 
-    let mut ticket = runtime.handle().submit(LONG, 60_000)?;
-    let mut looks = 0;
-    let reply = loop {
-        match ticket.try_take() {
-            Some(reply) => break reply?,
-            None => looks += 1,
+    // Closures that borrow: all have returned when the scope ends.
+    let limits = [10, 100, 1000];
+    let mut counts = [0; 3];
+    pool.scope(|scope| {
+        for (count, limit) in counts.iter_mut().zip(&limits) {
+            scope.run(RunOptions::new("short").priority(1), || {
+                *count = primes(*limit)
+            });
         }
-        // Here a program does something else.
-        thread::sleep(Duration::from_micros(100));
-    };
-    println!("looked {looks} times in vain: {reply} primes");
+    });
+    println!("borrowed: {counts:?}");
 
-    let ticket = runtime.handle().submit(LONG, 60_000)?;
-    println!("awaited: {} primes", block_on(ticket)?);
+    // Dropped, a job that runs is asked to stop, and one that waits is dropped.
+    let endless = pool.run("long", || while cancellation_point().is_ok() {});
+    thread::sleep(Duration::from_millis(1));
+    drop(endless);
 
-    let report = runtime.shutdown(Duration::from_secs(1));
+    let report = pool.shutdown(Duration::from_secs(10));
     if let Some(statistics) = &report.statistics {
         println!("{statistics}");
     }
     println!("{report}");
     Ok(())
-}
-
-/// The smallest async runtime: one future, one thread.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
 }

@@ -1,5 +1,5 @@
-//! A key-value server over UDP: lookups of a microsecond beside ranges of hundreds, on code that
-//! has no probes.
+//! A key-value server over UDP: lookups of a microsecond beside ranges of hundreds, on code without
+//! probes.
 //!
 //! Run: `cargo run --release --example store -- --listen 127.0.0.1:9001 --data /tmp/store`, then
 //! for instance `echo -n 'GET 42' | nc -u -w1 127.0.0.1 9001`
@@ -9,16 +9,15 @@
 //! | `GET <key>` | the request, ` = `, the value in 160 hexadecimal digits; or ` = none` |
 //! | `RANGE <from> <count>` | the request, ` = `, how many keys were read in order (on from 0 after the last), a checksum of them |
 //!
-//! Text, one request a datagram. Words behind are ignored and come back with the rest of the
-//! request: a client can put a number there to tell replies apart. What is wrong with a request
-//! stands behind ` ! ` in its reply; datagrams that begin with neither G nor R are dropped and
-//! counted.
+//! Requests are text, one a datagram. Further words are ignored and come back with the rest of the
+//! request: a client can put a number there to tell replies apart. An error stands behind ` ! ` in
+//! the reply; datagrams that begin with neither G nor R are dropped and counted.
 //!
-//! Expect: on the first start the store is built in `--data` (100,000 keys, 17 MB). After
-//! control-C, a table in which GETs have a p99 far below what a RANGE takes, whatever the number of
-//! RANGEs among them.
+//! Expect: on the first start the server builds the store in `--data` (100,000 keys, 17 MB). After
+//! control-C, a table in which GETs have a p99 far below a RANGE's time, whatever the share of
+//! RANGEs.
 //!
-//! redb's loops have no probes, so a RANGE gives way by signal: that takes the token, below.
+//! redb's loops have no probes, so only a signal preempts a RANGE: that needs the token, below.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -70,11 +69,11 @@ fn main() -> anyhow::Result<()> {
     let (address, counters) = (udp.local_addr(), udp.counters());
 
     let handler = handler_fn(move |datagram: Datagram| serve(&store, datagram));
-    // SAFETY: what the handler reaches (redb's read path, Rust's allocator and formatting) is
-    // ordinary Rust: it uses std's locks, which are no priority-inheriting futexes; reads of the
-    // file by `pread`, where a page is not in the cache, which std retries on EINTR or which fail
-    // as an error, not as a wrong result; and it neither asks for nor keeps the identity of its
-    // kernel thread, sets up io_uring, nor switches stacks.
+    // SAFETY: the handler's code (redb's read path, Rust's allocator and formatting) is ordinary
+    // Rust. It uses std's locks, which are no priority-inheriting futexes. It reads the file by
+    // `pread` when a page is not in the cache; std retries those reads on EINTR, or they fail as an
+    // error, not as a wrong result. It neither reads nor stores the identity of its kernel thread,
+    // sets up no io_uring, and does not switch stacks.
     let token = unsafe { HardPreemption::allow() };
     let server = Runtime::builder(handler)
         .config(config)

@@ -1,15 +1,15 @@
-//! A UDP server whose requests say how long to work: what Shinjuku's and others' evaluations drive.
+//! A UDP server whose requests say how long to work, as in the evaluations of Shinjuku and others.
 //!
 //! Run: `cargo run --release --example synthetic -- --listen 127.0.0.1:9000`, and the client of
-//! <https://github.com/stanford-mast/shinjuku> against it, or anything else that speaks its format:
-//! 16 bytes, two little-endian `u64`, how many nanoseconds to work and when the request was made.
-//! The same bytes come back. With `--format racksched` it is the format of
+//! <https://github.com/stanford-mast/shinjuku> against it, or any other that speaks its format: 16
+//! bytes, two little-endian `u64`, how many nanoseconds to work and when the request was made. The
+//! same bytes come back. `--format racksched` selects the format of
 //! <https://github.com/netx-repo/RackSched>: 41 bytes, in one packet or several, and replies that
-//! tell how many requests of the class there still are. See `shinjuku::net::wire`.
+//! tell how many requests of the class are left. See `shinjuku::net::wire`.
 //!
-//! Expect: a line that says where it listens and one that says how it preempts; after control-C (or
-//! SIGTERM), what came of the requests, by class: those that ask for `--long-us` or more are
-//! `long`.
+//! Expect: a line with the address where it listens and a line that says how it preempts; after
+//! control-C (or SIGTERM), the fates of the requests, by class: those that ask for `--long-us` or
+//! more are `long`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -31,7 +31,7 @@ struct Options {
     /// Where to listen; port 0: one that the kernel picks.
     #[arg(long, default_value = "127.0.0.1:9000")]
     listen: SocketAddr,
-    /// What requests look like.
+    /// The format of requests.
     #[arg(long, value_enum, default_value_t = Format::Shinjuku)]
     format: Format,
     /// Receive on a thread of its own instead of the dispatcher's.
@@ -60,7 +60,7 @@ enum Format {
 }
 
 impl Format {
-    /// How long a request wants to be worked on, in nanoseconds. `None`: it is none.
+    /// How long a request asks to work, in nanoseconds. `None`: it is no request.
     fn run_nanos(self, request: &[u8]) -> Option<u64> {
         match self {
             Self::Shinjuku => Some(ShinjukuRequest::parse(request).ok()?.run_nanos),
@@ -108,13 +108,13 @@ fn main() -> anyhow::Result<()> {
         spin_with_probes
     };
     let handler = handler_fn(move |request: Datagram| {
-        // The classifier has looked at it once already.
+        // The classifier has already checked the request.
         let run_nanos = format.run_nanos(&request)?;
         work((run_nanos as f64 * steps_per_nano) as u64);
         Some(request.echo())
     });
-    // SAFETY: what the handler reaches (the spinning, and giving back the datagram's buffer) makes
-    // no system call, takes no priority-inheriting lock and does not care for the identity of its
+    // SAFETY: the handler's code (the spinning, and giving back the datagram's buffer) makes no
+    // system call, takes no priority-inheriting lock and does not depend on the identity of its
     // kernel thread.
     let token = unsafe { HardPreemption::allow() };
     let builder = Runtime::builder(handler)

@@ -23,14 +23,14 @@ fn link() {
         });
     let mut shim = cc::Build::new();
     shim.file("src/shim.c").warnings_into_errors(true);
-    // What libdpdk.pc says in its cflags, and the pkg-config crate does not pass on: the inline
-    // functions need both.
+    // The pkg-config crate does not pass on these cflags of libdpdk.pc; the inline functions need
+    // both.
     shim.flag("-include").flag("rte_config.h");
     shim.flag("-march=corei7");
     for path in &dpdk.include_paths {
         shim.flag("-isystem").flag(path);
     }
     shim.compile("shinjuku_dpdk_shim");
-    // A driver, so libdpdk.pc does not name it; rte_eth_from_rings is in it.
+    // rte_eth_from_rings is in a driver, which libdpdk.pc does not name.
     println!("cargo::rustc-link-lib=rte_net_ring");
 }

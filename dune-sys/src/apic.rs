@@ -1,5 +1,5 @@
-//! The local APIC, whose page the module maps into the process: what it takes to send an interrupt,
-//! and to end one.
+//! The local APIC, whose page the module maps into the process: sending an interrupt, and ending
+//! one.
 //!
 //! The register page answers only while the host has its APICs in xAPIC mode; with x2APIC the page
 //! is dead and reads as all ones. Linux must therefore be started with `nox2apic`.
@@ -10,10 +10,10 @@ use x86_64::registers::model_specific::Msr;
 pub const VIRTUAL_ADDRESS: u64 = 0xffff_ffff_ffff_f000;
 /// Guest-physical address that the module backs with the host's APIC page.
 pub const GUEST_PHYSICAL: u64 = (1 << 46) - 4096;
-/// Where the module finds the page, in the host's physical memory.
+/// The host-physical address where the module finds the page.
 pub const HOST_PHYSICAL: u64 = 0xfee0_0000;
 
-/// The notification's vector, which the module puts into the VMCS. Shinjuku uses the same number
+/// The notification's vector, which the module writes to the VMCS. Shinjuku uses the same number
 /// for its interrupt.
 pub const NOTIFICATION_VECTOR: u8 = 0xf2;
 
@@ -36,7 +36,7 @@ pub enum Register {
 
 /// An interrupt is still on its way out of this APIC.
 const DELIVERY_PENDING: u32 = 1 << 12;
-/// Looks at [`Register::Command`] before sending is given up: some microseconds at the least.
+/// How often [`Register::Command`] is read before sending is given up: some microseconds at least.
 const PATIENCE: u32 = 10_000;
 
 /// Access to the registers of the calling CPU's APIC.
@@ -61,8 +61,8 @@ impl RegisterPage {
     ///
     /// # Safety
     /// `page` is aligned to 4 KiB, and its 4 KiB can be read and written as long as this value or a
-    /// copy of it is used. If it is the APIC's, nothing sent by it may upset the machine: whoever
-    /// can write there can reset other CPUs.
+    /// copy of it is used. If it is the APIC's page, no interrupt sent through it may upset the
+    /// machine: code that can write there can reset other CPUs.
     #[must_use]
     pub const unsafe fn new(page: *mut u32) -> Self {
         Self(page)
@@ -86,7 +86,7 @@ impl RegisterPage {
 
 impl Registers for RegisterPage {
     fn read(&self, register: Register) -> u32 {
-        // SAFETY: within the page, which `new` was promised.
+        // SAFETY: within the page, as `new`'s caller promised.
         unsafe { self.at(register).read_volatile() }
     }
 
@@ -100,7 +100,7 @@ impl Registers for RegisterPage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ApicId(pub u8);
 
-/// Why the APIC does not serve.
+/// Why the APIC cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApicError {
@@ -113,7 +113,7 @@ pub enum ApicError {
         /// What was read.
         version: u32,
     },
-    /// The interrupt before is still on its way.
+    /// The previous interrupt is still on its way.
     #[error(
         "the APIC has not sent its last interrupt in {PATIENCE} looks; it is asked again later"
     )]
@@ -137,10 +137,10 @@ impl<R: Registers> LocalApic<R> {
         Ok(ApicId((self.0.read(Register::Id) >> 24) as u8))
     }
 
-    /// Waits until the last interrupt is out, for a bounded time.
+    /// Waits, for a bounded time, until the last interrupt is out.
     ///
     /// # Errors
-    /// [`ApicError::Busy`] if it is not by then.
+    /// [`ApicError::Busy`] if the interrupt is still not out.
     pub fn wait_until_idle(&self) -> Result<(), ApicError> {
         for _ in 0..PATIENCE {
             if self.0.read(Register::Command) & DELIVERY_PENDING == 0 {
@@ -151,12 +151,12 @@ impl<R: Registers> LocalApic<R> {
         Err(ApicError::Busy)
     }
 
-    /// Sends `vector` to the CPU `to`: the destination first, since the other write sends. The APIC
-    /// must be idle.
+    /// Sends `vector` to the CPU `to`. Writes the destination first, since the second write sends.
+    /// The APIC must be idle.
     ///
-    /// The host uses the same register pair. If it takes this CPU between the two writes and sends
-    /// an interrupt of its own, this one goes to the host's destination, and the target never hears
-    /// of it.
+    /// The host uses the same register pair. If the host takes this CPU between the two writes and
+    /// sends an interrupt of its own, this one goes to the host's destination, and the target never
+    /// gets it.
     #[inline]
     pub fn send(&self, vector: u8, to: ApicId) {
         self.0
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
 
-    /// Ordinary memory in the APIC's place.
+    /// Ordinary memory instead of the APIC's page.
     #[repr(align(4096))]
     struct Page([u32; 1024]);
 
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Notes every write, and is busy for some reads.
+    /// Records every write, and is busy for some reads.
     #[derive(Default)]
     struct Watched {
         busy: Cell<u32>,

@@ -1,9 +1,9 @@
-//! What goes through the ioctls: `kern/dune.h`.
+//! The structures that the ioctls pass: `kern/dune.h`.
 
 use std::ffi::c_void;
 use std::mem::offset_of;
 
-/// Registers to enter Dune mode with; on return, why it was left. The argument of
+/// Registers to enter Dune mode with; on return, the reason why it was left. The argument of
 /// [`ENTER`](crate::ioctl::ENTER).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -33,7 +33,7 @@ pub struct Config {
     pub cr3: u64,
     /// The exit status, signal, vector or error that belongs to `ret`.
     pub status: i64,
-    /// The module's own; 0 at first.
+    /// The module's own field; 0 at first.
     pub vcpu: u64,
 }
 
@@ -62,7 +62,7 @@ const _: () = {
 pub enum Exit {
     /// The thread asked to end; `status` is its exit status.
     Exit,
-    /// It touched guest-physical memory that the module could not back.
+    /// The thread touched guest-physical memory that the module could not back.
     EptViolation,
     /// An exception that the module does not handle; `status` is its vector.
     Interrupt,
@@ -110,22 +110,22 @@ pub struct Layout {
 
 const _: () = assert!(size_of::<Layout>() == 24);
 
-/// Bytes that the stack has in guest-physical memory.
+/// Bytes of the stack in guest-physical memory.
 pub const GPA_STACK_SIZE: u64 = 1 << 30;
-/// Bytes that mappings have in guest-physical memory.
+/// Bytes of mappings in guest-physical memory.
 pub const GPA_MAP_SIZE: u64 = (1 << 36) - GPA_STACK_SIZE;
 
-/// What [`TRAP_ENABLE`](crate::ioctl::TRAP_ENABLE) takes. Packed: 41 bytes.
+/// The argument of [`TRAP_ENABLE`](crate::ioctl::TRAP_ENABLE). Packed: 41 bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed)]
 pub struct TrapConfig {
     /// The address to wait for.
     pub trigger_rip: u64,
-    /// Called there with `regs` and `priv_`.
+    /// Called at that address with `regs` and `priv_`.
     pub notify_func: Option<unsafe extern "C" fn(*mut TrapRegisters, *mut c_void)>,
     /// Where the module writes the registers.
     pub regs: *mut TrapRegisters,
-    /// Bytes there.
+    /// The size of `regs` in bytes.
     pub regs_size: u64,
     /// For `notify_func`.
     pub priv_: *mut c_void,

@@ -7,13 +7,13 @@
 //!   receiver  1 ──▶ 0, second 1 ──▶ 0, first
 //! ```
 //!
-//! The order is what keeps an interrupt from being lost. A sender that finds ON set sends nothing,
-//! so whoever clears ON must look at the requests afterwards. The other way round, a request that
-//! comes in between would stay until the next one. A notification that finds nothing is harmless.
+//! The order keeps interrupts from being lost. A sender that finds ON set sends no notification, so
+//! a receiver must read the requests after it clears ON. In the other order, a request that comes
+//! in between would stay until the next one. A notification without requests is harmless.
 //!
-//! Who receives: the CPU itself, when the notification reaches it in guest mode; the module, on the
-//! way into guest mode; and [`take`](PostedInterruptDescriptor::take), to clear away what nobody
-//! waits for any more.
+//! There are three receivers: the CPU itself, when the notification reaches it in guest mode; the
+//! module, on the way into guest mode; and [`take`](PostedInterruptDescriptor::take), to clear
+//! requests that no code waits for any more.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bit 0 of the word behind the requests: a notification is on its way.
 const OUTSTANDING: u64 = 1;
 
-/// One CPU's descriptor. `u32 vectors[8]; u32 extra[8]` in Dune's sources; the CPU and the module
-/// work on it in words of 64 bits, and so does this.
+/// One CPU's descriptor. It is `u32 vectors[8]; u32 extra[8]` in Dune's sources; the CPU, the
+/// module and this code access it in words of 64 bits.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct PostedInterruptDescriptor {
@@ -39,7 +39,7 @@ const _: () = {
     assert!(std::mem::offset_of!(PostedInterruptDescriptor, control) == 32);
 };
 
-/// What is left to do for a sender.
+/// The sender's remaining task.
 #[must_use = "without its notification the interrupt waits for the next one"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
@@ -63,13 +63,13 @@ impl PostedInterruptDescriptor {
         }
     }
 
-    /// Sender: asks for `vector`. What was written before is seen by the interrupt's handler, also
-    /// where the answer is not [`Posted::Notify`].
+    /// Sender: requests `vector`. The interrupt's handler sees all earlier writes, also if the
+    /// answer is not [`Posted::Notify`].
     #[inline]
     pub fn post(&self, vector: u8) -> Posted {
         let (word, bit) = place(vector);
-        // Both with release: the handler may come of an earlier notification. The CPU has nothing
-        // weaker anyway.
+        // Both with release: an earlier notification may run the handler. The CPU has no weaker
+        // operation anyway.
         if self.requests[word].fetch_or(bit, Ordering::AcqRel) & bit != 0 {
             Posted::Pending
         } else if self.control.fetch_or(OUTSTANDING, Ordering::AcqRel) & OUTSTANDING != 0 {
@@ -116,13 +116,13 @@ const fn place(vector: u8) -> (usize, u64) {
 pub struct Vectors([u64; 4]);
 
 impl Vectors {
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; 4]
     }
 
-    /// Whether `vector` is among them.
+    /// Whether `vector` is in the set.
     #[must_use]
     pub fn contains(&self, vector: u8) -> bool {
         let (word, bit) = place(vector);
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     fn words(descriptor: &PostedInterruptDescriptor) -> [u32; 16] {
-        // SAFETY: 64 bytes of plain integers, and nobody else writes.
+        // SAFETY: 64 bytes of plain integers, and no other thread writes.
         unsafe { std::ptr::from_ref(descriptor).cast::<[u32; 16]>().read() }
     }
 
@@ -195,8 +195,8 @@ mod loom_tests {
 
     const VECTOR: u8 = 0xf2;
 
-    /// A CPU in guest mode, with its interrupt line. What is noted on `wanted` before a request
-    /// must have been seen once the line is quiet.
+    /// A CPU in guest mode, with its interrupt line. When the line is quiet, a handler must have
+    /// seen what was stored in `wanted` before a request.
     struct Target {
         descriptor: PostedInterruptDescriptor,
         notified: AtomicUsize,
@@ -212,10 +212,10 @@ mod loom_tests {
             })
         }
 
-        /// Sender: as often as told. Returns the notifications sent.
+        /// Sends as often as told; returns the number of notifications.
         fn send(&self, times: usize) {
             for number in 1..=times {
-                // Relaxed: that the handler sees it is the descriptor's to bring about.
+                // Relaxed: the descriptor has to make the handler see it.
                 self.wanted.store(number, Ordering::Relaxed);
                 if self.descriptor.post(VECTOR) == Posted::Notify {
                     self.notified.fetch_add(1, Ordering::Relaxed);
@@ -223,8 +223,8 @@ mod loom_tests {
             }
         }
 
-        /// The CPU, if it is notified: takes the requests and runs the handler for each. Returns
-        /// interrupts delivered and what the last handler saw.
+        /// If the CPU is notified, takes the requests and runs the handler for each. Returns how
+        /// many interrupts were delivered, and what the last handler saw.
         fn receive(&self, take: fn(&PostedInterruptDescriptor) -> Vectors) -> (usize, usize) {
             if self.notified.load(Ordering::Relaxed) == 0 {
                 return (0, 0);
@@ -250,7 +250,7 @@ mod loom_tests {
         };
         target.send(times);
         let (mut delivered, mut seen) = receiver.join().unwrap();
-        // The line is level: whatever is left is delivered in the end.
+        // The line is level: all remaining requests are delivered in the end.
         while target.notified.load(Ordering::Relaxed) > 0 {
             let (more, saw) = target.receive(take);
             delivered += more;
@@ -265,18 +265,18 @@ mod loom_tests {
         let left = target.descriptor.take();
         assert!(
             left.is_empty(),
-            "an interrupt was lost: nobody is notified of it"
+            "an interrupt was lost: no CPU is notified of it"
         );
     }
 
-    /// However sending and receiving fall together: the last request is seen by a handler that runs
-    /// after it was made, and there are no more interrupts than requests.
+    /// However sending and receiving interleave, a handler that runs after the last request sees
+    /// it, and there are no more interrupts than requests.
     #[test]
     fn loom_posting_loses_nothing_and_doubles_nothing() {
         loom::model(|| exchange(3, PostedInterruptDescriptor::take));
     }
 
-    /// The check above has teeth: a receiver that clears ON after the requests loses one.
+    /// The check above can fail: a receiver that clears ON after the requests loses one.
     #[test]
     #[should_panic(expected = "an interrupt was lost")]
     fn loom_the_wrong_order_loses_an_interrupt() {
@@ -289,7 +289,7 @@ mod loom_tests {
         });
     }
 
-    /// Two senders with a vector each: one notification may serve both, none is without.
+    /// Two senders with a vector each: one notification may serve both, and neither stays without.
     #[test]
     fn loom_two_senders() {
         loom::model(|| {

@@ -1,4 +1,4 @@
-//! Opening `/dev/dune`, and finding out whether what answers there is Dune.
+//! Opening `/dev/dune`, and finding out whether it is Dune.
 
 use std::ffi::c_ulong;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ use crate::ioctl::{GET_LAYOUT, GET_SYSCALL, MINOR};
 /// Where the module puts its device.
 pub const PATH: &str = "/dev/dune";
 
-/// Major number of Linux's misc devices, of which Dune's is one.
+/// Major number of Linux's misc devices, to which Dune belongs.
 const MISC_MAJOR: u32 = 10;
 
 /// Why Dune cannot be used.
@@ -71,7 +71,7 @@ pub enum DeviceError {
         /// The kernel's answer.
         cause: io::Error,
     },
-    /// The device answered an ioctl with something that cannot be.
+    /// The device gave an impossible answer to an ioctl.
     #[error("{} answered {ioctl} wrongly: {what}; its module is another version than dune-sys knows", path.display())]
     WrongAnswer {
         /// What was asked.
@@ -83,7 +83,7 @@ pub enum DeviceError {
     },
 }
 
-/// Dune's device, open, and found to answer like Dune.
+/// Dune's device, open; its answers have been checked.
 #[derive(Debug)]
 pub struct Device {
     file: File,
@@ -92,7 +92,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens `/dev/dune` and asks it what can be asked without entering Dune mode.
+    /// Opens `/dev/dune` and makes all the requests that are possible outside Dune mode.
     ///
     /// # Errors
     /// [`DeviceError`] says what is missing, and what to do about it.
@@ -100,8 +100,8 @@ impl Device {
         Self::open_at(Path::new(PATH))
     }
 
-    /// Like [`open`](Self::open), for a device at another path. No file but Dune's device is
-    /// written to or asked anything, and no file makes the call wait.
+    /// Like [`open`](Self::open), for a device at another path. No file but Dune's device gets a
+    /// write or an ioctl, and no file makes the call wait.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -141,14 +141,14 @@ impl Device {
         })
     }
 
-    /// Where the module will put the process's memory in guest-physical memory.
+    /// Where the module will place the process's memory in guest-physical memory.
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The kernel's system-call entry (MSR LSTAR): at this address in Dune mode, the library must
-    /// have its own.
+    /// The kernel's system-call entry (MSR LSTAR): in Dune mode, the library must have its own
+    /// entry at this address.
     #[must_use]
     pub fn system_call_entry(&self) -> VirtAddr {
         self.system_call_entry
@@ -165,7 +165,8 @@ fn open(path: &Path) -> Result<File, DeviceError> {
     OpenOptions::new()
         .read(true)
         .write(true)
-        // A FIFO or a terminal in its place must neither block nor become the program's.
+        // A FIFO or a terminal here must neither block nor become the program's controlling
+        // terminal.
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC)
         .open(path)
         .map_err(|cause| {
@@ -210,7 +211,7 @@ fn check_is_dune(file: &File, path: &Path) -> Result<(), DeviceError> {
     })
 }
 
-/// The whole answer: libc's `ioctl` cuts it to 32 bits.
+/// Returns the whole answer; libc's `ioctl` cuts it to 32 bits.
 ///
 /// # Safety
 /// `argument` must be what the ioctl `number` takes.
@@ -224,7 +225,7 @@ unsafe fn ioctl(file: &File, number: c_ulong, argument: usize) -> io::Result<u64
 }
 
 const GIB: u64 = 1 << 30;
-/// What the CPU can address at the most.
+/// The most that a CPU can address.
 const LARGEST_PHYSICAL: u64 = 1 << 52;
 /// End of the lower half of virtual memory.
 const USER_END: u64 = 1 << 47;

@@ -6,8 +6,8 @@
 //!   │ way│ argument's size│ 233      │ number   │
 //!   └────┴────────────────┴──────────┴──────────┘
 //! ```
-//! Dune's header has the ways turned round: what is marked as read is written, too, and the other
-//! way.
+//! Dune's header reverses the ways: the module reads arguments marked `_IOR`, and writes those
+//! marked `_IOW`.
 
 use std::ffi::c_ulong;
 

@@ -14,14 +14,14 @@
 //! | [`trap_frame`] | what interrupt handlers get, segment selectors |
 //! | `libdune` | the C library (feature `libdune`) |
 //!
-//! # What it takes
+//! # Requirements
 //! An Intel CPU with VT-x and posted interrupts, and a module: `libdbos`
 //! (<https://github.com/zxjcarrot/libdbos>) builds for Linux 6.2 to 6.11; the forks of project-dune
 //! and Shinjuku for 3.x to 4.4. All share the interface declared here. The kernel must run with
 //! `nox2apic`, or the APIC's page is dead ([`apic::ApicError::Dead`]).
 //!
 //! Nothing here has been run against the module: layouts and numbers were compared with its
-//! sources, and what works on memory is tested on ordinary memory.
+//! sources, and code that works on memory is tested on ordinary memory.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("dune-sys needs x86-64 Linux: Dune is a Linux module for Intel CPUs");

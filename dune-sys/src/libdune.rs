@@ -1,15 +1,15 @@
-//! What this project uses of libdune, the C library that sets up page tables, interrupt table and
-//! system calls and enters Dune mode (`libdune/dune.h` of libdbos). The safety rules are libdune's
-//! own; the main ones are with the functions.
+//! The part of libdune that this project uses. libdune is the C library that sets up page tables,
+//! interrupt table and system calls and enters Dune mode (`libdune/dune.h` of libdbos). The safety
+//! rules are libdune's own; the main ones stand at the functions.
 //!
 //! Link without PIE and without ASLR of the heap (`-C relocation-model=static`): libdune maps the
-//! first GiB of memory and what lies around the mapping area and the stack.
+//! first GiB of memory and the surroundings of the mapping area and the stack.
 
 use std::ffi::{c_int, c_void};
 
 use crate::trap_frame::TrapFrame;
 
-/// Called at an interrupt, in ring 0, with interrupts as the gate says. Must not unwind.
+/// Called at an interrupt, in ring 0, with interrupts on or off as the gate says. Must not unwind.
 pub type InterruptHandler = unsafe extern "C" fn(frame: *mut TrapFrame);
 /// Called at a page fault with its address and error code.
 pub type PageFaultHandler =
@@ -63,7 +63,7 @@ unsafe extern "C" {
     ) -> c_int;
     /// Unmaps.
     pub fn dune_vm_unmap(root: *mut u64, address: *mut c_void, length: usize);
-    /// Finds a page-table entry, making tables on the way if `create` is not 0.
+    /// Finds a page-table entry, and makes missing tables if `create` is not 0.
     pub fn dune_vm_lookup(
         root: *mut u64,
         address: *mut c_void,

@@ -1,5 +1,4 @@
-//! What libdune's interrupt stubs put on the stack: `struct dune_tf`, and the segments they run
-//! with.
+//! The stack frame of libdune's interrupt stubs, `struct dune_tf`, and their segments.
 
 use std::mem::offset_of;
 
@@ -17,11 +16,11 @@ pub const USER_CODE: SegmentSelector = SegmentSelector(0x30 | PrivilegeLevel::Ri
 /// The thread's task state.
 pub const TASK_STATE: SegmentSelector = SegmentSelector(0x38);
 
-/// The general registers of interrupted code; vector registers are where they were. An interrupt
-/// handler gets a pointer to it, and what the handler changes is what the code goes on with.
+/// The general registers of interrupted code; vector registers stay in place. An interrupt handler
+/// gets a pointer to the frame, and the code resumes with the handler's changes.
 ///
 /// libdune's gates keep the stack, so the frame lies right below the interrupted code's stack
-/// pointer: code that keeps anything in the red zone loses it.
+/// pointer: code that uses the red zone loses its contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the registers have the CPU's names")]

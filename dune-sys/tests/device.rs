@@ -1,4 +1,4 @@
-//! What opening says where there is no Dune: every fake that a path can lead to.
+//! The errors of opening where there is no Dune: every fake that a path can lead to.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -53,7 +53,7 @@ fn a_file_that_may_not_be_opened_says_so() {
     std::fs::write(&path, "").unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o0)).unwrap();
     let opened = std::thread::spawn(move || {
-        // Root opens everything, so this thread looks at files as somebody else.
+        // Root may open everything, so this thread accesses files as another user.
         // SAFETY: changes the calling thread's file-system user only.
         unsafe { libc::setfsuid(65534) };
         refused(&path)

@@ -1,4 +1,4 @@
-//! That what is declared is in libdune. Needs the feature `libdune`, and no PIE:
+//! The declared functions are in libdune. Needs the feature `libdune`, and no PIE:
 //! `RUSTFLAGS="-C relocation-model=static" LIBDUNE_DIR=... cargo test --target x86_64-unknown-linux-gnu -p dune-sys --features libdune`
 
 use dune_sys::libdune;
@@ -30,7 +30,7 @@ fn all_declared_functions_link() {
 #[test]
 fn registering_a_handler_works_without_the_module() {
     extern "C" fn handler(_: *mut dune_sys::trap_frame::TrapFrame) {}
-    // SAFETY: libdune only notes the handler in its table, and refuses vectors beyond it.
+    // SAFETY: libdune only records the handler in its table, and refuses vectors beyond it.
     unsafe {
         assert_eq!(libdune::dune_register_intr_handler(0xf2, Some(handler)), 0);
         assert!(libdune::dune_register_intr_handler(256, Some(handler)) < 0);

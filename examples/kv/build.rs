@@ -1,8 +1,9 @@
-//! Says what is missing for the feature `rocksdb`, before its bindings fail with less to say.
+//! Says what the feature `rocksdb` lacks, before its bindings fail with a less helpful message.
 
 use std::path::Path;
 
-/// Where `.cargo/config.toml` says that Debian has them; the environment may say otherwise.
+/// The variables that name Debian's directories, and a file in each. `.cargo/config.toml` sets the
+/// variables; the environment takes precedence.
 const PLACES: [(&str, &str); 2] = [
     ("ROCKSDB_LIB_DIR", "librocksdb.so"),
     ("ROCKSDB_INCLUDE_DIR", "rocksdb/c.h"),

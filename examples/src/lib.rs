@@ -1,7 +1,7 @@
-//! What the example servers are made of, besides the runtime.
+//! The parts that the example servers share, besides the runtime.
 //!
-//! The examples themselves are the files beside `src/`, each with what it shows and how to run it
-//! on top.
+//! The examples themselves are the files beside `src/`; each says at the top what it shows and how
+//! to run it.
 #![forbid(unsafe_code)]
 
 pub mod options;

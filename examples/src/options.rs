@@ -1,4 +1,4 @@
-//! The command-line options that the example servers share, and the configuration that they make.
+//! The command-line options that the example servers share, and the resulting configuration.
 
 use std::path::PathBuf;
 
@@ -11,11 +11,11 @@ use shinjuku::{ClassConfig, Config, ConfigError, MechanismKind};
 /// Changes to a server's configuration.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RuntimeOptions {
-    /// The configuration in TOML (the keys are those of `shinjuku::Config`); the options below go
-    /// before it.
+    /// The configuration in TOML (the keys are those of `shinjuku::Config`); the options below take
+    /// precedence.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Worker threads [default: a core each but for one, which the dispatcher takes].
+    /// Worker threads [default: one for each core but the dispatcher's].
     #[arg(long)]
     pub workers: Option<usize>,
     /// How requests are preempted: auto, none, probe, signal, escalation, guest or dune [default:
@@ -28,12 +28,12 @@ pub struct RuntimeOptions {
 }
 
 impl RuntimeOptions {
-    /// The file's configuration, or the default with the request classes `classes`; changed as the
-    /// options say.
+    /// The file's configuration, or the default with the request classes `classes`, changed by the
+    /// options.
     ///
     /// # Errors
-    /// [`ConfigError`] if the file cannot be read, or has something else than a configuration in
-    /// it. Values are checked when the runtime starts.
+    /// [`ConfigError`] if the file cannot be read, or is no configuration. The runtime checks
+    /// values when it starts.
     pub fn config(&self, classes: &[&str]) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(path) => Config::from_file(path)?,
@@ -50,7 +50,7 @@ impl RuntimeOptions {
     }
 }
 
-/// By the names of the configuration file.
+/// Reads one of the names that the configuration file uses.
 fn mechanism(name: &str) -> Result<MechanismKind, Error> {
     MechanismKind::deserialize(name.into_deserializer())
 }

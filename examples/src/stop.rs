@@ -1,4 +1,4 @@
-//! Waiting to be asked to end.
+//! Waiting for a request to end.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -8,16 +8,16 @@ use signal_hook::iterator::Signals;
 pub struct Stop(Signals);
 
 impl Stop {
-    /// From now on these signals do not kill the process. Call it before the server starts, so that
-    /// there is no moment in which they would.
+    /// From now on these signals do not kill the process. Call this before the server starts, so
+    /// that they never do.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The operating system's error.
     pub fn listen() -> std::io::Result<Self> {
         Signals::new([SIGINT, SIGTERM]).map(Self)
     }
 
-    /// Blocks until one of them has come.
+    /// Blocks until one of the signals has come.
     pub fn wait(mut self) {
         self.0.forever().next();
     }

@@ -1,10 +1,10 @@
-//! A key-value store on disk with real work for requests: lookups of a fraction of a microsecond,
-//! and ranges of hundreds.
+//! A key-value store on disk in which requests do real work: lookups of a fraction of a
+//! microsecond, and ranges of hundreds.
 //!
-//! It is a file of [redb](https://docs.rs/redb), a B-tree in pure Rust, read only once it is built.
-//! Keys are the numbers from 0 up, values are made from their keys ([`value_of`]), so that whoever
-//! reads can tell what must come. All pages stay in redb's cache: what a request costs is its work,
-//! not the disk.
+//! It is a file of [redb](https://docs.rs/redb), a B-tree in pure Rust, read-only once it is built.
+//! Keys are the numbers from 0 up, and values are made from their keys ([`value_of`]), so that a
+//! reader can tell what must come. All pages stay in redb's cache: a request costs its work, not
+//! the disk's time.
 
 use std::fs;
 use std::io;
@@ -20,15 +20,15 @@ pub const VALUE_LENGTH: usize = 80;
 /// Keys of the store that the example serves and the bench queries.
 pub const KEYS: u64 = 100_000;
 
-/// What a key stands for.
+/// The value of a key.
 pub type Value = [u8; VALUE_LENGTH];
 
 const TABLE: TableDefinition<u64, &Value> = TableDefinition::new("values");
 
-/// More than the file of [`KEYS`] keys takes (17 MB).
+/// More than the file of [`KEYS`] keys needs (17 MB).
 const CACHE_BYTES: usize = 64 << 20;
 
-/// Why there is no store, or no answer of it.
+/// Why the store could not be opened, or did not answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -40,22 +40,22 @@ pub enum StoreError {
     File {
         /// What was attempted.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// Another process writes to the file.
     #[error("{path} is open in another process that writes to it: wait for it, or choose another directory",
         path = path.display())]
     InUse {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
-    /// The file was built here and yet is not as it must be.
+    /// The file was built here and yet is damaged.
     #[error("{path} was just built and is damaged already: look at the disk", path = path.display())]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
     /// redb refused.
@@ -80,7 +80,7 @@ fn redb<E: Into<redb::Error>>(error: E) -> StoreError {
 
 /// A store open for reading, from any number of threads.
 ///
-/// One read transaction is held for good, so that a lookup does not pay for beginning one: nobody
+/// One read transaction stays open, so that a lookup does not pay for beginning one: no thread
 /// writes.
 pub struct Store {
     table: ReadOnlyTable<u64, &'static Value>,
@@ -97,8 +97,8 @@ impl std::fmt::Debug for Store {
 
 impl Store {
     /// Opens the store at `path` with the keys 0 to `keys - 1`. If there is none, or one with other
-    /// content (damaged, or of another size), builds it and puts it there in one step, so that
-    /// nobody ever finds half of one. Says so on standard error.
+    /// content (damaged, or of another size), builds it and puts it there in one step, so that no
+    /// process ever finds a partial one. Reports that on standard error.
     ///
     /// # Errors
     /// [`StoreError`]: the directory cannot be written to, or the file is in use.
@@ -118,14 +118,14 @@ impl Store {
         })
     }
 
-    /// `None` if the file is not there, or not as it must be.
+    /// `None` if the file is missing or damaged.
     fn open(path: &Path, keys: u64) -> Result<Option<Self>, StoreError> {
         match fs::File::open(path) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(StoreError::file("read", path)(error)),
         }
-        // On some damaged files redb does not return an error but panics.
+        // On some damaged files redb panics instead of returning an error.
         let store = catch_unwind(|| match Self::open_whole(path, keys) {
             Err(redb::Error::DatabaseAlreadyOpen) => Err(StoreError::InUse {
                 path: path.to_owned(),
@@ -147,7 +147,7 @@ impl Store {
         Ok(store.is_whole()?.then_some(store))
     }
 
-    /// Reads all of it, which also brings it into the cache.
+    /// Reads the whole store, which also brings it into the cache.
     fn is_whole(&self) -> Result<bool, redb::Error> {
         let mut expected = 0..self.keys;
         for entry in self.table.range::<u64>(..)? {
@@ -165,7 +165,7 @@ impl Store {
         self.keys
     }
 
-    /// Never: a store has at least one key.
+    /// Always false: a store has at least one key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
@@ -180,8 +180,8 @@ impl Store {
         Ok(value.map(|value| *value.value()))
     }
 
-    /// Reads `count` keys in order, the first being `from` (modulo the number of keys), going on at
-    /// 0 after the last: how many it read, and the [`checksum`] of them. About 0.05 us a key.
+    /// Reads `count` keys in order, from `from` (modulo the number of keys), and from 0 again after
+    /// the last. Returns how many it read, and their [`checksum`]. About 0.05 us a key.
     ///
     /// # Errors
     /// [`StoreError::Redb`] if the file cannot be read.
@@ -207,7 +207,7 @@ fn build(path: &Path, keys: u64) -> Result<(), StoreError> {
         _ => Path::new("."),
     };
     fs::create_dir_all(directory).map_err(StoreError::file("create", directory))?;
-    // Beside the final place, so that it can be renamed; removed by itself if anything fails.
+    // In the final directory, so that the file can be renamed; it removes itself if anything fails.
     let file = tempfile::Builder::new()
         .prefix(".building-")
         .tempfile_in(directory)
@@ -237,15 +237,15 @@ fn fill(database: &Database, keys: u64) -> Result<(), redb::Error> {
 pub fn value_of(key: u64) -> Value {
     let mut value = [0; VALUE_LENGTH];
     for (at, word) in (1_u64..).zip(value.chunks_exact_mut(8)) {
-        // An odd multiplier spreads neighbouring keys; the shift brings the high bits to bear.
+        // An odd multiplier scatters adjacent keys; the shift mixes in the high bits.
         let mixed = (key.wrapping_add(at << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         word.copy_from_slice(&(mixed ^ mixed >> 29).to_le_bytes());
     }
     value
 }
 
-/// The checksum `sum` of what was read before, continued by an entry. Starts at 0; the order
-/// counts.
+/// Continues the checksum `sum` of the entries read before with another entry. Starts at 0; the
+/// order counts.
 #[must_use]
 pub fn checksum(sum: u64, key: u64, value: &Value) -> u64 {
     value
@@ -362,7 +362,8 @@ mod tests {
         let (_directory, path) = place();
         drop(Store::open_or_build(&path, FEW).unwrap());
         let good = fs::read(&path).unwrap();
-        // The header, the trees' roots, the records of free pages: on some of these redb panics.
+        // The header, the trees' roots, the records of free pages: damage in some of these makes
+        // redb panic.
         let used = good.iter().rposition(|&byte| byte != 0).unwrap();
         let mut seed = 7_u64;
         let mut random = |bound: usize| {

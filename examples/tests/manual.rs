@@ -1,5 +1,5 @@
-//! The configuration that the manual shows works. (Its Rust code is compiled with the
-//! documentation's tests.)
+//! The configuration in the manual works. (Its Rust code is compiled with the documentation's
+//! tests.)
 
 use shinjuku::Config;
 

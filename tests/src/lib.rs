@@ -1,33 +1,34 @@
-//! What the end-to-end tests have in common: how they configure, and how they wait.
+//! The shared parts of the end-to-end tests: configuration and waiting.
 //!
 //! | test | what it shows |
 //! |---|---|
 //! | `allocation` | after start, the runtime's own threads never call the allocator |
 //! | `memory` | neither memory nor threads nor descriptors grow with the number of requests |
 //! | `restart` | nor with the number of runtimes started and shut down |
-//! | `progress` | who spins for a lock cannot starve who holds it |
-//! | `blocked` | nothing is lost at workers that sleep, or whose core another thread has |
-//! | `udp` | clients over UDP: short requests overtake long ones, every reply goes where it belongs |
-//! | `tcp` | the same over TCP; ten thousand connections; what handlers do wrong stays with their connections |
-//! | `dpdk_allocation` | nor do DPDK's devices, with feature `dpdk` |
+//! | `progress` | a request that spins for a lock cannot starve the lock's holder |
+//! | `blocked` | requests are served although their workers sleep, or another thread has their core |
+//! | `udp` | clients over UDP: short requests overtake long ones, every reply goes to its client |
+//! | `tcp` | the same over TCP; ten thousand connections; a handler's error affects only its connection |
+//! | `dpdk_allocation` | DPDK's devices never call the allocator either, with feature `dpdk` |
 //! | `dpdk_packets` | over DPDK, with feature `dpdk`: no packet buffer is lost, whatever handlers do |
-//! | `dispatchers` | several servers on one address: clients are spread, and stay where they are |
+//! | `dispatchers` | several servers on one address: clients are spread, and stay with their server |
 //! | `networker` | the same with a networker's thread, whose rings lose nothing |
 //! | `networker_allocation` | that thread never calls the allocator either |
-//! | `dataplane` | over frames that get lost, doubled and reordered, every request that arrives is answered once |
+//! | `dataplane` | over a wire that loses, duplicates and reorders frames, every request that arrives is answered once |
 //! | `dataplane_allocation` | polling and sending frames calls the allocator no more than sockets do |
 
 mod process;
+pub mod watch;
 
 use std::time::{Duration, Instant};
 
 pub use process::Usage;
 use shinjuku::{Config, HardPreemption, MechanismKind};
 
-/// No wait in the tests lasts longer, however slow the machine.
+/// The longest wait of the tests, for slow machines.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// For whatever cores there are, shared with other tests.
+/// A configuration for few cores, shared with other tests.
 #[must_use]
 pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
     let mut config = Config::default()
@@ -35,7 +36,7 @@ pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
         .contexts(16)
         .spare_workers(2);
     config.cores.share = true;
-    // Loops that look for work in vain keep others from the core.
+    // Loops that poll in vain would keep others from the core.
     config.idle_backoff_us = 10.0;
     config.preemption.mechanism = mechanism;
     config.policy.quantum_us = 100.0;

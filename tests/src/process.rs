@@ -1,8 +1,8 @@
-//! What this process takes of the machine, as the kernel tells.
+//! The resources that this process uses, as the kernel reports them.
 
 use std::fs;
 
-/// One look at `/proc/self`.
+/// One reading of `/proc/self`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
     /// Memory in use, in KiB.
@@ -18,7 +18,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What is used now.
+    /// The present usage.
     ///
     /// # Panics
     /// If `/proc` is not mounted.
@@ -39,7 +39,7 @@ impl Usage {
             data_kib: kib("VmData:"),
             mappings: maps.lines().count(),
             threads: entries("/proc/self/task"),
-            // Without the one that is open for the counting.
+            // Minus the descriptor that is open for the counting.
             descriptors: entries("/proc/self/fd") - 1,
         }
     }

@@ -1,9 +1,9 @@
-//! After start the dispatcher and the workers' own code never call the allocator, whatever the
-//! policy and the transport, while 64 contexts are preempted within malloc and may hold its locks.
+//! After start the dispatcher and the workers' own code never call the allocator, under any policy
+//! and transport, while 64 contexts are preempted within malloc and may hold its locks.
 //!
-//! A context has its own thread-locals, so the counting allocator keeps what handlers do apart from
-//! what the threads do that run them, and from what those do between two requests on a context's
-//! stack.
+//! A context has its own thread-locals. So the counting allocator tells three things apart: the
+//! handlers' calls, the calls of the threads that run them, and those threads' calls between two
+//! requests on a context's stack.
 #![allow(missing_docs)]
 
 use std::collections::VecDeque;
@@ -24,9 +24,9 @@ use shinjuku::{
 };
 use shinjuku_preempt::in_context;
 use shinjuku_preempt::stress::{
-    Allocations, CountingAllocator, allocations_between_jobs, allocations_of_this_thread,
-    contexts_in_the_allocator,
+    CountingAllocator, allocations_between_jobs, contexts_in_the_allocator,
 };
+use shinjuku_tests::watch::{WatchedThreads, grown};
 use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
 #[global_allocator]
@@ -36,10 +36,10 @@ const CONTEXTS: usize = 64;
 const WORKERS: usize = 2;
 /// Requests sent together: some wait, so that every context is in use.
 const WINDOW: usize = CONTEXTS + 16;
-/// More contexts within the allocator than threads that could run them: the others are suspended
+/// More contexts within the allocator than threads that could run them: these others are suspended
 /// there.
 const SUSPENDED: usize = 16;
-/// More threads run no contexts, spare workers included.
+/// No more threads than this run contexts, spare workers included.
 const THREADS_AT_MOST: usize = WORKERS + 16;
 
 /// The classes: two that are served, and one whose requests are too late.
@@ -61,42 +61,31 @@ fn configuration(kind: impl Into<PolicyName>) -> Config {
     config
 }
 
-/// Who must not allocate, and what they did.
+/// The threads that must not allocate, and their calls.
 #[derive(Default)]
 struct Watch {
-    threads: Mutex<Vec<(String, Allocations)>>,
+    threads: WatchedThreads,
     /// The most contexts that were within the allocator when one had just been preempted.
     most_in_the_allocator: AtomicUsize,
-    /// Requests whose end the policy was told of.
+    /// Requests whose end the policy has heard of.
     finished: AtomicUsize,
-    /// Those of them that it was told of on the context's stack: another request follows there at
+    /// Those whose end it has heard of on the context's stack: another request follows there at
     /// once.
     followed: AtomicUsize,
-    /// Requests that start wait until this is over, and those behind them with them.
+    /// While true, requests that start wait, and so do the requests behind them.
     held: AtomicBool,
 }
 
 impl Watch {
-    /// The calling thread, from now on.
-    fn add_this_thread(&self) {
-        let name = std::thread::current().name().unwrap_or("?").to_owned();
-        let mut threads = self.threads.lock().unwrap();
-        threads.push((name, allocations_of_this_thread()));
-    }
-
     fn counts(&self) -> Vec<(String, u64)> {
-        let threads = self.threads.lock().unwrap();
-        let mut counts: Vec<_> = threads
-            .iter()
-            .map(|(name, allocations)| (name.clone(), allocations.count()))
-            .collect();
+        let mut counts = self.threads.counts();
         counts.sort();
         counts.push((BETWEEN.to_owned(), allocations_between_jobs()));
         counts
     }
 }
 
-/// Serves with a function, and has the workers' threads watched, spare ones included.
+/// Serves with a function, and watches the workers' threads, spare ones included.
 struct Watched<Request, Reply> {
     serve: fn(Request) -> Reply,
     watch: Arc<Watch>,
@@ -108,7 +97,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> RequestHandler for Watched<
     type PerCore = ();
 
     fn init_per_core(&self, _: usize) {
-        self.watch.add_this_thread();
+        self.watch.threads.add_this_thread();
     }
 
     fn handle_request(&self, request: Request, _: &RequestContext<'_, ()>) -> Reply {
@@ -127,14 +116,14 @@ struct WatchedPolicy {
     policy: Box<dyn Policy>,
     watch: Arc<Watch>,
     seen: bool,
-    /// Allocates where it must not.
+    /// Whether it allocates where it must not.
     sloppy: bool,
 }
 
 impl Policy for WatchedPolicy {
     fn arrive(&mut self, task: Task) -> Result<(), Full> {
         if !std::mem::replace(&mut self.seen, true) {
-            self.watch.add_this_thread();
+            self.watch.threads.add_this_thread();
         }
         self.policy.arrive(task)
     }
@@ -175,24 +164,24 @@ impl Policy for WatchedPolicy {
     }
 }
 
-type Build = Box<dyn FnOnce(&Parameters) -> Result<Box<dyn Policy>, ParameterError>>;
+type Build = Box<dyn FnMut(&Parameters) -> Result<Box<dyn Policy>, ParameterError>>;
 
-/// Puts a policy under watch: `config` names the watched one, which is built as if it were the one
-/// named before.
+/// Puts a policy under watch: `config` then names the watched policy, which is built as the one
+/// that it named before.
 fn under_watch(config: &mut Config, watch: &Arc<Watch>, sloppy: bool) -> Build {
     let name = std::mem::replace(&mut config.policy.kind, WATCHED.into());
     let watch = Arc::clone(watch);
     Box::new(move |parameters| {
         Ok(Box::new(WatchedPolicy {
             policy: registry::named(name.as_str()).unwrap().build(parameters)?,
-            watch,
+            watch: Arc::clone(&watch),
             seen: false,
             sloppy,
         }))
     })
 }
 
-/// A handler's work: takes, grows and gives back memory of all sizes, some of it taken by other
+/// A handler's work: allocates, grows and frees memory of all sizes, some of it allocated by other
 /// contexts.
 fn churn(seed: u64) -> u64 {
     const ROUNDS: u64 = 200;
@@ -209,7 +198,7 @@ fn churn(seed: u64) -> u64 {
             1 => held.iter_mut().for_each(|block| block.reserve_exact(size)),
             2 if !held.is_empty() => drop(held.swap_remove(size % held.len())),
             _ => {
-                // Not waited for: whoever has it may be suspended.
+                // Without waiting, since the holder may be suspended.
                 if let Ok(mut theirs) = SHELF[size % SHELF.len()].try_lock() {
                     *theirs = Vec::with_capacity(size);
                 }
@@ -219,28 +208,28 @@ fn churn(seed: u64) -> u64 {
     seed
 }
 
-/// Whoever sends requests.
+/// Sends requests.
 trait Client {
-    /// One that is answered.
+    /// Sends a request that is answered.
     fn submit(&mut self, number: u64);
-    /// One that is refused.
+    /// Sends a request that is refused.
     fn submit_in_vain(&mut self, class: u16);
-    /// Waits for the reply to one that is answered.
+    /// Waits for the reply to a request that is answered.
     fn wait(&mut self);
     fn statistics(&self) -> Statistics;
 }
 
-/// What there has to be enough of. Counted as it happens: answers tell the client too late, since
-/// most of its requests can have ended when it looks, and how many requests follow each other on
-/// one context is the machine's affair.
+/// The event that has to happen often enough. It is counted as it happens. Answers tell the client
+/// too late, since most of its requests can have ended when it looks; and how many requests follow
+/// each other on one context depends on the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Enough {
     /// Requests that ended.
     Finished,
     /// Requests that another one followed at once, on the same context.
     Followed,
-    /// Requests that ended, and preemptions; after one of them, so many contexts were within the
-    /// allocator.
+    /// Requests that ended, and preemptions; after one preemption, this many contexts were within
+    /// the allocator.
     Preempted(usize),
 }
 
@@ -249,15 +238,15 @@ impl Enough {
 
     fn under(kind: Registered) -> Self {
         match kind.name {
-            // The preempted request keeps its place, so it goes on before those that have not
-            // started. One is enough: its worker runs nothing when it is counted.
+            // The preempted request keeps its place, so it runs before requests that have not
+            // started. One preemption is enough: its worker runs nothing when it is counted.
             "edf" | "priority" => Self::Preempted(WORKERS),
             _ if kind.preempts => Self::MANY_SUSPENDED,
             _ => Self::Finished,
         }
     }
 
-    /// How many requests there were that count.
+    /// How many requests counted so far.
     fn requests(self, watch: &Watch) -> usize {
         let told = match self {
             Self::Finished | Self::Preempted(_) => &watch.finished,
@@ -267,16 +256,16 @@ impl Enough {
     }
 }
 
-/// Sends requests, so many at a time, until there was enough of everything. What the threads did
-/// that must not allocate, from when every context had been used.
+/// Sends requests, a window at a time, until there was enough of everything. Returns the calls of
+/// the threads that must not allocate, from the time when every context had been used.
 fn steady_state(client: &mut impl Client, watch: &Watch, enough: Enough) -> Vec<(String, u64)> {
     let start = std::time::Instant::now();
     let (mut sent, mut answered) = (0, 0);
     let mut warm = None;
     loop {
         if sent == answered {
-            // Else, with fewer free cores than threads, each could be served before the next one is
-            // sent.
+            // Otherwise, with fewer free cores than threads, each request could be served before
+            // the next one is sent.
             watch.held.store(true, Ordering::Release);
             (0..WINDOW as u64).for_each(|number| client.submit(sent + number));
             sent += WINDOW as u64;
@@ -290,8 +279,8 @@ fn steady_state(client: &mut impl Client, watch: &Watch, enough: Enough) -> Vec<
         }
         let Some((at, before)) = &warm else {
             if answered == 2 * CONTEXTS as u64 {
-                // Counted in this order, and the other way round at the end, there are no fewer
-                // calls than of those requests.
+                // The calls are counted before the requests here, and after them at the end. So the
+                // calls of all counted requests are counted.
                 let before = watch.counts();
                 warm = Some((enough.requests(watch), before));
             }
@@ -306,15 +295,11 @@ fn steady_state(client: &mut impl Client, watch: &Watch, enough: Enough) -> Vec<
         let requests = enough.requests(watch) - at;
         if requests > 100 && statistics.refused.total() > 10 && preempted {
             let after = watch.counts();
-            assert_eq!(before.len(), after.len(), "all threads are known by then");
-            let grown = before.iter().zip(after);
             while answered < sent {
                 client.wait();
                 answered += 1;
             }
-            return grown
-                .map(|((name, before), (_, after))| (name.clone(), after - before))
-                .collect();
+            return grown(before, after);
         }
         assert!(
             start.elapsed() < PATIENCE,
@@ -329,10 +314,10 @@ fn one_at_a_time() -> impl Sized {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What stands for all threads between two requests.
+/// The name for all threads' calls between two requests.
 const BETWEEN: &str = "between requests";
 
-/// The threads that are watched.
+/// The watched threads.
 const THREADS: [&str; 3] = [
     "shinjuku-dispatcher",
     "shinjuku-worker-0",
@@ -350,7 +335,7 @@ fn assert_none(grown: &[(String, u64)], threads: &[&str], how: &str) {
     assert!(guilty.is_empty(), "{how}: calls of malloc: {guilty:?}");
 }
 
-// --- in process --------------------------------------------------------------------------------------------
+// --- in process ----------------------------------------------------------------------------------
 
 struct InProcess {
     /// Not dropped when a test fails: a dispatcher that hangs in malloc does not end.
@@ -403,7 +388,7 @@ impl Client for InProcess {
     }
 
     fn submit_in_vain(&mut self, class: u16) {
-        // Nobody waits for the answer.
+        // No thread waits for the answer.
         drop(self.handle.submit(ClassId(class), 0).unwrap());
     }
 
@@ -419,7 +404,7 @@ impl Client for InProcess {
 }
 
 #[test]
-fn in_process_nobody_allocates_under_any_policy() {
+fn in_process_no_thread_allocates_under_any_policy() {
     let _turn = one_at_a_time();
     for &kind in registry::ALL {
         let watch = Arc::default();
@@ -433,7 +418,7 @@ fn in_process_nobody_allocates_under_any_policy() {
 }
 
 #[test]
-fn in_process_nobody_allocates_with_requests_staged_and_recalled() {
+fn in_process_no_thread_allocates_with_requests_staged_and_recalled() {
     let _turn = one_at_a_time();
     let watch = Arc::default();
     let config = configuration("c-pre-sq").depth(4);
@@ -444,7 +429,7 @@ fn in_process_nobody_allocates_with_requests_staged_and_recalled() {
 }
 
 #[test]
-fn in_process_nobody_allocates_inline() {
+fn in_process_no_thread_allocates_inline() {
     let _turn = one_at_a_time();
     for kind in ["c-pre-sq", "c-pre-mq"] {
         let watch = Arc::default();
@@ -458,8 +443,27 @@ fn in_process_nobody_allocates_inline() {
     }
 }
 
-/// Mostly work that is over before the network is looked at again: such requests follow each other
-/// on one context.
+#[test]
+fn in_process_no_thread_allocates_in_symmetric_loops() {
+    let _turn = one_at_a_time();
+    for kind in ["c-pre-sq", "c-pre-mq"] {
+        let watch = Arc::default();
+        let mut config = configuration(kind).layout(LayoutKind::Symmetric);
+        // A deadline passes while Linux runs other threads in the place of a loop. With a short one
+        // a busy machine preempts a request before it gets anywhere.
+        config.policy.quantum_us *= 5.0;
+        let mut client = InProcess::start(config, &watch, false);
+        let grown = steady_state(&mut client, &watch, Enough::MANY_SUSPENDED);
+        let loops = ["shinjuku-loop-0", "shinjuku-loop-1", BETWEEN];
+        assert_none(&grown, &loops, &format!("{kind}, symmetric"));
+        let report = client.shutdown();
+        assert!(report.is_clean(), "{kind}: {report}");
+        assert_eq!(report.policy_error, None, "{kind}");
+    }
+}
+
+/// Mostly work that ends before the network is polled again: such requests follow each other on one
+/// context.
 fn mostly_short(seed: u64) -> u64 {
     if seed.is_multiple_of(16) {
         return churn(seed);
@@ -480,7 +484,7 @@ fn in_succession(sloppy: bool) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn in_process_nobody_allocates_between_requests() {
+fn in_process_no_thread_allocates_between_requests() {
     let _turn = one_at_a_time();
     let grown = in_succession(false);
     assert_none(&grown, &["shinjuku-inline", BETWEEN], "in succession");
@@ -508,7 +512,7 @@ fn a_policy_that_allocates_is_noticed() {
     assert!(client.shutdown().is_clean());
 }
 
-// --- UDP ---------------------------------------------------------------------------------------------------
+// --- UDP -----------------------------------------------------------------------------------------
 
 type Server<C> = shinjuku::Server<Udp<C>>;
 
@@ -548,7 +552,7 @@ impl<C: shinjuku::net::udp::Classifier> Client for OverUdp<C> {
 }
 
 #[test]
-fn over_udp_nobody_allocates_under_any_policy() {
+fn over_udp_no_thread_allocates_under_any_policy() {
     let _turn = one_at_a_time();
     for &kind in registry::ALL {
         let watch: Arc<Watch> = Arc::default();

@@ -1,5 +1,4 @@
-//! Workers that sleep, and workers whose core another thread has: what is sent to them is served
-//! all the same.
+//! Workers that sleep, and workers whose core another thread has: requests sent to them are served.
 #![allow(missing_docs)]
 
 use std::fs;
@@ -14,8 +13,8 @@ use shinjuku::{Handle, LayoutKind, MechanismKind, Runtime, handler_fn, preempt_p
 use shinjuku_preempt::Realtime;
 use shinjuku_tests::{PATIENCE, config, wait_for};
 
-/// What the kernel says of a thread of this process: `state`, and how often it has given up its
-/// core.
+/// The kernel's report on a thread of this process: `state`, and how often the thread has given up
+/// its core.
 fn thread_status(thread: i32) -> Option<(String, String)> {
     let status = fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
     let value = |key: &str| {
@@ -25,7 +24,7 @@ fn thread_status(thread: i32) -> Option<(String, String)> {
     Some((value("State:")?, value("voluntary_ctxt_switches:")?))
 }
 
-/// Whether a thread sleeps, and not only between two looks around.
+/// Whether a thread is parked, and does not only sleep between two polls.
 fn is_parked(thread: i32) -> bool {
     let before = thread_status(thread);
     std::thread::sleep(Duration::from_millis(20));
@@ -33,13 +32,14 @@ fn is_parked(thread: i32) -> bool {
     before == now && now.is_some_and(|(state, _)| state.starts_with('S'))
 }
 
-// --- a worker that has answered, and sleeps before the dispatcher knows ------------------------------------
+// --- a worker that has answered, and sleeps before the dispatcher knows --------------------------
 
-/// Delivers the first request, and the second when the worker has served the first and sleeps:
-/// within one `poll`, so that the dispatcher sends it before it takes the answer to the first.
+/// Delivers the first request, and then the second once the worker has served the first and sleeps.
+/// Both come within one `poll`, so the dispatcher sends the second before it takes the answer to
+/// the first.
 struct BehindTheTimes {
     served: Arc<AtomicU64>,
-    /// The worker's thread, as its handler tells.
+    /// The worker's thread, as its handler reports it.
     worker: Arc<AtomicI32>,
     delivered: u64,
 }
@@ -94,7 +94,7 @@ impl Transport for BehindTheTimes {
     fn close(&mut self) {}
 }
 
-/// A worker that nobody wakes looks around by itself after 10 s.
+/// A worker that no thread wakes polls by itself after 10 s.
 const UNWOKEN: Duration = Duration::from_secs(8);
 
 #[test]
@@ -117,18 +117,18 @@ fn a_worker_does_not_sleep_over_what_is_sent_before_its_answer_is_taken() {
     wait_for("the first reply", || served.load(Ordering::Relaxed) >= 1);
     let start = Instant::now();
     wait_for("the second reply", || served.load(Ordering::Relaxed) == 2);
-    assert!(start.elapsed() < UNWOKEN, "nobody has woken the worker");
+    assert!(start.elapsed() < UNWOKEN, "no thread has woken the worker");
     assert!(server.shutdown(PATIENCE).0.is_clean());
 }
 
-// --- under SCHED_FIFO, where who has a core keeps it -------------------------------------------------------
+// --- under SCHED_FIFO, where a thread keeps its core ---------------------------------------------
 
 type Job = Box<dyn FnOnce() -> u64 + Send>;
 
-/// Tests that need both cores: one at a time.
+/// Tests that need both cores run one at a time.
 static CORES: Mutex<()> = Mutex::new(());
 
-/// Two cores for threads under SCHED_FIFO; `None`, and why, where that cannot be.
+/// Two cores for threads under SCHED_FIFO; `None`, with the reason printed, if there are none.
 fn two_cores(test: &str) -> Option<Vec<usize>> {
     if let Err(error) = Realtime::enter(1) {
         eprintln!("SKIPPED {test}: {error}");
@@ -146,7 +146,8 @@ fn two_cores(test: &str) -> Option<Vec<usize>> {
     Some(cores)
 }
 
-/// Two workers under SCHED_FIFO on cores of their own; `None`, and why, where that cannot be.
+/// Two workers under SCHED_FIFO on cores of their own; `None`, with the reason printed, if that is
+/// impossible.
 fn on_two_cores(test: &str) -> Option<(Runtime<Job, u64>, Vec<usize>)> {
     let cores = two_cores(test)?;
     let mut config = config(2, MechanismKind::Probe).realtime_priority(1);
@@ -158,14 +159,14 @@ fn on_two_cores(test: &str) -> Option<(Runtime<Job, u64>, Vec<usize>)> {
     Some((runtime, cores))
 }
 
-/// Long against `rescue_after_ms`, and short against what the kernel grants to real-time threads in
-/// a row.
+/// Long against `rescue_after_ms`, and short against the time that the kernel grants to real-time
+/// threads in a row.
 const LONG: Duration = Duration::from_millis(50);
 
-/// No real-time thread of a test keeps a core for longer, should the test fail.
+/// The longest time that a real-time thread of a failing test keeps a core.
 const AT_MOST: Duration = Duration::from_secs(4);
 
-/// Works until `go`, with probes, and leaves the core to the dispatcher now and then.
+/// Works until `go`, with probes, and yields the core to the dispatcher now and then.
 fn works_until(go: &Arc<AtomicBool>) -> Job {
     let go = Arc::clone(go);
     Box::new(move || {
@@ -179,9 +180,9 @@ fn works_until(go: &Arc<AtomicBool>) -> Job {
     })
 }
 
-/// Two requests and one that computes without probes share two workers: so one of the two is always
-/// suspended. No spare gets it, which would never have the core; the other worker runs both to
-/// their ends.
+/// Two requests share two workers with a third that computes without probes, so one of the two is
+/// always suspended. No spare gets it, since the spare would never have the core; the other worker
+/// runs both to their ends.
 #[test]
 fn suspended_requests_are_not_sent_where_a_handler_computes() {
     const NAME: &str = "suspended_requests_are_not_sent_where_a_handler_computes";
@@ -195,7 +196,7 @@ fn suspended_requests_are_not_sent_where_a_handler_computes() {
         Arc::new(AtomicBool::new(false)),
     );
     let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
-    // Beside the workers, however many others want the core that is left.
+    // This thread runs beside the workers, however many others want the remaining core.
     let _realtime = Realtime::enter(1).unwrap();
     let mut others = [submit(works_until(&go)), submit(works_until(&go))];
     wait_for("both", || runtime.statistics().running == 2);
@@ -218,7 +219,7 @@ fn suspended_requests_are_not_sent_where_a_handler_computes() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Computes on `core` above the workers' priority until `done`; tells whether that came in time.
+/// Computes on `core` above the workers' priority until `done`; returns whether that came in time.
 fn occupy(
     core: usize,
     has_core: &Arc<AtomicBool>,
@@ -244,7 +245,7 @@ fn what_a_spare_does_not_begin_goes_elsewhere() {
     a_spare_does_not_get_its_core("what_a_spare_does_not_begin_goes_elsewhere", 4);
 }
 
-/// One of the two runs at the worker, the other is sent to the spare, and then none waits.
+/// The worker runs one of the two and the spare gets the other, so none waits.
 #[test]
 fn what_a_spare_does_not_begin_goes_elsewhere_though_nothing_waits() {
     const NAME: &str = "what_a_spare_does_not_begin_goes_elsewhere_though_nothing_waits";
@@ -252,8 +253,8 @@ fn what_a_spare_does_not_begin_goes_elsewhere_though_nothing_waits() {
 }
 
 /// A worker is blocked, and its core belongs to a thread of higher priority, so a spare does not
-/// get it: what the spare was sent goes to the other worker when that is free. There are so many
-/// `others` for the two.
+/// get the core. Requests sent to the spare go to the other worker when that is free. There are
+/// `others` requests for the two.
 fn a_spare_does_not_get_its_core(test: &str, others: usize) {
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((runtime, cores)) = on_two_cores(test) else {
@@ -276,7 +277,7 @@ fn a_spare_does_not_get_its_core(test: &str, others: usize) {
     let (has_core, done) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
     let occupies = occupy(core, &has_core, &done);
     wait_for("the core's loss", || has_core.load(Ordering::Relaxed));
-    // Beside the workers, however many others want the core that is left.
+    // This thread runs beside the workers, however many others want the remaining core.
     let _realtime = Realtime::enter(1).unwrap();
     let go = Arc::new(AtomicBool::new(false));
     let others: Vec<_> = (0..others).map(|_| submit(works_until(&go))).collect();
@@ -292,7 +293,7 @@ fn a_spare_does_not_get_its_core(test: &str, others: usize) {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Submits itself anew until `over`, so that one always waits or runs.
+/// Submits itself anew until `over`, so that one of it always waits or runs.
 fn follows_itself(handle: Handle<Job, u64>, over: Arc<AtomicBool>) -> Job {
     Box::new(move || {
         let start = Instant::now();
@@ -307,7 +308,8 @@ fn follows_itself(handle: Handle<Job, u64>, over: Arc<AtomicBool>) -> Job {
     })
 }
 
-/// Inline, the thread that went on in its place shares the core with it, and has work all the time.
+/// In the inline layout, the thread that took over shares the core with the blocked one, and always
+/// has work.
 #[test]
 fn inline_a_handler_that_is_back_from_the_kernel_gets_on_under_load() {
     const NAME: &str = "inline_a_handler_that_is_back_from_the_kernel_gets_on_under_load";
@@ -327,7 +329,7 @@ fn inline_a_handler_that_is_back_from_the_kernel_gets_on_under_load() {
         .unwrap();
     let handle = runtime.handle();
     let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
-    // Beside the runtime, however many others want the core that is left.
+    // This thread runs beside the runtime, however many others want the remaining core.
     let _realtime = Realtime::enter(1).unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let (let_go, blocked) = std::sync::mpsc::channel();

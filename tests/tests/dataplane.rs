@@ -1,19 +1,19 @@
-//! A server on the dataplane, over a wire in memory that loses, doubles and reorders frames: every
-//! request that arrives is answered once, with its own bytes, whatever becomes of others; panics,
-//! silence and refusals cost no buffer.
+//! A server on the dataplane, over an in-memory wire that loses, duplicates and reorders frames:
+//! every request that arrives is answered once, with its own bytes, whatever happens to others.
+//! Panics, missing replies and refusals cost no buffer.
 #![allow(missing_docs)]
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use shinjuku::net::dataplane::memory::{MemoryDevice, MemoryFrame, wire};
-use shinjuku::net::dataplane::{
-    Buffer, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounters, Device,
-    Interface, InterfaceConfig, MacAddr, Offload, Outbound, Received, Resolution, Verdict,
-};
 use shinjuku::{
     MechanismKind, Networker, NetworkerConfig, Runtime, Server, handler_fn, preempt_point,
+};
+use shinjuku_dataplane::memory::{MemoryDevice, MemoryFrame, wire};
+use shinjuku_dataplane::{
+    Buffer, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounters, Device,
+    Interface, InterfaceConfig, MacAddr, Offload, Outbound, Received, Resolution, Verdict,
 };
 use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
@@ -26,16 +26,16 @@ const BUFFERS: usize = 64;
 const DEVICE_BUFFERS: usize = 256;
 const REQUESTS: u64 = 2000;
 
-/// What a request is to do; its first byte.
+/// A request's order; its first byte.
 const ECHO: u8 = 0;
 const LONG: u8 = 1;
 const SILENT: u8 = 2;
 const PANIC: u8 = 3;
 
-/// A device whose incoming frames get lost, doubled and out of order, each one in ten or so.
+/// A device that loses, duplicates or reorders about one incoming frame in ten.
 struct Faulty {
     device: MemoryDevice,
-    /// Overtaken by the next frame.
+    /// A frame that the next frame overtakes.
     late: Option<Received<MemoryFrame>>,
     /// Empty between calls.
     arrived: Vec<Received<MemoryFrame>>,
@@ -60,7 +60,7 @@ impl Device for Faulty {
     }
 
     fn receive(&mut self, most: usize, frames: &mut Vec<Received<MemoryFrame>>) {
-        // Any may be doubled, and one comes late.
+        // Any frame may be duplicated, and one comes late.
         let mut arrived = std::mem::take(&mut self.arrived);
         self.device
             .receive(most.saturating_sub(1) / 2, &mut arrived);
@@ -101,12 +101,12 @@ impl Device for Faulty {
     }
 }
 
-/// The client's end of the wire, with a clock of its own that runs as fast as it turns.
+/// The client's end of the wire, with its own clock, which advances with each turn.
 struct Client {
     device: MemoryDevice,
     interface: Interface,
     now: u64,
-    /// The replies to each request, and in which order they came.
+    /// The number of replies to each request.
     replies: HashMap<u64, u32>,
     order: Vec<u64>,
 }
@@ -132,7 +132,7 @@ impl Client {
         });
     }
 
-    /// Learns the server's station, by a protocol whose packets get lost as others do.
+    /// Learns the server's MAC address, by a protocol whose packets also get lost.
     fn resolve(&mut self) -> MacAddr {
         let start = Instant::now();
         loop {
@@ -149,7 +149,7 @@ impl Client {
                     self.transmit(buffer);
                 }
                 Resolution::Wait | Resolution::Unreachable => {
-                    assert!(start.elapsed() < PATIENCE, "nobody answers");
+                    assert!(start.elapsed() < PATIENCE, "no server answers");
                     std::thread::sleep(Duration::from_micros(200));
                 }
             }
@@ -168,7 +168,7 @@ impl Client {
         self.transmit(buffer);
     }
 
-    /// Takes what has come.
+    /// Takes the replies that have come.
     fn turn(&mut self) {
         let mut frames = Vec::with_capacity(DEVICE_BUFFERS);
         self.device.receive(DEVICE_BUFFERS, &mut frames);
@@ -204,7 +204,7 @@ fn kind_of(number: u64) -> u8 {
     }
 }
 
-/// Of various lengths, most of them padded on the wire.
+/// Requests of various lengths, most of them padded on the wire.
 fn request(kind: u8, number: u64) -> Vec<u8> {
     let mut bytes = vec![kind];
     bytes.extend(number.to_le_bytes());
@@ -221,7 +221,7 @@ fn handle(request: Datagram<MemoryFrame>) -> Option<DatagramReply<MemoryFrame>> 
             }
         }
         SILENT => return None,
-        // Past the hook, which would print.
+        // Bypasses the panic hook, which would print.
         PANIC => std::panic::resume_unwind(Box::new("asked for")),
         _ => {}
     }
@@ -242,7 +242,7 @@ fn device(seed: u64) -> (Client, Dataplane<Faulty>) {
     (Client::new(theirs), dataplane)
 }
 
-/// Sends all requests, waits until each has come to its end, and looks at what came back.
+/// Sends all requests, waits until each has ended, and checks the replies.
 fn converse(client: &mut Client, counters: &DataplaneCounters) {
     let station = client.resolve();
     assert_eq!(station, SERVER_MAC);
@@ -271,7 +271,7 @@ fn converse(client: &mut Client, counters: &DataplaneCounters) {
         assert!([ECHO, LONG].contains(&kind_of(number)), "{number}");
         assert!(number < REQUESTS && replies <= 2, "{number}: {replies}");
     }
-    // The faults were there.
+    // The faults really happened.
     assert!(client.replies.values().any(|&replies| replies == 2));
     let answerable = (0..REQUESTS).filter(|&number| [ECHO, LONG].contains(&kind_of(number)));
     assert!(client.replies.len() < answerable.count());

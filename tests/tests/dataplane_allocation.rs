@@ -1,15 +1,15 @@
 //! The dataplane's polling and its workers' side never call the allocator, whatever comes:
-//! requests, questions, frames that are good for nothing, more than there are buffers.
+//! requests, ARP requests, useless frames, more frames than there are buffers.
 #![allow(missing_docs)]
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use shinjuku::net::dataplane::memory::{MemoryDevice, wire};
-use shinjuku::net::dataplane::{
+use shinjuku::net::{Arrival, Refusal, Replier, Transport};
+use shinjuku_dataplane::memory::{MemoryDevice, wire};
+use shinjuku_dataplane::{
     Buffer, Checksums, Dataplane, DataplaneConfig, Device, Interface, InterfaceConfig, MacAddr,
     Offload, Outbound,
 };
-use shinjuku::net::{Arrival, Refusal, Replier, Transport};
 use shinjuku_preempt::stress::{CountingAllocator, allocations_of_this_thread};
 
 #[global_allocator]
@@ -40,7 +40,7 @@ fn nothing_is_allocated_after_start() {
             frames.push(frame(&mut theirs, &client, kind));
         }
         theirs.transmit(&mut frames);
-        // More than there are buffers for: the first half is answered before the second comes.
+        // More frames than buffers: the first half is answered before the second comes.
         for _ in 0..2 {
             for _ in 0..3 {
                 dataplane.poll(round, 64, |arrival| held.push(arrival));
@@ -68,7 +68,7 @@ fn nothing_is_allocated_after_start() {
     assert!(counts.interface.arp_answered > 0 && counts.interface.dropped.iter().sum::<u64>() > 0);
 }
 
-/// A request of that kind, a question, or a frame for somebody else.
+/// A request of that kind, an ARP request, or a frame for another host.
 fn frame(
     device: &mut MemoryDevice,
     client: &Interface,

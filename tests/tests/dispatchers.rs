@@ -1,5 +1,5 @@
 //! Several dispatchers on one address: a server each, with its own socket (`SO_REUSEPORT`) and
-//! workers. The kernel spreads clients over them, and what they count can be added up.
+//! workers. The kernel spreads clients over them, and their statistics can be summed.
 #![allow(missing_docs)]
 
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ impl RequestHandler for Numbered {
 
 const CLIENTS: usize = 64;
 
-/// Two of them, numbered from 1, and where they are.
+/// Two servers, numbered from 1, and their address.
 fn servers() -> ([Server<Udp>; 2], SocketAddr) {
     let anywhere = UdpConfig::new("127.0.0.1:0".parse().unwrap()).reuse_port(true);
     let first = Udp::bind(anywhere).unwrap();
@@ -54,7 +54,7 @@ fn client(address: SocketAddr) -> UdpSocket {
     client
 }
 
-/// Who answers.
+/// The number of the server that answers.
 fn ask(client: &UdpSocket) -> u8 {
     client.send(b"who?").unwrap();
     let mut reply = [0];
@@ -76,7 +76,7 @@ fn clients_are_spread_over_two_dispatchers_and_stay_with_one() {
         }
         *clients_of.entry(home.unwrap()).or_insert(0) += 1;
     }
-    // One of them would get all by chance once in 2^63 runs.
+    // One server would get all clients by chance once in 2^63 runs.
     assert_eq!(clients_of.len(), 2, "{clients_of:?}");
 
     let total = (CLIENTS * REQUESTS) as u64;
@@ -100,7 +100,7 @@ fn when_one_has_ended_the_other_has_its_clients() {
     assert!(moved > 0);
     let (report, transport) = first.shutdown(PATIENCE);
     assert!(report.is_clean());
-    // Its socket is open still; what comes there now comes to nobody.
+    // Its socket is still open; requests that arrive there are lost.
     drop(transport);
     for client in &clients {
         assert_eq!(ask(client), 2);

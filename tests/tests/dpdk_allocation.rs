@@ -1,15 +1,15 @@
 //! DPDK's devices never call Rust's allocator once they are open: not when frames come and go, not
-//! when they hand them on to each other, not when queues are full or mbufs used up.
+//! when devices hand frames to each other, not when queues are full or mbufs used up.
 #![allow(missing_docs)]
 
-#[path = "../../crates/net/tests/dpdk/mod.rs"]
+#[path = "../../crates/dataplane/tests/dpdk/host.rs"]
 mod host;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use host::{Host, PORT, PORTS, start_dpdk};
-use shinjuku_net::dataplane::{Device, MacAddr};
-use shinjuku_net::dpdk::{Nic, NicConfig, PortConfig, Spread};
+use shinjuku_dataplane::dpdk::{Nic, NicConfig, PortConfig, Spread};
+use shinjuku_dataplane::{Device, MacAddr};
 use shinjuku_preempt::stress::{CountingAllocator, allocations_of_this_thread};
 
 #[global_allocator]
@@ -54,7 +54,7 @@ fn nothing_is_allocated_after_opening() {
             back += 1;
             false
         });
-        // All that there are, and one more.
+        // All mbufs that there are, and one more.
         let device = &mut servers[usize::from(round) % 3].device;
         while let Some(mbuf) = device.allocate() {
             held.push(mbuf);

@@ -1,12 +1,13 @@
-//! Whatever becomes of requests, no mbuf is lost: runtimes over DPDK's rings whose handlers answer,
-//! panic, say nothing, are preempted, keep packets and drop them elsewhere, while more come than
-//! are admitted. With two dispatchers, each has its own runtime, queue, workers and pool.
+//! No mbuf is lost, whatever happens to requests. Runtimes run over DPDK's rings; their handlers
+//! answer, panic, send no reply, are preempted, keep packets and drop them elsewhere, while more
+//! requests come than are admitted. With two dispatchers, each has its own runtime, queue, workers
+//! and pool.
 //!
-//! `cargo test -p shinjuku-tests --features dpdk --release --test dpdk_packets -- --ignored` does
-//! it ten million times.
+//! `cargo test -p shinjuku-tests --features dpdk --release --test dpdk_packets -- --ignored` sends
+//! ten million packets.
 #![allow(missing_docs)]
 
-#[path = "../../crates/net/tests/dpdk/mod.rs"]
+#[path = "../../crates/dataplane/tests/dpdk/host.rs"]
 mod host;
 
 use std::collections::VecDeque;
@@ -19,18 +20,18 @@ use host::{Host, PORT, PORTS, start_dpdk};
 use shinjuku::{
     LayoutKind, MechanismKind, RequestContext, RequestHandler, Runtime, Server, preempt_point,
 };
-use shinjuku_net::dataplane::{
+use shinjuku_dataplane::dpdk::{DpdkDevice, Eal, Mbuf, Nic, NicConfig, PortConfig, Spread};
+use shinjuku_dataplane::{
     Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounters, InterfaceConfig,
     MacAddr,
 };
-use shinjuku_net::dpdk::{DpdkDevice, Eal, Mbuf, Nic, NicConfig, PortConfig, Spread};
 use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), PORT);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const CLIENT_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-/// Mbufs of the client and of each dispatcher.
+/// Mbufs of the client, and of each dispatcher.
 const MBUFS: u32 = 2047;
 
 fn eal() -> Eal {
@@ -38,7 +39,7 @@ fn eal() -> Eal {
     *EAL.get_or_init(|| start_dpdk(&[]))
 }
 
-/// What a request asks for, by its first byte.
+/// What a request orders, by its first byte.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(u8)]
 enum Kind {
@@ -48,12 +49,12 @@ enum Kind {
     Long,
     /// The request is kept, and one kept earlier is dropped.
     Keep,
-    /// A class that there is not.
+    /// The class does not exist.
     Unknown,
 }
 
 impl Kind {
-    /// Most are echoes; the odd ones come in all orders.
+    /// Most are echoes; the others come in all orders.
     fn of(number: u64) -> Self {
         match number {
             _ if number.is_multiple_of(4001) => Self::Panic,
@@ -108,7 +109,7 @@ impl RequestHandler for Service {
         }
         let length = request.len();
         let mut reply = request.echo();
-        // Replies of other lengths than the request.
+        // Replies differ in length from the request.
         reply.truncate(length - usize::from(length > 20));
         Some(reply)
     }
@@ -131,7 +132,7 @@ fn serve(device: DpdkDevice, mechanism: MechanismKind) -> Dispatcher {
     let mut config = config(1, mechanism);
     // Fewer than the client has on the way at a time.
     config.queue = 64;
-    // With probes on one thread, which is faster by far where cores are few.
+    // With probes, all on one thread, which is much faster on few cores.
     if mechanism == MechanismKind::Probe {
         config.layout = LayoutKind::Inline;
     }
@@ -148,7 +149,7 @@ struct Experiment {
     server_nic: Nic,
     servers: Vec<Dispatcher>,
     client_nic: Nic,
-    /// One for each queue; the first sends.
+    /// One for each queue; the first one sends.
     clients: Vec<Host<DpdkDevice>>,
     sent: u64,
     back: u64,
@@ -185,7 +186,7 @@ impl Experiment {
         }
     }
 
-    /// Requests that have come to their end, whichever.
+    /// Requests that have ended in any way.
     fn ended(&self) -> u64 {
         let of = |server: &Dispatcher| {
             let counts = server.1.read();
@@ -208,7 +209,7 @@ impl Experiment {
     fn send(&mut self, packets: u64) {
         let (mut at, mut ended) = (Instant::now(), 0);
         while self.sent < packets {
-            // Every now and then more than are admitted.
+            // Sometimes more than are admitted.
             let window = if self.sent % 10_000 < 500 { 500 } else { 32 };
             let room = window.min(packets - self.sent);
             for _ in 0..room.saturating_sub(self.sent - ended) {
@@ -232,7 +233,7 @@ impl Experiment {
         }
     }
 
-    /// Shuts down, and looks for every mbuf.
+    /// Shuts down, and accounts for every mbuf.
     fn end(mut self, name: &str) {
         wait_for("an end for each request", || {
             self.receive();
@@ -242,8 +243,8 @@ impl Experiment {
         for (server, counters) in std::mem::take(&mut self.servers) {
             let (report, transport) = server.shutdown(PATIENCE);
             assert!(report.is_clean(), "{report}");
-            // Its end puts the last replies on the wire. What the handler kept went with the
-            // handler.
+            // Its end puts the last replies on the wire. The packets that the handler kept went
+            // with the handler.
             drop(transport);
             let statistics = report.statistics.expect("it has ended");
             refused += counters.read().refused;
@@ -277,7 +278,7 @@ fn no_mbuf_is_lost(name: &str, dispatchers: u16, mechanism: MechanismKind, packe
     experiment.end(name);
 }
 
-/// Panics on purpose say nothing; their payload is dropped with what it holds.
+/// Silences the panics made on purpose; unwinding drops what their payload holds.
 fn quiet_panics() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {

@@ -1,14 +1,14 @@
-//! What the workspace's error types have in common, read off their source text.
+//! Rules for all of the workspace's error types, checked on their source text.
 #![allow(missing_docs)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// All code is below these.
+/// The directories with all code.
 const HOMES: [&str; 5] = ["crates", "dune-sys", "examples", "benches", "xtask"];
 
-/// Programs print an error and its sources behind it: a cause that is in the text is not a source
-/// besides.
+/// Programs print an error and then its sources, so a cause that is in the text must not be a
+/// source as well.
 #[test]
 fn no_cause_is_told_twice() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -20,7 +20,7 @@ fn no_cause_is_told_twice() {
     let mut twice = Vec::new();
     for file in files {
         let text = fs::read_to_string(&file).unwrap();
-        // What is before the first is of no error.
+        // The text before the first belongs to no error.
         for error in text.split("#[error(").skip(1) {
             seen += 1;
             let Some((message, rest)) = error.split_once(")]") else {

@@ -1,7 +1,7 @@
-//! Neither memory nor threads nor descriptors grow with the number of requests, whatever becomes of
+//! Neither memory nor threads nor descriptors grow with the number of requests, whatever happens to
 //! them.
 //!
-//! The one test of its program: others beside it would count.
+//! This is the only test of its program, since others would count, too.
 #![allow(missing_docs)]
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use shinjuku::{
 };
 use shinjuku_tests::{PATIENCE, Usage, config, token, wait_for};
 
-/// Served before the first look: by then every context, cache and histogram has been touched.
+/// Requests before the first reading: by then every context, cache and histogram has been used.
 const FIRST: u64 = 10_000;
 const IN_ALL: u64 = if cfg!(debug_assertions) {
     100_000
@@ -25,7 +25,7 @@ const IN_ALL: u64 = if cfg!(debug_assertions) {
 };
 /// The payload of requests whose handler panics.
 const BAD: u64 = u64::MAX;
-/// The payload of requests that get no reply, over UDP, if they are served at all.
+/// The payload of UDP requests that get no reply, whether or not they are served.
 const SILENT: u64 = u64::MAX - 1;
 
 fn configuration() -> Config {
@@ -57,13 +57,13 @@ fn expected(number: u64) -> u64 {
 
 /// One thread's way to get requests answered.
 trait Client {
-    /// Sends request `number`, and whatever comes with it that is not answered well.
+    /// Sends request `number`, and sometimes others that fail or are refused.
     fn submit(&mut self, number: u64);
     /// Waits for the oldest reply.
     fn wait(&mut self);
 
     /// Gets the requests `from` to `to` answered, `burst` of them at a time: one by one, a machine
-    /// with too few cores would do nothing but switch threads.
+    /// with too few cores would only switch threads.
     fn run(&mut self, from: u64, to: u64, burst: u64) {
         for first in (from..to).step_by(burst as usize) {
             let burst = first..to.min(first + burst);
@@ -75,7 +75,7 @@ trait Client {
 
 struct InProcess {
     handle: Handle<u64, u64>,
-    /// With the answers that are right.
+    /// With the correct answers.
     tickets: VecDeque<(Ticket<u64>, Vec<Answer>)>,
 }
 
@@ -95,7 +95,7 @@ impl Client for InProcess {
         let served = Ok(expected(number));
         match number % 100 {
             1 => self.expect(0, BAD, [Err(TicketError::Failed(Failure::Panicked))]),
-            // Unless a worker is there at once.
+            // Served if a worker is free at once.
             2 => self.expect(1, number, [refused(Refusal::DeadlinePassed), served]),
             3 => self.expect(7, number, [refused(Refusal::UnknownClass)]),
             _ => self.expect(0, number, [served]),
@@ -122,7 +122,7 @@ impl OverUdp {
 impl Client for OverUdp {
     fn submit(&mut self, number: u64) {
         match number % 100 {
-            // Over UDP the client does not hear of these.
+            // Over UDP the client gets no reply to these.
             1 => self.send(0, BAD),
             2 => self.send(1, SILENT),
             3 => self.send(7, SILENT),
@@ -154,7 +154,7 @@ fn assert_no_growth(first: Usage, last: Usage, what: &str) {
 
 #[test]
 fn memory_after_a_million_requests_is_that_after_ten_thousand() {
-    // A panic a hundred requests, each with its report, would bury everything else.
+    // One request in a hundred panics; their reports would hide all other output.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if panic.payload_as_str() != Some("on purpose") {
@@ -203,7 +203,7 @@ fn memory_after_a_million_requests_is_that_after_ten_thousand() {
     socket.connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut client = OverUdp(socket);
-    // Over sockets a fifth must do, in bursts that fit into the kernel's queues.
+    // Over sockets a fifth is enough, in bursts that fit into the kernel's queues.
     let (first, in_all) = (FIRST, IN_ALL / 5);
     client.run(0, first, 64);
     let before = Usage::now();

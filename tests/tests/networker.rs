@@ -1,5 +1,5 @@
-//! A networker on a thread of its own: over UDP and TCP as without it, and what it promises of its
-//! rings, shown with a transport made for that.
+//! A networker on its own thread: UDP and TCP work as without it, and a special transport shows the
+//! promises of its rings.
 #![allow(missing_docs)]
 
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ fn shared(ring: usize) -> NetworkerConfig {
         .ring(ring)
 }
 
-// --- over UDP ----------------------------------------------------------------------------------------------
+// --- over UDP ------------------------------------------------------------------------------------
 
 const SHORT: u8 = 0;
 /// Works until the gate opens.
@@ -113,8 +113,8 @@ fn a_shutdown_in_the_midst_of_traffic_loses_nothing_that_was_received() {
                 socket.set_nonblocking(true).unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     for number in 0..20 {
-                        // Once the server is gone the kernel says so; a full queue is possible,
-                        // too.
+                        // The kernel reports an error once the server is gone; a full queue is also
+                        // possible.
                         let _ = socket.send(&[SHORT, number]);
                         let _ = socket.recv(&mut [0; 16]);
                     }
@@ -141,9 +141,9 @@ fn a_shutdown_in_the_midst_of_traffic_loses_nothing_that_was_received() {
     assert_eq!(counts.free_buffers, 1024, "{counts:?}");
 }
 
-// --- over TCP ----------------------------------------------------------------------------------------------
+// --- over TCP ------------------------------------------------------------------------------------
 
-/// A request is a line; one that begins with `?` is of a class that there is not.
+/// A request is a line; one that begins with `?` is of an unknown class.
 #[derive(Clone)]
 struct Lines;
 
@@ -231,12 +231,12 @@ fn connections_get_their_replies_in_order_and_refusals_among_them() {
     assert_eq!(counts.received, total, "{counts:?}");
 }
 
-// --- with a transport made for the test --------------------------------------------------------------------
+// --- with a transport made for the test ----------------------------------------------------------
 
 /// What the test sees of the transport on the networker's thread.
 #[derive(Default)]
 struct Seen {
-    /// To be delivered: the test's numbers.
+    /// The test's numbers, to be delivered.
     source: Mutex<VecDeque<u32>>,
     delivered: AtomicUsize,
     refused: Mutex<Vec<(u32, Refusal)>>,
@@ -244,9 +244,9 @@ struct Seen {
     polls: AtomicUsize,
     waits: AtomicUsize,
     closed: AtomicBool,
-    /// Polls do not get on meanwhile.
+    /// While true, polls wait.
     held: AtomicBool,
-    /// One is held.
+    /// Whether a poll waits.
     stuck: AtomicBool,
     broken: AtomicBool,
     threads: Mutex<Vec<ThreadId>>,
@@ -361,8 +361,8 @@ fn a_full_ring_holds_the_transport_back_and_loses_nothing() {
     assert_eq!(take(&mut networker, 0), [0; 0]);
     let full = || seen.delivered.load(Ordering::SeqCst) == RING;
     wait_for("a full ring", full);
-    // It sleeps, and not in the transport, which has more. Now and then it looks whether that has
-    // replies to send.
+    // The networker sleeps, and not in the transport, which has more to deliver. Now and then it
+    // polls the transport for replies to send.
     let (polls, waits) = (&seen.polls, &seen.waits);
     let before = (polls.load(Ordering::SeqCst), waits.load(Ordering::SeqCst));
     wait_for("a poll without room", || {
@@ -393,7 +393,7 @@ fn what_is_refused_is_refused_on_the_networkers_thread_however_much_it_is() {
         taken.extend(take(&mut networker, 64));
         taken.len() == 3 * RING as usize
     });
-    // The thread is held up, so that more is refused than the ring has room for.
+    // The thread is held, so that more is refused than the ring has room for.
     seen.hold();
     let release = Arc::clone(&seen);
     let releaser = std::thread::spawn(move || {
@@ -450,7 +450,7 @@ fn after_close_what_was_under_way_is_turned_away() {
     });
     networker.close();
     wait_for("the close", || seen.closed.load(Ordering::SeqCst));
-    // Five meet a poll, the rest the end.
+    // Five requests are taken by a poll, the rest meet the end.
     assert_eq!(take(&mut networker, 5), [0; 0]);
     let toy = networker.into_inner().expect("the transport");
     let expected: Vec<_> = (0..10)
@@ -510,7 +510,7 @@ fn a_transport_that_was_never_polled_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_transport_that_panics_holds_nobody_up() {
+fn a_transport_that_panics_holds_no_thread_up() {
     let (mut networker, seen) = toy(64);
     seen.source.lock().unwrap().extend(0..64);
     let mut taken = Vec::new();

@@ -1,5 +1,5 @@
-//! A request that spins for a lock cannot starve the suspended one that holds it, not even under a
-//! policy that would always run the spinning one.
+//! A request that spins for a lock cannot starve the lock's suspended holder, not even under a
+//! policy that would always run the spinning request.
 #![allow(missing_docs)]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use shinjuku::policy::{ClassId, Full, Nanos, Policy, Task, TaskId, Want, WorkerI
 use shinjuku::{MechanismKind, Runtime, handler_fn, preempt_point};
 use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
-/// Whatever came last runs first, preempted or not.
+/// Runs the request that came last, preempted or not.
 struct NewestFirst {
     waiting: Vec<Task>,
 }
@@ -54,7 +54,7 @@ impl Policy for NewestFirst {
     }
 }
 
-/// A lock that is waited for in a loop, and how many have waited.
+/// A spin lock, and how many requests have waited for it.
 #[derive(Default)]
 struct SpinLock {
     held: AtomicBool,
@@ -62,7 +62,7 @@ struct SpinLock {
 }
 
 impl SpinLock {
-    /// Runs `body` with the lock. `false`: it was not to be had in time.
+    /// Runs `body` with the lock; `false`: the lock was not free in time.
     fn with(&self, pause: impl Fn(), body: impl FnOnce()) -> bool {
         let start = Instant::now();
         let mut waits = false;
@@ -84,8 +84,8 @@ impl SpinLock {
 #[test]
 fn the_holder_of_a_spin_lock_goes_on_while_newer_requests_spin_for_it() {
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
-        // Without spares: should the machine stall the worker for long, a spare would run the
-        // holder beside it.
+        // Without spares: if the machine stalls the worker for long, a spare would run the holder
+        // beside it.
         let mut config = config(1, mechanism).spare_workers(0);
         config.policy.kind = "newest-first".into();
         let lock = Arc::new(SpinLock::default());
@@ -97,8 +97,8 @@ fn the_holder_of_a_spin_lock_goes_on_while_newer_requests_spin_for_it() {
         };
         let serve = move |number: usize| {
             theirs.with(pause, || {
-                // The first one keeps it until another spins for it, which takes a preemption of
-                // this one.
+                // The first request holds the lock until another spins for it, which takes a
+                // preemption of the first.
                 let start = Instant::now();
                 while number == 0
                     && theirs.spinning.load(Ordering::Relaxed) == 0
@@ -125,7 +125,7 @@ fn the_holder_of_a_spin_lock_goes_on_while_newer_requests_spin_for_it() {
         tickets.extend((1..4).map(submit));
         for mut ticket in tickets {
             let answer = ticket.wait_timeout(2 * PATIENCE);
-            assert_eq!(answer.expect("nobody hangs"), Ok(true), "{mechanism}");
+            assert_eq!(answer.expect("no request hangs"), Ok(true), "{mechanism}");
         }
         let statistics = runtime.statistics();
         wait_for("the count of interventions", || {

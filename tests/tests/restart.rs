@@ -1,7 +1,7 @@
 //! Neither threads nor descriptors nor memory mappings grow with the number of runtimes started and
 //! shut down, and every backing thread comes back.
 //!
-//! The one test of its program: others beside it would count.
+//! This is the only test of its program, since others would count, too.
 #![allow(missing_docs)]
 
 use std::cell::Cell;
@@ -19,11 +19,11 @@ use shinjuku::{
 };
 use shinjuku_tests::{PATIENCE, Usage, config, token, wait_for};
 
-/// Starts before the first look: by then every kind of start has been seen, and what is cached is.
+/// Starts before the first reading: by then every kind of start has happened, and caches are full.
 const FIRST: usize = 30;
 const IN_ALL: usize = 150;
 
-/// All that differs between starts, in turn.
+/// All differences between starts, in turn.
 fn configuration(round: usize) -> Config {
     const MECHANISMS: [MechanismKind; 4] = [
         MechanismKind::None,
@@ -32,9 +32,10 @@ fn configuration(round: usize) -> Config {
         MechanismKind::Escalation,
     ];
     let mut config = config(1 + round % 2, MECHANISMS[round % 4]);
-    if round % 5 < 2 {
-        config.layout = LayoutKind::Inline;
-        config.workers = None;
+    match round % 5 {
+        0 | 1 => config = config.layout(LayoutKind::Inline).workers(None),
+        2 => config.layout = LayoutKind::Symmetric,
+        _ => {}
     }
     config.contexts = [2, 5, 12][round % 3];
     config.stack_kib = [64, 256][round % 2];
@@ -47,7 +48,7 @@ fn configuration(round: usize) -> Config {
 }
 
 thread_local! {
-    /// Every context that served has one, and drops it when its backing thread ends.
+    /// Every context that has served has one, and drops it when its backing thread ends.
     static LOCAL: Cell<Option<Counted>> = const { Cell::new(None) };
 }
 static MADE: AtomicU64 = AtomicU64::new(0);
@@ -89,7 +90,7 @@ fn in_process(round: usize) {
         .map(|number| handle.submit(ClassId(0), number).unwrap())
         .collect();
     if round.is_multiple_of(7) {
-        // Dropped with everything in flight, and drained all the same.
+        // Dropped with requests in flight, which are drained anyway.
         drop(runtime);
         for ticket in tickets {
             let _ = ticket.wait();
@@ -155,8 +156,9 @@ fn in_vain(round: usize) {
 
         fn handle_request(&self, (): (), _: &RequestContext<'_, Arc<()>>) {}
     }
+    let layouts = [LayoutKind::Threads, LayoutKind::Symmetric];
     let config = configuration(round)
-        .layout(LayoutKind::Threads)
+        .layout(layouts[round % 2])
         .workers(2)
         .spare_workers(2);
     let error = Runtime::builder(Broken)
@@ -183,7 +185,7 @@ fn hundreds_of_starts_and_shutdowns_leave_nothing_behind() {
             3 | 4 => over_udp(round),
             _ => in_process(round),
         }
-        // A thread that was joined is on the kernel's list for a moment longer.
+        // The kernel's list has a joined thread for a moment longer.
         wait_for("the end of every thread", || {
             Usage::now().threads == at_start.threads
         });
@@ -203,8 +205,8 @@ fn hundreds_of_starts_and_shutdowns_leave_nothing_behind() {
         "contexts served"
     );
     assert_eq!(last.descriptors, at_start.descriptors);
-    // Neighbouring mappings merge, so their size counts as well as their number. A context leaked a
-    // start would be 120 mappings and as many times its stack.
+    // Adjacent mappings merge, so their size counts as well as their number. One leaked context a
+    // start would be 120 mappings and as many stacks.
     assert!(
         last.mappings <= first.mappings + 40,
         "mappings: {first:?}, then {last:?}"

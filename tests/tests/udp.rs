@@ -1,6 +1,6 @@
 //! Clients over UDP, and a handler with all three callbacks: short requests are answered while a
-//! long one runs on the only worker, every reply goes to who asked, and a shutdown lets what was
-//! admitted finish.
+//! long one runs on the only worker, every reply goes to its client, and a shutdown lets admitted
+//! requests finish.
 #![allow(missing_docs)]
 
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
 const SHORT: u8 = 0;
 const LONG: u8 = 1;
-/// A long request that goes on until the gate opens.
+/// A long request that runs until the gate opens.
 const GATED: u8 = 2;
 
 /// A request: its kind, its client, its number. The reply is the request and the number of the
@@ -27,7 +27,7 @@ fn request(kind: u8, client: u8, number: u16) -> [u8; 4] {
     [kind, client, low, high]
 }
 
-/// What the test and the handler share.
+/// The state that the test and the handler share.
 #[derive(Default)]
 struct Gate {
     entered: AtomicUsize,
@@ -42,7 +42,7 @@ struct Service {
 }
 
 impl Service {
-    /// Works until `done` says so.
+    /// Works until `done` returns true.
     fn work(&self, done: impl Fn() -> bool) {
         while !done() {
             if self.probes {
@@ -150,7 +150,7 @@ fn short_requests_are_answered_while_long_ones_run_on_the_only_worker() {
             wait_for("the start of the long ones", || {
                 gate.entered.load(Ordering::Relaxed) == 3
             });
-            // Each takes a preemption; some of those come at the end of a guard, or before the
+            // Each takes a preemption; some preemptions come at the end of a guard, or before the
             // first instruction.
             let seen = || {
                 let preemptions = server.statistics().preemptions;
@@ -242,8 +242,8 @@ fn a_shutdown_lets_what_was_admitted_finish_and_turns_the_rest_away() {
         server.statistics().received == u64::from(ADMITTED)
     });
     let end = std::thread::spawn(move || server.shutdown(PATIENCE));
-    // It goes on until the long ones are let go: what is sent meanwhile is turned away as soon as
-    // intake has stopped.
+    // The server goes on until the long requests are released: requests sent meanwhile are refused
+    // as soon as intake has stopped.
     let late = client(address);
     wait_for("a late request that is turned away", || {
         late.send(&request(SHORT, 1, 0)).unwrap();

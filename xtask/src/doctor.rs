@@ -111,7 +111,7 @@ fn chosen(mechanism: MechanismKind, hard: bool) -> String {
     config.preemption.mechanism = mechanism;
     let mut builder = Runtime::builder(handler_fn(|(): ()| ())).config(config);
     if hard {
-        builder = builder.allow_hard_preemption(crate::bench::allow_signals());
+        builder = builder.allow_hard_preemption(shinjuku_bench::allow_signals());
     }
     match builder.start() {
         Ok(runtime) => {

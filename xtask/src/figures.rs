@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::report::html::{STYLE, drawings, escape};
-use crate::report::progress::Progress;
+use shinjuku_bench::report::html::{document, drawings, escape};
+use shinjuku_bench::report::{Progress, draw};
 use shinjuku_plot::Figure;
 use source::{Caption, Claim, Source};
 
@@ -118,7 +118,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let directory = options
         .out
         .clone()
-        .unwrap_or_else(|| crate::paths::target_dir().join("figures"));
+        .unwrap_or_else(|| shinjuku_bench::paths::target_dir().join("figures"));
     fs::create_dir_all(&directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;
     let wanted = |name: &str| {
@@ -161,13 +161,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 /// Writes a figure's files, and answers its part of the page.
 fn write(entry: &Entry, Drawing { figure, found }: &Drawing, directory: &Path) -> Result<String> {
     let name = &figure.name;
-    let put = |extension: &str, text: &str| {
-        let path = directory.join(format!("{name}.{extension}"));
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
-    };
-    put("svg", &shinjuku_plot::svg(figure)?)?;
-    put("csv", &csv(figure))?;
-    shinjuku_plot::png(figure, &directory.join(format!("{name}.png")))?;
+    draw(figure, directory)?;
     Ok(format!(
         "{}{}<p><strong>Simulated:</strong> {}</p>\n<p><a href=\"{name}.png\">PNG</a> <a href=\"{name}.svg\">SVG</a> \
          <a href=\"{name}.csv\">CSV</a></p>\n",
@@ -200,49 +194,27 @@ fn words(
     )
 }
 
-/// A line a point; a saturated point has no value.
-pub(crate) fn csv(figure: &Figure) -> String {
-    let mut text = String::from("series,x,y,low,high\n");
-    for series in &figure.series {
-        for point in &series.points {
-            let optional = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
-            text += &format!(
-                "\"{}\",{},{},{},{}\n",
-                series.label,
-                point.x,
-                optional(point.y),
-                optional(point.spread.map(|(low, _)| low)),
-                optional(point.spread.map(|(_, high)| high)),
-            );
-        }
-    }
-    text
-}
-
 fn page(body: &str, quick: bool) -> String {
     let effort = if quick {
         " This is a quick run: fewer requests and points than in full, wider intervals."
     } else {
         ""
     };
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>Shinjuku for Rust: the papers' figures, simulated</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <h1>The papers' figures, simulated</h1>\n<p>Nothing here was measured: the runtime's own policies schedule \
+    let body = format!(
+        "<h1>The papers' figures, simulated</h1>\n<p>Nothing here was measured: the runtime's own policies schedule \
          simulated cores. Unless a figure says otherwise scheduling costs nothing, arrivals are Poisson, d-FCFS and work \
          stealing see every request on a connection of its own, and latency is sojourn time. PS is exact, where the \
          Shinjuku paper's simulations have a time slice of 0.1 µs (section 2). Bars are 95 % intervals over \
          replications.</p>\n<p>The list below a figure is what the document says, in our words, with its place there; in \
          brackets, the test in <code>crates/sim/tests/claims.rs</code> that holds the simulator to it. What the \
-         document does not say stands under &ldquo;Our choice&rdquo;.{effort}</p>\n{body}</body>\n</html>\n"
-    )
+         document does not say stands under &ldquo;Our choice&rdquo;.{effort}</p>\n{body}"
+    );
+    document("the papers' figures, simulated", &body)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shinjuku_plot::{Point, Series, Style, XAxis, YAxis};
 
     #[test]
     fn loads_rise_from_10_to_95() {
@@ -260,29 +232,5 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-    }
-
-    #[test]
-    fn a_saturated_point_has_no_value_in_csv() {
-        let point = |x, y: Option<f64>| Point {
-            x,
-            y,
-            spread: y.map(|y| (y - 1.0, y + 1.0)),
-        };
-        let figure = Figure {
-            name: "f".into(),
-            title: "t".into(),
-            x: XAxis::Load,
-            y: YAxis::Logarithmic,
-            y_label: "y".into(),
-            bars: "interval",
-            series: vec![Series {
-                label: "c-FCFS".into(),
-                style: Style::Contender(0),
-                points: vec![point(10.0, Some(2.5)), point(90.0, None)],
-            }],
-        };
-        let expected = "series,x,y,low,high\n\"c-FCFS\",10,2.5,1.5,3.5\n\"c-FCFS\",90,,,\n";
-        assert_eq!(csv(&figure), expected);
     }
 }

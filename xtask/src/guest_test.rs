@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::paths;
 use crate::test::step::End;
+use shinjuku_bench::paths;
 
 pub mod console;
 pub mod emulator;

@@ -21,7 +21,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Measure the contenders on this machine; tables, plots and one page to read.
-    Bench(Box<xtask::bench::Options>),
+    Bench(Box<shinjuku_bench::Options>),
     /// Run every test of the workspace: unit, end-to-end, documentation and model-checked tests.
     Test(xtask::test::Options),
     /// Preempt ordinary code at a hostile rate and count what goes wrong.
@@ -35,17 +35,17 @@ enum Command {
     Figures(xtask::figures::Options),
     /// Draw the tables, plots and the page of a results.json again.
     #[command(hide = true)]
-    Report(xtask::report::Options),
+    Report(shinjuku_bench::report::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
-        Command::Bench(options) => xtask::bench::run(&options),
+        Command::Bench(options) => shinjuku_bench::run(&options),
         Command::Test(options) => xtask::test::run(&options),
         Command::Stress(options) => xtask::stress::run(&options),
         Command::Doctor(options) => xtask::doctor::run(&options),
         Command::GuestTest(options) => xtask::guest_test::run(&options),
         Command::Figures(options) => xtask::figures::run(&options),
-        Command::Report(options) => xtask::report::run(&options),
+        Command::Report(options) => shinjuku_bench::report::run(&options),
     }
 }

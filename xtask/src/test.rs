@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::paths;
-use crate::report::table::Table;
+use shinjuku_bench::paths;
+use shinjuku_plot::Table;
 
 pub mod libtest;
 pub mod step;
@@ -72,7 +72,7 @@ fn steps() -> Vec<Step> {
         std::env::var("RUSTFLAGS").unwrap_or_default()
     );
     vec![
-        cargo("build", "test --workspace --no-run", minutes(12), false),
+        cargo("build", "test --workspace --no-run", minutes(25), false),
         cargo(
             "examples",
             "build --workspace --examples --bins",
@@ -83,13 +83,13 @@ fn steps() -> Vec<Step> {
         cargo(
             "tests",
             "test --workspace --tests --no-fail-fast -- --show-output",
-            minutes(10),
+            minutes(20),
             true,
         ),
         cargo(
             "doc",
             "test --workspace --doc --no-fail-fast -- --show-output",
-            minutes(6),
+            minutes(12),
             false,
         ),
         Step {
@@ -108,9 +108,9 @@ fn steps() -> Vec<Step> {
             need: dpdk.clone(),
             ..cargo(
                 "dpdk",
-                "test -p shinjuku-dpdk-sys -p shinjuku-net -p shinjuku-tests -p shinjuku-bench-dataplane --features \
-                 shinjuku-dpdk-sys/link,shinjuku-net/dpdk,shinjuku-tests/dpdk,shinjuku-bench-dataplane/dpdk --no-fail-fast --lib \
-                 --test layout --test failed_start --test rings --test dpdk_kernel --test dpdk_memif --test dpdk_queues \
+                "test -p shinjuku-dpdk-sys -p shinjuku-dataplane -p shinjuku-tests -p shinjuku-bench-dataplane --features \
+                 shinjuku-dpdk-sys/link,shinjuku-dataplane/dpdk,shinjuku-tests/dpdk,shinjuku-bench-dataplane/dpdk --no-fail-fast --lib \
+                 --test layout --test failed_start --test rings --test dpdk \
                  --test dpdk_ring --test dpdk_allocation --test dpdk_packets --test contenders -- --show-output",
                 minutes(10),
                 true,
@@ -118,7 +118,7 @@ fn steps() -> Vec<Step> {
         },
         cargo(
             "xdp",
-            "test -p shinjuku-net -p shinjuku-xdp-sys --features shinjuku-net/xdp --no-fail-fast --lib --test dataplane_xdp -- \
+            "test -p shinjuku-dataplane -p shinjuku-xdp-sys --features shinjuku-dataplane/xdp --no-fail-fast --lib --test xdp -- \
              --show-output",
             minutes(5),
             true,

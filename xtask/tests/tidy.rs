@@ -1,4 +1,5 @@
-//! What rustfmt does not see to: comments and prose are at most 100 columns wide.
+//! What rustfmt does not see to: comments and prose are at most 100 columns wide; and what cargo
+//! does not: the bench measures a build without the features of tests.
 //!
 //! Code, drawings, rows of tables, and words that cannot be broken are as wide as they must be.
 #![allow(missing_docs)]
@@ -62,4 +63,32 @@ fn comments_and_prose_are_at_most_a_hundred_columns_wide() {
         }
     }
     assert!(wide.is_empty(), "wider than {WIDTH}: {}", wide.join(", "));
+}
+
+/// The bench is linked into this package. A feature that one of its dependencies turns on is in the
+/// bench's build, too: of `shinjuku-preempt` only those may be that users can have.
+#[test]
+fn the_bench_measures_a_build_that_users_can_have() {
+    let output = shinjuku_bench::paths::cargo()
+        .args([
+            "tree",
+            "--offline",
+            "--package",
+            "xtask",
+            "--invert",
+            "shinjuku-preempt",
+        ])
+        .args(["--edges", "normal,features", "--prefix", "none"])
+        .output()
+        .unwrap();
+    let tree = String::from_utf8_lossy(&output.stdout);
+    let features: Vec<_> = (tree.lines())
+        .filter_map(|line| line.strip_prefix("shinjuku-preempt feature \""))
+        .filter_map(|line| line.split_once('"'))
+        .map(|(feature, _)| feature)
+        .collect();
+    assert!(features.contains(&"default"), "{output:?}");
+    for of_tests in ["stress", "fault-injection"] {
+        assert!(!features.contains(&of_tests), "{of_tests} is on: {tree}");
+    }
 }

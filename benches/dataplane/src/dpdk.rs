@@ -1,8 +1,8 @@
 //! DPDK's virtual devices.
 
 use anyhow::Result;
-use shinjuku::net::dataplane::MacAddr;
-use shinjuku::net::dpdk::{DpdkDevice, Eal, EalConfig, Nic, NicConfig, Spread};
+use shinjuku_dataplane::MacAddr;
+use shinjuku_dataplane::dpdk::{DpdkDevice, Eal, EalConfig, Nic, NicConfig, Spread};
 
 /// Ordinary memory, in MiB.
 const MEMORY: u32 = 512;

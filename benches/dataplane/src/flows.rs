@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use shinjuku::net::dataplane::{Device, Outbound, Received};
 use shinjuku_bench_dataplane::{Imbalance, SHORTEST_PAYLOAD};
+use shinjuku_dataplane::{Device, Outbound, Received};
 
 use crate::frames::{FRAME, outbound, requests};
 use crate::reflector::BATCH;

@@ -6,10 +6,10 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use anyhow::{Context, Result};
-use shinjuku::net::dataplane::{
+use shinjuku_bench_dataplane::{LONGEST_PAYLOAD, SHORTEST_PAYLOAD};
+use shinjuku_dataplane::{
     Buffer, Checksums, Interface, InterfaceConfig, MacAddr, Offload, Outbound, Verdict, Verified,
 };
-use shinjuku_bench_dataplane::{LONGEST_PAYLOAD, SHORTEST_PAYLOAD};
 
 pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 9000);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

@@ -21,8 +21,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use shinjuku::net::dataplane::memory;
 use shinjuku_bench_dataplane::{Calls, Rates};
+use shinjuku_dataplane::memory;
 
 use rates::Wire;
 use serve::Over;

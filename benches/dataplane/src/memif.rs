@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use shinjuku::Runtime;
-use shinjuku::net::dataplane::{Buffer, Device, Outbound, Received};
-use shinjuku::net::dpdk::{DpdkDevice, Mbuf};
 use shinjuku_bench_dataplane::{Calls, SHORTEST_PAYLOAD};
+use shinjuku_dataplane::dpdk::{DpdkDevice, Mbuf};
+use shinjuku_dataplane::{Buffer, Device, Outbound, Received};
 
 use crate::call::{self, Line, WHOLLY};
 use crate::dpdk;

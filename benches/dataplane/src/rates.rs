@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use shinjuku::net::dataplane::Device;
 use shinjuku_bench_dataplane::{LONGEST_PAYLOAD, Rates, SHORTEST_PAYLOAD};
+use shinjuku_dataplane::Device;
 
 use crate::bursts::Phase;
 use crate::reflector::{Reflector, WINDOW};
@@ -102,8 +102,8 @@ fn measure_and_drain<D: Device>(
 #[cfg(test)]
 mod tests {
     use clap::{Parser, ValueEnum};
-    use shinjuku::net::dataplane::memory::{self, MemoryDevice, MemoryFrame};
-    use shinjuku::net::dataplane::{Buffer, Offload, Outbound, Received};
+    use shinjuku_dataplane::memory::{self, MemoryDevice, MemoryFrame};
+    use shinjuku_dataplane::{Buffer, Offload, Outbound, Received};
 
     use super::*;
     use crate::bursts::NOTHING;

@@ -2,8 +2,8 @@
 //! asks for frames, the client takes its replies first, counts them, and makes a request of each.
 
 use anyhow::{Context, Result};
-use shinjuku::net::dataplane::{Buffer, Device, Offload, Outbound, Received};
 use shinjuku_bench_dataplane::Rate;
+use shinjuku_dataplane::{Buffer, Device, Offload, Outbound, Received};
 
 use crate::bursts::{Bursts, Phase};
 use crate::frames::{Check, FRAME, outbound, ports, requests};

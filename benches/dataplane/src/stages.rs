@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use core_affinity::CoreId;
-use shinjuku::net::dataplane::{
-    Buffer, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneReplier, Device, Headers,
-    Interface, Offload, Outbound, Received, RequestId, Verdict,
-};
 use shinjuku::net::{Arrival, Replier, Transport};
 use shinjuku::{Config, CoresConfig, LayoutKind, RequestHandler, Runtime, Server};
 use shinjuku_bench_dataplane::Rate;
+use shinjuku_dataplane::{
+    Buffer, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneReplier, Device, Headers,
+    Interface, Offload, Outbound, Received, RequestId, Verdict,
+};
 
 use crate::bursts::NOTHING;
 use crate::frames::{answer_raw, reply_to, server_interface};

@@ -9,7 +9,7 @@ use crate::pool::Mempool;
 use crate::port::Port;
 use crate::{ffi, memif};
 
-/// What DPDK's environment abstraction layer (EAL) is told.
+/// The configuration of DPDK's environment abstraction layer (EAL).
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct EalConfig {
@@ -18,9 +18,8 @@ pub struct EalConfig {
 }
 
 impl EalConfig {
-    /// As the EAL's own command line, without the program's name:
-    /// `["-a", "0000:01:00.0", "--in-memory"]`. Cores are not named there but by
-    /// [`core`](Self::core).
+    /// Takes the EAL's own command line, without the program's name: `["-a", "0000:01:00.0",
+    /// "--in-memory"]`. It does not name cores; [`core`](Self::core) does.
     pub fn new<I: IntoIterator<Item = S>, S: Into<String>>(arguments: I) -> Self {
         Self {
             arguments: arguments.into_iter().map(Into::into).collect(),
@@ -42,20 +41,20 @@ impl EalConfig {
         ])
     }
 
-    /// A virtual device: driver and number, and its parameters after commas.
+    /// Adds a virtual device: driver and number, and its parameters after commas.
     pub fn device(mut self, device: &str) -> Self {
         self.arguments.push(format!("--vdev={device}"));
         self
     }
 
-    /// One more argument.
+    /// Adds one more argument.
     pub fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
         self
     }
 
-    /// Where DPDK's own threads run (interrupts, alarms, virtual devices' control): off the cores
-    /// that poll and work. By default on any that this process may use.
+    /// Where DPDK's own threads run (interrupts, alarms, virtual devices' control): keep it off the
+    /// cores that poll and work. By default they run on any core that this process may use.
     pub fn core(self, core: usize) -> Self {
         Self {
             core: Some(core),
@@ -77,8 +76,8 @@ impl EalConfig {
             if let Some(why) = unfit(argument) {
                 return refused(why);
             }
-            // Any beginning that is unique stands for the whole. No other begins with a p, or with
-            // mb.
+            // Any unique prefix stands for the whole option. No other option begins with a p, or
+            // with mb.
             if argument.starts_with("--p") {
                 return refused(
                     "other processes' pools cannot be shared; run one process, or connect two by memif",
@@ -98,19 +97,19 @@ impl EalConfig {
     }
 }
 
-/// Why a device cannot be made that way, if so.
+/// Why a device cannot be made that way; `None` if it can.
 fn unfit(device: &str) -> Option<&'static str> {
     if device.contains("internal=") {
-        // net_ring passes it itself: the address of a structure, which it follows.
+        // net_ring itself passes the address of a structure here, and follows it.
         return Some("an address in the process is for DPDK alone; make rings by Eal::ring_pair");
     }
-    // net_memif's other process could write to packets that are somebody's here.
+    // The other process of net_memif could write to packets that are in use here.
     device
         .contains("zero-copy=yes")
         .then_some("packets are not shared with another process; leave net_memif to copy them")
 }
 
-/// DPDK is running: the proof, to be passed on and copied. All else is made from it.
+/// The proof that DPDK runs; pass it on and copy it freely. Everything else is made from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Eal {
     _made_by_init: (),
@@ -125,16 +124,16 @@ enum State {
 static STATE: Mutex<State> = Mutex::new(State::Fresh);
 
 /// DPDK's functions that set up and take down may not run at the same time; each is called with
-/// this held.
+/// this lock held.
 pub(crate) fn control() -> MutexGuard<'static, ()> {
     static CONTROL: Mutex<()> = Mutex::new(());
     CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Eal {
-    /// Starts DPDK. It pins whoever starts it, so a thread of its own does, `dpdk-main`, which
-    /// sleeps from then on; the caller keeps its affinity. Where DPDK itself fails, it is left half
-    /// started, and there is no second try.
+    /// Starts DPDK, which pins the thread that starts it. So a thread of its own, `dpdk-main`,
+    /// starts it and sleeps from then on; the caller keeps its affinity. If DPDK itself fails, it
+    /// is left half started, and there is no second try.
     ///
     /// # Errors
     /// A second call, arguments that cannot be passed on, or what DPDK says.
@@ -156,7 +155,7 @@ impl Eal {
                 let tried = tried(&started);
                 let _ = answer.send(started);
                 if tried {
-                    // DPDK has noted this thread as its main one.
+                    // DPDK has recorded this thread as its main one.
                     loop {
                         thread::park();
                     }
@@ -189,7 +188,7 @@ impl Eal {
     }
 
     /// A pool of `mbufs` (best a power of two less one) with room for packets of `data_room` bytes.
-    /// `name` is the pool's alone in this process, of at most 26 bytes.
+    /// `name` has at most 26 bytes and is unique in this process.
     ///
     /// # Errors
     /// What DPDK says.
@@ -197,8 +196,9 @@ impl Eal {
         Mempool::new(name, mbufs, data_room)
     }
 
-    /// As [`pool`](Self::pool), or a pool of the same size whose handle is gone and whose mbufs are
-    /// all back. So who opens devices again and again takes no more memory each time.
+    /// As [`pool`](Self::pool), but reuses a pool of the same size whose handle is gone and whose
+    /// mbufs are all back. So a program that opens devices again and again takes no more memory
+    /// each time.
     ///
     /// # Errors
     /// What DPDK says.
@@ -209,7 +209,7 @@ impl Eal {
         }
     }
 
-    /// The port that the device `name` is: a PCI address, or a virtual device's driver and number.
+    /// The port of the device `name`: a PCI address, or a virtual device's driver and number.
     ///
     /// # Errors
     /// If there is none, or it is in use.
@@ -217,13 +217,12 @@ impl Eal {
         Port::find(name)
     }
 
-    /// Makes a virtual device, as [`EalConfig::device`] does at the start. Beyond that, a memif's
+    /// Makes a virtual device, as [`EalConfig::device`] does at the start. In addition, a memif's
     /// `socket` that is a file (`socket-abstract=no`) may be relative; its directory is made, with
-    /// permissions for this user alone; and a socket that a server left behind when it was killed
-    /// is removed.
+    /// permissions for this user alone; and a socket that a killed server left behind is removed.
     ///
     /// # Errors
-    /// What DPDK says, or the operating system of the socket.
+    /// The error of DPDK, or of the operating system for the socket.
     pub fn attach(self, device: &str) -> Result<Port, DpdkError> {
         if let Some(why) = unfit(device) {
             let argument = device.to_owned();
@@ -243,13 +242,13 @@ impl Eal {
         self.port(device.split(',').next().unwrap_or(device))
     }
 
-    /// Two ports in this process that are each other's peer, `name.a` and `name.b`: what one sends
-    /// on a queue the other receives on the queue of the same number. `queues` each way, each of
-    /// `slots` packets. The memory between them stays when they are closed, with what is in it, and
-    /// so does its name.
+    /// Two ports in this process that are each other's peer, `name.a` and `name.b`: packets sent on
+    /// one port's queue arrive at the other's queue of the same number. Each direction has `queues`
+    /// queues of `slots` packets. When the ports are closed, the memory between them stays, with
+    /// its packets and its name.
     ///
     /// # Errors
-    /// What DPDK says. Then nothing is left of them.
+    /// DPDK's error; the ports are then gone again.
     pub fn ring_pair(self, name: &str, queues: u16, slots: u32) -> Result<[Port; 2], DpdkError> {
         let ends = [format!("{name}.a"), format!("{name}.b")];
         {
@@ -270,17 +269,17 @@ impl Eal {
     }
 }
 
-/// Whether it came to DPDK's own part of starting.
+/// Whether DPDK's own part of starting was reached.
 fn tried(started: &Result<(), DpdkError>) -> bool {
     matches!(started, Ok(()) | Err(DpdkError::Start { .. }))
 }
 
-/// On DPDK's own thread.
+/// Starts DPDK on the calling thread, which becomes DPDK's own.
 fn start(config: &EalConfig) -> Result<(), DpdkError> {
     let allowed = allowed_cores(config.core)?;
     let mut arguments = vec!["shinjuku".to_owned()];
-    // Lcore 0, the main one, floats over these; the EAL's other threads are given the same cores,
-    // since none is left.
+    // Lcore 0, the main one, floats over these cores. The EAL's other threads are given the same
+    // cores, since none is left.
     let cores: Vec<_> = allowed.iter().map(usize::to_string).collect();
     arguments.push(format!("--lcores=0@({})", cores.join(",")));
     arguments.extend(config.arguments.iter().cloned());
@@ -298,7 +297,7 @@ fn start(config: &EalConfig) -> Result<(), DpdkError> {
         .map_err(|cause| DpdkError::Start { arguments, cause })
 }
 
-/// Pins this thread to `core`, if there is one; the cores it may run on.
+/// Pins this thread to `core`, if given; returns the cores that the thread may run on.
 fn allowed_cores(core: Option<usize>) -> Result<Vec<usize>, DpdkError> {
     let failed = |action| {
         move || DpdkError::Thread {
@@ -306,7 +305,7 @@ fn allowed_cores(core: Option<usize>) -> Result<Vec<usize>, DpdkError> {
             cause: std::io::Error::last_os_error(),
         }
     };
-    // SAFETY: a set of cores is plain bits; none are in it.
+    // SAFETY: a set of cores is plain bits, and all zero is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     let size = size_of_val(&set);
     if let Some(core) = core {

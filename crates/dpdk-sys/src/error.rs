@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! Errors, each with a remedy.
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use crate::{ffi, memif};
 
-/// A number that DPDK gives as the cause; displayed as DPDK's own text.
+/// An error number of DPDK's; displayed as DPDK's own text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Errno(c_int);
 
 impl Errno {
-    /// Of a function that returns a negative number on failure.
+    /// Checks a function that returns a negative number on failure.
     pub(crate) fn check(status: c_int) -> Result<(), Self> {
         if status < 0 {
             Err(Self(-status))
@@ -42,7 +42,7 @@ impl fmt::Debug for Errno {
     }
 }
 
-/// Why something of DPDK's did not come about. DPDK writes details to standard error.
+/// Why an operation of DPDK's failed. DPDK writes details to standard error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DpdkError {
@@ -64,7 +64,7 @@ pub enum DpdkError {
         /// What is wrong with it, and what to do.
         why: &'static str,
     },
-    /// The declarations of this crate are not those of the library.
+    /// This crate's declarations differ from the library's.
     #[error(
         "DPDK {version}: {what} is {of_c} there and {of_rust} in shinjuku-dpdk-sys: use DPDK 22.11 as Debian builds it, \
          or correct ffi.rs"
@@ -90,7 +90,7 @@ pub enum DpdkError {
         /// What DPDK said.
         cause: Errno,
     },
-    /// The thread that DPDK is started on could not be had or pinned.
+    /// The thread that starts DPDK could not be created or pinned.
     #[error("DPDK: cannot {action}: {cause}")]
     Thread {
         /// What was attempted.
@@ -129,7 +129,7 @@ pub enum DpdkError {
     Socket {
         /// What was attempted.
         action: &'static str,
-        /// With what file or directory.
+        /// The file or directory.
         path: PathBuf,
         /// What the operating system said.
         cause: std::io::Error,
@@ -144,7 +144,7 @@ pub enum DpdkError {
         /// What DPDK said.
         cause: Errno,
     },
-    /// The port is somebody's.
+    /// The port is in use.
     #[error("DPDK: port {name:?} is in use in this process")]
     PortTaken {
         /// Its name.
@@ -177,7 +177,7 @@ pub enum DpdkError {
         /// What DPDK said.
         cause: Errno,
     },
-    /// A reset needs the queues at rest, and some are not polled.
+    /// A reset needs all queues at rest, and some are not polled.
     #[error(
         "DPDK: port {port:?}: queue {queue} was not polled in time, so the device cannot be reset; poll or drop every queue"
     )]
@@ -189,7 +189,7 @@ pub enum DpdkError {
     },
 }
 
-/// What to look at where a virtual device cannot be made.
+/// What to check when a virtual device cannot be made.
 fn what_a_device_wants(device: &str) -> &'static str {
     if memif::is_one(device) {
         return "check its parameters, and that no other server is using this socket. (A socket that is a file, with \
@@ -199,7 +199,7 @@ fn what_a_device_wants(device: &str) -> &'static str {
      take root, or CAP_NET_RAW and CAP_NET_ADMIN. (Drivers say \"Operation not permitted\" of anything.)"
 }
 
-/// What to look at where a port fails that needs another process.
+/// What to check when a port fails that needs another process.
 fn of_its_other_end(port: &str, action: &str) -> &'static str {
     if memif::is_one(port) && action == "start" {
         return "; of a memif, start the server first, and give the client the server's socket";

@@ -1,5 +1,5 @@
-//! What `shim.h` declares, by hand, and the structure of an mbuf as far as it is looked at.
-//! `tests/layout.rs` compares every size, offset and flag here with what the C compiler finds in
+//! The declarations of `shim.h`, by hand, and the structure of an mbuf as far as this crate reads
+//! it. `tests/layout.rs` compares every size, offset and flag here with the C compiler's, from
 //! DPDK's own headers.
 #![allow(non_camel_case_types)]
 
@@ -12,8 +12,8 @@ pub struct rte_mempool {
     _opaque: [u8; 0],
 }
 
-/// A packet buffer's header. The fields that are not looked at are here for the places of the
-/// others.
+/// A packet buffer's header. The fields that this crate does not read keep the others in their
+/// places.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct rte_mbuf {
@@ -22,15 +22,15 @@ pub struct rte_mbuf {
     _buf_iova: u64,
     /// Where the packet starts in the buffer.
     pub data_off: u16,
-    /// How many own it.
+    /// How many owners it has.
     pub refcnt: u16,
     /// Buffers in the chain.
     pub nb_segs: u16,
-    /// Where it came in.
+    /// The port that received it.
     pub port: u16,
     /// Flags, `FLAG_...`.
     pub ol_flags: u64,
-    /// What the device says that the packet is.
+    /// The packet's type, as the device tells.
     pub packet_type: u32,
     /// Bytes in the chain.
     pub pkt_len: u32,
@@ -38,13 +38,13 @@ pub struct rte_mbuf {
     pub data_len: u16,
     /// VLAN tag that was stripped.
     pub vlan_tci: u16,
-    /// The hash that RSS took the queue by.
+    /// The hash by which RSS chose the queue.
     pub rss: u32,
     _hash_high: u32,
     _vlan_tci_outer: u16,
     /// Length of the buffer, headroom included.
     pub buf_len: u16,
-    /// Where it is freed to.
+    /// The pool that it is freed to.
     pub pool: *mut rte_mempool,
     _next: *mut rte_mbuf,
     /// Lengths of the headers whose checksums the device shall fill in.
@@ -54,17 +54,17 @@ pub struct rte_mbuf {
 
 /// Bytes before a packet that its buffer has room for.
 pub const HEADROOM: u16 = 128;
-/// What the private area's size must be a multiple of.
+/// The private area's size must be a multiple of this.
 pub const PRIVATE_ALIGN: usize = 8;
 /// `rss` is valid.
 pub const FLAG_RSS_HASH: u64 = 1 << 1;
-/// What the device found of the IP header's checksum.
+/// The device's verdict on the IP header's checksum.
 pub const FLAG_IP_MASK: u64 = FLAG_IP_BAD | FLAG_IP_GOOD;
 /// It is wrong.
 pub const FLAG_IP_BAD: u64 = 1 << 4;
 /// It is right.
 pub const FLAG_IP_GOOD: u64 = 1 << 7;
-/// What the device found of UDP's checksum.
+/// The device's verdict on UDP's checksum.
 pub const FLAG_L4_MASK: u64 = FLAG_L4_BAD | FLAG_L4_GOOD;
 /// It is wrong.
 pub const FLAG_L4_BAD: u64 = 1 << 3;
@@ -116,7 +116,7 @@ pub struct dpdk_port_info {
     pub rx_offloads: u64,
     /// `TX_OFFLOAD_...`.
     pub tx_offloads: u64,
-    /// What it can hash by.
+    /// The fields that it can hash by.
     pub rss_types: u64,
 }
 
@@ -124,7 +124,7 @@ pub struct dpdk_port_info {
 #[repr(C)]
 #[derive(Debug)]
 pub struct dpdk_port_settings {
-    /// Of receive and send queues each.
+    /// The number of receive queues, and of send queues.
     pub queues: u16,
     /// Length of a receive queue.
     pub rx_descriptors: u16,
@@ -136,7 +136,7 @@ pub struct dpdk_port_settings {
     pub rx_offloads: u64,
     /// `TX_OFFLOAD_...`.
     pub tx_offloads: u64,
-    /// What to hash by; 0: not.
+    /// The fields to hash by; 0: no hashing.
     pub rss_types: u64,
     /// One a queue.
     pub pools: *const *mut rte_mempool,
@@ -217,7 +217,7 @@ shim! {
     fn dpdk_layout(values: *mut *const u64) -> usize;
 }
 
-/// The same numbers as `dpdk_layout`, with names: what Rust has.
+/// Rust's values of the numbers in `dpdk_layout`, with names.
 #[rustfmt::skip]
 pub const LAYOUT: &[(&str, u64)] = {
     use std::mem::{align_of, offset_of, size_of};

@@ -4,33 +4,32 @@
 //! libdpdk (22.11 or later) by pkg-config and compiles one C file, [`shim.c`](ffi), around the
 //! functions that DPDK has as static inlines.
 //!
-//! # Who may touch an mbuf when
+//! # Access to an mbuf
 //!
 //! | it is | touched by | which holds because |
 //! |---|---|---|
 //! | in its pool, or in a device's ring | DPDK, on the networker's thread | only [`Queue`] and [`Mempool`] lead there, by `&mut` |
-//! | received, until it is sent or dropped | whoever owns the [`Mbuf`] | it cannot be cloned, and an mbuf that others may share is not handed out |
-//! | dropped | nobody, until the pool's owner collects it | dropping frees nothing: it puts the mbuf on a list |
+//! | received, until it is sent or dropped | the owner of the [`Mbuf`] | it cannot be cloned, and an mbuf that others may share is not handed out |
+//! | dropped | no thread, until the pool's owner collects it | dropping frees nothing: it puts the mbuf on a list |
 //!
-//! So a handler on a worker may read, write, keep and drop an [`Mbuf`], even be preempted in the
-//! midst of that for good, and never enters DPDK. That is needed for more than order: DPDK's pools
-//! and rings wait for an operation that another thread has begun, and a handler that is suspended
-//! would be waited for by the one who resumes it. [`Mempool`] and [`Queue`] may move between
-//! threads; what they do is right on whichever has them, but they belong on one that is never
-//! suspended.
+//! So a handler on a worker may read, write, keep and drop an [`Mbuf`], and may even be preempted
+//! forever while it does, and never enters DPDK. Order is not the only reason: DPDK's pools and
+//! rings wait for an operation that another thread has begun. If that thread's handler were
+//! suspended, the thread that must resume it would wait for it. [`Mempool`] and [`Queue`] may move
+//! between threads and work on each, but they belong on a thread that is never suspended.
 //!
-//! All of it rests on this: nothing else in the process uses DPDK. Another library that did could
-//! put mbufs of its own pools into a ring, and those have no list to be dropped onto. Drivers are
-//! trusted, those too that an argument (`-d`) has DPDK load.
+//! All of this assumes that nothing else in the process uses DPDK. Another library could put mbufs
+//! of its own pools into a ring, and those have no list to be dropped onto. Drivers are trusted,
+//! including those that DPDK loads because of an argument (`-d`).
 //!
 //! # What lives how long
 //!
-//! DPDK can be started once in a process: [`Eal::init`], which gives the proof [`Eal`] that all
-//! else is made from. Pools are never freed, because an mbuf can be anywhere; one without a handle
-//! whose mbufs are all back can be had again. A port is closed when its [`RunningPort`] and all its
-//! [`Queue`]s are gone, and closed and made anew when a virtual device is reset whose interface the
-//! kernel has removed; its number, which may change with that, is used by a queue only while it
-//! runs.
+//! DPDK can be started once in a process: [`Eal::init`] does, and returns the proof [`Eal`] that
+//! everything else is made from. Pools are never freed, because an mbuf can be anywhere; a pool
+//! without a handle can be reused when its mbufs are all back. A port is closed when its
+//! [`RunningPort`] and all its [`Queue`]s are gone. When the kernel has removed the interface of a
+//! virtual device, a reset closes the port and makes it anew, perhaps with another number; a queue
+//! uses the number only while the port runs.
 //!
 //! ```no_run
 //! # #[cfg(feature = "link")]

@@ -1,7 +1,7 @@
 //! A packet in its buffer.
 //!
-//! Behind the header each mbuf has a private area of this crate's: where it belongs, and a link for
-//! the list of those that were dropped.
+//! Behind its header each mbuf has a private area of this crate's: its home, and a link for the
+//! list of dropped mbufs.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use crate::ffi::{self, rte_mbuf};
 
-/// A packet: owned, readable and writable by its owner, on any thread. Dereferences to the packet's
-/// bytes.
+/// A packet that its owner may read and write, on any thread. Dereferences to the packet's bytes.
 ///
 /// Dropping it enters no code of DPDK's: it goes onto its pool's list, and the pool's owner frees
-/// it. So a handler may drop it, and may be suspended while it does.
+/// it. So a handler may drop it, and may be suspended while doing so.
 ///
 /// ```compile_fail,E0277
 /// fn copied<T: Clone>() {}
@@ -31,22 +30,22 @@ unsafe impl Send for Mbuf {}
 // SAFETY: through a shared reference there are only reads.
 unsafe impl Sync for Mbuf {}
 
-/// What a device found of a checksum.
+/// A device's verdict on a checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Checksum {
-    /// It did not look, or says nothing.
+    /// The device did not check, or does not tell.
     Unknown,
-    /// It is right.
+    /// The checksum is right.
     Good,
-    /// It is wrong.
+    /// The checksum is wrong.
     Bad,
 }
 
-/// The buffer has no room for that.
+/// The buffer has no room for the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the packet would need {needed} bytes, but its buffer has room for {room}")]
 pub struct NoRoom {
-    /// Bytes that it should have had.
+    /// Bytes that the packet would need.
     pub needed: usize,
     /// Bytes that fit.
     pub room: usize,
@@ -58,30 +57,30 @@ impl Mbuf {
     /// Takes over an mbuf fresh from its pool.
     ///
     /// # Safety
-    /// It was allocated from a pool that [`Mempool::new`](crate::Mempool) made, and nobody else has
-    /// it.
+    /// It was allocated from a pool that [`Mempool::new`](crate::Mempool) made, and has no other
+    /// owner.
     #[inline]
     pub(crate) unsafe fn allocated(raw: NonNull<rte_mbuf>) -> Self {
         Self(raw)
     }
 
-    /// Takes over an mbuf from a device; gives it back as an error if others may have a part in it,
-    /// or it is more than one buffer.
+    /// Takes over an mbuf from a device; returns it as an error if others may share it, or if the
+    /// packet has more than one buffer.
     ///
     /// # Safety
-    /// It came out of a receive queue, so its pool is of [`Mempool::new`](crate::Mempool)'s making
-    /// (queues are set up with those only, and a ring hands on what a [`Queue`](crate::Queue)
-    /// sent), and nobody else was given it.
+    /// It came out of a receive queue, and no other owner was given it. So its pool was made by
+    /// [`Mempool::new`](crate::Mempool): queues are set up with such pools only, and a ring passes
+    /// on what a [`Queue`](crate::Queue) sent.
     #[inline]
     pub(crate) unsafe fn received(raw: NonNull<rte_mbuf>) -> Result<Self, NonNull<rte_mbuf>> {
-        // SAFETY: an mbuf's header is initialised memory. Whether somebody shares it is what is
-        // asked here, so the count is read as DPDK writes it, atomically.
+        // SAFETY: an mbuf's header is initialised memory. Other owners may exist until this check,
+        // so the count is read as DPDK writes it, atomically.
         let owners =
             unsafe { AtomicU16::from_ptr(&raw mut (*raw.as_ptr()).refcnt).load(Ordering::Acquire) };
         if owners != 1 {
             return Err(raw);
         }
-        // SAFETY: the one owner is the caller.
+        // SAFETY: the caller is the only owner.
         let header = unsafe { &mut *raw.as_ptr() };
         let whole = header.nb_segs == 1
             && header.ol_flags & ffi::FLAG_NOT_OWN == 0
@@ -90,15 +89,15 @@ impl Mbuf {
         if !whole {
             return Err(raw);
         }
-        // A ring brings the sender's wishes along.
+        // A ring passes on the sender's flags.
         header.ol_flags &= !TX_FLAGS;
         Ok(Self(raw))
     }
 
     #[inline]
     fn header(&self) -> &rte_mbuf {
-        // SAFETY: an mbuf's header is initialised memory for the pool's, the process's, life, and
-        // owned.
+        // SAFETY: an mbuf's header is initialised memory, owned here, and lives as long as the
+        // pool, that is, the process.
         unsafe { self.0.as_ref() }
     }
 
@@ -114,15 +113,15 @@ impl Mbuf {
         self.header().data_off.into()
     }
 
-    /// The longest that the packet can become, from where it starts now.
+    /// The greatest length of the packet, from its present start.
     #[must_use]
     #[inline]
     pub fn room(&self) -> usize {
         usize::from(self.header().buf_len - self.header().data_off)
     }
 
-    /// Makes the packet `length` bytes long, by its end. New bytes are what an earlier packet left
-    /// there: write them before sending.
+    /// Makes the packet `length` bytes long, by moving its end. New bytes hold an earlier packet's
+    /// data: write them before sending.
     ///
     /// # Errors
     /// If there is no room; then nothing changes.
@@ -137,7 +136,7 @@ impl Mbuf {
         let header = self.header_mut();
         header.data_len = length_16;
         header.pkt_len = length_16.into();
-        // Those wishes were about another packet.
+        // The flags were set for another packet.
         header.ol_flags &= !TX_FLAGS;
         Ok(())
     }
@@ -153,14 +152,14 @@ impl Mbuf {
         Ok(())
     }
 
-    /// The hash that the device spread the packet by, if it has one.
+    /// The hash by which the device spread the packet, if there is one.
     #[must_use]
     pub fn rss_hash(&self) -> Option<u32> {
         let header = self.header();
         (header.ol_flags & ffi::FLAG_RSS_HASH != 0).then_some(header.rss)
     }
 
-    /// What the device found of the IP header's checksum.
+    /// The device's verdict on the IP header's checksum.
     #[must_use]
     #[inline]
     pub fn ip_checksum(&self) -> Checksum {
@@ -171,7 +170,7 @@ impl Mbuf {
         }
     }
 
-    /// What the device found of UDP's checksum.
+    /// The device's verdict on UDP's checksum.
     #[must_use]
     #[inline]
     pub fn udp_checksum(&self) -> Checksum {
@@ -185,10 +184,10 @@ impl Mbuf {
     /// Has the device fill in the checksums of an IPv4 header that starts after `link` bytes and is
     /// `ip` bytes long, and of the UDP header behind it, which holds the pseudo-header's sum. For
     /// devices started with [`PortConfig::checksums`](crate::PortConfig::checksums) that offer it
-    /// ([`PortInfo::sends_checksums`](crate::PortInfo)). Changing the length takes it back.
+    /// ([`PortInfo::sends_checksums`](crate::PortInfo)). Changing the length cancels it.
     ///
     /// # Errors
-    /// If the packet has not those headers: it is too short, or the lengths are none of IPv4's.
+    /// If the packet lacks those headers: it is too short, or the lengths are impossible in IPv4.
     pub fn offload_checksums(&mut self, link: usize, ip: usize) -> Result<(), NoRoom> {
         const UDP: usize = 8;
         let needed = link.saturating_add(ip).saturating_add(UDP);
@@ -234,7 +233,7 @@ impl DerefMut for Mbuf {
 
 impl Drop for Mbuf {
     fn drop(&mut self) {
-        // SAFETY: the pool's `Mempool::new` wrote the private area, whose `home` nobody changes.
+        // SAFETY: the pool's `Mempool::new` wrote the private area, and `home` never changes.
         let home = unsafe { (*Private::of(self.0)).home };
         // SAFETY: this handle is the owner, and it ends here.
         unsafe { home.push(self.0) }
@@ -254,7 +253,8 @@ impl fmt::Debug for Mbuf {
 /// The private area.
 #[repr(C)]
 pub(crate) struct Private {
-    /// While on a list: the one below. Written by who pushes, read by who has taken the list.
+    /// While on a list: the mbuf below. The thread that pushes writes it; the one that took the
+    /// list reads it.
     below: UnsafeCell<*mut rte_mbuf>,
     home: &'static Dropped,
 }
@@ -272,19 +272,20 @@ impl Private {
     /// Writes an mbuf's private area.
     ///
     /// # Safety
-    /// The mbuf has a private area of [`SIZE`](Self::SIZE), and nobody uses it.
+    /// The mbuf has a private area of [`SIZE`](Self::SIZE), and no thread uses it.
     pub(crate) unsafe fn write(mbuf: NonNull<rte_mbuf>, home: &'static Dropped) {
         let private = Self {
             below: UnsafeCell::new(std::ptr::null_mut()),
             home,
         };
-        // SAFETY: the caller's word. An mbuf is aligned to 64 bytes, and so is what follows it.
+        // SAFETY: the caller promises the area. An mbuf is aligned to 64 bytes, and so is what
+        // follows.
         unsafe { Self::of(mbuf).write(private) }
     }
 }
 
-/// A pool's mbufs that were dropped: a stack that all push to, and one takes as a whole (so there
-/// is no ABA).
+/// A pool's dropped mbufs: a stack that all threads push to, and one takes as a whole (so there is
+/// no ABA).
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
     top: AtomicPtr<rte_mbuf>,
@@ -298,7 +299,7 @@ impl Dropped {
         loop {
             // SAFETY: owned until the compare-and-swap succeeds.
             unsafe { *(*Private::of(mbuf)).below.get() = top };
-            // Release: who takes the list sees the link, and all that was done to the packet.
+            // Release: the thread that takes the list sees the link, and all changes to the packet.
             match self.top.compare_exchange_weak(
                 top,
                 mbuf.as_ptr(),
@@ -311,9 +312,9 @@ impl Dropped {
         }
     }
 
-    /// All that are here, as a chain that the caller then owns.
+    /// Takes all mbufs on the list, as a chain that the caller then owns.
     pub(crate) fn take(&self) -> Chain {
-        // Polling an empty list should not take its line from whoever drops.
+        // Polling an empty list should not take its cache line from the threads that drop.
         if self.top.load(Ordering::Relaxed).is_null() {
             return Chain::default();
         }

@@ -1,5 +1,5 @@
-//! The socket by which the two ends of a memif find each other, where it is a file: what DPDK's
-//! driver leaves undone.
+//! The socket file by which the two ends of a memif find each other: this does what DPDK's driver
+//! leaves undone.
 
 use std::borrow::Cow;
 use std::fs::{self, DirBuilder};
@@ -15,10 +15,10 @@ pub(crate) fn is_one(device: &str) -> bool {
     device.starts_with("net_memif")
 }
 
-/// Makes ready for the device, and says how to call it: with the path from the root, since DPDK
-/// refuses others. The directory is made if there is none, this user's alone, for whoever can
-/// connect can end the process. Of a server, a socket that nobody listens on any more is removed:
-/// one that was killed leaves it behind, and it would be in the way.
+/// Prepares the socket and returns the device's name with an absolute path, since DPDK refuses
+/// others. A missing directory is made for this user alone, since any process that can connect can
+/// end this one. For a server, a socket without a listener is removed: a killed server leaves one
+/// behind, which would block the new one.
 pub(crate) fn prepared(device: &str) -> Result<Cow<'_, str>, DpdkError> {
     let parameters = || device.split(',').skip(1);
     let value = |key| parameters().find_map(|one| one.strip_prefix(key)?.strip_prefix('='));
@@ -57,8 +57,8 @@ pub(crate) fn prepared(device: &str) -> Result<Cow<'_, str>, DpdkError> {
         .into())
 }
 
-/// Whether it is a socket without a server. Nobody is connected to, which could end the server:
-/// memif's sockets are of another type, which the kernel looks at only if there is somebody.
+/// Whether this is a socket without a server. A real connection could end the server, so this makes
+/// none: memif's sockets are of another type, which the kernel checks only if there is a listener.
 fn is_left_over(socket: &Path) -> bool {
     let is_socket = |file: fs::Metadata| file.file_type().is_socket();
     fs::symlink_metadata(socket).is_ok_and(is_socket)
@@ -87,17 +87,17 @@ mod tests {
         let mode = fs::metadata(&directory).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
 
-        // Left over by a process that was killed, which is as if it had forgotten it.
+        // A killed process leaves its socket like this.
         drop(UnixListener::bind(&socket).unwrap());
         prepared(&device("client")).unwrap();
         assert!(socket.exists(), "it is not a client's to remove");
         prepared(&server).unwrap();
         assert!(!socket.exists());
 
-        // Of another type, as memif's are.
+        // Like memif's, the socket is of another type.
         let serving = UnixDatagram::bind(&socket).unwrap();
         prepared(&server).unwrap();
-        assert!(socket.exists(), "somebody is there");
+        assert!(socket.exists(), "it has a server");
         drop(serving);
         fs::remove_file(&socket).unwrap();
         fs::write(&socket, "no socket").unwrap();

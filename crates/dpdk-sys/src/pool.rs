@@ -1,4 +1,4 @@
-//! Where mbufs come from and go to.
+//! The pools that mbufs come from and go to.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -10,26 +10,26 @@ use crate::error::{DpdkError, Errno};
 use crate::ffi::{self, rte_mbuf, rte_mempool};
 use crate::mbuf::{Chain, Dropped, Mbuf, Private};
 
-/// How many are freed in one call.
+/// How many mbufs are freed in one call.
 const BULK: usize = 32;
-/// Of mbufs in a pool. From 2^31 on DPDK's sizes overflow, and it writes beyond its memory.
+/// The most mbufs in a pool. From 2^31 on DPDK's sizes overflow, and it writes beyond its memory.
 const MOST: u32 = 1 << 26;
 
-/// A pool, in the hands of whoever allocates from it and collects what was dropped: the networker.
-/// Not on a thread that a handler runs on: see the [crate].
+/// The handle of a pool, for the networker, which allocates from it and collects dropped mbufs.
+/// Keep it off threads that run handlers: see the [crate].
 ///
 /// The pool itself lives as long as the process. When its handle is gone and all its mbufs are
-/// back, it may be [had again](crate::Eal::pool_again).
+/// back, it may be [reused](crate::Eal::pool_again).
 pub struct Mempool {
     gauge: PoolGauge,
     data_room: u16,
     dropped: &'static Dropped,
-    /// Taken off the list, not yet freed.
+    /// Mbufs taken off the list, not yet freed.
     taken: Chain,
 }
 
-// SAFETY: DPDK's pools may be used by any thread; what is this handle's own moves with it. The
-// chain's mbufs are owned by it.
+// SAFETY: any thread may use DPDK's pools, and the handle's own fields move with it. It owns the
+// chain's mbufs.
 unsafe impl Send for Mempool {}
 
 impl Mempool {
@@ -40,7 +40,7 @@ impl Mempool {
             data_room,
             cause,
         };
-        // DPDK would cut the sum of the two to 16 bits.
+        // DPDK would truncate the sum of the two to 16 bits.
         let fits = mbufs <= MOST && data_room <= u16::MAX - ffi::HEADROOM;
         Errno::check(if fits { 0 } else { -libc::EINVAL }).map_err(failed)?;
         let _control = control();
@@ -53,8 +53,8 @@ impl Mempool {
         Errno::check(status).map_err(failed)?;
         let dropped: &'static Dropped = Box::leak(Box::default());
         let home: *const Dropped = dropped;
-        // SAFETY: the pool is new: nobody has any of its mbufs, and each has a private area of the
-        // size asked for. `settle` does not unwind, and takes the argument for what it is.
+        // SAFETY: the pool is new: its mbufs have no owner, and each has a private area of the size
+        // asked for. `settle` does not unwind, and takes the argument as a `Dropped`.
         unsafe { ffi::dpdk_pool_each(raw, settle, home.cast_mut().cast()) };
         Ok(Self {
             gauge: PoolGauge {
@@ -67,7 +67,7 @@ impl Mempool {
         })
     }
 
-    /// One of this size whose handle is gone, if all its mbufs are back.
+    /// A pool of this size whose handle is gone, if all its mbufs are back.
     pub(crate) fn again(mbufs: u32, data_room: u16) -> Option<Self> {
         let mut left = left();
         let at = left.iter_mut().position(|pool| {
@@ -88,8 +88,8 @@ impl Mempool {
         NonNull::new(raw).map(|raw| unsafe { Mbuf::allocated(raw) })
     }
 
-    /// Frees mbufs of this pool that were dropped, about `most` of them. [`alloc`](Self::alloc) and
-    /// [`Queue::receive`](crate::Queue::receive) do. Returns how many.
+    /// Frees dropped mbufs of this pool, about `most` of them, and returns how many.
+    /// [`alloc`](Self::alloc) and [`Queue::receive`](crate::Queue::receive) call it.
     pub fn collect(&mut self, most: usize) -> usize {
         let mut freed = 0;
         while freed < most {
@@ -105,7 +105,7 @@ impl Mempool {
             if count == 0 {
                 break;
             }
-            // SAFETY: `count` mbufs that were dropped, so nobody has them.
+            // SAFETY: `count` mbufs that were dropped, so they have no owner.
             unsafe { ffi::dpdk_mbuf_free_bulk(bulk.as_mut_ptr(), count as u32) };
             freed += count;
         }
@@ -120,7 +120,7 @@ impl Mempool {
         self.taken.next()
     }
 
-    /// A view of how many are free, for any thread.
+    /// Tells any thread how many mbufs are free.
     #[must_use]
     pub fn gauge(&self) -> PoolGauge {
         self.gauge
@@ -131,7 +131,7 @@ impl Mempool {
     }
 }
 
-/// Pools without a handle; mbufs of theirs may be anywhere still.
+/// Pools without a handle; their mbufs may still be anywhere.
 static LEFT: Mutex<Vec<Mempool>> = Mutex::new(Vec::new());
 
 fn left() -> MutexGuard<'static, Vec<Mempool>> {
@@ -153,7 +153,7 @@ unsafe extern "C" fn settle(home: *mut c_void, mbuf: *mut rte_mbuf) {
     // SAFETY: `Mempool::new` passes a `Dropped` that is never freed.
     let home: &'static Dropped = unsafe { &*home.cast::<Dropped>() };
     if let Some(mbuf) = NonNull::new(mbuf) {
-        // SAFETY: the pool is new, its mbufs have the area, and nobody has them.
+        // SAFETY: the pool is new, its mbufs have the area, and they have no owner.
         unsafe { Private::write(mbuf, home) }
     }
 }
@@ -177,15 +177,15 @@ unsafe impl Send for PoolGauge {}
 unsafe impl Sync for PoolGauge {}
 
 impl PoolGauge {
-    /// Mbufs in the pool; without those dropped and not yet collected. Exact when nobody uses the
-    /// pool meanwhile. Of a pool that is had again: what its new owner left.
+    /// Mbufs in the pool, without those dropped and not yet collected. Exact while no thread uses
+    /// the pool. After [reuse](crate::Eal::pool_again) it counts what the new owner has left.
     #[must_use]
     pub fn available(self) -> u32 {
         // SAFETY: the pool lives as long as the process.
         unsafe { ffi::dpdk_pool_available(self.raw.as_ptr()) }
     }
 
-    /// All mbufs that it was made with.
+    /// The number of mbufs that the pool was made with.
     #[must_use]
     pub fn size(self) -> u32 {
         self.mbufs

@@ -1,4 +1,4 @@
-//! A device: found, asked what it can, and started with its queues.
+//! A device that is found, examined, and started with its queues.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -19,17 +19,17 @@ pub struct Port {
     claim: Claim,
 }
 
-/// What a port is to be started with.
+/// The settings that a port is started with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct PortConfig {
-    /// Packets that a receive queue holds; brought to what the device can. 512 by default.
+    /// Packets that a receive queue holds, adjusted to what the device can; 512 by default.
     pub rx_descriptors: u16,
-    /// Packets that a send queue holds; brought to what the device can. 512 by default.
+    /// Packets that a send queue holds, adjusted to what the device can; 512 by default.
     pub tx_descriptors: u16,
     /// The longest IP packet, in bytes; 1500 by default.
     pub mtu: u16,
-    /// Have the device verify and fill in checksums of IPv4 and UDP where it offers that. On by
+    /// Lets the device verify and fill in checksums of IPv4 and UDP if it offers that. On by
     /// default.
     pub checksums: bool,
 }
@@ -45,7 +45,7 @@ impl Default for PortConfig {
     }
 }
 
-/// What a device is and can.
+/// A device's properties and abilities.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PortInfo {
@@ -59,22 +59,22 @@ pub struct PortInfo {
     pub min_mtu: u16,
     /// The largest MTU.
     pub max_mtu: u16,
-    /// It spreads packets over queues by address and UDP port.
+    /// The device spreads packets over queues by address and UDP port.
     pub spreads: bool,
-    /// It tells whether received checksums are right.
+    /// The device tells whether received checksums are right.
     pub verifies_checksums: bool,
-    /// It fills in checksums of IPv4 and UDP.
+    /// The device fills in checksums of IPv4 and UDP.
     pub sends_checksums: bool,
 }
 
-/// Ports that somebody has in this process.
+/// The ports in use in this process.
 static CLAIMED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 fn claimed() -> MutexGuard<'static, BTreeSet<u16>> {
     CLAIMED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The one right to a port.
+/// The exclusive right to a port.
 #[derive(Debug)]
 pub(crate) struct Claim {
     /// Changes when the device is made anew; [`NONE`](Self::NONE) while there is none.
@@ -89,7 +89,7 @@ impl Drop for Claim {
 }
 
 impl Claim {
-    /// A number that no port has; what is asked of it fails.
+    /// A number that no port has; requests to it fail.
     pub(crate) const NONE: u16 = u16::MAX;
 
     fn new(name: &str) -> Self {
@@ -103,7 +103,7 @@ impl Claim {
         self.id.load(Ordering::Relaxed)
     }
 
-    /// Looks for the port by its name, under the lock of [`control`], and takes it.
+    /// Finds the port by its name, under the lock of [`control`], and takes it.
     pub(crate) fn take(&self) -> Result<(), DpdkError> {
         let c_name = c_string(&self.name)?;
         let name = || self.name.clone();
@@ -127,10 +127,10 @@ impl Claim {
         claimed().remove(&self.id.swap(Self::NONE, Ordering::Relaxed));
     }
 
-    /// What the device was made with, if it can be made anew.
+    /// The arguments that made the device, if it can be made anew.
     fn arguments(&self) -> Option<CString> {
         let mut text = [0_u8; 1024];
-        // SAFETY: room for as many bytes as are said.
+        // SAFETY: the buffer has as many bytes as the call is told.
         let status =
             unsafe { ffi::dpdk_port_devargs(self.id(), text.as_mut_ptr().cast(), text.len()) };
         Errno::check(status).ok()?;
@@ -216,7 +216,7 @@ impl Port {
         &self.claim.name
     }
 
-    /// What the device is and can.
+    /// The device's properties and abilities.
     ///
     /// # Errors
     /// What DPDK says.
@@ -230,8 +230,8 @@ impl Port {
     /// port, if it can ([`PortInfo::spreads`]).
     ///
     /// # Errors
-    /// More queues than the device has, an MTU out of its range, or what DPDK says. If DPDK was
-    /// asked to start it the device is closed, and a virtual one is gone:
+    /// More queues than the device has, an MTU out of its range, or DPDK's error. If DPDK itself
+    /// failed to start the device, the device is closed, and a virtual one is gone:
     /// [`Eal::attach`](crate::Eal::attach) makes another.
     pub fn start(
         self,
@@ -272,7 +272,7 @@ impl Port {
             arguments: claim.arguments(),
         };
         let shared = Arc::new(Shared::new(claim, setup));
-        // On failure dropping `shared` closes the port, which wants this lock.
+        // On failure, dropping `shared` closes the port, which takes this lock.
         let started = shared.start();
         drop(control);
         started?;

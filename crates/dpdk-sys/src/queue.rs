@@ -13,8 +13,8 @@ use crate::shared::Shared;
 /// The most packets that are received or sent at once.
 pub const BURST: usize = 64;
 
-/// A networker's part of a port. There is one handle, and it needs to be borrowed exclusively: so
-/// one thread at a time uses the queue. Not for a thread that handlers run on: see the [crate].
+/// A networker's part of a port. There is one handle, and using it takes an exclusive borrow, so
+/// one thread at a time uses the queue. Keep it off threads that run handlers: see the [crate].
 ///
 /// ```compile_fail,E0277
 /// fn shared<T: Sync>() {}
@@ -37,9 +37,8 @@ impl Queue {
         }
     }
 
-    /// Appends packets that have come to `packets`: at most `most`, at most [`BURST`], and at most
-    /// what it has room for without allocating. Returns how many. Also frees packets of its pool
-    /// that were dropped.
+    /// Appends received packets to `packets`: at most `most`, at most [`BURST`], and no more than
+    /// fit without allocating. Returns how many. Also frees dropped packets of its pool.
     pub fn receive(&mut self, packets: &mut Vec<Mbuf>, most: usize) -> usize {
         self.pool.collect(BURST);
         let spare = packets.capacity() - packets.len();
@@ -48,7 +47,7 @@ impl Queue {
             return 0;
         }
         let mut raw = [const { MaybeUninit::<*mut rte_mbuf>::uninit() }; BURST];
-        // SAFETY: the port runs until this queue says that it rests; this handle is the queue's
+        // SAFETY: the port runs until this queue reports that it rests; this handle is the queue's
         // only user; there is room for `room` pointers.
         let count = unsafe {
             ffi::dpdk_receive(
@@ -67,7 +66,7 @@ impl Queue {
                 Ok(mbuf) => packets.push(mbuf),
                 Err(mbuf) => {
                     self.unusable += 1;
-                    // SAFETY: it came out of a receive queue, and nobody else was given it.
+                    // SAFETY: it came out of a receive queue, and no other owner was given it.
                     unsafe { ffi::dpdk_mbuf_free_bulk(&mut mbuf.as_ptr(), 1) }
                 }
             }
@@ -75,8 +74,8 @@ impl Queue {
         packets.len() - before
     }
 
-    /// Sends packets, at most [`BURST`], from the first. What the device has taken over is taken
-    /// out of `packets`; the rest stays, for another time. Returns how many were sent. Packets have
+    /// Sends packets, at most [`BURST`], from the first. The packets that the device took over
+    /// leave `packets`; the rest stays, for another call. Returns how many were sent. Packets need
     /// at least an Ethernet header.
     pub fn send(&mut self, packets: &mut Vec<Mbuf>) -> usize {
         let count = packets.len().min(BURST);
@@ -85,8 +84,8 @@ impl Queue {
         }
         let first = packets.as_mut_ptr();
         let length = packets.len();
-        // SAFETY: the port runs until this queue says that it rests; this handle is the queue's
-        // only user; an `Mbuf` is a pointer to an mbuf that it owns, and `count` of them are there.
+        // SAFETY: the port runs until this queue reports that it rests; this handle is the queue's
+        // only user; an `Mbuf` is a pointer to an mbuf that it owns, and there are `count` of them.
         let sent = unsafe {
             ffi::dpdk_send(
                 self.port.id(),
@@ -105,7 +104,7 @@ impl Queue {
         sent
     }
 
-    /// The pool that its packets come from, for packets of one's own.
+    /// The pool of received packets, from which the caller can allocate its own.
     pub fn pool(&mut self) -> &mut Mempool {
         &mut self.pool
     }
@@ -116,13 +115,13 @@ impl Queue {
         self.number
     }
 
-    /// The device fills in checksums if asked to by [`Mbuf::offload_checksums`].
+    /// Whether the device fills in checksums if [`Mbuf::offload_checksums`] asks for it.
     #[must_use]
     pub fn sends_checksums(&self) -> bool {
         self.port.sends_checksums()
     }
 
-    /// Packets that came in several buffers or shared with others, and were freed at once.
+    /// Packets that came in several buffers or were shared, and so were freed at once.
     #[must_use]
     pub fn unusable(&self) -> u64 {
         self.unusable

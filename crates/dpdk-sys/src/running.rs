@@ -1,4 +1,4 @@
-//! A device in service: its line, its counters, its resets.
+//! A running device: its link, its counters, its resets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,32 +19,32 @@ pub struct PortStatistics {
     pub received: u64,
     /// Packets sent.
     pub sent: u64,
-    /// Lost because the receive queue was full.
+    /// Packets lost because the receive queue was full.
     pub missed: u64,
-    /// Broken on arrival.
+    /// Packets broken on arrival.
     pub receive_errors: u64,
-    /// Not sent, by the device.
+    /// Packets that the device failed to send.
     pub send_errors: u64,
-    /// Lost because the pool was empty.
+    /// Packets lost because the pool was empty.
     pub no_mbuf: u64,
 }
 
-/// The state of the line.
+/// The state of the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link {
     /// There is a link.
     pub up: bool,
-    /// Its speed, as the device tells; for virtual ones without meaning.
+    /// The speed that the device reports; meaningless for virtual ones.
     pub megabits: u32,
     /// Both ways at once.
     pub full_duplex: bool,
 }
 
-/// What a device asked for on one of DPDK's threads: a flag a port.
+/// Requests that a device made on one of DPDK's threads: a flag a port.
 static WANTS_RESET: [AtomicBool; 256] = [const { AtomicBool::new(false) }; 256];
 
 fn wants_reset(port: u16) -> &'static AtomicBool {
-    // DPDK has 32 ports unless it was built for more. Two that share a flag would be reset
+    // DPDK has 32 ports unless it was built for more. Two ports that share a flag would be reset
     // together.
     &WANTS_RESET[usize::from(port) % WANTS_RESET.len()]
 }
@@ -53,18 +53,18 @@ extern "C" fn on_reset(port: u16) {
     wants_reset(port).store(true, Ordering::Release);
 }
 
-/// From now on the port says here when it must be reset.
+/// From now on the port's flag here is set when the port must be reset.
 fn watch(port: u16) {
     wants_reset(port).store(false, Ordering::Relaxed);
-    // SAFETY: a function that may be called on any thread at any time. Without the event there is
-    // no resetting unasked, which most virtual devices never want.
+    // SAFETY: any thread may call this function at any time. Without the event, a device is reset
+    // only on request, and most virtual devices never need a reset.
     let _ = unsafe { ffi::dpdk_port_watch(port, on_reset) };
 }
 
-/// A device that was started. Its [`Queue`](crate::Queue)s are the other part; it is closed when
-/// all are dropped.
+/// A started device. Its [`Queue`](crate::Queue)s are the other part; the device is closed when all
+/// are dropped.
 ///
-/// Everything here may take long, allocate and lock: it is for a thread that serves no requests.
+/// Every call here may take long, allocate and lock: use a thread that serves no requests.
 pub struct RunningPort {
     shared: Arc<Shared>,
 }
@@ -82,7 +82,7 @@ impl RunningPort {
         &self.shared.claim.name
     }
 
-    /// What the device is and can.
+    /// The device's properties and abilities.
     ///
     /// # Errors
     /// What DPDK says.
@@ -91,7 +91,7 @@ impl RunningPort {
         self.shared.claim.info()
     }
 
-    /// The state of the line.
+    /// The state of the link.
     ///
     /// # Errors
     /// What DPDK says.
@@ -108,7 +108,7 @@ impl RunningPort {
         })
     }
 
-    /// Takes the line up or down, from this side.
+    /// Takes the link up or down, from this side.
     ///
     /// # Errors
     /// What DPDK says; not every device can.
@@ -141,40 +141,40 @@ impl RunningPort {
         })
     }
 
-    /// The device says that it must be reset, or somebody [asked](Self::ask_for_reset) for it.
+    /// Whether the device must be reset, or a caller [asked](Self::ask_for_reset) for it.
     #[must_use]
     pub fn wants_reset(&self) -> bool {
         wants_reset(self.shared.id()).load(Ordering::Acquire)
     }
 
-    /// Says so in the device's place.
+    /// Asks for a reset in the device's place.
     pub fn ask_for_reset(&self) {
         on_reset(self.shared.id());
     }
 
-    /// Whether the device has gone: the kernel has removed the interface that a virtual device is
-    /// at (`net_af_packet`, `net_tap`, `net_af_xdp`). A [`reset`](Self::reset) makes the device
-    /// anew, once it can be.
+    /// Whether the device has gone: the kernel has removed the interface of a virtual device
+    /// (`net_af_packet`, `net_tap`, `net_af_xdp`). A [`reset`](Self::reset) makes the device anew,
+    /// once that is possible.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.shared.arguments().is_some()
             && matches!(self.link(), Err(DpdkError::Port { cause, .. }) if cause.number() == libc::ENODEV)
     }
 
-    /// Whether the device stands still, after a [`reset`](Self::reset) that failed.
+    /// Whether the device is halted, after a [`reset`](Self::reset) that failed.
     #[must_use]
     pub fn is_halted(&self) -> bool {
         self.shared.is_halted()
     }
 
-    /// Stops the device, resets it where it can be, and starts it as before. One that has
-    /// [gone](Self::is_gone) is made anew, with what it was made with at first. Packets in its
-    /// queues are lost. Meanwhile the queues receive and send nothing; they have `patience` to take
-    /// note, by being polled or dropped.
+    /// Stops the device, resets it if it can be reset, and starts it as before. A device that has
+    /// [gone](Self::is_gone) is made anew from its first arguments. Packets in its queues are lost.
+    /// Meanwhile the queues receive and send nothing; they have `patience` to notice, by being
+    /// polled or dropped.
     ///
     /// # Errors
-    /// If a queue is not polled (then nothing has changed), or what DPDK says. After that the
-    /// device stands still until another reset succeeds.
+    /// If a queue is not polled (then nothing has changed), or DPDK's error. After that the device
+    /// stays halted until another reset succeeds.
     pub fn reset(&mut self, patience: Duration) -> Result<(), DpdkError> {
         let gone = self.is_gone();
         let shared = &*self.shared;
@@ -189,7 +189,7 @@ impl RunningPort {
         }
         let id = shared.id();
         wants_reset(id).store(false, Ordering::Relaxed);
-        // SAFETY: only numbers go there, and no queue is in use: all rest.
+        // SAFETY: only numbers are passed, and no queue is in use: all rest.
         let stopped = unsafe { ffi::dpdk_port_stop(id) };
         shared.claim.check("stop", stopped)?;
         // SAFETY: as above.

@@ -1,5 +1,5 @@
-//! What a running port and its queues share: how a reset finds the device unused, without any
-//! networker waiting for it.
+//! What a running port and its queues share: with it a reset finds the device unused, and no
+//! networker waits.
 //!
 //! ```text
 //!   phase even: running ──── RunningPort: phase += 1 ────▶ phase odd: halting
@@ -20,7 +20,7 @@ use crate::port::{Claim, PortConfig};
 /// What a [`RunningPort`](crate::RunningPort) and its [`Queue`](crate::Queue)s share.
 pub(crate) struct Shared {
     phase: AtomicU32,
-    /// The odd phase that a queue has noticed; [`GONE`] if it was dropped.
+    /// The odd phase that a queue has seen; [`GONE`] if it was dropped.
     resting: Box<[AtomicU32]>,
     setup: Setup,
     pub(crate) claim: Claim,
@@ -28,7 +28,7 @@ pub(crate) struct Shared {
 
 const GONE: u32 = u32::MAX;
 
-/// What the device is configured with, each time it is started.
+/// The device's configuration, for each start.
 pub(crate) struct Setup {
     pub(crate) config: PortConfig,
     pub(crate) rx_offloads: u64,
@@ -36,13 +36,13 @@ pub(crate) struct Setup {
     pub(crate) rss_types: u64,
     /// One for each queue.
     pub(crate) pools: Box<[*mut rte_mempool]>,
-    /// The device's address at first, which it keeps.
+    /// The device's first address, which it keeps.
     pub(crate) mac: [u8; 6],
-    /// What a device is made anew with whose interface the kernel has removed.
+    /// The arguments to make a device anew whose interface the kernel has removed.
     pub(crate) arguments: Option<CString>,
 }
 
-// SAFETY: the pointers are to pools, which live as long as the process, and only passed on to DPDK.
+// SAFETY: the pointers are to pools, which live as long as the process, and only DPDK follows them.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -62,8 +62,8 @@ impl Shared {
         self.resting.len()
     }
 
-    /// A queue may use it after [`runs`](Self::runs) said yes, until it asks again: it changes only
-    /// while all rest.
+    /// The port's number. A queue may use it after [`runs`](Self::runs) returned true, until the
+    /// queue asks again: the number changes only while all queues rest.
     pub(crate) fn id(&self) -> u16 {
         self.claim.id()
     }
@@ -73,15 +73,15 @@ impl Shared {
         self.setup.tx_offloads & both == both
     }
 
-    /// Whether queue `number`, which asks, may use the device. If not, it is at rest until asked
-    /// again.
+    /// Whether queue `number`, which asks, may use the device. If not, the queue is at rest until
+    /// it asks again.
     pub(crate) fn runs(&self, number: usize) -> bool {
         // Acquire: the device has been started.
         let phase = self.phase.load(Ordering::Acquire);
         if phase.is_multiple_of(2) {
             return true;
         }
-        // Release: what this queue did with the device is done.
+        // Release: this queue's use of the device is complete.
         self.resting[number].store(phase, Ordering::Release);
         false
     }
@@ -90,14 +90,14 @@ impl Shared {
         self.resting[number].store(GONE, Ordering::Release);
     }
 
-    /// Whether the device stands still, after a reset that failed.
+    /// Whether the device is halted, after a reset that failed.
     pub(crate) fn is_halted(&self) -> bool {
         !self.phase.load(Ordering::Relaxed).is_multiple_of(2)
     }
 
-    /// Has all queues come to rest, within `patience`.
+    /// Brings all queues to rest, within `patience`.
     pub(crate) fn halt(&self, patience: Duration) -> Result<(), DpdkError> {
-        // Odd already after a reset that failed.
+        // The phase is odd already after a reset that failed.
         let phase = self.phase.load(Ordering::Relaxed) | 1;
         self.phase.store(phase, Ordering::Release);
         let start = Instant::now();
@@ -181,14 +181,14 @@ impl Shared {
         if self.id() == Claim::NONE {
             return;
         }
-        // SAFETY: no queue is in use. What fails now fails for a device that is gone.
+        // SAFETY: no queue is in use. A step may fail here because the device is gone.
         let _ = unsafe { ffi::dpdk_port_stop(self.id()) };
         // SAFETY: as above.
         let _ = unsafe { ffi::dpdk_port_close(self.id()) };
         self.claim.release();
     }
 
-    /// What the device is made anew with, if it can be.
+    /// The arguments to make the device anew, if that is possible.
     pub(crate) fn arguments(&self) -> Option<&CStr> {
         self.setup.arguments.as_deref()
     }

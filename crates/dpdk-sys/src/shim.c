@@ -100,7 +100,7 @@ int dpdk_port_info(uint16_t port, struct dpdk_port_info *info)
 	info->max_tx_queues = device.max_tx_queues;
 	info->min_mtu = device.min_mtu;
 	info->max_mtu = device.max_mtu;
-	/* A driver that names none has one by its longest frame, as rte_eth_dev_configure reckons it. */
+	/* If a driver names no MTU, its longest frame gives one, as in rte_eth_dev_configure. */
 	if (device.max_mtu == UINT16_MAX && device.max_rx_pktlen >= RTE_ETHER_MIN_MTU + FRAMING &&
 	    device.max_rx_pktlen - FRAMING < UINT16_MAX)
 		info->max_mtu = (uint16_t)(device.max_rx_pktlen - FRAMING);
@@ -175,13 +175,13 @@ int dpdk_port_close(uint16_t port)
 	int known = rte_eth_dev_info_get(port, &device);
 	int status = rte_eth_dev_close(port);
 
-	/* A virtual device without its port would only be in the way of one with the same name. */
+	/* A virtual device without its port would only block another of the same name. */
 	if (status == 0 && known == 0 && is_virtual(&device))
 		return rte_dev_remove(device.device);
 	return status;
 }
 
-/* The kernel's interface that a virtual device is at; 0: none. Its driver need not notice what becomes of that. */
+/* The kernel's interface of a virtual device; 0: none. Its driver need not notice a removal. */
 static unsigned int interface_of(const struct rte_eth_dev_info *device)
 {
 	return is_virtual(device) ? device->if_index : 0;

@@ -1,6 +1,7 @@
-/* What Rust calls. The functions that DPDK has as static inlines, and those whose arguments are large structures that
- * change from release to release: here they are filled by the compiler that has DPDK's headers. ffi.rs declares the
- * same; tests/layout.rs compares the two. Functions return 0 or a negative errno unless they say otherwise. */
+/* The functions that Rust calls: DPDK's static inlines, and functions with large structures as
+ * arguments, which change from release to release; a compiler that has DPDK's headers fills them
+ * here. ffi.rs declares the same, and tests/layout.rs compares the two. Functions return 0 or a
+ * negative errno unless they say otherwise. */
 #ifndef SHINJUKU_DPDK_SHIM_H
 #define SHINJUKU_DPDK_SHIM_H
 
@@ -80,9 +81,9 @@ int dpdk_port_start(uint16_t port, const struct dpdk_port_settings *settings, en
 int dpdk_port_stop(uint16_t port);
 int dpdk_port_reset(uint16_t port);
 int dpdk_port_close(uint16_t port);
-/* -ENODEV: there is no such port any more, or the kernel has removed the interface that it is at. */
+/* -ENODEV: there is no such port any more, or the kernel has removed its interface. */
 int dpdk_port_link(uint16_t port, struct dpdk_link *link);
-/* What a virtual device at an interface of the kernel's was made with; -ENOTSUP for all others. */
+/* The arguments of a virtual device on an interface of the kernel's; -ENOTSUP for all others. */
 int dpdk_port_devargs(uint16_t port, char *devargs, size_t size);
 /* Gives the device this hardware address, unless it has it. */
 int dpdk_port_keep_mac(uint16_t port, const uint8_t mac[6]);

@@ -1,4 +1,4 @@
-//! What is declared by hand is what DPDK's headers say.
+//! The hand-written declarations agree with DPDK's headers.
 #![allow(missing_docs)]
 
 use shinjuku_dpdk_sys::ffi;

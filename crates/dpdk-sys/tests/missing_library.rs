@@ -1,5 +1,5 @@
-//! Where there is no libdpdk, or an old one, the build ends and says which package to install: the
-//! build script, run again with a pkg-config that finds nothing else.
+//! If libdpdk is missing or old, the build ends and names the package to install. The test runs the
+//! build script again with a pkg-config that finds nothing else.
 #![allow(missing_docs)]
 
 use std::fs;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-/// Cargo keeps it beside the folder that it wrote to; the newest first, since there may be some of
-/// earlier builds.
+/// Cargo puts the script beside the folder that the script wrote to; the newest comes first, since
+/// there may be some of earlier builds.
 fn build_scripts() -> Vec<PathBuf> {
     let all = Path::new(env!("OUT_DIR")).ancestors().nth(2).unwrap();
     let folders = fs::read_dir(all).unwrap().map(|entry| entry.unwrap());
@@ -28,7 +28,7 @@ fn build_scripts() -> Vec<PathBuf> {
         .collect()
 }
 
-/// What the build says where pkg-config finds only what is in `folder`.
+/// The build's message when pkg-config finds only the contents of `folder`.
 fn complaint(folder: &Path) -> String {
     let triple = "x86_64-unknown-linux-gnu";
     let output = build_scripts()
@@ -42,7 +42,7 @@ fn complaint(folder: &Path) -> String {
                 .output()
                 .unwrap()
         })
-        // Without the feature it looks for nothing, and all is well.
+        // Without the feature the script looks for nothing and succeeds.
         .find(|output| !output.status.success());
     let output = output.expect("the script of this build, which has the feature");
     String::from_utf8_lossy(&output.stderr).into_owned()

@@ -123,7 +123,7 @@ fn what_is_missing_or_taken_or_out_of_range_is_said_with_its_name() {
     ));
 }
 
-/// DPDK computes sizes in 32 bits, and an address in a device's arguments is one that it follows.
+/// DPDK computes sizes in 32 bits, and follows an address in a device's arguments.
 #[test]
 fn what_dpdk_would_not_survive_does_not_reach_it() {
     for slots in [u32::MAX, 1 << 31, (1 << 30) + 1] {
@@ -140,7 +140,7 @@ fn what_dpdk_would_not_survive_does_not_reach_it() {
 
 #[test]
 fn a_pair_that_cannot_be_made_leaves_nothing_behind() {
-    // More queues than such a port can have.
+    // More queues than such a port supports.
     assert!(eal().ring_pair("half", 17, 16).is_err());
     let pair = eal().ring_pair("half", 1, 16);
     assert!(pair.is_ok(), "{pair:?}");
@@ -325,7 +325,7 @@ fn a_reset_waits_for_the_queue_and_then_all_goes_on() {
     let busy = port.reset(Duration::from_millis(5));
     assert!(
         matches!(busy, Err(DpdkError::QueueBusy { queue: 0, .. })),
-        "nobody polls: {busy:?}"
+        "no thread polls: {busy:?}"
     );
     let mut out = vec![packet(&mut here, 1).unwrap()];
     assert_eq!(
@@ -406,8 +406,7 @@ fn a_virtual_device_can_be_attached_again_after_its_end() {
             8,
             "it makes packets of nothing"
         );
-        // It takes them from the pool: without mbufs nothing comes, and with them again all goes
-        // on.
+        // It takes them from the pool: without mbufs nothing comes; with mbufs packets come again.
         let held: Vec<Mbuf> = std::iter::from_fn(|| queues[0].pool().alloc()).collect();
         assert_eq!(queues[0].receive(&mut packets, 8), 0);
         drop(held);

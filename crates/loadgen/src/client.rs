@@ -1,4 +1,4 @@
-//! What the engine asks of a protocol, and how a connection is chosen for a request.
+//! The engine's interface to a protocol, and the choice of a connection for a request.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +20,7 @@ impl Clock {
 
     /// Now; 0 before the start.
     pub(crate) fn now_ns(&self) -> u64 {
-        // Runs are bounded: it fits.
+        // Runs are bounded, so the value fits.
         Instant::now()
             .saturating_duration_since(self.start)
             .as_nanos() as u64
@@ -30,34 +30,35 @@ impl Clock {
 /// Which connections a request may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
-    /// Those that carry the load.
+    /// The connections that carry the load.
     Load,
-    /// Those that only measure.
+    /// The connections that only measure.
     Probe,
 }
 
 /// Connections or flows of one thread.
 pub(crate) trait Client {
-    /// Writes a request for a connection of `side` into what goes out with the next
-    /// [`flush`](Self::flush). False, and nothing done, if there is no connection left.
+    /// Writes a request for a connection of `side` into the output of the next
+    /// [`flush`](Self::flush). Returns false, and does nothing, if no connection is left.
     fn submit(&mut self, side: Side, request: Sent, class: u16, draws: &mut Draws) -> bool;
 
-    /// Sends what was submitted. What the kernel does not take waits, in order, for the next flush.
+    /// Sends what was submitted. The rest waits, in order, for the next flush if the kernel takes
+    /// only a part.
     fn flush(&mut self, record: &mut Record);
 
-    /// Reads from one connection that has something to read; false if none has.
+    /// Reads from one connection that has something to read; returns false if there is none.
     fn receive(&mut self, clock: &Clock, record: &mut Record) -> bool;
 
     /// Gives up requests due before `before_ns`.
     fn expire(&mut self, before_ns: u64, now_ns: u64, record: &mut Record);
 
-    /// Gives up all.
+    /// Gives up all requests.
     fn end(&mut self, now_ns: u64, record: &mut Record);
 
     /// How many requests are under way.
     fn outstanding(&self) -> usize;
 
-    /// Whether a connection of `side` could take a request without going over its depth.
+    /// Whether a connection of `side` could take a request within its depth.
     fn has_vacancy(&mut self, side: Side) -> bool;
 
     /// Whether no connection is left.
@@ -67,8 +68,8 @@ pub(crate) trait Client {
     fn lost(&self) -> usize;
 }
 
-/// Chooses connections: those with fewer requests under way than their depth first, the longest
-/// waiting of them first.
+/// Chooses connections: those with fewer requests under way than their depth first, and of these
+/// the one that has waited longest.
 ///
 /// A connection is in `vacant` once for each request that it could take.
 #[derive(Debug)]
@@ -81,7 +82,7 @@ pub(crate) struct Pool {
 impl Pool {
     pub(crate) fn new(members: Range<u32>, depth: usize) -> Self {
         let mut vacant = VecDeque::with_capacity(members.len() * depth);
-        // A connection's places beside each other: pipelined requests then leave in one write.
+        // A connection's places are adjacent: pipelined requests then leave in one write.
         vacant.extend(
             members
                 .clone()
@@ -99,7 +100,7 @@ impl Pool {
         self.members.end
     }
 
-    /// The next connection, if one has room; those that `alive` denies are forgotten.
+    /// The next connection, if one has room; connections for which `alive` is false are forgotten.
     pub(crate) fn take(&mut self, alive: impl Fn(u32) -> bool) -> Option<u32> {
         let found = self.peek(alive);
         if found.is_some() {
@@ -108,7 +109,7 @@ impl Pool {
         found
     }
 
-    /// The same, left where it is.
+    /// As [`take`](Self::take), but the connection stays in its place.
     pub(crate) fn peek(&mut self, alive: impl Fn(u32) -> bool) -> Option<u32> {
         while let Some(&one) = self.vacant.front() {
             if alive(one) {
@@ -126,8 +127,7 @@ impl Pool {
         }
     }
 
-    /// A connection without regard to what is under way on it: the first alive from a random one
-    /// on.
+    /// A connection whatever is under way on it: the first that is alive, from a random one on.
     pub(crate) fn any(&self, draws: &mut Draws, alive: impl Fn(u32) -> bool) -> Option<u32> {
         let count = self.members.len();
         if count == 0 {

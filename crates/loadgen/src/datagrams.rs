@@ -1,7 +1,7 @@
-//! Datagrams in the formats of Shinjuku and RackSched, whatever carries them.
+//! Datagrams in the formats of Shinjuku and RackSched, over any carrier.
 //!
-//! Replies may come in any order, or not at all. They are known by the stamp that the server sends
-//! back unread (the formats' `gen_ns`): the intended moment in ns, made unique.
+//! Replies may come in any order, or not at all. A reply is matched by the stamp that the server
+//! sends back unread (the formats' `gen_ns`): the request's intended moment in ns, made unique.
 
 use std::collections::VecDeque;
 
@@ -12,27 +12,28 @@ use crate::record::{GivenUp, Record, Sent};
 use crate::requests::{Draws, Format};
 use crate::tcp::Shape;
 
-/// What a carrier hands on: a datagram of the server's, or an error in words.
+/// What a carrier delivers: a datagram of the server's, or an error in words.
 pub(crate) type Came<'a> = Result<&'a [u8], String>;
 
-/// Flows to one server: each has a port of its own here.
+/// Flows to one server; each flow has a local port of its own.
 pub(crate) trait Carrier {
     /// Sends a datagram on a flow, at the latest with the next [`flush`](Self::flush).
     ///
     /// # Errors
-    /// It is not sent; why, in words.
+    /// The reason, in words, why the datagram was not sent.
     fn send(&mut self, flow: u32, datagram: &[u8]) -> Result<(), String>;
 
-    /// Sends what waits for that.
+    /// Sends the datagrams that wait for a flush.
     fn flush(&mut self);
 
-    /// Hands some of what has come to `deliver`. False if there was nothing.
+    /// Hands some of the received datagrams to `deliver`; false if there were none.
     fn receive(&mut self, deliver: &mut dyn FnMut(Came<'_>)) -> bool;
 
-    /// From where on stamps count, in ns: above all that an earlier load's replies can still have.
+    /// The first stamp to use, in ns: above all stamps that an earlier load's replies can still
+    /// have.
     fn first_stamp(&self) -> u64;
 
-    /// What it is, for reports.
+    /// The carrier's description, for reports.
     fn describe(&self) -> String;
 }
 
@@ -56,7 +57,7 @@ struct Book {
     pools: [Pool; 2],
     /// Requests under way on each flow.
     loads: Vec<usize>,
-    /// By rising stamp; those done go when they are in front.
+    /// By rising stamp; finished ones leave when they are at the front.
     waiting: VecDeque<Waiting>,
     outstanding: usize,
 }
@@ -93,7 +94,7 @@ impl<C: Carrier> Datagrams<C> {
 }
 
 impl Book {
-    /// The stamp of a reply; `None` if it is none.
+    /// The stamp of a reply; `None` if the datagram is no reply.
     fn stamp(&self, datagram: &[u8]) -> Option<u64> {
         match self.format {
             Format::Shinjuku => {
@@ -194,7 +195,7 @@ impl<C: Carrier> Client for Datagrams<C> {
             match came.map(|datagram| book.stamp(datagram)) {
                 Ok(Some(stamp)) => book.answered(stamp, now_ns, record),
                 Ok(None) => record.malformed += 1,
-                // What an earlier datagram met on its way: it is waited for until its time-out.
+                // The error belongs to an earlier datagram, which is waited for until its time-out.
                 Err(error) => {
                     record.stray_error(Some(format!("receiving: {error}").as_bytes()));
                 }

@@ -1,8 +1,8 @@
 //! Datagrams without the kernel: over DPDK's devices or AF_XDP, with an IP stack of our own.
 //!
-//! The device is opened for the first load and stays open for the others: DPDK starts once in a
-//! process, and who is at the other end of a memif would take it for another client. So flows keep
-//! their ports, and their stamps go on counting.
+//! The device is opened for the first load and stays open for the others. DPDK starts once in a
+//! process, and the other end of a memif would take a reopened device for another client. So flows
+//! keep their ports, and their stamps go on counting.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use shinjuku_net::dataplane::{
+use shinjuku_dataplane::{
     Client, Device, HostAddress, InterfaceConfig, MOST_PORTS, MacAddr, Resolution,
 };
 
@@ -19,11 +19,11 @@ use crate::error::LoadError;
 
 /// The most flows.
 pub(crate) const MOST_FLOWS: usize = MOST_PORTS;
-/// The first flow's port; the others' follow. The beginning of what IANA leaves to clients.
+/// The first flow's port; the others' follow. IANA leaves the ports from here on to clients.
 const FIRST_PORT: u16 = 49_152;
-/// How long the link may take to come up, and then the server to answer ARP.
+/// How long to wait for the link to come up, and then for the server to answer ARP.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait between looks meanwhile.
+/// How long to sleep between polls while waiting.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The client's place in the network.
@@ -36,12 +36,12 @@ pub(crate) struct Place {
     pub(crate) server: SocketAddrV4,
 }
 
-/// A way to the server that is opened when it is needed. Clones are the same one.
+/// A way to the server, opened when it is needed. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Line(Arc<Mutex<State>>);
 
 enum State {
-    /// To be opened so.
+    /// Not yet open; the opener opens it.
     #[cfg(any(feature = "dpdk", feature = "xdp"))]
     Closed(Opener),
     Open(Open),
@@ -57,12 +57,12 @@ impl Line {
         Self(Arc::new(Mutex::new(State::Closed(Box::new(opener)))))
     }
 
-    /// For one load, with nobody else at it.
+    /// Takes the line for one load; no other load uses it meanwhile.
     pub(crate) fn take(&self) -> Taken<'_> {
         Taken(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What it is, once it is open.
+    /// The description of the line, once it is open.
     pub(crate) fn describe(&self) -> Option<String> {
         match &*self.take().0 {
             State::Open(open) => Some(open.describe()),
@@ -82,11 +82,11 @@ impl fmt::Debug for Line {
 pub(crate) struct Taken<'a>(MutexGuard<'a, State>);
 
 impl Taken<'_> {
-    /// The line, opened if it is not, and if not `stop` is set meanwhile.
+    /// The line, which is opened first if it is closed, unless `stop` becomes true meanwhile.
     ///
     /// # Errors
-    /// The device cannot be had, its link does not come up, or the server does not answer; or it
-    /// was to stop.
+    /// The device cannot be had, its link does not come up, or the server does not answer; or
+    /// `stop` was set.
     #[cfg_attr(
         not(any(feature = "dpdk", feature = "xdp")),
         allow(unused_variables, reason = "then all are open")
@@ -109,30 +109,30 @@ impl Taken<'_> {
 
 /// A host on a device, from which the server can be reached.
 pub(crate) struct Station<D: Device> {
-    /// What it is, for reports and errors.
+    /// The station's name in reports and errors.
     name: String,
     client: Client<D>,
     server: SocketAddrV4,
     start: Instant,
-    /// Datagrams that came to nothing for want of an ARP answer, and were told of.
+    /// Datagrams that were dropped for want of an ARP answer, and have been reported.
     unreachable: u64,
-    /// What the device needs as long as it is in use.
-    _keeper: Box<dyn Send>,
+    /// Kept alive for as long as the device is in use.
+    _guard: Box<dyn Send>,
 }
 
 impl<D: Device> Station<D> {
-    /// Takes its place. Waits for the link, of which `link_up` tells, and until the server answers,
-    /// unless `stop` is set.
+    /// Takes its place. Waits until `link_up` is true, and until the server answers, unless `stop`
+    /// is set.
     ///
     /// # Errors
-    /// The place is not one to be had, the link does not come up, or the server does not answer; or
-    /// it was to stop.
+    /// The place cannot be had, the link does not come up, or the server does not answer; or `stop`
+    /// was set.
     pub(crate) fn new<K: Send + 'static>(
         name: String,
         device: D,
         mac: MacAddr,
         place: Place,
-        keeper: K,
+        guard: K,
         link_up: impl Fn(&K) -> bool,
         stop: &AtomicBool,
     ) -> Result<Self, LoadError> {
@@ -144,16 +144,16 @@ impl<D: Device> Station<D> {
             Some(gateway) => config.gateway(gateway),
             None => config,
         };
-        let keeper = Box::new(keeper);
+        let guard = Box::new(guard);
         let mut station = Self {
             name: name.clone(),
             client: Client::new(device, config)?,
             server: place.server,
             start: Instant::now(),
             unreachable: 0,
-            _keeper: Box::new(()),
+            _guard: Box::new(()),
         };
-        if !station.until(stop, |_| link_up(&keeper))? {
+        if !station.until(stop, |_| link_up(&guard))? {
             return Err(LoadError::NoLink { device: name });
         }
         let server = *place.server.ip();
@@ -164,13 +164,13 @@ impl<D: Device> Station<D> {
             });
         }
         Ok(Self {
-            _keeper: keeper,
+            _guard: guard,
             ..station
         })
     }
 
     fn now_ns(&self) -> u64 {
-        // It fits for centuries.
+        // The value fits for centuries.
         self.start.elapsed().as_nanos() as u64
     }
 
@@ -180,7 +180,7 @@ impl<D: Device> Station<D> {
         matches!(resolution, Resolution::Known(_) | Resolution::Renew(..))
     }
 
-    /// Turns until `done`; whether it is, before patience ends.
+    /// Polls until `done`; false if `PATIENCE` ends first.
     ///
     /// # Errors
     /// `stop` was set.
@@ -219,7 +219,7 @@ impl<D: Device> Carrier for Station<D> {
     fn receive(&mut self, deliver: &mut dyn FnMut(Came<'_>)) -> bool {
         let (mut came, now_ns, server) = (false, self.now_ns(), self.server);
         self.client.receive(now_ns, |datagram, peer, _| {
-            // As a connected socket does, it takes nobody else's.
+            // As a connected socket does, it drops datagrams from other senders.
             if peer.address == server {
                 came = true;
                 deliver(Ok(datagram));
@@ -273,14 +273,14 @@ pub(crate) fn device<D: Device>(device: D, mac: MacAddr, place: Place) -> Result
 
 /// Over a port of DPDK's.
 #[cfg(feature = "dpdk")]
-pub(crate) fn dpdk(config: shinjuku_net::dpdk::DpdkConfig, place: Place) -> Line {
-    /// Every device has it; requests are short.
+pub(crate) fn dpdk(config: shinjuku_dataplane::dpdk::DpdkConfig, place: Place) -> Line {
+    /// Every device supports it; requests are short.
     const MTU: usize = 1500;
     Line::closed(move |stop| {
         let (nic, mut devices) = config.open(MTU).map_err(LoadError::device)?;
         let name = format!("{} (DPDK, {})", nic.name(), nic.driver());
         let (mac, device) = (nic.mac(), devices.remove(0));
-        let link_up = |nic: &shinjuku_net::dpdk::Nic| nic.link_up();
+        let link_up = |nic: &shinjuku_dataplane::dpdk::Nic| nic.link_up();
         let station = Station::new(name, device, mac, place, nic, link_up, stop)?;
         Ok(Box::new(station))
     })
@@ -288,7 +288,7 @@ pub(crate) fn dpdk(config: shinjuku_net::dpdk::DpdkConfig, place: Place) -> Line
 
 /// Over an interface's first queue by AF_XDP.
 #[cfg(feature = "xdp")]
-pub(crate) fn xdp(config: shinjuku_net::xdp::XdpConfig, place: Place) -> Line {
+pub(crate) fn xdp(config: shinjuku_dataplane::xdp::XdpConfig, place: Place) -> Line {
     Line::closed(move |stop| {
         let (mac, mut devices) = config.open().map_err(LoadError::device)?;
         let device = devices.remove(0);

@@ -1,11 +1,11 @@
-//! The loop of one thread: sends what is due, reads what has come, and never sleeps.
+//! The loop of one thread: it sends what is due, reads what has come, and never sleeps.
 //!
 //! ```text
 //!   Load ──the end of the run, or every connection lost──▶ Drain ──all answered, or its time is up──▶ (done)
 //! ```
 //!
-//! In an open loop each request has its moment, drawn ahead of it whatever the server does, and its
-//! latency counts from that moment: a server that stalls meets all the requests it was to be sent
+//! In an open loop each request has its moment, drawn in advance whatever the server does, and its
+//! latency counts from that moment: a server that stalls gets all the requests that fall due
 //! meanwhile. While saturating, a request is due when a connection has room for it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -17,13 +17,13 @@ use crate::client::{Client, Clock, Side};
 use crate::record::{Record, Sent};
 use crate::requests::Draws;
 
-/// How often requests are looked at for the time-out, in ns.
+/// How often requests are checked for the time-out, in ns.
 const EXPIRE_EVERY_NS: u64 = 50_000_000;
-/// How many requests that are due are sent before something is read again.
+/// How many due requests are sent before something is read again.
 const BATCH: usize = 64;
-/// How many connections are read in a turn, if nothing is due meanwhile.
+/// How many connections are read in a turn, unless something falls due.
 const READS: usize = 16;
-/// How long answers are waited for at most once the run was stopped, in ns.
+/// How long to wait for answers at most once the run was stopped, in ns.
 const STOPPED_DRAIN_NS: u64 = 500_000_000;
 
 /// What one thread offers.
@@ -36,11 +36,11 @@ pub(crate) struct Offer {
     pub(crate) draws: Draws,
     /// Number of classes: the probe's tallies come after the load's.
     pub(crate) classes: u16,
-    /// No request is due after it; in ns from the start.
+    /// No request is due after this time, in ns from the start.
     pub(crate) end_ns: u64,
-    /// Most requests in all; with them the run ends.
+    /// Most requests in all; the run ends with the last of them.
     pub(crate) most_requests: u64,
-    /// Then answers are waited for no longer than this.
+    /// How long to wait for answers after that, in ns.
     pub(crate) drain_ns: u64,
     pub(crate) timeout_ns: u64,
     /// Most requests under way.
@@ -52,7 +52,7 @@ pub(crate) struct Offer {
 pub(crate) struct Arrivals {
     gaps: Gaps,
     rng: Xoshiro256PlusPlus,
-    /// Kept as drawn, so that roundings do not add up.
+    /// The unrounded time, so that roundings do not add up.
     at_ns: f64,
 }
 
@@ -76,7 +76,7 @@ impl Arrivals {
     }
 }
 
-/// What the live line shows; written by the thread alone, now and then.
+/// What the live line shows; only the thread itself writes it, now and then.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pub(crate) sent: AtomicU64,
@@ -92,8 +92,8 @@ impl Live {
     }
 }
 
-/// Runs until the end, or until `stop`, after which what is under way still has a moment to be
-/// answered. When the last request was due, or the load ended early, in ns.
+/// Runs until the end, or until `stop`; requests under way then still have a moment to be answered.
+/// Returns when the last request was due, or when the load ended early, in ns.
 pub(crate) fn run<C: Client>(
     client: &mut C,
     mut offer: Offer,
@@ -114,7 +114,7 @@ pub(crate) fn run<C: Client>(
         let more = offer.send_due(client, now_ns, record, &mut submitted);
         client.flush(record);
         if !submitted.is_empty() {
-            // Not when the turn began, nor when each was made: now all have been written.
+            // The time after all have been written, not when the turn began or each was made.
             let written_ns = clock.now_ns();
             for request in submitted.drain(..) {
                 record.sent(request, written_ns);
@@ -148,7 +148,7 @@ pub(crate) fn run<C: Client>(
     ended_ns
 }
 
-/// Reads until there is nothing to read, or a request is due at `due_ns`.
+/// Reads until there is nothing to read, or until a request is due at `due_ns`.
 fn read_some<C: Client>(client: &mut C, clock: &Clock, record: &mut Record, due_ns: u64) {
     for _ in 0..READS {
         if !client.receive(clock, record) || clock.now_ns() >= due_ns {
@@ -158,7 +158,7 @@ fn read_some<C: Client>(client: &mut C, clock: &Clock, record: &mut Record, due_
 }
 
 impl Offer {
-    /// Submits what is due by now, and tells it; whether more is to come.
+    /// Submits what is due by now; returns whether more is to come.
     fn send_due<C: Client>(
         &mut self,
         client: &mut C,
@@ -199,7 +199,7 @@ impl Offer {
         sides.map(Arrivals::next_ns).min().unwrap_or(u64::MAX)
     }
 
-    /// Whose turn it is, and since when; `None` if nothing is due.
+    /// The side whose turn it is, and since when; `None` if nothing is due.
     fn next_due<C: Client>(&mut self, client: &mut C, now_ns: u64) -> Option<(Side, u64)> {
         let sides = [(Side::Load, &mut self.load), (Side::Probe, &mut self.probe)];
         let first = sides
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::requests::{Format, Requests};
 
-    /// Takes its time to write, and answers at once.
+    /// A client that is slow to write and gets its answers at once.
     struct Slow {
         takes: Duration,
         submitted: Vec<Sent>,
@@ -300,7 +300,7 @@ mod tests {
         let (live, stop) = (Live::default(), AtomicBool::new(false));
         run(&mut client, offer, &clock, &mut record, &live, &stop);
         assert_eq!((record.sent, record.received), (1, 1));
-        // Three digits are kept.
+        // The histogram keeps three digits.
         let least = TAKES.as_nanos() as u64 / 1000 * 999;
         assert!(record.lateness.min() >= least, "{}", record.lateness.min());
     }

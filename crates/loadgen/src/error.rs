@@ -1,19 +1,19 @@
-//! What can go wrong before, or instead of, a measurement.
+//! Errors before, or instead of, a measurement.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use shinjuku_net::dataplane::InterfaceError;
+use shinjuku_dataplane::InterfaceError;
 use shinjuku_workload::WorkloadError;
 
 /// A load that cannot be generated; the message says what is wrong and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// A setting that does not go with the others.
+    /// A setting that conflicts with the others.
     #[error("{key}: {what}")]
     Setting {
-        /// Which.
+        /// The setting.
         key: &'static str,
         /// What is wrong, and what would be right.
         what: String,
@@ -23,7 +23,7 @@ pub enum LoadError {
     Plan {
         /// The file.
         path: PathBuf,
-        /// What, with line and key.
+        /// The cause, with line and key.
         cause: toml::de::Error,
     },
     /// A value of a plan that is out of its range.
@@ -46,7 +46,7 @@ pub enum LoadError {
         /// Why.
         cause: std::io::Error,
     },
-    /// Not one connection.
+    /// No connection could be opened.
     #[error("cannot connect to {target}: {cause}; is the server running?")]
     Connect {
         /// The server.
@@ -54,10 +54,10 @@ pub enum LoadError {
         /// Why.
         cause: std::io::Error,
     },
-    /// A device that cannot be had.
+    /// The device cannot be had.
     #[error(transparent)]
     Device(Box<dyn std::error::Error + Send + Sync>),
-    /// The client's place in the network is not one to be had.
+    /// The client's place in the network cannot be had.
     #[error("address: {0}")]
     Place(InterfaceError),
     /// The device has no link.
@@ -68,9 +68,9 @@ pub enum LoadError {
         /// Its name.
         device: String,
     },
-    /// Nobody has the server's address.
+    /// No host answers for the server's address.
     #[error(
-        "nobody on {device} answers ARP for {server} within 10 s: is the server running there, and is the address its own? \
+        "no host on {device} answers ARP for {server} within 10 s: is the server running there, and is the address its own? \
          For one in another net, set gateway"
     )]
     Unreachable {
@@ -79,13 +79,13 @@ pub enum LoadError {
         /// The client's device.
         device: String,
     },
-    /// It was to stop while it waited for the link or the server.
+    /// `stop` was set during the wait for the link or the server.
     #[error("interrupted before the server was reached")]
     Interrupted,
-    /// The operating system refuses something.
+    /// The operating system refused something.
     #[error("cannot {action}: {cause}")]
     System {
-        /// What.
+        /// The action.
         action: &'static str,
         /// Why.
         cause: std::io::Error,
@@ -95,7 +95,7 @@ pub enum LoadError {
     Core {
         /// The core.
         core: usize,
-        /// Those it may use.
+        /// The cores that the process may use.
         allowed: String,
     },
     /// The arrivals cannot be drawn.

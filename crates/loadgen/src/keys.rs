@@ -1,22 +1,22 @@
-//! Which keys requests ask for.
+//! The keys that requests ask for.
 
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, Zipf};
 
-/// How many digits a key's number has in a command, zeros in front: as in redis-benchmark.
+/// How many digits a key's number has in a command, with leading zeros: as in redis-benchmark.
 pub(crate) const DIGITS: usize = 12;
 
-/// The most keys that so many digits number, and that [`Keys`] scatters.
+/// The most keys that so many digits can number, and that [`Keys`] can scatter.
 pub(crate) const MOST_KEYS: u64 = 1_000_000_000;
 
 /// How a command chooses its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
-    /// Each key as likely as any other.
+    /// Each key equally likely.
     Uniform,
     /// By Zipf's law: the i-th most popular with a weight of `i` to the power of `-exponent`.
     Zipf,
-    /// One after the other, from the first again after the last.
+    /// One after the other; the first follows the last.
     Sequential,
 }
 
@@ -46,8 +46,8 @@ impl Keys {
         })
     }
 
-    /// The same keys, with the sequential ones from the share `part` of `parts` on: threads share
-    /// them out.
+    /// The same keys, with the sequential ones starting at the share `part` of `parts`: threads
+    /// divide them.
     #[must_use]
     pub(crate) fn starting_at(&self, part: usize, parts: usize) -> Self {
         let next = self.count * part as u64 / parts as u64;
@@ -61,7 +61,7 @@ impl Keys {
     pub(crate) fn choose<R: Rng + ?Sized>(&mut self, choice: Choice, rng: &mut R) -> u64 {
         match choice {
             Choice::Uniform => rng.random_range(0..self.count),
-            // Scattered: popular keys are not each other's neighbours in an ordered store.
+            // Scattered, so that popular keys are not neighbours in an ordered store.
             Choice::Zipf => (self.zipf.sample(rng) as u64 - 1) * Self::SCATTER % self.count,
             Choice::Sequential => {
                 let key = self.next;

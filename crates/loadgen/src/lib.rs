@@ -1,6 +1,6 @@
 //! An open-loop load generator: the library behind the command `shinjuku-load`.
 //!
-//! Requests are due at moments drawn ahead of them, whatever the server does, and a latency counts
+//! Requests are due at moments drawn in advance, whatever the server does, and a latency counts
 //! from the intended moment. So a server that stalls for 10 ms shows 10 ms, and a client that could
 //! not keep its own schedule says so ([`Mark::Behind`](point::Mark)).
 //!

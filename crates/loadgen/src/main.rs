@@ -1,4 +1,4 @@
-//! `shinjuku-load`: reads options and plan, measures, writes what was measured.
+//! `shinjuku-load`: reads options and plan, measures, writes the results.
 
 #![forbid(unsafe_code)]
 
@@ -70,7 +70,8 @@ fn work(arguments: Arguments) -> Result<()> {
     let plan = settings.check()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The first ends the run, with what was measured until then; the second the process.
+        // The first signal ends the run, whose results so far are written; the second ends the
+        // process.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
@@ -115,8 +116,8 @@ fn work(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// All loads of all repetitions; repetition by repetition, so that a drift of the machine meets all
-/// loads alike.
+/// Measures all loads of all repetitions, repetition by repetition, so that a drift of the machine
+/// affects all loads alike.
 fn measure(
     plan: &Plan,
     stop: &AtomicBool,
@@ -141,7 +142,7 @@ fn measure(
                 eprint!("\r\x1b[K");
             }
             let interrupted = stop.load(Relaxed);
-            // Interrupted before the first request that counts, there is nothing to tell of it.
+            // Interrupted before the first request that counts, a load has no results.
             if !interrupted || one.point.all.due > 0 {
                 measured.push(one);
             }

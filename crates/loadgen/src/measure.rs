@@ -19,12 +19,12 @@ use crate::requests::stream;
 use crate::tcp::{Shape, Tcp};
 use crate::udp::Sockets;
 
-/// From the moment all is ready to the first that a request can be due: the threads start
-/// meanwhile.
+/// From the moment all is ready to the first that a request can be due; the threads start in this
+/// time.
 const LEAD: Duration = Duration::from_millis(5);
 /// How long a class is measured alone.
 const ALONE: Duration = Duration::from_millis(250);
-/// How often the live line is asked for.
+/// How often the live line is updated.
 const LIVE: Duration = Duration::from_millis(500);
 
 /// A load that was measured.
@@ -36,10 +36,10 @@ pub struct Measurement {
     pub histograms: Vec<Histogram<u64>>,
 }
 
-/// How far a load is.
+/// The progress of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// Since it began.
+    /// The time since the load began.
     pub elapsed: Duration,
     /// Requests sent.
     pub sent: u64,
@@ -49,17 +49,18 @@ pub struct Progress {
     pub failed: u64,
 }
 
-/// What a run is told from outside.
+/// Controls a run from outside.
 pub struct Control<'a> {
-    /// Ends the run soon after it becomes true; what was measured so far is the result.
+    /// Ends the run soon after it becomes true; the result is what was measured so far.
     pub stop: &'a AtomicBool,
-    /// Told, twice a second, how far a load is. It costs the clients a little time if they share
-    /// its core.
+    /// Called twice a second with the progress of a load. The call costs the clients a little time
+    /// if they share its core.
     pub watch: Option<&'a dyn Fn(Progress)>,
 }
 
 impl Plan {
-    /// Measures a load with a seed. `unloaded_ns` has each class's median without load, or nothing.
+    /// Measures a load with a seed. `unloaded_ns` has each class's median without load, or is
+    /// empty.
     ///
     /// # Errors
     /// No connection can be opened, or the operating system refuses a thread its core or its
@@ -190,7 +191,7 @@ impl Plan {
                     let flows = shape.connections + shape.probes;
                     connections += flows;
                     match carrier.take() {
-                        // For one thread; there are no others.
+                        // A line serves a single thread.
                         Some(carrier) => Open::Line(Datagrams::new(carrier, shape, format)),
                         None => {
                             let sockets = Sockets::open(self.target, flows)?;
@@ -284,7 +285,7 @@ impl Plan {
             connections: share(self.connections),
             probes: usize::from(self.probe.is_some() && part == 0),
             depth,
-            // To saturate, requests go where there is room.
+            // While saturating, requests go to connections that have room.
             idle_first: self.pick == Pick::Idle || matches!(load, Load::Saturate(_)),
         }
     }
@@ -297,11 +298,11 @@ impl Plan {
         part: usize,
     ) -> Result<Offer, LoadError> {
         let threads = self.threads as f64;
-        // Threads take streams of their own, the probe one that no thread has.
+        // Each thread takes a stream of its own, and the probe one that no thread has.
         let arrivals = |arrivals: &shinjuku_workload::Arrivals, rate: f64, stream_of: usize| {
             let gaps = arrivals.gaps(1e9 / rate)?;
             let mut rng = stream(seed, stream_of);
-            // Past what the draws take.
+            // Skips what the draws take.
             (0..3).for_each(|_| rng.jump());
             Ok::<_, LoadError>(Arrivals::new(gaps, rng))
         };
@@ -314,7 +315,7 @@ impl Plan {
             Some(rate) if part == 0 => Some(arrivals(&poisson, rate, self.threads)?),
             _ => None,
         };
-        // As sequential keys are shared out, so that as many requests as keys meet each once.
+        // Divided like the sequential keys, so that as many requests as keys reach each key once.
         let upto = |part: usize| self.most_requests as u128 * part as u128 / self.threads as u128;
         let most_requests = (upto(part + 1) - upto(part)) as u64;
         Ok(Offer {
@@ -391,6 +392,6 @@ impl Progress {
 }
 
 fn nanos(duration: Duration) -> u64 {
-    // A day at most: it fits.
+    // A day at most, so the value fits.
     duration.as_nanos() as u64
 }

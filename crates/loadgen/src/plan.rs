@@ -1,18 +1,18 @@
-//! What is to be measured, checked: made by [`Settings::check`](crate::Settings::check).
+//! A checked measurement plan, made by [`Settings::check`](crate::Settings::check).
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use shinjuku_net::dataplane::{Device, HostAddress, MacAddr};
+use shinjuku_dataplane::{Device, HostAddress, MacAddr};
 use shinjuku_workload::Arrivals;
 
 use crate::dataplane::{self, Line, MOST_FLOWS, Place};
 use crate::error::LoadError;
 use crate::requests::Requests;
 
-/// A measurement, complete.
+/// A complete description of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) target: SocketAddr,
@@ -34,7 +34,7 @@ pub struct Plan {
     pub(crate) late_ns: u64,
     pub(crate) most_outstanding: usize,
     pub(crate) unloaded: bool,
-    /// Instead of sockets.
+    /// Replaces sockets.
     pub(crate) line: Option<Line>,
 }
 
@@ -51,7 +51,7 @@ impl Plan {
         &self.loads
     }
 
-    /// The classes' names; a class is known by its index.
+    /// The classes' names; a class is identified by its index.
     #[must_use]
     pub fn classes(&self) -> &[String] {
         self.requests.names()
@@ -69,8 +69,8 @@ impl Plan {
         self.unloaded
     }
 
-    /// The same over a network device instead of sockets, from a host of this address on it. Waits
-    /// until the server answers ARP.
+    /// The same plan over a network device instead of sockets, from a host of this address on it.
+    /// Waits until the server answers ARP.
     ///
     /// # Errors
     /// The plan's requests are no datagrams, it has more threads than one or more flows than 64,
@@ -91,7 +91,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// The server, if this can be measured without sockets.
+    /// The server, if this plan can be measured without sockets.
     pub(crate) fn server_past_the_kernel(&self) -> Result<SocketAddrV4, LoadError> {
         let refuse = |key, what: &str| {
             Err(LoadError::Setting {
@@ -135,20 +135,20 @@ impl Plan {
             .unwrap_or_else(|| sockets.to_owned())
     }
 
-    /// About how long all of it takes.
+    /// About how long the whole plan takes.
     #[must_use]
     pub fn duration(&self) -> Duration {
         self.length * self.repetitions * self.loads.len() as u32
     }
 }
 
-/// What is offered.
+/// The load that is offered.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Load {
-    /// An open loop: so many requests per second, whatever the server does.
+    /// An open loop: this many requests per second, whatever the server does.
     Rate(f64),
-    /// So many requests under way on each connection, all the time.
+    /// This many requests under way on each connection, all the time.
     Saturate(usize),
 }
 
@@ -156,8 +156,9 @@ pub enum Load {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pick {
-    /// One without a request under way, as a connection pool does; without one, any.
+    /// A connection without a request under way, as a connection pool chooses; any if there is
+    /// none.
     Idle,
-    /// Any, each as likely: requests queue behind others of their connection.
+    /// Any connection, all equally likely: requests queue behind others of their connection.
     Random,
 }

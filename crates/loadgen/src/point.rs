@@ -1,4 +1,4 @@
-//! What was measured at one load: the figures, and what must be said about them.
+//! The results at one load: the figures, and the warnings that belong to them.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub struct Point {
     pub load: Load,
     /// The seed.
     pub seed: u64,
-    /// How long was measured, in seconds, warm-up excluded.
+    /// How long the measurement lasted, in seconds, warm-up excluded.
     pub seconds: f64,
     /// Requests per second that were due.
     pub offered_rps: f64,
@@ -25,9 +25,9 @@ pub struct Point {
     /// Each class on the connection that only measures, if there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probe: Vec<ClassFigures>,
-    /// How the client itself did.
+    /// The client's own figures.
     pub client: ClientFigures,
-    /// What a reader must know before believing the figures.
+    /// Warnings to know before believing the figures.
     pub marks: Vec<Mark>,
 }
 
@@ -41,27 +41,27 @@ pub struct ClassFigures {
     pub figures: Figures,
 }
 
-/// Figures of requests that were due while it was measured.
+/// Figures of requests that were due during the measurement.
 ///
 /// Latency counts from the intended moment (while saturating, from the sending). Requests that
 /// timed out, or had no answer at the end, count with their age when they were given up, so that a
-/// percentile is never too low for them; errors, and what was lost or never sent, do not.
+/// percentile is never too low for them. Errors, and requests lost or never sent, do not count.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figures {
-    /// Were due.
+    /// Requests that were due.
     pub due: u64,
-    /// Were answered with something else than an error.
+    /// Requests answered with something other than an error.
     pub answered: u64,
-    /// Were answered with an error.
+    /// Requests answered with an error.
     pub errors: u64,
-    /// Went down with their connection, or met an error of the socket.
+    /// Requests that went down with their connection, or met an error of the socket.
     pub lost: u64,
-    /// Waited longer than the time-out.
+    /// Requests that waited longer than the time-out.
     pub timed_out: u64,
-    /// Had no answer at the end.
+    /// Requests without an answer at the end.
     pub unanswered: u64,
-    /// Were not sent: too many were under way, or no connection was left.
+    /// Requests not sent: too many were under way, or no connection was left.
     pub unsent: u64,
     /// Answers per second, errors excluded, whenever their requests were due.
     pub throughput_rps: f64,
@@ -88,19 +88,19 @@ pub struct Figures {
     pub first_errors: Vec<String>,
 }
 
-/// How the client itself did.
+/// The client's own figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientFigures {
-    /// The share of the requests that it sent later than the threshold.
+    /// The share of the requests that the client sent later than the threshold.
     pub late_share: f64,
-    /// How much later than intended it sent, 99th percentile, us.
+    /// How much later than intended the client sent requests, 99th percentile, us.
     pub late_p99_us: f64,
     /// Connections that were open when the load began.
     pub connections: usize,
     /// Connections that could not be opened.
     pub refused_connections: usize,
-    /// Connections lost on the way.
+    /// Connections lost during the measurement.
     pub lost_connections: usize,
     /// Replies that belong to no request.
     pub stray_replies: u64,
@@ -111,7 +111,7 @@ pub struct ClientFigures {
     pub first_errors: Vec<String>,
 }
 
-/// Something a reader must know before believing the figures.
+/// A warning to know before believing the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mark {
@@ -123,13 +123,13 @@ pub enum Mark {
     Errors,
     /// Requests or connections were lost, refused, timed out or unanswered.
     Losses,
-    /// The measurement was interrupted: it is shorter than was asked for, and its last requests had
+    /// The measurement was interrupted: it is shorter than asked for, and its last requests had
     /// little time to be answered.
     Partial,
 }
 
 impl Mark {
-    /// As it stands in tables.
+    /// The mark's letter in tables.
     #[must_use]
     pub fn letter(self) -> char {
         match self {
@@ -167,11 +167,11 @@ impl Mark {
 
 /// The least share of late requests that is marked.
 const BEHIND: f64 = 0.01;
-/// The throughput, as a share of what was offered, below which a server did not keep up.
+/// The throughput, as a share of the offered load, below which a server did not keep up.
 const KEPT_UP: f64 = 0.95;
 
 impl Point {
-    /// The marks that these figures deserve, of a measurement that was interrupted or not.
+    /// The marks for these figures, whether or not the measurement was interrupted.
     pub(crate) fn judge(&self, interrupted: bool) -> Vec<Mark> {
         let Figures {
             errors,
@@ -210,7 +210,7 @@ impl Point {
 }
 
 impl Figures {
-    /// What became of the requests if not one was answered, and some were due; in words.
+    /// The fates of the requests, in words, if some were due and none was answered.
     #[must_use]
     pub fn none_answered(&self) -> Option<String> {
         if self.answered > 0 || self.due == 0 {
@@ -234,7 +234,7 @@ impl Figures {
         ))
     }
 
-    /// The figures of some classes together; each with its median without load, in ns, where known.
+    /// The figures of some classes together, each with its median without load in ns where known.
     pub(crate) fn of(tallies: &[(&Tally, Option<f64>)], seconds: f64) -> Self {
         let sum = |field: fn(&Tally) -> u64| tallies.iter().map(|(one, _)| field(one)).sum::<u64>();
         let mut latency = crate::record::histogram();
@@ -276,8 +276,7 @@ impl Figures {
 /// Slowdowns are counted in thousandths.
 const SLOWDOWN_UNIT: f64 = 1e3;
 
-/// Latency over the median without load; `None` if that is not known of every class that has a
-/// request.
+/// Latency over the median without load; `None` if a class with requests has no known median.
 fn slowdown(tallies: &[(&Tally, Option<f64>)]) -> Option<Histogram<u64>> {
     let mut all = crate::record::histogram();
     for (tally, unloaded) in tallies {
@@ -360,8 +359,8 @@ mod tests {
         record.given_up(never, 11_500, GivenUp::End);
         let tally = &record.tallies[0];
         assert_eq!((tally.due, tally.answered, tally.unanswered), (3, 2, 1));
-        // The answers that came in the window: to the first request, which was due before it, and
-        // the second.
+        // Two answers came in the window: to the first request, which was due before it, and to the
+        // second.
         assert_eq!(tally.completed, 2);
         assert_eq!(record.late, 2);
         assert_eq!((tally.latency.len(), tally.latency.max() / 10), (3, 1_000));

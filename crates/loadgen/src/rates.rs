@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, de};
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rates(Vec<f64>);
 
-/// What is no list of rates.
+/// A text that is no list of rates.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{0:?} is neither a rate (20000, 20k, 1.5M requests per second), nor a list (10k,20k), nor a range (10k..100k/10)"

@@ -1,9 +1,9 @@
-//! Which sockets have something to read, or take more: epoll, asked without waiting.
+//! Which sockets have something to read, or can take more: epoll, polled without waiting.
 //!
-//! Through rustix, which the workspace has already; mio would wrap the same calls for platforms
-//! that the runtime does not run on. Level-triggered: a socket is read once a turn, so one that
-//! sends much does not keep the others, or the schedule, waiting, and a small reply costs one read,
-//! without a second in vain.
+//! We use rustix, which the workspace has already; mio would wrap the same calls for platforms that
+//! the runtime does not run on. Level-triggered: a socket is read once a turn, so one that sends
+//! much does not delay the others, or the schedule, and a small reply costs one read, without a
+//! second in vain.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,17 +20,17 @@ const EVENTS: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Readiness {
     epoll: OwnedFd,
-    /// Reported and not yet handed out.
+    /// Sockets reported and not yet handed out.
     ready: Vec<Ready>,
 }
 
-/// A socket that wants attention.
+/// A socket that is ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     pub(crate) socket: u32,
-    /// There is something to read, or the end of it.
+    /// Data, or the end of the stream, can be read.
     pub(crate) read: bool,
-    /// It takes more.
+    /// The socket can take more.
     pub(crate) write: bool,
 }
 
@@ -42,14 +42,14 @@ impl Readiness {
         Ok(Self { epoll, ready })
     }
 
-    /// From now on `number` is reported when it has something to read.
+    /// From now on `number` is reported when its socket can be read.
     pub(crate) fn add(&self, socket: impl AsFd, number: u32) -> Result<(), LoadError> {
         let data = EventData::new_u64(number.into());
         epoll::add(&self.epoll, socket, data, EventFlags::IN)
             .map_err(|error| failed("watch a socket", error))
     }
 
-    /// Whether it is reported, too, when it takes more.
+    /// Sets whether the socket is also reported when it can take more.
     pub(crate) fn also_writes(&self, socket: impl AsFd, number: u32, also: bool) {
         let events = if also {
             EventFlags::IN | EventFlags::OUT
@@ -57,12 +57,12 @@ impl Readiness {
             EventFlags::IN
         };
         let data = EventData::new_u64(number.into());
-        // Known to epoll since it was opened: this fails only for want of memory, and then the
-        // time-out ends it.
+        // Epoll has known the socket since it was opened: this fails only for want of memory, and
+        // then the time-out ends the request.
         let _ = epoll::modify(&self.epoll, socket, data, events);
     }
 
-    /// One that wants attention now.
+    /// A socket that is ready now.
     pub(crate) fn next(&mut self) -> Option<Ready> {
         if self.ready.is_empty() {
             self.ask();
@@ -76,13 +76,13 @@ impl Readiness {
             tv_nsec: 0,
         };
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
-        // Interrupted: the next turn asks again.
+        // An interrupted wait: the next turn polls again.
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, Some(&at_once)) else {
             return;
         };
         let ended = EventFlags::IN | EventFlags::HUP | EventFlags::ERR;
         self.ready.extend(events.iter().map(|event| {
-            // Copied: the kernel's record is packed.
+            // Copied because the kernel's record is packed.
             let (data, flags) = (event.data, event.flags);
             Ready {
                 socket: data.u64() as u32,

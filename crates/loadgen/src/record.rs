@@ -1,13 +1,13 @@
-//! What becomes of requests, counted by the thread that sends them.
+//! The fates of requests, counted by the thread that sends them.
 
 use std::ops::Range;
 
 use hdrhistogram::Histogram;
 
-/// Longest latency told from longer ones: 100 s. Three digits are kept.
+/// The longest distinguishable latency: 100 s. Three digits are kept.
 const LONGEST_NS: u64 = 100_000_000_000;
 
-/// How many errors' texts are kept of a class.
+/// How many errors' texts are kept for a class.
 const ERRORS_SHOWN: usize = 3;
 
 /// An empty histogram of nanoseconds.
@@ -18,36 +18,36 @@ pub(crate) fn histogram() -> Histogram<u64> {
 /// A request on its way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
-    /// When it was to be sent, in ns from the start.
+    /// When the request was to be sent, in ns from the start.
     pub(crate) due_ns: u64,
-    /// Which tally it is counted in: its class, or, of a probing connection, its class and the
-    /// number of classes.
+    /// The tally that counts the request: its class or, for a probing connection, its class plus
+    /// the number of classes.
     pub(crate) tally: u16,
 }
 
-/// Requests of a class. All but `errors_shown` count those that were due in the window.
+/// Requests of a class. All fields but `errors_shown` count requests that were due in the window.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
-    /// Were to be sent.
+    /// Requests to be sent.
     pub(crate) due: u64,
-    /// Were answered, not with an error.
+    /// Requests answered without an error.
     pub(crate) answered: u64,
-    /// Were answered with an error.
+    /// Requests answered with an error.
     pub(crate) errors: u64,
     /// The first errors' texts, whenever they came.
     pub(crate) errors_shown: Vec<String>,
-    /// Went down with their connection.
+    /// Requests that went down with their connection.
     pub(crate) lost: u64,
-    /// Waited longer than the time-out.
+    /// Requests that waited longer than the time-out.
     pub(crate) timed_out: u64,
-    /// Had no answer when the run ended.
+    /// Requests without an answer when the run ended.
     pub(crate) unanswered: u64,
-    /// Were never sent: too many were under way, or no connection was left.
+    /// Requests never sent: too many were under way, or no connection was left.
     pub(crate) unsent: u64,
     /// Answers that came in the window, whenever their requests were due: the throughput.
     pub(crate) completed: u64,
-    /// From the intended moment to the answer; for those unanswered or timed out, to when they were
-    /// given up.
+    /// From the intended moment to the answer; for requests unanswered or timed out, to when they
+    /// were given up.
     pub(crate) latency: Histogram<u64>,
 }
 
@@ -84,26 +84,26 @@ impl Tally {
     }
 }
 
-/// All that a thread notes down.
+/// All that a thread records.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) tallies: Vec<Tally>,
-    /// How much later than intended requests were written, in ns; of those due in the window.
+    /// How much later than intended requests were written, in ns; only requests due in the window.
     pub(crate) lateness: Histogram<u64>,
-    /// Of these, later than `late_ns`.
+    /// The number of these later than `late_ns`.
     pub(crate) late: u64,
     pub(crate) late_ns: u64,
-    /// What is measured: requests due in it.
+    /// The measurement's window: requests due in it count.
     pub(crate) window: Range<u64>,
-    /// Of all requests, for the live line.
+    /// All requests, for the live line.
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) failed: u64,
-    /// Replies that belong to no request: pushed, of unknown stamp, or come twice.
+    /// Replies that belong to no request: pushed, of unknown stamp, or duplicate.
     pub(crate) strays: u64,
-    /// Connections given up because what came was not RESP.
+    /// Connections given up because their data was not RESP.
     pub(crate) malformed: u64,
-    /// The first errors that answered no request.
+    /// The first errors that belong to no request.
     pub(crate) stray_errors: Vec<String>,
 }
 
@@ -141,7 +141,7 @@ impl Record {
         }
     }
 
-    /// Was written at `now_ns`.
+    /// A request was written at `now_ns`.
     pub(crate) fn sent(&mut self, request: Sent, now_ns: u64) {
         self.sent += 1;
         if let Some(tally) = self.measured(request) {
@@ -152,7 +152,7 @@ impl Record {
         }
     }
 
-    /// Could not be sent.
+    /// A request could not be sent.
     pub(crate) fn unsent(&mut self, request: Sent) {
         self.failed += 1;
         if let Some(tally) = self.measured(request) {
@@ -161,7 +161,7 @@ impl Record {
         }
     }
 
-    /// Its answer was read at `now_ns`; `error` is its text if it is one.
+    /// A request's answer was read at `now_ns`; `error` is the text if the answer is an error.
     pub(crate) fn answered(&mut self, request: Sent, now_ns: u64, error: Option<&[u8]>) {
         self.received += 1;
         self.failed += u64::from(error.is_some());
@@ -187,14 +187,14 @@ impl Record {
         }
     }
 
-    /// Came without having been asked for.
+    /// A reply came that no request had asked for.
     pub(crate) fn stray_error(&mut self, error: Option<&[u8]>) {
         if let Some(text) = error {
             show(&mut self.stray_errors, &String::from_utf8_lossy(text));
         }
     }
 
-    /// Its connection is gone.
+    /// A request's connection is gone.
     pub(crate) fn lost(&mut self, request: Sent) {
         self.failed += 1;
         if let Some(tally) = self.measured(request) {
@@ -202,7 +202,7 @@ impl Record {
         }
     }
 
-    /// Was given up at `now_ns`: its latency is at least its age.
+    /// A request was given up at `now_ns`: its latency is at least its age.
     pub(crate) fn given_up(&mut self, request: Sent, now_ns: u64, why: GivenUp) {
         self.failed += 1;
         if let Some(tally) = self.measured(request) {
@@ -221,16 +221,16 @@ impl Record {
     }
 }
 
-/// Why an answer is no longer waited for.
+/// Why an answer is no longer awaited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GivenUp {
-    /// It took longer than the time-out.
+    /// The answer took longer than the time-out.
     TimeOut,
     /// The run is over.
     End,
 }
 
-/// Keeps a text, once.
+/// Keeps each text once.
 fn show(shown: &mut Vec<String>, text: &str) {
     if shown.len() < ERRORS_SHOWN && !shown.iter().any(|one| one == text) {
         shown.push(text.to_owned());

@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs: one kind of output a file.
+//! Results for people and for programs: one kind of output a file.
 
 mod csv;
 mod hdr;
@@ -33,5 +33,5 @@ pub struct Report {
     pub points: Vec<Point>,
 }
 
-/// The present version of [`Report`].
+/// The current version of [`Report`].
 pub const SCHEMA: u32 = 1;

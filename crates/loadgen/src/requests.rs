@@ -1,4 +1,4 @@
-//! What is asked for: classes of requests with their shares, and how a request is written.
+//! What requests ask for: classes with their shares, and how a request is written.
 
 use std::str::FromStr;
 
@@ -13,8 +13,8 @@ use shinjuku_workload::Mix;
 use crate::keys::Keys;
 use crate::template::{Template, TemplateError};
 
-/// A class of RESP requests: `NAME:WEIGHT:COMMAND`, or just the command, whose name in small
-/// letters is then the class's.
+/// A class of RESP requests: `NAME:WEIGHT:COMMAND`, or just the command, whose lower-case name then
+/// names the class.
 #[derive(Clone, Debug)]
 pub struct Command {
     pub(crate) name: String,
@@ -35,7 +35,7 @@ pub enum CommandError {
         /// What is wrong.
         cause: TemplateError,
     },
-    /// A weight that is none.
+    /// The weight is not finite or not above zero.
     #[error("{0}: a weight must be finite and above zero")]
     Weight(f64),
 }
@@ -89,7 +89,7 @@ pub(crate) enum Format {
     RackSched,
 }
 
-/// All classes of a run; a class is known by its index.
+/// All classes of a run; a class is identified by its index.
 #[derive(Clone, Debug)]
 pub struct Requests {
     names: Vec<String>,
@@ -114,7 +114,7 @@ impl Requests {
         }
     }
 
-    /// Datagrams that ask the server to work for a time.
+    /// Datagrams that ask the server to work for some time.
     pub(crate) fn synthetic(mix: &Mix, format: Format) -> Self {
         let classes = mix.classes();
         Self {
@@ -148,8 +148,8 @@ impl Requests {
         }
     }
 
-    /// What thread `part` of `parts` draws: the same for the same seed, and every thread something
-    /// else.
+    /// The draws of thread `part` of `parts`: the same for the same seed, and different for each
+    /// thread.
     ///
     /// With `only`, all requests are of that class.
     pub(crate) fn draws(&self, seed: u64, part: usize, parts: usize, only: Option<u16>) -> Draws {
@@ -174,7 +174,7 @@ impl Requests {
     }
 }
 
-/// Random numbers of a thread: threads are 2^192 numbers apart.
+/// A thread's random numbers: threads are 2^192 numbers apart.
 pub(crate) fn stream(seed: u64, part: usize) -> Xoshiro256PlusPlus {
     let mut stream = Xoshiro256PlusPlus::seed_from_u64(seed);
     for _ in 0..part {
@@ -183,7 +183,7 @@ pub(crate) fn stream(seed: u64, part: usize) -> Xoshiro256PlusPlus {
     stream
 }
 
-/// Requests, one after the other.
+/// A series of requests.
 #[derive(Debug)]
 pub(crate) struct Draws {
     requests: Requests,
@@ -191,18 +191,18 @@ pub(crate) struct Draws {
     only: Option<u16>,
     for_classes: Xoshiro256PlusPlus,
     for_bodies: Xoshiro256PlusPlus,
-    /// Apart, because how many choices there are depends on the server's pace.
+    /// A separate stream, because the number of choices depends on the server's pace.
     for_choices: Xoshiro256PlusPlus,
 }
 
 impl Draws {
     /// The class of the next request.
     pub(crate) fn class(&mut self) -> u16 {
-        // Fits: the number of classes was checked.
+        // The number of classes was checked, so the index fits.
         (self.only).unwrap_or_else(|| self.picks.sample(&mut self.for_classes) as u16)
     }
 
-    /// Appends a request of `class`. A datagram carries `stamp`, by which its reply is known.
+    /// Appends a request of `class`. A datagram carries `stamp`, which identifies its reply.
     pub(crate) fn write(&mut self, class: u16, stamp: u64, out: &mut Vec<u8>) {
         let rng = &mut self.for_bodies;
         match &mut self.requests.content {
@@ -211,7 +211,7 @@ impl Draws {
             }
             Content::Synthetic(mix, format) => {
                 let service = mix.classes()[usize::from(class)].service.sample(rng);
-                // The original's server takes 0 for something else.
+                // The original's server gives 0 another meaning.
                 let run_nanos = (service.round() as u64).max(1);
                 match format {
                     Format::Shinjuku => out.extend_from_slice(
@@ -231,7 +231,7 @@ impl Draws {
         }
     }
 
-    /// A number below `bound`, for whoever chooses among connections.
+    /// A number below `bound`, for the choice among connections.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.for_choices.next_u64() % bound as u64) as usize
     }

@@ -16,8 +16,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A plan's values are checked when it is read, so that an error names its line; what does not go
-//! together is found by [`Settings::check`].
+//! A plan's values are checked when it is read, so that an error names its line;
+//! [`Settings::check`] finds settings that conflict.
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
-use shinjuku_net::dataplane::{HostAddress, MacAddr};
+use shinjuku_dataplane::{HostAddress, MacAddr};
 use shinjuku_workload::{Arrivals, Mix};
 
 use crate::error::LoadError;
@@ -38,7 +38,7 @@ use crate::transport_setup::{Copying, Transport, TransportSetup, Words};
 /// Most bytes of requests that may wait on a thread because the server does not read.
 const MOST_BYTES: usize = 1 << 30;
 
-/// What is spoken with the server.
+/// The protocol spoken with the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -74,7 +74,7 @@ pub struct Settings {
     /// Its Ethernet address [default: the device's]
     #[arg(long, help_heading = "Without the kernel")]
     pub mac: Option<MacAddr>,
-    /// Who leads to a server in another net
+    /// The gateway to a server in another net
     #[arg(long, value_name = "ADDRESS", help_heading = "Without the kernel")]
     pub gateway: Option<Ipv4Addr>,
     /// DPDK: the device; a virtual one with its parameters, such as
@@ -137,10 +137,10 @@ pub struct Settings {
     /// Its beginning, of which nothing is measured [default: a twentieth]
     #[arg(long, value_name = "SECONDS", help_heading = "Load")]
     pub warm_up: Option<f64>,
-    /// End a load after so many requests, too
+    /// End a load after this many requests, too
     #[arg(long, value_name = "N", help_heading = "Load")]
     pub requests: Option<u64>,
-    /// Measure each load so many times, one after the other [default: 1]
+    /// Measure each load this many times, one after the other [default: 1]
     #[arg(long, value_name = "N", help_heading = "Load")]
     pub repetitions: Option<u32>,
     /// The first repetition's seed, which decides moments, classes and keys; others count up
@@ -160,7 +160,7 @@ pub struct Settings {
     )]
     #[serde(default)]
     pub cores: Vec<usize>,
-    /// Give a request up after so long; over TCP its connection with it [default: 10]
+    /// Give a request up after this time; over TCP its connection with it [default: 10]
     #[arg(long, value_name = "SECONDS", help_heading = "Client")]
     pub timeout: Option<f64>,
     /// Wait for answers no longer than this after the last request [default: 2]
@@ -169,8 +169,8 @@ pub struct Settings {
     /// Requests sent later than this count as late [default: 50]
     #[arg(long, value_name = "MICROSECONDS", help_heading = "Client")]
     pub late_us: Option<f64>,
-    /// Most requests under way on a thread; what is over is not sent, and counted [default: 100000,
-    /// or what 1 GiB holds]
+    /// Most requests under way on a thread; those over it are not sent, and counted [default:
+    /// 100000, or what 1 GiB holds]
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub outstanding: Option<usize>,
     /// Do not measure each class alone first, which slowdown needs
@@ -192,7 +192,7 @@ impl Settings {
     /// Reads a plan.
     ///
     /// # Errors
-    /// It cannot be read or understood: with line and key.
+    /// The plan cannot be read or understood; the error names line and key.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
         let text = std::fs::read_to_string(path).map_err(|cause| LoadError::Read {
             path: path.to_owned(),
@@ -201,7 +201,7 @@ impl Settings {
         Self::parse(&text, path)
     }
 
-    /// Reads a plan from its text; `path` is what errors name.
+    /// Reads a plan from its text; errors name `path`.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -221,10 +221,10 @@ impl Settings {
         }
     }
 
-    /// These settings, and for those not given the ones of `other`.
+    /// These settings; those not given come from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
-        // Whoever asks for a rate does not want the plan's saturation, and the other way round.
+        // A rate given here replaces the plan's saturation, and the other way round.
         let (rate, saturate) = match (&self.rate, self.saturate) {
             (None, None) => (other.rate, other.saturate),
             _ => (self.rate, self.saturate),
@@ -314,7 +314,7 @@ impl Settings {
         counts.chain(numbers).next()
     }
 
-    /// What they ask for, complete.
+    /// The complete plan that these settings ask for.
     ///
     /// # Errors
     /// A setting is out of range or does not go with another, or the server's name cannot be found.

@@ -13,8 +13,8 @@ use crate::readiness::Readiness;
 use crate::record::{GivenUp, Record, Sent};
 use crate::requests::Draws;
 
-/// How much is read at once. A long reply takes several turns, between which the schedule is looked
-/// at.
+/// How much is read at once. A long reply takes several turns, and the schedule is checked between
+/// them.
 const READ: usize = 32 * 1024;
 /// How long one connection may take to open.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub(crate) struct Tcp {
     connections: Vec<Connection>,
     pools: [Pool; 2],
-    /// Whether those without requests under way are preferred.
+    /// Whether connections without requests under way are preferred.
     idle_first: bool,
     readiness: Readiness,
     /// Connections with something to send.
@@ -37,7 +37,7 @@ pub(crate) struct Tcp {
 
 #[derive(Debug)]
 struct Connection {
-    /// `None` once it is lost.
+    /// `None` once the connection is lost.
     stream: Option<TcpStream>,
     out: Vec<u8>,
     /// How much of `out` the kernel has taken.
@@ -54,7 +54,7 @@ struct Connection {
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) connections: usize,
-    /// The first's reason.
+    /// The reason for the first.
     pub(crate) why: String,
 }
 
@@ -65,14 +65,14 @@ pub(crate) struct Shape {
     pub(crate) connections: usize,
     /// For the probe.
     pub(crate) probes: usize,
-    /// Requests under way on each while saturating; 1 in an open loop.
+    /// Requests under way on each connection while saturating; 1 in an open loop.
     pub(crate) depth: usize,
     /// Whether connections without requests under way are preferred.
     pub(crate) idle_first: bool,
 }
 
 impl Tcp {
-    /// Opens all connections, or as many as it can.
+    /// Opens all connections, or as many as possible.
     ///
     /// # Errors
     /// None could be opened, or the operating system gives no epoll.
@@ -84,7 +84,7 @@ impl Tcp {
         let wanted = shape.connections + shape.probes;
         let mut connections: Vec<Connection> = Vec::with_capacity(wanted);
         let mut refusal = None;
-        // Those of the load come first: should some be refused, the probe goes without before them.
+        // The load's connections come first: if some are refused, the probe goes without.
         for _ in 0..wanted {
             match open(target) {
                 Ok(stream) => {
@@ -93,7 +93,8 @@ impl Tcp {
                 }
                 Err(cause) => {
                     refusal = Some(cause);
-                    // A server that is not there, or takes no more, refuses the next one, too.
+                    // A server that is down, or takes no more connections, refuses the next one,
+                    // too.
                     break;
                 }
             }
@@ -239,7 +240,7 @@ impl Client for Tcp {
 
     fn flush(&mut self, record: &mut Record) {
         while let Some(one) = self.dirty.pop() {
-            // One that the kernel takes nothing from is flushed when epoll says so.
+            // A connection that the kernel takes nothing from is flushed when epoll reports it.
             if !self.connections[one as usize].blocked {
                 self.flush_one(one, record);
             } else {
@@ -270,7 +271,7 @@ impl Client for Tcp {
             {
                 continue;
             }
-            // Replies come in order, so none of this connection's is to be had any more.
+            // Replies come in order, so no more replies can come on this connection.
             self.outstanding -= waiting.len();
             for request in waiting.drain(..) {
                 record.given_up(request, now_ns, GivenUp::TimeOut);

@@ -7,8 +7,9 @@
 //! | `{sequential}` | the keys' numbers one after the other |
 //! | `{value:N}` | N letters and digits, 0 to 1,000,000 |
 //!
-//! Numbers have 12 digits, zeros in front. So a command is as long whatever is drawn, and all of it
-//! but the places is encoded once. Arguments are separated by blanks; there is no quoting.
+//! Numbers have 12 digits, with leading zeros. So a command's length does not depend on the draw,
+//! and all of it but the places is encoded once. Arguments are separated by blanks; there is no
+//! quoting.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ const LONGEST_VALUE: usize = 1_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
     parts: Vec<Part>,
-    /// What values are cut out of; as long as the longest needs and a little more.
+    /// Values are cut out of this; it is as long as the longest needs and a little more.
     noise: Arc<[u8]>,
 }
 
@@ -36,14 +37,14 @@ enum Part {
     Value(usize),
 }
 
-/// A command that is no template.
+/// A text that is no template.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
-    /// Nothing in it.
+    /// The command is empty.
     #[error("the command is empty")]
     Empty,
-    /// A place that there is not.
+    /// There is no such place.
     #[error(
         "{{{0}}} is none of {{uniform}}, {{zipf}}, {{sequential}} and {{value:N}} (N from 0 to {LONGEST_VALUE})"
     )]
@@ -54,7 +55,7 @@ pub enum TemplateError {
 }
 
 impl Template {
-    /// How long each command is, encoded.
+    /// The length of each command, encoded.
     pub(crate) fn length(&self) -> usize {
         self.parts.iter().map(Part::length).sum()
     }
@@ -131,7 +132,7 @@ fn places(argument: &str) -> Result<Vec<Part>, TemplateError> {
     Ok(parts)
 }
 
-/// Appends a part; fixed ones grow together, so that writing takes few copies.
+/// Appends a part; adjacent fixed parts merge, so that writing takes few copies.
 fn push(parts: &mut Vec<Part>, part: Part) {
     match (parts.last_mut(), part) {
         (Some(Part::Fixed(bytes)), Part::Fixed(more)) => bytes.extend_from_slice(&more),

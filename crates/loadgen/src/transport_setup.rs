@@ -1,4 +1,4 @@
-//! By what datagrams travel: sockets, or a device without the kernel.
+//! How datagrams travel: through sockets, or a device without the kernel.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -6,13 +6,13 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Deserializer};
-use shinjuku_net::dataplane::{HostAddress, MacAddr};
+use shinjuku_dataplane::{HostAddress, MacAddr};
 
 use crate::dataplane::{Line, Place};
 use crate::error::LoadError;
 use crate::settings::Settings;
 
-/// By what datagrams travel.
+/// How datagrams travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -29,16 +29,16 @@ pub enum Transport {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Copying {
-    /// Not if the device can do without.
+    /// It does not if the device can do without.
     #[default]
     Auto,
     /// It does.
     Copy,
-    /// It does not; devices that cannot do without are refused.
+    /// It does not; devices that need copying are refused.
     ZeroCopy,
 }
 
-/// A list of words: in a plan a list, or as on the command line one text, split at its spaces.
+/// A list of words: in a plan a list, or (as on the command line) one text, split at its spaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Words(pub Vec<String>);
 
@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for Words {
     }
 }
 
-/// A way without the kernel, as the settings describe it.
+/// A transport without the kernel, as the settings describe it.
 pub(crate) struct TransportSetup {
     address: HostAddress,
     mac: Option<MacAddr>,
@@ -76,11 +76,10 @@ pub(crate) struct TransportSetup {
 type OpenDevice = Box<dyn FnOnce(Place) -> Line>;
 
 impl TransportSetup {
-    /// `None`: by sockets.
+    /// Reads the settings; `None`: sockets.
     ///
     /// # Errors
-    /// Settings that the transport does not have, or that it lacks, or a transport that was not
-    /// built in.
+    /// The transport does not have a given setting, lacks a needed one, or was not built in.
     pub(crate) fn of(settings: &Settings) -> Result<Option<Self>, LoadError> {
         const EITHER: &str = "dpdk or xdp";
         let transport = settings.transport.unwrap_or_default();
@@ -117,7 +116,7 @@ impl TransportSetup {
         }))
     }
 
-    /// To this server; opened when it is needed.
+    /// The line to this server; it is opened when it is needed.
     pub(crate) fn line(self, server: SocketAddrV4) -> Line {
         (self.maker)(Place {
             address: self.address,
@@ -130,7 +129,7 @@ impl TransportSetup {
 
 #[cfg(feature = "dpdk")]
 fn by_dpdk(settings: &Settings) -> Result<OpenDevice, LoadError> {
-    use shinjuku_net::dpdk::DpdkConfig;
+    use shinjuku_dataplane::dpdk::DpdkConfig;
 
     let Some(device) = settings.device.clone() else {
         let what = "name DPDK's, such as net_memif0,socket=/run/memif.sock, or a PCI address";
@@ -143,7 +142,7 @@ fn by_dpdk(settings: &Settings) -> Result<OpenDevice, LoadError> {
 
 #[cfg(feature = "xdp")]
 fn by_xdp(settings: &Settings) -> Result<OpenDevice, LoadError> {
-    use shinjuku_net::xdp::{CopyMode, XdpConfig};
+    use shinjuku_dataplane::xdp::{CopyMode, XdpConfig};
 
     let Some(interface) = settings.interface.clone() else {
         return refuse("interface", "name one, such as eth1".to_owned());

@@ -7,7 +7,7 @@ use crate::datagrams::{Came, Carrier};
 use crate::error::LoadError;
 use crate::readiness::Readiness;
 
-/// Longer than any reply that is one.
+/// Longer than any valid reply.
 const DATAGRAM: usize = 2048;
 
 /// The sockets of one thread.
@@ -18,7 +18,7 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// Opens so many flows.
+    /// Opens this many flows.
     ///
     /// # Errors
     /// The operating system gives no socket or no epoll.
@@ -67,7 +67,7 @@ impl Carrier for Sockets {
     }
 
     fn first_stamp(&self) -> u64 {
-        // Earlier loads had other ports.
+        // Earlier loads had other ports, so any stamp will do.
         0
     }
 

@@ -1,4 +1,4 @@
-//! What stands in the parentheses of `#[preemptible(...)]`.
+//! Parses the parentheses of `#[preemptible(...)]`.
 
 use std::num::NonZeroU32;
 

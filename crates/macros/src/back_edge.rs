@@ -1,9 +1,9 @@
 //! Writes the probe into one loop. Every cycle through a loop enters its body, whatever `continue`
-//! it took, so the body's head is where the back edge is watched: nothing of the user's is moved,
-//! and no jump can miss it.
+//! it took. So the probe stands at the body's head: none of the user's code moves, and no jump can
+//! miss the probe.
 //!
-//! Generated names are resolved where the macro is defined (`Span::mixed_site`): they neither see
-//! nor shadow the user's.
+//! Generated names are resolved where the macro is defined (`Span::mixed_site`), so they neither
+//! see nor shadow the user's names.
 
 use std::num::NonZeroU32;
 
@@ -20,12 +20,12 @@ pub struct Probe(TokenStream);
 
 impl Probe {
     pub fn new(krate: &Path) -> Self {
-        // Located at the path, so that "cannot find `preempt_point`" points at what the user wrote.
+        // Located at the path, so that "cannot find `preempt_point`" points at the user's own text.
         let name = Ident::new("preempt_point", Span::mixed_site().located_at(krate.span()));
         Self(quote_spanned!(Span::mixed_site() => #krate::#name();))
     }
 
-    /// Makes the loop `expr` probe once in `every` iterations. Leaves what is no loop alone.
+    /// Makes the loop `expr` probe once in `every` iterations. Other expressions stay as they are.
     pub fn insert(&self, expr: &mut Expr, every: NonZeroU32) {
         let each_iteration = every == NonZeroU32::MIN;
         let (attrs, body) = match expr {
@@ -53,8 +53,8 @@ impl Probe {
         }
     }
 
-    /// Probes when `iterations` reaches a multiple of `every`. A remainder, not a countdown: it has
-    /// no dependence on an earlier reset, which costs twice as much. The count may wrap; a probe
+    /// Probes when `iterations` reaches a multiple of `every`. A remainder does not depend on an
+    /// earlier reset, as a countdown does, which costs twice as much. The count may wrap; a probe
     /// then comes early.
     fn each_nth(&self, every: NonZeroU32) -> Stmt {
         let (probe, every) = (&self.0, Literal::u32_suffixed(every.get()));
@@ -64,14 +64,15 @@ impl Probe {
         }}
     }
 
-    /// Cuts a `for` loop into strips of `every` iterations, with a probe between two of them, and
-    /// no probe inside a strip that would stop it from being vectorised.
+    /// Cuts a `for` loop into strips of `every` iterations, with a probe between two strips. No
+    /// probe inside a strip keeps the compiler from vectorising it.
     ///
     /// The body stays the body of a `for` that carries the user's label, so `continue` and `break`
-    /// keep their meaning even where a macro hides them. A `break` is told from the strip's end by
-    /// `ended`: only the end makes the iterator say `None`. The strip counts its items itself
-    /// because `Take` does not tell a full strip from an iterator that ran dry, and an iterator
-    /// must not be asked again after `None`. Of some ten forms tried, this one vectorises most.
+    /// keep their meaning even where a macro hides them. `ended` distinguishes a `break` from the
+    /// strip's end: only the end makes the iterator return `None`. The strip counts its items
+    /// itself, because `Take` does not distinguish a full strip from an exhausted iterator, and an
+    /// iterator must not be called again after `None`. Of some ten forms tried, this one vectorises
+    /// most.
     fn strip_mined(&self, for_loop: &ExprForLoop, every: NonZeroU32) -> Expr {
         let ExprForLoop {
             attrs,
@@ -131,7 +132,7 @@ fn take_outer(attrs: &mut Vec<Attribute>) -> Vec<Attribute> {
         .collect()
 }
 
-/// Behind leading items, or clippy would tell the user that they follow a statement.
+/// Inserts behind leading items, or clippy would tell the user that they follow a statement.
 fn insert_at_head(body: &mut Block, stmt: Stmt) {
     body.stmts.insert(leading_items(body), stmt);
 }
@@ -149,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Compares what becomes of a loop with what is expected, as token streams.
+    /// Compares the expansion of a loop with the expected one, as token streams.
     fn check(every: u32, before: TokenStream, after: TokenStream) {
         let mut expr: Expr = syn::parse2(before).unwrap();
         let after: Expr = syn::parse2(after).unwrap(); // tokens of equal spacing

@@ -1,5 +1,4 @@
-//! From the attribute's tokens to the function's: checks what the attribute stands on, or says what
-//! is wrong.
+//! From the attribute's tokens to the function's: checks the annotated item, or says what is wrong.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
@@ -9,8 +8,8 @@ use syn::{Error, Item, ItemFn, Result, TraitItemFn};
 use crate::arguments::Arguments;
 use crate::instrument::Instrument;
 
-/// The annotated function with its probes; or the item as it was and a `compile_error!`, so that
-/// one mistake does not bring a second error about a missing item.
+/// The annotated function with its probes; or the unchanged item and a `compile_error!`, so that
+/// one mistake does not cause a second error about a missing item.
 pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     try_expand(arguments, item.clone()).unwrap_or_else(|error| {
         let error = error.into_compile_error();

@@ -1,4 +1,4 @@
-//! Finds the loops of a function that a probe belongs in.
+//! Finds the loops of a function that need a probe.
 
 use std::num::NonZeroU32;
 
@@ -11,13 +11,14 @@ use syn::{
 use crate::arguments::Arguments;
 use crate::back_edge::Probe;
 
-/// A pass over a function's body that instruments every loop which runs as part of the function:
-/// those of its closures too, but not those of items, `async` code and constants inside it.
+/// A pass over a function's body that instruments every loop which runs as part of the function.
+/// That includes the loops of its closures, but not those of items, `async` code and constants
+/// inside it.
 pub struct Instrument {
     probe: Probe,
     every: NonZeroU32,
-    /// Loops met so far. The count before and after a loop's parts are visited tells whether it
-    /// holds another one.
+    /// Loops met so far. A loop contains another one if the count grows while its parts are
+    /// visited.
     loops: usize,
 }
 
@@ -40,8 +41,8 @@ impl VisitMut for Instrument {
         }
         let innermost = self.loops == before;
         self.loops += 1;
-        // Thinning out the probes of nested loops would multiply: `every * every` iterations could
-        // pass without one.
+        // With thinned-out probes in nested loops the distances would multiply: `every * every`
+        // iterations could pass without a probe.
         let every = if innermost {
             self.every
         } else {
@@ -63,7 +64,7 @@ impl VisitMut for Instrument {
     fn visit_expr_async_mut(&mut self, _: &mut ExprAsync) {}
     fn visit_item_mut(&mut self, _: &mut Item) {}
 
-    // Constants: evaluated by the compiler, where a probe cannot be called.
+    // The compiler evaluates constants, and a probe cannot be called there.
     fn visit_expr_const_mut(&mut self, _: &mut ExprConst) {}
     fn visit_type_mut(&mut self, _: &mut Type) {}
     fn visit_pat_mut(&mut self, _: &mut Pat) {}
@@ -202,7 +203,7 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.matches("8u32").count(), 1, "{text}");
-        // Neighbours are no nest.
+        // Adjacent loops are no nest.
         let text = instrumented(quote!(every = 8), quote!(while a { b() } while c { d() }));
         assert_eq!(text.matches("8u32").count(), 2, "{text}");
     }

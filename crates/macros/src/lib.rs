@@ -6,8 +6,8 @@
 //! gives way without an interrupt (the idea of compiler-placed probes is that of Concord, SOSP'23,
 //! section 3.2).
 //!
-//! A reader's map: [`mod@arguments`] reads what stands in the parentheses, [`mod@expand`] checks
-//! the item, [`mod@instrument`] finds the loops, [`mod@back_edge`] writes the probe into one loop.
+//! [`mod@arguments`] reads the parentheses, [`mod@expand`] checks the item, [`mod@instrument`]
+//! finds the loops, [`mod@back_edge`] writes the probe into one loop.
 
 #![forbid(unsafe_code)]
 // The module links above are for readers of the source: a proc-macro crate has no public modules.
@@ -54,16 +54,17 @@ use proc_macro::TokenStream;
 ///
 /// # What a probe costs, and when to ask for `every`
 ///
-/// Nothing that can be measured in a loop that waits for memory, a multiplication or a call: leave
-/// `every` alone there, for a probe each iteration keeps the quantum sharp however dear the body
-/// is. A loop cheap enough that the compiler vectorises it loses that, and costs two to four times
-/// as much. With `every = 64` such a `for` loop becomes a nest of strips of 64 iterations with the
-/// probe between them, and the compiler can vectorise a strip; loops that store to slices and loops
-/// over ranges gain most, sums over slices little. Other loops count their iterations, which costs
-/// as much as a cheap probe: it pays only where `preempt_point` is expensive.
-/// `cargo run --release -p shinjuku-macros --example cost` prints a table for your machine.
+/// In a loop that waits for memory, a multiplication or a call, a probe costs nothing measurable.
+/// Leave `every` alone there: a probe in each iteration keeps the quantum precise however expensive
+/// the body is. A loop so cheap that the compiler vectorises it is no longer vectorised, and costs
+/// two to four times as much. With `every = 64` such a `for` loop becomes a nest of strips of 64
+/// iterations with the probe between them, and the compiler can vectorise a strip. Loops that store
+/// to slices and loops over ranges gain most, sums over slices little. Other loops count their
+/// iterations, which costs as much as a cheap probe: it pays only where `preempt_point` is
+/// expensive.
+/// `cargo bench -p shinjuku-benches --bench costs preemptible` measures it on your machine.
 ///
-/// Mind the quantum: `N` iterations should take well below a microsecond.
+/// Keep `N` iterations well below a microsecond, for the quantum's sake.
 ///
 /// # What it does not see
 ///
@@ -76,9 +77,9 @@ use proc_macro::TokenStream;
 /// - `async` blocks and closures (an await point is no place for a thread's probe) and `const`
 ///   blocks.
 ///
-/// Closures inside an annotated function are instrumented with it. An attribute cannot stand on a
-/// closure expression itself in stable Rust: write the closure inside an annotated function, or let
-/// it call one.
+/// Closures inside an annotated function are instrumented with it. In stable Rust an attribute
+/// cannot stand on a closure expression itself: write the closure inside an annotated function, or
+/// let it call one.
 ///
 /// In `while let` and `for`, temporaries of the head live during the body, probes included:
 /// `while let Some(x) = queue.lock().pop()` holds the lock while it can be preempted.

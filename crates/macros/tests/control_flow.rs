@@ -1,5 +1,5 @@
-//! Probes are counted exactly through every way of going round and leaving a loop, and results do
-//! not change.
+//! Probes are counted exactly through every way of iterating and leaving a loop, and results do not
+//! change.
 
 #![deny(warnings)]
 #![allow(clippy::never_loop, clippy::while_immutable_condition)]
@@ -307,7 +307,7 @@ fn an_endless_loop_is_probed() {
     }
 }
 
-/// A probe that ends what it interrupts.
+/// A probe that ends the code it interrupts.
 mod stop {
     pub struct Stop;
 

@@ -1,6 +1,6 @@
 //! The expansion brings no warning into code that denies them all, and attributes on loops keep
-//! working. Compiling, and clippy, are the test; the two modules differ in `every` only, and no
-//! macro wraps them, for lints spare what macros write.
+//! working. Compiling the file, and running clippy, is the test. The two modules differ only in
+//! `every`, and no macro wraps them, since lints spare macro-generated code.
 
 #![deny(warnings, clippy::all, clippy::pedantic, clippy::nursery, unused)]
 #![deny(

@@ -1,5 +1,5 @@
-//! What must not change besides results: when values are dropped, how long temporaries live, how
-//! often an iterator is asked, names.
+//! Besides results, these must not change: when values are dropped, how long temporaries live, how
+//! often an iterator is called, names.
 
 #![deny(warnings)]
 
@@ -94,7 +94,7 @@ fn drops_and_temporaries_keep_their_order() {
     check!(temporaries_of_for temporaries_of_while_let temporaries_of_while jumps_drop);
 }
 
-/// Panics when asked again after `None`.
+/// Panics when called again after `None`.
 struct AskedOnce {
     left: u64,
     over: bool,
@@ -140,7 +140,7 @@ fn an_iterator_is_asked_as_often_as_by_a_plain_loop() {
 #[allow(unused_mut, unused_assignments, non_camel_case_types, dead_code)]
 mod names {
     use crate::{assert_probes, probe, variants};
-    // Everything the expansion might be thought to reach for by its bare name.
+    // Every bare name that the expansion might be thought to use.
     pub struct Option;
     pub struct Iterator;
     pub struct IntoIterator;

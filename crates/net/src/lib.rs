@@ -10,19 +10,22 @@
 //!
 //! The restrictions are not a matter of taste: a suspended context may hold any lock, the
 //! allocator's included, and only the dispatcher brings it back.
+//!
+//! [`udp`] and [`tcp`] are over the kernel's sockets; [`resp`] is Redis's protocol over [`tcp`],
+//! and [`wire`] what clients of the original systems send. The crate `shinjuku-dataplane` has a
+//! transport without the kernel.
 #![forbid(unsafe_code)]
 
-pub mod dataplane;
-#[cfg(feature = "dpdk")]
-pub mod dpdk;
+mod classifier;
 #[doc(hidden)]
-pub mod packet;
+pub mod counters;
+mod listen;
 pub mod resp;
 pub mod tcp;
 mod transport;
 pub mod udp;
 pub mod wire;
-#[cfg(feature = "xdp")]
-pub mod xdp;
 
-pub use transport::{Arrival, Failure, Refusal, Replier, Transport};
+pub use classifier::{ByPort, Classifier, OneClass, flow_of};
+pub use listen::ListenError;
+pub use transport::{Arrival, Failure, Glance, Refusal, Replier, Transport, Wake};

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 /// A request on its way in.
+///
+/// Class, flow and times are plain numbers, with their units in the names: transports know nothing
+/// of policies, whose types the dispatcher makes of them in one place.
 #[derive(Debug)]
 pub struct Arrival<Request, Route> {
     /// What the handler gets.
@@ -36,15 +39,19 @@ pub enum Refusal {
     /// The runtime shuts down.
     #[error("refused: the server is shutting down")]
     ShuttingDown,
+    /// Whoever submitted it no longer waits for its reply.
+    #[error("refused: cancelled before it started")]
+    Cancelled,
 }
 
 impl Refusal {
     /// All causes, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::QueueFull,
         Self::DeadlinePassed,
         Self::UnknownClass,
         Self::ShuttingDown,
+        Self::Cancelled,
     ];
 
     /// Its place in [`ALL`](Self::ALL), for counters by cause.
@@ -55,6 +62,7 @@ impl Refusal {
             Self::DeadlinePassed => 1,
             Self::UnknownClass => 2,
             Self::ShuttingDown => 3,
+            Self::Cancelled => 4,
         }
     }
 }
@@ -109,10 +117,28 @@ pub trait Transport: Send + Sized + 'static {
     /// most. May return early for no reason.
     fn wait(&mut self, patience: Duration);
 
+    /// Offered at start, before the first [`poll`](Self::poll), where several threads serve: from
+    /// now on whoever brings requests calls `wake` when they are there to be polled, from any
+    /// thread, and the runtime never calls [`wait`](Self::wait). What is given back tells any
+    /// thread, at the price of a load or two, whether requests seem to be there.
+    ///
+    /// `None`, the default: only polling tells. Then one thread at a time waits in `wait`, for a
+    /// millisecond at most where there are others.
+    fn attend(&mut self, wake: Wake) -> Option<Glance> {
+        drop(wake);
+        None
+    }
+
     /// No request is wanted any more: what comes is turned away by the transport, `poll` delivers
     /// nothing.
     fn close(&mut self);
 }
+
+/// Wakes a thread that serves, if one is needed. Neither allocates nor locks.
+pub type Wake = Box<dyn Fn() + Send + Sync>;
+
+/// Whether requests seem to be there. Neither allocates nor locks, and calls no kernel.
+pub type Glance = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// A worker's sending side.
 pub trait Replier: Send + 'static {

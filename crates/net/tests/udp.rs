@@ -15,7 +15,7 @@ use shinjuku_net::udp::{
     UdpConfig, UdpCounts, UdpError, UdpReplier, UdpRoute,
 };
 use shinjuku_net::wire::{RackSchedKind, RackSchedMessage, ReassemblyConfig};
-use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
+use shinjuku_net::{Arrival, Failure, ListenError, Refusal, Replier, Transport};
 
 /// No wait in these tests lasts longer, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -442,7 +442,10 @@ fn an_address_in_use_is_named_unless_shared() {
     let server = Server::start(on_loopback());
     let listen = server.udp.local_addr();
     let error = Udp::bind(UdpConfig::new(listen)).unwrap_err();
-    assert!(matches!(error, UdpError::AddressInUse { .. }), "{error:?}");
+    assert!(
+        matches!(error, UdpError::Listen(ListenError::AddressInUse { .. })),
+        "{error:?}"
+    );
     assert!(
         error
             .to_string()
@@ -469,7 +472,10 @@ fn an_address_of_another_machine_is_named() {
         ),
         Err(error) => {
             assert!(
-                matches!(error, UdpError::AddressNotAvailable { .. }),
+                matches!(
+                    error,
+                    UdpError::Listen(ListenError::AddressNotAvailable { .. })
+                ),
                 "{error:?}"
             );
             assert!(
@@ -490,7 +496,10 @@ fn a_port_of_the_privileged_is_named() {
         }
         Err(error) => {
             assert!(
-                matches!(error, UdpError::PermissionDenied { .. }),
+                matches!(
+                    error,
+                    UdpError::Listen(ListenError::PermissionDenied { .. })
+                ),
                 "{error:?}"
             );
             assert!(
@@ -657,7 +666,10 @@ fn busy_polling_is_had_or_its_refusal_says_what_to_do() {
             assert_eq!(server.collect(1).len(), 1);
         }
         Err(error) => {
-            assert!(matches!(error, UdpError::BusyPoll { .. }), "{error:?}");
+            assert!(
+                matches!(error, UdpError::Listen(ListenError::BusyPoll { .. })),
+                "{error:?}"
+            );
             assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! The axes of a plot: which values they span, and where their ticks are.
+//! The axes of a plot: their ranges and their ticks.
 
 /// One axis: the values at its ends, and the ticks between them.
 pub(super) struct Axis {
@@ -10,7 +10,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Per cent, from 0 to 100 or as far as `values` go.
+    /// Per cent, from 0 to 100, or further if `values` go further.
     pub(super) fn percent(values: impl Iterator<Item = f64>) -> Self {
         let tens = values.fold(10.0f64, |most, value| most.max((value / 10.0).ceil()));
         let high = tens * 10.0;
@@ -50,7 +50,7 @@ impl Axis {
     /// A logarithmic axis that holds all `values`, its ends at 1, 2 or 5 times a power of ten.
     pub(super) fn logarithmic(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = range(values);
-        // A little room, so that no marker sits on the frame.
+        // A margin, so that no marker sits on the frame.
         let nice = steps(low / 10.0, high * 10.0, &[1.0, 2.0, 5.0]);
         let low = nice
             .iter()
@@ -85,8 +85,8 @@ impl Axis {
     }
 }
 
-/// The smallest and the largest of the values a logarithmic axis can show; 1 to 10 where there are
-/// none.
+/// The smallest and the largest of the values that a logarithmic axis can show; 1 to 10 if there
+/// are none.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let shown = values.filter(|v| *v > 0.0 && v.is_finite());
     shown
@@ -104,7 +104,7 @@ fn steps(low: f64, high: f64, factors: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// A tick's label: no digits beyond the needed.
+/// A tick's label, with no more digits than needed.
 pub(super) fn tick(value: f64) -> String {
     if value >= 1.0 || value == 0.0 {
         format!("{value:.0}")

@@ -1,7 +1,7 @@
 //! Draws a [`Figure`] as SVG and as PNG.
 //!
-//! Both come from the same code, drawing in pixels; a PNG is the same picture at twice the size,
-//! for sharp print.
+//! The same code draws both, in pixels; a PNG is the same picture at twice the size, for sharp
+//! print.
 //!
 //! ```text
 //!   title
@@ -39,7 +39,7 @@ const TOP: i32 = 48;
 const BOTTOM: i32 = 60;
 /// Height of a row of the strip for saturated points.
 const ROW: i32 = 17;
-/// Between that strip and the plot.
+/// The gap between that strip and the plot.
 const GAP: i32 = 8;
 const MARKER: i32 = 4;
 
@@ -68,8 +68,8 @@ pub fn png(figure: &Figure, path: &Path) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Makes the bundled font known, under the generic name, so that SVGs say `sans-serif` and every
-/// viewer has one.
+/// Registers the bundled font under the generic name, so that SVGs say `sans-serif`, which every
+/// viewer has.
 fn register() -> Result<()> {
     static FONT: OnceLock<bool> = OnceLock::new();
     let font = include_bytes!("../assets/LiberationSans-Regular.ttf");
@@ -87,7 +87,7 @@ fn draw<B: DrawingBackend>(figure: &Figure, layout: &Layout, backend: B) -> Resu
         for series in &figure.series {
             layout.lines(&canvas, series)?;
         }
-        // Markers last, so that no line crosses them.
+        // Markers come last, so that no line crosses them.
         for series in &figure.series {
             layout.markers(&canvas, series)?;
         }
@@ -160,8 +160,8 @@ impl Layout {
         self.bottom - (self.y.place(y) * f64::from(self.bottom - self.top)).round() as i32
     }
 
-    /// The centre of a point's marker: in the plot, or, where it is saturated, in its series' row
-    /// above.
+    /// The centre of a point's marker: in the plot or, if the point is saturated, in its series'
+    /// row above.
     fn at(&self, series: &Series, point: &Point) -> (i32, i32) {
         let y = match point.y {
             Some(y) => self.at_y(y),
@@ -263,7 +263,7 @@ impl Layout {
                 }
                 (Some(_), Some(_), Style::Predicted(_)) => self.dashes(canvas, ends, hair)?,
                 (Some(_), Some(_), Style::Stalls) => canvas.draw(&PathElement::new(ends, hair))?,
-                // The way into saturation is no measurement: dashed.
+                // The line into saturation is no measurement, so it is dashed.
                 (Some(_), None, _) | (None, Some(_), _) => self.dashes(canvas, ends, hair)?,
                 (Some(_), Some(_), Style::Floor) => self.dashes(canvas, ends, stroke)?,
                 (None, None, _) => {}
@@ -365,7 +365,7 @@ impl Layout {
     }
 }
 
-/// What the legend says below the series.
+/// The legend's notes below the series.
 fn notes(figure: &Figure, saturated: bool) -> Vec<String> {
     let mut points = figure.series.iter().flat_map(|series| &series.points);
     let mut notes = Vec::new();

@@ -1,4 +1,4 @@
-//! What is drawn, not how.
+//! A figure's content; `draw` decides its looks.
 
 /// One figure, with one line a series.
 #[derive(Debug, Clone)]
@@ -61,7 +61,7 @@ pub enum Style {
     Predicted(usize),
     /// The simulator's floor.
     Floor,
-    /// What the host's own stalls put under everything: a thin level line.
+    /// The host's own stalls, which limit every figure from below: a thin level line.
     Stalls,
 }
 

@@ -1,4 +1,5 @@
-//! Plots of measurements: latency against load, one line a contender, as SVG and as PNG.
+//! Plots of measurements: latency against load, one line a contender, as SVG and as PNG; and tables
+//! as text.
 //!
 //! ```
 //! use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
@@ -26,6 +27,7 @@
 //! | `figure` | what is drawn |
 //! | `draw` | where it goes |
 //! | `axis` `marker` | ticks; colours and shapes |
+//! | `table` | rows and columns as text |
 //!
 //! The font is bundled (`assets`), so that a plot looks the same on a machine without any.
 
@@ -35,6 +37,8 @@ mod axis;
 mod draw;
 mod figure;
 mod marker;
+mod table;
 
 pub use draw::{png, svg};
 pub use figure::{Figure, Point, Series, Style, XAxis, YAxis};
+pub use table::Table;

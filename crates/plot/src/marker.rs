@@ -77,7 +77,7 @@ impl Style {
     /// The colour of lines and markers.
     pub(super) fn colour(self) -> RGBColor {
         match self {
-            // Past the palette the colours come round again, beside another shape.
+            // Past the palette the colours repeat, with another shape.
             Self::Contender(number) | Self::Predicted(number) => COLOURS[number % COLOURS.len()],
             Self::Floor => FLOOR,
             Self::Stalls => STALLS,

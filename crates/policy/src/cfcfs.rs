@@ -2,8 +2,8 @@
 //!
 //! - One queue for all workers, in order of arrival.
 //! - Every request runs to completion: there is no quantum.
-//! - A request that comes back all the same (its handler yielded) goes to the tail, so that what it
-//!   waits for gets its turn.
+//! - A request that comes back although it has no quantum (its handler yielded) goes to the tail,
+//!   so that the requests it waits for get their turn.
 //! - With [`Want::StartedOnly`], the first in the queue that has run already.
 //!
 //! Source: Kaffes et al., *Shinjuku: Preemptive Scheduling for Microsecond-scale Tail Latency*,

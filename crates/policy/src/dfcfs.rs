@@ -2,11 +2,11 @@
 //!
 //! - A queue per worker; a request goes to the one that its flow hashes to, and never to another
 //!   worker.
-//! - Every request runs to completion: there is no quantum. One that comes back all the same (its
-//!   handler yielded) goes to the tail of its queue.
+//! - Every request runs to completion: there is no quantum. A request that comes back although it
+//!   has no quantum (its handler yielded) goes to the tail of its queue.
 //! - With [`Want::StartedOnly`], the first in the worker's queue that has run already.
-//! - The optional bound on a queue stands for the NIC's receive ring; it counts all that wait in
-//!   the queue.
+//! - The optional bound on a queue stands for the NIC's receive ring; all requests that wait in the
+//!   queue count.
 //!
 //! Not work conserving: a worker idles while others have work. This is the *policy* of IX,
 //! idealised: none of IX's own costs (batching, the network stack) is in it.

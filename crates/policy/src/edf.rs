@@ -1,16 +1,14 @@
 //! EDF: earliest deadline first.
 //!
 //! - Each class has a *budget*: a request's deadline is its arrival plus its class's budget, which
-//!   is the class's SLO unless said otherwise. A budget may be negative: such a request is late
-//!   when it arrives.
-//! - Next is the earliest deadline of all that wait; ties in order of arrival.
+//!   is the class's SLO by default. A budget may be negative: the request is late when it arrives.
+//! - Next is the waiting request with the earliest deadline; ties go by order of arrival.
 //! - A request runs for its class's quantum. If others wait then, it is preempted and goes back to
-//!   its place by deadline, so that an earlier deadline that arrived meanwhile goes first.
+//!   its place by deadline: a request with an earlier deadline that arrived meanwhile goes first.
 //!
 //! Source: Wang et al., *TailGuard: Tail Latency SLO Guaranteed Task Scheduling for Data-Intensive
-//! User-Facing Applications*, ICDCS 2023. Its T-EDFQ is this policy without a quantum; its TF-EDFQ
-//! takes from the SLO what a query of that fan-out needs in an empty system, and so sets the
-//! budget.
+//! User-Facing Applications*, ICDCS 2023. Its T-EDFQ is this policy without a quantum. Its TF-EDFQ
+//! sets the budget: the SLO less what a query of that fan-out needs in an empty system.
 
 use alloc::boxed::Box;
 

@@ -1,8 +1,9 @@
 //! Flows: which worker a flow belongs to, and the flows that have requests in the system.
 //!
-//! [`FlowTable`] is a hash table with chaining over two arrays, both taken when it is built:
-//! buckets point to entries, entries to the next in their bucket or, if free, to the next free one.
-//! A flow keeps its entry number while it is present, so that other arrays can be indexed by it.
+//! [`FlowTable`] is a hash table with chaining over two arrays, both allocated at construction:
+//! buckets point to entries, and an entry points to the next in its bucket or, if free, to the next
+//! free one. A flow keeps its entry number while it is present, so that other arrays can be indexed
+//! by it.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -38,8 +39,8 @@ pub(crate) const fn home(flow: FlowId, workers: usize) -> usize {
 struct Entry {
     flow: FlowId,
     next: u32,
-    /// Requests of the flow that do not wait behind another: at most one, unless one was removed by
-    /// name.
+    /// Requests of the flow that do not wait behind another of it: at most one, unless one was
+    /// removed by name.
     ahead: u32,
 }
 
@@ -111,7 +112,7 @@ impl FlowTable {
         self.free = gone as u32;
     }
 
-    /// How many requests of the flow do not wait behind another, to change.
+    /// The count of requests of the flow that do not wait behind another, to be changed.
     pub(crate) fn ahead(&mut self, entry: usize) -> &mut u32 {
         &mut self.entries[entry].ahead
     }

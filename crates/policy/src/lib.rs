@@ -15,11 +15,11 @@
 //! | [`edf`] | `edf` | one, by deadline | per class | TailGuard |
 //! | [`priority`] | `priority` | one, by class | per class | TailGuard |
 //!
-//! [`registry`] has them by name, and builds them from [`Parameters`].
+//! [`registry`] lists them by name and builds them from [`Parameters`].
 //!
-//! [`Verified`] stands between the core and a policy: it checks the answers, so that a wrong policy
-//! is an error and nothing worse, and keeps the progress rule, so that a request spinning for a
-//! lock cannot starve its holder.
+//! [`Verified`] stands between the core and a policy. It checks the policy's answers, so that a
+//! wrong policy causes an error and nothing worse. It enforces the progress rule, so that a request
+//! spinning for a lock cannot starve the lock's holder.
 //!
 //! # Example
 //!
@@ -47,7 +47,7 @@
 //! assert_eq!(policy.next(worker, Nanos(0), Want::Any), Some(long));
 //! assert!(policy.arrive(short).is_ok());
 //!
-//! // The long request has run for its quantum, and somebody waits: it is preempted.
+//! // The long request has run for its quantum, and another waits: it is preempted.
 //! let now = Nanos::from_micros(5);
 //! assert_eq!(policy.quantum(long.id), Some(now));
 //! assert_eq!(policy.waiting(worker, Want::Any), 1);
@@ -65,8 +65,7 @@
 //! # Writing a policy
 //!
 //! Implement [`Policy`], and let [`Verified`] run it. Each policy here is one file that states its
-//! rules at the top; [`single_queue`] is the one to start from. [`registry`] says how a policy gets
-//! a name.
+//! rules at the top; start from [`single_queue`]. [`registry`] says how a policy gets a name.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -132,7 +131,7 @@ pub enum Want {
 }
 
 impl Want {
-    /// Whether `task` is one of them.
+    /// Whether `task` is one of the requests wanted.
     #[must_use]
     pub const fn includes(self, task: &Task) -> bool {
         matches!(self, Self::Any) || task.started
@@ -141,10 +140,10 @@ impl Want {
 
 /// Decides which request runs next.
 ///
-/// The life of a task, seen from the policy: `arrive` once; then, alternately, it is answered by
-/// `next` and comes back by `preempted` (it ran a quantum) or `returned` (it never started: the
-/// dispatcher staged it and took it back); at last `finished`, exactly once, while it is out.
-/// `remove` takes it out of the queues like `next` does, by name.
+/// The life of a task, seen from the policy: `arrive` brings it once. Then `next` answers it, and
+/// it comes back by `preempted` (it ran a quantum) or `returned` (it never started: the dispatcher
+/// staged it and took it back); the two alternate. At last comes `finished`, exactly once, while
+/// the task is out. `remove` takes a task out of the queues as `next` does, but by name.
 pub trait Policy: Send {
     /// A request arrives and waits.
     ///
@@ -154,12 +153,12 @@ pub trait Policy: Send {
     fn arrive(&mut self, task: Task) -> Result<(), Full>;
 
     /// `task`, last answered by [`next`](Self::next), was preempted on `worker` at `now` and waits
-    /// again. There is always room: what was admitted once keeps its place.
+    /// again. There is always room: an admitted request keeps its place.
     fn preempted(&mut self, task: Task, worker: WorkerId, now: Nanos);
 
-    /// `task`, last answered by [`next`](Self::next) for `worker`, did not run after all: it goes
-    /// back to where it was (the front of its queue). Usually it never started; the core's progress
-    /// rule also returns started ones.
+    /// `task`, last answered by [`next`](Self::next) for `worker`, did not run: it goes back to its
+    /// place (the front of its queue). Usually it never started; the core's progress rule also
+    /// returns started tasks.
     fn returned(&mut self, task: Task, worker: WorkerId);
 
     /// Called once when a dispatched task has finished, failed or been refused. By default it does
@@ -184,14 +183,15 @@ pub trait Policy: Send {
     }
 
     /// How many waiting requests [`next`](Self::next) could answer for `worker` now. Zero means
-    /// that preempting `worker` would serve nobody. It must agree with `next`, and need not be
-    /// `len`: requests may wait for other workers, or for an earlier request of their flow.
+    /// that preempting `worker` would serve no request. The count must agree with `next` and may be
+    /// less than `len`: requests may wait for other workers, or for an earlier request of their
+    /// flow.
     fn waiting(&self, worker: WorkerId, want: Want) -> usize;
 
     /// How many requests wait in all.
     fn len(&self) -> usize;
 
-    /// Whether nothing waits.
+    /// Whether no request waits.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,15 +1,15 @@
 //! c-PRE-MQ: centralised, preemptive, a queue per request class.
 //!
-//! - A queue per class, each in order of arrival; a class has an SLO, a quantum and a place for the
-//!   preempted.
+//! - A queue per class, each in order of arrival; a class has an SLO, a quantum and a place for its
+//!   preempted requests.
 //! - Next is the class whose *head* has waited longest in proportion to its SLO: the largest (now -
 //!   arrival) / SLO, compared exactly, ties to the lower class number. A preempted request keeps
-//!   its arrival time, so its claim grows with all the time since it arrived.
+//!   its arrival time, so all the time since then counts for it.
 //! - With [`Want::StartedOnly`] the head is the first of the class that has run already.
 //! - A class number beyond the last class counts as the last class. (The runtime checks classes
 //!   before.)
-//! - The optional bound on a queue counts all that wait in it, preempted requests included; it is
-//!   asked only when a request arrives.
+//! - The optional bound on a queue counts all requests that wait in it, preempted ones included; it
+//!   is checked only when a request arrives.
 //!
 //! Source: Kaffes et al., *Shinjuku*, NSDI 2019, section 3.4: its multi queue (MQ) policy, for
 //! which it names BVT (Duda and Cheriton, SOSP 1999) as the inspiration; the rule is as in its
@@ -34,8 +34,7 @@
 //! ```
 //!
 //! N_j(x) counts the requests of class j that arrived by x and had not finished when `h` became
-//! head, and q_j is the most quanta that one of them needs. `h` gets its turn when this backlog has
-//! run.
+//! head, and q_j is the most quanta that one of them needs. `h` runs when this backlog has run.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -45,7 +44,7 @@ use crate::queue::Queues;
 use crate::registry::Registered;
 use crate::{ClassId, Full, Nanos, ParameterError, Policy, Requeue, Task, TaskId, Want, WorkerId};
 
-/// What a class of requests is promised and granted.
+/// The SLO, quantum and place for preempted requests of one class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClassRule {
     /// Service-level objective on latency. Only the ratio between classes matters.

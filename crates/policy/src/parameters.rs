@@ -1,8 +1,8 @@
 //! What policies are built from, and why one could not be built.
 //!
-//! [`Parameters`] has what all policies of the [`registry`](crate::registry) take between them.
-//! Each reads what it needs and ignores the rest, so that one configuration can be tried under
-//! every policy.
+//! [`Parameters`] holds what any policy of the [`registry`](crate::registry) needs. Each policy
+//! reads its own part and ignores the rest, so that one configuration can be tried under every
+//! policy.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -28,19 +28,19 @@ pub struct Parameters {
     pub capacity: usize,
     /// Workers, numbered from 0.
     pub workers: usize,
-    /// For policies that draw at random: the same seed gives the same choices.
+    /// The seed of policies that draw at random: the same seed gives the same choices.
     pub seed: u64,
     /// How long a request runs before it is preempted if others wait; [`Nanos::MAX`]: to
     /// completion.
     pub quantum: Nanos,
     /// Where a preempted request goes.
     pub requeue: Requeue,
-    /// The request classes, numbered in this order. A policy by class takes a class number beyond
-    /// the last for the last.
+    /// The request classes, numbered in this order. Policies by class treat a class number beyond
+    /// the last as the last class.
     pub classes: Vec<ClassParameters>,
 }
 
-/// What a class of requests is promised and granted.
+/// The parameters of one class of requests.
 #[non_exhaustive]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClassParameters {
@@ -50,27 +50,27 @@ pub struct ClassParameters {
     pub quantum: Option<Nanos>,
     /// The class's own place for preempted requests; `None`: that of all classes.
     pub requeue: Option<Requeue>,
-    /// Deadline less arrival, in ns, for policies by deadline; negative for requests that are late
+    /// Deadline minus arrival, in ns, for policies by deadline; negative for requests that are late
     /// when they arrive. `None`: the SLO.
     pub budget_ns: Option<i64>,
-    /// For policies by priority: the lower goes first. `None`: the class's number.
+    /// For policies by priority: the lower number goes first. `None`: the class's number.
     pub priority: Option<u16>,
 }
 
 /// Where in its queue a preempted request waits for its next quantum.
 ///
-/// Shinjuku (NSDI 2019, section 3.4) makes this a choice per queue: the tail suits service times
-/// that vary widely, since a short request then waits for one round at most; the head suits
-/// requests that are about equally long, where taking turns only makes all of them late.
+/// Shinjuku (NSDI 2019, section 3.4) makes this a choice per queue. The tail suits service times
+/// that vary widely: a short request then waits for one round at most. The head suits requests of
+/// about equal length, where taking turns only makes all of them late.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Requeue {
-    /// Behind everything that waits: round robin, the finer the quantum the closer to processor
-    /// sharing.
+    /// Behind all waiting requests: round robin, which nears processor sharing as the quantum
+    /// shrinks.
     #[default]
     Tail,
-    /// Before everything that waits: first come, first served, whatever the preemptions.
+    /// Before all waiting requests: first come, first served, whatever the preemptions.
     Head,
 }
 
@@ -89,13 +89,13 @@ impl Parameters {
         }
     }
 
-    /// For each class: its quantum, or that of all classes.
+    /// Each class's quantum: its own, or that of all classes.
     pub fn quanta(&self) -> impl ExactSizeIterator<Item = Nanos> {
         let own = |class: &ClassParameters| class.quantum.unwrap_or(self.quantum);
         self.classes.iter().map(own)
     }
 
-    /// Of each class, what `find` finds, which says which class is at fault if there is nothing.
+    /// What `find` returns for each class, or its first error.
     pub(crate) fn by_class<T>(
         &self,
         find: impl Fn(ClassId, &ClassParameters) -> Result<T, ParameterError>,
@@ -145,7 +145,7 @@ pub enum ParameterError {
         /// The class.
         class: ClassId,
     },
-    /// The quantum is zero: no request would get anywhere.
+    /// The quantum is zero: no request would make progress.
     ZeroQuantum {
         /// The class it was given for.
         class: ClassId,

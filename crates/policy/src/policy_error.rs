@@ -6,7 +6,7 @@ use crate::{Nanos, Task, TaskId, Want, WorkerId};
 
 /// A broken promise of a [`Policy`](crate::Policy), found by [`Verified`](crate::Verified).
 ///
-/// It is a defect of the policy, not of the requests: none of them is lost.
+/// The defect is the policy's, not the requests': none of them is lost.
 #[non_exhaustive]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PolicyError {
@@ -17,21 +17,21 @@ pub enum PolicyError {
         /// The worker it was answered for.
         worker: WorkerId,
     },
-    /// It answered a task that is at a worker already: the same one twice.
+    /// It answered a task that is at a worker already, so twice the same task.
     NotWaiting {
         /// The task answered.
         task: TaskId,
         /// The worker it was answered for.
         worker: WorkerId,
     },
-    /// It answered a task that never ran, though only started ones could be used.
+    /// It answered a task that never ran, though only started ones were wanted.
     NotStarted {
         /// The task answered.
         task: TaskId,
         /// The worker it was answered for.
         worker: WorkerId,
     },
-    /// It answered a task with other fields than it was given.
+    /// It answered a task whose fields differ from those it was given.
     Altered {
         /// The task answered.
         answered: Task,
@@ -53,8 +53,8 @@ pub enum PolicyError {
         /// How many tasks wait.
         waiting: usize,
     },
-    /// For long it had nothing to run, although it said that tasks wait for that worker, or
-    /// although no worker had anything to do.
+    /// For too long it had nothing to run, although it said that tasks wait for that worker, or
+    /// although every worker was idle.
     Stalled {
         /// The worker asked for last.
         worker: WorkerId,

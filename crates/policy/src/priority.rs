@@ -1,11 +1,10 @@
 //! Strict priority by class, first come, first served within a priority.
 //!
-//! - A class has a priority; the lower number goes first. Unless said otherwise, classes go in
-//!   their order.
+//! - A class has a priority; the lower number goes first. The default is the class's number.
 //! - A request runs for its class's quantum. If others wait then, it is preempted and goes back to
-//!   its place by priority and arrival. So a request waits for one quantum of a lower priority at
-//!   most.
-//! - Low priorities can wait for ever: that is the policy.
+//!   its place by priority and arrival. So a request waits at most one quantum for a lower
+//!   priority.
+//! - Low priorities can wait forever: that is the policy.
 //!
 //! Source: Wang et al., *TailGuard*, ICDCS 2023, whose baseline PRIQ is this policy without a
 //! quantum.

@@ -10,8 +10,8 @@
 //!   started  head -> [pos -1] <-> [pos 5]                as one queue: -1, 3, 5, 7, 8
 //! ```
 //!
-//! Everything takes constant time, except [`Queues::put_back`], which walks past the few that
-//! overtook. The memory is boxed slices: it cannot grow.
+//! Every operation takes constant time, except [`Queues::put_back`], which walks past the few
+//! requests that overtook. The memory is boxed slices, which cannot grow.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -44,11 +44,11 @@ const STARTED: usize = 1;
 
 pub(crate) struct Queues {
     slots: Box<[Slot]>,
-    /// Of each queue: its fresh and its started requests.
+    /// The fresh and the started requests of each queue.
     lists: Box<[[List; 2]]>,
     /// Fresh and started requests in all queues.
     total: [usize; 2],
-    /// Positions given next; shared by all queues, as only the order within one matters.
+    /// The next positions to give; shared by all queues, since only the order within one matters.
     front: i64,
     back: i64,
 }
@@ -157,7 +157,8 @@ impl Queues {
         self.link(queue, task, position, NONE);
     }
 
-    /// Puts `task`, which left `queue` last, where it was. Several may come back in any order.
+    /// Puts `task`, which left `queue` last, where it was. Several tasks may come back in any
+    /// order.
     pub(crate) fn put_back(&mut self, queue: usize, task: Task) {
         let Some(slot) = self.slots.get(task.id.0 as usize) else {
             return;
@@ -204,8 +205,8 @@ impl Queues {
         }
     }
 
-    /// Inserts `task` after slot `prev` of its list, or as its head. What already waits is left
-    /// alone: linking it twice would tie the lists in a knot.
+    /// Inserts `task` after slot `prev` of its list, or as its head. A task that already waits is
+    /// left alone: linking it twice would corrupt the lists.
     fn link(&mut self, queue: usize, task: Task, position: i64, prev: u32) {
         let id = task.id;
         debug_assert!(self.is_free(id), "{task:?} waits already, or has no slot");

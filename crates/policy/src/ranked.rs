@@ -4,10 +4,10 @@
 //! its place in the order. With [`Want::StartedOnly`], the first of those that have run already is
 //! next. A class number beyond the last class counts as the last class.
 //!
-//! Two binary heaps over one array with a slot per [`TaskId`]: the fresh requests and the started
-//! ones, so that "the first started request" needs no scan. A slot knows its place in its heap, so
-//! a request can leave by name. Equal ranks stand in order of arrival. Every change takes
-//! logarithmic time; the memory is boxed slices, which cannot grow.
+//! Two binary heaps over one array with a slot per [`TaskId`]: one of the fresh requests, one of
+//! the started ones, so that "the first started request" needs no scan. A slot knows its place in
+//! its heap, so a request can leave by name. Equal ranks stand in order of arrival. Every change
+//! takes logarithmic time; the memory is boxed slices, which cannot grow.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -22,7 +22,7 @@ const NONE: u32 = u32::MAX;
 const FRESH: usize = 0;
 const STARTED: usize = 1;
 
-/// The lower goes first: rank, then number of arrival.
+/// Rank, then number of arrival; the lower key goes first.
 type Key = (i128, u64);
 
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ pub(crate) struct Ranked {
     arrivals: u64,
 }
 
-/// What a class goes by: a value that its requests' ranks are made of, and a quantum.
+/// A class's value, from which its requests' ranks are made, and its quantum.
 #[derive(Clone, Copy)]
 pub(crate) struct Rule {
     pub(crate) value: i64,
@@ -58,8 +58,8 @@ pub(crate) struct Rule {
 }
 
 impl Ranked {
-    /// Room for `capacity` requests, with task slots below `capacity`. `rank` makes a request's
-    /// rank of the request and its class's value; the lower rank goes first.
+    /// Room for `capacity` requests, with task slots below `capacity`. `rank` computes a request's
+    /// rank from the request and its class's value; the lower rank goes first.
     ///
     /// # Errors
     /// [`ParameterError::Capacity`], [`ParameterError::Classes`], [`ParameterError::ZeroQuantum`].
@@ -102,7 +102,7 @@ impl Ranked {
         self.classes[usize::from(task.class.0).min(self.classes.len() - 1)]
     }
 
-    /// A request takes its place in the order.
+    /// Puts `task` at its place in the order.
     fn insert(&mut self, task: Task) {
         let slot = &mut self.slots[task.id.0 as usize];
         debug_assert!(slot.place == NONE, "{task:?} waits already");
@@ -116,7 +116,7 @@ impl Ranked {
         self.settle(heap, place, task.id.0);
     }
 
-    /// Puts `slot` at `place`, which is free, or wherever above or below the order demands.
+    /// Puts `slot` at `place`, which is free, or higher or lower, as the order demands.
     fn settle(&mut self, heap: usize, mut place: usize, slot: u32) {
         let key = self.slots[slot as usize].key;
         while place > 0 {

@@ -1,10 +1,10 @@
-//! Every policy by its name: the one list that runtime, simulator, benches and tests go through.
+//! Every policy by its name: the one list that runtime, simulator, benches and tests iterate.
 //!
 //! To add a policy, write one file (see [`single_queue`]) with its `REGISTERED`, and add
 //! one line to [`ALL`]. Configuration files, plans and benches then know the policy's name.
 //!
-//! A policy that is not in this crate has a [`PolicyName`] like any other; whoever builds policies
-//! (the runtime's builder, the simulator) is told how to build that one.
+//! A policy outside this crate has a [`PolicyName`] like any other; the code that builds policies
+//! (the runtime's builder, the simulator) is told how to build it.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -29,7 +29,7 @@ pub const ALL: &[Registered] = &[
     priority::REGISTERED,
 ];
 
-/// A policy of [`ALL`]: its name, what to know of it, and how to build it.
+/// A policy of [`ALL`]: its name, its description, and how to build it.
 #[non_exhaustive]
 #[derive(Clone, Copy)]
 pub struct Registered {
@@ -37,12 +37,12 @@ pub struct Registered {
     pub name: &'static str,
     /// Its name in the literature, for reports: `c-PRE-SQ`.
     pub label: &'static str,
-    /// Its queues and its rule, in some words.
+    /// Its queues and its rule, in a few words.
     pub rule: &'static str,
-    /// The system or paper that the policy is after.
+    /// The system or paper that the policy follows.
     pub after: &'static str,
-    /// Whether requests have a quantum. Others run to completion, whatever the quantum of the
-    /// parameters.
+    /// Whether requests have a quantum. If not, they run to completion, whatever quantum the
+    /// parameters give.
     pub preempts: bool,
     /// Whether every class needs an SLO.
     pub needs_slo: bool,
@@ -124,8 +124,8 @@ impl fmt::Display for UnknownPolicy {
 
 impl core::error::Error for UnknownPolicy {}
 
-/// The name of a policy, of this crate or the user's own. Whether there is such a policy is found
-/// out when the policy is built. The default is `c-pre-sq`.
+/// The name of a policy, of this crate or the user's own. Building the policy checks that the name
+/// exists. The default is `c-pre-sq`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]

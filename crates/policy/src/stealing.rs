@@ -2,21 +2,22 @@
 //!
 //! - A queue of *flows* per worker; a flow belongs to the worker that it hashes to, and is in that
 //!   queue at most once, however many of its requests wait.
-//! - A worker takes the first flow of its own queue; if there is none, that of a victim drawn
-//!   uniformly at random among the workers that have one.
+//! - A worker takes the first flow of its own queue. If that queue is empty, it takes the first
+//!   flow of a victim drawn uniformly at random among the workers that have one.
 //! - It runs the flow's first request. Until that request has finished, the flow is in no queue: a
 //!   flow never runs at two workers, and its requests run in order. Then, if more of its requests
 //!   wait, the flow goes to the tail of its home queue.
-//! - Every request runs to completion: there is no quantum. One that comes back all the same (its
-//!   handler yielded) stays its flow's first, and the flow goes to the tail of its home queue.
-//! - With [`Want::StartedOnly`], only flows whose first request has run already count, for the
-//!   worker's own queue and for victims.
+//! - Every request runs to completion: there is no quantum. A request that comes back although it
+//!   has no quantum (its handler yielded) stays its flow's first, and the flow goes to the tail of
+//!   its home queue.
+//! - With [`Want::StartedOnly`], only flows whose first request has run already count, in the
+//!   worker's own queue and in victims'.
 //! - [`remove`](Policy::remove) of a request that waits behind its flow breaks the flow's order, as
-//!   asked; the flow moves on when all that are ahead have finished. (The core removes only started
-//!   requests, which never wait behind, and unstarted ones at shutdown.)
+//!   asked; the flow moves on when all its requests ahead have finished. (The core removes only
+//!   started requests, which never wait behind, and unstarted ones at shutdown.)
 //!
-//! The requests waiting for an idle worker to come by cost nothing here, nor does stealing: it is
-//! ZygOS *idealised*, without its shuffle queue's locks, remote system calls and inter-processor
+//! Waiting for an idle worker to come by costs nothing here, nor does stealing: this is ZygOS
+//! *idealised*, without its shuffle queue's locks, remote system calls and inter-processor
 //! interrupts.
 //!
 //! Source: Prekas, Kogias and Bugnion, *ZygOS: Achieving Low Tail Latency for Microsecond-scale
@@ -32,10 +33,10 @@ use crate::queue::Queues;
 use crate::registry::Registered;
 use crate::{Full, Nanos, ParameterError, Parameters, Policy, Task, TaskId, Want, WorkerId};
 
-/// A queue of flows per worker, idle workers steal (ZygOS). Work conserving up to the order within
+/// A queue of flows per worker; idle workers steal (ZygOS). Work conserving up to the order within
 /// flows.
 pub struct Stealing {
-    /// A queue per worker: its flows, each by its first request.
+    /// A queue per worker: its flows, each represented by its first request.
     ready: Queues,
     /// A queue per flow, by its entry in `flows`: the requests behind its first.
     behind: Queues,
@@ -85,7 +86,7 @@ impl Stealing {
         home(task.flow, self.workers)
     }
 
-    /// A worker with something to steal for `thief`, each as likely as the next.
+    /// A worker with something to steal for `thief`, all equally likely.
     fn victim(&mut self, thief: usize, want: Want) -> Option<usize> {
         let ready = &self.ready;
         let mut victims =

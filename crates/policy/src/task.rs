@@ -28,7 +28,7 @@ impl Nanos {
         Self(self.0.saturating_sub(earlier.0))
     }
 
-    /// `self` in (fractional) microseconds.
+    /// `self` in microseconds, with a fraction.
     #[must_use]
     pub fn as_micros_f64(self) -> f64 {
         self.0 as f64 / 1_000.0

@@ -1,8 +1,8 @@
-//! The core's watch over a policy: it checks each answer, and sees to it that every started request
-//! gets on.
+//! The core's watch over a policy: [`Verified`] checks each answer, and makes sure that every
+//! started request makes progress.
 //!
-//! Dispatcher and simulator call a policy only through [`Verified`]; servers and policies have no
-//! need of it. It keeps a record per task slot:
+//! Dispatcher and simulator call a policy only through [`Verified`]; servers and policies do not
+//! need to. It keeps a record per task slot:
 //!
 //! ```text
 //!               arrive                    next                  preempted
@@ -19,24 +19,25 @@
 //!
 //! # Checks
 //!
-//! An answer must be a waiting task, unaltered, and a started one if only those were asked for.
-//! When the policy answers nothing although something waits, its [`len`](Policy::len) must be
-//! right. When it goes on answering nothing for 10 ms and 100 times although it says that requests
-//! wait for that very worker, or although no request is out at any worker, it has stalled. At the
-//! first [`PolicyError`] the policy is set aside for good (not dropped: that would free memory) and
-//! this file's own queue goes on: tasks in the order in which they came to wait, quantum as under
-//! *Quantum* below. It knows every waiting task, and those out at workers come back to it as
-//! before, so nothing is lost.
+//! An answer must be a waiting task, unaltered, and a started one if only those were wanted. When
+//! the policy answers nothing although something waits, its [`len`](Policy::len) must be right. It
+//! has stalled when it goes on answering nothing for 10 ms and 100 times, although it says that
+//! requests wait for that very worker, or although no request is out at any worker.
+//!
+//! At the first [`PolicyError`] the policy is set aside for good (not dropped: that would free
+//! memory). This file's own queue goes on: tasks in the order in which they came to wait, quantum
+//! as under *Quantum* below. That queue knows every waiting task, and the tasks out at workers come
+//! back to it as before, so nothing is lost.
 //!
 //! # Progress
 //!
 //! A suspended request may hold a lock for which another spins. A policy that keeps answering the
-//! spinner would hang both. Therefore: a request that was preempted `k` times in a row, each time
+//! spinner would hang both. Therefore a request that was preempted `k` times in a row, each time
 //! while other started requests waited, stands behind a *barrier*: all started requests that wait
-//! at that moment run before it. They are those before it in the list of started requests, since it
-//! joins that list at the end. So the rule is: *a request behind a barrier is answered only as the
-//! first of the list*. When the policy answers it earlier, it is returned, and the first of the
-//! list runs instead, pulled out by [`Policy::remove`].
+//! at that moment run before it. They precede it in the list of started requests, since it joins
+//! that list at the end. So the rule is: *a request behind a barrier is answered only as the first
+//! of the list*. When the policy answers it earlier, [`Verified`] returns it, pulls the first of
+//! the list out with [`Policy::remove`], and answers that one instead.
 //!
 //! Bound: **while a started request H waits, no other request gets more than k quanta.** A request
 //! that does is preempted k times in a row while H waits (a run of preemptions begun before only
@@ -44,29 +45,29 @@
 //! before H waited is before H in the list; it passes the barrier once, counts from zero, and has k
 //! quanta, too.
 //!
-//! Fresh requests cannot get around this. Let C be the number of contexts. A request that starts
-//! while H waits either finishes within k quanta, and then the server does get on, or it keeps its
+//! Fresh requests cannot get around this bound. Let C be the number of contexts. A request that
+//! starts while H waits either finishes within k quanta (the server makes progress) or keeps its
 //! context. At most C - 1 others keep one; when all are taken, the dispatcher asks with
 //! [`Want::StartedOnly`]. So while H waits, at most k (C - 1) quanta go to requests that do not
 //! finish, all others to requests that do. In particular, if nothing finishes until H has run (all
-//! spin for its lock), H runs after at most k (C - 1) quanta. What remains possible is what a
-//! policy may decide: to favour fresh requests that *finish* over H, for as long as they come.
+//! spin for its lock), H runs after at most k (C - 1) quanta. A policy may still favour fresh
+//! requests that *finish* over H, for as long as they come.
 //!
-//! The bound needs a policy that answers something; one that does not is caught by the checks. It
-//! also needs quanta to end. A policy whose [`waiting`](Policy::waiting) is always zero would have
-//! nobody preempted: so the dispatcher preempts after [`PROGRESS_QUANTUM`] whenever
+//! The bound needs a policy that answers something; the checks catch one that does not. It also
+//! needs quanta to end. A policy whose [`waiting`](Policy::waiting) is always zero would never
+//! cause a preemption, so the dispatcher preempts after [`PROGRESS_QUANTUM`] whenever
 //! [`Verified::waiting_started`] is not zero.
 //!
 //! # Quantum
 //!
-//! A request that runs to completion could spin for ever for a lock whose holder waits, and never
-//! be preempted. So while started requests wait, a request without a quantum has one of 1 ms
+//! A request that runs to completion could spin forever for a lock whose holder waits, and never be
+//! preempted. So while started requests wait, a request without a quantum gets one of 1 ms
 //! ([`PROGRESS_QUANTUM`]).
 //!
 //! # Cost
 //!
-//! Constant time for each call, no allocation after construction: a few list operations beside the
-//! policy's own.
+//! Each call takes constant time and allocates nothing after construction: a few list operations
+//! beside the policy's own.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -75,23 +76,24 @@ use alloc::vec;
 use crate::queue::Queues;
 use crate::{Full, Nanos, ParameterError, Policy, PolicyError, Task, TaskId, Want, WorkerId};
 
-/// Quantum of a request that the policy would run to completion, while started requests wait.
+/// The quantum, while started requests wait, of a request that would run to completion.
 pub const PROGRESS_QUANTUM: Nanos = Nanos::from_millis(1);
 
-/// Preemptions in a row after which a request lets the others run first, unless set otherwise.
+/// The default of `k`: preemptions in a row after which a request lets the others run first.
 pub const PROGRESS_LIMIT: u32 = 16;
 
 /// A policy that answers nothing has stalled after this time and this many answers.
 const STALLED_AFTER: Nanos = Nanos::from_millis(10);
 const STALLED_ANSWERS: u32 = 100;
 
-/// A policy under watch: checked, and bound to the progress rule. See the [module](self).
+/// A policy under watch: its answers are checked, and the progress rule holds. See the
+/// [module](self).
 pub struct Verified {
     policy: Box<dyn Policy>,
     name: String,
     /// Once set, `policy` is not called any more.
     error: Option<PolicyError>,
-    /// All waiting tasks: what the policy should hold, and the queue to go on with if it fails.
+    /// All waiting tasks: what the policy should hold, and the queue that replaces it if it fails.
     waiting: Queues,
     records: Box<[Record]>,
     /// Tasks out at workers.
@@ -205,8 +207,7 @@ impl Verified {
         answer.map(|id| self.send_out(id))
     }
 
-    /// The request of slot `id` was preempted on `worker` at `now`: it has started, and waits
-    /// again.
+    /// The request of slot `id` was preempted on `worker` at `now`: it has started and waits again.
     pub fn preempted(&mut self, id: TaskId, worker: WorkerId, now: Nanos) {
         let Some(task) = self.take_in(id, State::Waiting) else {
             return;
@@ -226,8 +227,8 @@ impl Verified {
         }
     }
 
-    /// The request of slot `id`, which was out for `worker`, did not run after all, and waits again
-    /// where it was.
+    /// The request of slot `id`, which was out for `worker`, did not run and waits again where it
+    /// was.
     pub fn returned(&mut self, id: TaskId, worker: WorkerId) {
         let Some(task) = self.take_in(id, State::Waiting) else {
             return;
@@ -238,7 +239,7 @@ impl Verified {
         }
     }
 
-    /// The request of slot `id`, which was out for `worker`, is over; the slot is free.
+    /// The request of slot `id`, which was out for `worker`, has ended; the slot is free.
     #[inline]
     pub fn finished(&mut self, id: TaskId, worker: WorkerId) {
         let Some(task) = self.take_in(id, State::Absent) else {
@@ -249,8 +250,8 @@ impl Verified {
         }
     }
 
-    /// Takes out a request that never ran, to refuse it at shutdown; `None`: all that wait have
-    /// run. It is out for `worker` now: call [`finished`](Self::finished) when it is refused.
+    /// Takes out a request that never ran, to refuse it at shutdown; `None`: all waiting requests
+    /// have run. It is out for `worker` now: call [`finished`](Self::finished) when it is refused.
     pub fn take_fresh(&mut self, worker: WorkerId) -> Option<Task> {
         let task = *self.waiting.first_fresh(QUEUE)?;
         if self.error.is_none() {
@@ -260,8 +261,8 @@ impl Verified {
     }
 
     /// How long the request of slot `id`, which is out, may run before it is preempted if others
-    /// wait; `None`: to completion. The answer changes when started requests begin to wait: ask
-    /// while it runs.
+    /// wait; `None`: to completion. The answer changes when started requests begin to wait, so ask
+    /// again while the request runs.
     #[must_use]
     #[inline]
     pub fn quantum(&self, id: TaskId) -> Option<Nanos> {
@@ -288,7 +289,7 @@ impl Verified {
     }
 
     /// How many requests that have run already wait, in all. Each holds a context, and perhaps a
-    /// lock: while there are any, no worker should go on with one request for longer than
+    /// lock. While there are any, no worker should run one request for longer than
     /// [`PROGRESS_QUANTUM`], whatever [`waiting`](Self::waiting) says.
     #[must_use]
     #[inline]
@@ -322,7 +323,7 @@ impl Verified {
         self.error.as_ref()
     }
 
-    /// How often the progress rule ran another request than the policy answered.
+    /// How often the progress rule ran another request than the one the policy answered.
     #[must_use]
     pub fn progress_interventions(&self) -> u64 {
         self.interventions
@@ -371,7 +372,7 @@ impl Verified {
         Ok(())
     }
 
-    /// The policy answered nothing, and something waits that it was asked for.
+    /// Checks a policy that answered nothing although something waits that was wanted.
     fn check_silence(
         &mut self,
         worker: WorkerId,
@@ -403,8 +404,8 @@ impl Verified {
         Ok(())
     }
 
-    /// The progress rule: `answer`, or, if it stands behind a barrier, the request that stopped
-    /// first.
+    /// Applies the progress rule: returns `answer` or, if it stands behind a barrier, the request
+    /// that stopped first.
     fn let_others_run(&mut self, answer: Task, worker: WorkerId) -> Result<TaskId, PolicyError> {
         if self.records[answer.id.0 as usize].stuck < self.progress_limit {
             return Ok(answer.id);
@@ -444,7 +445,7 @@ impl Verified {
         *self.waiting.task(id)
     }
 
-    /// Records that the task of slot `id` is not out any more, but in `state`.
+    /// Records that the task of slot `id` is no longer out but in `state`.
     #[inline]
     fn take_in(&mut self, id: TaskId, state: State) -> Option<Task> {
         let record = self

@@ -1,14 +1,14 @@
 //! The cores that a thread may run on.
 
-/// A set of cores, as the kernel keeps it for each thread. New threads have their parent's.
+/// A set of cores, as the kernel stores it for each thread. New threads inherit their parent's.
 #[derive(Clone, Copy, Debug)]
 pub struct Affinity(libc::cpu_set_t);
 
 impl Affinity {
-    /// The calling thread's.
+    /// The calling thread's set.
     ///
     /// # Errors
-    /// The kernel's, where the machine has more cores than the set (1024).
+    /// The kernel's error if the machine has more cores than the set (1024).
     pub fn of_current() -> std::io::Result<Self> {
         // SAFETY: plain data, for which zeroes are valid, and which the kernel fills in.
         let (set, answer) = unsafe {
@@ -22,10 +22,10 @@ impl Affinity {
         }
     }
 
-    /// Gives it to the calling thread.
+    /// Gives the set to the calling thread.
     ///
     /// # Errors
-    /// The kernel's, if the process has none of these cores any more.
+    /// The kernel's error if the process has none of these cores any more.
     pub fn apply(&self) -> std::io::Result<()> {
         // SAFETY: changes the calling thread's affinity only.
         match unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &self.0) } {
@@ -34,7 +34,7 @@ impl Affinity {
         }
     }
 
-    /// How many cores there are in it.
+    /// How many cores the set has.
     #[must_use]
     pub fn cores(&self) -> usize {
         // SAFETY: reads the set.

@@ -1,15 +1,15 @@
 //! Special modes of the CPU that workers run in, so that interrupts reach them without the kernel's
 //! signal path.
 //!
-//! The core knows such a mode by the traits here alone. A mode is a folder of its own and a line in
+//! The core knows such a mode only by the traits here. A mode is a folder of its own and a line in
 //! [`BACKENDS`](crate::BACKENDS).
 //!
 //! | | held by | for |
 //! |---|---|---|
-//! | [`BackendKind`] | the crate, a constant | what can be asked before a backend is installed, and what interrupted code needs at once |
-//! | [`Backend`] | whoever starts workers | taking workers into the mode; it is the [`Mechanism`] that interrupts them there |
-//! | [`Mode`] | a worker's head | what the worker does on its way into a context, and at its end |
-//! | [`ModeLink`] | a worker's links | what the backend needs to interrupt that worker |
+//! | [`BackendKind`] | the crate, a constant | questions before a backend is installed, and the functions that interrupted code needs at once |
+//! | [`Backend`] | the code that starts workers | taking workers into the mode; it is the [`Mechanism`] that interrupts them there |
+//! | [`Mode`] | a worker's head | the worker's steps on its way into a context, and at its end |
+//! | [`ModeLink`] | a worker's links | the data with which the backend interrupts that worker |
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -28,20 +28,19 @@ pub trait Backend: Mechanism + Debug {
     fn admit(&self) -> Result<WorkerMode, BackendError>;
 
     /// Takes the calling thread, which must be pinned to a CPU and is no worker, to where it can
-    /// interrupt workers; until the answer is dropped, or for good. Does nothing where any thread
-    /// can.
+    /// interrupt workers; until the answer is dropped, or for good. Does nothing if any thread can.
     ///
     /// # Errors
-    /// [`BackendError`] if it cannot get there; the thread goes on as before.
+    /// [`BackendError`] if the thread cannot get there; it goes on as before.
     fn enter_as_sender(&self) -> Result<SenderMode, BackendError> {
         Ok(SenderMode::default())
     }
 
-    /// Whether workers that did not enter the mode are interrupted, too: by signal.
+    /// Whether workers that did not enter the mode are also interrupted, by signal.
     fn interrupts_outside(&self) -> bool;
 
-    /// How interrupts come to `workers` that are in the mode, taken together, as counted. `None`
-    /// where that is not counted.
+    /// How interrupts come to `workers` that are in the mode, taken together, as counted. `None` if
+    /// that is not counted.
     fn delivery_to(&self, workers: &[WorkerLink]) -> Option<Delivery> {
         let _ = workers;
         None
@@ -57,35 +56,36 @@ pub trait Backend: Mechanism + Debug {
 /// A kind of [`Backend`] that this build has; [`BACKENDS`](crate::BACKENDS) lists them.
 #[derive(Clone, Copy, Debug)]
 pub struct BackendKind {
-    /// As the mechanism is called.
+    /// The mechanism's name.
     pub(crate) name: &'static str,
     pub(crate) prospect: fn() -> Prospect,
     pub(crate) install: fn(HardPreemption) -> Result<Arc<dyn Backend>, BackendError>,
-    /// A signal found the worker's own code at this instruction. If it is about to make, or waits
-    /// in, a system call for a context: where it goes on so that the call is given up.
+    /// A signal found the worker's own code at this instruction. If that code is about to make, or
+    /// waits in, a system call for a context, returns where the code resumes so that the call is
+    /// abandoned.
     pub(crate) give_up_call: fn(usize) -> Option<usize>,
-    /// An interrupt sent the code in these registers to the trampoline. They may be set back, to
-    /// where any worker can go on.
+    /// An interrupt sent the code in these registers to the trampoline. This may set the registers
+    /// back, to a place where any worker can resume the code.
     pub(crate) before_the_call: fn(&mut Saved),
 }
 
 impl BackendKind {
-    /// Its name, which is its [mechanism's](Mechanism::name).
+    /// The backend's name, which is its [mechanism's](Mechanism::name).
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What it promises on this machine. Sets nothing up.
+    /// The backend's prospect on this machine. Sets nothing up.
     #[must_use]
     pub fn prospect(&self) -> Prospect {
         (self.prospect)()
     }
 
-    /// Sets the mode up for this process. To be called before there are other threads.
+    /// Sets the mode up for this process. Call it before there are other threads.
     ///
     /// # Errors
-    /// [`BackendError`] says what is missing, and what to do about it.
+    /// [`BackendError`] says what is missing, and how to get it.
     pub fn install(&self, token: HardPreemption) -> Result<Arc<dyn Backend>, BackendError> {
         (self.install)(token)
     }
@@ -95,16 +95,16 @@ impl BackendKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Prospect {
-    /// The machine has nothing for it.
+    /// The machine has nothing for this backend.
     Absent,
-    /// A process that sets it up cannot leave it, and signals do not reach its threads. What a
-    /// preemption costs the worker is taken to be this, until it was measured.
+    /// A process that sets the backend up cannot leave it, and signals do not reach its threads.
+    /// Until a preemption is measured, its cost for the worker is taken to be `cost`.
     ForGood {
         /// Nanoseconds.
         cost: u64,
     },
-    /// Workers can enter and leave, so that it can be measured. If it can be had, interrupts come
-    /// like this.
+    /// Workers can enter and leave, so that the cost can be measured. If the backend can be set up,
+    /// interrupts come like this.
     Measurable(Delivery),
 }
 
@@ -114,13 +114,13 @@ pub enum Prospect {
 pub enum Delivery {
     /// Posted by VT-x (APICv) or SVM (AVIC) without leaving the mode, as counted.
     Posted(&'static str),
-    /// The CPU leaves the mode, and the kernel injects them.
+    /// The CPU leaves the mode, and the kernel injects the interrupts.
     Injected,
-    /// There is no virtualisation in the CPU: software takes its place (nested, without hardware
-    /// support).
+    /// The CPU has no virtualisation: software replaces it (nested, without hardware support).
     Software,
-    /// The kernel says that it can post them, but that is not to be seen: few have arrived yet, or
-    /// the kernel's counters are not to be had, or the host interrupted the CPU about as often.
+    /// The kernel says that it can post interrupts, but counting does not show it: few have arrived
+    /// yet, or the kernel's counters are not available, or the host interrupted the CPU about as
+    /// often.
     Unproven(&'static str),
 }
 
@@ -136,14 +136,14 @@ impl std::fmt::Display for Delivery {
 }
 
 /// Why a backend cannot be used, or a thread cannot enter its mode. It displays as the backend's
-/// own error, which is inside.
+/// own error, which it contains.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
     /// This machine has no device for it, or not for this user.
     #[error(transparent)]
     Unavailable(Box<dyn std::error::Error + Send + Sync>),
-    /// Anything else.
+    /// Any other error.
     #[error(transparent)]
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -183,31 +183,31 @@ impl SenderMode {
 
 /// The worker's side of its mode. Dropped on the worker's thread, after [`leave`](Self::leave).
 pub(crate) trait Mode: Debug {
-    /// To be called before the worker enters `head`. Answers the interrupts since the last time
-    /// that came to its own code.
+    /// Called before the worker enters `head`. Returns the interrupts since the last call that came
+    /// to its own code.
     ///
     /// # Safety
     /// The thread is the worker's, in its own code.
     unsafe fn before_entering(&self, head: &Head) -> u64;
 
-    /// Has the thread go on outside of the mode until it enters a context again, where it can.
+    /// Takes the thread out of the mode until it enters a context again, if that is possible.
     ///
     /// # Safety
     /// As for [`before_entering`](Self::before_entering).
     unsafe fn leave(&self) {}
 
-    /// Whether the thread is known to have another signal mask than `mask` now.
+    /// Whether the thread is known to have a signal mask other than `mask` now.
     fn has_other_mask(&self, mask: u64) -> bool {
         let _ = mask;
         false
     }
 }
 
-/// What others need of a worker in a mode.
+/// The data through which others reach a worker in a mode.
 pub(crate) trait ModeLink: Any + Debug + Send + Sync {}
 
 impl WorkerLink {
-    /// What a backend's workers give to others, if the worker is one of them.
+    /// The link that a backend's workers give to others, if the worker is one of them.
     #[allow(dead_code, reason = "for backends, of which a build may have none")]
     pub(crate) fn mode<L: ModeLink>(&self) -> Option<&L> {
         let link: &dyn Any = self.mode.as_deref()?;

@@ -1,6 +1,6 @@
 //! Backing threads: each gives its stack and thread control block to one context and sleeps.
 //!
-//! Borrowing both from a real `std` thread costs a sleeping kernel thread per context. It buys that
+//! Taking both from a real `std` thread costs a sleeping kernel thread per context. In return
 //! everything that a thread has is there and right (static TLS, the allocator's caches,
 //! `thread::current`, guard page, destructors at the end) with no knowledge of glibc's private
 //! layout.
@@ -17,17 +17,20 @@ use crate::switch::{donate, fs_base};
 /// Size of the stack that a backing thread sleeps on: it holds a few words of a futex loop.
 const PRIVATE_STACK: usize = 16 * 1024;
 
-/// `Head::parked` of a backing thread that has [restartable sequences](restartable) of another
-/// library, and ends. (The assembly stores 1 when it parks.)
+/// `Head::parked` of a backing thread that ends because it has [restartable sequences](restartable)
+/// of another library. (The assembly stores 1 when it parks.)
 pub(crate) const REFUSED: u32 = 2;
 
-/// The stack a backing thread sleeps on while others use its own.
+/// The stack a backing thread sleeps on while workers use its own.
 pub(crate) struct PrivateStack {
     base: *mut libc::c_void,
 }
 
 // SAFETY: plain memory, owned.
 unsafe impl Send for PrivateStack {}
+
+// SAFETY: a shared reference gives no more than the memory's address.
+unsafe impl Sync for PrivateStack {}
 
 impl PrivateStack {
     pub(crate) fn new() -> std::io::Result<Self> {
@@ -84,10 +87,11 @@ pub(crate) unsafe fn backing_thread_main<T, R>(
     // SAFETY: only returns a number.
     head.backing_thread.set(unsafe { libc::gettid() });
     CURRENT.set(head);
-    // A panic of our own would unwind into another thread's business.
+    // A panic of our own would unwind into code of another thread.
     let abort = AbortOnUnwind;
     // SAFETY: signals are blocked; the words live in the head; `hand_back` sets `wake` only once
-    // the context is idle, that is, with a frame in `stack_pointer` that nobody else will enter.
+    // the context is idle, that is, with a frame in `stack_pointer` that no other thread will
+    // enter.
     unsafe {
         donate(
             head.running.stack_pointer.as_ptr(),
@@ -96,8 +100,8 @@ pub(crate) unsafe fn backing_thread_main<T, R>(
             &raw const head.parked,
         )
     };
-    // From here on the code runs on whichever worker entered the context, or, at last, on the
-    // backing thread's own thread.
+    // From here on the code runs on whichever worker entered the context, or, at the end, on the
+    // backing thread itself.
     while !head.hand_back.load(Ordering::Relaxed) {
         // SAFETY: the types are the pool's. The context runs, so no handle exists and the slot is
         // ours.
@@ -112,7 +116,8 @@ pub(crate) unsafe fn backing_thread_main<T, R>(
             let mut next = Some(job);
             while let Some(job) = next {
                 let result = catch_unwind(AssertUnwindSafe(|| entry(job))).map_err(|payload| {
-                    // A payload's own destructor may panic as well; that one is forgotten.
+                    // A payload's own destructor may panic as well; that second payload is
+                    // forgotten.
                     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
                         std::mem::forget(second);
                     }
@@ -129,7 +134,7 @@ pub(crate) unsafe fn backing_thread_main<T, R>(
             unsafe { current::fail(head, payload) };
         }
     }
-    // Thread-local destructors, which run next, are on an ordinary thread again.
+    // Thread-local destructors run next, on an ordinary thread again.
     CURRENT.set(std::ptr::null());
     std::mem::forget(abort);
 }

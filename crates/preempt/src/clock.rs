@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub struct Cycles(pub u64);
 
 impl Cycles {
-    /// The counter now. Not serialising: neighbouring instructions may move across it by some
+    /// The counter now. Not serialising: adjacent instructions may move across it by some
     /// nanoseconds.
     #[inline(always)]
     #[must_use]
@@ -37,8 +37,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The process's clock, calibrated for 20 ms against the OS's monotonic clock on first use. Its
-    /// time starts then.
+    /// The process's clock, calibrated for 20 ms against the OS's monotonic clock on first use,
+    /// when its time starts.
     #[must_use]
     pub fn get() -> Self {
         static CLOCK: OnceLock<Clock> = OnceLock::new();

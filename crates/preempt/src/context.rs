@@ -11,9 +11,9 @@
 //!                                   (its stack wholly saved)
 //! ```
 //!
-//! Each arrow consumes the handle it starts from, and no handle can be cloned: running one context
-//! twice, or loading one that runs, cannot be written. A handle that is dropped leaks its context,
-//! which is safe.
+//! Each arrow consumes the handle it starts from, and no handle can be cloned: code that runs one
+//! context twice, or loads a running one, does not compile. A handle that is dropped leaks its
+//! context, which is safe.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::cell::{Cell, UnsafeCell};
@@ -23,14 +23,16 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::clock::Cycles;
+use crate::fault::{self, Defence};
+use crate::stride::Stride;
 use crate::worker::WorkerHead;
 
 /// A context, numbered from 0 within its pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ContextId(pub u16);
 
-/// Names one dispatch of one context, so that a preemption meant for an earlier one is known for
-/// stale. Never 0, and never used twice for one context.
+/// Names one dispatch of one context, so that a preemption meant for an earlier one is recognised
+/// as stale. Never 0, and never used twice for one context.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Generation(pub u64);
 
@@ -38,30 +40,30 @@ pub struct Generation(pub u64);
 pub(crate) const FINISHED: u32 = 1;
 pub(crate) const PREEMPTED: u32 = 2;
 
-/// The part of a context that does not depend on the job's type. Three groups of fields by writer,
-/// each on lines of its own (128 bytes: CPUs fetch lines in pairs).
+/// The part of a context that does not depend on the job's type. There are three groups of fields
+/// by writer, each on its own cache lines (128 bytes: CPUs fetch lines in pairs).
 ///
-/// Heads are never freed, only used again by later pools: whoever still holds a
-/// [`Dispatched`](crate::Dispatched) of a context that is gone can ask it to give way, and merely
-/// finds another generation.
+/// Heads are never freed, only used again by later pools. So a [`Dispatched`](crate::Dispatched) of
+/// a context that is gone can still ask it to give way, and merely finds another generation.
 #[repr(C, align(128))]
 pub(crate) struct Head {
-    /// The generation that shall be preempted, or 0. Written by the dispatcher, polled by probes,
-    /// cleared by the context.
-    pub(crate) requested: AtomicU64,
+    /// The generation that shall be preempted; 0: none was so far. Written by the dispatcher alone,
+    /// polled by probes. Never cleared: the context would have to wait for the line, and the next
+    /// dispatch has another generation anyway.
+    requested: AtomicU64,
     /// The request holds from this moment on (TSC); 0: at once. Written before `requested`.
     not_before: AtomicU64,
 
     pub(crate) running: Running,
 
     pub(crate) id: Cell<ContextId>,
-    /// The `UnsafeCell<Slot<T, R>>` of the pool it belongs to.
+    /// The `UnsafeCell<Slot<T, R>>` of the head's pool.
     slot: AtomicPtr<()>,
     /// Lowest and highest address of the stack.
     pub(crate) stack_low: Cell<usize>,
     pub(crate) stack_high: Cell<usize>,
     pub(crate) fs: Cell<usize>,
-    /// The backing thread, as the kernel numbers threads.
+    /// The kernel's number of the backing thread.
     pub(crate) backing_thread: Cell<libc::pid_t>,
     /// The backing thread sleeps on this; non-zero gives stack and thread control block back to it.
     pub(crate) wake: AtomicU32,
@@ -72,20 +74,24 @@ pub(crate) struct Head {
 /// What the worker and the running context write.
 #[repr(C, align(128))]
 pub(crate) struct Running {
-    /// How many times preemption is held off. 1 whenever the context does not run its own code.
+    /// How many times preemption is held off. 1 whenever the context is outside its own code.
     pub(crate) guard: AtomicU32,
     /// [`FINISHED`] or [`PREEMPTED`], set on the way out.
     pub(crate) status: Cell<u32>,
     pub(crate) generation: AtomicU64,
     pub(crate) worker: Cell<*const WorkerHead>,
     pub(crate) last_worker: Cell<u32>,
-    /// Stack pointer while it does not run.
+    /// The stack pointer while the context does not run.
     pub(crate) stack_pointer: Cell<usize>,
-    /// What of the signal frame that it left from the next worker must have room for
-    /// (`extended_state`); 0: no frame.
+    /// The part of its signal frame for which the next worker must have room (`extended_state`); 0:
+    /// no frame.
     pub(crate) frame: Cell<u64>,
-    /// Cycles that its worker says it ran for.
+    /// The cycles that the context ran, as its worker adds them up.
     pub(crate) run_time: Cell<u64>,
+    /// How often the context was preempted.
+    pub(crate) preemptions: AtomicU64,
+    /// How often its probes read the clock.
+    pub(crate) stride: Stride,
 }
 
 /// Where a job enters and its result leaves.
@@ -95,15 +101,15 @@ pub(crate) enum Slot<T, R> {
     Result(Result<R, Panicked>),
 }
 
-// SAFETY: the cells are touched only by whoever owns the context (its handle's holder, or the code
-// that runs in it), one at a time; handing over goes through atomics (`parked`, a mailbox) that
-// order the accesses.
+// SAFETY: only the owner of the context touches the cells (its handle's holder, or the code that
+// runs in it), one at a time; handing over goes through atomics (`parked`, a mailbox) that order
+// the accesses.
 unsafe impl Sync for Head {}
 
 static UNUSED: Mutex<Vec<&'static Head>> = Mutex::new(Vec::new());
 
 impl Head {
-    /// A head for a new context: one that was used before, or a leaked new one.
+    /// A head for a new context: one from an earlier pool, or a leaked new one.
     pub(crate) fn obtain<T, R>(id: ContextId) -> &'static Self {
         let used = UNUSED.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let head = used.unwrap_or_else(|| Box::leak(Box::new(Self::new())));
@@ -123,7 +129,7 @@ impl Head {
         head
     }
 
-    /// Frees what the context had and keeps the head for the next pool.
+    /// Frees the context's memory and keeps the head for the next pool.
     ///
     /// # Safety
     /// The head must come from `obtain` with the same types, and no handle to it be left; its
@@ -133,7 +139,7 @@ impl Head {
             .slot
             .swap(std::ptr::null_mut(), Ordering::Relaxed)
             .cast::<UnsafeCell<Slot<T, R>>>();
-        // SAFETY: made by `Box::into_raw` in `obtain` with these types; nobody else can reach it
+        // SAFETY: made by `Box::into_raw` in `obtain` with these types; no other code can reach it
         // any more.
         drop(unsafe { Box::from_raw(slot) });
         UNUSED
@@ -145,7 +151,7 @@ impl Head {
     /// The context's slot.
     ///
     /// # Safety
-    /// `T` and `R` must be the pool's. Whether the slot may be touched is the caller's to know.
+    /// `T` and `R` must be the pool's. The caller must know whether the slot may be touched.
     pub(crate) unsafe fn slot<T, R>(&self) -> *mut Slot<T, R> {
         // SAFETY: points to the box of `obtain` until `release`.
         unsafe {
@@ -170,6 +176,8 @@ impl Head {
                 stack_pointer: Cell::new(0),
                 frame: Cell::new(0),
                 run_time: Cell::new(0),
+                preemptions: AtomicU64::new(0),
+                stride: Stride::new(),
             },
             id: Cell::new(ContextId(0)),
             slot: AtomicPtr::new(std::ptr::null_mut()),
@@ -183,8 +191,7 @@ impl Head {
         }
     }
 
-    /// Brings the lines that entering the context will touch first near. A hint: nothing is read
-    /// that matters.
+    /// Prefetches the lines that entering the context will touch first. A hint: it reads no value.
     #[inline]
     pub(crate) fn prefetch(&self) {
         // SAFETY: prefetching reads nothing, whatever the address.
@@ -200,42 +207,78 @@ impl Head {
     pub(crate) fn request(&self, generation: Generation, not_before: Cycles) {
         debug_assert_ne!(generation.0, 0, "0 means that nothing is requested");
         self.not_before.store(not_before.0, Ordering::Relaxed);
-        // Release: whoever finds this generation finds its moment.
+        // Release: code that finds this generation finds its moment.
         self.requested.store(generation.0, Ordering::Release);
     }
 
-    /// Whether some dispatch, this one or an earlier one, is asked to give way by now.
+    /// Whether the running dispatch is asked to give way, now or later. A request for an earlier
+    /// one is stale. No request is for a later one: generations are sent before they are asked for.
+    #[inline(always)]
+    pub(crate) fn is_requested(&self) -> bool {
+        let requested = self.requested.load(Ordering::Relaxed);
+        requested == self.running.generation.load(Ordering::Relaxed)
+            || fault::without(Defence::GenerationCheck) && requested != 0
+    }
+
+    /// Whether the running dispatch is asked to give way by now.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
-        self.requested.load(Ordering::Relaxed) != 0 && self.is_due()
+        self.is_requested() && self.is_due()
     }
 
-    /// Whether what is asked of it has a moment.
+    /// Whether what is asked of the running dispatch has a moment.
     #[inline]
     pub(crate) fn is_asked_for_later(&self) -> bool {
-        self.requested.load(Ordering::Acquire) != 0 && self.not_before.load(Ordering::Relaxed) != 0
+        self.is_requested() && self.not_before() != 0
     }
 
-    /// How long it still has if it is asked to give way later.
+    /// How long it still has if it is asked to give way later. Of a timer that fires before the
+    /// dispatch has begun, the moment counts as well.
     pub(crate) fn not_due_for(&self) -> Option<Cycles> {
-        if self.requested.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let left = Cycles(self.not_before.load(Ordering::Relaxed)).since(Cycles::now());
+        let left = Cycles(self.not_before()).since(Cycles::now());
         (left.0 > 0).then_some(left)
     }
 
     /// Whether the moment of what is requested has come.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        let _ = self.requested.load(Ordering::Acquire);
-        let not_before = self.not_before.load(Ordering::Relaxed);
+        let not_before = self.not_before();
         not_before == 0 || Cycles::now().0 >= not_before
+    }
+
+    /// The same for a probe whose turn it is to read the clock.
+    #[inline]
+    pub(crate) fn is_due_at_probe(&self) -> bool {
+        let not_before = self.not_before();
+        if not_before != 0 {
+            let now = Cycles::now();
+            if now.0 < not_before {
+                self.running.stride.read(now, Cycles(not_before));
+                return false;
+            }
+        }
+        self.running.stride.stay_over();
+        true
+    }
+
+    #[inline]
+    fn not_before(&self) -> u64 {
+        // Acquire: the moment is that of the generation found, or of a later one.
+        let _ = self.requested.load(Ordering::Acquire);
+        self.not_before.load(Ordering::Relaxed)
+    }
+
+    /// Fault injection: without the comparison of generations a request has to be taken down, or
+    /// the context would never get on.
+    #[inline(always)]
+    pub(crate) fn take_down_request(&self) {
+        if fault::without(Defence::GenerationCheck) {
+            self.requested.store(0, Ordering::Relaxed);
+        }
     }
 }
 
-/// The job panicked. The panic was reported by the panic hook, its payload dropped within the
-/// context.
+/// The job panicked. The panic hook reported the panic, and the context dropped its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Panicked;
 
@@ -247,11 +290,11 @@ impl fmt::Display for Panicked {
 
 impl std::error::Error for Panicked {}
 
-/// Jobs go in as `T` and come out again by `unload`, results come out as `R`: no subtype and no
-/// supertype will do.
+/// Jobs go in as `T` and come out again by `unload`, results come out as `R`: neither a subtype nor
+/// a supertype will do.
 pub(crate) type InAndOut<T, R> = PhantomData<fn(T, R) -> (T, R)>;
 
-/// The one reference to a context that is not running. Whoever holds it owns the context's memory.
+/// The one reference to a context that is not running. Its holder owns the context's memory.
 pub(crate) struct Handle<T, R> {
     head: &'static Head,
     /// Invariant: jobs go in and come out, so neither a shorter- nor a longer-lived type may stand
@@ -260,9 +303,9 @@ pub(crate) struct Handle<T, R> {
 }
 
 // SAFETY: a handle is the only way to its context (it cannot be cloned, and while the context runs
-// there is none), so sending it hands the context over whole; what travels with it is a T or an R.
-// The suspended frames of a job on the stack may hold values that are not Send: for them the
-// thread, as Rust knows it, does not change, because the thread control block travels along
+// there is none), so sending it transfers the context as a whole, with a T or an R. The suspended
+// frames of a job on the stack may hold values that are not Send: for them the thread, as Rust
+// knows it, does not change, because the thread control block moves with the context
 // (docs/unsafe.md, "Migration").
 unsafe impl<T: Send, R: Send> Send for Handle<T, R> {}
 
@@ -281,8 +324,8 @@ impl<T, R> Handle<T, R> {
     }
 
     fn replace_slot(&mut self, new: Slot<T, R>) -> Slot<T, R> {
-        // SAFETY: the types are the pool's; the context does not run (there is a handle), and
-        // `&mut self` is the one handle, so nobody else touches the slot.
+        // SAFETY: the types are the pool's; the context does not run (there is a handle), and `&mut
+        // self` is the one handle, so no other code touches the slot.
         unsafe { std::mem::replace(&mut *self.head.slot::<T, R>(), new) }
     }
 }
@@ -318,7 +361,7 @@ handle! {
     ///     let (_one, _two) = (idle.clone(), idle);
     /// }
     /// ```
-    /// A job of a shorter life than the pool's would outlive what it borrows:
+    /// A job that lives shorter than the pool's would outlive its borrow:
     /// ```compile_fail
     /// fn shorter<'a>(idle: shinjuku_preempt::Idle<&'static str, ()>, text: &'a str) {
     ///     let idle: shinjuku_preempt::Idle<&'a str, ()> = idle;
@@ -330,7 +373,7 @@ handle! {
 handle! {
     /// A context with a job that has not started.
     ///
-    /// It runs once. What can run again is in the outcome:
+    /// It runs once. The outcome has the handle that can run again:
     /// ```compile_fail,E0382
     /// use shinjuku_preempt::{Generation, Ready, Worker};
     ///
@@ -342,9 +385,9 @@ handle! {
     Ready
 }
 handle! {
-    /// A context whose job was preempted; its stack and registers are wholly saved.
+    /// A context whose job was preempted; its stack and registers are completely saved.
     ///
-    /// It goes on at one worker:
+    /// One worker resumes it:
     /// ```compile_fail,E0382
     /// use shinjuku_preempt::{Sender, Suspended};
     ///
@@ -380,14 +423,13 @@ impl<T, R> Ready<T, R> {
 }
 
 impl<T, R> Suspended<T, R> {
-    /// Adds to what [`run_time`](Self::run_time) tells. The worker loop measures; the context only
-    /// carries.
+    /// Adds to [`run_time`](Self::run_time). The worker loop measures; the context only stores.
     pub fn add_run_time(&mut self, cycles: Cycles) {
         let total = &self.0.head().running.run_time;
         total.set(total.get().wrapping_add(cycles.0));
     }
 
-    /// What was added since the job was loaded.
+    /// The sum of what was added since the job was loaded.
     #[must_use]
     pub fn run_time(&self) -> Cycles {
         Cycles(self.0.head().running.run_time.get())
@@ -395,7 +437,7 @@ impl<T, R> Suspended<T, R> {
 }
 
 impl<T, R> Finished<T, R> {
-    /// What [`Suspended::add_run_time`] added while the job ran.
+    /// The sum that [`Suspended::add_run_time`] added while the job ran.
     #[must_use]
     pub fn run_time(&self) -> Cycles {
         Cycles(self.0.head().running.run_time.get())
@@ -410,13 +452,13 @@ impl<T, R> Finished<T, R> {
     }
 }
 
-/// What a worker can be given to run.
+/// A context that a worker can run.
 #[must_use = "dropping the handle leaks the context"]
 #[derive(Debug)]
 pub enum Runnable<T, R> {
     /// A job to start.
     Ready(Ready<T, R>),
-    /// A job to go on with.
+    /// A job to resume.
     Suspended(Suspended<T, R>),
 }
 
@@ -455,6 +497,6 @@ impl<T, R> From<Suspended<T, R>> for Runnable<T, R> {
 pub enum Outcome<T, R> {
     /// The job ended, by returning or by a panic.
     Finished(Finished<T, R>),
-    /// It was preempted.
+    /// The job was preempted.
     Preempted(Suspended<T, R>),
 }

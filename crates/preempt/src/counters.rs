@@ -1,8 +1,8 @@
 //! What happened to preemptions, counted per worker.
 //!
 //! Each worker's counters have one writer at a time (the worker's thread, or the signal handler on
-//! it), so a load and a store do; an increment can be lost only between a handler and the code it
-//! interrupted.
+//! it), so a load and a store are enough; an increment can be lost only between a handler and the
+//! code it interrupted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,12 +25,12 @@ pub struct CountersSnapshot {
     pub taken_by_probe: u64,
     /// Preemptions taken inside an interrupt (signal).
     pub taken_by_interrupt: u64,
-    /// Preemptions taken at the end of `without_preemption` or on entry to the context, having been
+    /// Preemptions taken at the end of `without_preemption` or on entry to the context, after being
     /// held off.
     pub taken_at_guard: u64,
     /// Interrupts that found nothing to preempt: their request had ended or yielded already.
     pub late: u64,
-    /// Interrupts and probes that were held off by a guard, or for want of stack.
+    /// Interrupts and probes that a guard, or too little stack, held off.
     pub deferred: u64,
     /// Resumptions on another worker than the last.
     pub migrations: u64,
@@ -64,7 +64,7 @@ pub(crate) fn count(counter: &AtomicU64) {
 }
 
 impl Counters {
-    /// Reads all counters. They are read one by one: a sum may be off by what happens meanwhile.
+    /// Reads all counters, one by one: a sum may be off by events in between.
     #[must_use]
     pub fn snapshot(&self) -> CountersSnapshot {
         CountersSnapshot {

@@ -1,15 +1,15 @@
 //! `setuid` and its family, which change the credentials of each thread of the process.
 //!
 //! The kernel keeps credentials per thread, POSIX per process. So glibc marks every other thread in
-//! its thread control block, sends a signal of its own to all, whose handler makes the system call
-//! and takes the mark from the block *that the FS base names*, and sends again until no mark is
-//! left. On a worker that runs a context that block is the context's: the worker's mark stays, and
-//! glibc goes on for ever, holding a lock that new threads take. Our handler, put before glibc's,
-//! has it run with the worker's own FS base.
+//! its thread control block, and sends a signal of its own to all. Its handler makes the system
+//! call and clears the mark in the block *that the FS base names*; glibc sends again until no mark
+//! is left. On a worker that runs a context that block is the context's: the worker's mark stays,
+//! and glibc repeats forever, holding a lock that new threads take. Our handler, put before
+//! glibc's, runs it with the worker's own FS base.
 //!
-//! Within a request, the thread that calls is for glibc the context's backing thread, and the
-//! backing thread is not told; it would keep the old credentials, and run destructors with them at
-//! its end. That cannot be mended from outside of glibc, so such a call ends the process, with a
+//! Within a request, glibc takes the calling thread for the context's backing thread. So the
+//! backing thread is not signalled; it would keep the old credentials, and run destructors with
+//! them at its end. That cannot be mended outside glibc, so such a call ends the process, with a
 //! message.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,10 +19,10 @@ use crate::overflow::say;
 use crate::switch::call_under;
 use crate::worker::SCHEDULING;
 
-/// glibc's SIGSETXID. It neither lets a program handle it nor block it; the kernel does.
+/// glibc's SIGSETXID. glibc lets no program handle or block it; the kernel does.
 const SIGNAL: libc::c_int = 33;
 
-/// `struct sigaction` as the kernel has it.
+/// The kernel's `struct sigaction`.
 #[repr(C)]
 struct Action {
     handler: usize,
@@ -34,8 +34,9 @@ struct Action {
 /// glibc's handler.
 static ORIGINAL: AtomicUsize = AtomicUsize::new(0);
 
-/// Puts our handler before glibc's, which installs it with the process's first thread, and with the
-/// first of a forked child. So it is to be called after a thread was made, whenever contexts are.
+/// Puts our handler before glibc's, which installs its own with the process's first thread, and
+/// with the first of a forked child. So call this after a thread was made, whenever contexts are
+/// made.
 pub(crate) fn install() {
     let ours = on_signal as *const () as usize;
     let mut action = Action {
@@ -62,15 +63,15 @@ pub(crate) fn install() {
 /// # Safety
 /// As for `rt_sigaction`.
 unsafe fn action_call(new: *const Action, old: *mut Action) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, SIGNAL, new, old, size_of::<u64>()) };
 }
 
 extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
     // SAFETY: only returns a number.
     let thread = unsafe { libc::gettid() };
-    // Whose FS base this is: a worker's that runs a context, a backing thread's own, or that of a
-    // thread without contexts.
+    // The owner of this FS base: a worker that runs a context, a backing thread itself, or a thread
+    // without contexts.
     let running = current().filter(|head| head.backing_thread.get() != thread);
     let on_a_worker = running.is_some() || !SCHEDULING.get().is_null();
     if on_a_worker && is_sent_by(thread, frame) {
@@ -87,11 +88,11 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
         Some(head) => unsafe { (*head.running.worker.get()).fs },
         None => crate::switch::fs_base(),
     };
-    // SAFETY: glibc's handler, with what the kernel passed, and the thread's own thread control
-    // block. On a worker no other thread runs with that. On a backing thread a worker may, which
-    // runs the backing thread's context; then FS stays as it is, and glibc's handler touches of the
-    // block only the mark, which it changes by an atomic instruction. All signals are blocked, so
-    // none sees another FS base together with this stack.
+    // SAFETY: glibc's handler, with the kernel's arguments, and the thread's own thread control
+    // block. On a worker no other thread runs with that block. On a backing thread the worker that
+    // runs the backing thread's context may; then FS stays as it is, and glibc's handler touches of
+    // the block only the mark, which it changes by an atomic instruction. All signals are blocked,
+    // so none sees another FS base together with this stack.
     unsafe {
         call_under(
             own_fs,
@@ -103,8 +104,8 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     };
 }
 
-/// Whether the signal interrupted the `tgkill` that `thread` sent it to itself with: glibc signals
-/// the thread of the caller's own only if it takes the caller for another, the backing thread.
+/// Whether the signal interrupted the `tgkill` by which `thread` sent it to itself. glibc signals
+/// the calling thread only if it takes the caller for another thread, the backing thread.
 fn is_sent_by(thread: libc::pid_t, frame: *mut libc::c_void) -> bool {
     // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO.
     let registers = unsafe { &(*frame.cast::<libc::ucontext_t>()).uc_mcontext.gregs };

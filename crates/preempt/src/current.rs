@@ -5,7 +5,8 @@
 //! look at it. Whoever holds preemption off looks at it when he lets go. So a request that arrives
 //! at a bad moment (in a guard, during the switch) is never lost, and one that arrives late finds
 //! another generation and is dropped. A request can carry a moment before which it does not hold:
-//! the *deadline probes* of a dispatcher that shares the worker's thread.
+//! the *deadline probes* of a dispatcher that shares the worker's thread. `stride` tells which of
+//! these probes read the clock.
 //!
 //! ```text
 //!        guard = 0: own code ──probe or interrupt, requested == generation──▶ guard = 1
@@ -26,6 +27,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::panic::resume_unwind;
 use std::sync::atomic::{Ordering, compiler_fence};
+use std::time::{Duration, Instant};
 
 use crate::clock::Cycles;
 use crate::context::{FINISHED, Generation, Head, PREEMPTED, Panicked, Slot};
@@ -47,9 +49,10 @@ pub(crate) fn current() -> Option<&'static Head> {
     unsafe { head.as_ref() }
 }
 
-/// Gives way if the dispatcher asks for it: a *probe*. Costs a load and a branch; outside a context
-/// it does nothing. `#[preemptible]` puts it into loops. Not for signal handlers: what leaves there
-/// returns from the handler on another thread.
+/// Gives way if the dispatcher asks for it: a *probe*. A probe costs a load and a branch, and while
+/// a moment is set a countdown; outside a context it does nothing. `#[preemptible]` puts probes
+/// into loops. Not for signal handlers: what leaves there returns from the handler on another
+/// thread.
 #[inline(always)]
 pub fn preempt_point() {
     let head = CURRENT.get();
@@ -58,8 +61,33 @@ pub fn preempt_point() {
     }
     // SAFETY: as in `current`.
     let head = unsafe { &*head };
-    if head.requested.load(Ordering::Relaxed) != 0 {
+    if head.is_requested() && head.running.stride.is_over() {
         probe_found(head);
+    }
+}
+
+/// A context that waits gives way for so long before it blocks its worker: what it waits for may
+/// have to run there, and a spare takes some milliseconds to come.
+const GIVES_WAY_FOR: Duration = Duration::from_millis(1);
+
+/// In a context, gives way until `look` finds something, for a millisecond at most, and no longer
+/// than until `deadline`. Outside of contexts it does not look.
+pub fn give_way_until<Out>(
+    deadline: Option<Instant>,
+    mut look: impl FnMut() -> Option<Out>,
+) -> Option<Out> {
+    if !in_context() {
+        return None;
+    }
+    let patience = Instant::now() + GIVES_WAY_FOR;
+    let end = deadline.map_or(patience, |deadline| deadline.min(patience));
+    loop {
+        let found = look();
+        if found.is_some() || Instant::now() >= end {
+            return found;
+        }
+        preempt_point();
+        std::hint::spin_loop();
     }
 }
 
@@ -89,6 +117,13 @@ pub fn current_worker() -> Option<u32> {
     // SAFETY: the guard is up, so the context cannot leave the worker whose head this is, and that
     // worker is in `Worker::run`, which borrows the head.
     Some(unsafe { (*head.running.worker.get()).id })
+}
+
+/// How often the calling context was preempted so far, in this job and in those before. 0 outside a
+/// context.
+#[must_use]
+pub fn preemptions() -> u64 {
+    current().map_or(0, |head| head.running.preemptions.load(Ordering::Relaxed))
 }
 
 /// Holds preemption off while it lives.
@@ -149,7 +184,7 @@ fn lower(head: &Head) {
 #[cold]
 #[inline(never)]
 fn probe_found(head: &Head) {
-    if !head.is_due() {
+    if !head.is_due_at_probe() {
         return;
     }
     if head.running.guard.load(Ordering::Relaxed) != 0 {
@@ -208,12 +243,17 @@ fn give_way(head: &Head, mut cause: Cause) {
         compiler_fence(Ordering::SeqCst);
         // SAFETY: the guard is up; the reference is not used after leaving.
         let counters = unsafe { worker_counters(head) };
-        if is_requested(head) {
+        if head.is_asked() {
+            head.take_down_request();
             count(match cause {
                 Cause::Probe => &counters.taken_by_probe,
                 Cause::Interrupt => &counters.taken_by_interrupt,
                 Cause::Guard => &counters.taken_at_guard,
             });
+            let preemptions = head.running.preemptions.load(Ordering::Relaxed);
+            head.running
+                .preemptions
+                .store(preemptions + 1, Ordering::Relaxed);
             let exceptions = Exceptions::take();
             // SAFETY: the guard is up, and this is the context's own code.
             unsafe { leave(head, PREEMPTED) };
@@ -230,22 +270,6 @@ fn give_way(head: &Head, mut cause: Cause) {
         }
         cause = Cause::Guard;
     }
-}
-
-/// Takes the request down, if its moment has come, and tells whether it was for the running
-/// generation.
-fn is_requested(head: &Head) -> bool {
-    if !head.is_due() {
-        return false;
-    }
-    let requested = head.requested.swap(0, Ordering::Acquire);
-    let running = head.running.generation.load(Ordering::Relaxed);
-    if fault::without(Defence::GenerationCheck) {
-        return true;
-    }
-    // A request older than this run is stale. (A newer one cannot be: generations are sent before
-    // they are asked for.)
-    requested == running
 }
 
 /// # Safety
@@ -374,6 +398,7 @@ fn go_on(head: &Head, generation: Generation) {
         .generation
         .store(generation.0, Ordering::Relaxed);
     head.running.run_time.set(0);
+    head.running.stride.begin(true);
     if timer::is_relied_on() || !head.is_asked_for_later() {
         return lower(head);
     }

@@ -1,19 +1,19 @@
-//! What a signal frame needs of the thread that returns from it, beyond general registers: room for
-//! large vector state, and what it changes there for others: rights by protection keys.
+//! The needs of a signal frame on the thread that returns from it, beyond general registers: room
+//! for large vector state, and restored rights by protection keys.
 //!
 //! **Room.** Linux keeps the state that xsave saves in a buffer per thread. AMX's tiles (8 KiB) get
 //! room in it only when the thread first uses them (`xfd`: the CPU raises an exception then). All
 //! later frames of that thread have room for tiles, too, whatever the code uses. `rt_sigreturn`
-//! compares a frame's size with that of the buffer; where the buffer is smaller it restores x87 and
+//! compares a frame's size with that of the buffer; if the buffer is smaller it restores x87 and
 //! SSE, and *silently* nothing else (`check_xstate_in_sigframe`). So a worker that resumes a
-//! context looks at what its frame has, and where it may lack room for that loads zeroes into it:
-//! the CPU raises the exception, and the kernel makes room. It may: the permission for tiles is the
-//! process's, and the frame shows that it has been given.
+//! context checks what its frame has. If the worker may lack room for that, it loads zeroes into
+//! it: the CPU raises the exception, and the kernel makes room. It may: the permission for tiles is
+//! the process's, and the frame shows that it has been given.
 //!
 //! **Rights.** The kernel runs handlers with its own default rights by protection keys, and
-//! `rt_sigreturn` restores those of the interrupted code. What leaves from a handler would leave
-//! its worker with the default, under which keys are closed that were open. So the worker takes
-//! those that it was bound with.
+//! `rt_sigreturn` restores those of the interrupted code. A context that leaves from a handler
+//! would leave its worker with the default, under which open keys are closed. So the worker
+//! restores the rights that it was bound with.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
@@ -22,14 +22,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Protection keys, as a bit of XCR0.
 pub(crate) const PROTECTION_KEYS: u64 = 1 << 9;
 
-/// Part of every frame, and of every thread's buffer.
+/// A part of every frame, and of every thread's buffer.
 pub(crate) const X87: u64 = 1;
 
 /// Components (bits of XCR0) for which the kernel may make room when they are first used.
 static LARGE: AtomicU64 = AtomicU64::new(0);
 
-/// Looks at the CPU, and answers the rights by protection keys of the calling thread, where there
-/// are keys.
+/// Examines the CPU. Returns the calling thread's rights by protection keys, if there are keys.
 pub(crate) fn prepare() -> Option<u32> {
     if !has_xgetbv() {
         return None;
@@ -38,10 +37,11 @@ pub(crate) fn prepare() -> Option<u32> {
     has_protection_keys().then(rights)
 }
 
-/// The vector registers and other components that the kernel has switched on. In guest mode, those
-/// that the guest has.
+/// The vector registers and other components that the kernel has enabled. In guest mode, those that
+/// the guest has.
 pub(crate) fn xcr0() -> u64 {
-    // SAFETY: `has_xgetbv`, or there is virtualisation, which no CPU has without it.
+    // SAFETY: `has_xgetbv`, or there is virtualisation, and every CPU that has it has the
+    // instruction.
     unsafe { xgetbv0() }
 }
 
@@ -56,7 +56,7 @@ fn has_xgetbv() -> bool {
     __cpuid(1).ecx & 1 << 27 != 0
 }
 
-/// Leaf 0Dh tells of each component whether its first use can raise an exception (ECX bit 2).
+/// For each component, leaf 0Dh tells whether its first use can raise an exception (ECX bit 2).
 fn large() -> u64 {
     let on = xcr0();
     (2..63)
@@ -65,8 +65,8 @@ fn large() -> u64 {
         .fold(0, |large, component| large | 1 << component)
 }
 
-/// What of the frame the thread that returns from it must have room for: [`X87`], and large
-/// components. Async-signal-safe.
+/// The parts of the frame for which the thread that returns from it must have room: [`X87`], and
+/// large components. Async-signal-safe.
 pub(crate) fn components(frame: &libc::ucontext_t) -> u64 {
     /// `struct _fpx_sw_bytes`, behind what `fxsave` stores: a mark, a size, and the components.
     const SOFTWARE_AT: usize = 464;
@@ -87,31 +87,31 @@ pub(crate) fn components(frame: &libc::ucontext_t) -> u64 {
     X87 | present & LARGE.load(Ordering::Relaxed)
 }
 
-/// Has the kernel make room for `components` in the calling thread's state, and leaves them as they
-/// are before their first use. Allocates nothing.
+/// Makes the kernel make room for `components` in the calling thread's state, and leaves them as
+/// they are before their first use. Allocates nothing.
 ///
 /// # Panics
-/// If they lie beyond what any CPU has so far.
+/// If the components lie beyond those of any CPU so far.
 #[cold]
 #[inline(never)]
 pub(crate) fn make_room(components: u64) {
     /// In the standard format; tiles end at 11,008.
     const BYTES: usize = 16 * 1024;
     const HEADER: usize = 512 / 8;
-    /// Whatever the header says, MXCSR is loaded along with AVX.
+    /// MXCSR is loaded along with AVX, whatever the header says.
     const MXCSR: usize = 24 / 8;
     #[repr(C, align(64))]
     struct Area([u64; BYTES / 8]);
     assert!(end(components) <= BYTES, "room for {components:#x}");
     let mut area = Area([0; BYTES / 8]);
     area.0[MXCSR] = u64::from(mxcsr());
-    // The header's first word says of which components there is something to load; the others are
-    // begun anew. Only the former raises the exception.
+    // The header's first word selects the components to load; the others are reset to their initial
+    // state. Only loading raises the exception.
     for loaded in [components, 0] {
         area.0[HEADER] = loaded;
-        // SAFETY: the area is aligned, large enough and of the standard format. What is loaded no
-        // code has between two calls. Without room, and without more memory, the kernel ends the
-        // process.
+        // SAFETY: the area is aligned, large enough and of the standard format. No code relies on
+        // these components between two calls. Without room, and without more memory, the kernel
+        // ends the process.
         unsafe {
             asm!(
                 "xrstor64 [{area}]",
@@ -132,7 +132,7 @@ fn mxcsr() -> u32 {
     mxcsr
 }
 
-/// Where `components` end in the standard format, in bytes.
+/// The end of `components` in the standard format, in bytes.
 fn end(components: u64) -> usize {
     (2..63)
         .filter(|component| components & 1 << component != 0)
@@ -151,20 +151,19 @@ fn has_protection_keys() -> bool {
 /// Two bits for each key: no access, no writing.
 fn rights() -> u32 {
     let rights: u32;
-    // SAFETY: reads a register that is there.
+    // SAFETY: reads a register that exists.
     unsafe {
         asm!("rdpkru", in("ecx") 0, out("eax") rights, out("edx") _, options(nomem, nostack));
     }
     rights
 }
 
-/// Gives the calling thread the `rights` it had when [`prepare`] answered them. In guest mode there
-/// are none.
+/// Restores the `rights` that [`prepare`] returned on this thread. In guest mode there are none.
 #[cold]
 #[inline(never)]
 pub(crate) fn take_back(rights: u32) {
     if xcr0() & PROTECTION_KEYS != 0 {
-        // SAFETY: the register is there, and what the thread could reach with these rights, it may.
+        // SAFETY: the register exists, and the thread may reach all memory that these rights open.
         unsafe {
             asm!("wrpkru", in("eax") rights, in("ecx") 0, in("edx") 0, options(nostack));
         }
@@ -184,7 +183,7 @@ mod tests {
     const TILES: u64 = 1 << 18;
     const FIRST: Generation = Generation(1);
 
-    /// Loads a vector, has the running dispatch preempted by signal, and compares.
+    /// Loads a vector, has the running dispatch preempted by signal, and compares the vector.
     fn hold_a_vector() -> bool {
         let from: [u64; 4] = [1, 2, 3, 4];
         let mut to = [0; 4];
@@ -212,8 +211,8 @@ mod tests {
         from == to
     }
 
-    /// A request that uses `first` and then a vector migrates in between, by signal. Answers
-    /// whether the vector was kept, and what its second worker has room for.
+    /// A request that uses `first` and then a vector migrates in between, by signal. Returns
+    /// whether the vector was kept, and the components for which its second worker has room.
     fn migrate_with_a_vector(first: fn()) -> (bool, u64) {
         let config = PoolConfig {
             contexts: 1,
@@ -234,7 +233,7 @@ mod tests {
         let elsewhere = std::thread::spawn(move || {
             let mut worker = Worker::bind(1).unwrap();
             let Outcome::Finished(finished) = worker.run(suspended.into(), Generation(2)) else {
-                panic!("nobody asked for it")
+                panic!("no preemption was requested")
             };
             let (context, kept) = finished.take();
             (context, kept.unwrap(), worker.head.has_room_for.get())
@@ -261,7 +260,7 @@ mod tests {
             );
             return;
         }
-        // As if the first use of AVX raised an exception.
+        // Acts as if the first use of AVX raised an exception.
         LARGE.fetch_or(AVX, Ordering::Relaxed);
         assert_eq!(migrate_with_a_vector(|| ()), (true, X87 | AVX));
     }

@@ -1,7 +1,7 @@
-//! Taking one defence out, to show that the stress test sees what it looks for.
+//! Removing one defence, to show that the stress test sees its absence.
 //!
-//! Without the feature `fault-injection` (off by default, never for production) every question here
-//! is answered "no" at compile time.
+//! Without the feature `fault-injection` (off by default, never for production) every function here
+//! answers "no" at compile time.
 
 /// One of the defences that preemption stands on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,7 +13,7 @@ pub enum Defence {
     GenerationCheck = 2,
     /// `rt_sigreturn` may not install another worker's alternate signal stack.
     AlternateStackCare = 3,
-    /// A context is handed on only when it is wholly saved.
+    /// A context is handed on only when it is completely saved.
     LatePublication = 4,
     /// No preemption within `without_preemption`.
     Guard = 5,
@@ -22,7 +22,7 @@ pub enum Defence {
 }
 
 impl Defence {
-    /// All of them, with the names the command line uses.
+    /// All defences, with their names on the command line.
     pub const ALL: [(&'static str, Self); 6] = [
         ("fs-switch", Self::FsSwitch),
         ("generation-check", Self::GenerationCheck),
@@ -39,7 +39,7 @@ mod armed {
 
     static WITHOUT: AtomicU8 = AtomicU8::new(0);
 
-    /// Takes `defence` out for the rest of the process.
+    /// Removes `defence` for the rest of the process.
     pub fn take_out(defence: super::Defence) {
         WITHOUT.store(defence as u8, Ordering::SeqCst);
     }

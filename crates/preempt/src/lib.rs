@@ -1,14 +1,14 @@
 //! Preemptible contexts, and every way to interrupt them.
 //!
-//! A *context* is a stack with its own thread control block, donated by a parked `std` thread. A
+//! A *context* is a stack with its own thread control block, taken from a parked `std` thread. A
 //! *worker* (an OS thread) runs contexts one after another; a context can be taken off its worker
-//! at any instruction and go on later, on whichever worker is free. Because the thread control
-//! block travels with the stack, `thread_local!`, `malloc`, `errno`, `Mutex` and panics keep
-//! working in the code that is preempted.
+//! at any instruction and resumed later, on whichever worker is free. Because the thread control
+//! block moves with the stack, `thread_local!`, `malloc`, `errno`, `Mutex` and panics keep working
+//! in the preempted code.
 //!
-//! The crate is the one home of `unsafe` in the project: everything it exports is safe to call, but
-//! for [`HardPreemption::allow`], whose caller promises what code under asynchronous preemption
-//! must not rely on.
+//! The crate is the one home of `unsafe` in the project. Everything it exports is safe to call,
+//! except [`HardPreemption::allow`], whose caller promises that code under asynchronous preemption
+//! relies on nothing that its contract excludes.
 //!
 //! ```
 //! use shinjuku_preempt::{Generation, Outcome, Pool, PoolConfig, Worker, preempt_point};
@@ -25,27 +25,29 @@
 //!         assert_eq!(sum.unwrap(), 45);
 //!         idle.push(context);
 //!     }
-//!     Outcome::Preempted(_) => unreachable!("nobody asked for it"),
+//!     Outcome::Preempted(_) => unreachable!("no preemption was requested"),
 //! }
 //! assert_eq!(handles.hand_back(idle, std::time::Duration::from_secs(1)).leaked, 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | room | what it holds |
+//! | module | what it holds |
 //! |---|---|
 //! | `context` | the handles [`Idle`], [`Ready`], [`Suspended`] and the memory behind them |
 //! | `pool`, `backing_thread`, `restartable` | making contexts out of parked threads, and giving them back |
-//! | `switch`, `x87` | the assembly; what of the x87 it leaves to preemptions |
-//! | `current` | [`preempt_point`], [`without_preemption`]: what runs inside a context |
+//! | `switch`, `x87` | the assembly; the x87 state that it leaves to preemptions |
+//! | `current`, `stride` | [`preempt_point`], [`without_preemption`]: the code inside a context; which probes read the clock |
+//! | `lend` | [`lend`]: work that borrows, for pools of threads |
 //! | `worker` | [`Worker::run`]: entering and leaving contexts |
 //! | `mailbox`, `slots`, `parker` | handing contexts between dispatcher and workers; sleep when there are none |
-//! | `extended_state` | what signal frames need of a thread beyond general registers |
+//! | `parking` | how loops that serve each other's queues sleep, and which one is woken |
+//! | `extended_state` | the needs of signal frames beyond general registers |
 //! | `mechanism`, `probe`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
-//! | `backend`, `trampoline` | special modes for workers, as the rest sees them; where code goes on that was interrupted there |
+//! | `backend`, `trampoline` | special modes for workers, behind traits; the code that code interrupted there enters |
 //! | `guest` (feature `kvm`) | workers in guest mode under /dev/kvm, interrupted by the APIC |
 //! | `dune` (feature `dune`) | workers under Dune, interrupted by posted interrupts |
-//! | `overflow`, `credentials` | what a stack overflow says before it dies; `setuid` and its family |
-//! | `clock`, `platform`, `realtime`, `affinity` | the TSC, what the machine must offer, SCHED_FIFO, cores |
+//! | `overflow`, `credentials` | the message of a stack overflow; `setuid` and its family |
+//! | `clock`, `platform`, `realtime`, `slice`, `affinity` | the TSC, requirements on the machine, SCHED_FIFO, time slices, cores |
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!(
@@ -54,7 +56,7 @@ compile_error!(
      are not supported."
 );
 
-// First, for its macros.
+// First in the list, for its macros.
 #[macro_use]
 mod switch;
 
@@ -72,21 +74,25 @@ mod extended_state;
 pub mod fault;
 #[cfg(feature = "kvm")]
 pub mod guest;
+mod lend;
 mod mailbox;
 #[cfg(feature = "measure")]
 pub mod measure;
 mod mechanism;
 mod overflow;
 mod parker;
+mod parking;
 mod platform;
 mod pool;
 mod probe;
 mod realtime;
 mod restartable;
 mod signal;
+mod slice;
 mod slots;
 #[cfg(feature = "stress")]
 pub mod stress;
+mod stride;
 mod timer;
 mod token;
 #[cfg_attr(
@@ -104,15 +110,20 @@ pub use context::{
     ContextId, Finished, Generation, Idle, Outcome, Panicked, Ready, Runnable, Suspended,
 };
 pub use counters::{Counters, CountersSnapshot};
-pub use current::{current_worker, in_context, preempt_point, without_preemption};
+pub use current::{
+    current_worker, give_way_until, in_context, preempt_point, preemptions, without_preemption,
+};
+pub use lend::{Lender, Lent, Work, lend};
 pub use mailbox::{Completion, Dispatched, MAX_DEPTH, Receiver, Sender, mailbox};
 pub use mechanism::{InterruptError, Mechanism, WorkerLink};
 pub use parker::Parker;
+pub use parking::Parking;
 pub use platform::{Unsupported, check_platform};
 pub use pool::{HandBack, Handles, Pool, PoolConfig, PoolError};
 pub use probe::Probe;
 pub use realtime::{Realtime, RealtimeError};
 pub use signal::{Signal, SignalError};
+pub use slice::request_slice;
 pub use timer::{DeadlineTimer, TimerError};
 pub use token::HardPreemption;
 pub use worker::{Ended, Successor, Worker};

@@ -174,7 +174,9 @@ impl Dispatched {
 
     /// As [`request`](Self::request), but the code may go on until the TSC reaches `moment`: a
     /// deadline that its own probes look at. For a dispatcher that is the worker's own thread, and
-    /// does not run meanwhile. Until then a probe costs a reading of the TSC.
+    /// does not run meanwhile. Until then the probes count down to readings of the TSC, about two
+    /// a microsecond: the code gives way about that late, or later, once, when its probes become
+    /// much rarer (see `stride`). A request that replaces this one is found as late.
     #[inline]
     pub fn request_at(&self, moment: Cycles) {
         self.head.request(self.generation, moment);
@@ -321,6 +323,8 @@ impl<T: Send, R: Send> Receiver<T, R> {
         // Or the sender's count, on which the slots rely, would be wrong.
         assert!(self.open > 0, "an answer to nothing");
         self.open -= 1;
+        // What is staged is taken next, and the dispatcher wrote it there while this one ran.
+        self.lines.to_worker.prefetch_to_take();
         let word = match completion {
             Completion::Finished(Idle(handle)) => encode(handle, IDLE),
             Completion::Preempted(Suspended(handle)) => encode(handle, SUSPENDED),

@@ -1,8 +1,9 @@
 //! The ways to interrupt a worker, behind one trait.
 //!
 //! The request itself is always the same: [`Dispatched::request`](crate::Dispatched::request)
-//! stores the generation where the context will look. A mechanism only makes it look sooner. So all
-//! share the generation check, the rule for deferred preemptions and the counters.
+//! stores the generation where the context will look. A mechanism only makes the context look
+//! sooner. So all mechanisms share the generation check, the rule for deferred preemptions and the
+//! counters.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,13 +12,13 @@ use std::sync::Arc;
 use crate::backend::ModeLink;
 use crate::counters::{Counters, CountersSnapshot};
 
-/// What others need of a worker: whom to interrupt, and what happened.
+/// A worker as other threads see it: the thread to interrupt, and its counters.
 #[derive(Clone, Debug)]
 pub struct WorkerLink {
     pub(crate) process: libc::pid_t,
     pub(crate) thread: libc::pid_t,
     pub(crate) counters: Arc<Counters>,
-    /// Of the mode that the worker entered.
+    /// The link of the mode that the worker entered.
     pub(crate) mode: Option<Arc<dyn ModeLink>>,
 }
 
@@ -39,15 +40,14 @@ impl WorkerLink {
         self.counters.snapshot()
     }
 
-    /// The worker's OS thread, as the kernel numbers it.
+    /// The kernel's number of the worker's thread.
     #[must_use]
     pub fn thread_id(&self) -> i32 {
         self.thread
     }
 
     /// Whether the worker's thread is blocked in the kernel: it neither runs nor waits for its core
-    /// (its state in `/proc/self/task` is not `R`). Where `/proc` does not tell, it counts as
-    /// blocked.
+    /// (its state in `/proc/self/task` is not `R`). If `/proc` does not tell, it counts as blocked.
     ///
     /// Takes three system calls, some ten microseconds, and does not allocate.
     #[must_use]
@@ -59,8 +59,8 @@ impl WorkerLink {
     /// allocate.
     ///
     /// # Errors
-    /// The kernel's answer, if the process may not use that core, or the thread has ended. It stays
-    /// where it was.
+    /// The kernel's error, if the process may not use that core, or the thread has ended. The
+    /// thread then stays on its cores.
     pub fn pin(&self, core: usize) -> std::io::Result<()> {
         // SAFETY: `cpu_set_t` is plain data, and zeroes are the empty set.
         let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -86,7 +86,7 @@ fn thread_state(thread: libc::pid_t) -> Option<u8> {
     write!(path.as_mut_slice(), "/proc/self/task/{thread}/stat").ok()?;
     let length = path.iter().position(|&byte| byte == 0)?;
     let path = std::str::from_utf8(&path[..length]).ok()?;
-    // `1234 (name) S 1 ...`: the name has 15 bytes at most, parentheses perhaps among them.
+    // In `1234 (name) S 1 ...` the name has 15 bytes at most, perhaps with parentheses.
     let mut line = [0; 48];
     let length = File::open(path).ok()?.read(&mut line).ok()?;
     let end_of_name = line[..length].iter().rposition(|&byte| byte == b')')?;
@@ -107,17 +107,17 @@ pub enum InterruptError {
     },
 }
 
-/// A way to make a worker's running context look at what is requested of it.
+/// A way to make a worker's running context look at its request word.
 pub trait Mechanism: Send + Sync {
     /// The name used in reports: `probe`, `signal`, or a [backend's](crate::BackendKind::name).
     fn name(&self) -> &'static str;
 
-    /// Makes the context that runs on `worker` look now. Called by the dispatcher after the request
-    /// was stored; must neither allocate nor lock.
+    /// Makes the context that runs on `worker` look now. The dispatcher calls it after storing the
+    /// request; it must neither allocate nor lock.
     ///
     /// # Errors
-    /// [`InterruptError`] if it could not be sent; the request stands, and a probe may still find
-    /// it.
+    /// [`InterruptError`] if the interrupt could not be sent; the request stands, and a probe may
+    /// still find it.
     fn interrupt(&self, worker: &WorkerLink) -> Result<(), InterruptError>;
 }
 
@@ -135,7 +135,7 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         let (let_go, go) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::Builder::new()
-            // As misleading as a name can be.
+            // The most misleading name possible.
             .name("a) S (b) R (c)".into())
             .spawn(move || {
                 tell.send(WorkerLink::of_this_thread(Arc::default()))

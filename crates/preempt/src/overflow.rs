@@ -1,9 +1,9 @@
-//! What a fault in a context says before the process dies.
+//! The message of a fault in a context, before the process dies.
 //!
 //! Below each context's stack lies the guard page of the backing thread. A fault there, or a signal
 //! frame that did not fit above it, ends the process as any stack overflow does, but with a message
-//! that names the context. All other faults go to the handler there was before (the Rust runtime's,
-//! usually). If that lets the process die of it, a line names the context first.
+//! that names the context. All other faults go to the handler that was there before (usually the
+//! Rust runtime's). If that handler lets the process die, a line names the context first.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -35,11 +35,11 @@ pub(crate) fn install() {
     });
 }
 
-/// The handler needs another stack than the one that overflowed; `std` threads of a Rust program
-/// have one, others get one here that stays with the thread for good.
+/// The handler needs a stack other than the one that overflowed. `std` threads of a Rust program
+/// have one; other threads get one here, for good.
 pub(crate) fn ensure_alternate_stack() {
-    // SAFETY: asks for, and maybe sets, the calling thread's alternate stack; the mapping is leaked
-    // on purpose.
+    // SAFETY: reads, and maybe sets, the calling thread's alternate stack; the mapping is leaked on
+    // purpose.
     unsafe {
         let mut now: libc::stack_t = std::mem::zeroed();
         libc::sigaltstack(std::ptr::null(), &mut now);
@@ -124,7 +124,7 @@ pub(crate) fn say(line: std::fmt::Arguments<'_>) {
         text: [0; 256],
         length: 0,
     };
-    // What does not fit is left out.
+    // Text that does not fit is cut off.
     let _ = writeln!(message, "{line}");
     // SAFETY: writes initialised bytes.
     unsafe { libc::write(2, message.text.as_ptr().cast(), message.length) };

@@ -1,4 +1,4 @@
-//! How a worker that has nothing to run sleeps, and how the dispatcher wakes it.
+//! How an idle worker sleeps, and how the dispatcher wakes it.
 //!
 //! ```text
 //!   worker                                     dispatcher
@@ -11,10 +11,10 @@
 //! dispatcher sees no sleeper. Two fences would exclude that, and the dispatcher would pay for its
 //! own with every message. Instead the dispatcher looks again, once a turn, while the message is
 //! unanswered. A store becomes visible in the end, and a parked worker's `sleeping` stays true
-//! until somebody wakes it. So a look costs a load, from a line that changes only when the worker
-//! sleeps; and nothing depends on what the dispatcher believes the worker to be doing, which can be
-//! long out of date. One unpark after the message is enough: the park that it ends, now or later,
-//! is followed by a look into the mailbox that sees the message.
+//! until the dispatcher wakes it. So a look costs a load, from a line that changes only when the
+//! worker sleeps; and nothing depends on the dispatcher's knowledge of the worker, which can be
+//! long out of date. One unpark after the message is enough: it ends a park, now or later, after
+//! which the worker looks into the mailbox and sees the message.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ impl Default for Parker {
 }
 
 impl Parker {
-    /// For a worker that is awake.
+    /// The state of a worker that is awake.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Parker {
     }
 
     /// Worker: parks the calling thread until it is woken, for `longest` at most, unless
-    /// `is_needed` says that there is something to do already. May return early.
+    /// `is_needed` returns true. May return early.
     pub fn sleep(&self, longest: Duration, is_needed: impl FnOnce() -> bool) {
         self.sleeping.store(true, Ordering::Relaxed);
         if !is_needed() {
@@ -58,9 +58,9 @@ impl Parker {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Dispatcher: unparks the worker `thread` if it sleeps; tells whether it did. `false` may be
-    /// out of date: after a message, ask again, once a turn, until the answer is `true` or the
-    /// worker's is there.
+    /// Dispatcher: unparks the worker `thread` if it sleeps; returns whether it did. `false` may be
+    /// out of date: after a message, ask again, once a turn, until this returns `true` or the
+    /// worker's answer is there.
     #[inline]
     pub fn wake(&self, thread: &Thread) -> bool {
         let sleeps = self.sleeping.load(Ordering::Relaxed);
@@ -76,7 +76,7 @@ fn park(longest: Duration) {
     std::thread::park_timeout(longest);
 }
 
-/// Without an end: a wake-up that is lost is a deadlock, which loom reports.
+/// Has no end: a lost wake-up is a deadlock, which loom reports.
 #[cfg(loom)]
 fn park(_: Duration) {
     loom::thread::park();
@@ -129,18 +129,18 @@ mod loom_tests {
     use loom::sync::atomic::fence;
     use loom::thread;
 
-    /// When the dispatcher looks whether the worker sleeps.
+    /// When the dispatcher checks whether the worker sleeps.
     #[derive(Clone, Copy, PartialEq)]
     enum Look {
         /// Once a turn until the answer.
         EachTurn,
-        /// After a message to a worker that, as far as the dispatcher knows, has nothing to run;
-        /// and not again.
+        /// After a message to a worker that, as far as the dispatcher knows, is idle; and not
+        /// again.
         WhenIdle,
     }
 
-    /// A worker that sleeps whenever it finds no message is sent two, the second one before the
-    /// dispatcher has taken the answer to the first; it serves both.
+    /// A worker that sleeps whenever it finds no message gets two messages, the second one before
+    /// the dispatcher has taken the answer to the first; the worker serves both.
     fn serve_two(look: Look) {
         let (there, back) = (Arc::new(Slots::new()), Arc::new(Slots::new()));
         let parker = Arc::new(Parker::new());
@@ -171,7 +171,7 @@ mod loom_tests {
             fence(Ordering::SeqCst);
             parker.wake(worker.thread());
         }
-        // The worker may have answered, and sleep by now.
+        // The worker may have answered, and may sleep by now.
         there.put(&mut put, 2, 0);
         let (mut answers, mut is_woken) = (0, false);
         while answers < 2 {
@@ -190,8 +190,8 @@ mod loom_tests {
         loom::model(|| serve_two(Look::EachTurn));
     }
 
-    /// The check above has teeth: whoever looks only when it believes the worker to be idle loses a
-    /// wake-up, for all its fences.
+    /// The check above can fail: a dispatcher that looks only when it believes the worker to be
+    /// idle loses a wake-up, despite all its fences.
     #[test]
     // The dispatcher's turns have no end: the answer that it waits for never comes.
     #[should_panic(expected = "maximum number of branches")]

@@ -1,4 +1,4 @@
-//! What the machine and kernel must offer, checked before the first context exists.
+//! Requirements on machine and kernel, checked before the first context exists.
 
 use std::arch::x86_64::__cpuid;
 use std::sync::OnceLock;
@@ -42,14 +42,14 @@ const ARCH_SHSTK_SHSTK: u64 = 1;
 /// Checks that contexts can run here.
 ///
 /// # Errors
-/// [`Unsupported`] says what is missing and what to do about it.
+/// [`Unsupported`] says what is missing and how to get it.
 pub fn check_platform() -> Result<(), Unsupported> {
     // SAFETY: getauxval only reads the auxiliary vector.
     if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
         return Err(Unsupported::NoFsGsBase);
     }
     let mut features: u64 = 0;
-    // SAFETY: writes one u64 through the pointer, or fails with EINVAL on kernels that don't know
+    // SAFETY: writes one u64 through the pointer, or fails with EINVAL on kernels that do not know
     // the request.
     let status =
         unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SHSTK_STATUS, &raw mut features) };
@@ -70,7 +70,7 @@ fn has_invariant_tsc() -> bool {
     invariant || kernel_trusts_tsc()
 }
 
-/// Asked once: a process that has used up its descriptors cannot ask.
+/// Read only once: a process without free descriptors cannot read it.
 fn kernel_trusts_tsc() -> bool {
     const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     static TRUSTED: OnceLock<bool> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! Making a pool of contexts, and giving their backing threads back at the end.
+//! Making a pool of contexts, and ending their backing threads.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub enum PoolError {
     },
     /// The system gave no more threads or memory.
     #[error(
-        "backing_thread thread {number} of {wanted} could not be made: {cause}. Each context takes a sleeping thread and its \
+        "backing thread {number} of {wanted} could not be made: {cause}. Each context takes a sleeping thread and its \
          stack: lower `contexts` or `stack_size`, or raise the limits on threads (ulimit -u, the cgroup's pids.max), \
          address space (ulimit -v) and memory maps (vm.max_map_count)"
     )]
@@ -74,7 +74,7 @@ pub enum PoolError {
     },
 }
 
-/// A fresh pool: its contexts, all idle, and what gives them back.
+/// A fresh pool: its contexts, all idle, and the handles to end it.
 #[derive(Debug)]
 pub struct Pool<T, R> {
     /// The contexts, in the order of their numbers.
@@ -106,7 +106,7 @@ impl<T, R> std::fmt::Debug for Handles<T, R> {
     }
 }
 
-/// What became of a pool at its end.
+/// The fate of a pool at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HandBack {
     /// Backing threads that ended, their thread-local destructors run.
@@ -129,7 +129,7 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
     ///
     /// # Errors
     /// [`PoolError`] if the machine cannot run contexts, a number is out of range, or threads ran
-    /// out; what was made until then is taken down again.
+    /// out; contexts made until then are taken down again.
     pub fn new(
         config: PoolConfig,
         entry: impl Fn(T) -> R + Send + Sync + 'static,
@@ -211,7 +211,7 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
         let thread = match spawned {
             Ok(thread) => thread,
             Err(error) => {
-                // SAFETY: the thread does not exist, so nobody else knows the head.
+                // SAFETY: the thread does not exist, so no other code knows the head.
                 unsafe { head.release::<T, R>() };
                 return Err(error.into());
             }
@@ -220,7 +220,7 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
             match head.parked.load(Ordering::Acquire) {
                 0 => assert!(
                     !thread.is_finished(),
-                    "the backing_thread of context {number} died before it could park"
+                    "the backing thread of context {number} died before it could park"
                 ),
                 REFUSED => {
                     let _ = thread.join();
@@ -245,7 +245,7 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
 }
 
 impl<T, R> Handles<T, R> {
-    /// Gives the stacks of `idle` back to their backing threads, which end, running their
+    /// Gives the stacks of `idle` back to their backing threads, which end and run their
     /// thread-local destructors. Waits at most `patience` for them. Every context of the pool that
     /// is not among `idle`, or does not end in time, is leaked with its backing thread and counted.
     pub fn hand_back(mut self, idle: Vec<Idle<T, R>>, patience: Duration) -> HandBack {
@@ -265,7 +265,8 @@ impl<T, R> Handles<T, R> {
             let head = handle.head();
             head.hand_back.store(true, Ordering::Relaxed);
             head.wake.store(1, Ordering::Release);
-            // SAFETY: wakes whoever sleeps on the word; the context lives until it is freed below.
+            // SAFETY: wakes a thread that sleeps on the word; the context lives until it is freed
+            // below.
             unsafe {
                 libc::syscall(
                     libc::SYS_futex,
@@ -299,8 +300,8 @@ impl<T, R> Handles<T, R> {
             }
         }
         for backing_thread in self.backing_threads.drain(..).flatten() {
-            // Its stack is in use or suspended: the private stack below the backing thread must
-            // stay.
+            // The context's stack is in use or suspended, so the private stack of its backing
+            // thread must stay.
             std::mem::forget(backing_thread);
             report.leaked += 1;
         }

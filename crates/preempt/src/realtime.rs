@@ -16,8 +16,8 @@ pub enum RealtimeError {
 /// under half a second at a time: Linux throttles longer bursts (kernel.sched_rt_runtime_us) and
 /// the gap is 50 ms.
 ///
-/// Threads that it starts meanwhile are under ordinary scheduling: what a handler starts shall not
-/// compete with the worker.
+/// Threads that it starts meanwhile have ordinary scheduling: a handler's threads shall not compete
+/// with the worker.
 #[derive(Debug)]
 pub struct Realtime {
     not_send: std::marker::PhantomData<*mut ()>,
@@ -39,7 +39,7 @@ impl Realtime {
     #[cfg(feature = "measure")]
     pub(crate) fn priority_of_current() -> Option<i32> {
         let mut parameters = libc::sched_param { sched_priority: 0 };
-        // SAFETY: both only read the calling thread's scheduling, the one into a local.
+        // SAFETY: both only read the calling thread's scheduling, the latter into a local.
         let (policy, answer) = unsafe {
             (
                 libc::sched_getscheduler(0),
@@ -53,7 +53,7 @@ impl Realtime {
 
 impl Drop for Realtime {
     fn drop(&mut self) {
-        // Back to ordinary scheduling is always permitted; to take the flag down is not.
+        // Returning to ordinary scheduling is always permitted; clearing the flag is not.
         if set_policy(libc::SCHED_OTHER, 0).is_err() {
             let _ = set_policy(libc::SCHED_OTHER | RESET_ON_FORK, 0);
         }

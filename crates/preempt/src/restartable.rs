@@ -1,33 +1,33 @@
-//! Restartable sequences: an area of a thread's where the kernel writes the CPU that the thread
+//! Restartable sequences: an area of a thread in which the kernel writes the CPU that the thread
 //! runs on (rseq(2)).
 //!
-//! Allocators keep a cache for each CPU by it, and rely on being told. But a context's code runs on
-//! workers, with the backing thread's thread control block: an area in it, registered for the
-//! backing thread, holds the backing thread's CPU, and nobody begins the worker's sequences again.
-//! So a backing thread has no area, and a worker one that no context's code knows: where code
-//! cannot register, it does without.
+//! Allocators keep a cache for each CPU by it, and rely on a restart after a move. But a context's
+//! code runs on workers, with the backing thread's thread control block. An area in that block,
+//! registered for the backing thread, holds the backing thread's CPU, and the kernel does not
+//! restart the worker's sequences. So a backing thread has no area, and a worker has one that no
+//! context's code knows: code that cannot register does without.
 //!
 //! glibc registers an area for each thread, in the thread control block. Under
 //! `GLIBC_TUNABLES=glibc.pthread.rseq=0` it does not, and another library may (tcmalloc does). That
-//! one's cannot be taken away without its address.
+//! library's area cannot be unregistered without its address.
 
 use crate::platform::Unsupported;
 use crate::switch::fs_base;
 
 const UNREGISTER: i32 = 1;
-/// What glibc and everybody else puts before abort handlers on x86.
+/// The signature before abort handlers on x86, the same for glibc and all others.
 const SIGNATURE: u32 = 0x5305_3053;
-/// The kernel's `struct rseq` as it was at first; any kernel takes it.
+/// The original size of the kernel's `struct rseq`; any kernel accepts it.
 const ORIGINAL_LENGTH: usize = 32;
 
-/// An area, as the kernel wants it.
+/// An area as the kernel requires it.
 #[repr(C, align(32))]
 struct Area([u8; ORIGINAL_LENGTH]);
 
-/// Leaves the calling thread, which is to be a backing thread, without an area.
+/// Leaves the calling thread, a future backing thread, without an area.
 ///
 /// # Errors
-/// [`Unsupported::RestartableSequences`] if it has one that is not glibc's.
+/// [`Unsupported::RestartableSequences`] if the thread has one that is not glibc's.
 pub(crate) fn leave_none() -> Result<(), Unsupported> {
     unregister_that_of_glibc();
     let mut area = Area([0; ORIGINAL_LENGTH]);
@@ -36,10 +36,10 @@ pub(crate) fn leave_none() -> Result<(), Unsupported> {
             unregister(&raw mut area);
             Ok(())
         }
-        // The kernel answers this to an area of another address, and else to one that is not
-        // aligned.
+        // The kernel answers this if another address is registered, or else for an unaligned
+        // address.
         Err(libc::EINVAL) => Err(Unsupported::RestartableSequences),
-        // A kernel without them, or a filter of system calls before it.
+        // The kernel has none, or a filter forbids the system call.
         Err(_) => Ok(()),
     }
 }
@@ -75,7 +75,7 @@ impl Occupied {
 impl Drop for Occupied {
     fn drop(&mut self) {
         unregister(self.area);
-        // SAFETY: made by `Box::into_raw`; the kernel writes to it no more.
+        // SAFETY: made by `Box::into_raw`; the kernel no longer writes to it.
         drop(unsafe { Box::from_raw(self.area) });
     }
 }
@@ -85,11 +85,11 @@ fn register(area: *mut Area) -> Result<(), i32> {
 }
 
 fn unregister(area: *mut Area) {
-    // It is registered, so there is nothing to fail.
+    // It is registered, so this cannot fail.
     let _ = call(area.cast(), ORIGINAL_LENGTH, UNREGISTER);
 }
 
-/// Takes glibc's word for its area's place, since the kernel does not tell.
+/// Relies on glibc for its area's place, since the kernel does not tell.
 fn unregister_that_of_glibc() {
     const AT_RSEQ_FEATURE_SIZE: libc::c_ulong = 27;
     // SAFETY: looks up two public symbols of glibc 2.35 and later; absent ones give null.
@@ -116,9 +116,9 @@ fn unregister_that_of_glibc() {
 }
 
 fn call(area: *mut libc::c_void, length: usize, flags: i32) -> Result<(), i32> {
-    // SAFETY: what is registered is an `Area` that lives until it is unregistered; unregistering
-    // makes the kernel write less, not more, and an address or length that is not the registered
-    // one is refused.
+    // SAFETY: the registered memory is an `Area` that lives until it is unregistered; unregistering
+    // makes the kernel write less, not more, and the kernel refuses an address or length other than
+    // the registered one.
     match unsafe { libc::syscall(libc::SYS_rseq, area, length, flags, SIGNATURE) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),

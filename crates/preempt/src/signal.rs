@@ -2,9 +2,9 @@
 //! frame.
 //!
 //! The kernel saves every register, vector and mask registers included, in a frame on the context's
-//! own stack. The handler then leaves to the worker like a probe does, so the frame travels with
-//! the context; whichever worker resumes it returns from the handler, and `rt_sigreturn` puts all
-//! registers back.
+//! own stack. The handler then leaves to the worker like a probe does, so the frame moves with the
+//! context; the worker that resumes it returns from the handler, and `rt_sigreturn` restores all
+//! registers.
 //!
 //! ```text
 //!   context's stack         ┌───────────────────────┐ stack_high
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! Flags: `SA_NODEFER`, since the worker must be interruptible again after the handler left without
-//! returning; `SA_RESTART`, so that interrupted system calls go on; no `SA_ONSTACK`, since the
-//! frame must be the context's.
+//! returning; `SA_RESTART`, so that interrupted system calls resume; no `SA_ONSTACK`, since the
+//! frame must be on the context's stack.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -36,12 +36,12 @@ use crate::timer;
 use crate::token::HardPreemption;
 use crate::worker::SCHEDULING;
 
-/// SIGURG is ignored by default and rarely used: what else arrives by it goes to the handler there
-/// was before.
+/// SIGURG is ignored by default and rarely used: a SIGURG from elsewhere goes to the handler that
+/// was there before.
 pub(crate) const SIGNAL: libc::c_int = libc::SIGURG;
 
 /// Stack that the handler needs below the kernel's frame to leave safely, with room for another
-/// signal's frame meanwhile.
+/// signal's frame.
 pub(crate) fn handler_room() -> usize {
     (largest_frame() + 4 * 1024).max(8 * 1024)
 }
@@ -52,11 +52,10 @@ pub(crate) fn largest_frame() -> usize {
     (unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize).max(4 * 1024)
 }
 
-/// Not a valid value of `ss_flags`: `rt_sigreturn` then leaves the thread's alternate stack as it
-/// is.
+/// Not a valid value of `ss_flags`, so `rt_sigreturn` leaves the thread's alternate stack as it is.
 pub(crate) const LEAVE_ALTERNATE_STACK: libc::c_int = 0x7777;
 
-/// After an interrupt in vain, a worker's own timer fires again after this, nanoseconds.
+/// After an interrupt in vain, a worker's own timer fires again after this time, in nanoseconds.
 const IN_VAIN_AGAIN: u64 = 500_000;
 
 /// Preemption by signal. Works on any Linux.
@@ -80,8 +79,8 @@ pub enum SignalError {
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Signal {
-    /// Installs the handler for SIGURG in this process, once; a handler that was there before still
-    /// gets what is not meant for a worker.
+    /// Installs the handler for SIGURG in this process, once; an earlier handler still gets signals
+    /// that are not meant for a worker.
     ///
     /// # Errors
     /// [`SignalError`] if the kernel refuses.
@@ -93,7 +92,7 @@ impl Signal {
         if !*installed {
             // SAFETY: `sigaction` is plain data, and zeroes are a valid one.
             let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: only reads the action in force; noted before ours can run.
+            // SAFETY: only reads the action in force; stored before ours can run.
             unsafe { libc::sigaction(SIGNAL, std::ptr::null(), &mut previous) };
             let _ = PREVIOUS.set(previous);
             // SAFETY: as above.
@@ -138,8 +137,8 @@ pub(crate) fn frame_room() -> usize {
     (largest_frame() + handler_room() + 4 * 1024).next_multiple_of(4096)
 }
 
-/// Lets the signal through on the calling thread. Answers the thread's mask as it is then (the
-/// first 64 signals, as the kernel has it).
+/// Unblocks the signal on the calling thread. Returns the thread's mask after that (the first 64
+/// signals, as the kernel has it).
 pub(crate) fn unblock() -> u64 {
     // SAFETY: changes and reads the calling thread's mask only.
     unsafe {
@@ -164,8 +163,8 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     if head.is_null() {
         // SAFETY: the worker bound to this thread clears the pointer before it drops the counters.
         match unsafe { SCHEDULING.get().as_ref() } {
-            // The worker's own code: what was to be preempted is over, or is checked on the way in;
-            // or the outer side of its mode, which makes a system call for a context.
+            // The worker's own code: the dispatch has ended, or its request is checked on the way
+            // in. Or the outer side of the worker's mode, which makes a system call for a context.
             Some(counters) => {
                 if !gives_up_a_call(frame) {
                     count(&counters.late);
@@ -184,27 +183,27 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     // SAFETY: the handler is installed with SA_SIGINFO.
     let timer = unsafe { timer::sender(info) };
     if let (Some(timer), Some(left)) = (timer, head.not_due_for()) {
-        // Set for an earlier request, which is over.
+        // The timer was set for an earlier request, which has ended.
         return timer::again(timer, left);
     }
-    // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to
-    // change.
+    // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and we may change
+    // it.
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
     let stack_pointer = frame.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
     let guarded = head.running.guard.load(Ordering::Relaxed) != 0;
     let on_its_stack = (head.stack_low.get()..head.stack_high.get()).contains(&stack_pointer);
     if guarded || !on_its_stack {
-        // Within the switch, or the job holds preemption off: it looks at the request when that
-        // ends. Counting is right only in the latter case; in the former the worker may be
-        // another's.
+        // Within the switch, or the job holds preemption off: the context looks at the request when
+        // that ends. Counting is right only in the latter case; in the former the worker may be
+        // another one.
         if on_its_stack {
             // SAFETY: on the context's own stack with the guard up: its worker runs it.
             count(unsafe { &current::worker_counters(head).deferred });
         }
         match timer {
-            // On another stack: nobody looks when that is left.
+            // On another stack: no code looks at the request when that stack is left.
             Some(timer) if !guarded => timer::again(timer, Clock::get().to_cycles(IN_VAIN_AGAIN)),
-            // Perhaps between two jobs, and the next one's moment is not known yet.
+            // Perhaps between two jobs, when the next one's moment is not known yet.
             Some(timer) => timer::fired_outside(timer),
             None => {}
         }
@@ -212,9 +211,10 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     }
     // The frame itself is some way below the interrupted code.
     let has_room = &raw const *frame as usize >= head.stack_low.get() + handler_room();
-    // Another mask than the worker's own: the code is within another signal's handler, or blocks
-    // signals for a while. On another worker its frame, or its end, would install this one's mask
-    // there, and a handler's frame this one's alternate stack. It is asked again later.
+    // A mask other than the worker's own: the code is within another signal's handler, or blocks
+    // signals for a while. On another worker its frame, or its end, would install this worker's
+    // mask there, and a handler's frame also this worker's alternate stack. The dispatcher asks
+    // again later.
     if !has_room || !current::has_workers_mask(head, first_64(&frame.uc_sigmask)) {
         current::interrupted_in_vain(head);
         if let Some(timer) = timer {
@@ -225,7 +225,7 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     if !fault::without(Defence::AlternateStackCare) {
         frame.uc_stack.ss_flags = LEAVE_ALTERNATE_STACK;
     }
-    // Another interrupt may come before and after, and leave this as it finds it.
+    // Another interrupt may come before and after, and leaves this as it finds it.
     let outer = head
         .running
         .frame
@@ -237,11 +237,11 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     }
 }
 
-/// Has a system call that was not begun, or that would be begun again, given up, if that is what
-/// was interrupted.
+/// Abandons a system call that has not begun, or that would be restarted, if the signal interrupted
+/// one.
 fn gives_up_a_call(frame: *mut libc::c_void) -> bool {
-    // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and it is ours to
-    // change.
+    // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO, and we may change
+    // it.
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
     let instruction = &mut frame.uc_mcontext.gregs[libc::REG_RIP as usize];
     let elsewhere =
@@ -252,7 +252,7 @@ fn gives_up_a_call(frame: *mut libc::c_void) -> bool {
     elsewhere.is_some()
 }
 
-/// Fault injection: what a switch does that saves the x87 state and MXCSR only.
+/// Fault injection: the effect of a switch that saves only the x87 state and MXCSR.
 #[cold]
 fn forget_vectors(frame: &mut libc::ucontext_t) {
     if !frame.uc_mcontext.fpregs.is_null() {

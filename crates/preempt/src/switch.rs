@@ -1,4 +1,4 @@
-//! The context switch, and the place where a backing thread leaves its stack to others.
+//! The context switch, and the function in which a backing thread gives its stack away.
 //!
 //! A context that does not run is a stack pointer to this frame (addresses grow upwards):
 //!
@@ -16,11 +16,10 @@
 //! Both functions are ordinary calls for the compiler: every register the ABI calls volatile is
 //! dead across them, so the callee-saved registers and the two control words are the whole state.
 //! (A context preempted by a signal has all its registers, vector and mask registers included, in
-//! the kernel's signal frame below. The exceptions that a context preempted by a probe has met on
-//! the x87 are kept by `x87`.) The FS base, which is the thread control block, is written between
-//! the two stacks: a signal that lands within the switch sees the one stack with the other's
-//! thread-locals, and the handler turns back because a context outside its own code always has its
-//! guard raised (see `current`).
+//! the kernel's signal frame below. `x87` saves the x87 exceptions of a context preempted by a
+//! probe.) The FS base, which is the thread control block, is written between the two stacks: a
+//! signal within the switch sees one stack with the other's thread-locals. The handler then turns
+//! back, because a context outside its own code always has its guard raised (see `current`).
 //!
 //! The frame is popped into `rcx` and jumped to rather than returned through: the return predictor
 //! would always be wrong (7 against 10 ns where it was measured).
@@ -45,7 +44,7 @@ macro_rules! push_frame {
     };
 }
 
-/// Pops it, and goes on at the return address.
+/// Pops the frame, and continues at the return address.
 macro_rules! pop_frame {
     () => {
         concat!(
@@ -64,12 +63,12 @@ macro_rules! pop_frame {
     };
 }
 
-/// Saves the caller on its stack, notes its stack pointer in `*save`, sets the FS base to `fs` and
-/// goes on with the frame at `to`. Returns when somebody switches back to the frame noted in
+/// Saves the caller on its stack, stores its stack pointer in `*save`, sets the FS base to `fs` and
+/// continues with the frame at `to`. Returns when a thread switches back to the frame stored in
 /// `*save`.
 ///
 /// # Safety
-/// `to` must be a stack pointer stored by [`switch`] or [`donate`] that nobody has switched to
+/// `to` must be a stack pointer stored by [`switch`] or [`donate`] that no thread has switched to
 /// since, `fs` the thread control block that belongs to that stack, and no other thread may run on
 /// either stack.
 #[unsafe(naked)]
@@ -97,19 +96,19 @@ pub(crate) unsafe extern "C" fn switch_same_tls(save: *mut usize, to: usize) {
     )
 }
 
-/// Saves the calling thread as [`switch`] does, notes its stack pointer in `*save`, moves the
+/// Saves the calling thread as [`switch`] does, stores its stack pointer in `*save`, moves the
 /// thread to the private stack that ends at `private_top`, stores 1 to `*parked`, and sleeps until
 /// `*wake` is not 0. Then it takes the frame at `*save`, which contexts may have replaced
 /// meanwhile, and returns from it.
 ///
-/// It touches nothing but its private stack and the three words while others run on the thread's
-/// own stack and thread control block, hence no call into libc.
+/// While other threads use the thread's own stack and thread control block, it touches nothing but
+/// its private stack and the three words. So it calls nothing in libc.
 ///
 /// # Safety
-/// `private_top` must be the 16-byte aligned end of writable memory of at least a page that is the
-/// caller's until the thread ends. The pointers must stay valid as long. All signals must be
-/// blocked. `*wake` may become non-zero only when nobody runs on the stack any more and `*save` is
-/// the frame to return from.
+/// `private_top` must be the 16-byte aligned end of writable memory of at least a page that belongs
+/// to the caller until the thread ends. The pointers must stay valid as long. All signals must be
+/// blocked. `*wake` may become non-zero only when no thread runs on the stack any more and `*save`
+/// is the frame to return from.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn donate(
     save: *mut usize,

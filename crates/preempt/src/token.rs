@@ -1,10 +1,10 @@
-//! The permission to preempt code that did not ask for it.
+//! The permission to preempt code without probes.
 
 /// Permission to interrupt handlers at any instruction, by signal or posted interrupt.
 ///
 /// Probes preempt code where it polls, so they need no permission. A hard mechanism stops code
-/// anywhere, and that code may go on under another OS thread; only whoever knows the code can
-/// promise that it bears that. The token is `Copy`: the promise is about the program, not about one
+/// anywhere, and that code may resume under another OS thread; only a person who knows the code can
+/// promise that this is sound. The token is `Copy`: the promise is about the program, not about one
 /// use.
 #[derive(Clone, Copy, Debug)]
 pub struct HardPreemption(());
@@ -22,15 +22,15 @@ impl HardPreemption {
     ///   sequences registered by hand). `pthread_self`, `std::thread::current` and thread-local
     ///   variables *do* stay the same;
     /// - **contended priority-inheritance futexes** (`PTHREAD_PRIO_INHERIT` mutexes): the kernel
-    ///   notes the OS thread as owner, and a release from another one fails or hangs;
+    ///   records the OS thread as owner, and a release from another one fails or hangs;
     /// - **shadow stacks** (CET): a process that runs with them is refused at start;
     /// - **system calls that never answer `EINTR`**: the handler is installed with `SA_RESTART`,
-    ///   but `poll`, `epoll_wait`, `nanosleep` in C code, and `recv` with a time-out answer `EINTR`
-    ///   all the same. (`std` retries where it promises to.)
+    ///   but `poll`, `epoll_wait`, `nanosleep` in C code, and `recv` with a time-out still answer
+    ///   `EINTR`. (`std` retries where it promises to.)
     ///
     /// Signal handlers that run on workers must not switch stacks or leave by `longjmp`; those
     /// installed with `SA_NODEFER`, an empty mask and without `SA_ONSTACK` must not depend on the
-    /// thread they return on. Nothing may unblock or block the preemption signal within a request
+    /// thread they return on. No code may unblock or block the preemption signal within a request
     /// without restoring it before the request ends.
     #[must_use]
     pub const unsafe fn allow() -> Self {

@@ -1,10 +1,9 @@
-//! Where code goes on that an interrupt found in a context: the save trampoline, for every
-//! mechanism whose interrupts have a handler in ring 0.
+//! The save trampoline: code that was interrupted in a context enters it, for every mechanism whose
+//! interrupts have a handler in ring 0.
 //!
-//! The handler knows a [`Window`], which is the context's stack, and no more. If the interrupted
-//! stack pointer lies in it, the handler stores the interrupted RIP below the red zone, and returns
-//! to [`save`] in its stead. All decisions are made there, on the context's stack, with all
-//! registers saved:
+//! The handler knows only a [`Window`], the context's stack. If the interrupted stack pointer lies
+//! in it, the handler stores the interrupted RIP below the red zone, and returns to [`save`]
+//! instead. All decisions are made there, on the context's stack, with all registers saved:
 //!
 //! ```text
 //!   interrupted RSP ──▶ frames of the request
@@ -15,7 +14,7 @@
 //!                       `interrupted`, `give_way`, `switch`
 //! ```
 //!
-//! Nothing in it is a mechanism's: the worker that resumes the context may be any.
+//! None of it belongs to a mechanism: any worker may resume the context.
 
 use std::arch::naked_asm;
 use std::arch::x86_64::__cpuid_count;
@@ -27,10 +26,10 @@ use crate::current::{self, CURRENT};
 use crate::extended_state::{PROTECTION_KEYS, xcr0};
 use crate::worker::SCHEDULING;
 
-/// Bytes below the stack pointer that leaf functions use without saying so.
+/// Bytes below the stack pointer that leaf functions may use.
 pub(crate) const RED_ZONE: usize = 128;
 
-/// Where a worker's interrupts take code away. Handlers that do so run on the worker's own CPU.
+/// Where a worker's interrupts divert code. Handlers that do so run on the worker's own CPU.
 #[repr(C)]
 #[derive(Default, Debug)]
 pub(crate) struct Window {
@@ -43,7 +42,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// An interrupt that comes while the stack pointer is within this takes the code away.
+    /// From now on, an interrupt that comes while the stack pointer is within this range diverts
+    /// the code.
     #[inline]
     pub(crate) fn set(&self, low: usize, high: usize) {
         // A handler that runs in between sees an empty window.
@@ -54,12 +54,12 @@ impl Window {
         self.low.store(low, Ordering::Relaxed);
     }
 
-    /// No interrupt takes any code away.
+    /// From now on, no interrupt diverts any code.
     pub(crate) fn close(&self) {
         self.set(usize::MAX, 0);
     }
 
-    /// Interrupts, since the last time, that found the stack pointer elsewhere.
+    /// Interrupts, since the last call, that found the stack pointer elsewhere.
     #[inline]
     pub(crate) fn take_elsewhere(&self) -> u64 {
         if self.elsewhere.load(Ordering::Relaxed) == 0 {
@@ -69,15 +69,15 @@ impl Window {
     }
 }
 
-/// What `xsave` saves and `xrstor` restores, and the bytes it takes.
+/// The components that `xsave` saves and `xrstor` restores, and the bytes they take.
 static VECTOR_STATE: AtomicU64 = AtomicU64::new(u64::MAX);
 static VECTOR_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// MXCSR as the ABI has it at a function's start.
+/// MXCSR as the ABI requires it at a function's start.
 static ORDINARY_MXCSR: AtomicU32 = AtomicU32::new(0x1f80);
 
-/// To be called before the first interrupt, with the vector registers that a mechanism has, as bits
-/// of XCR0. With several mechanisms it is those that all have. Answers them, and the bytes they
-/// take.
+/// Called before the first interrupt, with the vector registers that a mechanism has, as bits of
+/// XCR0. With several mechanisms the registers that all have count. Returns them, and the bytes
+/// they take.
 pub(crate) fn prepare(components: u64) -> (u64, usize) {
     let components = components & xcr0() & !PROTECTION_KEYS;
     let state = VECTOR_STATE.fetch_and(components, Ordering::Relaxed) & components;
@@ -121,8 +121,8 @@ pub(crate) struct Saved {
     pub(crate) rip: u64,
 }
 
-/// Where interrupted code goes on: saves all registers, lets the context give way, and returns to
-/// where it was interrupted; by then maybe on another worker. The stack is drawn above.
+/// The target of interrupted code: saves all registers, lets the context give way, and returns to
+/// where the code was interrupted, by then maybe on another worker. The stack is drawn above.
 ///
 /// # Safety
 /// Never called: an interrupt's handler returns to it, with the stack pointer at the interrupted
@@ -150,8 +150,8 @@ pub(crate) unsafe extern "C" fn save() {
         "mov rbp, rsp",
         "sub rsp, [rip + {bytes}]",
         "and rsp, -64",
-        // The header of the area, which `xsave` does not write whole, and which `xrstor` wants to
-        // be zero but for the first word.
+        // The area's header, which `xsave` does not write completely, and which `xrstor` requires
+        // to be zero except for the first word.
         "xor eax, eax",
         "mov [rsp + 512], rax",
         "mov [rsp + 520], rax",
@@ -164,7 +164,7 @@ pub(crate) unsafe extern "C" fn save() {
         "mov eax, [rip + {state}]",
         "mov edx, [rip + {state} + 4]",
         "xsave64 [rsp]",
-        // As the ABI has it for calls; a kernel does the same for signal handlers.
+        // As the ABI requires for calls; a kernel does the same for signal handlers.
         "fninit",
         "ldmxcsr [rip + {mxcsr}]",
         "test al, 4",
@@ -203,7 +203,7 @@ pub(crate) unsafe extern "C" fn save() {
 }
 
 /// The counterpart of the signal handler, with the same rules. Called on the interrupted stack,
-/// which has room; whose FS base it is remains to be seen.
+/// which has room; the owner of the FS base is not yet known.
 extern "C" fn interrupted(saved: &mut Saved) {
     for backend in crate::BACKENDS {
         (backend.before_the_call)(saved);
@@ -223,8 +223,8 @@ extern "C" fn interrupted(saved: &mut Saved) {
         return;
     }
     if head.running.guard.load(Ordering::Relaxed) != 0 {
-        // Within the switch, or the job holds preemption off: the request is looked at when that
-        // ends. SAFETY: on the context's own stack with the guard up: its worker runs it.
+        // Within the switch, or the job holds preemption off: the context looks at the request when
+        // that ends. SAFETY: on the context's own stack with the guard up: its worker runs it.
         count(unsafe { &current::worker_counters(head).deferred });
         return;
     }
@@ -243,7 +243,7 @@ fn worker_has_its_mask(head: &Head) -> bool {
     let worker = unsafe { &*head.running.worker.get() };
     let other = (worker.mode.as_ref()).is_some_and(|mode| mode.has_other_mask(worker.signal_mask));
     compiler_fence(Ordering::SeqCst);
-    // What arrives in between is looked at by the caller next.
+    // The caller looks next at requests that arrive in between.
     head.running.guard.store(0, Ordering::Relaxed);
     !other
 }
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn the_bytes_are_those_that_the_cpu_takes() {
         assert_eq!(bytes(0b11), 576);
-        // Leaf 0Dh, EBX: for all that is switched on.
+        // Leaf 0Dh, EBX: the size of all enabled components.
         assert_eq!(bytes(xcr0()), __cpuid_count(0xd, 0).ebx as usize);
     }
 }

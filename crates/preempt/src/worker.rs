@@ -1,7 +1,8 @@
 //! Workers: OS threads that enter contexts and get control back.
 //!
-//! [`Worker::run`] is the only way into a context. The handle is consumed on entry and made again
-//! on return, when the switch has saved the context wholly: only then can anybody else be given it.
+//! [`Worker::run`] is the only way into a context. It consumes the handle on entry and makes it
+//! again on return, when the switch has saved the context completely: only then can another worker
+//! get it.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -25,24 +26,24 @@ use crate::restartable::Occupied;
 use crate::switch::{fs_base, switch, switch_same_tls};
 use crate::{extended_state, overflow, signal};
 
-/// What a context needs to find its way back. Lives as long as the worker.
+/// The worker's data on which a context relies to return. Lives as long as the worker.
 pub(crate) struct WorkerHead {
     pub(crate) id: u32,
     pub(crate) stack_pointer: Cell<usize>,
     pub(crate) fs: usize,
-    /// What is blocked on its thread outside of any handler.
+    /// The signals blocked on the worker's thread outside of any handler.
     pub(crate) signal_mask: u64,
     pub(crate) counters: Arc<Counters>,
     /// Components of the extended state for which the thread is known to have room.
     pub(crate) has_room_for: Cell<u64>,
-    /// Its rights by protection keys, where there are keys.
+    /// The thread's rights by protection keys, if there are keys.
     rights: Option<u32>,
-    /// What to ask when a job has ended: points to a [`Successor`] of the types of the context that
-    /// runs. Null: nobody.
+    /// Called when a job has ended: points to a [`Successor`] of the types of the running context.
+    /// Null: there is none.
     pub(crate) successor: Cell<*mut ()>,
-    /// That one panicked.
+    /// The payload of the successor's panic.
     pub(crate) panic: Cell<Option<Box<dyn Any + Send>>>,
-    /// The mode that it entered.
+    /// The mode that the worker entered.
     pub(crate) mode: Option<Box<dyn Mode>>,
 }
 
@@ -61,22 +62,22 @@ thread_local! {
 pub struct Worker {
     pub(crate) head: Box<WorkerHead>,
     link: WorkerLink,
-    /// Where the thread has no restartable sequences: so that no context's code registers any on
-    /// it.
+    /// For a thread without restartable sequences: an area, so that no context's code registers
+    /// one.
     _no_sequences: Option<Occupied>,
     not_send: PhantomData<*mut ()>,
 }
 
-/// A job that has ended, as [`Worker::run_on`] tells of it.
+/// A job that has ended, as [`Worker::run_on`] reports it.
 #[derive(Debug)]
 pub struct Ended<R> {
-    /// What it returned.
+    /// The job's result.
     pub result: Result<R, Panicked>,
-    /// What [`Suspended::add_run_time`] added while it ran.
+    /// The sum that [`Suspended::add_run_time`] added while the job ran.
     pub run_time: Cycles,
 }
 
-/// Takes what a job came to, and may have another run next, on the same context and under a
+/// Takes a job's result, and may return the next job, which runs on the same context under a
 /// generation of its own.
 pub type Successor<'a, T, R> = &'a mut dyn FnMut(Ended<R>) -> Option<(T, Generation)>;
 
@@ -88,9 +89,9 @@ impl std::fmt::Debug for WorkerHead {
 
 impl Worker {
     /// Makes the calling thread a worker, numbered `id` as
-    /// [`current_worker`](crate::current_worker) will tell. The preemption signal is unblocked on
-    /// it; its signal mask must stay as it is then, and so should its rights by protection keys
-    /// (`pkey_set`).
+    /// [`current_worker`](crate::current_worker) reports. Unblocks the preemption signal on the
+    /// thread, whose signal mask must stay as it is then, and so should its rights by protection
+    /// keys (`pkey_set`).
     ///
     /// # Errors
     /// [`Unsupported`] if the machine cannot run contexts.
@@ -130,12 +131,12 @@ impl Worker {
     }
 
     /// From its next [`run`](Self::run) on, the worker runs in the mode of `backend`, its own code
-    /// included. Links taken before do not know of it. A worker that is in a mode already stays
+    /// included. Links taken before do not know the mode. A worker that is already in a mode stays
     /// there.
     ///
     /// # Errors
-    /// [`BackendError`] if there is no place for it, or the thread, which some modes want pinned to
-    /// a CPU, cannot enter. The worker goes on as before.
+    /// [`BackendError`] if there is no place for it, or if the thread cannot enter (some modes
+    /// require it to be pinned to a CPU). The worker goes on as before.
     pub fn enter(&mut self, backend: &dyn Backend) -> Result<(), BackendError> {
         if self.head.mode.is_none() {
             let WorkerMode { own, links } = backend.admit()?;
@@ -145,15 +146,15 @@ impl Worker {
         Ok(())
     }
 
-    /// What others need to interrupt this worker and to read its counters.
+    /// A link to interrupt this worker and to read its counters.
     #[must_use]
     pub fn link(&self) -> WorkerLink {
         self.link.clone()
     }
 
-    /// Starts a job or goes on with one, until it ends or is preempted. `generation` names this
+    /// Starts a job or resumes one, until it ends or is preempted. `generation` names this
     /// dispatch; it must differ from all that were used with this context before (a
-    /// [`mailbox`](crate::mailbox) sees to that).
+    /// [`mailbox`](crate::mailbox) makes sure of that).
     ///
     /// Allocates nothing and calls nothing but the context.
     #[inline]
@@ -164,6 +165,7 @@ impl Worker {
         let running = &head.running;
         running.generation.store(generation.0, Ordering::Relaxed);
         running.worker.set(&raw const *self.head);
+        running.stride.begin(!resumed);
         let last_worker = running.last_worker.replace(self.head.id);
         if !resumed {
             running.run_time.set(0);
@@ -180,9 +182,9 @@ impl Worker {
             "guarded until its own code runs"
         );
         // SAFETY: the handle proves that the context does not run and that its frame is in
-        // `stack_pointer` with `fs` as its thread control block; consuming it keeps anybody else
-        // from entering. The context comes back through the frame noted in this worker's head,
-        // which nobody else enters.
+        // `stack_pointer` with `fs` as its thread control block; consuming the handle keeps other
+        // workers from entering. The context comes back through the frame stored in this worker's
+        // head, which no other code enters.
         unsafe {
             if fault::without(Defence::FsSwitch) {
                 switch_same_tls(
@@ -205,7 +207,7 @@ impl Worker {
         outcome(handle)
     }
 
-    /// The signal frame that the context left from, if any, fits this thread.
+    /// Makes the context's signal frame, if it has one, fit this thread.
     #[inline]
     fn make_room(&self, head: &Head) {
         let has = self.head.has_room_for.get();
@@ -233,16 +235,16 @@ impl Worker {
         }
     }
 
-    /// As [`run`](Self::run), and goes on: when a job has ended, `next` is told, and what it
-    /// answers is the context's next job. Without switches in between, which is what it is for.
-    /// Returns when there is no other one, or when one was preempted; what has ended was told to
-    /// `next` by then.
+    /// As [`run`](Self::run), but continues: when a job has ended, `next` gets its result and may
+    /// return the context's next job, which starts without a switch in between. Returns when there
+    /// is no next job, or when one was preempted; `next` has then got the results of all ended
+    /// jobs.
     ///
     /// `next` runs on the context's stack and with its thread control block, so that thread-locals
-    /// in it are the context's and not the worker's; preemption is held off. If it panics, `run_on`
-    /// does, and the context is leaked.
+    /// in it are the context's and not the worker's; preemption is held off. If `next` panics,
+    /// `run_on` panics, and the context is leaked.
     ///
-    /// In the mode of a [`Backend`] it is only a loop around `run`.
+    /// In the mode of a [`Backend`] this is only a loop around `run`.
     #[inline]
     pub fn run_on<T, R>(
         &mut self,
@@ -288,7 +290,7 @@ impl Worker {
     }
 }
 
-/// A worker with a successor to ask: none is left when this goes, however that comes about.
+/// A worker with a successor set. Dropping it, however that happens, removes the successor.
 struct Asked<'a>(&'a mut Worker);
 
 impl Drop for Asked<'_> {
@@ -313,7 +315,7 @@ impl Drop for Worker {
     }
 }
 
-/// Fault injection: hands the context on before its stack is saved, as a scheduler would that
+/// Fault injection: hands the context on before its stack is saved, as a scheduler does that
 /// publishes from the interrupt handler.
 #[cfg(feature = "fault-injection")]
 pub(crate) fn publish_early(head: &Head, status: u32) {

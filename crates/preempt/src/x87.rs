@@ -1,19 +1,20 @@
-//! The exceptions that x87 code has met: a part of the status word, which the switch leaves alone.
+//! The exceptions that x87 code has raised: a part of the status word, which the switch leaves
+//! alone.
 //!
-//! A thread's own tell it what happened (`fetestexcept`), and one that is unmasked and pending
-//! faults at the next x87 instruction. Those of another request would do so in this one. Reading
-//! the status word takes 4 ns, half of a switch, so only a preemption does that: what is left from
-//! a request that has *ended* the next one finds, as on the threads of any pool. (MXCSR holds the
-//! same for SSE and AVX, and goes with every switch.)
+//! A thread reads its own exceptions (`fetestexcept`), and an unmasked pending one faults at the
+//! next x87 instruction. Another request's exceptions would do so in this one. Reading the status
+//! word takes 4 ns, half of a switch, so only a preemption does that: the exceptions of a request
+//! that has *ended* stay for the next, as on the threads of any pool. (MXCSR holds the same for SSE
+//! and AVX, and goes with every switch.)
 
 use std::arch::asm;
 
-/// What a context had met when it gave way.
+/// The exceptions that a context had raised when it gave way.
 #[must_use = "the context has lost them otherwise"]
 pub(crate) struct Exceptions(u8);
 
 impl Exceptions {
-    /// Takes them down.
+    /// Reads and clears them.
     #[inline]
     pub(crate) fn take() -> Self {
         let met = met();
@@ -23,7 +24,7 @@ impl Exceptions {
         Self(met)
     }
 
-    /// These are met again, and no others.
+    /// Restores these exceptions, and no others.
     #[inline]
     pub(crate) fn put_back(self) {
         if self.0 != 0 {

@@ -1,21 +1,23 @@
 /* C code with thread-local variables of its own, for the stress test.
  *
- * Built as position-independent code, so the variables may be found by another route than Rust's own. */
+ * Built as position-independent code, so the variables may be reached in another way than Rust's.
+ */
 
 enum { WORDS = 24, DECLARED = 7 };
 
 static __thread volatile unsigned long initialised = DECLARED;
 static __thread volatile unsigned long zeroed[WORDS];
 
-/* A call the compiler cannot remember the answer of. */
+/* A call whose answer the compiler cannot cache. */
 __attribute__((noinline)) static volatile unsigned long *find(void)
 {
     __asm__ volatile("" ::: "memory");
     return zeroed;
 }
 
-/* Checks that the variables hold what the calling context left there (`expected`, or the declared values before the
- * first call), writes `next`, spins, and checks again, the address too. Returns how many checks failed. */
+/* Checks that the variables hold what the calling context left there (`expected`, or the declared
+ * values before the first call), writes `next`, spins, and checks again, the address too. Returns
+ * how many checks failed. */
 unsigned stress_thread_locals(unsigned long expected, unsigned long next, unsigned long spins)
 {
     volatile unsigned long *const before = find();

@@ -1,5 +1,4 @@
-//! Contexts by themselves: one worker on the test's thread, preempted by probes and signals on
-//! purpose.
+//! Contexts alone: one worker on the test's thread, preempted by probes and signals on purpose.
 #![allow(missing_docs)]
 
 use std::cell::Cell;
@@ -15,15 +14,15 @@ use shinjuku_preempt::{
 
 type Job = Box<dyn FnOnce() -> u64 + Send>;
 
-/// A pool, and one worker thread that runs what it is sent until told to stop.
+/// A pool, and one worker thread that runs the contexts sent to it until it is stopped.
 struct Rig {
     idle: Vec<Idle<Job, u64>>,
     handles: Option<shinjuku_preempt::Handles<Job, u64>>,
-    workers: Vec<Desk>,
+    workers: Vec<WorkerThread>,
     stop: Arc<AtomicBool>,
 }
 
-struct Desk {
+struct WorkerThread {
     sender: Sender<Job, u64>,
     link: WorkerLink,
     results: std::sync::mpsc::Receiver<Result<u64, Panicked>>,
@@ -65,7 +64,7 @@ impl Rig {
                         });
                     }
                 });
-                Desk {
+                WorkerThread {
                     sender,
                     link: links.recv().unwrap(),
                     results,
@@ -129,8 +128,8 @@ impl Rig {
 
     fn end(mut self) -> shinjuku_preempt::HandBack {
         self.stop.store(true, Ordering::Relaxed);
-        for desk in self.workers {
-            desk.thread.join().unwrap();
+        for worker in self.workers {
+            worker.thread.join().unwrap();
         }
         self.handles.take().unwrap().hand_back(self.idle, PATIENCE)
     }
@@ -149,7 +148,7 @@ fn wait_for(flag: &AtomicBool) {
     }
 }
 
-/// Set by jobs to tell how far they came, by tests to let them go on.
+/// Set by jobs to report their progress, and by tests to let them continue.
 #[derive(Default)]
 struct Gate {
     reached: AtomicBool,
@@ -227,7 +226,7 @@ fn a_signal_preempts_code_without_probes_with_every_register_kept() {
     let gate = Arc::new(Gate::default());
     let theirs = Arc::clone(&gate);
     let job = rig.load(move || {
-        // Values that live in registers, and come out the same each time.
+        // Values that live in registers, with the same result each time.
         let cycle = || {
             let (mut float, mut integer) = (1.0f64, std::hint::black_box(1u64));
             for _ in 0..100 {
@@ -258,8 +257,8 @@ fn a_signal_preempts_code_without_probes_with_every_register_kept() {
     }
     gate.open.store(true, Ordering::Relaxed);
     assert_eq!(rig.finish(0), Ok(0), "results that came out different");
-    for desk in &rig.workers {
-        let counters = desk.link.counters();
+    for worker in &rig.workers {
+        let counters = worker.link.counters();
         assert_eq!((counters.taken_by_interrupt, counters.taken()), (100, 100));
     }
     assert_eq!(rig.end().returned, 1);
@@ -342,8 +341,7 @@ fn a_request_that_arrives_before_the_job_runs_is_not_lost() {
     let mut rig = Rig::new(1, 2);
     let mut suspended = None;
     for round in 0..500 {
-        // Asked for while the worker is still entering, most of the time: the job must give way all
-        // the same.
+        // Usually asked for while the worker is still entering: the job must give way in any case.
         let runnable = suspended.take().map_or_else(
             || {
                 rig.load(|| {
@@ -358,7 +356,7 @@ fn a_request_that_arrives_before_the_job_runs_is_not_lost() {
         dispatched.request();
         suspended = Some(rig.preempted(round % 2));
     }
-    // Leaked, as documented: it would spin for ever.
+    // Leaked, as documented: it would spin forever.
     let _leaked = suspended;
     let report = rig.end();
     assert_eq!((report.returned, report.leaked), (0, 1));
@@ -404,12 +402,12 @@ fn a_context_not_handed_back_is_leaked_and_counted() {
 }
 
 #[test]
-fn the_cpu_number_is_the_workers_not_the_donors() {
+fn the_cpu_number_is_the_workers_not_the_backing_threads() {
     let mut rig = Rig::new(1, 1);
     let asked = rig.run(|| {
-        // The backing thread's would be the same on every core that the worker goes to.
+        // The backing thread's number would be the same on every core that the worker moves to.
         let mut wrong = 0;
-        // SAFETY: the sets are locals, and only the calling worker's affinity changes, there and
+        // SAFETY: the sets are locals, and only the calling worker's affinity changes, and changes
         // back.
         unsafe {
             let size = size_of::<libc::cpu_set_t>();
@@ -456,7 +454,7 @@ fn restartable_sequences_are_not_registered_in_a_context() {
 #[test]
 fn a_migrated_signal_frame_leaves_the_alternate_stack_alone() {
     fn alternate() -> usize {
-        // SAFETY: only asks.
+        // SAFETY: only reads.
         unsafe {
             let mut now: libc::stack_t = std::mem::zeroed();
             libc::sigaltstack(std::ptr::null(), &mut now);
@@ -471,7 +469,7 @@ fn a_migrated_signal_frame_leaves_the_alternate_stack_alone() {
         while !theirs.open.load(Ordering::Relaxed) {
             std::hint::spin_loop();
         }
-        // On worker 1 now, returned from a frame that was made on worker 0.
+        // Runs on worker 1 now, after the return from a frame that was made on worker 0.
         alternate() as u64
     });
     let dispatched = rig.send(0, job);
@@ -536,7 +534,7 @@ fn recursion_down_to_the_promised_stack_size_works_under_signals() {
         let mut sum = 0;
         while !theirs.open.load(Ordering::Relaxed) {
             // Each level takes 512 bytes and a frame's overhead, at most the 2048 it is counted
-            // for, debug build included.
+            // for, including in debug builds.
             sum += descend(PoolConfig::default().stack_size - 16 * 1024);
         }
         sum
@@ -554,7 +552,7 @@ fn recursion_down_to_the_promised_stack_size_works_under_signals() {
     rig.end();
 }
 
-/// Re-runs this test binary for one test with a variable set, where the process is meant to die.
+/// Re-runs this test binary for one test, with a variable set, in a process that is meant to die.
 fn child(test: &str) -> std::process::Output {
     std::process::Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
@@ -609,7 +607,7 @@ fn a_handler_that_was_there_before_gets_what_is_not_ours() {
         CALLS.fetch_add(1, Ordering::Relaxed);
     }
     if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
-        // SAFETY: the handler only adds to an atomic; raise goes to this thread, which is no
+        // SAFETY: the handler only adds to an atomic; raise signals this thread, which is no
         // worker.
         unsafe {
             libc::signal(libc::SIGURG, count as *const () as usize);
@@ -619,7 +617,7 @@ fn a_handler_that_was_there_before_gets_what_is_not_ours() {
         assert_eq!(CALLS.load(Ordering::Relaxed), 1);
         return;
     }
-    // In a process of its own: the handler is installed once a process.
+    // In a separate process: the handler is installed once a process.
     let output = child("a_handler_that_was_there_before_gets_what_is_not_ours");
     assert!(
         output.status.success(),

@@ -1,5 +1,5 @@
-//! `setuid` and its family, which glibc has every thread of the process do. Each test runs in a
-//! child process with a time limit: what goes wrong is that a call never returns.
+//! `setuid` and its family, which glibc runs on every thread of the process. Each test runs in a
+//! child process with a time limit, since the failure is a call that never returns.
 #![allow(missing_docs)]
 
 use std::io::Read as _;
@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs `test` in a process of its own. `None`: it had to be killed. With what it wrote to standard
-/// error.
+/// Runs `test` in a separate process. Returns its status, `None` if it had to be killed, and what
+/// it wrote to standard error.
 fn child(test: &str) -> (Option<ExitStatus>, String) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
@@ -48,7 +48,7 @@ fn is_child() -> bool {
     std::env::var_os("SHINJUKU_TEST_CHILD").is_some()
 }
 
-/// Runs one job on a worker's thread of its own, the first of three contexts.
+/// Runs one job on a separate worker thread, on the first of three contexts.
 fn run(job: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let config = PoolConfig {
@@ -59,7 +59,7 @@ fn run(job: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
         let mut worker = Worker::bind(0).unwrap();
         let ready = idle.pop().unwrap().load(Box::new(job));
         let Outcome::Finished(finished) = worker.run(ready.into(), Generation(1)) else {
-            unreachable!("nobody asked for it")
+            unreachable!("no preemption was requested")
         };
         let (context, result) = finished.take();
         result.unwrap();
@@ -68,7 +68,7 @@ fn run(job: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// The group ids of all threads, as the kernel has them.
+/// The group ids of all threads, as the kernel reports them.
 fn group_ids() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     tasks
@@ -110,7 +110,7 @@ fn credentials_change_on_all_threads_while_a_request_runs() {
         if libc::geteuid() == 0 {
             assert_eq!(libc::setgid(GROUP), 0);
             let ids = group_ids();
-            // The test's, its harness's, the worker's and the backing threads'.
+            // The threads are the test's, its harness's, the worker's and the backing threads'.
             assert!(ids.len() >= 5, "{ids:?}");
             let group = GROUP.to_string();
             let all = ids
@@ -136,7 +136,7 @@ fn a_request_that_changes_credentials_ends_the_process_with_a_message() {
         assert!(errors.contains("a request calls setuid"), "{errors}");
         return;
     }
-    // SAFETY: changes nothing, by the same way.
+    // SAFETY: changes nothing, in the same way.
     let worker = run(|| assert_eq!(unsafe { libc::setuid(libc::getuid()) }, 0));
     worker.join().unwrap();
 }

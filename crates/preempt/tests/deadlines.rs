@@ -1,13 +1,15 @@
 //! Requests that hold from a moment on, and the worker's own timer. One worker on the test's
-//! thread, as in the inline layout: whoever asks does not run meanwhile.
+//! thread, as in the inline layout: the code that asks does not run meanwhile.
 #![allow(missing_docs)]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
-    Clock, Completion, CountersSnapshot, Cycles, DeadlineTimer, Handles, HardPreemption, Idle,
-    Outcome, Pool, PoolConfig, Receiver, Runnable, Sender, Signal, Suspended, Worker, mailbox,
-    preempt_point, without_preemption,
+    Clock, Completion, CountersSnapshot, Cycles, DeadlineTimer, Dispatched, Handles,
+    HardPreemption, Idle, Outcome, Pool, PoolConfig, Receiver, Runnable, Sender, Signal, Suspended,
+    Worker, mailbox, preempt_point, without_preemption,
 };
 
 type Job = Box<dyn FnOnce() -> u64 + Send>;
@@ -23,7 +25,7 @@ struct Stage {
     handles: Option<Handles<Job, u64>>,
     timer: DeadlineTimer,
     clock: Clock,
-    /// Between setting the timer and running what it is for.
+    /// A delay between setting the timer and running its request.
     delay: Duration,
 }
 
@@ -54,7 +56,8 @@ impl Stage {
         self.idle.pop().unwrap().load(job).into()
     }
 
-    /// Runs for `quantum` after which it shall give way; with the timer or by its probes alone.
+    /// Runs for `quantum`, after which the job shall give way; with the timer or by its probes
+    /// alone.
     fn run(
         &mut self,
         runnable: Runnable<Job, u64>,
@@ -137,12 +140,69 @@ fn a_probe_goes_on_before_the_moment_and_gives_way_after_it() {
     let suspended = stage.run(job, SHORT, false).unwrap_err();
     assert!(start.elapsed() >= SHORT);
     assert_eq!(stage.counters().taken_by_probe, 1);
-    // Gone on with, it has a quantum of its own.
+    // A resumed job has a quantum of its own.
     let again = Instant::now();
     let suspended = stage.run(suspended.into(), SHORT, false).unwrap_err();
     assert!(again.elapsed() >= SHORT);
     assert_eq!(stage.counters().taken_by_probe, 2);
     drop(suspended);
+}
+
+#[test]
+fn near_probes_find_each_of_many_moments() {
+    let mut stage = Stage::new();
+    // Two nanoseconds apart: most of them only count.
+    let job = stage.load(|| {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            for _ in 0..10_000 {
+                preempt_point();
+            }
+        }
+        1
+    });
+    let quantum = Duration::from_micros(100);
+    let mut runnable = job;
+    for moments in 1..=500 {
+        let start = Instant::now();
+        let suspended = stage.run(runnable, quantum, false).unwrap_err();
+        assert!(start.elapsed() >= quantum, "early at {moments}");
+        // On a busy machine the moment can come on the way in.
+        assert_eq!(stage.counters().taken(), moments);
+        runnable = suspended.into();
+    }
+    drop(runnable);
+}
+
+#[test]
+fn a_request_without_a_moment_is_found_by_the_first_probe_after_others_had_one() {
+    let mut stage = Stage::new();
+    // Ends in the middle of a long stride.
+    let near = stage.load(|| {
+        (0..100_100).for_each(|_| preempt_point());
+        1
+    });
+    assert_eq!(stage.run(near, LONG, false).unwrap(), 1);
+    let (hand_in, handed_in) = std::sync::mpsc::channel::<Dispatched>();
+    let probes = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&probes);
+    let on_the_same_context = stage.load(move || {
+        handed_in.recv().unwrap().request();
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            counted.fetch_add(1, Ordering::Relaxed);
+            preempt_point();
+        }
+        2
+    });
+    let Ok(dispatched) = stage.sender.send(on_the_same_context) else {
+        panic!("no room");
+    };
+    let (runnable, generation) = stage.receiver.poll().unwrap();
+    hand_in.send(dispatched).unwrap();
+    let outcome = stage.worker.run(runnable, generation);
+    assert!(matches!(outcome, Outcome::Preempted(_)));
+    assert_eq!(probes.load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -188,7 +248,7 @@ fn a_timer_set_for_an_earlier_request_does_not_stop_the_next_before_its_time() {
     for round in 0..20 {
         let short = stage.load(|| 6);
         assert_eq!(stage.run(short, SHORT, true).unwrap(), 6);
-        // Under way when the first one's timer fires, and due long after.
+        // It runs when the first one's timer fires, and is due long after.
         let next = stage.load(|| {
             let start = Instant::now();
             while start.elapsed() < 2 * SHORT {
@@ -224,8 +284,8 @@ fn a_timer_that_fires_early_is_set_again_for_the_request_that_runs() {
 #[test]
 fn a_timer_that_fires_on_the_way_into_the_request_fires_again() {
     let mut stage = Stage::new();
-    // Leaves a timer pending, on which the next one relies; it fires before that runs, and long
-    // before it is due.
+    // Leaves a timer pending, on which the next request relies; it fires before that request runs,
+    // and long before it is due.
     let short = stage.load(|| 0);
     assert_eq!(stage.run(short, SHORT, true).unwrap(), 0);
     stage.delay = 2 * SHORT;

@@ -1,7 +1,7 @@
-//! With any one defence taken out, the stress test must fail; with all of them in place, it must
+//! With any one defence removed, the stress test must fail; with all of them in place, it must
 //! pass.
 //!
-//! Each run is a process of its own: what fails may crash or hang.
+//! Each run is a separate process: a failing run may crash or hang.
 #![allow(missing_docs)]
 
 use std::os::unix::process::ExitStatusExt;
@@ -14,15 +14,15 @@ use shinjuku_preempt::stress::{Config, Quantum, run};
 
 /// Set in the child, whose test is then the stress itself.
 const CHILD: &str = "SHINJUKU_STRESS_CHILD";
-/// The exit status of a child whose stress found something.
+/// The exit status of a child whose stress found errors.
 const FOUND: i32 = 42;
-/// Above all that a child needs when it does not hang.
+/// More than a child needs when it does not hang.
 const LIMIT: Duration = Duration::from_secs(25);
 
 #[derive(PartialEq, Eq, Debug)]
 enum Verdict {
     Passed,
-    /// Noticed: by errors that were counted, a crash, or a hang.
+    /// The stress failed: by counted errors, a crash, or a hang.
     Failed(String),
 }
 
@@ -30,7 +30,7 @@ fn stress_in_a_child(test: &str, without: Option<Defence>) -> Verdict {
     if std::env::var_os(CHILD).is_some() {
         stress(without);
     }
-    // One at a time: they load every core, and their answers should not depend on each other.
+    // One at a time: they load every core, and must not affect each other's verdicts.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let child = Command::new(std::env::current_exe().unwrap())
@@ -75,7 +75,7 @@ fn stress(without: Option<Defence>) -> ! {
         ..Config::default()
     };
     if without.is_none() {
-        // It shall pass on a machine where a signal takes longer than the default quantum, too.
+        // It must also pass on a machine where a signal takes longer than the default quantum.
         config.duration = Duration::from_secs(3);
         config.quantum = Quantum::measured(config.interruption).unwrap().length;
         config.patience = Duration::from_secs(20);

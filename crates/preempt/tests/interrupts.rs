@@ -1,5 +1,5 @@
-//! Preemption at the moments that go wrong most easily. One worker, on the test's own thread; jobs
-//! interrupt themselves, so that every interrupt lands exactly where the test wants it.
+//! Preemption at the most error-prone moments. One worker, on the test's own thread; jobs interrupt
+//! themselves, so that every interrupt arrives exactly where the test wants it.
 #![allow(missing_docs)]
 
 use std::os::fd::AsRawFd;
@@ -15,10 +15,10 @@ use shinjuku_preempt::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A job, and what it can interrupt itself with.
+/// A job, and the lever to interrupt itself.
 type Job = (Box<dyn FnOnce(&Lever) -> u64 + Send>, Lever);
 
-/// What a job can interrupt itself with.
+/// The means of a job to interrupt itself.
 struct Lever {
     signal: Signal,
     link: WorkerLink,
@@ -31,7 +31,7 @@ impl Lever {
         self.dispatched.get().unwrap().request();
     }
 
-    /// The signal is delivered before this returns, unless something holds it off.
+    /// Sends the signal, which is delivered before this returns unless the job blocks it.
     fn interrupt(&self) {
         self.signal.interrupt(&self.link).unwrap();
     }
@@ -123,7 +123,7 @@ impl Stage {
         self.step()
     }
 
-    /// Goes on with a suspended job.
+    /// Resumes a suspended job.
     fn resume(&mut self, suspended: Suspended<Job, u64>) -> Result<u64, Suspended<Job, u64>> {
         self.send(suspended.into());
         self.step()
@@ -155,7 +155,7 @@ fn a_request_that_is_there_on_entry_is_taken_on_entry() {
         !STARTED.load(Ordering::Relaxed),
         "before the job's first instruction"
     );
-    // The same on resumption, in code that has no probe.
+    // The same on resumption, in code without probes.
     let dispatched = stage.send(suspended.into());
     dispatched.request();
     let suspended = stage.step().expect_err("preempted again");
@@ -183,13 +183,13 @@ fn a_worker_is_interrupted_again_after_a_context_left_from_the_handler() {
 }
 
 #[test]
-fn an_interrupt_that_nobody_requested_hands_nothing_on() {
+fn an_unrequested_interrupt_hands_nothing_on() {
     let mut stage = Stage::new();
     let result = stage.start(|lever| {
         for _ in 0..100 {
             lever.interrupt();
         }
-        // A request for another dispatch is none for this one.
+        // A request for another dispatch must not count for this one.
         without_preemption(|| ());
         preempt_point();
         3
@@ -206,8 +206,8 @@ fn a_request_for_an_earlier_dispatch_is_ignored_after_resumption() {
     let result = stage.start(|lever| {
         lever.request();
         lever.interrupt();
-        // Resumed, and so another dispatch: what asks for the first one is late, however it is
-        // found.
+        // Resumption is another dispatch: a request for the first one is late, however the job
+        // meets it.
         lever.request();
         lever.interrupt();
         lever.request();
@@ -250,7 +250,7 @@ fn descend(lowest: usize, body: &mut dyn FnMut()) {
 
 #[test]
 fn all_the_stack_that_was_promised_can_be_used_and_interrupted() {
-    /// The job's own first frame, and what `descend` and the closure take besides.
+    /// The size of the job's own first frame, and of the frames of `descend` and the closure.
     const MARGIN: usize = 4 * 1024;
     let mut stage = Stage::new();
     let result = stage.start(|lever| {
@@ -275,8 +275,8 @@ fn an_interrupt_without_room_on_the_stack_is_put_off() {
     let result = stage.start(|lever| {
         // SAFETY: getauxval only reads.
         let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
-        // Room for the kernel's frame and the handler's calls, but less than the handler wants to
-        // leave behind it.
+        // Room for the kernel's frame and the handler's calls, but less than the handler requires
+        // behind it to leave.
         let lowest = stack_low() + frame + 7 * 1024;
         descend(lowest, &mut || {
             lever.request();
@@ -303,7 +303,7 @@ fn an_interrupt_without_room_on_the_stack_is_put_off() {
 #[test]
 fn an_interrupt_on_a_stack_that_is_not_the_contexts_is_put_off() {
     extern "C" fn interrupt(lever: *const Lever) {
-        // SAFETY: the job waits with the lever in its hand.
+        // SAFETY: the job waits while it holds the lever.
         let lever = unsafe { &*lever };
         lever.request();
         lever.interrupt();
@@ -313,7 +313,7 @@ fn an_interrupt_on_a_stack_that_is_not_the_contexts_is_put_off() {
     let result = stage.start(|lever| {
         let mut other = vec![0u128; 8 * 1024];
         let top = other.as_mut_ptr_range().end;
-        // As a coroutine within the request would: calls a function on another stack. SAFETY: the
+        // Calls a function on another stack, as a coroutine within the request would. SAFETY: the
         // stack is 128 KiB, aligned to 16 bytes, and comes back through a register that calls
         // preserve.
         unsafe {
@@ -343,7 +343,7 @@ fn an_interrupt_on_a_stack_that_is_not_the_contexts_is_put_off() {
 
 /// Whether the calling thread blocks `signal`.
 fn blocks(signal: libc::c_int) -> bool {
-    // SAFETY: only asks, into a local.
+    // SAFETY: only reads, into a local.
     unsafe {
         let mut mask: libc::sigset_t = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
@@ -387,8 +387,8 @@ fn a_section_that_blocks_signals_is_not_preempted() {
     let mut stage = Stage::new();
     let result = stage.start(|lever| {
         let counters = || lever.link.counters();
-        // SAFETY: blocks a signal on this thread and unblocks it again; it stays on this thread
-        // meanwhile.
+        // SAFETY: blocks a signal on this thread and unblocks it again; the code stays on this
+        // thread meanwhile.
         unsafe {
             let mut one: libc::sigset_t = std::mem::zeroed();
             let mut before = one;
@@ -442,7 +442,7 @@ fn another_signals_handler_is_not_preempted() {
 }
 
 #[test]
-fn donors_take_no_signals() {
+fn backing_threads_take_no_signals() {
     let config = PoolConfig {
         contexts: 3,
         name: "asleep".to_owned(),
@@ -451,7 +451,7 @@ fn donors_take_no_signals() {
     let pool = Pool::new(config, |(): ()| ()).unwrap();
     let mut backing_threads = 0;
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
-        // Other tests' threads end meanwhile.
+        // Other tests' threads may end meanwhile.
         let Ok(status) = std::fs::read_to_string(task.unwrap().path().join("status")) else {
             continue;
         };
@@ -471,8 +471,8 @@ fn donors_take_no_signals() {
     assert_eq!(report.returned, 3);
 }
 
-/// Interrupts the calling job's worker every millisecond, at least `times` and until the answer is
-/// dropped.
+/// Interrupts the calling job's worker every millisecond, at least `times` times and until the
+/// returned guard is dropped.
 fn keep_interrupting(lever: &Lever, times: u32, then: impl FnOnce() + Send + 'static) -> impl Drop {
     struct Over(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
     impl Drop for Over {
@@ -583,7 +583,7 @@ fn rounding_modes_belong_to_the_context() {
     stage.end();
 }
 
-/// Divides by zero on the x87, which notes it.
+/// Divides by zero on the x87, which sets an exception flag.
 fn divide_by_zero() {
     // SAFETY: uses two registers of the x87's stack and frees both.
     unsafe {
@@ -595,7 +595,7 @@ fn divide_by_zero() {
     }
 }
 
-/// The exceptions that x87 code has met on this thread; bit 7: one is pending.
+/// The exceptions that x87 code has raised on this thread; bit 7: one is pending.
 fn x87_exceptions() -> u8 {
     let status: u16;
     // SAFETY: only reads the status word.
@@ -624,13 +624,13 @@ fn x87_exceptions_belong_to_the_context() {
     let first = first.expect_err("preempted");
     assert_eq!(x87_exceptions(), 0, "the worker's own");
     let second = stage.start(|lever| {
-        // Unmasks the division by zero: one that another request has met would be pending here.
+        // Unmasks the division by zero: another request's exception would be pending here.
         set_control_words((control_words().0, 0x037b));
         let before = x87_exceptions();
         lever.request();
         preempt_point();
         let after = x87_exceptions();
-        // Else it would end here if it is pending.
+        // Without this a pending exception would end the job here.
         clear_x87_exceptions();
         set_control_words((control_words().0, 0x037f));
         u64::from(before | after)
@@ -666,7 +666,7 @@ fn the_thread_that_rust_knows_stays_while_the_kernels_changes() {
     let suspended = result.expect_err("preempted");
     let elsewhere = std::thread::spawn(move || {
         let mut worker = Worker::bind(1).unwrap();
-        // Above all that the mailbox has used.
+        // Above all generations that the mailbox has used.
         let outcome = worker.run(suspended.into(), shinjuku_preempt::Generation(u64::MAX));
         assert_eq!(worker.link().counters().migrations, 1);
         match outcome {
@@ -686,7 +686,7 @@ fn preemptions_are_counted_at_the_worker_that_the_context_runs_on_now() {
     let mut stage = Stage::new();
     let (runnable, lever) = stage.load(|_| {
         // Every dispatch is asked to give way before it begins, so each ends at the next probe or
-        // guard, and the worker's pointer kept over a way out would lead to the wrong worker.
+        // guard. A worker's pointer kept over a way out would lead to the wrong worker.
         while ROUNDS.fetch_add(1, Ordering::Relaxed) < 20 {
             preempt_point();
         }

@@ -1,5 +1,5 @@
 //! Rights by protection keys (pkeys(7)) under preemption by signal: the kernel runs handlers with
-//! its own.
+//! its own rights.
 #![allow(missing_docs)]
 
 use std::sync::{Arc, OnceLock};
@@ -14,10 +14,10 @@ const NO_WRITING: u32 = 2;
 
 type Job = Box<dyn FnOnce() -> u32 + Send>;
 
-/// A key, and a page that takes its rights. `None` where there are no keys.
+/// A key, and a page protected by it. `None` if there are no keys.
 fn key_and_page() -> Option<(i32, usize)> {
     const BYTES: usize = 4096;
-    // SAFETY: a new mapping; the key is nobody else's.
+    // SAFETY: a new mapping; the key has no other user.
     unsafe {
         let key = libc::syscall(libc::SYS_pkey_alloc, 0, 0);
         if key < 0 {
@@ -36,14 +36,14 @@ fn key_and_page() -> Option<(i32, usize)> {
 /// The calling thread's rights to what `key` protects.
 fn rights(key: i32) -> u32 {
     let all: u32;
-    // SAFETY: called only where there are keys.
+    // SAFETY: called only if there are keys.
     unsafe { std::arch::asm!("rdpkru", in("ecx") 0, out("eax") all, out("edx") _) };
     all >> (2 * key) & 3
 }
 
 fn set_rights(key: i32, rights: u32) {
     let all: u32;
-    // SAFETY: called only where there are keys; the key is the test's.
+    // SAFETY: called only if there are keys; the key is the test's.
     unsafe {
         std::arch::asm!("rdpkru", in("ecx") 0, out("eax") all, out("edx") _);
         let all = all & !(3 << (2 * key)) | rights << (2 * key);
@@ -104,14 +104,14 @@ fn a_preemption_by_signal_closes_no_key() {
     });
     let ready = idle.pop().unwrap().load(writes);
     let Outcome::Finished(finished) = worker.run(ready.into(), Generation(u64::MAX)) else {
-        panic!("nobody asked for it")
+        panic!("no preemption was requested")
     };
     let (context, result) = finished.take();
     idle.push(context);
     assert_eq!(result, Ok(7), "the next request can use what is open");
 
     let Outcome::Finished(finished) = worker.run(suspended.into(), Generation(u64::MAX)) else {
-        panic!("nobody asked for it again")
+        panic!("no second preemption was requested")
     };
     let (context, result) = finished.take();
     idle.push(context);

@@ -1,5 +1,5 @@
-//! Restartable sequences that another library than glibc registers. Each test runs in a child
-//! process, since glibc takes its setting when a process starts.
+//! Restartable sequences registered by a library other than glibc. Each test runs in a child
+//! process, since glibc reads its setting when a process starts.
 #![allow(missing_docs)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -11,7 +11,7 @@ use shinjuku_preempt::{
     Generation, Outcome, Pool, PoolConfig, PoolError, Unsupported, Worker, check_platform,
 };
 
-/// The kernel's `struct rseq` as it was at first.
+/// The original form of the kernel's `struct rseq`.
 #[repr(C, align(32))]
 struct Area(UnsafeCell<[u8; 32]>);
 
@@ -23,7 +23,7 @@ thread_local! {
 static REGISTERS_THREADS: AtomicBool = AtomicBool::new(false);
 static REGISTERED: AtomicU32 = AtomicU32::new(0);
 
-/// Registers an area of the calling thread's, as tcmalloc does at a thread's first allocation.
+/// Registers an area for the calling thread, as tcmalloc does at a thread's first allocation.
 fn register() -> std::io::Result<()> {
     // SAFETY: a thread-local lives as long as its thread.
     let register =
@@ -34,7 +34,7 @@ fn register() -> std::io::Result<()> {
     }
 }
 
-/// In libc's stead: `std` calls it on every new thread that has a name.
+/// Replaces libc's function, which `std` calls on every new thread with a name.
 #[unsafe(no_mangle)]
 extern "C" fn pthread_setname_np(_: libc::pthread_t, _: *const c_char) -> c_int {
     let registers = REGISTERS_THREADS.load(Ordering::Relaxed) && !HAS_TRIED.replace(true);
@@ -75,13 +75,13 @@ fn pool() -> Result<Pool<(), i32>, PoolError> {
     })
 }
 
-/// What registering answers to a request: an error's number, or 0.
+/// The result of registering in a request: an error's number, or 0.
 fn register_in_a_context() -> i32 {
     let Pool { mut idle, handles } = pool().unwrap();
     let mut worker = Worker::bind(0).unwrap();
     let ready = idle.pop().unwrap().load(());
     let Outcome::Finished(finished) = worker.run(ready.into(), Generation(1)) else {
-        unreachable!("nobody asked for it")
+        unreachable!("no preemption was requested")
     };
     let (context, answer) = finished.take();
     idle.push(context);
@@ -112,11 +112,11 @@ fn a_pool_is_refused_where_another_library_registers_sequences() {
         return;
     }
     REGISTERS_THREADS.store(true, Ordering::Relaxed);
-    let refused = pool().expect_err("a backing_thread has a foreign area");
+    let refused = pool().expect_err("a backing thread has a foreign area");
     assert_eq!(
         REGISTERED.load(Ordering::Relaxed),
         1,
-        "the first backing_thread's"
+        "the first backing thread's"
     );
     assert!(
         matches!(
@@ -126,7 +126,7 @@ fn a_pool_is_refused_where_another_library_registers_sequences() {
         "{refused}"
     );
     assert!(refused.to_string().contains("GLIBC_TUNABLES"), "{refused}");
-    // What was made is taken down, and pools can be made once the library is gone.
+    // The threads made so far are ended, and pools can be made once the library is gone.
     REGISTERS_THREADS.store(false, Ordering::Relaxed);
     let Pool { idle, handles } = pool().unwrap();
     assert_eq!(handles.hand_back(idle, Duration::from_secs(20)).returned, 2);
@@ -149,7 +149,7 @@ fn a_request_cannot_register_sequences_on_its_worker() {
     }
     if kernel_has_them() {
         assert_eq!(register_in_a_context(), libc::EINVAL);
-        // The worker has given its thread back.
+        // The worker has restored its thread.
         register().unwrap();
     }
 }

@@ -1,6 +1,6 @@
-//! The stress test in guest mode, for some seconds: registers, thread-locals, locks and what else
-//! `docs/stress.md` lists, through the save trampoline and with migration. Where there is no
-//! /dev/kvm, it is skipped by name.
+//! The stress test in guest mode, for some seconds: registers, thread-locals, locks and the other
+//! checks of `docs/stress.md`, through the save trampoline and with migration. Without /dev/kvm, it
+//! is skipped by name.
 #![allow(missing_docs)]
 
 use std::time::Duration;
@@ -20,7 +20,8 @@ fn ordinary_code_survives_preemption_in_guest_mode() {
     let config = Config {
         duration: Duration::from_secs(3),
         quantum: quantum.length,
-        // Beside other programs and unoptimised, an operation on much memory can take seconds.
+        // In an unoptimised build beside other programs, an operation on much memory can take
+        // seconds.
         patience: Duration::from_secs(60),
         interruption,
         stop_at_first_error: true,

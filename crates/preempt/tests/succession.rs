@@ -1,4 +1,4 @@
-//! Jobs that follow each other on one context, with no switch in between (`Worker::run_on`).
+//! Jobs that follow each other on one context, without a switch in between (`Worker::run_on`).
 #![allow(missing_docs)]
 
 use std::cell::Cell;
@@ -45,8 +45,8 @@ impl Stage {
         }
     }
 
-    /// Runs `first`, and then what `next` gives, being told what became of the last one, and by
-    /// which right it could be preempted.
+    /// Runs `first`, and then the jobs that `next` returns. `next` gets the last job's result, and
+    /// the dispatch that asks the following job to give way.
     fn run_on(
         &mut self,
         first: impl Into<Runnable<Job, u64>>,
@@ -58,7 +58,7 @@ impl Stage {
         let (runnable, generation) = self.receiver.poll().unwrap();
         let sender = &mut self.sender;
         let completion = self.worker.run_on(runnable, generation, &mut |ended| {
-            // Requests in `next` are for the job that it gives.
+            // Requests made in `next` are for the job that it returns.
             let generation = sender.renew(&mut dispatched);
             Some((next(ended, &mut dispatched)?, generation))
         });
@@ -111,7 +111,7 @@ fn each_job_is_told_of_once_and_in_order() {
     let expected: Vec<_> = before.chain([Err(Panicked)]).chain(after).collect();
     assert_eq!(told, expected, "the context's thread-local counts");
 
-    // And the context is as good as ever, told of or not.
+    // The context is intact, whether or not its last job was reported.
     let Ok(_) = ({
         let runnable = stage.load(count);
         stage.sender.send(runnable)
@@ -120,7 +120,7 @@ fn each_job_is_told_of_once_and_in_order() {
     };
     let (runnable, generation) = stage.receiver.poll().unwrap();
     let Outcome::Finished(finished) = stage.worker.run(runnable, generation) else {
-        panic!("nobody asked for it");
+        panic!("no preemption was requested");
     };
     let (idle, result) = finished.take();
     assert_eq!(result, Ok(100));
@@ -136,7 +136,7 @@ fn a_request_stops_the_job_that_it_is_for_and_no_later_one() {
     let suspended = stage.run_on(first, |ended, dispatched| {
         told.push(ended.result.unwrap());
         if told.len() == 2 {
-            // Before the third begins: it may not be lost.
+            // This comes before the third begins, and must not be lost.
             dispatched.request();
         }
         (told.len() < 4).then(|| {
@@ -152,7 +152,8 @@ fn a_request_stops_the_job_that_it_is_for_and_no_later_one() {
     let counters = stage.worker.link().counters();
     assert_eq!((counters.taken_at_guard, counters.taken()), (1, 1));
 
-    // It goes on, and the fourth, which nobody asked, runs through. (The request itself is spent.)
+    // The third goes on, and the fourth, without a request, runs through. (The request itself is
+    // spent.)
     let mut later = Vec::new();
     let rest = stage.run_on(suspended, |ended, _| {
         later.push(ended.result.unwrap());
@@ -175,7 +176,7 @@ fn a_request_for_the_job_before_does_nothing() {
     let mut told = Vec::new();
     let completion = stage.worker.run_on(runnable, generation, &mut |ended| {
         told.push(ended.result.unwrap());
-        // It is over, and the next one is another dispatch.
+        // The job has ended, and the next one is another dispatch.
         dispatched.request();
         let generation = sender.renew(&mut dispatched);
         let second = job(|| {
@@ -185,7 +186,7 @@ fn a_request_for_the_job_before_does_nothing() {
         (told.len() < 2).then_some((second, generation))
     });
     let Completion::Finished(idle) = completion else {
-        panic!("nobody asked the second");
+        panic!("the second was not asked to give way");
     };
     assert_eq!(told, [1, 2]);
     assert_eq!(stage.worker.link().counters().taken(), 0);
@@ -222,7 +223,7 @@ fn whoever_goes_on_with_a_job_is_told_of_it() {
     });
     let (completion, told_elsewhere) = elsewhere.join().unwrap();
     let Completion::Finished(idle) = completion else {
-        panic!("nobody asked any more");
+        panic!("no more requests were made");
     };
     stage.idle.push(idle);
     assert_eq!(told, [1], "and of no more");
@@ -247,7 +248,7 @@ fn a_job_begun_in_succession_can_end_at_a_worker_that_wants_its_result() {
     };
     let (runnable, generation) = stage.receiver.poll().unwrap();
     let Outcome::Finished(finished) = stage.worker.run(runnable, generation) else {
-        panic!("nobody asked any more");
+        panic!("no more requests were made");
     };
     let (idle, result) = finished.take();
     assert_eq!(result, Ok(2));
@@ -263,15 +264,15 @@ fn a_panic_of_the_successor_is_the_workers_own() {
     }));
     assert_eq!(*caught.unwrap_err().downcast::<&str>().unwrap(), "meant");
     assert!(!std::thread::panicking());
-    // Its context is leaked.
+    // The job's context is leaked.
     stage.handles.take();
 }
 
 const QUANTUM: Duration = Duration::from_millis(2);
 
-/// Has the second job, which has no probes, stopped by the timer. The thread does not get its core
-/// for `before` and `after` its moment is said. Of the first one a timer is left over, of a tenth
-/// of the time.
+/// The timer stops the second job, which has no probes. The thread loses its core for `before` and
+/// `after`, the times before and after the job's moment is stored. A timer of the first job, of a
+/// tenth of the time, is left over.
 fn stop_the_second(before: Duration, after: Duration) {
     let mut stage = Stage::new();
     // SAFETY: the test's jobs rely on nothing that the token's contract excludes.
@@ -286,8 +287,7 @@ fn stop_the_second(before: Duration, after: Duration) {
             return None;
         }
         timer.disarm();
-        // In the order in which a dispatcher does it: a moment at about the right time, the timer,
-        // the moment.
+        // In a dispatcher's order: an approximate moment, the timer, the exact moment.
         dispatched.request_at(Cycles(Cycles::now().0 + quantum.0));
         let start = timer.arm(quantum);
         std::thread::sleep(before);
@@ -304,7 +304,7 @@ fn stop_the_second(before: Duration, after: Duration) {
     timer.disarm();
     assert!(suspended.is_some(), "it was not stopped");
     assert_eq!(stage.worker.link().counters().taken(), 1);
-    // It is not run again, and its context not handed back: it would spin on.
+    // The job is not resumed, and its context not handed back: it would spin on.
     stage.handles.take();
 }
 

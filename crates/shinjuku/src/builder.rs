@@ -45,7 +45,7 @@ pub(crate) struct OwnPolicy {
     build: Box<BuildPolicy>,
 }
 
-type BuildPolicy = dyn FnOnce(&Parameters) -> Result<Box<dyn Policy>, ParameterError>;
+type BuildPolicy = dyn FnMut(&Parameters) -> Result<Box<dyn Policy>, ParameterError>;
 
 impl<H: RequestHandler> std::fmt::Debug for Builder<H> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -86,13 +86,14 @@ impl<H: RequestHandler> Builder<H> {
 
     /// Makes a policy of your own known under `name`. It is used if `policy.kind` names it, in a
     /// configuration file or by [`PolicyConfig::new`]. `build` gets the configuration's parameters
-    /// and the room that the runtime needs.
+    /// and the room that the runtime needs, and is called once for each dispatcher: several times
+    /// in the layout `symmetric`.
     ///
     /// `examples/custom_policy.rs` has a whole policy.
     pub fn policy_with(
         mut self,
         name: impl Into<String>,
-        build: impl FnOnce(&Parameters) -> Result<Box<dyn Policy>, ParameterError> + 'static,
+        build: impl FnMut(&Parameters) -> Result<Box<dyn Policy>, ParameterError> + 'static,
     ) -> Self {
         self.own_policies.push(OwnPolicy {
             name: name.into(),
@@ -143,19 +144,36 @@ impl<H: RequestHandler> Builder<H> {
     where
         Tr: Transport<Request = H::Request, Reply = H::Reply>,
     {
-        Server::start(self, transport)
+        Server::start(self, vec![transport])
+    }
+
+    /// As [`serve`](Self::serve), for the layout `symmetric`: a dispatcher for each of
+    /// `transports`, which are parts of the network such as sockets of one port, each served by
+    /// loops of its own first. As many as loops at most.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start); [`ConfigError::Invalid`] for more transports than dispatchers.
+    pub fn serve_each<Tr>(
+        self,
+        transports: impl IntoIterator<Item = Tr>,
+    ) -> Result<Server<Tr>, StartError>
+    where
+        Tr: Transport<Request = H::Request, Reply = H::Reply>,
+    {
+        Server::start(self, transports.into_iter().collect())
     }
 }
 
-/// The policy that the configuration names, with room for what it admits.
+/// The policy that the configuration names, with room for `capacity` tasks and so many workers.
 pub(crate) fn build_policy(
     config: &Config,
-    own: Vec<OwnPolicy>,
+    own: &mut [OwnPolicy],
+    capacity: usize,
     workers: usize,
 ) -> Result<Box<dyn Policy>, ConfigError> {
-    let parameters = config.parameters(workers);
+    let parameters = config.parameters(capacity, workers);
     let name = config.policy.kind.as_str();
-    match own.into_iter().find(|own| own.name == name) {
+    match own.iter_mut().find(|own| own.name == name) {
         Some(own) => Ok((own.build)(&parameters)?),
         None => Ok(registry::named(name)
             .expect("checked before")

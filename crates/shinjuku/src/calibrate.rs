@@ -78,7 +78,7 @@ pub(crate) fn measure(
         how: format!("assumed: {why}"),
     };
     if layout.inline {
-        let core = layout.dispatcher;
+        let core = layout.workers.first().copied().flatten();
         return on_a_thread(|| inline::measure(core, realtime_priority, signal))
             .unwrap_or_else(|| assumed("the calibration could not run"));
     }

@@ -30,20 +30,21 @@ use shinjuku_net::{Arrival, Refusal, Transport};
 use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want, WorkerId};
 use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Idle, Runnable, Suspended};
 
-pub(crate) use end::ShutdownHandoff;
+pub(crate) use end::{BACKGROUND_TURN, ShutdownHandoff};
 use inline::Inline;
 pub(crate) use inline::{Deadline, Next, Turn};
 
+use crate::loops::IdleTime;
 use crate::preemption::Preemption;
 use crate::request::{Done, Job, Meta};
 use crate::statistics::DispatcherStatistics;
-use crate::worker::SHARED_PAUSE;
+use crate::worker::{Orders, SHARED_PAUSE};
 use crate::worker_state::{Answered, WorkerState};
 
 /// Requests taken from the transport in one turn.
 const BATCH: usize = 64;
 /// An idle dispatcher looks around this often even if nobody wakes it.
-const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
 /// What the runtime wants of the dispatcher.
 #[derive(Debug)]
@@ -68,6 +69,11 @@ impl Control {
         self.0.fetch_max(Self::END, Ordering::Release);
     }
 
+    /// Whether requests are wanted.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.state() == Self::SERVE
+    }
+
     /// Whether that time is over.
     pub(crate) fn is_ending(&self) -> bool {
         self.state() == Self::END
@@ -85,8 +91,6 @@ struct Record<Tr: Transport> {
     deadline: Nanos,
     /// How long it has run, as far as the dispatcher can know.
     ran: Nanos,
-    /// How long it had run when it was first preempted, and whether it took the hard mechanism.
-    first_preempted: Option<(Nanos, bool)>,
     place: Place<Tr>,
 }
 
@@ -119,6 +123,9 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     free: Vec<TaskId>,
     turned_away: Vec<(Tr::Request, Tr::Route, Refusal)>,
     spares_out: usize,
+    /// Spares that were ever sent anything: those before this one, since the first that is free is
+    /// taken.
+    spares_used: usize,
     rules: Rules,
     preemption: Preemption,
     next_look: Nanos,
@@ -127,7 +134,7 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     clock: Clock,
     statistics: Arc<DispatcherStatistics>,
     control: Arc<Control>,
-    orders: Arc<AtomicU8>,
+    orders: Arc<Orders>,
     shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
     /// Taken at start for the end: there may be no allocating then.
     unfinished: Vec<ClassId>,
@@ -139,10 +146,13 @@ pub(crate) struct Dispatcher<Tr: Transport> {
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) depth: usize,
-    /// The inline layout: every worker is a thread's that may have the dispatcher, and one has it.
+    /// Every worker is a thread's that may have the dispatcher, and one has it at a time.
     pub(crate) inline: bool,
     /// Waiting requests at the most.
     pub(crate) queue: usize,
+    /// What is over that stays in the transport, whose other parts may have room for what comes
+    /// then, and is not refused.
+    pub(crate) leaves_excess: bool,
     pub(crate) rescue_after: Nanos,
     /// Idle for so long, the dispatcher sleeps; `None`: never.
     pub(crate) idle_backoff: Option<Nanos>,
@@ -169,8 +179,10 @@ pub(crate) struct Parts<Tr: Transport> {
     pub(crate) preemption: Preemption,
     pub(crate) statistics: Arc<DispatcherStatistics>,
     pub(crate) control: Arc<Control>,
-    pub(crate) orders: Arc<AtomicU8>,
+    pub(crate) orders: Arc<Orders>,
     pub(crate) shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
+    /// Of the loops, in the layouts that have them.
+    pub(crate) idle_time: Arc<IdleTime>,
 }
 
 impl<Tr: Transport> Dispatcher<Tr> {
@@ -198,7 +210,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
             arrival: Nanos(0),
             deadline: Nanos::MAX,
             ran: Nanos(0),
-            first_preempted: None,
             place: Place::Free,
         };
         let slots = u32::try_from(capacity).expect("the policy was built for it");
@@ -208,6 +219,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             inline: Inline::new(
                 workers.len(),
                 rules.deadlines.len(),
+                parts.idle_time,
                 Nanos(clock.now_nanos()),
             ),
             states: workers,
@@ -223,6 +235,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             free: (0..slots).rev().map(TaskId).collect(),
             turned_away: Vec::with_capacity(BATCH),
             spares_out: 0,
+            spares_used: 0,
             rules,
             preemption,
             next_look: Nanos(clock.now_nanos()),
@@ -293,7 +306,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let listening = if self.spares_out == 0 {
             self.workers
         } else {
-            self.states.len()
+            self.in_use().len()
         };
         for state in 0..listening {
             worked |= self.take_answers(state, now);
@@ -313,9 +326,22 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
-    /// Nothing is at a worker and nothing waits.
+    /// The workers, and the spares that were ever sent anything; inline, the threads that ever had
+    /// a part.
+    fn in_use(&self) -> &[WorkerState<Tr>] {
+        match self.rules.inline {
+            true => &self.states[..=self.inline.highest()],
+            false => &self.states[..self.workers + self.spares_used],
+        }
+    }
+
+    /// Nothing is at a worker and nothing waits. The spares are counted, not looked at: there can
+    /// be hundreds.
     fn is_quiet(&self) -> bool {
-        self.policy.is_empty() && self.states.iter().all(|state| state.out() == 0)
+        let workers = &self.states[..self.workers];
+        self.policy.is_empty()
+            && self.spares_out == 0
+            && workers.iter().all(|state| state.out() == 0)
     }
 
     // --- answers -------------------------------------------------------------------------------------------
@@ -325,24 +351,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
         while let Some((context, completion)) = self.states[at].sender.poll() {
             worked = true;
             let state = &mut self.states[at];
-            let Answered {
-                sent,
-                ran,
-                interrupted,
-            } = state.answered(now);
+            let Answered { sent, ran } = state.answered(now);
             assert_eq!(
                 sent.dispatched.id(),
                 context,
                 "workers answer in the order in which they were sent"
             );
             let (task, worker) = (sent.task, state.worker);
-            let interrupted = if !self.rules.inline {
-                interrupted
-            } else if at == self.inline.active() {
-                matches!(completion, Completion::Preempted(_)) && self.was_interrupted()
-            } else {
-                self.preemption.hard.is_some()
-            };
             let record = &mut self.records[task.0 as usize];
             record.ran = Nanos(record.ran.0 + ran.0);
             if self.rules.inline {
@@ -351,13 +366,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
             match completion {
                 Completion::Finished(idle) => {
                     self.idle.push(idle);
-                    self.settle(task, worker, now);
+                    self.settle(task, worker);
                 }
                 Completion::Preempted(suspended) => {
                     record.place = Place::Suspended(suspended);
-                    record
-                        .first_preempted
-                        .get_or_insert((record.ran, interrupted));
                     self.statistics.preempted(record.class);
                     self.policy.preempted(task, worker, now);
                 }
@@ -371,12 +383,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     /// A request has finished, and its time was noted.
-    fn settle(&mut self, task: TaskId, worker: WorkerId, now: Nanos) {
-        let record = &self.records[task.0 as usize];
-        if let Some((before, hard)) = record.first_preempted {
-            let left = record.ran.since(before);
-            self.preemption.floor_of(hard).judge(left, now);
-        }
+    fn settle(&mut self, task: TaskId, worker: WorkerId) {
+        self.preemption.finished(self.records[task.0 as usize].ran);
         self.policy.finished(task, worker);
         self.release(task);
         self.statistics.finished();
@@ -389,10 +397,24 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     // --- arrivals ------------------------------------------------------------------------------------------
 
+    /// How many requests may be taken from the transport.
+    fn room(&self) -> usize {
+        let slots = self.free.len();
+        match self.rules.leaves_excess {
+            true => slots.min(self.rules.queue.saturating_sub(self.fresh())),
+            false => slots,
+        }
+    }
+
+    /// How many requests wait that never ran, but for those that are staged.
+    fn fresh(&self) -> usize {
+        self.policy.len() - self.policy.waiting_started()
+    }
+
     fn poll(&mut self, now: Nanos) -> bool {
         // Every slot may be taken by admitted requests; then the transport keeps the rest, or turns
         // it away. It has replies to send all the same.
-        let room = BATCH.min(self.free.len());
+        let room = BATCH.min(self.room());
         let staged: usize = if self.rules.depth > 1 {
             let workers = &self.states[..self.workers];
             workers.iter().map(WorkerState::staged_fresh).sum()
@@ -447,7 +469,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 arrival: task.arrival,
                 deadline: Nanos(deadline_nanos.or(class_deadline).unwrap_or(u64::MAX)),
                 ran: Nanos(0),
-                first_preempted: None,
                 place: Place::Fresh(request, route),
             };
         });

@@ -3,6 +3,7 @@
 //! | page | about |
 //! |---|---|
 //! | [`getting_started`] | a server, handlers with state, a pool in a process, configuration |
+//! | [`pool`] | closures beside an async runtime: waiting, cancelling, borrowing, sizing; from `spawn_blocking` and rayon |
 //! | [`serving`] | layouts, transports, past the kernel |
 //! | [`policies`] | which request runs next |
 //! | [`preemption`] | mechanisms, the token, what still differs from a thread |
@@ -23,6 +24,7 @@ macro_rules! pages {
 
 pages! {
     getting_started: "getting-started.md";
+    pool: "pool.md";
     serving: "serving.md";
     policies: "policies.md";
     preemption: "preemption.md";

@@ -1,6 +1,7 @@
 //! What a user implements: the paper's three callbacks (Shinjuku, NSDI'19, section 3.5).
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, TryLockError};
 use std::time::Duration;
 
@@ -71,13 +72,21 @@ pub trait RequestHandler: Send + Sync + 'static {
         request: Self::Request,
         context: &RequestContext<'_, Self::PerCore>,
     ) -> Self::Reply;
+
+    /// Whether the request that got this reply counts as failed in the statistics, as one that
+    /// panicked does: it is counted, and left out of the histograms. By default none is. Called in
+    /// the request's context.
+    fn is_failure(&self, reply: &Self::Reply) -> bool {
+        let _ = reply;
+        false
+    }
 }
 
 /// What a handler can ask about the request it serves.
 #[derive(Debug)]
 pub struct RequestContext<'a, PerCore> {
     pub(crate) class: ClassId,
-    pub(crate) arrival: Nanos,
+    pub(crate) arrival: AtomicU64,
     pub(crate) per_core: &'a PerCoreStates<PerCore>,
 }
 
@@ -91,7 +100,16 @@ impl<PerCore> RequestContext<'_, PerCore> {
     /// How long ago it arrived: so far its sojourn time.
     #[must_use]
     pub fn age(&self) -> Duration {
-        Duration::from_nanos(Clock::get().now_nanos().saturating_sub(self.arrival.0))
+        Duration::from_nanos(Clock::get().now_nanos().saturating_sub(self.arrival().0))
+    }
+
+    pub(crate) fn arrival(&self) -> Nanos {
+        Nanos(self.arrival.load(Ordering::Relaxed))
+    }
+
+    /// It serves another one, which arrived at `arrival`.
+    pub(crate) fn serve(&self, arrival: Nanos) {
+        self.arrival.store(arrival.0, Ordering::Relaxed);
     }
 
     /// Gives `body` the state of the worker that the request runs on, and holds preemption off

@@ -11,17 +11,20 @@
 //! `discards` has room for every request that the core may hold and for a full intake besides;
 //! `poll` takes in no more than what would still fit if all of it were refused, so the dispatcher
 //! never has to wait for the completion thread.
+//!
+//! Where several dispatchers serve there is such a transport for each, with an intake of its own.
+//! A request goes to the one that its flow says, and to the next if that one is full.
 
 pub(crate) mod ring;
 pub(crate) mod sleeper;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
+use shinjuku_net::{Arrival, Failure, Glance, Refusal, Replier, Transport, Wake};
 use shinjuku_policy::{ClassId, FlowId};
 use shinjuku_preempt::Clock;
 
@@ -42,65 +45,123 @@ pub struct InProcessBounds {
     pub outstanding: usize,
 }
 
-/// Makes the transport and a handle to submit with, and starts the completion thread thread
-/// (`shinjuku-completion`).
+/// Makes a transport with these bounds for each of `dispatchers`, and a handle to submit to them
+/// all, and starts the completion thread (`shinjuku-completion`).
 ///
 /// The completion thread inherits the calling thread's affinity and scheduling class, so call this
 /// before either is narrowed.
 ///
 /// # Errors
-/// The completion thread's thread could not be started.
+/// The completion thread could not be started.
+#[expect(clippy::type_complexity, reason = "a handle and transports, as said")]
 pub fn in_process<Request, Reply>(
     bounds: InProcessBounds,
-) -> std::io::Result<(Handle<Request, Reply>, InProcess<Request, Reply>)>
+    dispatchers: usize,
+) -> std::io::Result<(Handle<Request, Reply>, Vec<InProcess<Request, Reply>>)>
 where
     Request: Send + 'static,
     Reply: Send + 'static,
 {
-    let (intake, intake_out) = ring(bounds.intake);
-    let (discards, discards_out) = ring(bounds.outstanding.saturating_add(intake.capacity()));
+    let (intakes, intakes_out): (Vec<_>, Vec<_>) =
+        (0..dispatchers).map(|_| ring(bounds.intake)).unzip();
+    let room = |intake: &Producer<_>| ring(bounds.outstanding.saturating_add(intake.capacity()));
+    let (discards, discards_out): (Vec<_>, Vec<_>) = intakes.iter().map(room).unzip();
+    let wakers = discards.iter().map(Producer::capacity).sum();
     let gate = Arc::new(Gate {
-        intake,
+        intakes: intakes.into_iter().map(Intake::new).collect(),
         clock: Clock::get(),
         closed: AtomicBool::new(false),
         refused: Arc::default(),
-        dispatcher: Sleeper::default(),
-        completion_thread: Arc::new(CompletionThread::new(discards.capacity())),
-        heritage: Mutex::new(None),
+        completion_thread: Arc::new(CompletionThread::new(wakers)),
+        heritage: Mutex::new(Vec::with_capacity(dispatchers)),
     });
-    let thread = gate.completion_thread.clone().start(Discards {
+    let mut thread = Some(gate.completion_thread.clone().start(Discards {
         discards: discards_out,
         gate: gate.clone(),
-    })?;
-    let transport = InProcess {
-        intake: Some(intake_out),
+    })?);
+    let ends = intakes_out.into_iter().zip(discards).enumerate();
+    let transports = ends.map(|(number, (intake, discards))| InProcess {
+        intake: Some(intake),
         discards,
         outstanding: bounds.outstanding,
         closed: false,
         gate: gate.clone(),
-        completion_join: Some(thread),
-    };
-    Ok((Handle(gate), transport))
+        number,
+        completion_join: thread.take(),
+    });
+    let transports = transports.collect();
+    Ok((Handle(gate), transports))
 }
 
 /// A request on its way from who submits to the dispatcher.
-type Submitted<Request, Reply> = Arrival<Request, Route<Reply>>;
+pub(crate) type Submitted<Request, Reply> = Arrival<Request, Route<Reply>>;
 
 /// What both sides share.
 struct Gate<Request, Reply: Send + 'static> {
-    intake: Producer<Submitted<Request, Reply>>,
+    intakes: Box<[Intake<Submitted<Request, Reply>>]>,
     clock: Clock,
     closed: AtomicBool,
     refused: Arc<RefusedAtSubmit>,
-    dispatcher: Sleeper,
     completion_thread: Arc<CompletionThread>,
-    /// The intake's other end, left to the completion thread when the transport is dropped.
-    heritage: Mutex<Option<Consumer<Submitted<Request, Reply>>>>,
+    /// The intakes' other ends, left to the completion thread when the transports are dropped.
+    heritage: Mutex<Vec<Consumer<Submitted<Request, Reply>>>>,
+}
+
+/// The way to one dispatcher.
+struct Intake<T> {
+    ring: Producer<T>,
+    /// Where the dispatcher's thread sleeps, unless it left a `wake`.
+    sleeper: Sleeper,
+    wake: OnceLock<Wake>,
+}
+
+impl<T> Intake<T> {
+    fn new(ring: Producer<T>) -> Self {
+        Self {
+            ring,
+            sleeper: Sleeper::default(),
+            wake: OnceLock::new(),
+        }
+    }
+
+    fn wake(&self) {
+        match self.wake.get() {
+            Some(wake) => wake(),
+            None => self.sleeper.wake(),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Intake<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ring.fmt(formatter)
+    }
 }
 
 impl<Request, Reply: Send + 'static> Gate<Request, Reply> {
     fn count(&self, cause: Refusal) {
-        self.refused.0[cause.index()].fetch_add(1, Ordering::Relaxed);
+        self.refused.count(cause);
+    }
+
+    /// Appends to the intake of the arrival's flow, or to the next that is not full; else gives it
+    /// back.
+    fn push(
+        &self,
+        mut arrival: Submitted<Request, Reply>,
+    ) -> Result<(), Submitted<Request, Reply>> {
+        let count = self.intakes.len();
+        let first = (arrival.flow % count as u64) as usize;
+        for turn in 0..count {
+            let intake = &self.intakes[(first + turn) % count];
+            match intake.ring.push(arrival) {
+                Ok(()) => {
+                    intake.wake();
+                    return Ok(());
+                }
+                Err(back) => arrival = back,
+            }
+        }
+        Err(arrival)
     }
 }
 
@@ -109,6 +170,10 @@ impl<Request, Reply: Send + 'static> Gate<Request, Reply> {
 pub(crate) struct RefusedAtSubmit([AtomicU64; Refusal::ALL.len()]);
 
 impl RefusedAtSubmit {
+    pub(crate) fn count(&self, cause: Refusal) {
+        self.0[cause.index()].fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn refusals(&self) -> Refusals {
         let by_cause = self.0.each_ref();
         Refusals::new(by_cause.map(|number| number.load(Ordering::Relaxed)))
@@ -237,13 +302,6 @@ where
         request: Request,
     ) -> Result<Ticket<Reply>, SubmitError<Request>> {
         let gate = &*self.0;
-        let refuse = |request, cause| {
-            gate.count(cause);
-            Err(SubmitError { request, cause })
-        };
-        if gate.closed.load(Ordering::Acquire) {
-            return refuse(request, Refusal::ShuttingDown);
-        }
         let arrived_nanos = gate.clock.now_nanos();
         let deadline_nanos = options.deadline.map(|deadline| {
             arrived_nanos.saturating_add(u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX))
@@ -257,13 +315,33 @@ where
             arrived_nanos,
             deadline_nanos,
         };
-        match gate.intake.push(arrival) {
-            Ok(()) => {
-                gate.dispatcher.wake();
-                Ok(ticket)
-            }
-            Err(arrival) => refuse(arrival.request, Refusal::QueueFull),
+        match self.bring(arrival) {
+            Ok(()) => Ok(ticket),
+            Err((Arrival { request, .. }, cause)) => Err(SubmitError { request, cause }),
         }
+    }
+
+    /// Brings a request whose way back was made already; what is refused is given back, counted.
+    pub(crate) fn bring(
+        &self,
+        arrival: Submitted<Request, Reply>,
+    ) -> Result<(), (Submitted<Request, Reply>, Refusal)> {
+        let gate = &*self.0;
+        let refused = if gate.closed.load(Ordering::Acquire) {
+            (arrival, Refusal::ShuttingDown)
+        } else {
+            match gate.push(arrival) {
+                Ok(()) => return Ok(()),
+                Err(arrival) => (arrival, Refusal::QueueFull),
+            }
+        };
+        gate.count(refused.1);
+        Err(refused)
+    }
+
+    /// The thread that wakes who awaits a reply.
+    pub(crate) fn completion_thread(&self) -> Arc<CompletionThread> {
+        Arc::clone(&self.0.completion_thread)
     }
 
     /// Requests refused before the dispatcher saw them: the intake was full, or closed.
@@ -286,7 +364,7 @@ where
 
 /// Threads are numbered as they first submit. A context is a thread in this: its number lives in
 /// thread-local storage.
-fn flow_of_this_thread() -> FlowId {
+pub(crate) fn flow_of_this_thread() -> FlowId {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     thread_local!(static FLOW: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
     FlowId(FLOW.with(|flow| *flow))
@@ -302,7 +380,7 @@ impl<Request, Reply: Send + 'static> fmt::Debug for Handle<Request, Reply> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Handle")
-            .field("intake", &self.0.intake)
+            .field("intakes", &self.0.intakes)
             .field("closed", &self.0.closed)
             .finish_non_exhaustive()
     }
@@ -325,49 +403,55 @@ impl<Request, Reply: Send + 'static> Discard<Request, Reply> {
 
 /// What the completion thread does for the in-process transport.
 struct Discards<Request, Reply: Send + 'static> {
-    discards: Consumer<Discard<Request, Reply>>,
+    discards: Vec<Consumer<Discard<Request, Reply>>>,
     gate: Arc<Gate<Request, Reply>>,
 }
 
 impl<Request: Send + 'static, Reply: Send + 'static> Round for Discards<Request, Reply> {
     fn go(&mut self) {
-        // Under a storm of refusals wakers get their turn, too.
-        for _ in 0..64 {
-            match self.discards.pop() {
-                Some(discard) => discard.settle(),
-                None => return,
+        for discards in &mut self.discards {
+            // Under a storm of refusals wakers get their turn, too.
+            for _ in 0..64 {
+                match discards.pop() {
+                    Some(discard) => discard.settle(),
+                    None => break,
+                }
             }
         }
     }
 
     fn is_ready(&self) -> bool {
-        self.discards.is_ready()
+        self.discards.iter().any(Consumer::is_ready)
     }
 
     fn finish(mut self) {
-        while let Some(discard) = self.discards.pop() {
-            discard.settle();
-        }
-        let heritage = &self.gate.heritage;
-        let mut intake = heritage
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        while let Some(Arrival { request, route, .. }) = intake.as_mut().and_then(Consumer::pop) {
-            let cause = Refusal::ShuttingDown;
-            self.gate.count(cause);
-            Discard {
-                request,
-                route,
-                cause,
+        for discards in &mut self.discards {
+            while let Some(discard) = discards.pop() {
+                discard.settle();
             }
-            .settle();
+        }
+        let mut intakes = std::mem::take(&mut *lock(&self.gate.heritage));
+        for intake in &mut intakes {
+            while let Some(Arrival { request, route, .. }) = intake.pop() {
+                let cause = Refusal::ShuttingDown;
+                self.gate.count(cause);
+                Discard {
+                    request,
+                    route,
+                    cause,
+                }
+                .settle();
+            }
         }
     }
 }
 
-/// The transport's side of the dispatcher. Dropping it closes it and lets the completion thread
-/// answer what is left and end; [`finish`](Self::finish) waits for that. Drop it only when no
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A dispatcher's side of the transport. Dropping it closes it, and dropping the last one lets the
+/// completion thread answer what is left and end; [`finish`] waits for that. Drop it only when no
 /// context runs any more.
 pub struct InProcess<Request, Reply: Send + 'static> {
     /// `None` only in `drop`.
@@ -376,31 +460,45 @@ pub struct InProcess<Request, Reply: Send + 'static> {
     outstanding: usize,
     closed: bool,
     gate: Arc<Gate<Request, Reply>>,
+    /// Its place among the gate's intakes.
+    number: usize,
+    /// The first transport has it.
     completion_join: Option<JoinHandle<()>>,
 }
 
-impl<Request: Send + 'static, Reply: Send + 'static> InProcess<Request, Reply> {
-    /// Closes and drops the transport, and waits until the completion thread has answered what is
-    /// left and ended, `patience` at most. `false`: it has not (a waker or a request's `drop`
-    /// blocks), and tickets without an answer are abandoned.
-    pub fn finish(mut self, patience: Duration) -> bool {
-        let handle = Handle(self.gate.clone());
-        let thread = self.completion_join.take();
-        drop(self);
-        let start = Instant::now();
-        let has_ended = || thread.as_ref().is_none_or(JoinHandle::is_finished);
-        while !has_ended() && start.elapsed() < patience {
-            thread::sleep(Duration::from_micros(100));
-        }
-        let ended = has_ended();
-        if ended && let Some(thread) = thread {
-            // It catches what it calls, so it has not panicked.
-            let _ = thread.join();
-        }
-        handle.abandon();
-        ended
+/// Closes and drops all of a gate's transports, and waits until the completion thread has answered
+/// what is left and ended, `patience` at most. `false`: it has not (a waker or a request's `drop`
+/// blocks, or a transport is missing), and tickets without an answer are abandoned.
+pub fn finish<Request, Reply>(
+    mut transports: Vec<InProcess<Request, Reply>>,
+    patience: Duration,
+) -> bool
+where
+    Request: Send + 'static,
+    Reply: Send + 'static,
+{
+    let Some(handle) = (transports.first()).map(|transport| Handle(transport.gate.clone())) else {
+        return true;
+    };
+    let joins = transports.iter_mut();
+    let thread = joins.map(|transport| transport.completion_join.take());
+    let thread = thread.fold(None, Option::or);
+    drop(transports);
+    let start = Instant::now();
+    let has_ended = || thread.as_ref().is_none_or(JoinHandle::is_finished);
+    while !has_ended() && start.elapsed() < patience {
+        thread::sleep(Duration::from_micros(100));
     }
+    let ended = has_ended();
+    if ended && let Some(thread) = thread {
+        // It catches what it calls, so it has not panicked.
+        let _ = thread.join();
+    }
+    handle.abandon();
+    ended
+}
 
+impl<Request: Send + 'static, Reply: Send + 'static> InProcess<Request, Reply> {
     /// How many requests may be taken in, each of which might have to be discarded.
     fn room(&self) -> usize {
         (self.discards.capacity() - self.discards.len()).saturating_sub(self.outstanding)
@@ -466,9 +564,16 @@ impl<Request: Send + 'static, Reply: Send + 'static> Transport for InProcess<Req
 
     fn wait(&mut self, patience: Duration) {
         let intake = &self.intake;
-        self.gate
-            .dispatcher
-            .sleep(patience, || intake.as_ref().is_some_and(Consumer::is_ready));
+        let sleeper = &self.gate.intakes[self.number].sleeper;
+        sleeper.sleep(patience, || intake.as_ref().is_some_and(Consumer::is_ready));
+    }
+
+    fn attend(&mut self, wake: Wake) -> Option<Glance> {
+        let intake = &self.gate.intakes[self.number];
+        let is_first = intake.wake.set(wake).is_ok();
+        debug_assert!(is_first, "a transport is attended once");
+        let ring = intake.ring.clone();
+        Some(Box::new(move || ring.len() > 0))
     }
 
     fn close(&mut self) {
@@ -480,13 +585,13 @@ impl<Request: Send + 'static, Reply: Send + 'static> Transport for InProcess<Req
 impl<Request, Reply: Send + 'static> Drop for InProcess<Request, Reply> {
     fn drop(&mut self) {
         self.gate.closed.store(true, Ordering::Release);
+        let mut heritage = lock(&self.gate.heritage);
         // Its values are the completion thread's to drop.
-        *self
-            .gate
-            .heritage
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = self.intake.take();
-        self.gate.completion_thread.finish();
+        heritage.extend(self.intake.take());
+        if heritage.len() == self.gate.intakes.len() {
+            drop(heritage);
+            self.gate.completion_thread.finish();
+        }
     }
 }
 
@@ -494,7 +599,7 @@ impl<Request, Reply: Send + 'static> fmt::Debug for InProcess<Request, Reply> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("InProcess")
-            .field("intake", &self.gate.intake)
+            .field("intake", &self.gate.intakes[self.number])
             .field("discards", &self.discards)
             .field("closed", &self.closed)
             .finish_non_exhaustive()

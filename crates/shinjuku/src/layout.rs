@@ -7,6 +7,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use core_affinity::CoreId;
 use shinjuku_preempt::Affinity;
@@ -18,6 +19,12 @@ use machine::Machine;
 /// Cores that can be numbered, as many as glibc's `cpu_set_t` holds.
 pub(crate) const CORES: usize = 1024;
 
+/// Beside other threads, loops run for so long at a time if Linux grants it: threads that bring
+/// requests and take replies run the sooner.
+const SLICE: Duration = Duration::from_micros(100);
+/// Beside other threads, an idle loop spins for so long at most, nanoseconds.
+const LONGEST_SPIN: u64 = 20_000;
+
 /// A core for each thread, or none: the kernel places that thread. [`CoresConfig`] says how cores
 /// are chosen.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,8 +33,13 @@ pub struct Layout {
     pub dispatcher: Option<usize>,
     /// Each worker's core; its length is the number of workers.
     pub workers: Vec<Option<usize>>,
-    /// Whether dispatcher and the one worker are one thread.
+    /// Whether each worker's thread is dispatcher and worker in turn: one thread inline, any
+    /// number in the layout `symmetric`.
     pub inline: bool,
+    /// Whether that is the layout `symmetric`.
+    pub symmetric: bool,
+    /// For how long Linux is asked to let each loop run at a time, beside other threads.
+    pub slice: Option<Duration>,
     /// Whether threads, the process's others included, may share a core, because `cores.share` says
     /// so or because there is only one: a loop that waits for another thread has to give up the
     /// core meanwhile.
@@ -110,6 +122,9 @@ impl Layout {
         let only_core = machine.allowed.len() == 1
             && config.workers.is_none()
             && *cores == CoresConfig::default();
+        if config.layout == LayoutKind::Symmetric {
+            return symmetric(machine, config, workers);
+        }
         if config.layout == LayoutKind::Inline || only_core && config.layout == LayoutKind::Auto {
             return inline(machine, config, workers);
         }
@@ -120,6 +135,8 @@ impl Layout {
                 dispatcher: cores.dispatcher,
                 workers: pinned,
                 inline: false,
+                symmetric: false,
+                slice: None,
                 shared: true,
             });
         }
@@ -146,9 +163,73 @@ impl Layout {
             dispatcher: Some(dispatcher),
             workers: workers.into_iter().map(Some).collect(),
             inline: false,
+            symmetric: false,
+            slice: None,
             shared: false,
         })
     }
+}
+
+impl Layout {
+    /// Checks that there are loops for so many dispatchers.
+    pub(crate) fn check_dispatchers(&self, dispatchers: usize) -> Result<(), ConfigError> {
+        let most = if self.symmetric {
+            self.workers.len()
+        } else {
+            1
+        };
+        if (1..=most).contains(&dispatchers) {
+            return Ok(());
+        }
+        Err(ConfigError::invalid(
+            "serve_each",
+            format!("given {dispatchers} transports"),
+            format!("given 1 to {most}"),
+            "with layout = \"symmetric\" there can be as many as `workers`",
+        ))
+    }
+
+    /// For how long an idle loop spins before it parks, in nanoseconds, where the configuration
+    /// says `configured`; `None`: it never parks.
+    pub(crate) fn spins_for(&self, configured: Option<u64>) -> Option<u64> {
+        match self.slice {
+            Some(_) => configured.map(|nanos| nanos.min(LONGEST_SPIN)),
+            None => configured,
+        }
+    }
+}
+
+/// A loop on each core that is given, or on each that the process may use if all of these are
+/// isolated. Else the cores are not the process's own: loops run wherever the kernel puts them.
+fn symmetric(machine: &Machine, config: &Config, loops: usize) -> Result<Layout, ConfigError> {
+    let cores = &config.cores;
+    if let Some(dispatcher) = cores.dispatcher {
+        return Err(ConfigError::invalid(
+            "cores.dispatcher",
+            dispatcher,
+            "left out, since layout is \"symmetric\"",
+            "give the loops' cores in `cores.workers`, or choose layout = \"threads\"",
+        ));
+    }
+    let own = match cores.workers.as_slice() {
+        [] if cores.share => &[],
+        [] => machine.own(),
+        given => given,
+    };
+    let mut pinned: Vec<_> = own.iter().copied().map(Some).collect();
+    if pinned.len() < loops {
+        pinned.clear();
+    }
+    let is_beside_others = pinned.is_empty();
+    pinned.resize(loops, None);
+    Ok(Layout {
+        dispatcher: None,
+        workers: pinned,
+        inline: true,
+        symmetric: true,
+        slice: (is_beside_others && config.realtime_priority.is_none()).then_some(SLICE),
+        shared: cores.share || machine.allowed.len() < loops,
+    })
 }
 
 /// One thread, on the core that is given, or the first free of the isolated ones, or else of all;
@@ -186,6 +267,8 @@ fn inline(machine: &Machine, config: &Config, workers: usize) -> Result<Layout, 
         dispatcher: core,
         workers: vec![core],
         inline: true,
+        symmetric: false,
+        slice: None,
         shared: cores.share || machine.allowed.len() == 1,
     })
 }
@@ -272,6 +355,17 @@ fn too_many_threads(machine: &Machine, workers: usize) -> ConfigError {
 /// As the runtime logs it: `dispatcher on core 0, workers on cores 1-3`.
 impl fmt::Display for Layout {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.symmetric {
+            let count = self.workers.len();
+            let plural = if count == 1 { "" } else { "s" };
+            write!(formatter, "{count} symmetric loop{plural} on ")?;
+            let pinned: Vec<_> = self.workers.iter().copied().flatten().collect();
+            return match pinned.len() {
+                0 => formatter.write_str("any core"),
+                1 => write!(formatter, "core {}", CoreList(&pinned)),
+                _ => write!(formatter, "cores {}", CoreList(&pinned)),
+            };
+        }
         if self.inline {
             return match self.dispatcher {
                 Some(core) => write!(formatter, "inline on core {core}"),

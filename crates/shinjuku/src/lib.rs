@@ -33,6 +33,8 @@
 //! - [`Runtime`] serves requests submitted in this process: from any thread, answered by a
 //!   [`Ticket`] that blocks, polls, or is a `Future`. [`Server`] serves a [`net::Transport`], such
 //!   as [`net::udp`].
+//! - [`Pool`] runs closures of any type, awaited under any async runtime; [`guide::pool`] is about
+//!   services.
 //! - Code is preempted where it has probes, which [`preemptible`] puts into its loops; with
 //!   [`Builder::allow_hard_preemption`] anywhere. [`without_preemption`] holds it off.
 //! - [`policy`] has the scheduling policies and the trait to write one; the default is c-PRE-SQ
@@ -49,10 +51,12 @@
 //! | `kvm` | `preemption.mechanism = "guest"`: workers in guest mode under /dev/kvm |
 //! | `dune` | `preemption.mechanism = "dune"`: workers under Dune, a kernel module; of use with `libdune` only |
 //! | `libdune` | `dune`, linked with libdune |
-//! | `dpdk` | `net::dpdk`: requests from a device's queues, without the kernel; links libdpdk, 22.11 or later |
-//! | `xdp` | `net::xdp`: requests past the kernel's stack, over AF_XDP sockets; Linux 5.9 or later |
+//!
+//! Requests without the kernel, over DPDK or AF_XDP, come by a transport of the crate
+//! `shinjuku-dataplane`.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod builder;
 mod calibrate;
 mod completion_thread;
@@ -61,10 +65,12 @@ mod dispatcher;
 pub mod guide;
 mod handler;
 mod in_process;
-mod inline;
 mod layout;
+mod load_profile;
+mod loops;
 mod networker;
 mod observer;
+mod pool;
 mod preemption;
 mod quantum_floor;
 mod request;
@@ -110,6 +116,7 @@ pub mod error {
     pub use crate::config::ConfigError;
     pub use crate::in_process::SubmitError;
     pub use crate::layout::LayoutError;
+    pub use crate::pool::{Cancelled, RunError};
     pub use crate::start_error::StartError;
     pub use crate::ticket::TicketError;
 }
@@ -124,6 +131,10 @@ pub use in_process::{Handle, SubmitError, SubmitOptions};
 pub use layout::unpin_current;
 pub use networker::{Networker, NetworkerConfig};
 pub use observer::Observer;
+pub use pool::{
+    Cancelled, Class, Job, Panic, Pool, PoolBuilder, RunError, RunOptions, Scope, ScopedJob,
+    cancellation_point, cancellation_point_or_unwind,
+};
 pub use runtime::{Runtime, Server};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use shinjuku_preempt::{Backend, WorkerLink};
 
 use crate::in_process::RefusedAtSubmit;
+use crate::pool::TurnedAway;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 
 /// Reads a runtime's statistics from anywhere, also after the runtime's end; see
@@ -15,8 +16,10 @@ use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 pub struct Observer {
     /// Of a runtime whose requests are submitted in this process.
     pub(crate) at_submit: Option<Arc<RefusedAtSubmit>>,
+    /// Of a pool.
+    pub(crate) turned_away: Option<Arc<TurnedAway>>,
     pub(crate) workers: Arc<[Arc<WorkerStatistics>]>,
-    pub(crate) dispatcher: Arc<DispatcherStatistics>,
+    pub(crate) dispatchers: Arc<[Arc<DispatcherStatistics>]>,
     pub(crate) links: Arc<[WorkerLink]>,
     pub(crate) class_names: Arc<[String]>,
     pub(crate) backend: Option<Arc<dyn Backend>>,
@@ -32,14 +35,21 @@ impl Observer {
     /// What happened so far. Allocates.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
+        let (first, others) = (self.dispatchers.split_first()).expect("a runtime has a dispatcher");
         let mut statistics = Statistics::gather(
             &self.workers,
-            &self.dispatcher,
+            first,
             self.links.iter().map(WorkerLink::counters),
             &self.class_names,
         );
+        for other in others {
+            statistics += &Statistics::gather(&[], other, [], &self.class_names);
+        }
         if let Some(at_submit) = &self.at_submit {
             statistics.add_refused_at_submit(at_submit.refusals());
+        }
+        if let Some(turned_away) = &self.turned_away {
+            turned_away.add_to(&mut statistics);
         }
         let backend = self.backend.as_ref();
         Statistics {

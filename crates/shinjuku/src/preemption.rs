@@ -23,10 +23,12 @@ use shinjuku_preempt::{BACKENDS, Backend, HardPreemption, Mechanism, Prospect, S
 
 use crate::config::{Config, MechanismKind};
 use crate::layout::Layout;
+use crate::load_profile::{LoadProfile, Period};
 use crate::quantum_floor::QuantumFloor;
 use crate::start_error::StartError;
 
 /// How this runtime preempts.
+#[derive(Clone)]
 pub(crate) struct Preemption {
     /// Whether requests are made at all.
     pub(crate) enabled: bool,
@@ -41,6 +43,8 @@ pub(crate) struct Preemption {
     pub(crate) grace: Nanos,
     pub(crate) probe_floor: QuantumFloor,
     pub(crate) hard_floor: QuantumFloor,
+    /// What the floors are moved by.
+    load: LoadProfile,
     /// What was chosen and why, for the log.
     pub(crate) why: String,
 }
@@ -77,13 +81,23 @@ impl Preemption {
         }
     }
 
-    /// The floor for preemptions by the hard mechanism, or by probe.
-    pub(crate) fn floor_of(&mut self, hard: bool) -> &mut QuantumFloor {
-        if hard {
-            &mut self.hard_floor
-        } else {
-            &mut self.probe_floor
-        }
+    /// A request has finished that ran for so long.
+    #[inline]
+    pub(crate) fn finished(&mut self, ran: Nanos) {
+        self.load.finished(ran);
+    }
+
+    /// What a period showed: how long it was times the number of workers, how much of that they
+    /// were without a request, and how many preemptions there were. Moves the floors.
+    pub(crate) fn adapt(&mut self, worker_time: Nanos, idle: Nanos, by_probe: u64, hard: u64) {
+        let spent = self.probe_floor.spent(by_probe).0 + self.hard_floor.spent(hard).0;
+        self.load.observe(Period {
+            worker_time,
+            idle,
+            spent: Nanos(spent),
+        });
+        self.probe_floor.adapt(&self.load);
+        self.hard_floor.adapt(&self.load);
     }
 
     /// Nothing that stops code anywhere.
@@ -96,6 +110,7 @@ impl Preemption {
             grace,
             probe_floor: QuantumFloor::NONE,
             hard_floor: QuantumFloor::NONE,
+            load: LoadProfile::new(),
             why: why.to_owned(),
         }
     }

@@ -1,35 +1,58 @@
-//! The floor under the quantum: no more preemption than is worth its cost.
+//! The floor under the quantum: no more preemption than is worth its cost, and none where it helps
+//! nobody.
 //!
-//! A preemption costs the worker time. Under a policy's quantum alone a dear mechanism would eat
-//! what it is to save. So `Auto` keeps, for each mechanism, a floor that the quantum in force never
-//! goes below:
+//! `Auto` keeps a floor for each mechanism, which the quantum in force never goes below. Every
+//! period it estimates from the [`LoadProfile`] how long a short request has to wait under each of
+//! some quanta, and under none, and takes the quantum with the shortest wait.
 //!
-//! - ten times the mechanism's measured cost at the least;
-//! - more when the last 10 ms show that preemption took more than 10 % of the workers' time, or
-//!   more than half of what would idle without it. At overload nothing idles, the floor rises
-//!   without bound, and the policy turns into first come, first served, which is the best there;
-//! - more when requests that were preempted turn out to have had little left to do, less than ten
-//!   times the cost on average: then the others gained less by overtaking than all lose. After that
-//!   the floor stays up for a while, 0.1 s at first and twice as long each time, up to 10 s, before
-//!   it tries again.
+//! The estimate. A request that arrives finds requests in the system whose remaining times have the
+//! equilibrium distribution of the running times *S*. From each of them it waits for what is left,
+//! but for a quantum *q* at the most, and for the cost *c* of a preemption after it. Their number
+//! grows with the share *U* of its time that the worker is busy, which the preemptions add to:
+//!
+//! ```text
+//!   X(q) = (E[S a - a^2 / 2] + c E[S; S > q]) / E[S],  a = min(S, q)    waited for, of each
+//!   U(q) = U + U^2 2c E[ceil(S / q) - 1] / E[S]                        if others wait
+//!   W(q) = X(q) / (1 - U(q)) * ceil(s / q)                             for a short one of length s
+//! ```
+//!
+//! Without a quantum that is the mean wait of an M/G/1 queue but for a factor, and the tail of the
+//! wait goes with its mean. Several workers divide all of it by the same number. So, near
+//! saturation, expensive preemptions raise `U(q)` towards 1 and the quantum with it. Requests that
+//! are all alike would have to come back for as many quanta as they take, and are not preempted at
+//! all.
+//! A cost that was measured too low does most harm in `U(q)`, so it counts twice there.
+//!
+//! The profile knows what has finished. What runs for twice as long as any of that is preempted,
+//! whatever the estimate says.
 
 use shinjuku_policy::Nanos;
+
+use crate::load_profile::LoadProfile;
 
 /// How often the floor is looked at again.
 pub(crate) const PERIOD: Nanos = Nanos::from_millis(10);
 
-/// Quantum over cost at the least, and what a preempted request must have left to be worth it.
-const COST_MULTIPLE: u64 = 10;
-/// Preemption's share of the workers' time at the most.
-const LARGEST_SHARE: f64 = 0.10;
-/// Preemption's share of what would idle without it at the most.
-const SHARE_OF_IDLE: f64 = 0.5;
-/// Beyond that nothing is ever preempted.
-const HIGHEST: u64 = 1_000_000_000;
-/// So many preempted requests are judged together.
-const SAMPLE: u64 = 16;
-const SHORTEST_HOLD: u64 = 100_000_000;
-const LONGEST_HOLD: u64 = 10_000_000_000;
+/// Quantum over cost before anything is known.
+const FIRST_MULTIPLE: u64 = 10;
+/// Quantum over cost at the least: the cost is known to within a factor of two or three.
+const LEAST_MULTIPLE: f64 = 5.0;
+/// From one quantum that is tried to the next.
+const STEP: f64 = std::f64::consts::SQRT_2;
+const STEPS: i32 = 24;
+/// What runs for so many times the longest known length is preempted even where preempting is not
+/// worth it.
+const UNKNOWN: f64 = 2.0;
+/// A quantum has to be so much better than none, and another one than the present one: estimates
+/// are rough, and those that are preempted pay.
+const WORTH_IT: f64 = 0.8;
+const WORTH_CHANGING: f64 = 0.85;
+/// How many times the measured cost a preemption is taken to add to the workers' load.
+const CAUTION: f64 = 2.0;
+/// The length that this share of the requests is no longer than stands for the short ones.
+const SHORT: f64 = 0.1;
+/// The workers are never said to be busier. Then preempting has to shorten the wait a lot.
+const BUSIEST: f64 = 0.98;
 
 /// The floor for one mechanism.
 #[derive(Clone, Copy, Debug)]
@@ -37,22 +60,6 @@ pub(crate) struct QuantumFloor {
     /// Worker time that one preemption takes; 0: a floor that stays at 0.
     cost: Nanos,
     current: u64,
-    /// What preempted requests had left: sum and number.
-    left: u64,
-    judged: u64,
-    hold: u64,
-    hold_until: Nanos,
-}
-
-/// What a period showed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Period {
-    /// Its length, times the number of workers.
-    pub(crate) worker_time: Nanos,
-    /// How much of that the workers were without a request.
-    pub(crate) idle: Nanos,
-    /// Preemptions by this mechanism.
-    pub(crate) preemptions: u64,
 }
 
 impl QuantumFloor {
@@ -60,15 +67,15 @@ impl QuantumFloor {
     pub(crate) const NONE: Self = Self::at_cost(Nanos(0));
 
     pub(crate) const fn at_cost(cost: Nanos) -> Self {
-        let current = cost.0 * COST_MULTIPLE;
         Self {
             cost,
-            current,
-            left: 0,
-            judged: 0,
-            hold: SHORTEST_HOLD,
-            hold_until: Nanos(0),
+            current: cost.0 * FIRST_MULTIPLE,
         }
+    }
+
+    /// What so many preemptions take of the workers' time.
+    pub(crate) fn spent(&self, preemptions: u64) -> Nanos {
+        Nanos(preemptions.saturating_mul(self.cost.0))
     }
 
     /// The quantum in force where the policy says `quantum`.
@@ -76,141 +83,57 @@ impl QuantumFloor {
         Nanos(quantum.0.max(self.current))
     }
 
-    /// A request that this mechanism preempted has finished, having run for `left` after its first
-    /// preemption.
-    pub(crate) fn judge(&mut self, left: Nanos, now: Nanos) {
+    /// Takes the quantum that suits the load.
+    pub(crate) fn adapt(&mut self, load: &LoadProfile) {
         if self.cost.0 == 0 {
             return;
         }
-        self.left += left.0;
-        self.judged += 1;
-        if self.judged < SAMPLE {
-            return;
+        let wait = |quantum| wait(load, self.cost.0 as f64, quantum);
+        let lowest = self.cost.0 as f64 * LEAST_MULTIPLE;
+        let none = lowest.max(UNKNOWN * load.longest());
+        let mut chosen = (none, wait(none) * WORTH_IT);
+        for step in 0..STEPS {
+            let quantum = lowest * STEP.powi(step);
+            let its_wait = wait(quantum);
+            if its_wait < chosen.1 {
+                chosen = (quantum, its_wait);
+            }
         }
-        let worth_it = self.left / self.judged >= self.cost.0 * COST_MULTIPLE;
-        (self.left, self.judged) = (0, 0);
-        if worth_it {
-            self.hold = SHORTEST_HOLD;
-        } else if now >= self.hold_until {
-            self.current = (self.current * 2).min(HIGHEST);
-            self.hold_until = Nanos(now.0 + self.hold);
-            self.hold = (self.hold * 2).min(LONGEST_HOLD);
+        if chosen.1 < wait(self.current as f64) * WORTH_CHANGING {
+            self.current = chosen.0 as u64;
         }
     }
+}
 
-    /// Adapts to what the last period showed.
-    pub(crate) fn adapt(&mut self, period: Period, now: Nanos) {
-        if self.cost.0 == 0 || period.worker_time.0 == 0 {
-            return;
+/// In what proportion short requests wait under such a quantum: `W(q)` of this file's header.
+/// Without bound where preemptions take what is left of the workers' time.
+fn wait(load: &LoadProfile, cost: f64, quantum: f64) -> f64 {
+    let (mut mean, mut ahead, mut cut, mut preemptions) = (0.0, 0.0, 0.0, 0.0);
+    let (mut seen, mut short) = (0.0, None);
+    for (share, length) in load.lengths() {
+        let first = length.min(quantum);
+        mean += share * length;
+        ahead += share * (length * first - first * first / 2.0);
+        if length > quantum {
+            cut += share * length;
+            preemptions += share * ((length / quantum).ceil() - 1.0);
         }
-        let whole = period.worker_time.0 as f64;
-        let spent = (period.preemptions * self.cost.0) as f64 / whole;
-        let idle = period.idle.0 as f64 / whole;
-        let allowed = LARGEST_SHARE.min(SHARE_OF_IDLE * (idle + spent));
-        // Preemptions go about with the inverse of the quantum. Up at once, down by halves at most.
-        let factor = if spent <= 0.0 {
-            0.5
-        } else {
-            (spent / allowed.max(1e-6)).clamp(0.5, 16.0)
-        };
-        if factor < 1.0 && now < self.hold_until {
-            return;
+        seen += share;
+        if seen >= SHORT {
+            short.get_or_insert(length);
         }
-        let lowest = self.cost.0 * COST_MULTIPLE;
-        self.current = ((self.current as f64 * factor) as u64).clamp(lowest, HIGHEST);
     }
+    let Some(short) = short else {
+        return 0.0;
+    };
+    let busy = load.busy().min(BUSIEST);
+    let with_preemptions = busy + busy * busy * CAUTION * cost * preemptions / mean;
+    if with_preemptions > BUSIEST {
+        return f64::INFINITY;
+    }
+    let each = (ahead + cost * cut) / mean;
+    each / (1.0 - with_preemptions) * (short / quantum).ceil()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const COST: Nanos = Nanos(7_000);
-
-    fn period(idle_share: f64, preemptions: u64) -> Period {
-        Period {
-            worker_time: PERIOD,
-            idle: Nanos((PERIOD.0 as f64 * idle_share) as u64),
-            preemptions,
-        }
-    }
-
-    #[test]
-    fn never_below_ten_times_the_cost() {
-        let mut floor = QuantumFloor::at_cost(COST);
-        for _ in 0..10 {
-            floor.adapt(period(0.9, 0), Nanos(0));
-        }
-        assert_eq!(floor.raise(Nanos(5_000)), Nanos(70_000));
-        assert_eq!(floor.raise(Nanos(200_000)), Nanos(200_000));
-    }
-
-    #[test]
-    fn rises_when_nothing_idles_and_falls_again() {
-        let mut floor = QuantumFloor::at_cost(COST);
-        // 140 preemptions of 7 us in 10 ms are 9.8 %, but nothing idles.
-        floor.adapt(period(0.0, 140), Nanos(0));
-        let risen = floor.raise(Nanos(0));
-        assert!(risen > Nanos(130_000), "{risen:?}");
-        for _ in 0..40 {
-            floor.adapt(period(0.0, 10), Nanos(0));
-        }
-        assert!(floor.raise(Nanos(0)) > risen);
-        for _ in 0..40 {
-            floor.adapt(period(0.8, 0), Nanos(0));
-        }
-        assert_eq!(floor.raise(Nanos(0)), Nanos(70_000));
-    }
-
-    #[test]
-    fn settles_where_the_share_is_allowed() {
-        // A worker with 30 % idle and as many preemptions as the quantum allows in the busy time.
-        let mut floor = QuantumFloor::at_cost(COST);
-        let mut spent = 0.0;
-        for _ in 0..200 {
-            let quantum = floor.raise(Nanos(0)).0;
-            let preemptions = PERIOD.0 * 6 / 10 / quantum;
-            spent = (preemptions * COST.0) as f64 / PERIOD.0 as f64;
-            floor.adapt(period(0.4 - spent, preemptions), Nanos(0));
-        }
-        assert!(spent <= 0.12, "{spent}");
-    }
-
-    #[test]
-    fn without_cost_there_is_no_floor() {
-        let mut floor = QuantumFloor::NONE;
-        floor.adapt(period(0.0, 1_000_000), Nanos(0));
-        assert_eq!(floor.raise(Nanos(3)), Nanos(3));
-    }
-
-    #[test]
-    fn stays_up_for_a_while_when_the_preempted_had_little_left() {
-        let mut floor = QuantumFloor::at_cost(COST);
-        for _ in 0..SAMPLE {
-            floor.judge(Nanos(30_000), Nanos(0));
-        }
-        assert_eq!(floor.raise(Nanos(0)), Nanos(140_000));
-        floor.adapt(period(0.8, 0), Nanos(50_000_000));
-        assert_eq!(floor.raise(Nanos(0)), Nanos(140_000), "held for 100 ms");
-        floor.adapt(period(0.8, 0), Nanos(100_000_000));
-        assert_eq!(floor.raise(Nanos(0)), Nanos(70_000), "then it tries again");
-        for _ in 0..SAMPLE {
-            floor.judge(Nanos(30_000), Nanos(101_000_000));
-        }
-        floor.adapt(period(0.8, 0), Nanos(300_000_000));
-        assert_eq!(
-            floor.raise(Nanos(0)),
-            Nanos(140_000),
-            "held twice as long now"
-        );
-    }
-
-    #[test]
-    fn long_requests_are_worth_preempting() {
-        let mut floor = QuantumFloor::at_cost(COST);
-        for _ in 0..10 * SAMPLE {
-            floor.judge(Nanos(430_000), Nanos(0));
-        }
-        assert_eq!(floor.raise(Nanos(0)), Nanos(70_000));
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use shinjuku_net::Transport;
 
 use crate::builder::Builder;
 use crate::handler::RequestHandler;
-use crate::in_process::{Handle, InProcess, InProcessBounds, in_process};
+use crate::in_process::{Handle, InProcess, InProcessBounds, finish, in_process};
 use crate::layout::Layout;
 use crate::observer::Observer;
 use crate::shutdown::ShutdownReport;
@@ -62,18 +62,21 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
         H: RequestHandler<Request = Request, Reply = Reply>,
     {
         builder.validate()?;
-        let workers = Layout::plan(&builder.config)?.workers.len();
-        let outstanding = builder.config.task_capacity(workers);
+        let layout = Layout::plan(&builder.config)?;
+        let workers = layout.workers.len();
+        let dispatchers = if layout.symmetric { workers } else { 1 };
+        let share = builder.config.share_of(dispatchers);
         let bounds = InProcessBounds {
             intake: INTAKE,
-            outstanding,
+            outstanding: share.task_capacity(workers),
         };
-        let (handle, transport) = in_process(bounds).map_err(|cause| StartError::Thread {
+        let made = in_process(bounds, dispatchers);
+        let (handle, transports) = made.map_err(|cause| StartError::Thread {
             name: "shinjuku-completion".to_owned(),
             cause,
         })?;
         Ok(Self {
-            threads: Threads::start(builder, transport)?,
+            threads: Threads::start(builder, transports)?,
             handle,
         })
     }
@@ -116,9 +119,8 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
 
     fn end(&mut self, deadline: Duration) -> ShutdownReport {
         let mut report = self.threads.shutdown(deadline);
-        if let Some(transport) = self.threads.transport.take() {
-            transport.finish(COMPLETION_PATIENCE);
-        }
+        let transports = std::mem::take(&mut self.threads.transports);
+        finish(transports, COMPLETION_PATIENCE);
         // Whoever still waits for a leaked request is told.
         self.handle.abandon();
         if let Some(statistics) = &mut report.statistics {
@@ -173,13 +175,13 @@ impl<Tr: Transport> std::fmt::Debug for Server<Tr> {
 }
 
 impl<Tr: Transport> Server<Tr> {
-    pub(crate) fn start<H>(builder: Builder<H>, transport: Tr) -> Result<Self, StartError>
+    pub(crate) fn start<H>(builder: Builder<H>, transports: Vec<Tr>) -> Result<Self, StartError>
     where
         H: RequestHandler<Request = Tr::Request, Reply = Tr::Reply>,
     {
         builder.validate()?;
         Ok(Self {
-            threads: Threads::start(builder, transport)?,
+            threads: Threads::start(builder, transports)?,
         })
     }
 
@@ -204,8 +206,17 @@ impl<Tr: Transport> Server<Tr> {
     /// As [`Runtime::shutdown`]; gives the transport back besides, unless the dispatcher itself was
     /// lost.
     #[must_use = "the report says what did not finish"]
-    pub fn shutdown(mut self, deadline: Duration) -> (ShutdownReport, Option<Tr>) {
+    pub fn shutdown(self, deadline: Duration) -> (ShutdownReport, Option<Tr>) {
+        let (report, mut transports) = self.shutdown_each(deadline);
+        transports.truncate(1);
+        (report, transports.pop())
+    }
+
+    /// As [`shutdown`](Self::shutdown), for [`Builder::serve_each`]: gives back the transports of
+    /// all dispatchers that have come to their end.
+    #[must_use = "the report says what did not finish"]
+    pub fn shutdown_each(mut self, deadline: Duration) -> (ShutdownReport, Vec<Tr>) {
         let report = self.threads.shutdown(deadline);
-        (report, self.threads.transport.take())
+        (report, std::mem::take(&mut self.threads.transports))
     }
 }

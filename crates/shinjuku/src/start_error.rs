@@ -50,14 +50,14 @@ pub enum StartError {
     },
     /// Special modes take another thread that interrupts.
     #[error(
-        "preemption.mechanism is \"{mechanism}\", but in the inline layout there is no dispatcher's thread to interrupt the \
-         request: take another layout, or \"escalation\""
+        "preemption.mechanism is \"{mechanism}\", but in the inline layout and the symmetric one there is \
+         no dispatcher's thread to interrupt the request: take layout \"threads\", or \"escalation\""
     )]
     Inline {
         /// What was asked for.
         mechanism: MechanismKind,
     },
-    /// A thread of the inline layout cannot have its timer.
+    /// A thread of the layouts `inline` and `symmetric` cannot have its timer.
     #[error(transparent)]
     Timer(#[from] TimerError),
     /// A mechanism was asked for that interrupts handlers anywhere, without the permission.

@@ -512,6 +512,13 @@ impl Statistics {
         self.refused += refusals;
     }
 
+    /// Of the failed requests of this class, these were in truth turned away.
+    pub(crate) fn reclassify_as_refused(&mut self, class: usize, refusals: Refusals) {
+        let failed = &mut self.classes[class].failed;
+        *failed = failed.saturating_sub(refusals.total());
+        self.refused += refusals;
+    }
+
     /// Requests that were delivered and have neither been answered nor turned away. The parts are
     /// read one after the other, so while requests come and go it may be off by some.
     #[must_use]
@@ -759,7 +766,7 @@ mod tests {
         dispatcher.refused(Refusal::QueueFull);
         let mut refused = Statistics::gather(&[], &dispatcher, [], &[""; 0]).refused;
         assert_eq!(refused.to_string(), "3 (2 QueueFull, 1 DeadlinePassed)");
-        refused += Refusals::new([0, 0, 0, 4]);
+        refused += Refusals::new([0, 0, 0, 4, 0]);
         assert_eq!((refused.of(Refusal::ShuttingDown), refused.total()), (4, 7));
         assert_eq!(Refusals::default().to_string(), "0");
     }

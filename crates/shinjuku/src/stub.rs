@@ -5,7 +5,7 @@
 //! message at once, without entering the context.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::config::{Config, MechanismKind};
 use crate::dispatcher::{Control, Dispatcher, Parts, Rules, ShutdownHandoff};
 use crate::layout;
 pub use crate::layout::Layout;
+use crate::loops::IdleTime;
 use crate::preemption::Preemption;
 use crate::request::{Done, Job};
 use crate::statistics::DispatcherStatistics;
@@ -115,7 +116,7 @@ impl StubWorkers {
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let capacity = config.task_capacity(workers);
         let policy = Verified::new(
-            crate::builder::build_policy(config, Vec::new(), workers)?,
+            crate::builder::build_policy(config, &mut [], capacity, workers)?,
             capacity,
         )?;
         let mut probes_only = config.clone();
@@ -199,6 +200,7 @@ impl StubWorkers {
                 inline: false,
                 depth: config.depth,
                 queue: config.queue,
+                leaves_excess: false,
                 rescue_after: config.rescue_after(),
                 idle_backoff: None,
                 shares_core: false,
@@ -208,8 +210,9 @@ impl StubWorkers {
             preemption: Preemption::choose(&probes_only, layout, None)?,
             statistics: Arc::clone(&statistics),
             control: Arc::new(Control::new()),
-            orders: Arc::new(AtomicU8::new(Orders::RUN)),
+            orders: Arc::new(Orders::new(1)),
             shutdown_handoff: Arc::new(ShutdownHandoff::new()),
+            idle_time: IdleTime::new(0),
         };
         Ok(Self {
             dispatcher: Some(Dispatcher::new(parts)),

@@ -2,31 +2,31 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use shinjuku_net::{Failure, Transport};
+use shinjuku_net::{Failure, Glance, Transport};
 use shinjuku_policy::{ClassId, Verified, WorkerId};
 use shinjuku_preempt::{
     Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Pool, PoolConfig, Realtime,
-    Receiver, Signal, Worker, WorkerLink, mailbox,
+    Signal, Worker, WorkerLink, mailbox, request_slice,
 };
 
-use crate::builder::{Builder, build_policy};
+use crate::builder::{Builder, OwnPolicy, build_policy};
 use crate::config::{ClassConfig, Config, ConfigError, MechanismKind};
 use crate::dispatcher::{Control, Dispatcher, Parts, Rules, ShutdownHandoff};
 use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
-use crate::inline::{DispatcherHandoff, InlineLoop};
 use crate::layout::{self, Layout};
+use crate::loops::{Alarm, IdleTime, Idling, LoopThread, LoopThreadParts, Loops, LoopsParts};
 use crate::observer::Observer;
 use crate::preemption::Preemption;
 use crate::request::{Done, Job};
 use crate::shutdown::ShutdownReport;
 use crate::start_error::StartError;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
-use crate::worker::{Orders, WorkerLoop};
+use crate::worker::{Orders, Port, WorkerLoop};
 use crate::worker_state::WorkerState;
 
 /// How long a runtime that is dropped lets its requests finish.
@@ -35,7 +35,7 @@ pub(crate) const DROP_DEADLINE: Duration = Duration::from_secs(1);
 const SHUTDOWN_HANDOFF_PATIENCE: Duration = Duration::from_secs(2);
 /// What a worker may take to end once it has nothing to do.
 const WORKER_PATIENCE: Duration = Duration::from_secs(1);
-/// Inline spares with counters of their own; the others share theirs.
+/// Spares of the loops with counters of their own; the others share theirs.
 const TURNS: usize = 3;
 /// What the backing threads may take, with their thread-local destructors.
 const BACKING_THREAD_PATIENCE: Duration = Duration::from_secs(5);
@@ -43,20 +43,21 @@ const BACKING_THREAD_PATIENCE: Duration = Duration::from_secs(5);
 /// The threads of a runtime, whatever its transport.
 pub(crate) struct Threads<Tr: Transport> {
     control: Arc<Control>,
-    orders: Arc<AtomicU8>,
-    shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
+    orders: Arc<Orders>,
+    /// One for each dispatcher.
+    shutdown_handoffs: Vec<Arc<ShutdownHandoff<Tr>>>,
     dispatcher: Option<Seat>,
     workers: Vec<JoinHandle<()>>,
     handles: Option<Handles<Job<Tr>, Done<Tr>>>,
     worker_statistics: Vec<Arc<WorkerStatistics>>,
-    dispatcher_statistics: Arc<DispatcherStatistics>,
+    dispatcher_statistics: Vec<Arc<DispatcherStatistics>>,
     links: Vec<WorkerLink>,
     class_names: Vec<String>,
     backend: Option<Arc<dyn Backend>>,
     /// The line that was logged at start.
     pub(crate) description: String,
-    /// Given back by the dispatcher at its end.
-    pub(crate) transport: Option<Tr>,
+    /// Given back by the dispatchers at their end.
+    pub(crate) transports: Vec<Tr>,
 }
 
 impl<Tr: Transport> std::fmt::Debug for Threads<Tr> {
@@ -68,28 +69,36 @@ impl<Tr: Transport> std::fmt::Debug for Threads<Tr> {
 /// Where the dispatcher runs.
 enum Seat {
     Thread(JoinHandle<()>),
-    /// On one of the workers' threads.
-    Inline,
+    /// On the workers' threads.
+    Loops,
 }
 
 /// What a worker's thread reports when it is ready.
 type Ready = Result<WorkerLink, StartError>;
 
-/// How a dispatcher comes to the thread that it shall run on, inline.
-type HandOver<Tr> = mpsc::Sender<Box<Dispatcher<Tr>>>;
+/// What each dispatcher is made of.
+struct Part<Tr: Transport> {
+    transport: Tr,
+    policy: Verified,
+    idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
+    preemption: Preemption,
+}
 
 impl<Tr: Transport> Threads<Tr> {
-    pub(crate) fn start<H>(builder: Builder<H>, transport: Tr) -> Result<Self, StartError>
+    /// With a dispatcher for each of `transports`: one, but in the layout `symmetric`.
+    pub(crate) fn start<H>(builder: Builder<H>, mut transports: Vec<Tr>) -> Result<Self, StartError>
     where
         H: RequestHandler<Request = Tr::Request, Reply = Tr::Reply>,
     {
         let Builder {
             handler,
             config,
-            own_policies,
+            mut own_policies,
             token,
         } = builder;
         let layout = Layout::plan(&config)?;
+        let share = config.share_of(transports.len());
+        layout.check_dispatchers(transports.len())?;
         catch_unwind(AssertUnwindSafe(|| handler.init()))
             .map_err(|_| StartError::Panicked {
                 callback: "init",
@@ -98,11 +107,13 @@ impl<Tr: Transport> Threads<Tr> {
             .map_err(StartError::Init)?;
         let preemption = Preemption::choose(&config, &layout, token)?;
         let workers = layout.workers.len();
-        let policy = build_policy(&config, own_policies, workers)?;
-        let policy = Verified::new(policy, config.task_capacity(workers))
-            .and_then(|policy| policy.with_progress_limit(config.policy.progress_limit))
-            .map_err(ConfigError::from)?;
-        let description = describe(&config, &layout, policy.name(), &preemption.why);
+        let policies = (transports.iter())
+            .map(|_| verified_policy(&share, &mut own_policies, &layout))
+            .collect::<Result<Vec<_>, _>>()?;
+        let policy_name = policies
+            .first()
+            .map_or_else(String::new, |policy| policy.name().to_owned());
+        let description = describe(&config, &layout, &policy_name, &preemption.why);
 
         let handler = Arc::new(handler);
         let maker = Arc::clone(&handler);
@@ -111,12 +122,33 @@ impl<Tr: Transport> Threads<Tr> {
             maker.init_per_core(worker)
         }));
         let pool = start_pool(&config, &layout, handler, Arc::clone(&states))?;
-        let backend = preemption.backend.clone();
-        let mut core = Self::new(&config, pool.handles, backend, description);
-        let start = Start::new(&config, &layout, &preemption, states, &core);
-        let mut idle = Some(pool.idle);
-        if let Err(error) = core.start_threads(start, transport, policy, preemption, &mut idle) {
-            if let (Some(handles), Some(idle)) = (core.handles.take(), idle) {
+        let mut core = Self::new(
+            &config,
+            transports.len(),
+            pool.handles,
+            &preemption,
+            description,
+        );
+        let alarm = Alarm::new(workers);
+        let attend = |(number, transport): (usize, &mut Tr)| {
+            let is_symmetric = layout.symmetric;
+            is_symmetric.then(|| transport.attend(alarm.wake_for(number)))?
+        };
+        let glances = transports.iter_mut().enumerate().map(attend).collect();
+        let start = Start::new(&config, &layout, &preemption, states, &core, alarm, glances);
+        let mut idle = pool.idle;
+        let mut parts = Vec::with_capacity(transports.len());
+        for (transport, policy) in transports.into_iter().zip(policies) {
+            let left = start.loops.parts() - parts.len();
+            parts.push(Part {
+                transport,
+                policy,
+                idle: idle.split_off(idle.len() - idle.len() / left),
+                preemption: preemption.clone(),
+            });
+        }
+        if let Err((error, idle)) = core.start_threads(start, parts) {
+            if let Some(handles) = core.handles.take() {
                 handles.hand_back(idle, Duration::from_secs(5));
             }
             let _ = core.shutdown(Duration::ZERO);
@@ -129,8 +161,9 @@ impl<Tr: Transport> Threads<Tr> {
     /// Without threads yet, but for the contexts'.
     fn new(
         config: &Config,
+        dispatchers: usize,
         handles: Handles<Job<Tr>, Done<Tr>>,
-        backend: Option<Arc<dyn Backend>>,
+        preemption: &Preemption,
         description: String,
     ) -> Self {
         let class_names: Vec<_> = (config.class.iter())
@@ -138,83 +171,125 @@ impl<Tr: Transport> Threads<Tr> {
             .collect();
         Self {
             control: Arc::new(Control::new()),
-            orders: Arc::new(AtomicU8::new(Orders::RUN)),
-            shutdown_handoff: Arc::new(ShutdownHandoff::new()),
+            orders: Arc::new(Orders::new(dispatchers)),
+            shutdown_handoffs: (0..dispatchers)
+                .map(|_| Arc::new(ShutdownHandoff::new()))
+                .collect(),
             dispatcher: None,
             workers: Vec::new(),
             handles: Some(handles),
             worker_statistics: Vec::new(),
-            dispatcher_statistics: Arc::new(DispatcherStatistics::new(class_names.len())),
+            dispatcher_statistics: (0..dispatchers)
+                .map(|_| Arc::new(DispatcherStatistics::new(class_names.len())))
+                .collect(),
             links: Vec::new(),
             class_names,
-            backend,
+            backend: preemption.backend.clone(),
             description,
-            transport: None,
+            transports: Vec::new(),
         }
     }
 
-    /// Starts the workers, and then the dispatcher, which takes the `idle` contexts. On an error
-    /// some may run.
+    /// Starts the workers, and then the dispatchers. On an error some threads may run, and the idle
+    /// contexts are given back.
+    #[expect(
+        clippy::type_complexity,
+        reason = "an error, and the contexts beside it"
+    )]
     fn start_threads<S: Send + 'static>(
         &mut self,
         start: Start<'_, S, Tr>,
-        mut transport: Tr,
-        policy: Verified,
-        preemption: Preemption,
-        idle: &mut Option<Vec<Idle<Job<Tr>, Done<Tr>>>>,
-    ) -> Result<(), StartError> {
-        let (config, layout) = (start.config, start.layout);
-        let (hand_over, first) = mpsc::channel();
-        let mut first = layout.inline.then_some(first);
-        let mut states = Vec::new();
+        mut parts: Vec<Part<Tr>>,
+    ) -> Result<(), (StartError, Vec<Idle<Job<Tr>, Done<Tr>>>)> {
+        match self.start_workers(&start, &mut parts) {
+            Err(error) => {
+                let idle = parts.into_iter().flat_map(|part| part.idle);
+                Err((error, idle.collect()))
+            }
+            Ok(states) => {
+                let dispatchers = (parts.into_iter().zip(states).enumerate())
+                    .map(|(number, (part, states))| self.dispatcher(&start, number, part, states));
+                let dispatchers = dispatchers.collect();
+                if start.layout.inline {
+                    self.begin_loops(&start.loops, dispatchers);
+                    return Ok(());
+                }
+                let started = self.start_dispatcher(&start, dispatchers);
+                started.map_err(|error| (error, Vec::new()))
+            }
+        }
+    }
+
+    /// Starts the workers; gives what each dispatcher knows of them.
+    fn start_workers<S: Send + 'static>(
+        &mut self,
+        start: &Start<'_, S, Tr>,
+        parts: &mut [Part<Tr>],
+    ) -> Result<Vec<Vec<WorkerState<Tr>>>, StartError> {
+        let mut states: Vec<_> = parts.iter().map(|_| Vec::new()).collect();
         for id in 0..start.threads() {
-            let replier = transport.replier().map_err(StartError::Transport)?;
-            states.push(self.start_worker(&start, id, replier, first.take())?);
+            let repliers = parts.iter_mut().map(|part| part.transport.replier());
+            let repliers = repliers.collect::<Result<_, _>>();
+            let repliers = repliers.map_err(StartError::Transport)?;
+            let worker = self.start_worker(start, id, repliers)?;
+            for (states, state) in states.iter_mut().zip(worker) {
+                states.push(state);
+            }
         }
         self.worker_statistics
             .push(Arc::clone(&start.spare_statistics));
+        Ok(states)
+    }
+
+    fn dispatcher<S>(
+        &self,
+        start: &Start<'_, S, Tr>,
+        number: usize,
+        part: Part<Tr>,
+        mut states: Vec<WorkerState<Tr>>,
+    ) -> Dispatcher<Tr> {
+        let (config, layout) = (start.config, start.layout);
+        let share = config.share_of(self.shutdown_handoffs.len());
         let spares = match layout.inline {
             true => Vec::new(),
             false => states.split_off(layout.workers.len()),
         };
-        let dispatcher = Dispatcher::new(Parts {
-            transport,
-            policy,
+        Dispatcher::new(Parts {
+            transport: part.transport,
+            policy: part.policy,
             workers: states,
             spares,
             cores: layout.workers.clone(),
-            idle: idle.take().unwrap_or_default(),
-            capacity: config.task_capacity(layout.workers.len()),
+            idle: part.idle,
+            capacity: share.task_capacity(layout.workers.len()),
             rules: Rules {
                 depth: if layout.inline { 1 } else { config.depth },
                 inline: layout.inline,
-                queue: config.queue,
+                queue: share.queue,
+                leaves_excess: start.loops.parts() > 1 && start.loops.tells(number),
                 rescue_after: config.rescue_after(),
                 idle_backoff: config.idle_backoff(),
                 shares_core: layout.shared,
                 realtime: config.realtime_priority.is_some(),
                 deadlines: config.class.iter().map(ClassConfig::deadline).collect(),
             },
-            preemption,
-            statistics: Arc::clone(&self.dispatcher_statistics),
+            preemption: part.preemption,
+            statistics: Arc::clone(&self.dispatcher_statistics[number]),
             control: Arc::clone(&self.control),
             orders: Arc::clone(&self.orders),
-            shutdown_handoff: Arc::clone(&self.shutdown_handoff),
-        });
-        match layout.inline {
-            true => self.hand_over_dispatcher(&start.handoff, dispatcher, &hand_over),
-            false => self.start_dispatcher(&start, dispatcher),
-        }
+            shutdown_handoff: Arc::clone(&self.shutdown_handoffs[number]),
+            idle_time: Arc::clone(&start.idle_time),
+        })
     }
 
-    /// Starts thread `id` and waits until it is ready, or says why it cannot be.
+    /// Starts thread `id` and waits until it is ready, or says why it cannot be. Gives what each
+    /// dispatcher knows of it.
     fn start_worker<S: Send + 'static>(
         &mut self,
         start: &Start<'_, S, Tr>,
         id: usize,
-        replier: Tr::Replier,
-        first: Option<mpsc::Receiver<Box<Dispatcher<Tr>>>>,
-    ) -> Result<WorkerState<Tr>, StartError> {
+        repliers: Vec<Tr::Replier>,
+    ) -> Result<Vec<WorkerState<Tr>>, StartError> {
         let (inline, is_seldom) = (start.layout.inline, start.is_seldom(id));
         let name = start.name(id);
         let statistics = match is_seldom {
@@ -222,15 +297,18 @@ impl<Tr: Transport> Threads<Tr> {
             true => Arc::clone(&start.spare_statistics),
         };
         let parker = Arc::new(Parker::new());
-        let (sender, receiver) = mailbox(start.config.depth);
+        let (senders, ports): (Vec<_>, Vec<_>) = (repliers.into_iter())
+            .map(|replier| {
+                let (sender, receiver) = mailbox(start.config.depth);
+                (sender, Port { receiver, replier })
+            })
+            .unzip();
         let (ready, readiness) = mpsc::channel::<Ready>();
         let worker = WorkerStart {
             place: start.place(id),
             states: Arc::clone(&start.states),
-            handoff: inline.then(|| Arc::clone(&start.handoff)),
-            first,
-            receiver,
-            replier,
+            loops: inline.then(|| Arc::clone(&start.loops)),
+            ports,
             statistics: Arc::clone(&statistics),
             parker: Arc::clone(&parker),
             orders: Arc::clone(&self.orders),
@@ -249,36 +327,31 @@ impl<Tr: Transport> Threads<Tr> {
         if !is_seldom {
             self.worker_statistics.push(statistics);
         }
-        // To the policy, the inline layout's threads are one worker.
+        // To a policy, all loops are one worker.
         let policy_id = if inline { 0 } else { id };
         let worker = WorkerId(u16::try_from(policy_id).expect("workers are few"));
         let parker = (!inline).then_some(parker);
-        Ok(WorkerState::new(worker, sender, link, handle, parker))
+        let state =
+            |sender| WorkerState::new(worker, sender, link.clone(), handle.clone(), parker.clone());
+        Ok(senders.into_iter().map(state).collect())
     }
 
-    /// Inline, the first of the workers' threads gets the dispatcher.
-    fn hand_over_dispatcher(
-        &mut self,
-        handoff: &DispatcherHandoff<Tr>,
-        dispatcher: Dispatcher<Tr>,
-        hand_over: &HandOver<Tr>,
-    ) -> Result<(), StartError> {
+    /// The loops get their dispatchers.
+    fn begin_loops(&mut self, loops: &Loops<Tr>, dispatchers: Vec<Dispatcher<Tr>>) {
         let threads = self.workers.iter().map(|thread| thread.thread().clone());
-        handoff.introduce(threads.collect());
-        self.dispatcher = Some(Seat::Inline);
-        hand_over
-            .send(Box::new(dispatcher))
-            .map_err(|_| StartError::Panicked {
-                callback: "start",
-                place: "shinjuku-inline".to_owned(),
-            })
+        self.dispatcher = Some(Seat::Loops);
+        loops.begin(
+            threads.collect(),
+            dispatchers.into_iter().map(Box::new).collect(),
+        );
     }
 
     fn start_dispatcher<S>(
         &mut self,
         start: &Start<'_, S, Tr>,
-        dispatcher: Dispatcher<Tr>,
+        mut dispatchers: Vec<Dispatcher<Tr>>,
     ) -> Result<(), StartError> {
+        let dispatcher = dispatchers.pop().expect("there is one");
         let (ready, readiness) = mpsc::channel::<Result<(), StartError>>();
         let Config {
             realtime_priority,
@@ -316,8 +389,9 @@ impl<Tr: Transport> Threads<Tr> {
     pub(crate) fn observer(&self) -> Observer {
         Observer {
             at_submit: None,
+            turned_away: None,
             workers: self.worker_statistics.clone().into(),
-            dispatcher: Arc::clone(&self.dispatcher_statistics),
+            dispatchers: self.dispatcher_statistics.clone().into(),
             links: self.links.clone().into(),
             class_names: self.class_names.clone().into(),
             backend: self.backend.clone(),
@@ -331,40 +405,40 @@ impl<Tr: Transport> Threads<Tr> {
     pub(crate) fn shutdown(&mut self, deadline: Duration) -> ShutdownReport {
         let mut report = ShutdownReport::default();
         self.control.drain();
-        let remaining = self.dispatcher.take().and_then(|seat| {
+        let mut remaining = Vec::new();
+        if let Some(seat) = self.dispatcher.take() {
+            let is_left = || {
+                self.shutdown_handoffs
+                    .iter()
+                    .all(|handoff| handoff.is_left())
+            };
             let is_over = || match &seat {
                 Seat::Thread(thread) => thread.is_finished(),
                 // Threads that end before all is over have panicked.
-                Seat::Inline => {
-                    self.shutdown_handoff.is_left()
-                        || self.workers.iter().any(JoinHandle::is_finished)
-                }
+                Seat::Loops => is_left() || self.workers.iter().any(JoinHandle::is_finished),
             };
             wait(deadline, is_over);
             self.control.end();
             for thread in &self.workers {
                 thread.thread().unpark();
             }
-            wait(SHUTDOWN_HANDOFF_PATIENCE, || {
-                self.shutdown_handoff.is_left() || is_over()
-            });
-            self.shutdown_handoff.take()
-        });
-        let in_background = remaining
-            .as_ref()
-            .is_some_and(|remaining| !remaining.unfinished.is_empty());
-        let mut idle = Vec::new();
-        match remaining {
-            Some(remaining) => {
-                let name = |class: &ClassId| self.class_names[usize::from(class.0)].clone();
-                report.unfinished = remaining.unfinished.iter().map(name).collect();
-                report.workers_leaked = remaining.busy_workers;
-                report.policy_error = remaining.policy_error;
-                idle = remaining.idle;
-                self.transport = remaining.transport;
-            }
+            wait(SHUTDOWN_HANDOFF_PATIENCE, || is_left() || is_over());
+            let handoffs = self.shutdown_handoffs.iter();
+            remaining.extend(handoffs.filter_map(|handoff| handoff.take()));
+        }
+        if remaining.len() < self.shutdown_handoffs.len() {
             // It never started, or it panicked, which is a bug and was reported by the panic hook.
-            None => self.orders.store(Orders::END, Ordering::Release),
+            self.orders.end();
+        }
+        let in_background = remaining.iter().any(|part| !part.unfinished.is_empty());
+        let mut idle = Vec::new();
+        for part in remaining {
+            let name = |class: &ClassId| self.class_names[usize::from(class.0)].clone();
+            report.unfinished.extend(part.unfinished.iter().map(name));
+            report.workers_leaked += part.busy_workers;
+            report.policy_error = report.policy_error.or(part.policy_error);
+            idle.extend(part.idle);
+            self.transports.extend(part.transport);
         }
         for thread in self.workers.drain(..) {
             thread.thread().unpark();
@@ -415,7 +489,8 @@ struct Start<'a, S, Tr: Transport> {
     backend: Option<Arc<dyn Backend>>,
     timer_signal: Option<Signal>,
     states: Arc<PerCoreStates<S>>,
-    handoff: Arc<DispatcherHandoff<Tr>>,
+    loops: Arc<Loops<Tr>>,
+    idle_time: Arc<IdleTime>,
     /// Of the spares that are seldom needed.
     spare_statistics: Arc<WorkerStatistics>,
 }
@@ -427,20 +502,27 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
         preemption: &Preemption,
         states: Arc<PerCoreStates<S>>,
         core: &Threads<Tr>,
+        alarm: Arc<Alarm>,
+        glances: Vec<Option<Glance>>,
     ) -> Self {
-        let handoff = DispatcherHandoff::new(
-            layout.workers.len() + config.spares(),
-            Duration::from_nanos(config.rescue_after().0),
-            Arc::clone(&core.control),
-            Arc::clone(&core.orders),
-        );
+        let idle_time = IdleTime::new(layout.workers.len());
+        let loops = Loops::new(LoopsParts {
+            glances,
+            threads: layout.workers.len() + config.spares(),
+            alarm,
+            idle_time: Arc::clone(&idle_time),
+            rescue_after: Duration::from_nanos(config.rescue_after().0),
+            control: Arc::clone(&core.control),
+            orders: Arc::clone(&core.orders),
+        });
         Self {
             config,
             layout,
             backend: preemption.backend.clone(),
             timer_signal: preemption.timer_signal.filter(|_| layout.inline),
             states,
-            handoff: Arc::new(handoff),
+            loops: Arc::new(loops),
+            idle_time,
             spare_statistics: Arc::new(WorkerStatistics::shared(core.class_names.len())),
         }
     }
@@ -454,15 +536,18 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
         id >= self.layout.workers.len()
     }
 
-    /// Whether thread `id` runs requests seldom. Inline, the first spares take turns with the
-    /// worker.
+    /// Whether thread `id` runs requests seldom. The first spares of the loops take turns with
+    /// them.
     fn is_seldom(&self, id: usize) -> bool {
-        self.is_spare(id) && !(self.layout.inline && id <= TURNS)
+        let often = self.layout.workers.len() + if self.layout.inline { TURNS } else { 0 };
+        id >= often
     }
 
     fn name(&self, id: usize) -> String {
         if self.is_spare(id) {
             format!("shinjuku-spare-{}", id - self.layout.workers.len())
+        } else if self.layout.symmetric {
+            format!("shinjuku-loop-{id}")
         } else if self.layout.inline {
             "shinjuku-inline".to_owned()
         } else {
@@ -477,9 +562,11 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
             spare,
             core: match spare {
                 false => self.layout.workers[id],
+                true if self.layout.symmetric => None,
                 true if self.layout.inline => self.layout.workers[0],
                 true => None,
             },
+            slice: self.layout.slice,
             realtime_priority: self.config.realtime_priority,
             strict: self.config.strict,
             mechanism: self.config.preemption.mechanism,
@@ -496,6 +583,7 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
         const SPARE: u64 = 20_000;
         let nanos = self.config.idle_backoff().map(|nanos| nanos.0);
         let nanos = match self.is_spare(id) {
+            _ if self.layout.inline => self.layout.spins_for(nanos),
             true => Some(nanos.map_or(SPARE, |nanos| nanos.min(SPARE))),
             false => nanos,
         };
@@ -508,6 +596,8 @@ struct Place {
     id: usize,
     spare: bool,
     core: Option<usize>,
+    /// Among other threads of the system: how long Linux shall let it run at a time.
+    slice: Option<Duration>,
     realtime_priority: Option<i32>,
     strict: bool,
     mechanism: MechanismKind,
@@ -519,6 +609,10 @@ impl Place {
     /// Makes the calling thread a worker there.
     fn take<S>(&self, states: &PerCoreStates<S>) -> Result<Prepared, StartError> {
         let realtime = prepare(self.core, self.realtime_priority)?;
+        if let (Some(slice), None) = (self.slice, &realtime) {
+            // Before Linux 6.12 the slice is the system's own.
+            let _ = request_slice(slice);
+        }
         let id = self.id;
         let mut worker = Worker::bind(u32::try_from(id).expect("workers are few"))?;
         self.enter_mode(&mut worker)?;
@@ -565,22 +659,20 @@ struct Prepared {
 struct WorkerStart<S, Tr: Transport> {
     place: Place,
     states: Arc<PerCoreStates<S>>,
-    /// Inline.
-    handoff: Option<Arc<DispatcherHandoff<Tr>>>,
-    /// Inline, where the first thread gets the dispatcher from.
-    first: Option<mpsc::Receiver<Box<Dispatcher<Tr>>>>,
-    receiver: Receiver<Job<Tr>, Done<Tr>>,
-    replier: Tr::Replier,
+    /// In the layouts that have them.
+    loops: Option<Arc<Loops<Tr>>>,
+    /// For each dispatcher.
+    ports: Vec<Port<Tr>>,
     statistics: Arc<WorkerStatistics>,
     parker: Arc<Parker>,
-    orders: Arc<AtomicU8>,
+    orders: Arc<Orders>,
     shares_core: bool,
     idle_backoff: Option<Cycles>,
 }
 
 impl<S, Tr: Transport> WorkerStart<S, Tr> {
     /// The thread: reports that it is ready, or why it cannot be, and then runs its loop.
-    fn run(self, ready: mpsc::Sender<Ready>) {
+    fn run(mut self, ready: mpsc::Sender<Ready>) {
         let prepared = self.place.take(&self.states);
         drop(self.states);
         let Prepared {
@@ -593,29 +685,50 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
         };
         drop(ready.send(Ok(worker.link())));
         drop(ready);
-        let worker = WorkerLoop::<Tr> {
-            worker,
-            receiver: self.receiver,
-            replier: self.replier,
-            statistics: self.statistics,
-            parker: self.parker,
-            orders: self.orders,
-            shares_core: self.shares_core,
-            clock: Clock::get(),
-            idle_backoff: self.idle_backoff,
-        };
-        match self.handoff {
-            None => worker.run(),
-            Some(handoff) => InlineLoop {
+        let (shares_core, idle_backoff) = (self.shares_core, self.idle_backoff);
+        match self.loops {
+            None => WorkerLoop::<Tr> {
+                worker,
+                port: self.ports.pop().expect("there is one dispatcher"),
+                statistics: self.statistics,
+                parker: self.parker,
+                orders: self.orders,
+                shares_core,
+                clock: Clock::get(),
+                idle_backoff,
+            }
+            .run(),
+            Some(loops) => LoopThread::new(LoopThreadParts {
                 me: self.place.id,
                 worker,
+                ports: self.ports,
+                statistics: self.statistics,
                 timer,
-                handoff,
-                first: self.first,
-            }
+                loops,
+                idling: Idling {
+                    backoff: idle_backoff,
+                    shares_core,
+                },
+            })
             .run(),
         }
     }
+}
+
+/// A dispatcher's policy, with room for its share of the requests.
+fn verified_policy(
+    share: &Config,
+    own: &mut [OwnPolicy],
+    layout: &Layout,
+) -> Result<Verified, ConfigError> {
+    let workers = layout.workers.len();
+    // To a policy, all loops are one worker.
+    let seen = if layout.inline { 1 } else { workers };
+    let capacity = share.task_capacity(workers);
+    let policy = build_policy(share, own, capacity, seen)?;
+    Verified::new(policy, capacity)
+        .and_then(|policy| policy.with_progress_limit(share.policy.progress_limit))
+        .map_err(ConfigError::from)
 }
 
 /// The line that is logged at start.
@@ -660,13 +773,13 @@ where
 {
     move |job| {
         let Job {
-            meta,
+            mut meta,
             request,
             route,
         } = job;
         let context = RequestContext {
             class: meta.class,
-            arrival: meta.arrival,
+            arrival: AtomicU64::new(meta.arrival.0),
             per_core: &states,
         };
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -678,7 +791,11 @@ where
             }
             Failure::Panicked
         });
-        let failed = result.is_err();
+        meta.arrival = context.arrival();
+        let failed = match &result {
+            Ok(reply) => handler.is_failure(reply),
+            Err(_) => true,
+        };
         Done {
             meta,
             outgoing: Tr::conclude(route, result),

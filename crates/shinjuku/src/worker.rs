@@ -5,7 +5,7 @@
 //! is nothing to do.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use shinjuku_net::{Replier, Transport};
@@ -24,24 +24,95 @@ pub(crate) const SHARED_PAUSE: Duration = Duration::from_micros(20);
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// What the workers shall do, as told by the dispatcher at the end.
-pub(crate) struct Orders;
+#[derive(Debug)]
+pub(crate) struct Orders {
+    order: AtomicU8,
+    /// Dispatchers that are not over.
+    dispatchers: AtomicUsize,
+}
 
 impl Orders {
     pub(crate) const RUN: u8 = 0;
     /// Nobody waits for what still runs: serve it, but burn no core.
     pub(crate) const BACKGROUND: u8 = 1;
     pub(crate) const END: u8 = 2;
+
+    /// Run, for so many dispatchers.
+    pub(crate) fn new(dispatchers: usize) -> Self {
+        Self {
+            order: AtomicU8::new(Self::RUN),
+            dispatchers: AtomicUsize::new(dispatchers),
+        }
+    }
+
+    pub(crate) fn get(&self) -> u8 {
+        self.order.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn go_on_in_background(&self) {
+        self.order.fetch_max(Self::BACKGROUND, Ordering::Release);
+    }
+
+    /// End, whatever the dispatchers do.
+    pub(crate) fn end(&self) {
+        self.order.store(Self::END, Ordering::Release);
+    }
+
+    /// One dispatcher more is over; tells whether it was the last one, and all threads end.
+    pub(crate) fn one_is_over(&self) -> bool {
+        let is_last = self.dispatchers.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
+            self.end();
+        }
+        is_last
+    }
 }
 
 type Message<Tr> = (Runnable<Job<Tr>, Done<Tr>>, Generation);
 
-pub(crate) struct WorkerLoop<Tr: Transport> {
-    pub(crate) worker: Worker,
+/// A worker's end of its mailbox from one dispatcher, and its way to that one's transport.
+pub(crate) struct Port<Tr: Transport> {
     pub(crate) receiver: Receiver<Job<Tr>, Done<Tr>>,
     pub(crate) replier: Tr::Replier,
+}
+
+impl<Tr: Transport> Port<Tr> {
+    /// Serves the message that was sent by the same thread, at the moment `start`, and after it
+    /// what `next` gives, being told when the one before ended: a job with its generation and its
+    /// start.
+    pub(crate) fn step_inline(
+        &mut self,
+        worker: &mut Worker,
+        statistics: &WorkerStatistics,
+        clock: Clock,
+        mut start: Cycles,
+        mut next: impl FnMut(Cycles) -> Option<(Job<Tr>, Generation, Cycles)>,
+    ) {
+        let Some((runnable, generation)) = self.receiver.poll() else {
+            return;
+        };
+        let replier = &mut self.replier;
+        let mut completion = worker.run_on(runnable, generation, &mut |ended| {
+            let end = Cycles::now();
+            let service = Cycles(ended.run_time.0 + end.since(start).0);
+            deliver::<Tr>(ended.result, service, end, replier, statistics, clock);
+            let (job, generation, its_start) = next(end)?;
+            start = its_start;
+            Some((job, generation))
+        });
+        if let Completion::Preempted(suspended) = &mut completion {
+            suspended.add_run_time(Cycles::now().since(start));
+        }
+        self.receiver.answer(completion);
+    }
+}
+
+pub(crate) struct WorkerLoop<Tr: Transport> {
+    pub(crate) worker: Worker,
+    pub(crate) port: Port<Tr>,
     pub(crate) statistics: Arc<WorkerStatistics>,
     pub(crate) parker: Arc<Parker>,
-    pub(crate) orders: Arc<AtomicU8>,
+    pub(crate) orders: Arc<Orders>,
     pub(crate) clock: Clock,
     /// Idle for so long, it sleeps; `None`: never.
     pub(crate) idle_backoff: Option<Cycles>,
@@ -60,7 +131,7 @@ impl<Tr: Transport> WorkerLoop<Tr> {
                 turns = 0;
                 continue;
             }
-            let orders = self.orders.load(Ordering::Acquire);
+            let orders = self.orders.get();
             if orders == Orders::END {
                 return;
             }
@@ -82,43 +153,11 @@ impl<Tr: Transport> WorkerLoop<Tr> {
 
     /// Serves one message, if there is one.
     fn step(&mut self) -> bool {
-        let Some(message) = self.receiver.poll() else {
+        let Some(message) = self.port.receiver.poll() else {
             return false;
         };
         self.serve(message, Cycles::now());
         true
-    }
-
-    /// Serves the message that was sent by the same thread, at the moment `start`, and after it
-    /// what `next` gives, being told when the one before ended: a job with its generation and its
-    /// start.
-    pub(crate) fn step_inline(
-        &mut self,
-        mut start: Cycles,
-        mut next: impl FnMut(Cycles) -> Option<(Job<Tr>, Generation, Cycles)>,
-    ) {
-        let Some((runnable, generation)) = self.receiver.poll() else {
-            return;
-        };
-        let Self {
-            worker,
-            replier,
-            statistics,
-            clock,
-            ..
-        } = self;
-        let mut completion = worker.run_on(runnable, generation, &mut |ended| {
-            let end = Cycles::now();
-            let service = Cycles(ended.run_time.0 + end.since(start).0);
-            deliver::<Tr>(ended.result, service, end, replier, statistics, *clock);
-            let (job, generation, its_start) = next(end)?;
-            start = its_start;
-            Some((job, generation))
-        });
-        if let Completion::Preempted(suspended) = &mut completion {
-            suspended.add_run_time(Cycles::now().since(start));
-        }
-        self.receiver.answer(completion);
     }
 
     fn serve(&mut self, (runnable, generation): Message<Tr>, start: Cycles) {
@@ -128,24 +167,24 @@ impl<Tr: Transport> WorkerLoop<Tr> {
                 let service = Cycles(finished.run_time().0 + end.since(start).0);
                 let (idle, result) = finished.take();
                 let Self {
-                    replier,
+                    port: Port { replier, .. },
                     statistics,
                     clock,
                     ..
                 } = self;
                 deliver::<Tr>(result, service, end, replier, statistics, *clock);
-                self.receiver.answer(Completion::Finished(idle));
+                self.port.receiver.answer(Completion::Finished(idle));
             }
             Outcome::Preempted(mut suspended) => {
                 suspended.add_run_time(Cycles::now().since(start));
-                self.receiver.answer(Completion::Preempted(suspended));
+                self.port.receiver.answer(Completion::Preempted(suspended));
             }
         }
     }
 
     fn sleep(&self) {
         self.parker.sleep(LONGEST_SLEEP, || {
-            self.receiver.is_waiting() || self.orders.load(Ordering::Relaxed) == Orders::END
+            self.port.receiver.is_waiting() || self.orders.get() == Orders::END
         });
     }
 }

@@ -75,8 +75,6 @@ pub(crate) struct Answered {
     pub(crate) sent: Sent,
     /// How long it ran, as far as the dispatcher can know.
     pub(crate) ran: Nanos,
-    /// Whether it took the hard mechanism to stop it.
-    pub(crate) interrupted: bool,
 }
 
 /// A preemption that was asked for and not answered yet.
@@ -217,15 +215,10 @@ impl<Tr: Transport> WorkerState<Tr> {
             .take()
             .expect("workers answer what they were sent");
         let ran = now.since(self.running_since);
-        let interrupted = self.asked.is_some_and(|asked| asked.interrupts > 0);
         self.sent.rotate_left(1);
         self.count -= 1;
         self.begin_anew(now);
-        Answered {
-            sent,
-            ran,
-            interrupted,
-        }
+        Answered { sent, ran }
     }
 
     /// What was sent before is over.

@@ -221,7 +221,7 @@ fn in_the_inline_layout_signals_take_its_place() {
     let error = start(strict).expect_err("strict").to_string();
     assert!(
         error.contains("in the inline layout")
-            && error.contains("take another layout, or \"escalation\""),
+            && error.contains("take layout \"threads\", or \"escalation\""),
         "{error}"
     );
 }

@@ -1,10 +1,10 @@
-//! When each of a fixed number of things happens next, and which is first: the event list of the
-//! simulator.
+//! The event list of the simulator: when each of a fixed number of slots has its next event, and
+//! which event is first.
 //!
 //! A worker, a server or a link has at most one next event, so the list is a tournament tree over
-//! slots: each inner node holds the earlier of its two children, and a change is played up from the
-//! leaf. Nothing is allocated after construction, whatever happens. Of events at the same time the
-//! lower slot goes first, so runs are reproducible.
+//! slots: each inner node holds the earlier of its two children, and a change propagates up from
+//! the leaf. Nothing is allocated after construction. Of events at the same time the lower slot
+//! goes first, so runs are reproducible.
 //!
 //! ```text
 //!                 [1: 40 @ slot 2]

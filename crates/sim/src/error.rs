@@ -6,7 +6,8 @@ use shinjuku_policy::registry::UnknownPolicy;
 use shinjuku_policy::{ParameterError, PolicyError};
 use shinjuku_workload::WorkloadError;
 
-/// A simulation that cannot be built, or whose policy broke its rules; the message says what to do.
+/// A simulation that cannot be built, or whose policy broke its contract; the message says what to
+/// do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
@@ -37,7 +38,7 @@ pub enum SimError {
     /// A name that no policy has.
     #[error("{0}; besides, there are PS and d-PS")]
     UnknownPolicy(UnknownPolicy),
-    /// A load at which queues grow without bound, and no end to the run.
+    /// A load at which queues grow without bound, in a run without an end.
     #[error("load {load} is 1 or more and the run has no end: give `requests`, or a load below 1")]
     Endless {
         /// The load.

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 pub struct Estimate {
     /// The mean.
     pub value: f64,
-    /// The true value lies within this of it with a confidence of 95 %; infinite from a single
-    /// value.
+    /// The true value lies within this distance of the mean with a confidence of 95 %; infinite for
+    /// a single value.
     pub half_width: f64,
 }
 
 impl Estimate {
-    /// The mean of `values` and its interval by Student's t. Of no values it is NaN.
+    /// The mean of `values`, with its interval by Student's t. The mean of no values is NaN.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         let n = values.len() as f64;

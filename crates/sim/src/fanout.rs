@@ -1,8 +1,8 @@
-//! Queries that fan out: a query is a task at each of several servers, and ends with the last of
-//! them.
+//! Queries that fan out: a query is one task at each of several servers, and ends with the last
+//! task.
 //!
-//! Every server has one worker and orders its tasks by a [`Discipline`]; a query has an SLO of its
-//! own. The servers of a query are drawn without replacement, its fan-out and its SLO independently
+//! Every server has one worker and orders its tasks by a [`Discipline`]; a query has its own SLO. A
+//! query's servers are drawn without replacement; its fan-out and its SLO are drawn independently,
 //! by weight.
 //!
 //! Source: Wang et al., *TailGuard: Tail Latency SLO Guaranteed Task Scheduling for Data-Intensive
@@ -51,7 +51,7 @@ impl Discipline {
     }
 }
 
-/// Servers, queries, and how they are ordered.
+/// Servers, queries, and how the servers order tasks.
 #[derive(Clone, Debug)]
 pub struct FanoutScenario {
     /// The tasks' service times.
@@ -60,9 +60,9 @@ pub struct FanoutScenario {
     pub servers: usize,
     /// Fan-outs and their weights.
     pub fanouts: Vec<(usize, f64)>,
-    /// SLOs, in us, and their weights, the tightest first.
+    /// SLOs, in us, and their weights; the tightest first.
     pub slos_us: Vec<(f64, f64)>,
-    /// The percentile that the SLOs are about, for example 0.99.
+    /// The percentile that the SLOs bound, for example 0.99.
     pub percentile: f64,
     /// How tasks are ordered.
     pub discipline: Discipline,
@@ -76,7 +76,7 @@ pub struct FanoutScenario {
 #[derive(Clone)]
 pub struct FanoutRun {
     /// The queries' latencies, by type: SLO index x number of fan-outs + fan-out index. "Service
-    /// time" is that of the query's longest task.
+    /// time" is the service time of the query's longest task.
     pub tally: Tally,
     /// Events simulated.
     pub events: u64,
@@ -180,7 +180,7 @@ impl FanoutScenario {
         Ok(())
     }
 
-    /// Runs one replication; the same seed gives the same queries whatever the discipline. The
+    /// Runs one replication. The same seed gives the same queries whatever the discipline. The
     /// first tenth is warm-up.
     ///
     /// # Errors
@@ -288,8 +288,8 @@ impl FanoutScenario {
         })
     }
 
-    /// The highest load, within `step`, at which every type of query meets its SLO; zero if none
-    /// does. By bisection, all loads with the same seed.
+    /// The highest load, within `step`, at which every type of query meets its SLO; zero if there
+    /// is none. Found by bisection; all loads use the same seed.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -313,8 +313,8 @@ impl FanoutScenario {
 
 /// TailGuard's budget, in ns, for the tasks of a query that fans out to `fanout` servers and must
 /// end within `slo_ns` with probability `percentile`: the SLO less the query's latency at that
-/// percentile in an empty system. There the query takes as long as the longest of its tasks, so
-/// that is the tasks' own service time at the quantile `percentile^(1 / fanout)`.
+/// percentile in an empty system. There the query takes as long as its longest task, so that
+/// latency is the tasks' own service time at the quantile `percentile^(1 / fanout)`.
 ///
 /// `unloaded_ns` are service times of tasks, sorted upwards.
 ///
@@ -333,8 +333,8 @@ pub fn tail_guard_budget_ns(
     slo_ns as i64 - unloaded as i64
 }
 
-/// `count` service times of the mix, sorted upwards: what [`tail_guard_budget_ns`] takes its
-/// quantiles from. For a `fanout` of k at the 99th percentile, take well over 100 k.
+/// `count` service times of the mix, sorted upwards, from which [`tail_guard_budget_ns`] takes its
+/// quantiles. For a `fanout` of k at the 99th percentile, take well over 100 k.
 #[must_use]
 pub fn unloaded_service_ns(mix: &Mix, count: usize, seed: u64) -> Vec<u64> {
     let mut draws = Draws::new(seed);
@@ -343,7 +343,7 @@ pub fn unloaded_service_ns(mix: &Mix, count: usize, seed: u64) -> Vec<u64> {
     times
 }
 
-/// The index of the entry that `draw`, uniform from 0 to 1, falls on by weight.
+/// The index of the entry that `draw`, uniform from 0 to 1, selects by weight.
 fn pick<T>(entries: &[(T, f64)], draw: f64) -> usize {
     let total: f64 = entries.iter().map(|(_, weight)| weight).sum();
     let mut left = draw * total;

@@ -1,9 +1,9 @@
-//! How many connections it takes until hashing spreads them evenly over queues (after figure 4 of
-//! the Shinjuku paper, section 3.6).
+//! How many connections hashing needs to spread them evenly over queues (after figure 4 of the
+//! Shinjuku paper, section 3.6).
 //!
 //! A NIC hashes every connection to a queue, and a distributed-queue system serves each queue on
-//! its own core or dispatcher. The *imbalance* of a draw is the fullest queue over the mean, less
-//! 1: our measure, as the paper does not define its own.
+//! its own core or dispatcher. The *imbalance* of a draw is the fullest queue over the mean, minus
+//! one. This measure is ours; the paper does not define its own.
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -36,7 +36,7 @@ pub fn balanced_share(connections: u32, queues: u32, limit: f64, draws: u32, see
 }
 
 /// About the smallest number of connections with which the share of draws whose imbalance is below
-/// `limit` is at least `confidence`: by bisection over numbers of two significant digits.
+/// `limit` is at least `confidence`. Found by bisection over numbers of two significant digits.
 ///
 /// # Panics
 /// As [`balanced_share`]; or if ten million connections are not enough.

@@ -2,8 +2,8 @@
 //! cores.
 //!
 //! Try a policy, a quantum, a number of cores or a rack before owning the machine; and see what
-//! measured curves are to be held against: the same policy on cores that cost nothing to schedule,
-//! or cost what was measured.
+//! measured curves should be compared with: the same policy on cores whose scheduling costs
+//! nothing, or costs what was measured.
 //!
 //! ```
 //! use shinjuku_policy::{Nanos, cfcfs, single_queue};
@@ -35,13 +35,13 @@
 //! | a sweep from a file | [`plan`], [`sweep`], and the command `shinjuku-sim` |
 //! | queueing theory | [`theory`] |
 //!
-//! A policy of your own goes in as [`Scheduler::own`], a balancer of your own by
+//! Pass a policy of your own to [`Scheduler::own`], and a balancer of your own to
 //! [`rack::RackScenario::run_with`]. Every policy is called through [`shinjuku_policy::Verified`],
 //! as in the runtime: with its checks and its progress rule.
 //!
 //! **Reproducible.** Time is in whole nanoseconds, events at the same time have a fixed order, and
-//! every random number comes from the seed. **Bounded.** What a simulation remembers does not grow
-//! with simulated time.
+//! every random number comes from the seed. **Bounded.** A simulation's memory does not grow with
+//! simulated time.
 #![forbid(unsafe_code)]
 
 mod calendar;

@@ -1,4 +1,4 @@
-//! A server of whichever kind: under a policy, or shared.
+//! A server of either kind: under a policy, or with shared cores.
 
 use crate::calendar::{Calendar, NEVER};
 use crate::scheduler::{Built, Scheduler};
@@ -7,7 +7,7 @@ use crate::sharing::Sharing;
 use crate::source::split_mix;
 use crate::{Outcome, Request, SimError};
 
-/// What tells a machine's seed from that of its requests.
+/// Separates a machine's seed from that of its requests.
 const SALT: u64 = 0x6D61_6368_696E_6500;
 
 /// A server, built from how it schedules and its shape.
@@ -20,15 +20,15 @@ pub enum Machine {
     Partitioned(Partitioned),
 }
 
-/// Cores on their own, each shared by its requests.
+/// Separate cores, each shared by its own requests.
 pub struct Partitioned {
     cores: Vec<Sharing>,
     calendar: Calendar,
 }
 
 impl Machine {
-    /// A server of this shape. What it draws is independent of a source of requests with the same
-    /// `seed`.
+    /// A server of this shape. Its random draws are independent of a source of requests with the
+    /// same `seed`.
     ///
     /// # Errors
     /// As [`Server::new`].

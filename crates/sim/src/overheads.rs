@@ -1,8 +1,8 @@
-//! What scheduling costs: zero by default, which makes the ideal system.
+//! What scheduling costs. The default is zero: the ideal system.
 //!
 //! A measured set comes from the `costs` of a `cargo xtask bench` run: a map from operation to
-//! nanoseconds in its `results.json`. Names that are not in this table are other measurements and
-//! are left alone; a name that is missing costs nothing.
+//! nanoseconds in its `results.json`. Names that are not in this table belong to other measurements
+//! and are ignored; a missing name costs nothing.
 //!
 //! | name in `costs` | field |
 //! |---|---|
@@ -31,9 +31,9 @@ const MOST_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overheads {
-    /// The networker's time per request: it takes one at a time, before the dispatcher sees it.
+    /// The networker's time per request: one request at a time, before the dispatcher sees it.
     pub network_ns: u64,
-    /// The dispatcher's time to hand out one request: it does one thing at a time.
+    /// The dispatcher's time to hand out one request; the dispatcher does one thing at a time.
     pub dispatch_ns: u64,
     /// A message between two cores, one way: networker to dispatcher, dispatcher to worker, worker
     /// to dispatcher.
@@ -50,7 +50,7 @@ pub struct Overheads {
     pub probe_interval_ns: u64,
     /// The share of preemptions that are late, 0 to 1.
     pub late_share: f64,
-    /// How late those are.
+    /// How late the late preemptions are.
     pub late_ns: u64,
 }
 

@@ -18,12 +18,12 @@ mod spec;
 use source::Source;
 use spec::Spec;
 
-/// A plan, checked.
+/// A checked plan.
 #[derive(Debug)]
 pub struct Plan {
     /// Its heading.
     pub title: String,
-    /// The seed of all points: they meet the same requests.
+    /// The seed of all points: every point meets the same requests.
     pub seed: u64,
     /// How many replications a point takes.
     pub until: Until,
@@ -33,7 +33,7 @@ pub struct Plan {
     pub x: String,
     /// What the report shows.
     pub y: Measure,
-    /// The class that it shows, by name; all requests without one.
+    /// The class that the report shows, by name; `None`: all requests.
     pub class: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The mix that it is asked to serve.
+    /// The mix that the target serves.
     #[must_use]
     pub fn mix(&self) -> &Mix {
         match self {
@@ -65,7 +65,7 @@ impl Target {
         }
     }
 
-    /// The load that it is offered.
+    /// The load that the target is offered.
     #[must_use]
     pub fn load(&self) -> f64 {
         match self {
@@ -82,7 +82,7 @@ impl Target {
         self.run_with_losses(seed).map(|(sample, _)| sample)
     }
 
-    /// The same, with what a rack lost; a server loses nothing.
+    /// As [`run`](Self::run), with what a rack lost; a server loses nothing.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -111,7 +111,7 @@ impl Plan {
         Self::parse(&text, path)
     }
 
-    /// Reads a plan from its text; `path` is what errors name, and what `costs` is relative to.
+    /// Reads a plan from its text; errors name `path`, and `costs` is relative to it.
     ///
     /// # Errors
     /// [`SimError::Plan`], with line and key.

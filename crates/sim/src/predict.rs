@@ -9,8 +9,8 @@ use shinjuku_workload::Mix;
 use crate::replicate::{Replicated, Until, replicate};
 use crate::{Estimate, Measure, Overheads, Sample, Scenario, Scheduler, SimError};
 
-/// Requests simulated by [`predict`], in all its replications: a tenth of a second for most
-/// policies.
+/// Requests simulated by [`predict`], in all its replications: about a tenth of a second of
+/// computing for most policies.
 pub const REQUESTS: u64 = 200_000;
 
 /// Replications of [`predict`]: enough for an interval.
@@ -38,17 +38,17 @@ pub struct Prediction {
     pub all: Predicted,
     /// Of each class of the mix, in its order.
     pub classes: Vec<Predicted>,
-    /// Whether the simulated server is saturated, and its latencies mean little: it refused
-    /// requests, or they piled up in most replications. An overload of about one part in a hundred
-    /// is too little to be seen, more if service times vary much.
+    /// Whether the simulated server is saturated: it refused requests, or they piled up in most
+    /// replications. Its latencies then mean little. An overload of about one part in a hundred is
+    /// too little to be seen, and more if service times vary much.
     pub saturated: bool,
 }
 
 /// Predicts a server of `workers` workers under `policy` (its quantum is part of it) at `load` of
 /// the workers' capacity, with Poisson arrivals. A worker holds up to `depth` requests, the running
-/// one included (JBSQ; 1: no more than that one). With [`Overheads::IDEAL`] it is the floor: what
-/// the policy could reach if scheduling cost nothing. The same arguments give the same answer,
-/// always.
+/// one included (JBSQ; 1: only the running one). With [`Overheads::IDEAL`] the prediction is the
+/// floor: what the policy could reach if scheduling cost nothing. The same arguments always give
+/// the same answer.
 ///
 /// ```
 /// use shinjuku_policy::{Nanos, single_queue};

@@ -6,18 +6,18 @@
 //!                 +------------------ reply, carrying its load ----+
 //! ```
 //!
-//! - What the switch knows of the load is as stale as [`LoadInfo`] and the network make it.
-//! - A request may come in several packets; a server starts it when it has all. With affinity the
-//!   switch sends them to one server; without, a request whose packets went to two is *broken*:
-//!   counted, and never served.
-//! - Packets and replies may be lost: nobody sends them again, and counters in the switch drift.
-//! - Servers are added, removed (they serve what they have) and fail (what they have is lost; the
-//!   switch goes on choosing them until it hears of it).
+//! - The switch's knowledge of the load is as stale as [`LoadInfo`] and the network make it.
+//! - A request may come in several packets; a server starts it when all have arrived. With affinity
+//!   the switch sends them to one server. Without, a request whose packets went to two servers is
+//!   *broken*: counted, and never served.
+//! - Packets and replies may be lost: no sender sends them again, and counters in the switch drift.
+//! - Servers are added, removed (they serve the requests they have) and fail (their requests are
+//!   lost, and the switch goes on choosing them until it hears of the failure).
 //!
 //! Several dispatchers on one machine, each with its own workers, are a rack without a network
 //! whose balancer is [`balancer::ByFlow`].
 //!
-//! Latency is from the first packet's arrival at the switch to the reply's.
+//! Latency runs from the first packet's arrival at the switch to the reply's.
 //!
 //! Source: Zhu et al., *RackSched: A Microsecond-Scale Scheduler for Rack-Scale Computers*,
 //! OSDI 2020.
@@ -45,11 +45,10 @@ pub(crate) const MOST_SERVERS: usize = 4096;
 /// The most packets of a request.
 pub(crate) const MOST_PACKETS: u32 = 64;
 
-/// The longest gap between two of them, in ns: as many as there may be never overflow the clock.
+/// The longest gap between two packets, in ns: with the most packets the clock cannot overflow.
 const LONGEST_GAP_NS: u64 = 1_000_000_000_000_000;
 
-/// The most requests that all servers together have room for: a bound on the memory that one run
-/// takes.
+/// The most requests that all servers together have room for: it bounds the memory of one run.
 pub(crate) const MOST_ROOM: usize = 1 << 26;
 
 /// A balancer to be built.
@@ -123,11 +122,11 @@ impl std::str::FromStr for BalancerSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It comes, empty; for the switch it has no load.
+    /// The server comes, empty; the switch takes its load as zero.
     Add,
-    /// It gets no further requests and serves those it has.
+    /// The server gets no further requests and serves those it has.
     Remove,
-    /// It is gone, and all it had.
+    /// The server and all its requests are gone.
     Fail,
 }
 
@@ -142,7 +141,7 @@ pub struct Change {
     pub action: Action,
 }
 
-/// A rack, what it runs, and what it is offered.
+/// A rack, its set-up and its load.
 #[derive(Clone, Debug)]
 pub struct RackScenario {
     /// What is asked of it.
@@ -163,19 +162,19 @@ pub struct RackScenario {
     pub balancer: BalancerSpec,
     /// What the choice is based on.
     pub load_info: LoadInfo,
-    /// From switch to server, and back, one way.
+    /// One-way delay between switch and server, in ns.
     pub network_ns: u64,
     /// The share of packets lost between switch and server, each way.
     pub loss: f64,
     /// Packets of a request.
     pub packets: u32,
-    /// Between two packets of a request.
+    /// Gap between two packets of a request, in ns.
     pub packet_gap_ns: u64,
     /// Stages and slots a stage of the request table; `None`: no affinity.
     pub request_table: Option<(usize, usize)>,
     /// What happens to servers, by time.
     pub changes: Vec<Change>,
-    /// From a failure until the switch knows.
+    /// From a failure until the switch knows of it, in ns.
     pub detection_ns: u64,
     /// Requests to count in one replication.
     pub requests: u64,
@@ -190,7 +189,7 @@ pub struct RackRun {
     pub events: u64,
     /// Preemptions in all servers.
     pub preemptions: u64,
-    /// Counted requests lost: by the network, by failed servers, or held for ever because counters
+    /// Counted requests lost: by the network, by failed servers, or held forever because counters
     /// drifted.
     pub lost: u64,
     /// Counted requests whose packets went to different servers.
@@ -201,7 +200,7 @@ pub struct RackRun {
     pub sent: Vec<u64>,
 }
 
-/// What a rack did not answer, and what nearly led to that.
+/// Requests that a rack did not answer, and requests without a slot in its table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// As in [`RackRun`].
@@ -214,7 +213,7 @@ pub struct Losses {
 
 impl Losses {
     /// Whether counted requests were never answered. A request without a slot in the table may have
-    /// been.
+    /// been answered.
     #[must_use]
     pub fn any(&self) -> bool {
         self.lost > 0 || self.broken > 0
@@ -241,7 +240,7 @@ impl RackRun {
     }
 }
 
-/// Without the [`losses`](RackRun::losses): ask for them first.
+/// Without the [`losses`](RackRun::losses): read them first.
 impl From<RackRun> for Sample {
     fn from(run: RackRun) -> Self {
         Self {
@@ -265,7 +264,7 @@ impl RackScenario {
             servers,
             policy,
             shape: Shape {
-                // Many servers share the memory that one would have.
+                // Many servers share the room that one would have.
                 capacity: 1 << 13,
                 ..Shape::ideal(workers)
             },
@@ -356,7 +355,7 @@ impl RackScenario {
     }
 }
 
-/// How many servers there are with these at the start, up to the last that a change names.
+/// How many servers a rack needs that starts with `servers`, up to the last that a change names.
 pub(crate) fn hosts(servers: usize, changes: &[Change]) -> usize {
     let named = changes.iter().map(|change| change.server.saturating_add(1));
     named.max().unwrap_or(0).max(servers)

@@ -1,9 +1,8 @@
 //! Independent replications of a run over all cores, with confidence intervals.
 //!
-//! Replication `i` has a seed that depends on `i` and the run's seed alone, and results are put
-//! together in the order of `i`: the thread count changes nothing but the time it takes. The number
-//! of replications that a wanted precision takes is decided in rounds of a fixed size for the same
-//! reason.
+//! Replication `i` has a seed that depends only on `i` and the run's seed, and results are combined
+//! in the order of `i`: the thread count changes only the time it takes. For the same reason,
+//! replications up to a wanted precision run in rounds of a fixed size.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -15,19 +14,20 @@ use crate::{Estimate, SimError};
 /// How many replications.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Until {
-    /// So many.
+    /// This many.
     Replications(u32),
     /// Until the half-width of the 95 % interval of a measure over all requests is at most this
     /// share of the value, or [`MOST_REPLICATIONS`] have run.
     Precision {
         /// The share, for example 0.02.
         relative: f64,
-        /// Of which figure.
+        /// The figure whose interval counts.
         measure: Measure,
     },
 }
 
-/// The most replications that [`Until::Precision`] runs; the interval says what was reached.
+/// The most replications that [`Until::Precision`] runs; the interval says what precision was
+/// reached.
 pub const MOST_REPLICATIONS: u32 = 256;
 
 /// Replications of one round.
@@ -90,7 +90,8 @@ impl Replicated {
                 .classes
                 .iter()
                 .map(|classes| &classes[usize::from(class)])
-                // A replication in which none of a rare class finished says nothing about it.
+                // A replication in which no request of a rare class finished says nothing about
+                // that class.
                 .filter(|figures| figures.requests > 0)
                 .map(|figures| measure.of(figures))
                 .collect(),
@@ -98,7 +99,7 @@ impl Replicated {
     }
 }
 
-/// Replicates `run`, which is given a seed, on rayon's threads. `progress` is told after each round
+/// Replicates `run`, which is given a seed, on rayon's threads. After each round, `progress` gets
 /// how many replications are done, and how many are still expected.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What moves through a simulation: requests, and what becomes of them.
+//! Requests, and their outcomes.
 
 /// A request as it reaches a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,21 +11,21 @@ pub struct Request {
     pub flow: u64,
     /// Its class: an index into the mix's classes.
     pub class: u16,
-    /// Whatever its sender wants to know it by; the server leaves it alone.
+    /// The sender's own mark; the server does not read it.
     pub tag: u64,
 }
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ran to its end at this time, in ns.
+    /// The request ran to its end.
     Finished {
         /// The request.
         request: Request,
         /// When it ended.
         at_ns: u64,
     },
-    /// There was no room for it.
+    /// There was no room for the request.
     Refused {
         /// The request.
         request: Request,

@@ -1,8 +1,8 @@
 //! One server under load: what to simulate, and one replication of it.
 //!
 //! A replication starts empty. **Warm-up:** the first tenth of its requests, by order of arrival,
-//! is served and not counted. When the last counted request has arrived others keep coming, as long
-//! as counted ones are in the server but at most another tenth, so that the last meet the same
+//! is served and not counted. After the last counted request, others keep arriving while counted
+//! ones are in the server, but at most another tenth. So the last requests meet the same
 //! competition as the rest. An overloaded server is stopped then, and drained.
 
 use std::ops::Range;
@@ -19,11 +19,11 @@ use crate::{Outcome, Request, SimError};
 /// The share of the requests that is warm-up, as one in so many.
 pub(crate) const WARM_UP: u64 = 10;
 
-/// The least load: the times of fewer requests would soon be too large to be told apart, or to be
-/// held.
+/// The least load: at a lower one, times would soon be too large to tell apart, or to be
+/// represented.
 const LEAST_LOAD: f64 = 1e-6;
 
-/// A server, what it runs, and what it is offered.
+/// A server, its set-up and its load.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// What is asked of it.
@@ -53,9 +53,9 @@ pub struct Run {
     pub preemptions: u64,
     /// Simulated time until the last event, in ns.
     pub span_ns: u64,
-    /// Whether requests piled up: while the last quarter of the counted requests came, there were
-    /// always more in the server than in the mean while the first quarter came. A server that keeps
-    /// up gets rid of its queue again.
+    /// Whether requests piled up: during the last quarter of the counted arrivals there were always
+    /// more requests in the server than in the mean of the first quarter. A server that keeps up
+    /// drains its queue again.
     pub growing: bool,
 }
 
@@ -138,7 +138,7 @@ impl Scenario {
     }
 }
 
-/// How many requests arriving ones find in the server, early and late among those that count.
+/// How many requests the counted arrivals find in the server, early and late in the run.
 struct Crowd {
     early: Range<u64>,
     late: Range<u64>,
@@ -174,16 +174,16 @@ impl Crowd {
     }
 }
 
-/// The requests of a replication: which is next, which count, and when it is enough.
+/// The requests of a replication: which is next, which count, and when there were enough.
 pub(crate) struct Drive<'a> {
     source: Source<'a>,
     next: Request,
     warm_up: u64,
-    /// The number of the first request that does not count any more.
+    /// The number of the first request that no longer counts.
     end: u64,
     /// The number of the first request that is not sent.
     stop: u64,
-    /// Counted requests that are not over.
+    /// Counted requests that have not ended.
     open: u64,
 }
 
@@ -246,7 +246,7 @@ impl<'a> Drive<'a> {
         (self.warm_up..self.end).contains(&request.tag)
     }
 
-    /// A request that counts is over.
+    /// A request that counts has ended.
     #[inline]
     pub(crate) fn settle(&mut self) {
         self.open -= 1;

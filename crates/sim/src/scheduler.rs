@@ -55,14 +55,14 @@ impl Scheduler {
         Self::new(registered.label, Kind::Registered(registered))
     }
 
-    /// Ideal processor sharing over all cores: the limit of c-PRE-SQ with the quantum going to
-    /// zero. Computed exactly; it has no dispatcher, so depth and overheads do not apply.
+    /// Ideal processor sharing over all cores: the limit of c-PRE-SQ as the quantum goes to zero.
+    /// Computed exactly. Without a dispatcher, depth and overheads do not apply.
     #[must_use]
     pub fn sharing() -> Self {
         Self::new("PS", Kind::Sharing)
     }
 
-    /// Ideal processor sharing, each core on its own, by flow.
+    /// Ideal processor sharing, each core separate, by flow.
     #[must_use]
     pub fn partitioned_sharing() -> Self {
         Self::new("d-PS", Kind::PartitionedSharing)
@@ -76,8 +76,8 @@ impl Scheduler {
         Self::new(label, Kind::Own(Arc::new(build)))
     }
 
-    /// One by its name, in either case: those of the registry, `PS` and `d-PS`. SLOs are those of
-    /// the mix's classes; a class without one counts as having ten times its mean service time.
+    /// A scheduler by its name, in either case: a policy of the registry, `PS` or `d-PS`. SLOs are
+    /// those of the mix's classes; a class without one gets ten times its mean service time.
     ///
     /// # Errors
     /// [`SimError::UnknownPolicy`] for another name.
@@ -119,7 +119,7 @@ impl Scheduler {
         matches!(self.kind, Kind::Registered(registered) if registered.preempts)
     }
 
-    /// Whether it is one of the two kinds of processor sharing.
+    /// Whether this is one of the two kinds of processor sharing.
     #[must_use]
     pub fn is_sharing(&self) -> bool {
         matches!(self.kind, Kind::Sharing | Kind::PartitionedSharing)
@@ -150,7 +150,7 @@ impl Scheduler {
     }
 }
 
-/// The classes of the mix, each with its SLO, or else ten times its mean service time.
+/// The classes of the mix, each with its SLO, or with ten times its mean service time.
 #[must_use]
 pub fn classes(mix: &Mix) -> Vec<ClassParameters> {
     let class = |class: &shinjuku_workload::Class| {

@@ -6,19 +6,19 @@
 //!                                          +------ [mail] <-------+  finished, or preempted and saved
 //! ```
 //!
-//! - Networker and dispatcher do one thing at a time; what reaches a busy dispatcher waits in its
+//! - Networker and dispatcher do one thing at a time; messages to a busy dispatcher wait in its
 //!   inbox.
-//! - A request that has run for its quantum is preempted if somebody waits whom its worker could
-//!   serve; if nobody does it is *overdue*, and preempted when somebody comes, the longest overdue
-//!   first.
+//! - A request that has run for its quantum is preempted if a request waits that its worker could
+//!   serve. If none waits, the running one is *overdue*, and the longest overdue is preempted when
+//!   one comes.
 //! - With a depth of `n` (JBSQ) a worker holds up to `n` requests, one running and the others
-//!   staged; fresh requests go to a worker that holds the fewest.
-//! - A preemption reaches the worker after the costs of [`Overheads`]; if the request has ended by
-//!   then it misses, and, unless probes deliver it, its receipt delays the next request. Nothing is
-//!   preempted by mistake: the runtime numbers its dispatches.
+//!   staged; fresh requests go to the worker that holds the fewest.
+//! - A preemption reaches the worker after the costs of [`Overheads`]. If the request has ended by
+//!   then, the preemption misses; its receipt delays the next request, unless probes deliver it. No
+//!   other request is preempted by mistake: the runtime numbers its dispatches.
 //!
-//! With all overheads zero this is the policy on ideal cores. Time is in whole nanoseconds; memory
-//! is taken when it is built and depends on the capacity alone.
+//! With all overheads zero this is the policy on ideal cores. Time is in whole nanoseconds. All
+//! memory is allocated at construction and depends on the capacity alone.
 
 use std::collections::VecDeque;
 
@@ -65,7 +65,7 @@ impl Shape {
 struct Slot {
     request: Request,
     remaining_ns: u64,
-    /// When it reached the server.
+    /// When the request reached the server.
     arrival_ns: u64,
 }
 
@@ -73,7 +73,7 @@ struct Slot {
 #[derive(Clone, Copy, PartialEq)]
 enum Next {
     Finish,
-    /// The quantum is over: the dispatcher looks at it.
+    /// The quantum is over: the dispatcher examines the request.
     Quantum,
     /// A preemption takes effect.
     Interrupt,
@@ -87,7 +87,7 @@ struct Worker {
     next: Next,
     /// When the running request's own instructions began.
     from_ns: u64,
-    /// Since when it has been overdue.
+    /// The time since when the request has been overdue.
     overdue_ns: Option<u64>,
     /// A preemption is on its way, or being taken.
     preempting: bool,
@@ -95,11 +95,11 @@ struct Worker {
     held: usize,
     /// Staged requests, and when each has come.
     staged: VecDeque<(u32, u64)>,
-    /// Worker time taken by preemptions that missed, not yet spent.
+    /// Worker time that missed preemptions took and that is not yet spent.
     penalty_ns: u64,
 }
 
-/// What the dispatcher is told.
+/// A message to the dispatcher.
 #[derive(Clone, Copy)]
 enum Message {
     Arrived(u32),
@@ -118,7 +118,7 @@ pub struct Server {
     idle: Box<[u64]>,
     idle_count: usize,
     overdue_count: usize,
-    /// Preemptions under way: each will serve one that waits.
+    /// Preemptions under way: each will serve one waiting request.
     preempting_count: usize,
     calendar: Calendar,
     /// Requests on their way from the networker to the dispatcher, by time.
@@ -140,7 +140,7 @@ pub struct Server {
 
 impl Server {
     /// A server under `policy`, which must have been built for this capacity and number of workers.
-    /// The `seed` draws the places of probes and which preemptions are late.
+    /// The `seed` draws where probes lie and which preemptions are late.
     ///
     /// # Errors
     /// [`SimError::Parameter`] for no workers, more than 4096, or a depth of zero;
@@ -258,8 +258,8 @@ impl Server {
         }
     }
 
-    /// A request reaches the server at `now_ns`, not before any event handled so far. What comes
-    /// back is the request itself if it is refused at once.
+    /// A request reaches the server at `now_ns`, not before any event handled so far. Returns the
+    /// request if it is refused at once.
     pub fn arrive(&mut self, now_ns: u64, request: Request) -> Option<Outcome> {
         self.events += 1;
         let Some(id) = self.free.pop() else {

@@ -1,10 +1,10 @@
-//! Ideal processor sharing: all requests in the server share its cores equally, none more than one
-//! core. Exact.
+//! Ideal processor sharing, computed exactly: all requests in the server share its cores equally,
+//! none gets more than one core.
 //!
-//! With n requests on c cores each runs at the rate min(1, c / n). So count *virtual time*, which
-//! passes at that rate: a request of service time x that comes at virtual time v ends at v + x,
-//! whatever comes later, and the request with the earliest end is the next to finish. Every event
-//! takes logarithmic time, however small the shares.
+//! With n requests on c cores each runs at the rate min(1, c / n). *Virtual time* passes at that
+//! rate: a request of service time x that arrives at virtual time v ends at v + x, whatever arrives
+//! later, and the request with the earliest end finishes next. Every event takes logarithmic time,
+//! however small the shares.
 //!
 //! Source: Kleinrock, *Queueing Systems*, volume 2, chapter 4 (as the limit of round robin), and
 //! the virtual time of Demers, Keshav and Shenker, *Analysis and Simulation of a Fair Queueing
@@ -37,7 +37,7 @@ impl PartialOrd for Sharer {
     }
 }
 
-/// The greatest, which a heap gives first, is the first to end.
+/// Reversed: a heap gives the greatest first, which is the first to end.
 impl Ord for Sharer {
     fn cmp(&self, other: &Self) -> Ordering {
         other
@@ -52,7 +52,7 @@ pub struct Sharing {
     cores: f64,
     capacity: usize,
     sharers: BinaryHeap<Sharer>,
-    /// Virtual time, as it was at `at`.
+    /// The virtual time at the instant `at`.
     virtual_ns: f64,
     at: f64,
     number: u64,
@@ -78,7 +78,7 @@ impl Sharing {
         (self.cores / self.sharers.len() as f64).min(1.0)
     }
 
-    /// When the first request ends, not rounded.
+    /// When the first request ends, unrounded.
     fn end(&self) -> Option<f64> {
         let first = self.sharers.peek()?;
         Some(self.at + ((first.end - self.virtual_ns) / self.rate()).max(0.0))
@@ -123,7 +123,7 @@ impl Sharing {
         }
         self.pass(now_ns as f64);
         if self.sharers.is_empty() {
-            // From zero again, so that no digits are lost over a long run.
+            // Virtual time starts from zero again, so that it loses no digits over a long run.
             self.virtual_ns = 0.0;
         }
         self.number += 1;

@@ -5,11 +5,11 @@ use shinjuku_workload::{Class, Mix};
 
 use crate::{Overheads, Scheduler, SimError, predict};
 
-/// The mix, with the SLO of each class set to the p99 that the class has alone: `workers` ideal
-/// workers serve requests of this class only, at `load`, under c-PRE-SQ with `quantum`.
+/// The mix, with each class's SLO set to the p99 that the class has alone: `workers` ideal workers
+/// serve only its requests, at `load`, under c-PRE-SQ with `quantum`.
 ///
 /// Source: Kaffes et al., *Shinjuku*, NSDI 2019, section 3.4, which runs each class on the real
-/// system. It does not say at which load.
+/// system and does not say at which load.
 ///
 /// # Errors
 /// As [`predict`](fn@predict).

@@ -1,5 +1,5 @@
-//! Draws requests: gaps, classes, service times and flows, from four streams of random numbers that
-//! do not overlap.
+//! Draws requests: gaps, classes, service times and flows, from four non-overlapping streams of
+//! random numbers.
 //!
 //! So with the same seed all policies meet the very same requests, and another load only stretches
 //! the gaps.
@@ -10,12 +10,12 @@ use shinjuku_workload::{Gaps, Mix};
 
 use crate::Request;
 
-/// The streams, except for the gaps.
+/// The streams except that of the source's own gaps.
 pub(crate) struct Draws {
     classes: Xoshiro256PlusPlus,
     services: Xoshiro256PlusPlus,
     flows: Xoshiro256PlusPlus,
-    /// Of the flows' numbers.
+    /// Varies the flows' numbers.
     salt: u64,
     /// For the gaps, and whatever else a model draws.
     pub(crate) gaps: Xoshiro256PlusPlus,
@@ -51,8 +51,8 @@ impl Draws {
         (class, (service.round() as u64).max(1))
     }
 
-    /// A flow: one of `flows` equally likely ones, or, without a number, one never seen before. The
-    /// flows have other numbers in each replication, so that each hashes them anew.
+    /// A flow: one of `flows` equally likely ones, or, for `None`, one never seen before. Each
+    /// replication numbers its flows differently, so that each hashes them anew.
     pub(crate) fn flow(&mut self, flows: Option<u32>) -> u64 {
         let random = self.flows.next_u64();
         match flows {
@@ -65,7 +65,7 @@ impl Draws {
     }
 }
 
-/// Requests without end, in the order of their times.
+/// An endless series of requests, in the order of their times.
 pub(crate) struct Source<'a> {
     mix: &'a Mix,
     gaps: Gaps,
@@ -108,8 +108,8 @@ pub(crate) fn replication_seed(seed: u64, number: u64) -> u64 {
     split_mix(seed, number)
 }
 
-/// Output `number` of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) with this seed: other for
-/// other numbers.
+/// Output `number` of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) with this seed: distinct for
+/// distinct numbers.
 pub(crate) fn split_mix(seed: u64, number: u64) -> u64 {
     let mut state = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

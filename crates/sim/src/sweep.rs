@@ -1,4 +1,4 @@
-//! Runs a plan, and presents what came out.
+//! Runs a plan and presents its results.
 
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +20,7 @@ pub struct Measured<'a> {
     pub until: Until,
 }
 
-/// What a caller sees of a sweep's progress.
+/// A sweep's progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Points done.
@@ -33,7 +33,7 @@ pub struct Progress {
     pub expected: u32,
 }
 
-/// Runs all points of the plan, until `until` if given in place of the plan's own.
+/// Runs all points of the plan. `until`, if given, replaces the plan's own.
 ///
 /// # Errors
 /// [`SimError::Parameter`] if an overloaded point were to run until a precision; or as
@@ -109,13 +109,13 @@ impl Measured<'_> {
         }
     }
 
-    /// Over the replications in which requests finished, if there are any.
+    /// Over the replications in which requests finished, if any.
     fn estimate(&self, measure: Measure, class: Option<u16>) -> Option<Estimate> {
         let values: Vec<_> = self.values(measure, class).into_iter().flatten().collect();
         (!values.is_empty()).then(|| Estimate::of(&values))
     }
 
-    /// What a figure must not be read without.
+    /// The warnings that belong to a figure.
     fn remarks(&self) -> &'static str {
         match (self.result.refused > 0, self.losses.any()) {
             (false, false) => "",
@@ -143,14 +143,14 @@ impl Measured<'_> {
             parts.join(" ")
         };
         if plan.x == "quantum_us" {
-            // It is on the axis already.
+            // The axis shows it already.
             return name.split('(').next().unwrap_or(&name).to_owned();
         }
         name
     }
 }
 
-/// In place of the figures of a point at which no request finished.
+/// Shown instead of figures for a point at which no request finished.
 const NOTHING: &str = "none finished";
 
 /// A table: a row for every x, a column for everything else that varies.
@@ -226,8 +226,7 @@ const MEASURES: [Measure; 8] = [
 ];
 
 /// Every figure of every point and class as CSV: a line each, with the half-width of its 95 %
-/// interval; figures of which no request finished are empty. Refusals and losses are those of all
-/// classes.
+/// interval. Figures without a finished request are empty. Refusals and losses count all classes.
 #[must_use]
 pub fn csv(measured: &[Measured<'_>]) -> String {
     let mut text = String::new();
@@ -287,7 +286,7 @@ pub fn csv(measured: &[Measured<'_>]) -> String {
     text
 }
 
-/// A field, in quotation marks where RFC 4180 asks for them.
+/// A field, quoted where RFC 4180 asks for it.
 fn quote(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         return format!("\"{}\"", field.replace('"', "\"\""));
@@ -295,8 +294,8 @@ fn quote(field: &str) -> String {
     field.to_owned()
 }
 
-/// Compares two plans point by point: the ratio of the figures of plan `a` to those of plan `b`,
-/// paired by seed, so that luck in the arrivals cancels out.
+/// Compares two plans point by point: the ratio of plan `a`'s figures to plan `b`'s, paired by
+/// seed, so that chance in the arrivals cancels out.
 ///
 /// # Errors
 /// [`SimError::Parameter`] if the plans differ in the number of points, the measure, its class, the
@@ -346,7 +345,8 @@ pub fn compare(
         let class_b = b_point.class(b.class.as_deref());
         let values_a = a_point.values(a.y, class_a);
         let values_b = b_point.values(b.y, class_b);
-        // By replication: one in which nothing finished leaves its pair out and shifts no other.
+        // Paired by replication: a pair is left out if nothing finished in one, and no other
+        // shifts.
         let pairs = values_a.iter().zip(&values_b);
         let ratios: Vec<_> = pairs.filter_map(|(a, b)| Some((*a)? / (*b)?)).collect();
         let ratio = if ratios.is_empty() {
@@ -368,7 +368,7 @@ pub fn compare(
     Ok(text)
 }
 
-/// Refuses plans that differ in what makes their figures comparable.
+/// Refuses plans that differ in something that figures depend on.
 fn same(what: &'static str, a: &str, b: &str) -> Result<(), SimError> {
     if a == b {
         return Ok(());

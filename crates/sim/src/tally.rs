@@ -1,4 +1,4 @@
-//! Sums up a run as it goes: histograms and moments, of a size that does not grow with the run.
+//! Sums up a run as it goes: histograms and moments, whose size does not grow with the run.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -122,7 +122,7 @@ impl ClassTally {
     }
 
     fn add(&mut self, other: &Self) {
-        // Histograms of the same precision that may grow can always be added.
+        // Auto-resizing histograms of the same precision can always be added.
         self.latency.add(&other.latency).expect("grows as needed");
         self.slowdown.add(&other.slowdown).expect("grows as needed");
         self.latency_sum += other.latency_sum;
@@ -248,15 +248,15 @@ impl Tally {
         self.refused
     }
 
-    /// Means of successive batches of sojourn times, for a confidence interval from this run alone.
+    /// Means of successive batches of sojourn times, for a confidence interval from one run.
     #[must_use]
     pub fn batch_means(&self) -> &BatchMeans {
         &self.batches
     }
 }
 
-/// Means over successive batches of values: nearly independent if the batches are long. There are
-/// 32 to 63 of them whatever the length of the run: when the 64th is full, neighbours are joined
+/// Means over successive batches of values, nearly independent if the batches are long. There are
+/// 32 to 63 of them whatever the length of the run: when the 64th is full, neighbours are merged
 /// and batches are twice as long from then on.
 ///
 /// Source: Law and Kelton, *Simulation Modeling and Analysis*, chapter 9 (batch means).

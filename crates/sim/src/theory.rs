@@ -1,8 +1,8 @@
 //! Closed forms of queueing theory that the simulator is checked against.
 //!
 //! Times are in the unit of the mean service time given; loads are a share of all servers'
-//! capacity. All need Poisson arrivals and a load below 1. Pollaczek and Khinchine's formula is
-//! [`shinjuku_workload::lindley::mean_wait_ns`].
+//! capacity. All formulas need Poisson arrivals and a load below 1. Pollaczek and Khinchine's
+//! formula is [`shinjuku_workload::lindley::mean_wait_ns`].
 //!
 //! Sources: Kleinrock, *Queueing Systems*, volumes 1 and 2; Mitzenmacher, *The Power of Two Choices
 //! in Randomized Load Balancing*, IEEE TPDS 2001.
@@ -22,8 +22,8 @@ pub fn mm_mean_wait(servers: usize, load: f64, mean_service: f64) -> f64 {
     erlang_c(servers, load) * mean_service / (servers as f64 * (1.0 - load))
 }
 
-/// The waiting time in M/M/c at a quantile between 0 and 1; zero up to the share that need not
-/// wait.
+/// The waiting time in M/M/c at a quantile between 0 and 1; zero for quantiles up to the share of
+/// requests that do not wait.
 #[must_use]
 pub fn mm_wait_quantile(servers: usize, load: f64, mean_service: f64, quantile: f64) -> f64 {
     let waits = erlang_c(servers, load);
@@ -64,16 +64,16 @@ pub fn mm_sojourn_quantile(servers: usize, load: f64, mean_service: f64, quantil
     high
 }
 
-/// The mean sojourn time in M/G/1 under processor sharing of a request with this service time: it
-/// depends on the distribution of the others' through the load alone.
+/// The mean sojourn time, in M/G/1 under processor sharing, of a request with this service time.
+/// The distribution of the other service times matters through the load alone.
 #[must_use]
 pub fn sharing_sojourn(load: f64, service: f64) -> f64 {
     service / (1.0 - load)
 }
 
-/// With many servers, each the shortest queue of `choices` drawn at random for a request,
-/// exponential service times and first come first served: the share of servers with at least
-/// `length` requests, `load^((choices^length - 1) / (choices - 1))`.
+/// The share of servers with at least `length` requests, `load^((choices^length - 1) / (choices -
+/// 1))`, with many servers, exponential service times and first come, first served. Each request
+/// joins the shortest of `choices` queues drawn at random.
 #[must_use]
 pub fn choices_tail(load: f64, choices: u32, length: u32) -> f64 {
     // 1 + d + d^2 + ...: the exponent as a sum, so that one choice needs no case of its own.

@@ -1,8 +1,8 @@
-//! What the papers say in words or figures, and the simulator can show, each a test. Its comment
-//! begins with the document and the place where it says so, or with "Ours:"; a test of xtask holds
-//! that, and that every claim in a caption of `cargo xtask figures` has its test here. Where a
-//! claim is of a great difference a factor is asked for; elsewhere the intervals must not overlap,
-//! or a bound is given. The documents seldom say how many workers there were: 16 are ours.
+//! Each test is a claim that the papers make in words or figures and that the simulator can show. A
+//! test's comment begins with the document and the place of the claim, or with "Ours:". A test of
+//! xtask checks that, and that every claim in a caption of `cargo xtask figures` has its test here.
+//! A claim of a great difference has to show a factor; elsewhere the intervals must not overlap, or
+//! a bound is given. The documents seldom say how many workers there were: 16 is our choice.
 
 use shinjuku_policy::{Nanos, Requeue, cfcfs, dfcfs, multi_queue, single_queue, stealing};
 use shinjuku_sim::fanout::{Discipline, FanoutScenario};
@@ -274,7 +274,7 @@ fn shinjuku_posted_interrupts_every_five_us_take_a_tenth_at_most() {
     let run = scenario.run(SEED).unwrap();
     let lost_ns = run.preemptions * POSTED.preempt_receive_ns;
     let share = lost_ns as f64 / (16 * run.span_ns) as f64;
-    // And it is put to use.
+    // The cost is really paid.
     assert!((0.02..=0.1).contains(&share), "{share}");
 }
 
@@ -305,9 +305,7 @@ fn shinjuku_sq_is_c_fcfs_where_requests_are_quick() {
 #[test]
 fn shinjuku_mq_with_one_class_is_sq() {
     let mix = Mix::named("lognormal").unwrap();
-    let multi = Scheduler::of(single_queue::REGISTERED)
-        .with_quantum(Nanos::from_micros(5))
-        .with_requeue(Requeue::Tail);
+    let multi = mq_at_the_head(&mix, 5).with_requeue(Requeue::Tail);
     let (multi, single) = (p99(&mix, 0.8, multi), p99(&mix, 0.8, sq(5)));
     assert_eq!(multi.value, single.value);
 }

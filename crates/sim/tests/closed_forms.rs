@@ -203,7 +203,7 @@ fn a_small_quantum_is_nearly_processor_sharing() {
     );
 }
 
-/// A flow of its own for every request: each worker is an M/M/1 with the whole system's load.
+/// Every request has a flow of its own: each worker is an M/M/1 with the whole system's load.
 #[test]
 fn d_fcfs_is_as_many_single_servers() {
     let load = 0.7;

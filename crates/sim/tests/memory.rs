@@ -1,5 +1,5 @@
-//! Memory does not grow with simulated time. Alone in its file: other tests would use memory of the
-//! same process.
+//! Memory does not grow with simulated time. The test is alone in its file, since other tests would
+//! use memory of the same process.
 
 use shinjuku_policy::{Nanos, single_queue};
 use shinjuku_sim::{Scenario, Scheduler};

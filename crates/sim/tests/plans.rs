@@ -1,4 +1,4 @@
-//! Plans: the ones of the repository run, and bad ones are refused by line and key.
+//! The repository's plans run, and errors in bad plans name line and key.
 
 use std::path::Path;
 
@@ -223,8 +223,8 @@ fn plans_are_compared_point_by_point_on_the_same_requests() {
     }
 }
 
-/// Of a rare class nothing finishes in some replications: their pairs are left out and no other is
-/// shifted.
+/// In some replications no request of a rare class finishes: their pairs are left out, and no other
+/// pair shifts.
 #[test]
 fn pairs_stay_pairs_where_a_replication_finished_nothing() {
     let text = with(6, "requests = 100")

@@ -43,7 +43,7 @@ fn every_balancer_answers_every_request() {
             LoadInfo::Counters,
         ] {
             if load_info == LoadInfo::Int2 && name == "shortest" {
-                // All requests go to the one server known: it is overloaded.
+                // All requests go to the one known server, which is overloaded.
                 continue;
             }
             let scenario = RackScenario {
@@ -78,7 +78,7 @@ fn latency_holds_both_ways_of_the_network() {
 
 #[test]
 fn a_server_holds_no_more_than_the_bound_and_the_switch_the_rest() {
-    // Bound 4 on 4 workers: no server ever queues; random choice does.
+    // Bound 4 on 4 workers: no server ever queues; under random choice servers do.
     let mut scenario = rack();
     scenario.load = 0.8;
     scenario.network_ns = 0;
@@ -208,7 +208,7 @@ fn lost_packets_make_counters_drift_but_not_reports() {
         load_info,
         ..rack()
     };
-    // JBSQ relies on the counters: each lost packet takes a place away for ever, until the switch
+    // JBSQ relies on the counters: each lost packet takes a place away forever, until the switch
     // holds everything.
     let run = lossy(LoadInfo::Counters).run(1).unwrap();
     assert!(run.lost > REQUESTS / 2, "{}", run.lost);
@@ -239,8 +239,8 @@ fn servers_keep_their_own_policy() {
     assert!(none == 0 && some > 1_000);
 }
 
-/// Two dispatchers of eight workers each: with few connections one has more of them, and is
-/// overloaded at a load that many connections spread evenly.
+/// Two dispatchers of eight workers each: with few connections, one dispatcher has more of them and
+/// is overloaded at a load that many connections spread evenly.
 #[test]
 fn few_flows_are_spread_unevenly_over_dispatchers() {
     let p99 = |flows| {

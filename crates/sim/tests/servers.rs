@@ -22,7 +22,7 @@ fn request(sent_ns: u64, service_ns: u64, tag: u64) -> Request {
     }
 }
 
-/// Serves all requests, which are in order, and tells when each (by its tag) ended.
+/// Serves all requests, which are in order, and returns when each (by its tag) ended.
 fn serve(machine: &mut Machine, requests: &[Request]) -> Vec<u64> {
     let mut ends = vec![0; requests.len()];
     let mut note = |outcome| {
@@ -200,7 +200,7 @@ fn jbsq_hides_messages() {
             &requests,
         )[9]
     };
-    // Two messages to begin with; with depth 1 two more between any two requests.
+    // Two messages at the start; with depth 1, two more between any two requests.
     assert_eq!(end(1), 200 + 10 * 1_000 + 9 * 200);
     assert_eq!(end(2), 200 + 10 * 1_000);
 }
@@ -332,7 +332,7 @@ fn an_overloaded_server_ends_and_counts_refusals() {
     scenario.shape.capacity = 1_000;
     let run = scenario.run(1).unwrap();
     let refused = run.tally.refused();
-    // A third of what comes cannot be served.
+    // A third of the offered requests cannot be served.
     assert!((5_500..7_500).contains(&refused), "{refused}");
     assert_eq!(run.tally.all().requests + refused, 20_000);
 }
@@ -475,8 +475,8 @@ fn a_prediction_tells_when_costs_saturate_the_server() {
     assert!(0.9 * (mean_ns + 500.0) / mean_ns > 1.0);
     assert!(saturated(0.9, switch));
     assert!(!saturated(0.9, Overheads::IDEAL));
-    // The dispatcher alone: 1.8 requests come in a mean service time, of which each takes it a
-    // share.
+    // The dispatcher alone: 1.8 requests arrive in a mean service time, and each takes a share of
+    // its time.
     let dispatch = |share: f64| Overheads {
         dispatch_ns: (share * mean_ns) as u64,
         ..Overheads::IDEAL

@@ -12,8 +12,8 @@ use crate::WorkloadError;
 use crate::error::{fraction, positive};
 use crate::values_file::{self, Accept};
 
-/// The shape of an arrival process, checked when built. It has no rate of its own:
-/// [`gaps`](Arrivals::gaps) gives it one, and another rate stretches the very same gaps.
+/// The shape of an arrival process, checked when built. [`gaps`](Arrivals::gaps) gives it a rate;
+/// another rate stretches the very same gaps.
 ///
 /// In a configuration file: `{ kind = "poisson" }`, `{ kind = "deterministic" }`,
 /// `{ kind = "mmpp", rate_ratio = 10.0, burst_fraction = 0.1, burst_requests = 100.0 }`,
@@ -177,7 +177,8 @@ impl TryFrom<Spec> for Arrivals {
     }
 }
 
-/// Less makes no burst; and a burst with a request or more bounds the changes of state per arrival.
+/// Less than one makes no burst; a burst of a request or more bounds the changes of state per
+/// arrival.
 fn at_least_one(what: &'static str, value: f64) -> Result<f64, WorkloadError> {
     if (1.0..=1e9).contains(&value) {
         return Ok(value);
@@ -195,7 +196,7 @@ impl From<Arrivals> for Spec {
     }
 }
 
-/// The gaps of an arrival process at a rate, one after the other, without end.
+/// The endless series of gaps of an arrival process at a rate.
 #[derive(Clone, Debug)]
 pub struct Gaps {
     shape: Shape,
@@ -225,7 +226,7 @@ impl Gaps {
 }
 
 impl Mmpp {
-    /// The next arrival races the next change of state; changes that come first add to the gap.
+    /// The next arrival races the next change of state; a change that comes first adds to the gap.
     fn next_gap<R: Rng + ?Sized>(&self, bursting: &mut Option<bool>, rng: &mut R) -> f64 {
         let mut burst = bursting.unwrap_or_else(|| rng.random::<f64>() < self.burst_fraction);
         let mut gap = 0.0;

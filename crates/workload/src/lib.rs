@@ -1,10 +1,10 @@
-//! Workloads of the scheduling literature: what arrives when, how long it runs, and how the outcome
-//! is summed up.
+//! Workloads of the scheduling literature: what arrives when, how long it runs, and the figures
+//! that sum up a run.
 //!
 //! Everything that measures or simulates the runtime draws its requests from here, so that
-//! contenders meet the very same ones. A [`Mix`] says which classes of requests there are; a
-//! [`Schedule`] is drawn from it once; whoever serves it leaves a [`Record`] a request; a
-//! [`Summary`] sums them up.
+//! contenders meet the very same ones. A [`Mix`] describes the classes of requests; a [`Schedule`]
+//! is drawn from it once; the server under test leaves one [`Record`] a request; a [`Summary`] sums
+//! them up.
 //!
 //! ```
 //! use shinjuku_workload::{Length, Mix, Schedule, ScheduleConfig, Summary, lindley};

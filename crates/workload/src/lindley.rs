@@ -1,5 +1,5 @@
-//! First come, first served, without any overhead: what a measured or simulated FCFS baseline is
-//! checked against.
+//! First come, first served, without any overhead: the reference for a measured or simulated FCFS
+//! baseline.
 //!
 //! All functions take arrivals in the order of their times, as [`Schedule`](crate::Schedule) has
 //! them, and are exact.
@@ -29,7 +29,7 @@ pub fn waits_one_server(arrivals: &[Arrival]) -> Vec<u64> {
 }
 
 /// The waiting time of each arrival at `servers` servers with one queue, in ns: each request goes
-/// to the server that is free first (Kiefer and Wolfowitz, 1955; the servers' work is kept as the
+/// to the server that is free first (Kiefer and Wolfowitz, 1955; the servers' work is stored as the
 /// instants at which they will be free).
 ///
 /// # Panics
@@ -51,7 +51,7 @@ pub fn waits(arrivals: &[Arrival], servers: usize) -> Vec<u64> {
     waits
 }
 
-/// What [`waits`] makes of the arrivals, as records to sum up.
+/// The result of [`waits`] as records to sum up.
 ///
 /// # Panics
 /// As [`waits`].

@@ -23,7 +23,7 @@ pub struct Class {
     pub weight: f64,
     /// How long its requests run.
     pub service: ServiceTime,
-    /// The latency it should keep to, in us, if it has such a target.
+    /// The latency target, in us, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo_us: Option<f64>,
 }
@@ -214,7 +214,7 @@ impl Mix {
         self.weighted(ServiceTime::mean_ns)
     }
 
-    /// The mean of the squared service time of a request, in ns²; infinite if a class's is.
+    /// The mean of the squared service time of a request, in ns²; infinite if a class's mean is.
     #[must_use]
     pub fn second_moment(&self) -> f64 {
         self.weighted(ServiceTime::second_moment)

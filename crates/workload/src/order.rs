@@ -1,8 +1,8 @@
 //! Exact order statistics.
 
 /// The nearest-rank percentile of values sorted upwards: the `ceil(permille / 1000 * n)`-th
-/// smallest. In whole numbers, since 0.999 has no exact binary form and a rank rounded wrongly is
-/// another value.
+/// smallest. Computed in whole numbers, since 0.999 has no exact binary form and a rank rounded
+/// wrongly selects another value.
 ///
 /// # Panics
 /// If `sorted` is empty, or `permille` is not between 1 and 1000.

@@ -7,11 +7,11 @@ use crate::{Mix, order};
 /// A finished request. Times are in ns on one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// When it was to be sent: the *intended* time, whatever the sender managed.
+    /// The *intended* time of sending, even if the sender was late.
     pub arrival_ns: u64,
-    /// How long it would have run undisturbed; above zero.
+    /// The undisturbed running time; above zero.
     pub service_ns: u64,
-    /// When its reply was there.
+    /// The time when the reply was there.
     pub finish_ns: u64,
     /// Its class: an index into [`Mix::classes`].
     pub class: u16,
@@ -39,10 +39,10 @@ pub enum RecordError {
     /// No record, or none left after the warm-up.
     #[error("no records to sum up")]
     Empty,
-    /// A request finished before it arrived: two clocks were mixed up.
+    /// A request finished before it arrived: two clocks were confused.
     #[error("record {index} finished before it arrived: {record:?}")]
     FinishBeforeArrival {
-        /// Where it stands among the records given.
+        /// The record's index among those given.
         index: usize,
         /// The record.
         record: Record,
@@ -50,7 +50,7 @@ pub enum RecordError {
     /// A service time of zero has no slowdown.
     #[error("record {index} has no service time: {record:?}")]
     NoService {
-        /// Where it stands among the records given.
+        /// The record's index among those given.
         index: usize,
         /// The record.
         record: Record,
@@ -58,7 +58,7 @@ pub enum RecordError {
     /// A class that the mix does not have.
     #[error("record {index} is of a class that the mix does not have: {record:?}")]
     UnknownClass {
-        /// Where it stands among the records given.
+        /// The record's index among those given.
         index: usize,
         /// The record.
         record: Record,
@@ -120,8 +120,8 @@ pub struct ClassFigures {
 
 impl Summary {
     /// Sums up a run without its warm-up: the first 5 % of the requests by arrival time (rounded
-    /// down) are dropped, as they met queues still empty and caches still cold. The records may be
-    /// in any order.
+    /// down) are dropped, since they met empty queues and cold caches. The records may be in any
+    /// order.
     ///
     /// # Errors
     /// There are no records; or one finished before it arrived, has no service time, or is of no

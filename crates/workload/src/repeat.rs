@@ -1,4 +1,4 @@
-//! Figures over repeated runs: one run's percentile is one draw; claims rest on several.
+//! Figures over repeated runs: one run's percentile is one draw, and a claim needs several.
 
 use serde::{Deserialize, Serialize};
 

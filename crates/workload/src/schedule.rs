@@ -133,9 +133,9 @@ impl ScheduleConfig {
 
 /// All arrivals of a run, in the order of their times.
 ///
-/// Gaps, classes, service times and flows are drawn from four streams of random numbers that do not
-/// overlap. So with the same seed, another load stretches the gaps and leaves the requests as they
-/// are, and another arrival process or number of flows leaves their classes and service times.
+/// Gaps, classes, service times and flows are drawn from four non-overlapping streams of random
+/// numbers. So with the same seed, another load stretches the gaps and leaves the requests as they
+/// are; another arrival process or number of flows leaves their classes and service times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     arrivals: Vec<Arrival>,
@@ -196,7 +196,7 @@ impl Schedule {
             mut for_flows,
         ] = streams(config.seed);
         let mut gaps = config.arrivals.gaps(mean_gap_ns)?;
-        // Room for a Poisson process's luck; a burstier one may reallocate.
+        // Room for a Poisson process's spread; a burstier process may reallocate.
         let mut arrivals = Vec::with_capacity((expected + 5.0 * expected.sqrt()) as usize);
         let mut at_ns = 0.0;
         while arrivals.len() < count {
@@ -230,9 +230,9 @@ impl Schedule {
         self.arrivals.last().map_or(0, |arrival| arrival.at_ns)
     }
 
-    /// The load that was drawn: sum of the service times over the workers' time until the last
-    /// arrival. It strays from the load asked for, the more so the more the service times vary.
-    /// `None` if that time is zero.
+    /// The load that was drawn: the sum of the service times over the workers' time until the last
+    /// arrival. It differs from the load asked for, and more so if service times vary more. `None`
+    /// if that time is zero.
     #[must_use]
     pub fn drawn_load(&self, workers: usize) -> Option<f64> {
         let work: f64 = self
@@ -245,7 +245,7 @@ impl Schedule {
     }
 }
 
-/// Four streams of random numbers, each of 2^128 numbers, that do not overlap.
+/// Four non-overlapping streams of random numbers, each of 2^128 numbers.
 fn streams(seed: u64) -> [Xoshiro256PlusPlus; 4] {
     let mut next = Xoshiro256PlusPlus::seed_from_u64(seed);
     std::array::from_fn(|_| {

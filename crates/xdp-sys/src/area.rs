@@ -1,4 +1,4 @@
-//! The memory that is shared with the kernel, and the right to a piece of it.
+//! The memory shared with the kernel, and the right to a piece of it.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -9,15 +9,15 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::XdpError;
 
-/// Chunks of memory, one after the other.
+/// A contiguous series of chunks of memory.
 pub(crate) struct Area {
     start: NonNull<u8>,
     length: usize,
     chunk: usize,
 }
 
-// SAFETY: the area is plain memory, valid on every thread. Its bytes are reached through frames
-// alone, of which each chunk has one.
+// SAFETY: the area is plain memory, valid on every thread. Only frames reach its bytes, and each
+// chunk has one frame.
 unsafe impl Send for Area {}
 // SAFETY: as above: a shared area gives out no bytes by itself.
 unsafe impl Sync for Area {}
@@ -27,7 +27,7 @@ impl Area {
     pub(crate) fn new(chunks: u32, chunk: u32) -> Result<(Arc<Self>, Vec<Frame>), XdpError> {
         let length = chunks as usize * chunk as usize;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at a place that the kernel chooses; nobody else knows of it.
+        // SAFETY: a new mapping at a place that the kernel chooses; no other code knows of it.
         let start = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
@@ -53,7 +53,7 @@ impl Area {
         Ok((area, frames))
     }
 
-    /// Where it begins, for the kernel.
+    /// The area's start, for the kernel.
     pub(crate) fn address(&self) -> u64 {
         self.start.as_ptr() as u64
     }
@@ -62,8 +62,8 @@ impl Area {
         self.length
     }
 
-    /// In which chunk, and where in it, the byte at `address` from the area's start lies. `None`:
-    /// beyond the area.
+    /// The chunk of the byte at `address` from the area's start, and the byte's offset in that
+    /// chunk. `None`: beyond the area.
     pub(crate) fn place(&self, address: u64) -> Option<(u32, u32)> {
         let address = usize::try_from(address).ok()?;
         if address >= self.length {
@@ -77,14 +77,14 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and with it go the last ways to it: every frame holds the
+        // SAFETY: the mapping is ours, and no frame can reach it any more: every frame holds the
         // area. The kernel, if it still has chunks, holds the pages themselves.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.length) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// A chunk that nobody else has, and where in it the frame lies.
+/// A chunk with one owner, and the frame's place in it.
 ///
 /// Invariant: `offset + length` is at most the chunk's length, and `number` is a chunk of the area.
 pub struct Frame {
@@ -101,27 +101,27 @@ impl Frame {
         // SAFETY: by the invariant the bytes are within the chunk, and so within the area, which
         // lives as long as `self`. They were zero at first, and so are initialised. Each chunk has
         // one frame, and the kernel does not have the chunk while the frame can be reached (see the
-        // crate); so nobody writes to it while `self` is shared.
+        // crate); so nothing writes to it while `self` is shared.
         unsafe { std::slice::from_raw_parts(self.start(), self.length as usize) }
     }
 
     /// The frame's bytes, to be written.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; and `self` is borrowed mutably, so nobody else reads it, either.
+        // SAFETY: as in `bytes`; and `self` is borrowed mutably, so nothing else reads the bytes.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.length as usize) }
     }
 
-    /// How long the frame can get, in bytes: what is left of the chunk from where it begins.
+    /// The longest that the frame can get, in bytes: the rest of the chunk from the frame's start.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.area.chunk - self.offset as usize
     }
 
-    /// Makes the frame `length` bytes long; what it gains is what the chunk held. More than
-    /// [`capacity`](Self::capacity) is cut to that.
+    /// Makes the frame `length` bytes long; new bytes hold the chunk's old contents. A length above
+    /// [`capacity`](Self::capacity) is cut to it.
     pub fn set_length(&mut self, length: usize) {
-        // Fits: a chunk's length does.
+        // A chunk's length fits, so this does.
         self.length = length.min(self.capacity()) as u32;
     }
 
@@ -131,13 +131,13 @@ impl Frame {
         unsafe { self.area.start.as_ptr().add(at) }
     }
 
-    /// Empties it: the whole chunk is free for a frame.
+    /// Empties the frame, which then has the whole chunk.
     pub(crate) fn clear(&mut self) {
         (self.offset, self.length) = (0, 0);
     }
 
-    /// The frame lies at `offset` and is `length` bytes long. False, and nothing done, if the chunk
-    /// is shorter.
+    /// Places the frame at `offset`, `length` bytes long. Returns false, and does nothing, if the
+    /// chunk is shorter.
     pub(crate) fn set_place(&mut self, offset: u32, length: u32) -> bool {
         let fits = offset as usize + length as usize <= self.area.chunk;
         if fits {
@@ -146,12 +146,12 @@ impl Frame {
         fits
     }
 
-    /// Its chunk.
+    /// The number of the frame's chunk.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Where it begins, from the area's start.
+    /// The frame's start, from the area's start.
     pub(crate) fn address(&self) -> u64 {
         u64::from(self.number) * self.area.chunk as u64 + u64::from(self.offset)
     }
@@ -161,7 +161,7 @@ impl Frame {
         self.length
     }
 
-    /// Whether it is a chunk of `area`.
+    /// Whether the frame is a chunk of `area`.
     pub(crate) fn is_of(&self, area: &Arc<Area>) -> bool {
         Arc::ptr_eq(&self.area, area)
     }

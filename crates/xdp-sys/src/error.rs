@@ -1,8 +1,8 @@
-//! What can be wrong with an AF_XDP socket.
+//! Errors of an AF_XDP socket.
 
 use std::io;
 
-/// Why a program or a socket could not be had.
+/// Why a program or a socket could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum XdpError {
@@ -24,13 +24,13 @@ pub enum XdpError {
         /// What the operating system said.
         cause: io::Error,
     },
-    /// The interface is not one of Ethernet.
+    /// The interface is not an Ethernet one.
     #[error("AF_XDP: {interface} is no Ethernet interface; choose another")]
     NotEthernet {
         /// Its name.
         interface: String,
     },
-    /// This user may not.
+    /// This user has no permission.
     #[error(
         "AF_XDP: cannot {action}: permission denied; it takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or root"
     )]
@@ -38,10 +38,10 @@ pub enum XdpError {
         /// What was attempted.
         action: &'static str,
     },
-    /// Frames were not to be copied, and the interface's driver cannot do without.
+    /// Frames were not to be copied, but the interface's driver can only copy.
     #[error("AF_XDP: the interface's driver cannot do without copying frames: let it (copy mode)")]
     MustCopy,
-    /// Somebody else has it.
+    /// Another program or socket has it.
     #[error(
         "AF_XDP: cannot {action}: busy; another XDP program or socket has the interface's queue. `ip link show` names \
          the program, `ip link set dev NAME xdp off` takes it away"
@@ -61,7 +61,7 @@ pub enum XdpError {
 }
 
 impl XdpError {
-    /// For `map_err`: the operating system would not do `action`.
+    /// For `map_err`: the operating system refused `action`.
     pub(crate) fn system<E: Into<io::Error>>(action: &'static str) -> impl Fn(E) -> Self {
         move |cause| {
             let cause = cause.into();

@@ -1,4 +1,4 @@
-//! What the kernel says of an interface.
+//! The kernel's information on an interface.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -10,10 +10,10 @@ use crate::XdpError;
 /// The Ethernet address of the interface.
 ///
 /// # Errors
-/// No such interface in this network namespace, or one that has none (a loopback, a tunnel).
+/// No such interface in this network namespace, or one without an address (a loopback, a tunnel).
 pub fn ethernet_address(interface: &str) -> Result<[u8; 6], XdpError> {
     let request = ask(interface, libc::SIOCGIFHWADDR)?;
-    // SAFETY: this is the member that the call fills in; it is plain bytes whatever it says.
+    // SAFETY: the call fills in this member, which is plain bytes whatever their values.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };
     if address.sa_family != libc::ARPHRD_ETHER {
         return Err(XdpError::NotEthernet {
@@ -29,18 +29,18 @@ pub fn ethernet_address(interface: &str) -> Result<[u8; 6], XdpError> {
 /// No such interface in this network namespace.
 pub fn link_is_up(interface: &str) -> Result<bool, XdpError> {
     let request = ask(interface, libc::SIOCGIFFLAGS)?;
-    // SAFETY: this is the member that the call fills in; it is a number whatever it says.
+    // SAFETY: the call fills in this member, which is a number whatever its value.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
     Ok(i32::from(flags) & libc::IFF_RUNNING != 0)
 }
 
-/// The answer to a question of netdevice(7) that takes a name.
+/// The answer to a request of netdevice(7) that takes a name.
 fn ask(interface: &str, question: libc::Ioctl) -> Result<libc::ifreq, XdpError> {
     let no_interface = |cause| XdpError::NoInterface {
         interface: interface.to_owned(),
         cause,
     };
-    // SAFETY: it is plain bytes, a name and a union of plain values.
+    // SAFETY: the structure is plain bytes, a name and a union of plain values.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays zero.
     let room = request.ifr_name.len() - 1;
@@ -53,8 +53,8 @@ fn ask(interface: &str, question: libc::Ioctl) -> Result<libc::ifreq, XdpError> 
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
         .map_err(XdpError::system("open a socket"))?;
-    // SAFETY: the request is as long as the kernel takes it to be, with a name that ends with zero,
-    // and outlives the call.
+    // SAFETY: the request has the length that the kernel expects, its name ends with zero, and it
+    // outlives the call.
     let status = unsafe { libc::ioctl(socket.as_raw_fd(), question, &mut request) };
     if status < 0 {
         return Err(no_interface(io::Error::last_os_error()));

@@ -1,5 +1,5 @@
-//! AF_XDP sockets: a network device's frames by memory that is shared with the kernel, behind a
-//! safe interface.
+//! AF_XDP sockets: a network device's frames through memory shared with the kernel, behind a safe
+//! interface.
 //!
 //! ```text
 //!                        fill ring                          receive ring
@@ -14,12 +14,12 @@
 //! to its sockets; a [`Socket`] is one queue.
 //!
 //! **Why this is safe.** Each chunk has one `Frame`, made with the area and never cloned. While the
-//! kernel has a chunk, its `Frame` lies in the socket's ledger, where nobody reaches its bytes; it
-//! comes out when a ring of the kernel's says that the chunk is ours again. What a ring says is
-//! checked against ledger and area first, so that the kernel is trusted with not writing to what it
-//! gave back, and with nothing else. When a socket is closed, what the kernel had comes out only if
-//! the kernel had taken the socket off its interface before. The area is unmapped when its last
-//! frame has gone.
+//! kernel has a chunk, its `Frame` lies in the socket's ledger, where no code can reach its bytes.
+//! The `Frame` comes out when one of the kernel's rings says that the chunk is ours again. Each
+//! ring entry is first checked against ledger and area, so the kernel is trusted only not to write
+//! to chunks that it gave back. When a socket is closed, the kernel's frames come out only if the
+//! kernel had already taken the socket off its interface. The area is unmapped when its last frame
+//! has gone.
 
 mod area;
 mod error;

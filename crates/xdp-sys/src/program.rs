@@ -1,6 +1,6 @@
 //! The program that leads an interface's frames to its sockets.
 //!
-//! Written down as instructions, so that neither building nor running takes a compiler for BPF:
+//! It is written as instructions, so that neither building nor running needs a BPF compiler:
 //!
 //! ```text
 //!     r2 = context->rx_queue_index
@@ -10,7 +10,7 @@
 //!     return r0
 //! ```
 //!
-//! The map is an array by queue. The kernel takes the program off the interface when its
+//! The map is an array by queue. The kernel detaches the program from the interface when its
 //! [`Program`] has gone.
 
 use std::io;
@@ -31,10 +31,10 @@ const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
 const HELPER_REDIRECT_MAP: i32 = 51;
-/// Where `struct xdp_md` has `rx_queue_index`.
+/// The offset of `rx_queue_index` in `struct xdp_md`.
 const RX_QUEUE_INDEX: i16 = 16;
 const XDP_PASS: i32 = 2;
-/// `XDP_FLAGS_SKB_MODE`: the kernel runs the program after it has made a packet of the frame.
+/// `XDP_FLAGS_SKB_MODE`: the kernel runs the program after turning the frame into a packet.
 const GENERIC: u32 = 1 << 1;
 /// `XDP_FLAGS_DRV_MODE`: the device's driver runs the program.
 const DRIVER: u32 = 1 << 2;
@@ -43,7 +43,7 @@ const DRIVER: u32 = 1 << 2;
 #[repr(C)]
 struct Instruction {
     code: u8,
-    /// Destination in the low half, source in the high one.
+    /// The destination in the low half, the source in the high one.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -58,11 +58,11 @@ const fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> In
     }
 }
 
-/// The program over the map that is open as `map`.
+/// The program for the map that is open as `map`.
 fn instructions(map: RawFd) -> [Instruction; 6] {
     [
         instruction(0x61, 0x12, RX_QUEUE_INDEX, 0),
-        // A 64-bit constant takes two; its source register 1 says that it is a map's descriptor.
+        // A 64-bit constant takes two; its source register 1 marks it as a map's descriptor.
         instruction(0x18, 0x11, 0, map),
         instruction(0, 0, 0, 0),
         instruction(0xb7, 0x03, 0, XDP_PASS),
@@ -118,11 +118,11 @@ struct LinkCreate {
 /// Calls bpf(2).
 ///
 /// # Safety
-/// `argument` is what `command` wants, and the addresses in it are of memory that is valid for the
-/// call.
+/// `argument` is of the type that `command` takes, and the addresses in it point to memory that is
+/// valid for the call.
 unsafe fn bpf<T>(command: libc::c_long, argument: &T) -> io::Result<libc::c_long> {
-    // SAFETY: the kernel reads as many bytes of the argument as it is told, and by this function's
-    // contract what the addresses in it lead to.
+    // SAFETY: the kernel reads as many bytes of the argument as it is told, and memory that the
+    // addresses in it point to, which is valid by this function's contract.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -137,14 +137,14 @@ unsafe fn bpf<T>(command: libc::c_long, argument: &T) -> io::Result<libc::c_long
     Ok(result)
 }
 
-/// As [`bpf`], for commands that open something.
+/// As [`bpf`], for commands that open a descriptor.
 ///
 /// # Safety
-/// As [`bpf`]'s, and `command` gives a file descriptor.
+/// As for [`bpf`], and `command` returns a file descriptor.
 unsafe fn bpf_open<T>(command: libc::c_long, argument: &T) -> io::Result<OwnedFd> {
     // SAFETY: by this function's contract.
     let descriptor = unsafe { bpf(command, argument)? };
-    // SAFETY: the kernel has just opened it for us alone.
+    // SAFETY: the kernel has just opened it, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) })
 }
 
@@ -153,16 +153,16 @@ fn number(descriptor: BorrowedFd<'_>) -> u32 {
     descriptor.as_raw_fd() as u32
 }
 
-/// Who runs the program.
+/// What runs the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attached {
-    /// The device's driver, before the kernel makes a packet of the frame.
+    /// The device's driver, before the kernel turns the frame into a packet.
     Driver,
-    /// The kernel, after that: the device's driver does not know XDP. Slower.
+    /// The kernel, after that, since the device's driver does not know XDP. Slower.
     Generic,
 }
 
-/// The program at an interface. Frames of queues that have a socket go there, all others to the
+/// The program at an interface. Frames of queues with a socket go to the socket, all others to the
 /// kernel's stack.
 #[derive(Debug)]
 pub struct Program {
@@ -173,12 +173,12 @@ pub struct Program {
     attachment: Mutex<Attachment>,
 }
 
-/// Where the program is.
+/// The interface that has the program.
 #[derive(Debug)]
 struct Attachment {
     interface: u32,
     attached: Attached,
-    /// What keeps the program at the interface.
+    /// Keeps the program at the interface.
     _link: OwnedFd,
 }
 
@@ -202,7 +202,7 @@ impl Attachment {
 }
 
 impl Program {
-    /// Puts the program at the interface, for sockets at the queues 0 to `queues` - 1.
+    /// Attaches the program to the interface, for sockets at the queues 0 to `queues` - 1.
     ///
     /// # Errors
     /// No such interface, one that has a program already, or no permission.
@@ -227,7 +227,7 @@ impl Program {
         })
     }
 
-    /// If the interface was removed, and there is another of its name, puts the program there.
+    /// If the interface was removed and another has its name, attaches the program to that one.
     pub(crate) fn reattach(&self) -> Result<(), XdpError> {
         let index = index(&self.name)?;
         let mut attachment = self.attachment();
@@ -249,7 +249,7 @@ impl Program {
         &self.name
     }
 
-    /// Who runs it.
+    /// What runs the program.
     #[must_use]
     pub fn attached(&self) -> Attached {
         self.attachment().attached
@@ -260,7 +260,7 @@ impl Program {
         self.attachment().interface
     }
 
-    /// How many queues it knows.
+    /// How many queues the program knows.
     pub(crate) fn queues(&self) -> u32 {
         self.queues
     }
@@ -312,7 +312,7 @@ fn create_map(queues: u32) -> io::Result<OwnedFd> {
         max_entries: queues,
         map_flags: 0,
     };
-    // SAFETY: there are no addresses in it, and the command opens a map.
+    // SAFETY: the argument has no addresses, and the command opens a map.
     unsafe { bpf_open(MAP_CREATE, &create) }
 }
 
@@ -334,8 +334,8 @@ fn load(map: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         interface: 0,
         expected_attach_type: ATTACH_TYPE_XDP,
     };
-    // SAFETY: the addresses are of the instructions, as many as are said, and of a string that ends
-    // with zero; both outlive the call. The command opens a program.
+    // SAFETY: the addresses point to the instructions, whose number is right, and to a string that
+    // ends with zero; both outlive the call. The command opens a program.
     unsafe { bpf_open(PROG_LOAD, &load) }
 }
 
@@ -346,6 +346,6 @@ fn link(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<Owned
         attach_type: ATTACH_TYPE_XDP,
         flags,
     };
-    // SAFETY: there are no addresses in it, and the command opens a link.
+    // SAFETY: the argument has no addresses, and the command opens a link.
     unsafe { bpf_open(LINK_CREATE, &create) }
 }

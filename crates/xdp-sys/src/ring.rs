@@ -1,8 +1,7 @@
-//! The rings that are shared with the kernel: single producer, single consumer, a power of two of
-//! entries.
+//! The rings shared with the kernel: single producer, single consumer, a power of two of entries.
 //!
 //! Producer and consumer each have a counter that only they write, and that runs on past the ring's
-//! size. The producer writes entries, then its counter (release); the other sees the counter
+//! size. The producer writes entries, then its counter (release); the consumer sees the counter
 //! (acquire), then the entries. Source: the kernel's Documentation/networking/af_xdp.rst and
 //! net/xdp/xsk_queue.h.
 
@@ -28,7 +27,7 @@ struct Shared<T> {
     flags: NonNull<AtomicU32>,
     entries: NonNull<T>,
     size: u32,
-    /// One end of it is here alone.
+    /// This process holds only one end of the ring.
     _entries: PhantomData<T>,
 }
 
@@ -38,7 +37,7 @@ unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Shared<T> {
     /// Maps the ring that `socket` has at the page offset `which`, with `size` entries of `T`, laid
-    /// out as `offsets` tell.
+    /// out as in `offsets`.
     fn map(
         socket: BorrowedFd<'_>,
         which: u64,
@@ -50,7 +49,7 @@ impl<T> Shared<T> {
             cause: std::io::ErrorKind::InvalidData.into(),
         };
         let at = |offset: u64| usize::try_from(offset).map_err(|_| unfit());
-        // Kernels before 5.4 have no flags, and no wake-ups to ask for.
+        // Kernels before 5.4 have no flags, and ask for no wake-ups.
         let flags = at(offsets.flags.ok_or_else(unfit)?)?;
         let (producer, consumer, entries) = (
             at(offsets.producer)?,
@@ -67,7 +66,7 @@ impl<T> Shared<T> {
         {
             return Err(unfit());
         }
-        // SAFETY: a new mapping at a place that the kernel chooses; nobody else in this process
+        // SAFETY: a new mapping at a place that the kernel chooses; no other code in this process
         // knows of it.
         let start = unsafe {
             mmap(
@@ -81,7 +80,7 @@ impl<T> Shared<T> {
         };
         let start: NonNull<u8> = NonNull::new(start.map_err(XdpError::system(MAP))?.cast())
             .expect("mmap does not give null");
-        // SAFETY: all four are within the mapping and aligned, as has just been checked; a mapping
+        // SAFETY: all four are within the mapping and aligned, as the check above found; a mapping
         // begins at a page.
         unsafe {
             Ok(Self {
@@ -98,7 +97,7 @@ impl<T> Shared<T> {
     }
 
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: within the mapping and aligned (see `map`), and the kernel, too, accesses it
+        // SAFETY: within the mapping and aligned (see `map`), and the kernel also accesses it
         // atomically.
         unsafe { self.producer.as_ref() }
     }
@@ -114,7 +113,7 @@ impl<T> Shared<T> {
         flags.load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
-    /// Where the entry that counters call `count` is.
+    /// The place of the entry that counters call `count`.
     fn entry(&self, count: u32) -> NonNull<T> {
         let at = count & (self.size - 1);
         // SAFETY: `at` is below `size`, and so many entries are in the mapping (see `map`).
@@ -124,7 +123,7 @@ impl<T> Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody has references into it that outlive `self`.
+        // SAFETY: the mapping is ours, and no reference into it outlives `self`.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok());
     }
@@ -151,36 +150,36 @@ impl<T: Copy> Giving<T> {
 
     /// How many entries there is room for.
     pub(crate) fn room(&self) -> usize {
-        // Acquire: what the kernel read, it has read before we write there again.
+        // Acquire: the kernel has read these entries before we overwrite them.
         let taken = self.ring.consumer().load(Ordering::Acquire);
         let waiting = self.written.wrapping_sub(taken);
         self.ring.size.saturating_sub(waiting) as usize
     }
 
-    /// Writes an entry, to be [`publish`](Self::publish)ed. False, and nothing done, if there is no
-    /// room.
+    /// Writes an entry, to be [`publish`](Self::publish)ed. Returns false, and does nothing, if
+    /// there is no room.
     pub(crate) fn write(&mut self, entry: T) -> bool {
         if self.room() == 0 {
             return false;
         }
-        // SAFETY: the kernel does not read this entry: it has taken what was there, and the counter
-        // does not cover what is there now.
+        // SAFETY: the kernel does not read this entry: it has taken the old one, and the counter
+        // does not yet cover the new one.
         unsafe { self.ring.entry(self.written).write(entry) };
         self.written = self.written.wrapping_add(1);
         true
     }
 
-    /// Lets the kernel have what was written.
+    /// Publishes the written entries to the kernel.
     pub(crate) fn publish(&mut self) {
         self.ring.producer().store(self.written, Ordering::Release);
     }
 
-    /// Whether the kernel has not taken all yet.
+    /// Whether the kernel has not yet taken all entries.
     pub(crate) fn is_pending(&self) -> bool {
         self.ring.consumer().load(Ordering::Relaxed) != self.written
     }
 
-    /// Whether the kernel looks only after a system call.
+    /// Whether the kernel looks at the ring only after a system call.
     pub(crate) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
@@ -205,7 +204,7 @@ impl<T: Copy> Taking<T> {
         Ok(Self { ring, read })
     }
 
-    /// Whether nothing is there.
+    /// Whether the ring has no entry to read.
     pub(crate) fn is_empty(&self) -> bool {
         self.ring.producer().load(Ordering::Relaxed) == self.read
     }
@@ -216,14 +215,14 @@ impl<T: Copy> Taking<T> {
         if self.ring.producer().load(Ordering::Acquire) == self.read {
             return None;
         }
-        // SAFETY: the counter covers this entry, so the kernel has written it, and writes there no
-        // more before we publish that it was read. `T` is plain numbers: any bytes are one.
+        // SAFETY: the counter covers this entry, so the kernel has written it, and does not write
+        // it again before we publish that it was read. `T` is plain numbers: any bytes are valid.
         let entry = unsafe { self.ring.entry(self.read).read() };
         self.read = self.read.wrapping_add(1);
         Some(entry)
     }
 
-    /// Gives the places of what was read back to the kernel.
+    /// Returns the places of the entries read to the kernel.
     pub(crate) fn publish(&mut self) {
         self.ring.consumer().store(self.read, Ordering::Release);
     }

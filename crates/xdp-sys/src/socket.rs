@@ -17,27 +17,26 @@ use crate::area::{Area, Frame};
 use crate::program::Program;
 use crate::ring::{Giving, Taking};
 
-/// An Ethernet header.
+/// The length of an Ethernet header.
 const SHORTEST: u32 = 14;
 
 /// Settings of a [`Socket`]; checked by [`Socket::open`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketConfig {
-    /// How many frames there are in all, 2 to 2^20. Should exceed twice the entries of a ring by as
-    /// many as are with requests: as many wait for frames to come, and as many, but no more than
-    /// half, are kept to send what is no reply.
+    /// How many frames there are in all, 2 to 2^20. It should exceed twice a ring's entries by the
+    /// number of frames that requests hold. A ring's entries of frames wait to be filled; as many,
+    /// but no more than half, are reserved for sending frames that are no replies.
     pub frames: u32,
-    /// How long a chunk is, in bytes: 2048 or 4096. A frame that comes in begins 256 bytes into it.
+    /// A chunk's length, in bytes: 2048 or 4096. A received frame begins 256 bytes into it.
     pub chunk: u32,
-    /// Entries of each ring: a power of two, 1 to 32,768. As many free frames wait for the device's
-    /// to come.
+    /// Entries of each ring: a power of two, 1 to 32,768. As many free frames wait to receive.
     pub ring: u32,
     /// Whether frames are copied.
     pub copy: CopyMode,
 }
 
 impl Default for SocketConfig {
-    /// 4096 frames of 2048 bytes, rings of 1024, without copying where that can be.
+    /// 4096 frames of 2048 bytes, rings of 1024, without copying if possible.
     fn default() -> Self {
         Self {
             frames: 4096,
@@ -51,7 +50,7 @@ impl Default for SocketConfig {
 /// Whether the kernel copies frames between the device's memory and ours.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum CopyMode {
-    /// Not if the driver can do without.
+    /// It does not if the driver can do without.
     #[default]
     Auto,
     /// It does.
@@ -60,18 +59,18 @@ pub enum CopyMode {
     ZeroCopy,
 }
 
-/// What a socket's queues have refused so far; the kernel's counts.
+/// The frames that a socket's queues have refused so far, as the kernel counts them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Queues {
-    /// Frames dropped for want of a free one, or other reasons of the kernel's.
+    /// Frames dropped because no free frame was left, or for other reasons of the kernel's.
     pub receive_dropped: u64,
-    /// Frames dropped since the receive ring was full.
+    /// Frames dropped because the receive ring was full.
     pub receive_ring_full: u64,
-    /// Entries of ours that the kernel found invalid; none, if all is well.
+    /// Entries of ours that the kernel found invalid; zero, if all is well.
     pub invalid: u64,
 }
 
-/// A socket that is not open: its frames, but those with others, and where it belongs.
+/// A socket that is not open: its frames, except those held elsewhere, and its program and queue.
 pub struct Closed {
     program: Arc<Program>,
     queue: u32,
@@ -80,23 +79,23 @@ pub struct Closed {
     free: Vec<Frame>,
 }
 
-/// A socket, and all frames that are not with others.
+/// A socket, and all frames that are not held elsewhere.
 pub struct Socket {
-    // The rings first: they are unmapped before the socket closes, and that before the ledger's
-    // frames go.
+    // The rings come first: they are unmapped before the socket closes, and the socket closes
+    // before the ledger's frames go.
     fill: Giving<u64>,
     completion: Taking<u64>,
     receive: Taking<XdpDesc>,
     transmit: Giving<XdpDesc>,
     socket: OwnedFd,
-    /// Keeps the queue's frames coming.
+    /// Keeps the program at the interface, and so the queue's frames coming.
     program: Arc<Program>,
     area: Arc<Area>,
-    /// By chunk: the frames of those that the kernel has.
+    /// By chunk: the frames of chunks that the kernel has.
     ledger: Box<[Option<Frame>]>,
     free: Vec<Frame>,
     zero_copy: bool,
-    /// What the kernel's rings said and the ledger does not bear out.
+    /// Ring entries of the kernel's that contradict the ledger.
     strays: u64,
     queue: u32,
     config: SocketConfig,
@@ -108,7 +107,7 @@ impl Closed {
     /// Opens the socket again, at an interface of the same name. Frames come from now on.
     ///
     /// # Errors
-    /// Why not; for another try.
+    /// The reason, and the closed socket for another try.
     pub fn open(self) -> Result<Socket, (Self, XdpError)> {
         match self.program.reattach() {
             Ok(()) => self.connect(),
@@ -124,7 +123,7 @@ impl Closed {
         }
     }
 
-    /// How many frames there are, but those with others.
+    /// How many frames there are, except those held elsewhere.
     #[must_use]
     pub fn frames(&self) -> usize {
         self.free.len()
@@ -136,8 +135,8 @@ impl Socket {
     /// now on.
     ///
     /// # Errors
-    /// A setting out of range, a queue that is taken or that the interface does not have, or no
-    /// permission.
+    /// A setting out of range, a queue that is taken or that the interface does not have, or
+    /// missing permission.
     pub fn open(
         program: &Arc<Program>,
         queue: u32,
@@ -216,10 +215,10 @@ impl Socket {
         self.program.lead(self.queue, self.socket.as_fd())
     }
 
-    /// Whether the interface has gone: the kernel has removed it, and this socket from it, for
-    /// good. One system call.
+    /// Whether the interface has gone: the kernel has removed it, and taken this socket off it for
+    /// good. Takes one system call.
     pub fn is_gone(&mut self) -> bool {
-        // The kernel says it once.
+        // The kernel reports it only once.
         if let Ok(Err(Errno::NETDOWN)) = sockopt::socket_error(&self.socket) {
             self.gone = true;
         }
@@ -227,8 +226,7 @@ impl Socket {
     }
 
     /// Closes the socket, and keeps its frames for another. If the interface has not
-    /// [gone](Self::is_gone), the kernel may not be done with those that it has; then these are
-    /// given up.
+    /// [gone](Self::is_gone), the kernel may still use the frames that it has; these are given up.
     #[must_use]
     pub fn close(self) -> Closed {
         let Self {
@@ -249,10 +247,10 @@ impl Socket {
         } = self;
         drop((fill, completion, receive, transmit, socket));
         for mut frame in ledger.into_iter().flatten() {
-            // No interface brings frames to a socket that never had one, or that was taken off it
-            // when it went: the kernel stops an interface before it says so, and closing waits for
-            // the end of that. All else a copy of the descriptor in another process could have go
-            // on.
+            // No interface brings frames to a socket that was never bound, or that was taken off
+            // when its interface went: the kernel stops an interface before it reports that, and
+            // closing waits for the end of that. In all other cases, a copy of the descriptor in
+            // another process could keep the socket going.
             if gone || !bound {
                 frame.clear();
                 free.push(frame);
@@ -275,35 +273,35 @@ impl Socket {
         self.zero_copy
     }
 
-    /// The program that leads frames here.
+    /// The program that passes frames to this socket.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// How many frames are neither with the kernel nor with others.
+    /// How many frames neither the kernel nor other code holds.
     #[must_use]
     pub fn free_frames(&self) -> usize {
         self.free.len()
     }
 
-    /// How many frames the kernel has: to fill, or to send.
+    /// How many frames the kernel has, to fill or to send.
     #[must_use]
     pub fn kernel_frames(&self) -> usize {
         self.ledger.iter().flatten().count()
     }
 
-    /// How often a ring of the kernel's named a frame that the kernel did not have: never, if all
+    /// How often one of the kernel's rings named a frame that the kernel did not have; zero, if all
     /// is well.
     #[must_use]
     pub fn strays(&self) -> u64 {
         self.strays
     }
 
-    /// What the kernel has counted.
+    /// The kernel's counts of refused frames.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The operating system's error.
     pub fn queues(&self) -> std::io::Result<Queues> {
         let counts = sockopt::xdp_statistics(&self.socket)?;
         Ok(Queues {
@@ -313,7 +311,7 @@ impl Socket {
         })
     }
 
-    /// Hands at most `most` frames that have come to `take`.
+    /// Hands at most `most` received frames to `take`.
     pub fn receive(&mut self, most: usize, mut take: impl FnMut(Frame)) {
         self.take_sent();
         for _ in 0..most {
@@ -327,8 +325,8 @@ impl Socket {
         }
         self.receive.publish();
         self.refill();
-        // What the kernel did not send at once (it takes some 32 at a time), or has no frames left
-        // for.
+        // Wakes the kernel for frames that it did not send at once (it takes some 32 at a time),
+        // and for free frames after it had run out of them.
         if self.transmit.is_pending() {
             self.kick();
         }
@@ -337,19 +335,19 @@ impl Socket {
         }
     }
 
-    /// How many frames can be given to be sent.
+    /// How many frames can be transmitted.
     #[must_use]
     pub fn room(&self) -> usize {
         self.transmit.room()
     }
 
-    /// Gives a frame to be sent with the next [`flush`](Self::flush); gives it back if there is no
-    /// room, it is shorter than an Ethernet header, or another socket's.
+    /// Takes a frame to be sent with the next [`flush`](Self::flush). Returns the frame if there is
+    /// no room, or if it is shorter than an Ethernet header or another socket's.
     ///
     /// # Errors
-    /// The frame.
+    /// The frame, unsent.
     pub fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
-        // The kernel would keep one without bytes, as invalid.
+        // The kernel would keep a frame without bytes, as invalid.
         if !frame.is_of(&self.area) || frame.length() < SHORTEST {
             return Err(frame);
         }
@@ -365,7 +363,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Has the kernel send what was given, and takes back what was sent.
+    /// Has the kernel send the frames given to it, and takes back the sent ones.
     pub fn flush(&mut self) {
         self.transmit.publish();
         if self.transmit.is_pending() {
@@ -374,13 +372,13 @@ impl Socket {
         self.take_sent();
     }
 
-    /// An empty frame, to be written and sent. `None`: there is none left.
+    /// An empty frame, to be written and sent; `None` if none is left.
     pub fn allocate(&mut self) -> Option<Frame> {
         self.take_sent();
         self.free.pop()
     }
 
-    /// Takes back a frame that is not to be sent. One of another socket is dropped.
+    /// Takes back a frame that will not be sent. Another socket's frame is dropped.
     pub fn free(&mut self, mut frame: Frame) {
         if frame.is_of(&self.area) {
             frame.clear();
@@ -388,7 +386,7 @@ impl Socket {
         }
     }
 
-    /// Whether nothing has come.
+    /// Whether no frame has come.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.receive.is_empty()
@@ -397,16 +395,16 @@ impl Socket {
     /// One system call; the kernel sends some frames of the ring.
     fn kick(&mut self) {
         if self.transmit.needs_wakeup() {
-            // EAGAIN, EBUSY, ENOBUFS: some are still in the ring, and the next call goes on. Others
-            // (the interface is down) go by, or are for the statistics.
+            // After EAGAIN, EBUSY and ENOBUFS some frames are still in the ring, and the next call
+            // goes on. Other errors (the interface is down) pass, or show in the statistics.
             let _: Result<usize, Errno> = rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT);
         }
     }
 
-    /// Gives free frames to the kernel to fill, until its ring is full or only those for sending
-    /// are left.
+    /// Gives free frames to the kernel to fill, until its ring is full or only the reserve for
+    /// sending is left.
     fn refill(&mut self) {
-        // The rest is for sending.
+        // The reserve is for sending.
         let reserve = (self.ledger.len() / 2).min(self.config.ring as usize);
         while self.free.len() > reserve
             && self.fill.room() > 0
@@ -419,7 +417,7 @@ impl Socket {
         self.fill.publish();
     }
 
-    /// Takes back what was sent.
+    /// Takes back sent frames.
     fn take_sent(&mut self) {
         while let Some(address) = self.completion.read() {
             match self.back_from_kernel(address, 0) {
@@ -430,7 +428,7 @@ impl Socket {
         self.completion.publish();
     }
 
-    /// The kernel gets a frame, by a ring's entry that was just written.
+    /// Lends a frame to the kernel, through a ring entry that was just written.
     fn lend_to_kernel(&mut self, frame: Frame) {
         let number = frame.number() as usize;
         if let Some(place) = self.ledger.get_mut(number) {
@@ -462,7 +460,7 @@ struct Rings {
 }
 
 impl Rings {
-    /// Of a socket that shares `area` with the kernel.
+    /// The rings of a new socket that shares `area` with the kernel.
     fn create(area: &Area, config: SocketConfig) -> Result<Self, XdpError> {
         let socket = rustix::net::socket_with(
             AddressFamily::XDP,
@@ -500,8 +498,8 @@ impl Rings {
     }
 }
 
-/// Binds; waits a little for a queue that is taken, since the kernel takes a closed socket off its
-/// queue only some time later.
+/// Binds the socket. Retries for a short time if the queue is taken, since the kernel takes a
+/// closed socket off its queue only some time later.
 fn bind(socket: BorrowedFd<'_>, address: &SocketAddrXdp) -> rustix::io::Result<()> {
     const TRIES: u32 = 40;
     for _ in 1..TRIES {
@@ -513,7 +511,7 @@ fn bind(socket: BorrowedFd<'_>, address: &SocketAddrXdp) -> rustix::io::Result<(
     rustix::net::bind(socket, address)
 }
 
-/// To wait for frames: readable when some have come.
+/// The descriptor to wait for frames on: readable when some have come.
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -1,4 +1,4 @@
-//! A command being executed: what it was given, where its reply goes, and how it can fail.
+//! A command being executed: its arguments, its reply, and how it can fail.
 
 use std::borrow::Cow;
 use std::io;
@@ -13,11 +13,11 @@ use crate::session::Session;
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// What has not been taken yet of what follows the command.
+    /// The arguments after the command that have not been taken yet.
     pub arguments: Arguments<'a>,
     /// Where the reply goes.
     pub reply: Writer<'a, Output>,
-    /// The client's.
+    /// The client's session.
     pub session: &'a mut Session,
     /// The client's connection.
     pub connection: u64,
@@ -25,36 +25,36 @@ pub struct Call<'a> {
     pub close: bool,
 }
 
-/// Why a command has no proper reply. Whatever it has written of it is replaced by an error.
+/// Why a command has no proper reply. An error replaces what the command has written.
 #[derive(Debug)]
 pub enum Fault {
-    /// Its client made a mistake: Redis's words.
+    /// The client made a mistake; the text is Redis's.
     Said(Cow<'static, [u8]>),
     /// The request is malformed.
     Protocol(ProtocolError),
     /// The engine failed.
     Engine(EngineError),
-    /// The reply gets longer than a reply may be.
+    /// The reply is longer than a reply may be.
     Reply(io::Error),
 }
 
-/// What a command comes to.
+/// The result of a command.
 pub type Outcome = Result<(), Fault>;
 
 /// The option is unknown, or something is missing.
 pub const SYNTAX: Fault = Fault::Said(Cow::Borrowed(b"ERR syntax error"));
-/// What should be a number is not.
+/// An argument should be a number and is not.
 pub const NOT_AN_INTEGER: Fault = Fault::Said(Cow::Borrowed(
     b"ERR value is not an integer or out of range",
 ));
 
 impl Fault {
-    /// The mistake in these words: the error's kind, and what is wrong.
+    /// The mistake in this text: the error's kind, and what is wrong.
     pub fn said(text: impl Into<Vec<u8>>) -> Self {
         Self::Said(Cow::Owned(text.into()))
     }
 
-    /// `command` was given too few arguments, or too many.
+    /// `command` got too few or too many arguments.
     #[must_use]
     pub fn wrong_number(command: &str) -> Self {
         Self::said(format!(
@@ -73,7 +73,7 @@ impl Fault {
             Self::Engine(error) => format!("ERR {error}").into_bytes().into(),
             Self::Reply(error) => format!("ERR {error}").into_bytes().into(),
         };
-        // Errors are the same in both versions.
+        // Errors are the same in both versions of the protocol.
         Writer::new(output, Protocol::default()).error(&text)
     }
 }
@@ -91,7 +91,8 @@ impl From<io::Error> for Fault {
 }
 
 impl<'a> Call<'a> {
-    /// The next argument, if there is one. With a probe now and then: there may be a million.
+    /// The next argument, if there is one. There may be a million, so this has a probe now and
+    /// then.
     pub fn take(&mut self) -> Option<Cow<'a, [u8]>> {
         if self.arguments.len() % 16 == 15 {
             preempt_point();
@@ -113,7 +114,7 @@ impl<'a> Call<'a> {
         self.take().ok_or(SYNTAX)
     }
 
-    /// The next argument, to be kept: copied here, where preemption is not held off yet.
+    /// The next argument, for keeping: it is copied here, where preemption is not yet held off.
     ///
     /// # Errors
     /// [`SYNTAX`].

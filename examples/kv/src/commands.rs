@@ -20,7 +20,7 @@ mod strings;
 pub struct Command {
     /// In lower case.
     pub name: &'static str,
-    /// How many arguments it takes, its name included. Negative: at least so many.
+    /// How many arguments it takes, its name included. Negative: at least that many.
     pub arity: i64,
     /// How long it takes, roughly.
     pub class: Class,
@@ -31,12 +31,12 @@ pub struct Command {
     run: fn(&Kv, &mut Call<'_>) -> Outcome,
 }
 
-/// The classes of requests, by the time that they take: what a policy wants to know of them.
+/// The classes of requests, by their duration, for the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// Some microseconds: one key, or none.
     Get,
-    /// From there to milliseconds, depending on what is asked for: several keys, ranges, all keys.
+    /// From there to milliseconds, depending on the request: several keys, ranges, all keys.
     Scan,
 }
 
@@ -65,7 +65,7 @@ pub enum Keys {
 }
 
 impl Keys {
-    /// Place of the first and of the last, and how far they are apart, as Redis tells it.
+    /// The places of the first and the last key, and their distance, as Redis tells them.
     #[must_use]
     pub const fn places(self) -> (i64, i64, i64) {
         match self {
@@ -98,7 +98,7 @@ const fn command(
 const READS: bool = false;
 const WRITES: bool = true;
 
-/// All of them, those looked for most often first.
+/// All commands, the most frequent first.
 #[rustfmt::skip]
 pub const COMMANDS: &[Command] = &[
     command("get",          2, Class::Get,  Keys::First, READS,  strings::get),
@@ -157,7 +157,7 @@ pub const COMMANDS: &[Command] = &[
     command("shutdown",    -1, Class::Get,  Keys::None,  READS,  connection::shutdown),
 ];
 
-/// The command of this name, however it is spelt.
+/// The command of this name, in any spelling.
 #[must_use]
 pub fn find(name: &[u8]) -> Option<&'static Command> {
     COMMANDS
@@ -165,7 +165,7 @@ pub fn find(name: &[u8]) -> Option<&'static Command> {
         .find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// A request's class, by its command; unknown ones are answered fast.
+/// A request's class, by its command. Unknown commands are answered fast.
 #[must_use]
 pub fn class(name: &[u8]) -> u16 {
     find(name)
@@ -175,17 +175,17 @@ pub fn class(name: &[u8]) -> u16 {
 }
 
 impl Command {
-    /// Executes it.
+    /// Executes the command.
     ///
     /// # Errors
-    /// What its client is to be told in place of a reply.
+    /// The error for the client, instead of a reply.
     pub fn run(&self, kv: &Kv, call: &mut Call<'_>) -> Outcome {
         check_arity(self.name, self.arity, call.left() as i64 + 1)?;
         (self.run)(kv, call)
     }
 }
 
-/// Full name, arity, and what it does.
+/// Full name, arity, and function.
 type Subcommand = (&'static str, i64, fn(&Kv, &mut Call<'_>) -> Outcome);
 
 /// Runs the subcommand that the next argument names.
@@ -218,9 +218,9 @@ fn check_arity(name: &str, arity: i64, arguments: i64) -> Outcome {
     }
 }
 
-/// What Redis says to a command it does not know.
+/// Redis's answer to an unknown command.
 pub fn unknown(name: &[u8], call: &mut Call<'_>) -> Fault {
-    /// So many bytes of the arguments are repeated, roughly.
+    /// About how many bytes of the arguments are repeated.
     const SHOWN: usize = 128;
     let mut shown = Vec::new();
     while let Some(argument) = call.take() {
@@ -240,7 +240,7 @@ pub fn unknown(name: &[u8], call: &mut Call<'_>) -> Fault {
     Fault::said(text.concat())
 }
 
-/// `bytes` as C prints them, up to a zero byte or so many.
+/// `bytes` as C prints them, up to a zero byte, or to `most`.
 fn c_string(bytes: &[u8], most: usize) -> &[u8] {
     let bytes = &bytes[..bytes.len().min(most)];
     let end = bytes.iter().position(|&byte| byte == 0);

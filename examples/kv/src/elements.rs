@@ -1,5 +1,5 @@
-//! An array whose length is known only when its last element is: gathered first, within bounds for
-//! each and for all together.
+//! An array whose length is known only with its last element: it is gathered first, within a bound
+//! for each array and a bound for all together.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use shinjuku::net::resp::{Protocol, Writer};
 use shinjuku::net::tcp::Output;
 
-/// How much may be gathered at a time, in bytes.
+/// The memory for gathering, in bytes.
 #[derive(Debug)]
 pub struct Bounds {
     each: usize,
@@ -17,7 +17,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// `each` array may have so many bytes, and all `together`.
+    /// Each array may have `each` bytes, and all arrays `together`.
     #[must_use]
     pub fn new(each: usize, together: usize) -> Self {
         Self {
@@ -34,13 +34,13 @@ pub struct Elements<'a> {
     written: Vec<u8>,
     count: usize,
     bounds: &'a Bounds,
-    /// Of what all together may take.
+    /// The share of the bound for all that this array has taken.
     taken: usize,
     full: bool,
 }
 
 impl<'a> Elements<'a> {
-    /// None so far.
+    /// An empty array.
     #[must_use]
     pub fn new(bounds: &'a Bounds) -> Self {
         Self {
@@ -52,9 +52,10 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// Adds one. Breaks off if there is no room for it; then [`write_to`](Self::write_to) fails.
+    /// Adds an element. Breaks off if there is no room for it; then [`write_to`](Self::write_to)
+    /// fails.
     pub fn push(&mut self, bytes: &[u8]) -> ControlFlow<()> {
-        // A kind, digits and two line ends.
+        // The element's kind, digits and two line ends.
         let needed = self.written.len() + bytes.len() + 32;
         if needed > self.taken && !self.take(needed) {
             self.full = true;
@@ -66,7 +67,7 @@ impl<'a> Elements<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Twice as much as before, so that this is seldom.
+    /// Takes twice as much as before, so that this happens seldom.
     fn take(&mut self, needed: usize) -> bool {
         if needed > self.bounds.each {
             return false;
@@ -86,7 +87,7 @@ impl<'a> Elements<'a> {
     /// Writes the array.
     ///
     /// # Errors
-    /// If there was no room for all, or there is none in the reply.
+    /// There was no room for all elements, or there is none in the reply.
     pub fn write_to(self, reply: &mut Writer<'_, Output>) -> io::Result<()> {
         if self.full {
             let text = "the reply would be longer than replies may be: ask for less";

@@ -1,4 +1,4 @@
-//! Where keys and values are kept: in memory, or in files.
+//! Where keys and values are stored: in memory, or in files.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,8 +15,8 @@ pub use rocks::RocksEngine;
 /// An ordered map from keys to entries.
 ///
 /// Reading ([`get`](Self::get), [`walk`](Self::walk)) must not wait for a lock that a preempted
-/// writer can hold. Writers of one key come one at a time, with preemption held off: the
-/// [`Store`](crate::store::Store) sees to that.
+/// writer can hold. The [`Store`](crate::store::Store) lets writers of a key come one at a time,
+/// with preemption held off.
 pub trait Engine: Send + Sync + 'static {
     /// Shows `read` the entry of `key`, if there is one.
     ///
@@ -24,44 +24,44 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError`] if it cannot be read.
     fn get(&self, key: &[u8], read: &mut dyn FnMut(Entry<'_>)) -> Result<(), EngineError>;
 
-    /// Makes `value` and `expiry` the entry of `key`. Whoever reads meanwhile sees the one before
-    /// or this one.
+    /// Makes `value` and `expiry` the entry of `key`. A concurrent reader sees the old entry or
+    /// this one.
     ///
     /// # Errors
     /// [`EngineError`] if it cannot be written.
     fn put(&self, key: &[u8], value: Cow<'_, [u8]>, expiry: Expiry) -> Result<(), EngineError>;
 
-    /// Makes `key` have no entry.
+    /// Removes the entry of `key`.
     ///
     /// # Errors
     /// [`EngineError`] if that cannot be written.
     fn remove(&self, key: &[u8]) -> Result<(), EngineError>;
 
-    /// Shows `visit` the keys from `from` on in the order of their bytes, until it breaks off.
-    /// Values are empty unless `values` are wanted. Keys that come or go meanwhile may be among
-    /// them or not; all others are, once.
+    /// Shows `visit` the keys from `from` on in the order of their bytes, until `visit` breaks off.
+    /// Values are empty unless `values` are wanted. Keys that come or go during the walk may appear
+    /// or not; all others appear once.
     ///
     /// # Errors
     /// [`EngineError`] if they cannot be read.
     fn walk(&self, from: &[u8], values: bool, visit: &mut Visit<'_>) -> Result<(), EngineError>;
 
-    /// Its name, for `INFO` and people.
+    /// The engine's name, for `INFO` and messages.
     fn name(&self) -> &'static str;
 }
 
-/// Is shown a key and its entry; may break off.
+/// Gets a key and its entry; may break off.
 pub type Visit<'a> = dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + 'a;
 
-/// What a key stands for.
+/// The value of a key, and its expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry<'a> {
     /// The value.
     pub value: &'a [u8],
-    /// Until when it is there.
+    /// When the entry expires.
     pub expiry: Expiry,
 }
 
-/// The last millisecond (since 1970) in which an entry is there, or never ending.
+/// The last millisecond (since 1970) in which an entry exists, or never.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Expiry(u64);
 
@@ -75,7 +75,7 @@ impl Expiry {
         Self(u64::try_from(millis).unwrap_or(0).max(1))
     }
 
-    /// As a number that [`from_bits`](Self::from_bits) makes the same again.
+    /// A number from which [`from_bits`](Self::from_bits) makes the same expiry.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.0
@@ -100,15 +100,15 @@ impl Expiry {
     }
 }
 
-/// An engine could not do what it should.
+/// An operation of an engine failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{engine}: cannot {action}: {cause}")]
 pub struct EngineError {
-    /// Which engine.
+    /// The engine.
     pub engine: &'static str,
     /// What was attempted.
     pub action: &'static str,
-    /// What is in the way.
+    /// The cause of the failure.
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
 

@@ -1,5 +1,5 @@
-//! A key-value server that speaks Redis's protocol: what one builds with the crate `shinjuku`, in
-//! full. Its GETs stay fast while range scans run.
+//! A key-value server that speaks Redis's protocol: a complete program on the crate `shinjuku`. Its
+//! GETs stay fast while range scans run.
 //!
 //! Run: `cargo run --release -p shinjuku-kv -- --load 100000`, and then any client of Redis:
 //! `redis-cli -p 6380`.
@@ -7,19 +7,19 @@
 //! | file | |
 //! |---|---|
 //! | `main.rs` `run.rs` | starting and ending |
-//! | `options.rs` `stop.rs` | what the command line and the configuration file say; being asked to end |
-//! | `server.rs` `session.rs` | the request handler; what is kept of a connection |
-//! | `commands.rs` `commands/` | the table of commands, their classes, and what each does |
+//! | `options.rs` `stop.rs` | the command line and the configuration file; requests to end |
+//! | `server.rs` `session.rs` | the request handler; a connection's state |
+//! | `commands.rs` `commands/` | the table of commands, their classes, and their functions |
 //! | `call.rs` `elements.rs` `pattern.rs` | what commands have in common |
 //! | `store.rs` `store/` | the database: expiry, atomic changes, cursors |
-//! | `engine.rs` `engine/` | where keys and values are kept: in memory, or with RocksDB |
+//! | `engine.rs` `engine/` | where keys and values are stored: in memory, or with RocksDB |
 //!
-//! A request is framed and classified on the networker's thread, by `net::resp`, and handled in a
-//! context, where it can be preempted: at the probes in all loops here that can be long, and, where
-//! the runtime may use signals, anywhere but in [`store::Store::update`].
+//! `net::resp` frames and classifies a request on the networker's thread. A context handles it, and
+//! can be preempted: at the probes in all loops here that can be long and, where the runtime may
+//! use signals, anywhere but in [`store::Store::update`].
 //!
-//! Replies are those of Redis 7.0, errors included. What is different: MSET, DEL and the like are
-//! atomic for each key, not for all together; there is one database, and strings are all it has;
+//! Replies are those of Redis 7.0, errors included. The differences: MSET, DEL and the like are
+//! atomic for each key, not for all together; there is one database, and it has only strings;
 //! cursors of SCAN are known for some ten thousand steps; values and arguments are at most as long
 //! as a request may be (`[tcp] max_request`).
 #![forbid(unsafe_code)]

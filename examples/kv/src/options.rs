@@ -1,7 +1,7 @@
-//! What the command line and the configuration file say.
+//! The command line and the configuration file.
 //!
 //! The file is TOML: the runtime's keys (see `shinjuku::Config`), and the tables `[kv]` and
-//! `[tcp]`, below. Options of the command line go before it.
+//! `[tcp]`, below. Options of the command line take precedence.
 //!
 //! ```toml
 //! layout = "inline"
@@ -38,14 +38,14 @@ use shinjuku::{ClassConfig, Config, LayoutKind, MechanismKind};
 
 use crate::commands::Class;
 
-/// Objectives in microseconds, by class: what c-pre-mq goes by unless told otherwise.
+/// Objectives in microseconds, by class: c-pre-mq's default.
 const SLO_US: [f64; Class::NAMES.len()] = [50.0, 5000.0];
 
 /// A key-value server that speaks Redis's protocol.
 #[derive(clap::Parser, Clone, Debug, Default)]
 #[command(version)]
 pub struct Options {
-    /// The configuration in TOML; the options below go before it.
+    /// The configuration in TOML; the options below take precedence.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Where to listen; port 0: one that the kernel picks [default: 127.0.0.1:6380].
@@ -55,33 +55,33 @@ pub struct Options {
     /// c-pre-sq].
     #[arg(long)]
     pub policy: Option<Registered>,
-    /// Objectives on latency by class, which mq goes by [default: get=50us,scan=5ms].
+    /// Objectives on latency by class, for c-pre-mq [default: get=50us,scan=5ms].
     #[arg(long, value_parser = slo, value_delimiter = ',', value_name = "CLASS=TIME")]
     pub slo: Vec<(Class, f64)>,
-    /// Worker threads [default: a core each but for one, which the dispatcher takes].
+    /// Worker threads [default: one for each core but the dispatcher's].
     #[arg(long)]
     pub workers: Option<usize>,
-    /// Which loops share a thread: auto, threads or inline [default: auto: inline if there is one
-    /// core].
+    /// Which loops share a thread: auto, threads, inline or symmetric [default: auto: inline if
+    /// there is one core].
     #[arg(long, value_parser = named::<LayoutKind>)]
     pub layout: Option<LayoutKind>,
     /// How requests are preempted: auto, none, probe, signal, escalation, guest or dune; the last
-    /// two not inline, and `guest` takes the feature `kvm` [default: auto].
+    /// two with threads alone, and `guest` takes the feature `kvm` [default: auto].
     #[arg(long, value_parser = named::<MechanismKind>)]
     pub preemption: Option<MechanismKind>,
     /// How long a request may run while others wait [default: 5us].
     #[arg(long, value_parser = micros, value_name = "TIME")]
     pub quantum: Option<f64>,
-    /// Where keys and values are kept [default: memory].
+    /// Where keys and values are stored [default: memory].
     #[arg(long)]
     pub engine: Option<EngineKind>,
-    /// Directory of an engine that keeps them in files.
+    /// Directory of an engine that stores them in files.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// Runs all of the server on this core.
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,
-    /// Before serving, sets so many keys: key:000000000000 and so on.
+    /// Before serving, sets this many keys: key:000000000000 and so on.
     #[arg(long, value_name = "KEYS")]
     pub load: Option<u64>,
     /// The length of their values, in bytes [default: 100].
@@ -93,14 +93,14 @@ pub struct Options {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineKind {
-    /// A hash map and a tree in memory, gone at the end.
+    /// A hash map and a tree in memory, lost at the end.
     #[default]
     Memory,
     /// RocksDB, in files.
     Rocksdb,
 }
 
-/// All that is to be known before the start.
+/// All settings of a start.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
     /// The runtime's.
@@ -168,10 +168,10 @@ impl Default for TcpTable {
 }
 
 impl TcpTable {
-    /// For the transport that listens there.
+    /// For the transport that listens at `listen`.
     ///
     /// # Errors
-    /// A time that is none.
+    /// A time is impossible.
     pub fn config(&self, listen: SocketAddr) -> Result<TcpConfig> {
         let time = |name, seconds| {
             Duration::try_from_secs_f64(seconds)
@@ -225,8 +225,8 @@ impl File {
 }
 
 impl Options {
-    /// The file's configuration, changed as the options say. Values are checked at the start of
-    /// what they are for.
+    /// The file's configuration, changed by the options. Each part checks its values when it
+    /// starts.
     ///
     /// # Errors
     /// A file that cannot be read or is not a configuration; classes other than this server's.
@@ -278,7 +278,7 @@ impl Options {
     }
 }
 
-/// By the names of the configuration file.
+/// Reads one of the names that the configuration file uses.
 fn named<T: DeserializeOwned>(name: &str) -> Result<T, Error> {
     T::deserialize(name.into_deserializer())
 }

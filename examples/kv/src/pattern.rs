@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `*` | any bytes, none included |
 //! | `?` | any byte |
-//! | `[ab]` `[a-z]` `[^a]` | one of these bytes; one within, both ends included; one that is none of these |
+//! | `[ab]` `[a-z]` `[^a]` | one of these bytes; one in the range, both ends included; a byte that is none of these |
 //! | `\x` | the byte `x`, within brackets, too |
 
 use shinjuku::preemptible;
@@ -14,7 +14,7 @@ use shinjuku::preemptible;
 #[preemptible(every = 64)]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut pattern, mut text) = (pattern, text);
-    // The last `*`: what follows it, and the text from where it has been tried.
+    // The pattern after the last `*`, and the text from the place where it was tried.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         if let [b'*', rest @ ..] = pattern {
@@ -35,7 +35,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
             (Some(step), _) => step,
             (None, None) => return false,
             (None, Some((after, tried))) => {
-                // It takes in one byte more.
+                // The `*` takes in one byte more.
                 let Some((_, tried)) = tried.split_first() else {
                     return false;
                 };
@@ -46,7 +46,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// What is left of `pattern` after its first element, if that matches `byte`.
+/// The rest of `pattern` after its first element, if that matches `byte`.
 fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     let (matched, rest) = match pattern {
         [] => (false, pattern),
@@ -61,8 +61,8 @@ fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     matched.then_some(rest)
 }
 
-/// Whether `byte` is in the class that `pattern` goes on with, and what follows the bracket, which
-/// may be missing.
+/// Whether `byte` is in the class that starts `pattern`, and what follows the class's closing
+/// bracket, which may be missing.
 #[preemptible(every = 256)]
 fn class(mut pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     let mut found = false;

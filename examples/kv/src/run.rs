@@ -20,7 +20,7 @@ use crate::server::{Codec, Handler, Kv, Settings};
 use crate::stop::Stopper;
 use crate::store::{Change, Store};
 
-/// How often entries that have expired are removed, and how many at a time.
+/// How often expired entries are removed, and how many at a time.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 const SWEEP_MOST: usize = 10_000;
 
@@ -34,10 +34,10 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts what `configuration` says. `stop` is what SHUTDOWN asks.
+    /// Starts the server of `configuration`. SHUTDOWN uses `stop`.
     ///
     /// # Errors
-    /// What is in the way; nothing keeps running then.
+    /// Why the start failed; nothing keeps running then.
     pub fn start(
         configuration: Configuration,
         token: HardPreemption,
@@ -90,19 +90,19 @@ impl Running {
         })
     }
 
-    /// Where it listens.
+    /// The address where the server listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How it preempts, and why.
+    /// How the server preempts, and why.
     #[must_use]
     pub fn description(&self) -> &str {
         self.server.description()
     }
 
-    /// Lets what has been admitted finish, for `patience` at the most, and ends.
+    /// Lets admitted requests finish, for `patience` at most, and ends.
     #[must_use = "the report says what did not finish"]
     pub fn end(self, patience: Duration) -> (ShutdownReport, TcpCounts) {
         let (report, transport) = self.server.shutdown(patience);
@@ -112,7 +112,7 @@ impl Running {
     }
 }
 
-/// All threads started from now on run on `core`.
+/// Makes all threads started from now on run on `core`.
 fn pin(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     anyhow::ensure!(core < CpuSet::MAX_CPU, "there is no core {core}");
@@ -137,7 +137,7 @@ fn engine(kv: &KvTable) -> Result<Box<dyn Engine>> {
     }
 }
 
-/// Sets the keys `key:000000000000` and so on, if they are not there.
+/// Sets the keys `key:000000000000` and so on, unless they exist.
 fn load(store: &Store, keys: u64, value_size: usize) -> Result<()> {
     let value = vec![b'x'; value_size];
     for number in 0..keys {
@@ -150,11 +150,11 @@ fn load(store: &Store, keys: u64, value_size: usize) -> Result<()> {
     Ok(())
 }
 
-/// Removes what has expired and nobody asks for.
+/// Removes expired entries that no client reads.
 #[derive(Debug)]
 struct Sweeper {
     thread: JoinHandle<()>,
-    /// Its end ends the thread.
+    /// Dropping it ends the thread.
     stop: mpsc::Sender<()>,
 }
 
@@ -176,7 +176,7 @@ impl Sweeper {
 
     fn end(self) {
         drop(self.stop);
-        // If it panicked, the panic hook has said so.
+        // If the thread panicked, the panic hook has reported it.
         let _ = self.thread.join();
     }
 }

@@ -16,7 +16,7 @@ use crate::session::Session;
 use crate::stop::Stopper;
 use crate::store::Store;
 
-/// The Redis whose replies these are, byte for byte.
+/// The version of Redis whose replies these are, byte for byte.
 pub const REDIS_VERSION: &str = "7.0.15";
 
 /// How requests are framed and classified.
@@ -25,39 +25,39 @@ pub type Codec = Resp<fn(&[u8]) -> u16, Session>;
 /// A name of Redis's configuration, and its value here.
 pub type RedisSetting = (&'static str, String);
 
-/// What commands work on.
+/// The state that commands work on.
 #[derive(Debug)]
 pub struct Kv {
     /// The database.
     pub store: Store,
-    /// What does not change.
+    /// The constant part.
     pub settings: Settings,
     /// For SHUTDOWN.
     pub stop: Stopper,
     observer: OnceLock<Observer>,
 }
 
-/// What was decided at start.
+/// Decided at the start.
 #[derive(Debug)]
 pub struct Settings {
-    /// Where it listens.
+    /// The port where the server listens.
     pub port: u16,
     /// The most connections.
     pub connections: usize,
     /// The longest value, in bytes.
     pub longest_value: usize,
-    /// How much replies of unknown length may take.
+    /// The memory for replies of unknown length.
     pub gathered: Bounds,
     /// For `CONFIG GET`.
     pub redis: Vec<RedisSetting>,
-    /// The transport's.
+    /// The transport's counters.
     pub counters: TcpCounters,
-    /// When it started.
+    /// When the server started.
     pub started: Instant,
 }
 
 impl Kv {
-    /// Ready to serve.
+    /// A server's state, ready to serve.
     #[must_use]
     pub fn new(store: Store, settings: Settings, stop: Stopper) -> Self {
         Self {
@@ -68,18 +68,18 @@ impl Kv {
         }
     }
 
-    /// The runtime is there: its statistics are to be seen in INFO from now on.
+    /// Makes the runtime's statistics visible in INFO from now on.
     pub fn observe(&self, observer: Observer) {
         let _ = self.observer.set(observer);
     }
 
-    /// The runtime's statistics, once it is there.
+    /// The runtime's statistics, once the runtime has started.
     #[must_use]
     pub fn statistics(&self) -> Option<Statistics> {
         self.observer.get().map(Observer::statistics)
     }
 
-    /// Writes the reply to a request. Whether the connection shall close after it.
+    /// Writes the reply to a request. Returns whether the connection shall close after it.
     fn answer(
         &self,
         arguments: Result<Arguments<'_>, ProtocolError>,
@@ -102,8 +102,8 @@ impl Kv {
         };
         if let Err(fault) = outcome {
             output.truncate(0);
-            // If there is no room even for this, the client waits in vain: it is told by the
-            // connection's end.
+            // If there is not even room for this error, the client gets no reply; the connection's
+            // end tells it.
             return fault.write_to(output).is_err() || close;
         }
         close
@@ -114,7 +114,7 @@ impl Kv {
         if let Some(command) = commands::find(&name) {
             return command.run(self, call);
         }
-        // As Redis, against web pages that make a browser talk to it.
+        // Like Redis, this protects against web pages that make a browser talk to the server.
         if name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:") {
             call.close = true;
             return Ok(());

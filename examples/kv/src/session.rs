@@ -1,13 +1,13 @@
-//! What is kept of a connection.
+//! The state of a connection.
 
 use shinjuku::net::resp::Protocol;
 
 /// See the [module](self).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Session {
-    /// The version of the protocol that its client has asked for.
+    /// The version of the protocol that the client has asked for.
     pub protocol: Protocol,
-    /// How its client wants to be called.
+    /// The client's name.
     pub name: Name,
 }
 
@@ -19,10 +19,10 @@ pub struct Name {
 }
 
 impl Name {
-    /// The longest, in bytes: a session is copied with each request.
+    /// The longest name, in bytes: a session is copied with each request.
     pub const LONGEST: usize = 63;
 
-    /// `None` if it is longer than [`LONGEST`](Self::LONGEST).
+    /// `None` if the name is longer than [`LONGEST`](Self::LONGEST).
     #[must_use]
     pub fn new(name: &[u8]) -> Option<Self> {
         let mut bytes = [0; Self::LONGEST];
@@ -33,7 +33,7 @@ impl Name {
         })
     }
 
-    /// As it was given.
+    /// The name as the client gave it.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]

@@ -1,13 +1,13 @@
-//! Being asked to end: by SIGINT (control-C), SIGTERM, or a client's SHUTDOWN.
+//! Requests to end: by SIGINT (control-C), SIGTERM, or a client's SHUTDOWN.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-/// Waits for it.
+/// Waits for a request to end.
 #[derive(Debug)]
 pub struct Stop(Signals);
 
-/// Asks for it.
+/// Requests the end.
 #[derive(Clone, Debug)]
 pub struct Stopper(Handle);
 
@@ -15,18 +15,18 @@ impl Stop {
     /// From now on these signals do not kill the process.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The operating system's error.
     pub fn listen() -> std::io::Result<Self> {
         Signals::new([SIGINT, SIGTERM]).map(Self)
     }
 
-    /// To ask for it from anywhere.
+    /// A handle to request the end from anywhere.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper(self.0.handle())
     }
 
-    /// Blocks until it is asked for.
+    /// Blocks until the end is requested.
     pub fn wait(mut self) {
         self.0.forever().next();
     }

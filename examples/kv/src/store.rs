@@ -1,10 +1,10 @@
 //! The database: an engine, and what Redis's commands need besides. Entries expire, changes of one
 //! key are atomic, keys are counted, and scans go on where they left off.
 //!
-//! A change reads, decides and writes under the lock of the key's stripe, with preemption held off:
-//! so nobody is ever suspended while holding it, and whoever waits for it waits for a change on
-//! another core, some microseconds. Readers take no lock. A change of several keys (MSET, DEL) is
-//! one of each key in turn, not one of all at once as in Redis.
+//! A change reads, decides and writes under the lock of the key's stripe, with preemption held off.
+//! So no request is ever suspended while holding the lock, and a thread waits for it only during a
+//! change on another core, some microseconds. Readers take no lock. A change of several keys (MSET,
+//! DEL) is one of each key in turn, not one of all at once as in Redis.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ mod cursors;
 
 use cursors::Cursors;
 
-/// More than threads that can run at once, by far.
+/// Many more than threads that can run at once.
 const STRIPES: usize = 256;
 
 /// See the [module](self).
@@ -30,7 +30,7 @@ pub struct Store {
     engine: Box<dyn Engine>,
     stripes: [Mutex<()>; STRIPES],
     hash: ahash::RandomState,
-    /// Entries, expired ones that have not been removed included.
+    /// The number of entries, including expired ones that have not been removed.
     entries: AtomicU64,
     /// The keys that expire, the next first.
     expiring: TreeIndex<(Expiry, Arc<[u8]>), ()>,
@@ -39,22 +39,22 @@ pub struct Store {
     cursors: Cursors,
 }
 
-/// What becomes of an entry.
+/// The fate of an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change<'a> {
-    /// It stays as it is.
+    /// The entry stays as it is.
     Keep,
-    /// It becomes this one.
+    /// This becomes the entry.
     Put(Cow<'a, [u8]>, Expiry),
-    /// It goes.
+    /// The entry is removed.
     Remove,
 }
 
 impl Store {
-    /// A database of what is in `engine`.
+    /// A database over the contents of `engine`.
     ///
     /// # Errors
-    /// [`EngineError`] if it cannot be read.
+    /// [`EngineError`] if the contents cannot be read.
     pub fn new(engine: Box<dyn Engine>) -> Result<Self, EngineError> {
         let store = Self {
             engine,
@@ -80,7 +80,7 @@ impl Store {
         self.engine.name()
     }
 
-    /// How many entries there are, expired ones that have not been removed included.
+    /// How many entries there are, including expired ones that have not been removed.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
@@ -92,7 +92,7 @@ impl Store {
         self.len() == 0
     }
 
-    /// How many of them will expire.
+    /// How many entries will expire.
     #[must_use]
     pub fn volatile(&self) -> u64 {
         self.volatile.load(Ordering::Relaxed)
@@ -132,8 +132,8 @@ impl Store {
         })
     }
 
-    /// Changes the entry of `key` as `change` says; nobody else changes it meanwhile. Preemption is
-    /// held off.
+    /// Changes the entry of `key` as `change` says, with preemption held off; no other thread
+    /// changes it meanwhile.
     ///
     /// # Errors
     /// [`EngineError`] if it cannot be read or written.
@@ -172,7 +172,7 @@ impl Store {
         })
     }
 
-    /// `before`: the expiry of the entry that is there.
+    /// `before`: the expiry of the present entry.
     fn apply(
         &self,
         key: &[u8],
@@ -224,7 +224,7 @@ impl Store {
         })
     }
 
-    /// Removes at most `most` entries that have expired; how many it removed.
+    /// Removes at most `most` expired entries; returns how many.
     ///
     /// # Errors
     /// [`EngineError`] if one cannot be removed.
@@ -264,11 +264,11 @@ impl Store {
         })
     }
 
-    /// One step of a SCAN: shows `visit` up to `count` keys, on from where the step that returned
-    /// `cursor` ended (0: from the first); `visit` may break the scan off. Returns the next step's
-    /// cursor, 0 after the last key, or `None` if `cursor` is unknown.
+    /// One step of a SCAN: shows `visit` up to `count` keys, from the place where the step that
+    /// returned `cursor` ended (0: from the first). `visit` may break the scan off. Returns the
+    /// next step's cursor, 0 after the last key, or `None` if `cursor` is unknown.
     ///
-    /// A key that is there from the first step to the last is shown, once.
+    /// A key that exists from the first step to the last is shown once.
     ///
     /// # Errors
     /// [`EngineError`] if keys cannot be read.
@@ -298,7 +298,7 @@ impl Store {
         Ok(Some(next))
     }
 
-    /// Removes every entry that is there throughout.
+    /// Removes every entry that exists throughout the call.
     ///
     /// # Errors
     /// [`EngineError`] if one cannot be removed.
@@ -319,7 +319,7 @@ impl Store {
     }
 }
 
-/// Whether an entry has expired. Most do not, and ask for no time.
+/// Whether an entry has expired. Most entries do not expire, and for them the clock is not read.
 fn is_over(entry: Entry<'_>) -> bool {
     entry.expiry != Expiry::NEVER && entry.expiry.is_over(now_millis())
 }

@@ -1,5 +1,5 @@
-//! Clients that do what they should not: the server stays up, its memory bounded, and others are
-//! answered.
+//! Clients that misbehave: the server stays up, its memory stays bounded, and it answers the
+//! others.
 
 mod process;
 
@@ -11,11 +11,11 @@ use std::time::Duration;
 use process::{Client, Server, array, wait_for};
 use rustix::process::Signal;
 
-/// So much more memory may be in use after an abuse than before, in KiB: far less than what was
-/// announced or asked for.
+/// How much more memory may be in use after an abuse than before, in KiB: far less than what the
+/// clients announced or asked for.
 const TOLERATED_KIB: u64 = 48 << 10;
 
-/// One that does what it should, and looks at the server.
+/// A well-behaved client that watches the server.
 struct Witness<'a> {
     server: &'a Server,
     client: Client,
@@ -44,7 +44,7 @@ impl<'a> Witness<'a> {
         assert_eq!(self.client.text(&["GET", "witness"]), expected);
     }
 
-    /// Nobody else is connected any more, and memory is as it was.
+    /// No other client is connected any more, and memory is as before.
     fn is_alone(&mut self) {
         let client = &mut self.client;
         assert!(wait_for(|| client.info("connections_open") == 1));
@@ -65,7 +65,7 @@ fn announced_lengths_are_not_believed() {
     let server = Server::kv("", &[]);
     let mut witness = Witness::new(&server);
     for _ in 0..50 {
-        // 512 MiB, more than this server takes: refused at once.
+        // 512 MiB, more than this server takes: the client is refused at once.
         let mut client = server.connect();
         let replies = client.ask(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\nabc");
         assert_eq!(
@@ -74,7 +74,8 @@ fn announced_lengths_are_not_believed() {
         );
         assert!(replies.closed);
     }
-    // What it takes, and arrays of two thousand million: it waits, and so do they.
+    // The longest allowed values, and arrays of two thousand million: the server waits, and so do
+    // the clients.
     let mut waiting = Vec::new();
     for head in [
         "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$8000000\r\nabc",
@@ -100,7 +101,7 @@ fn long_requests_share_a_bounded_number_of_buffers() {
         &[],
     );
     let mut witness = Witness::new(&server);
-    // Six of 500 KB each, and none comes to its end.
+    // Six requests of 500 KB each, none of them complete.
     let half = [
         &b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$900000\r\n"[..],
         &vec![b'x'; 500_000],
@@ -113,19 +114,19 @@ fn long_requests_share_a_bounded_number_of_buffers() {
                 .stream
                 .set_write_timeout(Some(Duration::from_millis(50)))
                 .unwrap();
-            // The server does not take all of it, from most.
+            // From most clients the server does not read all of it.
             let _ = client.stream.write_all(&half);
             client
         })
         .collect();
     witness.is_answered();
-    // Their time is up before the clients are.
+    // The requests time out before the clients give up.
     let client = &mut witness.client;
     assert!(wait_for(
         || client.info("connections_closed_half_request") == 6
     ));
     drop(clients);
-    // Then there are buffers again.
+    // After that there are buffers again.
     let value = vec![b'y'; 900_000];
     assert_eq!(
         witness
@@ -187,7 +188,7 @@ fn malformed_requests_end_their_connection_only() {
 }
 
 #[test]
-fn replies_that_nobody_reads_are_bounded() {
+fn unread_replies_are_bounded() {
     let server = Server::kv(
         "max_reply = 4194304\nreply_memory = 16777216\nwrite_timeout_s = 1",
         &[],
@@ -209,14 +210,14 @@ fn replies_that_nobody_reads_are_bounded() {
         .collect();
     witness.is_answered();
     let client = &mut witness.client;
-    // Not all: once the others have taken up the memory for replies, a client is told so, which is
-    // short.
+    // Not all replies are long: once the others have taken the memory for replies, a client gets a
+    // short error.
     assert!(wait_for(
         || client.info("connections_closed_slow_reader") > 3
     ));
     drop(clients);
     witness.is_alone();
-    // Longer than any reply may be.
+    // Makes the value longer than any reply may be.
     for _ in 0..5 {
         assert!(
             witness
@@ -241,7 +242,7 @@ fn replies_that_nobody_reads_are_bounded() {
     ended(server);
 }
 
-/// Not a test but what is killed: sends requests, most of them whole, and reads nothing.
+/// Not a test but the process to be killed: sends requests, most of them whole, and reads nothing.
 #[test]
 fn client_to_be_killed() {
     let Ok(address) = std::env::var("KV_ABUSED_SERVER") else {
@@ -257,7 +258,7 @@ fn client_to_be_killed() {
         array(&["RANGE", "-", "+", "LIMIT", "100"]),
     ]
     .concat();
-    // Its parent kills it; should the parent be gone, the server is, too.
+    // The parent kills this process; if the parent is gone, the server is, too.
     loop {
         for stream in &mut streams {
             stream

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use process::{Server, is_there, wait_for};
 use rustix::process::Signal;
 
-/// What `program` says, all of it; it must end well, in time.
+/// The whole output of `program`, which must succeed, in time.
 fn run(program: &str, server: &Server, arguments: &[&str]) -> String {
     let mut output = tempfile::tempfile().unwrap();
     let mut child = Command::new(program)
@@ -35,7 +35,7 @@ fn run(program: &str, server: &Server, arguments: &[&str]) -> String {
     said
 }
 
-/// Whether `program` is there; if not, the test is skipped, and says so.
+/// Whether `program` is installed; if not, says that the test is skipped.
 fn has(program: &str, test: &str) -> bool {
     let found = is_there(program);
     if !found {
@@ -62,7 +62,7 @@ fn redis_cli_talks_to_it_in_guest_mode() {
     }
 }
 
-/// What it said in the end.
+/// Returns the server's last output.
 fn redis_cli_talks_to(server: Server) -> String {
     for version in ["-2", "-3"] {
         let cli = |arguments: &[&str]| run("redis-cli", &server, &[&[version], arguments].concat());
@@ -72,7 +72,7 @@ fn redis_cli_talks_to(server: Server) -> String {
         assert_eq!(cli(&["GET", "nosuch"]), "\n");
         assert_eq!(cli(&["DEL", "k"]), "1\n");
         assert!(cli(&["NOSUCH"]).starts_with("ERR unknown command 'NOSUCH'"));
-        // redis-cli goes through all cursors.
+        // redis-cli follows all cursors.
         assert_eq!(cli(&["--scan", "--pattern", "key:*"]).lines().count(), 1000);
         let range = cli(&["RANGE", "key:000000000500", "+", "LIMIT", "2"]);
         let keys: Vec<_> = range
@@ -124,7 +124,7 @@ fn redis_benchmark_runs_against(server: Server) {
         &["-n", "500", "-r", "1000", "-d", "3000"],
         &["-n", "500", "-3"],
     ] {
-        // It ends with an error at the first error reply.
+        // redis-benchmark fails at the first error reply.
         let said = run(
             "redis-benchmark",
             &server,

@@ -1,7 +1,7 @@
-//! Hundreds of commands, bad ones included, to this server and to a Redis: the replies are the
-//! same, byte for byte.
+//! Sends hundreds of commands, bad ones included, to this server and to a Redis: the replies are
+//! the same, byte for byte.
 //!
-//! The commands are in `comparison/commands.txt`, which says how to write them and names the
+//! The commands are in `comparison/commands.txt`, which explains their notation and names the
 //! exceptions.
 
 mod process;
@@ -160,7 +160,7 @@ fn pipelined_commands_are_answered_in_order() {
     assert!(ours.bytes.len() > 100_000);
 }
 
-/// What answers at a port that was free a moment ago can be another test's server.
+/// A server that answers at a recently free port can be another test's.
 #[test]
 fn another_process_at_the_port_is_not_taken_for_the_redis_that_was_started() {
     const NAME: &str = "another_process_at_the_port_is_not_taken_for_the_redis_that_was_started";

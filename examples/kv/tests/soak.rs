@@ -1,7 +1,7 @@
-//! Mixed traffic from clients that come and go, each way of going included: nothing grows, every
-//! reply is the right one, and the counters add up.
+//! Mixed traffic from clients that come and go, in every way of going: nothing grows, every reply
+//! is correct, and the counters add up.
 //!
-//! Some seconds, or as many as `KV_SOAK_SECONDS` says:
+//! Runs some seconds, or `KV_SOAK_SECONDS`:
 //! `KV_SOAK_SECONDS=120 cargo test --release -p shinjuku-kv --test soak`.
 
 mod process;
@@ -16,11 +16,11 @@ use rustix::process::Signal;
 
 const CLIENTS: u64 = 4;
 const KEYS_EACH: u64 = 500;
-/// After a quarter of the time everything that is used has been used. From then on memory may grow
-/// by so much, in KiB.
+/// After a quarter of the time everything that is used has been used once. From then on memory may
+/// grow by this much, in KiB.
 const TOLERATED_KIB: u64 = 32 << 10;
 
-/// What one client does, and knows.
+/// One client's actions and knowledge.
 struct Visitor<'a> {
     server: &'a Server,
     name: u64,
@@ -38,7 +38,7 @@ impl Visitor<'_> {
         (self.state >> 33) % bound
     }
 
-    /// A key of its own.
+    /// A key that only this visitor uses.
     fn key(&mut self) -> String {
         let number = self.random(KEYS_EACH);
         format!("client:{}:{number:05}", self.name)
@@ -51,7 +51,7 @@ impl Visitor<'_> {
         }
     }
 
-    /// From connecting to going.
+    /// One life, from connecting to leaving.
     fn visit(&mut self) {
         let mut client = self.server.connect();
         for _ in 0..self.random(60) {
@@ -64,7 +64,7 @@ impl Visitor<'_> {
                 let replies = client.last(b"QUIT\r\n");
                 assert!(replies.bytes == b"+OK\r\n" && replies.closed);
             }
-            // In the middle of a request, of replies, of both, or just so.
+            // In the middle of a request, of replies, of both, or without any.
             1 => client
                 .stream
                 .write_all(b"*2\r\n$3\r\nGET\r\n$10\r\nhal")
@@ -107,7 +107,7 @@ impl Visitor<'_> {
                 assert_eq!(client.text(&request), format!("*10\r\n{expected}"));
             }
             15 => {
-                // Gone when it is looked for again, or not: nobody asks.
+                // No request reads the key, whether or not it has expired.
                 let key = format!("passing:{}", self.random(1000));
                 assert_eq!(client.text(&["SET", &key, "v", "PX", "20"]), "+OK\r\n");
             }
@@ -181,7 +181,7 @@ fn mixed_traffic_leaves_no_trace_at(server: Server) {
         std::thread::sleep(length / 4);
         settled = Some(server.resident_kib());
     });
-    // The other clients are gone, and what they asked for is done.
+    // The other clients are gone, and the server has done what they asked for.
     assert!(wait_for(|| witness.info("connections_open") == 1));
     assert!(
         wait_for(|| witness.info("requests_started") <= 1),
@@ -206,7 +206,7 @@ fn mixed_traffic_leaves_no_trace_at(server: Server) {
             "cut_off",
         ];
         unaccounted = number("received") - ended.map(number).iter().sum::<i64>();
-        // INFO itself has been received, and is not answered.
+        // INFO itself has been received, and is not yet answered.
         unaccounted == 1
     });
     assert!(
@@ -224,7 +224,7 @@ fn mixed_traffic_leaves_no_trace_at(server: Server) {
         grown < TOLERATED_KIB,
         "{grown} KiB more since it had settled"
     );
-    // What had a time is gone.
+    // Entries with an expiry are gone.
     assert!(wait_for(|| witness.text(&["KEYS", "passing:*"]) == "*0\r\n"));
     drop(witness);
     let said = server.end(Signal::TERM);

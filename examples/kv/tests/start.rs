@@ -1,4 +1,4 @@
-//! Starting in each way, and not being able to; and what preempts.
+//! Every way to start, failures to start, and which mechanism preempts.
 
 mod process;
 
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use process::{Server, array, wait_for};
 use rustix::process::Signal;
 
-/// What `kv` says that does not start.
+/// The message of a `kv` that does not start.
 fn refused(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_kv"))
         .args(arguments)
@@ -48,7 +48,7 @@ fn what_cannot_be_is_named() {
     assert!(rocksdb.contains(expected), "{rocksdb}");
 }
 
-/// Counts of all keys run side by side with GETs until one has been preempted, which `how` counts.
+/// Counts of all keys run beside GETs until one count has been preempted, which `how` counts.
 fn ranges_give_way(arguments: &[&str], how: &str) {
     let arguments = [&["--load", "20000", "--quantum", "20us"], arguments].concat();
     ranges_give_way_at(Server::kv("", &arguments), how);
@@ -101,6 +101,15 @@ fn ranges_give_way_inline() {
 }
 
 #[test]
+fn ranges_give_way_in_symmetric_loops() {
+    let arguments = ["--layout", "symmetric", "--workers", "2"];
+    ranges_give_way(
+        &[&arguments[..], &["--preemption", "probe"]].concat(),
+        "preemptions_by_probe",
+    );
+}
+
+#[test]
 fn ranges_give_way_to_signals() {
     ranges_give_way(&["--preemption", "signal"], "preemptions_by_interrupt");
 }
@@ -113,8 +122,8 @@ fn ranges_give_way_in_guest_mode() {
     }
 }
 
-/// Inline there is nobody to interrupt a worker in guest mode: its timer does it by signal, and it
-/// says why.
+/// In the inline layout no other thread can interrupt a worker in guest mode: the worker's timer
+/// does it by signal, and the server says why.
 #[test]
 fn inline_signals_take_the_place_of_guest_mode() {
     let server = Server::kv("", &["--layout", "inline", "--preemption", "guest"]);

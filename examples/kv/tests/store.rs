@@ -13,7 +13,7 @@ struct Place {
     _directory: tempfile::TempDir,
 }
 
-/// One for each engine of this build, empty.
+/// An empty place for each engine of this build.
 fn places() -> Vec<Place> {
     let memory: fn(&std::path::Path) -> Box<dyn Engine> = |_| Box::new(MemoryEngine::new());
     #[cfg(feature = "rocksdb")]
@@ -57,7 +57,7 @@ fn walked(store: &Store, from: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     found
 }
 
-/// All keys that a scan shows, `count` at a step; `between` runs between the steps.
+/// All keys that a scan shows, `count` in a step; `between` runs between the steps.
 fn scanned(store: &Store, count: usize, mut between: impl FnMut()) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let mut cursor = 0;
@@ -77,7 +77,7 @@ fn scanned(store: &Store, count: usize, mut between: impl FnMut()) -> Vec<Vec<u8
     }
 }
 
-/// The same sequence each time.
+/// A generator of the same sequence each time.
 fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut state = seed;
     move |bound| {
@@ -150,9 +150,9 @@ fn what_has_expired_is_gone_and_swept_in_steps() {
         }
         assert_eq!((store.len(), store.volatile()), (150, 100));
         assert_eq!(walked(&store, b"").len(), 100);
-        // Looking at one removes it,
+        // A read of an expired entry removes it,
         assert_eq!(get(&store, b"p\0"), None);
-        // and whoever changes one does not see it.
+        // and an update does not see it.
         let seen = store.update(b"p\x01", |entry| (Change::Keep, entry.is_some()));
         assert!(!seen.unwrap());
         assert_eq!(
@@ -167,7 +167,7 @@ fn what_has_expired_is_gone_and_swept_in_steps() {
             (store.len(), store.volatile(), store.expired()),
             (100, 50, 50)
         );
-        // An expiry that is taken back or set anew is forgotten.
+        // A removed or changed expiry is forgotten.
         put(&store, b"f\0", b"v", Expiry::NEVER);
         put(&store, b"f\x01", b"v", past);
         assert_eq!((store.volatile(), store.sweep(1000).unwrap()), (49, 1));
@@ -226,7 +226,7 @@ fn scans_and_gets_miss_nothing_that_stays() {
         }
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Keys that come and go around them, and new values of theirs.
+            // Keys that come and go around them, and changes of their values.
             for seed in 0..2 {
                 let (store, over, staying) = (&store, &over, &staying);
                 scope.spawn(move || {
@@ -252,7 +252,7 @@ fn scans_and_gets_miss_nothing_that_stays() {
                     }
                 });
             }
-            // Also if an assertion fails, or the others would go on for ever.
+            // Also if an assertion fails, or the others would go on forever.
             let _over = Over(&over);
             for round in 0..25 {
                 let found = scanned(&store, 1 + round * 8, std::thread::yield_now);

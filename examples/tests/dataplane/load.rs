@@ -1,11 +1,11 @@
-//! The command `shinjuku-load`, and what it measured.
+//! The command `shinjuku-load`, and its results.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Where it is: beside the tests' directory.
+/// The command's path, beside the tests' directory.
 pub fn load() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.ancestors().nth(2).unwrap().join("shinjuku-load");
@@ -17,7 +17,7 @@ pub fn load() -> PathBuf {
     path
 }
 
-/// Two loads, and each class alone before; what is said of them.
+/// Measures two loads, and each class alone before; returns the report.
 pub fn measure(command: &mut Command) -> Value {
     let file = tempfile::NamedTempFile::new().unwrap();
     let output = command
@@ -33,7 +33,7 @@ pub fn measure(command: &mut Command) -> Value {
     serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap()
 }
 
-/// How many requests were answered: as many as were due.
+/// How many requests were answered, which must be as many as were due.
 pub fn all_answered(report: &Value) -> u64 {
     let points = report["points"].as_array().unwrap();
     assert_eq!(points.len(), 2);

@@ -1,15 +1,15 @@
-//! The example `dataplane` and the command `shinjuku-load`, a process each, over what joins them
-//! without the kernel's stack.
+//! The example `dataplane` and the command `shinjuku-load`, a process each, joined without the
+//! kernel's stack.
 //!
-//! Each test makes its network namespaces and removes them. The command is the one that
-//! `cargo build -p shinjuku-loadgen --features dpdk,xdp` has made.
+//! Each test makes its network namespaces and removes them. `cargo build -p shinjuku-loadgen
+//! --features dpdk,xdp` must have built the command.
 
 mod load;
-// Of the transport's own tests.
-#[path = "../../../crates/net/tests/dpdk/namespaces.rs"]
+// Modules of the transport's own tests.
+#[path = "../../../crates/dataplane/tests/dpdk/namespaces.rs"]
 #[allow(dead_code, reason = "some of it serves other tests")]
 mod namespaces;
-#[path = "../../../crates/net/tests/dpdk/parts.rs"]
+#[path = "../../../crates/dataplane/tests/dpdk/parts.rs"]
 #[allow(dead_code, reason = "some of it serves other tests")]
 mod parts;
 #[path = "../process/mod.rs"]
@@ -24,23 +24,19 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use load::load;
-use namespaces::{Namespaces, cannot_run, run};
+use namespaces::{Namespaces, run};
 use process::executable;
 use rustix::process::{Pid, Signal, kill_process};
 use server::{DISPATCHER, Server, replies};
 
 const INTERFACE: &str = "[dataplane]\ninterface = { address = '10.79.0.1/24', ports = [9000] }";
-/// A veth's address by which the kernel's stack is the client.
+/// The address of a veth when the kernel's stack is the client.
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 
-/// Two namespaces joined by a veth pair, `va` and `vb`, on which nobody has an address; `None`:
-/// that cannot be had.
+/// Two namespaces joined by a veth pair, `va` and `vb`, without addresses; `None`: the machine
+/// cannot make them.
 fn veth(test: &str, suffixes: [&str; 2]) -> Option<Namespaces> {
-    if let Some(reason) = cannot_run(suffixes[0]) {
-        println!("SKIPPED {test}: {reason}");
-        return None;
-    }
-    let namespaces = Namespaces::new(suffixes);
+    let namespaces = Namespaces::of(test, suffixes)?;
     namespaces.join();
     let [first, second] = &namespaces.names;
     namespaces::ip(&format!("-n {second} link set vb up"));
@@ -109,7 +105,7 @@ fn a_socket_of_shared_memory_has_one_server_and_outlives_none() {
         panic!("two servers have one socket");
     };
     assert!(refusal.contains("no other server is using"), "{refusal}");
-    // Killed, it leaves its socket behind.
+    // A killed server leaves its socket behind.
     drop(first);
     assert!(directory.path().join("made/socket").exists());
     let again = server().unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -121,7 +117,7 @@ fn a_socket_of_shared_memory_has_one_server_and_outlives_none() {
 fn a_client_that_waits_for_the_other_end_can_be_interrupted() {
     let directory = tempfile::tempdir().unwrap();
     let mut client = Command::new(load());
-    // It has the server's end, to which nobody connects.
+    // The client has the server's end of the socket, and no process connects to it.
     client.args(["--transport", "dpdk", "--address", "10.79.0.2/24"]);
     client.args(["--device", &memif(directory.path(), "server")]);
     client.args(["--target", "10.79.0.1:9000", "--protocol", "shinjuku"]);
@@ -156,7 +152,7 @@ fn two_dispatchers_count_apart_and_together() {
     let head = &server.head;
     assert!(head.contains("spread by software"), "{head}");
     let mut client = Command::new(load());
-    // As DPDK's own command line has it.
+    // In the form of DPDK's own command line.
     let device = format!("--vdev={}", memif(directory.path(), "client"));
     let eal = format!("--no-huge -m 64 --no-pci --no-shconf --no-telemetry {device}");
     client.args(["--transport", "dpdk", "--device", "net_memif0"]);
@@ -236,8 +232,7 @@ fn a_client_of_the_kernels_reaches_a_server_over_af_xdp() {
     assert!(said.contains("3 echo requests answered"), "{said}");
 }
 
-/// Also says what becomes of the wish for frames that are not copied, which depends on the kernel's
-/// driver.
+/// Also prints whether copying was avoided as asked, which depends on the kernel's driver.
 fn af_xdp_server(test: &str, namespaces: &Namespaces) -> Option<Server> {
     const TABLE: &str = "[xdp]\ninterface = 'va'";
     let program = executable("dataplane");

@@ -21,7 +21,7 @@ pub const DISPATCHER: &str = "
 pub struct Server {
     child: Child,
     output: BufReader<ChildStdout>,
-    /// What it has said until it was ready.
+    /// The server's output until it was ready.
     pub head: String,
     _config: tempfile::NamedTempFile,
 }
@@ -32,7 +32,7 @@ impl Server {
         Self::try_start(command, config).unwrap_or_else(|refusal| panic!("{config}\n{refusal}"))
     }
 
-    /// The same; if it ends instead, with failure, what it says.
+    /// As [`start`](Self::start); if the server fails instead, returns its output.
     pub fn try_start(mut command: Command, config: &str) -> Result<Self, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, format!("{config}\n{DISPATCHER}")).unwrap();
@@ -45,7 +45,8 @@ impl Server {
             .spawn()
             .unwrap();
         let mut errors = child.stderr.take().unwrap();
-        // It says little before it ends or listens; once it listens, nobody need hear.
+        // It prints little before it ends or listens; once it listens, no thread need read its
+        // output.
         let errors = std::thread::spawn(move || {
             let mut said = String::new();
             let _ = errors.read_to_string(&mut said);
@@ -70,8 +71,8 @@ impl Server {
         })
     }
 
-    /// Asks it to end; what it said since it was ready, which is that it answered `requests`, or
-    /// more.
+    /// Asks the server to end. Returns its output since it was ready, which must say that it
+    /// answered `requests`, or more.
     pub fn end_having_answered(mut self, requests: u64) -> String {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         let ended_well = wait(&mut self.child);
@@ -79,14 +80,14 @@ impl Server {
         self.output.read_to_string(&mut said).unwrap();
         assert!(ended_well, "it does not end well: {said}");
         assert!(said.contains("everything finished"), "{said}");
-        // The last is the sum, if there is one.
+        // The last count is the sum, if there is one.
         let replies = replies(&said).pop().expect("its counts");
         assert!(replies >= requests, "{requests} were answered: {said}");
         said
     }
 }
 
-/// How many replies each of the counts has.
+/// The number of replies in each of the counts.
 pub fn replies(said: &str) -> Vec<u64> {
     let words: Vec<_> = said.split_whitespace().collect();
     let counts = words.windows(2).filter(|pair| pair[1] == "replies;");
@@ -95,7 +96,7 @@ pub fn replies(said: &str) -> Vec<u64> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // For tests that fail; one that has ended is left alone.
+        // For failing tests; a server that has ended is left alone.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

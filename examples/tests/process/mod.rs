@@ -21,7 +21,7 @@ const CONFIG: &str = "
     class = [{ name = 'brief' }, { name = 'long' }]
 ";
 
-/// `cargo test` builds the examples, too; cargo tells their place only indirectly.
+/// `cargo test` also builds the examples; cargo tells their place only indirectly.
 pub fn executable(example: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test
@@ -48,9 +48,9 @@ fn config_file() -> tempfile::NamedTempFile {
 pub struct Server {
     child: Child,
     output: BufReader<ChildStdout>,
-    /// Where it listens.
+    /// The address where the server listens.
     address: SocketAddr,
-    /// What it has said until it was ready.
+    /// The server's output until it was ready.
     pub head: String,
     _config: tempfile::NamedTempFile,
 }
@@ -89,15 +89,15 @@ impl Server {
         }
     }
 
-    /// Asks it to end by `signal`; what it said since it was ready.
+    /// Asks the server to end by `signal`; returns its output since it was ready.
     pub fn end(self, signal: Signal) -> String {
         let (status, said) = self.end_by(signal);
         assert!(status.success(), "ends well when it is asked to: {said}");
         said
     }
 
-    /// Sends it `signal`, of which it ends in time, one way or the other; how, and what it said
-    /// since it was ready.
+    /// Sends the server `signal`, of which it must end in time; returns how it ended, and its
+    /// output since it was ready.
     pub fn end_by(mut self, signal: Signal) -> (ExitStatus, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let status = end_of(&mut self.child);
@@ -108,8 +108,8 @@ impl Server {
     }
 }
 
-/// A server that is told to end `after` so long, wherever its start is by then. Whether it ended in
-/// time.
+/// Starts a server and tells it to end `after` that time, however far its start is by then. Returns
+/// whether it ended in time.
 pub fn ends_while_it_starts(
     example: &str,
     arguments: &[&str],
@@ -132,13 +132,13 @@ pub fn ends_while_it_starts(
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // For tests that fail; one that has ended is left alone.
+        // For failing tests; a server that has ended is left alone.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A socket that talks to `server` only, and does not wait for ever.
+/// A socket that talks only to `server`, and waits for a bounded time.
 pub fn client(server: &Server) -> UdpSocket {
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.connect(server.address).unwrap();
@@ -146,7 +146,7 @@ pub fn client(server: &Server) -> UdpSocket {
     client
 }
 
-/// Runs an example that ends by itself: whether it ended well, and all it said.
+/// Runs an example that ends by itself; returns whether it succeeded, and its whole output.
 pub fn run_to_the_end(example: &str, arguments: &[&str]) -> (bool, String) {
     let mut output = tempfile::tempfile().unwrap();
     let mut child = Command::new(executable(example))
@@ -163,12 +163,12 @@ pub fn run_to_the_end(example: &str, arguments: &[&str]) -> (bool, String) {
     (ended_well, said)
 }
 
-/// Whether it ended with success, in time; otherwise it is ended.
+/// Whether the process ended with success, in time; if it is late, kills it.
 pub fn wait(child: &mut Child) -> bool {
     end_of(child).is_some_and(|status| status.success())
 }
 
-/// How it ended. `None`: not in time, and so it is ended.
+/// How the process ended. `None`: it was late, and has been killed.
 fn end_of(child: &mut Child) -> Option<ExitStatus> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {

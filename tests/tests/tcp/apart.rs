@@ -1,5 +1,5 @@
-//! Nothing of one connection reaches another, whatever handlers do, with preemption and connections
-//! that come and go.
+//! No data of one connection reaches another, whatever handlers do, with preemption and with
+//! connections that come and go.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -11,8 +11,8 @@ use shinjuku_tests::PATIENCE;
 
 use crate::service::{House, connect, listen, runtime};
 
-/// One connection's life: bursts of requests that carry its tag, and whatever comes back must carry
-/// it, too.
+/// One connection's life: bursts of requests that carry its tag; all replies must carry the same
+/// tag.
 fn live(address: SocketAddr, tag: u64, requests: usize) {
     let mut random = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut draw = move |bound: u64| {
@@ -32,7 +32,7 @@ fn live(address: SocketAddr, tag: u64, requests: usize) {
             3..10 => 'w',
             _ => 'e',
         };
-        // It may have been closed: for a panic, or a swap.
+        // The server may have closed it: for a panic, or a swap.
         if writeln!(stream, "{kind} {tag} {number}").is_err() {
             break;
         }
@@ -44,7 +44,7 @@ fn live(address: SocketAddr, tag: u64, requests: usize) {
         }
     }
     if draw(3) > 0 {
-        // In order; else it vanishes with requests in flight.
+        // An orderly close; otherwise the client vanishes with requests in flight.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut received);
     }
@@ -62,7 +62,7 @@ fn live(address: SocketAddr, tag: u64, requests: usize) {
             continue;
         };
         let Some(number) = number else {
-            // The last line, cut off.
+            // The last line, which may be cut off.
             assert!(tag.to_string().starts_with(its), "{line:?} reached {tag}");
             continue;
         };
@@ -77,7 +77,7 @@ fn live(address: SocketAddr, tag: u64, requests: usize) {
 #[test]
 fn nothing_of_one_connection_reaches_another() {
     let _turn = crate::turn();
-    // Panics are wanted here, and there are many.
+    // The test causes many panics on purpose.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if panic.payload_as_str() != Some("on purpose") {

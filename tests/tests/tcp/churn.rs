@@ -7,7 +7,7 @@ use shinjuku_tests::{Usage, wait_for};
 
 use crate::service::{House, REPEATED, connect, listen, runtime};
 
-/// Some lives of a connection, by several clients at once.
+/// Some connections' lives, by several clients at once.
 fn come_and_go(house: &House, rounds: usize) {
     let address = house.address;
     std::thread::scope(|scope| {
@@ -18,7 +18,7 @@ fn come_and_go(house: &House, rounds: usize) {
                     match (client + round) % 5 {
                         0 => drop(stream.write_all(b"e half a requ")),
                         1 => {
-                            // It goes without waiting for its replies.
+                            // The client leaves without waiting for its replies.
                             drop(stream.write_all(b"l line\nw line\ne line\n"));
                         }
                         2 => {

@@ -1,8 +1,8 @@
-//! Ten thousand connections, half of them idle, some malicious: the others are served, and the
-//! server outlives them all.
+//! Ten thousand connections, half of them idle, some malicious: the server serves the others and
+//! outlives them all.
 //!
-//! Their other ends are in a process of their own, which is killed in the end: each process needs
-//! its descriptors.
+//! The clients' ends are in another process, which is killed at the end: each process needs its
+//! descriptors.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,8 @@ use shinjuku_tests::wait_for;
 use crate::service::{House, connect, listen, runtime};
 
 const CONNECTIONS: usize = 10_000;
-/// Tells the process that it is the crowd: where to connect to, and with how many.
+/// Tells the process that it is the crowd: the address to connect to, and the number of
+/// connections.
 const CROWD: &str = "SHINJUKU_TEST_CROWD";
 const NAME: &str = "crowd::ten_thousand_connections_half_of_them_idle";
 
@@ -51,13 +52,13 @@ fn ten_thousand_connections_half_of_them_idle() {
     wait_for("all connections", || {
         house.counters.read().open == connections as u64
     });
-    // Among them all, others are served.
+    // A client outside the crowd is served.
     let mut stream = house.client();
     for _ in 0..100 {
         stream.write_all(b"e one\nw two\n").unwrap();
         stream.read_exact(&mut [0; 12]).unwrap();
     }
-    // So are those of the crowd that do not misbehave: it says so.
+    // So are the crowd's honest clients: the crowd says so.
     said("answered");
     child.kill().unwrap();
     child.wait().unwrap();
@@ -73,7 +74,7 @@ fn ten_thousand_connections_half_of_them_idle() {
     );
 }
 
-/// To what it can be; the answer is what it is then.
+/// Raises the limit as far as possible; returns the new limit.
 fn raise_descriptor_limit() -> usize {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -92,8 +93,8 @@ fn crowd(order: &str) {
     raise_descriptor_limit();
     let mut streams: Vec<TcpStream> = (0..connections).map(|_| connect(address)).collect();
     println!("connected");
-    // Every second one is idle. Of the others, every eighth sends half a request, and every eighth
-    // never reads what it asks for.
+    // Every second client is idle. Of the others, every eighth sends half a request, and every
+    // eighth never reads its replies.
     let mut honest = Vec::new();
     for (number, stream) in streams
         .iter_mut()
@@ -116,6 +117,6 @@ fn crowd(order: &str) {
         assert_eq!(reply, expected.as_bytes());
     }
     println!("answered");
-    // It ends when it is killed, or at the latest with the patience of the other process.
+    // The process ends when it is killed, or at the latest after the other process's patience.
     std::thread::sleep(shinjuku_tests::PATIENCE);
 }

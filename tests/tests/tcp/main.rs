@@ -1,7 +1,6 @@
 //! Clients over TCP against a whole server.
 //!
-//! One test at a time: each looks at what the process as a whole takes, or needs most of its
-//! descriptors.
+//! One test at a time: each measures the process as a whole, or needs most of its descriptors.
 #![allow(missing_docs)]
 
 mod allocation;
@@ -15,7 +14,7 @@ mod service;
 static ALLOCATOR: shinjuku_preempt::stress::CountingAllocator =
     shinjuku_preempt::stress::CountingAllocator;
 
-/// Held by the test that runs.
+/// Held by the running test.
 fn turn() -> impl Sized {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     TURN.lock()

@@ -1,4 +1,4 @@
-//! What the tests serve: lines, whose first byte says what is to be done.
+//! The tests' service: lines, whose first byte is an order.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,12 +11,13 @@ use shinjuku::{
     ClassConfig, Config, MechanismKind, RequestContext, RequestHandler, Runtime, Server,
     preempt_point,
 };
+use shinjuku_tests::watch::churn;
 use shinjuku_tests::{PATIENCE, config, token, wait_for};
 
 /// `e`: echo. `w`: work for longer than a quantum, then echo. `g`: work until the gate opens, then
 /// echo. `l`: the line ten thousand times. `p`: panic. `s`: swap requests with another one, if
-/// there is one. `h`: refused, too late. `u`: refused, of no known class. `a`: echo after taking
-/// and giving back memory of all sizes.
+/// there is one. `h`: refused, too late. `u`: refused, of an unknown class. `a`: echo after
+/// allocating and freeing memory of all sizes.
 #[derive(Clone, Default, Debug)]
 pub struct Lines;
 
@@ -54,7 +55,7 @@ impl Codec for Lines {
 /// How often a long reply repeats its line.
 pub const REPEATED: usize = 10_000;
 
-/// What a test and the handler share.
+/// The state that a test and the handler share.
 #[derive(Default)]
 pub struct Gate {
     pub entered: AtomicUsize,
@@ -78,8 +79,8 @@ impl Service {
         }
     }
 
-    /// The first leaves its request on the shelf and comes back for what lies there then. Who comes
-    /// in between takes what is there, and leaves its own.
+    /// The first caller leaves its request on the shelf and returns for whatever lies there then. A
+    /// caller in between takes what is there, and leaves its own.
     fn swap(&self, own: Request<Lines>) -> Request<Lines> {
         let shelf = || self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(other) = shelf().replace(own) {
@@ -88,24 +89,6 @@ impl Service {
         let start = Instant::now();
         self.work(|| start.elapsed() > Duration::from_micros(300));
         shelf().take().expect("left there")
-    }
-}
-
-/// Takes, grows and gives back memory of all sizes.
-fn churn(seed: u64) {
-    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut held: Vec<Vec<u8>> = Vec::new();
-    for _ in 0..200 {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        let size = (random >> 20) as usize % (1 << (4 + (random >> 8) % 15));
-        match random % 3 {
-            0 => held.push(Vec::with_capacity(size)),
-            1 => held.iter_mut().for_each(|block| block.reserve_exact(size)),
-            _ if !held.is_empty() => drop(held.swap_remove(size % held.len())),
-            _ => {}
-        }
     }
 }
 
@@ -165,7 +148,7 @@ pub fn runtime(workers: usize, mechanism: MechanismKind) -> Config {
     let class = |name: &str, slo_us| ClassConfig::new(name).slo_us(slo_us);
     config.class = vec![
         class("short", 1.0),
-        // However long it waits, it is no more urgent than a short one that has just come.
+        // However long it waits, it is no more urgent than a short request that has just come.
         class("long", 3.6e9),
         class("hasty", 1.0).deadline_us(0.001),
     ];
@@ -204,7 +187,7 @@ impl House {
         connect(self.address)
     }
 
-    /// Shuts down, with everything done and every client gone.
+    /// Shuts down, after all requests are done and every client has left.
     pub fn end(self) -> TcpCounts {
         wait_for("the end of all connections", || {
             self.counters.read().open == 0
@@ -224,7 +207,7 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Nothing is lost and nothing counted twice.
+/// No request is lost or counted twice.
 pub fn assert_sums(counts: &TcpCounts) {
     let resolved = counts.answered
         + counts.refused

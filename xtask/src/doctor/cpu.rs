@@ -55,7 +55,7 @@ fn hypervisor<R: CpuIdReader>(cpu: &CpuId<R>) -> Finding {
 fn fsgsbase(root: &Root) -> Finding {
     const WHAT: &str = "FSGSBASE";
     let vector = std::fs::read(root.path("/proc/self/auxv")).unwrap_or_default();
-    if crate::machine::fsgsbase_enabled(&vector) {
+    if shinjuku_bench::machine::fsgsbase_enabled(&vector) {
         Finding::found(WHAT, "programs may write the FS base")
     } else {
         Finding::missing(

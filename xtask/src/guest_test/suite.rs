@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::paths;
+use shinjuku_bench::paths;
 
 /// A test binary.
 #[derive(Debug)]

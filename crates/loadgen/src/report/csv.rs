@@ -72,7 +72,7 @@ fn push(text: &mut String, point: &Point, class: &str, figures: &Figures) {
     let _ = writeln!(text, "{}", cells.join(","));
 }
 
-/// As CSV wants a text that may have commas or quotes in it.
+/// A text quoted for CSV, if it contains commas or quotes.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

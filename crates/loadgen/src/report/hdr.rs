@@ -1,5 +1,5 @@
-//! Latencies as a HdrHistogram log, which the tools of that project read: one line a point and
-//! class, tagged with both.
+//! Latencies as a HdrHistogram log for that project's tools: one line a point and class, tagged
+//! with both.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,10 +9,10 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use crate::measure::Measurement;
 use crate::plan::Load;
 
-/// The log, values in ns. Intervals stand one after the other from zero on.
+/// The log, with values in ns. Each interval begins where the one before ends, from zero on.
 ///
 /// # Errors
-/// What the library says of a histogram; none is known that it refuses.
+/// The errors of the library; it is not known to refuse any histogram.
 pub fn hdr_log(classes: &[String], measured: &[Measurement]) -> anyhow::Result<Vec<u8>> {
     let mut log = Vec::new();
     let mut serializer = V2Serializer::new();

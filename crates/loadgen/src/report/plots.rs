@@ -7,9 +7,9 @@ use super::Report;
 use crate::plan::Load;
 use crate::point::{Figures, Point};
 
-/// A figure a class and measure: p50, p99 and p99.9 of the latency; and one of the slowdown of all
-/// requests, if there is one. Points are medians over repetitions. Empty without an open loop's
-/// loads.
+/// A figure for each class and measure: p50, p99 and p99.9 of the latency; and one of the slowdown
+/// of all requests, if there is one. Points are medians over repetitions. Empty if no load was an
+/// open loop.
 #[must_use]
 pub fn plots(report: &Report) -> Vec<Figure> {
     let mut loads: Vec<f64> = Vec::new();
@@ -81,13 +81,13 @@ pub fn plots(report: &Report) -> Vec<Figure> {
     figures
 }
 
-/// One of a class's figures.
+/// Reads one of a class's figures.
 type Value = fn(&Figures) -> Option<f64>;
 
-/// Which figures of a point.
+/// Chooses figures of a point.
 type Of<'a> = &'a dyn Fn(&Point) -> &Figures;
 
-/// A load's dot; `None` if nothing is known there.
+/// A load's dot; `None` if its value is unknown.
 fn dot(report: &Report, rate: f64, of: Of<'_>, value: fn(&Figures) -> Option<f64>) -> Option<Dot> {
     let points = || (report.points.iter()).filter(|point| point.load == Load::Rate(rate));
     let values: Vec<f64> = points().filter_map(|point| value(of(point))).collect();

@@ -21,7 +21,7 @@ const HEADER: [&str; 10] = [
     "late p99 us",
 ];
 
-/// One line a load and class, medians over the repetitions, and below what must be said about them.
+/// One line a load and class, medians over the repetitions, and below them the warnings.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
@@ -119,7 +119,7 @@ fn row<'a>(name: &str, figures: impl Iterator<Item = &'a Figures> + Clone) -> Ve
     ]
 }
 
-/// The median of what is known.
+/// The median of the known values.
 fn middle(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     median(&values.flatten().collect::<Vec<_>>())
 }

@@ -159,7 +159,7 @@ fn a_load_of_which_nothing_was_answered_is_a_failure() {
         line.contains("at 200/s none of") && line.contains("unanswered at the end"),
         "{errors}"
     );
-    // The figures are there all the same.
+    // The figures are written anyway.
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(table.contains("offered/s"), "{table}");
 }

@@ -1,4 +1,4 @@
-//! Datagrams without the kernel, over a wire in memory.
+//! Datagrams without the kernel, over an in-memory wire.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -6,27 +6,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use shinjuku_loadgen::{Control, LoadError, Mark, Plan, Settings};
-use shinjuku_net::dataplane::memory::{MemoryDevice, wire};
-use shinjuku_net::dataplane::{
+use shinjuku_dataplane::memory::{MemoryDevice, wire};
+use shinjuku_dataplane::{
     Buffer, Checksums, Device, Interface, InterfaceConfig, MacAddr, Outbound, Received, Verdict,
 };
+use shinjuku_loadgen::{Control, LoadError, Mark, Plan, Settings};
 use shinjuku_net::wire::ShinjukuRequest;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const CLIENT: &str = "10.0.0.2/24";
 
-/// What becomes of a request.
+/// What the server does with a request.
 enum Fate {
-    /// It is sent back.
+    /// The request is sent back.
     Reply,
-    /// It is kept, for later.
+    /// The request is kept, for later.
     Keep,
-    /// It is dropped, and those that were kept are sent back.
+    /// The request is dropped, and the kept ones are sent back.
     Release,
 }
 
-/// A server at one end of a wire; `fate` is asked by the requests' numbers.
+/// A server at one end of a wire; `fate` decides by the requests' numbers.
 struct Server {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -145,8 +145,8 @@ fn loads_and_what_goes_before_them_share_a_device() {
 
 #[test]
 fn an_earlier_loads_reply_is_not_taken_for_a_later_ones() {
-    // The second load's requests are the same, due at the same moments. All are kept until ten of
-    // them have come.
+    // The second load's requests are the same, due at the same moments. The server keeps all until
+    // ten of them have come.
     let (_server, device) = Server::start(|number| match number {
         30 => Fate::Release,
         _ => Fate::Keep,

@@ -15,17 +15,17 @@ pub enum Action {
     Reply(Vec<u8>),
     /// Waits, then sends these bytes.
     Late(Duration, Vec<u8>),
-    /// Sends these bytes in pieces of so many.
+    /// Sends these bytes in pieces of this size.
     Pieces(usize, Vec<u8>),
-    /// Nothing.
+    /// Sends nothing.
     Silence,
     /// Closes the connection.
     Close,
 }
 
-/// Starts a server with a thread a connection: `answer` is given the number of the request, from 0
-/// over all connections, and its arguments. It lives as long as the test's process, idle once its
-/// clients are gone.
+/// Starts a server with a thread a connection. `answer` gets the number of the request, from 0 over
+/// all connections, and its arguments. The server lives as long as the test's process, idle once
+/// its clients are gone.
 pub fn serve<F>(answer: F) -> SocketAddr
 where
     F: Fn(u64, &[String]) -> Action + Send + Sync + 'static,
@@ -80,7 +80,7 @@ fn request(input: &mut impl BufRead) -> Option<Vec<String>> {
     Some(arguments)
 }
 
-/// A line's number behind its kind.
+/// The number after a line's kind.
 fn number(input: &mut impl BufRead, kind: char) -> Option<usize> {
     let mut line = String::new();
     input.read_line(&mut line).ok()?;

@@ -1,5 +1,5 @@
-//! Latency counts from the intended moment; requests are the seed's; nothing is counted twice or
-//! not at all.
+//! Latency counts from the intended moment; the seed decides the requests; each request is counted
+//! exactly once.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -19,15 +19,15 @@ fn a_stall_shows_in_all_the_requests_that_were_due_meanwhile() {
             ok()
         }
     });
-    // One connection: what comes behind the stalled request waits for it.
+    // One connection: requests behind the stalled one wait for it.
     let measured = measure(
         server,
         "request = [\"GET k\"]\nrate = 1000\nconnections = 1\nseconds = 0.6\nwarm_up = 0.0",
     );
     let all = &measured.point.all;
     assert_eq!(all.answered, all.due);
-    // Whoever sends the next request only after the last reply counts one slow request. Here, of
-    // some 600, the 300 that were due in the stall waited 150 ms in the mean.
+    // A client that sends the next request only after the last reply counts one slow request. Here,
+    // of some 600, the 300 that were due in the stall waited 150 ms in the mean.
     assert!(all.max_us.unwrap() >= 250_000.0, "{all:?}");
     assert!(all.p90_us.unwrap() >= 100_000.0, "{all:?}");
     let slow = measured.histograms[0].count_between(50_000_000, u64::MAX);

@@ -1,4 +1,4 @@
-//! Errors, lost and refused connections: counted, shown, and never waited for without end.
+//! Errors, lost and refused connections are counted and shown, and never waited for forever.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicBool;
@@ -98,7 +98,7 @@ fn a_server_that_speaks_something_else_is_given_up() {
 
 #[test]
 fn a_server_that_is_not_there_is_an_error() {
-    // Bound, so that no other process has the port; and not listening, so that it refuses.
+    // The port is bound, so that no other process has it, and does not listen, so that it refuses.
     let held = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&held, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let target = SocketAddr::try_from(getsockname(&held).unwrap()).unwrap();
@@ -120,14 +120,14 @@ fn a_server_that_is_not_there_is_an_error() {
 
 #[test]
 fn an_error_before_any_request_is_shown() {
-    // What Redis does above its limit on connections.
+    // Redis does this above its limit on connections.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             use std::io::Write;
             let _ = stream.write_all(b"-ERR max number of clients reached\r\n");
-            // Until the client closes, so that no reset overtakes the error.
+            // Reads until the client closes, so that no reset overtakes the error.
             let _ = std::io::copy(&mut stream, &mut std::io::sink());
         }
     });
@@ -135,7 +135,7 @@ fn an_error_before_any_request_is_shown() {
         target,
         "request = [\"GET k\"]\nrate = 1000\nconnections = 1\nseconds = 0.5\nwarm_up = 0.25\ndrain = 0.0",
     );
-    // It answers the first request, or none if it comes before that.
+    // The error answers the first request, or none if it comes before that request.
     let client = &measured.point.client;
     let classes = &measured.point.classes;
     let strays = client.first_errors.iter();

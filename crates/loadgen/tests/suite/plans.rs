@@ -1,4 +1,4 @@
-//! Plans that cannot be followed are refused, with line and key.
+//! Bad plans are refused, with line and key.
 
 use std::path::Path;
 

@@ -8,14 +8,15 @@ use shinjuku_net::wire::{RackSchedMessage, ShinjukuRequest};
 
 use crate::fake::measure;
 
-/// Starts a server: `answer` is given a datagram's number and content, and gives all it sends back.
+/// Starts a server: `answer` gets a datagram's number and content, and returns all that the server
+/// sends back.
 fn serve<F>(answer: F) -> SocketAddr
 where
     F: Fn(u64, &[u8]) -> Vec<Vec<u8>> + Send + 'static,
 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
-    // So that it ends some time after its clients.
+    // A time-out, so that the server ends some time after its clients.
     socket
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
@@ -87,7 +88,7 @@ fn what_is_lost_times_out_and_what_comes_twice_is_a_stray() {
     let point = &measured.point;
     assert_eq!((point.all.answered, point.all.timed_out), (90, 10));
     assert_eq!(point.all.due, 100);
-    // The last ones' doubles may come when nobody listens any more.
+    // The last replies' duplicates may come after the client has ended.
     assert!(
         (19..=20).contains(&point.client.stray_replies),
         "{:?}",
@@ -96,9 +97,9 @@ fn what_is_lost_times_out_and_what_comes_twice_is_a_stray() {
 }
 
 #[test]
-fn a_port_that_nobody_listens_to_ends_in_time_outs() {
-    // Held, so that no other process has the port; and connected, so that for the kernel nobody
-    // listens to the client.
+fn a_port_without_a_listener_ends_in_time_outs() {
+    // The socket is held, so that no other process has the port, and connected to itself, so that
+    // the kernel finds no listener for the client's datagrams.
     let held = UdpSocket::bind("127.0.0.1:0").unwrap();
     held.connect(held.local_addr().unwrap()).unwrap();
     let measured = measure(

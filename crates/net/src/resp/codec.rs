@@ -74,6 +74,7 @@ where
             Refusal::DeadlinePassed => b"-BUSY refused: not started by its deadline\r\n",
             Refusal::UnknownClass => b"-ERR refused: no such request class\r\n",
             Refusal::ShuttingDown => b"-ERR refused: the server is shutting down\r\n",
+            Refusal::Cancelled => b"-ERR refused: cancelled before it started\r\n",
         }
     }
 

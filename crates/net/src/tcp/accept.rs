@@ -8,7 +8,6 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags};
 
 use super::codec::Codec;
-use super::counters::count;
 use super::exchange::ConnectionId;
 use super::networker::Networker;
 use super::slot::{State, present};
@@ -61,14 +60,14 @@ impl Acceptor {
                 // Gone again before it was accepted.
                 Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => continue,
                 Err(_) => {
-                    count(&networker.shared.counters.intake.accept_failed);
+                    networker.shared.counters.intake.accept_failed.count();
                     self.paused_until = networker.now + PAUSE;
                     return;
                 }
             };
             let shared = &networker.shared;
             let Some(at) = networker.free.pop() else {
-                count(&shared.counters.intake.rejected);
+                shared.counters.intake.rejected.count();
                 let sorry = shared.codec.too_many_connections();
                 if !sorry.is_empty() {
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -87,10 +86,10 @@ impl Acceptor {
             let data = epoll::EventData::new_u64(name);
             if epoll::add(&networker.epoll, &stream, data, events).is_err() {
                 networker.free.push(at);
-                count(&shared.counters.intake.accept_failed);
+                shared.counters.intake.accept_failed.count();
                 continue;
             }
-            count(&shared.counters.intake.accepted);
+            shared.counters.intake.accepted.count();
             slot.state = State::Reading;
             slot.since = networker.now;
             let exchange = present(&mut slot.exchange);

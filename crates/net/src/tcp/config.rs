@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::error::TcpError;
+use crate::ListenError;
 
 /// Who writes replies to the sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -255,4 +255,44 @@ fn range(setting: &'static str, value: u64, least: u64, most: u64) -> Result<(),
         least,
         most,
     })
+}
+
+/// Why [`Tcp::bind`](super::Tcp::bind) did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TcpError {
+    /// A setting is out of its range.
+    #[error("TCP: {setting} is {value}, but must be between {least} and {most}")]
+    Setting {
+        /// Its name in [`TcpConfig`].
+        setting: &'static str,
+        /// What it was set to; times in microseconds.
+        value: u64,
+        /// The least allowed.
+        least: u64,
+        /// The most allowed.
+        most: u64,
+    },
+    /// The process may not open so many files.
+    #[error(
+        "TCP: {connections} connections need as many file descriptors, but this process may have {limit}, {reserve} of \
+         them for other things: raise the hard limit (`ulimit -Hn`, LimitNOFILE), or lower `connections`"
+    )]
+    TooFewDescriptors {
+        /// What was asked for.
+        connections: usize,
+        /// The hard limit.
+        limit: u64,
+        /// What is left for the rest of the process.
+        reserve: u64,
+    },
+    /// The address cannot be listened on.
+    #[error("TCP: {0}")]
+    Listen(ListenError),
+}
+
+impl From<ListenError> for TcpError {
+    fn from(cause: ListenError) -> Self {
+        Self::Listen(cause)
+    }
 }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::codec::Codec;
-use super::counters::{CloseReason, Counters, OutputCounters, add, count};
+use super::counters::{CloseReason, Counters, OutputCounters};
 use super::input::Input;
 use super::memory::Memory;
 use super::output::Output;
@@ -82,20 +82,20 @@ impl<C: Codec> Exchange<C> {
         };
         let unsent = self.output.unsent();
         if unsent.is_empty() {
-            add(&counters.answered, std::mem::take(&mut self.replies));
+            counters.answered.add(std::mem::take(&mut self.replies));
             return Sent::All;
         }
-        count(&counters.sends);
+        counters.sends.count();
         let sent = rustix::io::retry_on_intr(|| {
             rustix::net::send(stream, unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
         });
         match sent {
             Ok(length) => {
-                add(&counters.bytes_out, length as u64);
+                counters.bytes_out.add(length as u64);
                 if !self.output.sent(length) {
                     return Sent::Part;
                 }
-                add(&counters.answered, std::mem::take(&mut self.replies));
+                counters.answered.add(std::mem::take(&mut self.replies));
                 Sent::All
             }
             Err(Errno::AGAIN) => Sent::Part,

@@ -65,7 +65,6 @@ mod accept;
 mod codec;
 mod config;
 mod counters;
-mod error;
 mod exchange;
 mod input;
 mod memory;
@@ -86,15 +85,14 @@ use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
 
 pub use codec::{Codec, Framing};
-pub use config::{ReplyBy, TcpConfig};
+pub use config::{ReplyBy, TcpConfig, TcpError};
 pub use counters::{TcpCounters, TcpCounts};
-pub use error::TcpError;
 pub use exchange::{ConnectionId, Route};
 pub use output::{Output, ReplyTooLong};
 pub use replier::{Outgoing, TcpReplier};
 pub use request::{Reply, Request};
 
-use crate::{Arrival, Failure, Refusal, Transport};
+use crate::{Arrival, Failure, ListenError, Refusal, Transport};
 use accept::{Acceptor, NOBODY};
 use counters::Counters;
 use exchange::{Exchange, Place, Shared};
@@ -132,17 +130,11 @@ impl<C: Codec> Tcp<C> {
         let listener = socket::listen(&config)?;
         let failed = |action| {
             let listen = config.listen;
-            move |error: Errno| TcpError::System {
-                action,
-                listen,
-                cause: error.into(),
-            }
+            move |error: Errno| ListenError::system(action, listen, error.into())
         };
-        let local_addr = listener.local_addr().map_err(|cause| TcpError::System {
-            action: "read the address",
-            listen: config.listen,
-            cause,
-        })?;
+        let local_addr = listener
+            .local_addr()
+            .map_err(|cause| ListenError::system("read the address", config.listen, cause))?;
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let bell = rustix::event::eventfd(0, flags).map_err(failed("make an eventfd"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll"))?;
@@ -181,11 +173,6 @@ impl<C: Codec> Tcp<C> {
                 replies: 0,
             })
         };
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let shortest = config
-            .write_timeout
-            .min(config.request_timeout)
-            .min(config.idle_timeout.unwrap_or(Duration::MAX));
         let networker = Networker {
             counters: counters.output(),
             epoll,
@@ -198,15 +185,7 @@ impl<C: Codec> Tcp<C> {
             rings: Vec::new(),
             queue: VecDeque::with_capacity(connections),
             hungry: VecDeque::with_capacity(connections),
-            limits: Limits {
-                buffer: config.buffer,
-                max_request: config.max_request,
-                batch: config.batch,
-                write_timeout: nanos(config.write_timeout),
-                request_timeout: nanos(config.request_timeout),
-                idle_timeout: config.idle_timeout.map_or(u64::MAX, nanos),
-                sweep: nanos(shortest / 4).clamp(1_000_000, 500_000_000),
-            },
+            limits: Limits::of(&config),
             now: 0,
             looked: 0,
             swept: 0,

@@ -1,54 +1,40 @@
 //! Opening the listening socket, and the limit of descriptors.
 
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{SocketFlags, SocketType, sockopt};
 use rustix::process::{Resource, Rlimit};
 
-use super::config::{CONNECTIONS, TcpConfig};
-use super::error::TcpError;
+use super::config::{CONNECTIONS, TcpConfig, TcpError};
+use crate::ListenError;
+use crate::listen::{self, Options};
 
 /// Descriptors left for everything else in the process.
 const RESERVE: u64 = 256;
 
 /// A listening socket, as `config` wants it. Accepted connections inherit its options.
-pub(super) fn listen(config: &TcpConfig) -> Result<TcpListener, TcpError> {
+pub(super) fn listen(config: &TcpConfig) -> Result<TcpListener, ListenError> {
     let listen = config.listen;
-    let failed = |action| {
-        move |error: Errno| TcpError::System {
-            action,
-            listen,
-            cause: error.into(),
+    let failed = |action| move |error: Errno| ListenError::system(action, listen, error.into());
+    let options = Options {
+        kind: SocketType::STREAM,
+        flags: SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        reuse_port: config.reuse_port,
+        busy_poll: config.busy_poll,
+    };
+    let socket = listen::bound(listen, options, |socket| {
+        sockopt::set_socket_reuseaddr(socket, true).map_err(failed("set SO_REUSEADDR"))?;
+        sockopt::set_tcp_nodelay(socket, true).map_err(failed("set TCP_NODELAY"))?;
+        if let Some(after) = config.keep_alive {
+            sockopt::set_socket_keepalive(socket, true).map_err(failed("set SO_KEEPALIVE"))?;
+            sockopt::set_tcp_keepidle(socket, after).map_err(failed("set TCP_KEEPIDLE"))?;
         }
-    };
-    let family = if listen.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
-        .map_err(failed("open a socket"))?;
-    sockopt::set_socket_reuseaddr(&socket, true).map_err(failed("set SO_REUSEADDR"))?;
-    if config.reuse_port {
-        sockopt::set_socket_reuseport(&socket, true).map_err(failed("set SO_REUSEPORT"))?;
-    }
-    if let Some(micros) = config.busy_poll {
-        socket2::SockRef::from(&socket)
-            .set_busy_poll(micros)
-            .map_err(|cause| TcpError::BusyPoll { listen, cause })?;
-    }
-    sockopt::set_tcp_nodelay(&socket, true).map_err(failed("set TCP_NODELAY"))?;
-    if let Some(after) = config.keep_alive {
-        sockopt::set_socket_keepalive(&socket, true).map_err(failed("set SO_KEEPALIVE"))?;
-        sockopt::set_tcp_keepidle(&socket, after).map_err(failed("set TCP_KEEPIDLE"))?;
-    }
-    rustix::net::bind(&socket, &listen).map_err(|error| TcpError::bind(listen, error.into()))?;
+        Ok(())
+    })?;
     let backlog = i32::try_from(config.backlog).expect("checked with the configuration");
     rustix::net::listen(&socket, backlog)
-        .map_err(|error| TcpError::bind(listen, io::Error::from(error)))?;
+        .map_err(|error| ListenError::bind(listen, error.into()))?;
     Ok(TcpListener::from(socket))
 }
 
@@ -68,17 +54,15 @@ pub(super) fn connections(config: &TcpConfig) -> Result<usize, TcpError> {
 }
 
 /// The limit that is in force then.
-fn raise_limit(listen: SocketAddr) -> Result<u64, TcpError> {
+fn raise_limit(listen: SocketAddr) -> Result<u64, ListenError> {
     let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
     if current != maximum {
         let raised = Rlimit {
             current: maximum,
             maximum,
         };
-        rustix::process::setrlimit(Resource::Nofile, raised).map_err(|error| TcpError::System {
-            action: "raise the limit of descriptors",
-            listen,
-            cause: error.into(),
+        rustix::process::setrlimit(Resource::Nofile, raised).map_err(|error| {
+            ListenError::system("raise the limit of descriptors", listen, error.into())
         })?;
     }
     Ok(maximum.unwrap_or(u64::MAX))

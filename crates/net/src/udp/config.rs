@@ -1,12 +1,9 @@
 //! What a UDP transport is told at start, and what can be wrong with it.
 
-use std::io;
 use std::net::SocketAddr;
 
-use rustix::io::Errno;
-
-use super::racksched::RackSchedConfig;
-use crate::wire::{RackSchedMessage, ReassemblyBound, ReassemblyConfig};
+use crate::ListenError;
+use crate::wire::{RackSchedConfig, RackSchedMessage, ReassemblyBound, ReassemblyConfig};
 
 /// The longest payload that fits an IPv4 datagram: 65,535 bytes without the IP header (20) and the
 /// UDP header (8).
@@ -113,10 +110,7 @@ impl UdpConfig {
     /// messages do, an echo for instance, leaves as one of kind reply, with the number of requests
     /// of its class that the server still has. `classes`, 1 to 1024: those of the runtime.
     pub fn racksched(self, classes: usize, reassembly: ReassemblyConfig) -> Self {
-        let racksched = RackSchedConfig {
-            classes,
-            reassembly,
-        };
+        let racksched = RackSchedConfig::new(classes, reassembly);
         Self {
             racksched: Some(racksched),
             ..self
@@ -199,64 +193,9 @@ pub enum UdpError {
     /// A bound of the reassembly is out of its range.
     #[error("UDP: {0}")]
     Reassembly(ReassemblyBound),
-    /// The kernel refused to poll the network card.
-    #[error(
-        "UDP: busy polling (SO_BUSY_POLL) was refused for {listen}: {cause}; give the program CAP_NET_ADMIN, or raise \
-         net.core.busy_read to that value, or leave busy_poll out"
-    )]
-    BusyPoll {
-        /// Where it should have listened.
-        listen: SocketAddr,
-        /// What the operating system said.
-        cause: io::Error,
-    },
-    /// Another socket has the address.
-    #[error(
-        "UDP: cannot listen on {listen}: the address is in use; stop the other server, choose another port, \
-         or set reuse_port on both"
-    )]
-    AddressInUse {
-        /// Where it should have listened.
-        listen: SocketAddr,
-    },
-    /// This user may not have the port.
-    #[error(
-        "UDP: cannot listen on {listen}: permission denied; choose a port of 1024 or above, or give the program \
-         CAP_NET_BIND_SERVICE"
-    )]
-    PermissionDenied {
-        /// Where it should have listened.
-        listen: SocketAddr,
-    },
-    /// The machine does not have the address.
-    #[error(
-        "UDP: cannot listen on {listen}: this machine has no such address; choose one of its own, or 0.0.0.0 or \
-         [::] for all of them"
-    )]
-    AddressNotAvailable {
-        /// Where it should have listened.
-        listen: SocketAddr,
-    },
-    /// The process, or the machine, has as many files open as it may.
-    #[error("UDP: cannot {action} for {listen}: {cause}; raise `ulimit -n`")]
-    TooManyFiles {
-        /// What was attempted.
-        action: &'static str,
-        /// Where it should have listened.
-        listen: SocketAddr,
-        /// What the operating system said.
-        cause: io::Error,
-    },
-    /// The operating system refused for another reason.
-    #[error("UDP: cannot {action} for {listen}: {cause}")]
-    System {
-        /// What was attempted.
-        action: &'static str,
-        /// Where it should have listened.
-        listen: SocketAddr,
-        /// What the operating system said.
-        cause: io::Error,
-    },
+    /// An address cannot be listened on.
+    #[error("UDP: {0}")]
+    Listen(ListenError),
 }
 
 impl From<ReassemblyBound> for UdpError {
@@ -265,72 +204,8 @@ impl From<ReassemblyBound> for UdpError {
     }
 }
 
-impl UdpError {
-    /// Why `listen` could not be bound.
-    pub(super) fn bind(listen: SocketAddr, cause: io::Error) -> Self {
-        match cause.kind() {
-            io::ErrorKind::AddrInUse => Self::AddressInUse { listen },
-            io::ErrorKind::PermissionDenied => Self::PermissionDenied { listen },
-            io::ErrorKind::AddrNotAvailable => Self::AddressNotAvailable { listen },
-            _ => Self::system("bind a socket", listen, cause),
-        }
-    }
-
-    /// Why the operating system did not do `action`.
-    pub(super) fn system(action: &'static str, listen: SocketAddr, cause: io::Error) -> Self {
-        let full = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
-        if full.contains(&cause.raw_os_error()) {
-            Self::TooManyFiles {
-                action,
-                listen,
-                cause,
-            }
-        } else {
-            Self::System {
-                action,
-                listen,
-                cause,
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_system_says_is_told_with_the_address_and_a_remedy() {
-        let listen: SocketAddr = "127.0.0.1:80".parse().unwrap();
-        for (kind, says) in [
-            (
-                io::ErrorKind::AddrInUse,
-                "the address is in use; stop the other server",
-            ),
-            (
-                io::ErrorKind::PermissionDenied,
-                "permission denied; choose a port of 1024 or above",
-            ),
-            (
-                io::ErrorKind::AddrNotAvailable,
-                "no such address; choose one of its own",
-            ),
-            (
-                io::ErrorKind::OutOfMemory,
-                "cannot bind a socket for 127.0.0.1:80: out of memory",
-            ),
-        ] {
-            let error = UdpError::bind(listen, kind.into()).to_string();
-            assert!(
-                error.contains(says) && error.contains("127.0.0.1:80"),
-                "{error}"
-            );
-        }
-        let full = io::Error::from_raw_os_error(Errno::MFILE.raw_os_error());
-        let error = UdpError::bind(listen, full).to_string();
-        assert!(
-            error.contains("raise `ulimit -n`") && error.contains("127.0.0.1:80"),
-            "{error}"
-        );
+impl From<ListenError> for UdpError {
+    fn from(cause: ListenError) -> Self {
+        Self::Listen(cause)
     }
 }

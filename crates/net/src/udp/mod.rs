@@ -39,17 +39,11 @@
 //! With 16 and 1024 bytes it is the same. Where entering the kernel costs more, that may turn
 //! round.
 
-mod classifier;
 mod config;
 mod counters;
 mod datagram;
-pub(crate) mod flow;
-pub(crate) mod load;
 mod pool;
-pub(crate) mod racksched;
 mod replier;
-mod route;
-mod socket;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -57,20 +51,19 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketAddrAny, sockopt};
+use rustix::net::{RecvFlags, SocketAddrAny, SocketFlags, SocketType, sockopt};
 
-pub use classifier::{ByPort, Classifier, OneClass};
 pub use config::{LONGEST_DATAGRAM, MOST_ADDRESSES, UdpConfig, UdpError};
 pub use counters::{UdpCounters, UdpCounts};
 pub use datagram::{Datagram, DatagramReply, ReplyTooLong};
-pub use replier::{Outgoing, UdpReplier};
-pub use route::UdpRoute;
+pub use replier::{Outgoing, UdpReplier, UdpRoute};
 
-use crate::{Arrival, Failure, Refusal, Transport};
-use counters::{Counters, count};
-use flow::flow;
+use crate::listen::{self, Options};
+use crate::wire::{Added, RackSched};
+use crate::{Arrival, Failure, ListenError, Refusal, Transport, flow_of};
+pub use crate::{ByPort, Classifier, OneClass};
+use counters::Counters;
 use pool::{Buffer, Taker};
-use racksched::RackSched;
 
 /// The transport: sockets and their buffers.
 #[derive(Debug)]
@@ -80,7 +73,8 @@ pub struct Udp<C = OneClass> {
     /// The socket that the next poll begins with.
     turn: usize,
     classifier: C,
-    racksched: Option<RackSched>,
+    /// A peer is its address and the socket that it sent to.
+    racksched: Option<RackSched<(SocketAddr, usize)>>,
     batch: usize,
     free: Taker,
     /// What the next datagram goes into. Kept from poll to poll, so that polling in vain does not
@@ -111,11 +105,11 @@ impl<C: Classifier> Udp<C> {
         config.check()?;
         let addresses = || config.listen.iter().copied();
         let sockets = addresses()
-            .map(|listen| socket::open(&config, listen))
+            .map(|listen| open(&config, listen))
             .collect::<Result<Arc<[_]>, _>>()?;
         let local_addrs = addresses().zip(&*sockets).map(|(listen, socket)| {
             let address = socket.local_addr();
-            address.map_err(|cause| UdpError::system("read the address", listen, cause))
+            address.map_err(|cause| ListenError::system("read the address", listen, cause))
         });
         let local_addrs = local_addrs.collect::<Result<_, _>>()?;
         let mut free = Taker::new(config.buffers, config.max_datagram);
@@ -172,7 +166,7 @@ impl<C: Classifier> Udp<C> {
     fn receive(&mut self, socket: usize, now_nanos: u64) -> Received {
         let Some(mut buffer) = self.ready.take().or_else(|| self.free.take()) else {
             if !std::mem::replace(&mut self.starved, true) {
-                count(&self.counters.intake.no_buffer);
+                self.counters.intake.no_buffer.count();
             }
             return Received::Nothing;
         };
@@ -187,7 +181,7 @@ impl<C: Classifier> Udp<C> {
                 return self.failed(error);
             }
         };
-        count(&self.counters.intake.received);
+        self.counters.intake.received.count();
         match self.request(&mut buffer.bytes, length, peer, socket, now_nanos) {
             Some((length, route)) => {
                 Received::Request(Datagram::new(buffer, length, route.peer), route)
@@ -211,26 +205,36 @@ impl<C: Classifier> Udp<C> {
     ) -> Option<(usize, UdpRoute)> {
         let intake = &self.counters.intake;
         if length > buffer.len() {
-            count(&intake.truncated);
+            intake.truncated.count();
             return None;
         }
         // UDP sockets of IPv4 and IPv6 have peers of IPv4 and IPv6: an unknown one cannot be
         // answered.
         let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
-            count(&intake.malformed);
+            intake.malformed.count();
             return None;
         };
         let length = match &mut self.racksched {
-            Some(racksched) => racksched.assemble(now_nanos, peer, socket, buffer, length)?,
+            Some(racksched) => {
+                let packet = &buffer[..length];
+                match racksched.add(now_nanos, (peer, socket), packet).ok()? {
+                    Added::Whole => length,
+                    Added::Complete(request) => {
+                        request.copy_to(buffer);
+                        request.length()
+                    }
+                    Added::Held => return None,
+                }
+            }
             None => length,
         };
         let request = &buffer[..length];
         let Some(class) = self.classifier.classify_at(socket, request, peer) else {
-            count(&intake.malformed);
+            intake.malformed.count();
             return None;
         };
         if let Some(racksched) = &self.racksched {
-            racksched.load.arrived(class);
+            racksched.load().arrived(class);
         }
         let route = UdpRoute {
             peer,
@@ -244,8 +248,8 @@ impl<C: Classifier> Udp<C> {
     fn discard(&mut self, socket: usize) -> Received {
         match rustix::net::recvfrom(&self.sockets[socket], &mut [0; 1], RecvFlags::DONTWAIT) {
             Ok(_) => {
-                count(&self.counters.intake.received);
-                count(&self.counters.intake.refused);
+                self.counters.intake.received.count();
+                self.counters.intake.refused.count();
                 Received::Dropped
             }
             Err(error) => self.failed(error),
@@ -254,10 +258,28 @@ impl<C: Classifier> Udp<C> {
 
     fn failed(&self, error: Errno) -> Received {
         if error != Errno::AGAIN && error != Errno::INTR {
-            count(&self.counters.intake.receive_failed);
+            self.counters.intake.receive_failed.count();
         }
         Received::Nothing
     }
+}
+
+/// A socket bound to `listen`, as `config` wants it.
+fn open(config: &UdpConfig, listen: SocketAddr) -> Result<UdpSocket, ListenError> {
+    let options = Options {
+        kind: SocketType::DGRAM,
+        flags: SocketFlags::CLOEXEC,
+        reuse_port: config.reuse_port,
+        busy_poll: config.busy_poll,
+    };
+    let socket = listen::bound(listen, options, |socket| {
+        let Some(bytes) = config.receive_buffer else {
+            return Ok(());
+        };
+        sockopt::set_socket_recv_buffer_size(socket, bytes)
+            .map_err(|error| ListenError::system("set the receive buffer", listen, error.into()))
+    })?;
+    Ok(UdpSocket::from(socket))
 }
 
 /// What one attempt to receive came to.
@@ -299,7 +321,7 @@ impl<C: Classifier> Transport for Udp<C> {
                         request,
                         route,
                         class: route.class,
-                        flow: flow(route.peer),
+                        flow: flow_of(route.peer),
                         arrived_nanos: now_nanos,
                         deadline_nanos: None,
                     }),
@@ -318,9 +340,9 @@ impl<C: Classifier> Transport for Udp<C> {
 
     fn refuse(&mut self, _request: Datagram, route: UdpRoute, _cause: Refusal) {
         if let Some(racksched) = &self.racksched {
-            racksched.load.left(route.class);
+            racksched.load().left(route.class);
         }
-        count(&self.counters.intake.refused);
+        self.counters.intake.refused.count();
     }
 
     fn conclude(route: UdpRoute, result: Result<Option<DatagramReply>, Failure>) -> Outgoing {
@@ -331,10 +353,12 @@ impl<C: Classifier> Transport for Udp<C> {
     }
 
     fn replier(&mut self) -> std::io::Result<UdpReplier> {
-        let load = |racksched: &RackSched| Arc::clone(&racksched.load);
         Ok(UdpReplier {
             sockets: Arc::clone(&self.sockets),
-            load: self.racksched.as_ref().map(load),
+            load: self
+                .racksched
+                .as_ref()
+                .map(|racksched| racksched.load().clone()),
             counters: Arc::clone(&self.counters),
         })
     }

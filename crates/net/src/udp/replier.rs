@@ -1,16 +1,33 @@
 //! The worker's side: one system call a reply.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use rustix::net::SendFlags;
 
-use super::counters::{Counters, count};
+use super::counters::Counters;
 use super::datagram::DatagramReply;
-use super::load::Load;
-use super::racksched;
-use super::route::UdpRoute;
 use crate::Replier;
+use crate::wire::{RackSchedLoad, RackSchedMessage};
+
+/// Whom a reply goes to, and from which of the transport's sockets: a client takes it only from
+/// where it sent to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdpRoute {
+    pub(super) peer: SocketAddr,
+    /// Number of the socket.
+    pub(super) socket: usize,
+    /// Whose load it was.
+    pub(super) class: u16,
+}
+
+impl UdpRoute {
+    /// Who sent the request. Over UDP the sender's word for it.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+}
 
 /// What a worker sends when a handler is done.
 #[derive(Debug)]
@@ -24,7 +41,7 @@ pub struct Outgoing {
 pub struct UdpReplier {
     pub(super) sockets: Arc<[UdpSocket]>,
     /// Where replies tell it.
-    pub(super) load: Option<Arc<Load>>,
+    pub(super) load: Option<RackSchedLoad>,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -36,20 +53,21 @@ impl Replier for UdpReplier {
     fn send(&mut self, Outgoing { reply, route }: Outgoing) {
         let load = self.load.as_ref().map(|load| load.left(route.class));
         let Some(mut reply) = reply else {
-            return count(&self.counters.output.unanswered);
+            return self.counters.output.unanswered.count_shared();
         };
         if let Some(queue_length) = load {
-            racksched::stamp(&mut reply, queue_length);
+            RackSchedMessage::stamp(&mut reply, queue_length);
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let sent = self.sockets.get(route.socket).is_some_and(|socket| {
             let send = || rustix::net::sendto(socket, &reply, flags, &route.peer);
             rustix::io::retry_on_intr(send).is_ok()
         });
-        count(if sent {
+        let counter = if sent {
             &self.counters.output.sent
         } else {
             &self.counters.output.send_failed
-        });
+        };
+        counter.count_shared();
     }
 }

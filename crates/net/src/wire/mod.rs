@@ -12,6 +12,7 @@
 
 mod racksched;
 mod reassembly;
+mod server;
 mod shinjuku;
 
 pub use racksched::{NotRackSched, RackSchedKind, RackSchedMessage};
@@ -19,4 +20,5 @@ pub use reassembly::{
     Added, Assembled, Reassembly, ReassemblyBound, ReassemblyConfig, ReassemblyCounters,
     ReassemblyCounts, Rejected,
 };
+pub use server::{RackSched, RackSchedConfig, RackSchedLoad};
 pub use shinjuku::{ShinjukuRequest, WrongLength};

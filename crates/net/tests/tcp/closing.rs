@@ -4,7 +4,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use shinjuku_net::tcp::{Tcp, TcpError};
-use shinjuku_net::{Refusal, Transport};
+use shinjuku_net::{ListenError, Refusal, Transport};
 
 use crate::house::{House, Lines, config, echo};
 
@@ -328,7 +328,10 @@ fn an_address_in_use_is_told() {
     let house = House::new(config());
     let taken = shinjuku_net::tcp::TcpConfig::new(house.tcp.local_addr());
     let error = Tcp::bind(taken.clone().connections(1), Lines).unwrap_err();
-    assert!(matches!(error, TcpError::AddressInUse { .. }), "{error}");
+    assert!(
+        matches!(error, TcpError::Listen(ListenError::AddressInUse { .. })),
+        "{error}"
+    );
     let shared = config().reuse_port(true);
     let first = Tcp::bind(shared, Lines).unwrap();
     let second = shinjuku_net::tcp::TcpConfig::new(first.local_addr()).connections(1);

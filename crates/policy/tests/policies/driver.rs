@@ -38,14 +38,14 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 0..200)
 }
 
-/// The calls that a bare policy and a watched one have in common.
+/// The calls that a bare policy and a verified one have in common.
 pub trait Subject {
     fn arrive(&mut self, task: Task) -> bool;
     fn next(&mut self, worker: WorkerId, now: Nanos, want: Want) -> Option<Task>;
     fn preempted(&mut self, task: Task, worker: WorkerId, now: Nanos);
     fn returned(&mut self, task: Task, worker: WorkerId);
     fn finished(&mut self, task: Task, worker: WorkerId);
-    /// Takes `task`, which waits; a watched policy chooses a fresh one itself, or none.
+    /// Takes `task`, which waits; a verified policy chooses a fresh one itself, or none.
     fn remove(&mut self, task: Task, worker: WorkerId) -> Option<Task>;
     fn len(&self) -> usize;
 }
@@ -227,8 +227,8 @@ impl<S: Subject> Driver<S> {
         }
     }
 
-    /// Finishes everything, and panics if something never comes. Time passes, so that a policy that
-    /// answers nothing is found out.
+    /// Finishes every request; panics if one never comes. Time passes, so that the checks catch a
+    /// policy that answers nothing.
     pub fn drain(&mut self) {
         for round in 0.. {
             while !self.out.is_empty() {

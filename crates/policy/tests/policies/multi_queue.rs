@@ -12,8 +12,8 @@ use crate::reference::{Line, LinePerClass, Reference};
 const WORKER: WorkerId = WorkerId(0);
 const QUANTUM: u64 = 10;
 
-/// A head, since when it is one, and the requests that have passed it: by class, how often and when
-/// last.
+/// A head, the time when it became one, and the requests that have passed it: by class, how often
+/// and when last.
 struct Watch {
     head: Task,
     /// Arrivals of the requests that had not finished when it became head, or came later; by class.
@@ -58,7 +58,7 @@ proptest! {
         let most_quanta = 3;
         let mut policy = MultiQueue::new(arrivals.len(), &rules).unwrap();
         let lines = rules.iter().map(|_| Line::default()).collect();
-        // Only to know the heads; what is answered is the policy's choice.
+        // Needed only to know the heads; the policy chooses the answers.
         let mut mirror = LinePerClass { lines, rules: rules.clone(), bound: usize::MAX };
 
         let mut due = arrivals.iter().scan(0, |at, &(gap, class, quanta)| {

@@ -1,4 +1,4 @@
-//! Constructors reject what makes no sense.
+//! Constructors reject senseless parameters.
 
 use shinjuku_policy::{
     CFcfs, ClassId, ClassParameters, ClassRule, DFcfs, MultiQueue, Nanos, ParameterError,

@@ -1,4 +1,4 @@
-//! Each policy once more: slow, and so simple that its rules can be read off.
+//! Each policy a second time: slow, and simple enough to read its rules off.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -39,7 +39,7 @@ impl Line {
     pub fn put_back(&mut self, task: Task) {
         match self.0.iter_mut().find(|place| place.0 == task.id) {
             Some(place) => place.1 = Some(task),
-            // It was taken from behind its flow and has no place here: any will do.
+            // It was taken from behind its flow and has no place here, so any place will do.
             None => self.push_front(task),
         }
     }
@@ -231,7 +231,7 @@ impl Reference for LinePerWorker {
 pub struct FlowLines {
     pub lines: Vec<Line>,
     pub behind: BTreeMap<FlowId, VecDeque<Task>>,
-    /// Requests of a flow in a line or at a worker.
+    /// Requests of a flow that are in a line or at a worker.
     pub ahead: BTreeMap<FlowId, usize>,
 }
 

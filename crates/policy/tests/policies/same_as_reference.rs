@@ -1,5 +1,5 @@
-//! Every policy does what its reference does, step by step: order, bounds, counts, and who may run
-//! what.
+//! Every policy does what its reference does, step by step: order, bounds, counts, and which
+//! requests may run.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::reference::{ByRank, FlowLines, Line, LinePerClass, LinePerWorker, One
 #[derive(PartialEq)]
 enum Conserves {
     Work,
-    /// Up to requests that wait for another of their flow, or for another worker.
+    /// Except for requests that wait for another of their flow, or for another worker.
     Less,
 }
 
@@ -105,7 +105,7 @@ proptest! {
         check(Box::new(policy), reference, Conserves::Work, steps);
     }
 
-    // Classes 0 to 3 arrive: the last class takes what is beyond it.
+    // Classes 0 to 3 arrive: the last class takes the numbers beyond it.
     #[test]
     fn multi_queue(
         steps in steps(),
@@ -117,8 +117,8 @@ proptest! {
         check(Box::new(policy), reference, Conserves::Work, steps);
     }
 
-    // Classes 0 to 3 arrive: the last class takes what is beyond it. A negative budget is a late
-    // request's.
+    // Classes 0 to 3 arrive: the last class takes the numbers beyond it. A negative budget makes a
+    // request late at arrival.
     #[test]
     fn edf(steps in steps(), budgets in prop::collection::vec(-200_i64..200, 1..=4)) {
         let mut parameters = Parameters::new(CAPACITY, 1);
@@ -167,7 +167,7 @@ proptest! {
         let policy = Stealing::new(CAPACITY, workers, seed).unwrap();
         let (behind, ahead) = (BTreeMap::new(), BTreeMap::new());
         let reference = FlowLines { lines: lines(workers), behind, ahead };
-        // One that was pulled from behind its flow may not come back to a particular place.
+        // A request that was pulled from behind its flow need not come back to a particular place.
         steps.retain(|step| match step {
             Step::Remove { .. } => remove,
             Step::Return { .. } => !remove,

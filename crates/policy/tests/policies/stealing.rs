@@ -57,7 +57,7 @@ fn flows(workers: usize) -> Vec<u64> {
         .collect()
 }
 
-/// From whom worker 0, which has nothing, steals while all others have one flow each.
+/// The victims of worker 0, which has no work, while all others have one flow each.
 fn victims(workers: usize, seed: u64, draws: usize) -> Vec<usize> {
     let flows = flows(workers);
     let mut policy = Stealing::new(workers, workers, seed).unwrap();
@@ -87,7 +87,7 @@ fn victims_are_drawn_uniformly() {
         .sum();
     // 99.9 % quantile of chi-squared with 4 degrees of freedom; the seed is fixed.
     assert!(chi_squared < 18.5, "chi-squared {chi_squared}");
-    // And independently: each pair of successive victims about equally often.
+    // The draws are independent: each pair of successive victims occurs about equally often.
     let pairs = victims.windows(2).filter(|pair| pair[0] == pair[1]).count() as f64;
     assert!(
         (pairs - expected).abs() < 5.0 * expected.sqrt(),

@@ -1,4 +1,4 @@
-//! Under watch, sound policies work as before, and the watch's own calls do what they say.
+//! Verified, sound policies work as before, and the calls of [`Verified`] itself do what they say.
 
 use proptest::prelude::*;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
@@ -11,7 +11,7 @@ use crate::driver::{CAPACITY, Driver, Event, Step, WORKERS, steps};
 
 const WORKER: WorkerId = WorkerId(0);
 
-/// Builds a policy of the registry, or one that only its constructors make.
+/// A policy of the registry, or one that only its own constructor can make.
 #[derive(Clone, Copy, Debug)]
 enum Sound {
     Registered(Registered, Requeue),
@@ -83,7 +83,7 @@ proptest! {
         }
     }
 
-    // With a limit never reached, the watch does not change a single answer.
+    // With a limit never reached, the progress rule does not change a single answer.
     #[test]
     fn below_the_limit_nothing_changes(policy in sound_policy(), steps in steps()) {
         let watched = Verified::new(policy.build(), CAPACITY).unwrap().with_progress_limit(u32::MAX).unwrap();
@@ -108,7 +108,7 @@ fn take_fresh_takes_all_that_never_ran_in_order() {
     }
     let first = policy.next(WORKER, Nanos(0), Want::Any).unwrap();
     policy.preempted(first.id, WORKER, Nanos(5));
-    // One that was staged and recalled is still before those that came later.
+    // A request that was staged and recalled is still before those that came later.
     let staged = policy.next(WORKER, Nanos(5), Want::Any).unwrap();
     policy.returned(staged.id, WORKER);
     let mut taken = Vec::new();

@@ -1,4 +1,4 @@
-//! Wrong policies: each mistake is named, nothing is lost, nothing panics.
+//! Wrong policies: each mistake is named, no request is lost, nothing panics.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ enum Mistake {
 struct Wrong {
     queue: VecDeque<Task>,
     last: Option<Task>,
-    /// Made in turn, one for each call that could make it.
+    /// Made in turn, one at each call that could make it.
     mistakes: Vec<Mistake>,
     calls: usize,
 }
@@ -213,8 +213,8 @@ fn task(id: u32) -> Task {
     }
 }
 
-/// Three requests: 0 is out, 1 waits and has run, 2 waits and has not. The policy is `Wrong`, which
-/// makes `mistake` from now on.
+/// Three requests: 0 is out, 1 waits and has run, 2 waits and has not run. The policy is `Wrong`,
+/// which makes `mistake` from now on.
 fn three(mistake: Mistake) -> Verified {
     // Three arrivals, two answers, one preemption; `mistake` counts from one.
     let mut script = vec![Mistake::None; 7];
@@ -380,8 +380,8 @@ fn silence_is_an_error_after_some_time() {
 
 #[test]
 fn silence_is_an_error_when_no_worker_has_anything() {
-    // It always says that nobody can be served. Two arrivals, 100 empty answers, one sound answer,
-    // then nothing.
+    // It always says that it can serve no request. Two arrivals, 100 empty answers, one sound
+    // answer, then none.
     let mut script = vec![Mistake::Undercounts, Mistake::None, Mistake::None];
     script.extend([Mistake::AnswersNothing; 100]);
     script.push(Mistake::None);

@@ -1,4 +1,4 @@
-//! The progress rule: a request that spins for a lock cannot starve the lock's holder, whatever the
+//! The progress rule: a request that spins for a lock cannot starve the lock's holder, under any
 //! policy.
 
 use std::collections::BTreeMap;
@@ -74,9 +74,9 @@ impl Policy for Whimsical {
     }
 }
 
-/// Request 0 takes a lock, is preempted, and needs 3 more quanta to let it go; all others spin for
-/// it until then. There are endless arrivals, and `contexts` contexts. How many quanta went by
-/// until the holder had finished, at most `patience`.
+/// Request 0 takes a lock, is preempted, and needs 3 more quanta to release it; all others spin for
+/// it until then. Arrivals never end, and there are `contexts` contexts. Returns how many quanta
+/// passed until the holder had finished, at most `patience`.
 fn quanta_until_the_holder_finishes(
     whims: Vec<usize>,
     k: u32,
@@ -145,7 +145,7 @@ fn with_the_rule_the_holder_runs_within_the_bound() {
     }
 }
 
-/// A watched newest-first policy in which requests 0 and 1 are out, fresh.
+/// A verified newest-first policy; requests 0 and 1 are out and fresh.
 fn two_out() -> Verified {
     let mut policy = Verified::new(Box::new(Whimsical::new(vec![])), 2).unwrap();
     for id in [0, 1] {
@@ -194,7 +194,7 @@ fn quanta_count_only_while_others_wait() {
     );
     policy.preempted(TaskId(0), WORKER, Nanos(0));
     policy.preempted(TaskId(1), WORKER, Nanos(0));
-    // Only the last of its quanta was at the cost of 0.
+    // Only the last of its quanta ran while 0 waited.
     assert_eq!(run(&mut policy), 1);
     assert_eq!(policy.progress_interventions(), 0);
 }
@@ -225,7 +225,7 @@ proptest! {
         // Of each started request that waits: the quanta of every other since.
         let mut seen: BTreeMap<TaskId, BTreeMap<TaskId, u32>> = BTreeMap::new();
         for step in steps {
-            // A request that is returned has had no quantum; this count does not know.
+            // A returned request has had no quantum, which this count does not know.
             if matches!(step, Step::Return { .. }) {
                 continue;
             }

@@ -1,10 +1,10 @@
 //! The interrupt's handler in ring 0.
 //!
 //! It runs on a stack of its own (see `mode`), so that the red zone of the interrupted code stays
-//! as it is, and touches general registers only, since libdune saves no others. It sends the
+//! intact, and touches general registers only, since libdune saves no others. It sends the
 //! interrupted code into the [save trampoline](crate::trampoline), where all decisions are made,
-//! and returns. The window in which it does is at the lower end of its stack, whose size is a power
-//! of two and which is aligned to it.
+//! and returns. The window for that is at the lower end of the handler's stack, whose size is a
+//! power of two and which is aligned to that size.
 
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -17,7 +17,7 @@ use crate::trampoline::{RED_ZONE, Window, save};
 /// Size and alignment of the interrupt's stack.
 pub(super) const STACK: usize = 16 * 1024;
 
-/// Registered with libdune, whose stub has saved the general registers to `frame`.
+/// The handler registered with libdune, whose stub has saved the general registers to `frame`.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn handler(frame: *mut TrapFrame) {
     naked_asm!(
@@ -38,7 +38,7 @@ pub(super) unsafe extern "C" fn handler(frame: *mut TrapFrame) {
 /// Sends the code in `frame` into the trampoline, if its stack pointer is in `window`.
 ///
 /// # Safety
-/// `frame` is of interrupted code; in the window there is a context's stack with room below.
+/// `frame` belongs to interrupted code; the window lies on a context's stack with room below.
 #[unsafe(naked)]
 unsafe extern "C" fn redirect(frame: *mut TrapFrame, window: *const Window) {
     naked_asm!(
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(window.elsewhere.load(Ordering::Relaxed), 2);
     }
 
-    /// What the signal handler below takes for the worker's window.
+    /// The worker's window for the signal handler below.
     static WINDOW: AtomicPtr<Window> = AtomicPtr::new(std::ptr::null_mut());
     static STARTED: AtomicBool = AtomicBool::new(false);
     static GO_ON: AtomicBool = AtomicBool::new(false);
@@ -157,12 +157,11 @@ mod tests {
         }
     }
 
-    /// Fills registers and red zone, waits to be told to go on, and looks whether all is as it was.
-    /// Answers what differs.
+    /// Fills registers and red zone, waits for `go_on`, and compares. Returns the differences.
     fn hold_everything() -> u64 {
         let different: u64;
-        // SAFETY: what is changed is declared; the red zone is the function's own, since the
-        // assembly says nothing of the stack, and nothing is called.
+        // SAFETY: all changes are declared; the red zone is the function's own, since the assembly
+        // says nothing of the stack, and nothing is called.
         unsafe {
             std::arch::asm!(
                 "mov [rsp - 8], {a}",
@@ -210,8 +209,8 @@ mod tests {
         different
     }
 
-    /// Has `runnable` run on a worker of its own thread, interrupted by signals until it is over or
-    /// preempted. Answers it and how often an interrupt took it.
+    /// Runs `runnable` on a worker of its own thread, interrupted by signals until it has ended or
+    /// is preempted. Returns it and how often an interrupt took it.
     fn run_on_a_worker(
         runnable: Runnable<(), u64>,
         interrupt: bool,
@@ -252,7 +251,7 @@ mod tests {
             if let Some((_, answer)) = sender.poll() {
                 break answer;
             }
-            // Before that the request would be found on the way in.
+            // Earlier, the request would be found on the way in.
             if interrupt && STARTED.load(Ordering::Relaxed) {
                 dispatched.request();
                 // SAFETY: sends a signal with a handler to a thread that is joined below.
@@ -293,7 +292,7 @@ mod tests {
         GO_ON.store(true, Ordering::Relaxed);
         let (answer, _) = run_on_a_worker(suspended.into(), false, 1);
         let Completion::Finished(context) = answer else {
-            panic!("nobody asked for it");
+            panic!("no preemption was requested");
         };
         assert_eq!(
             results.load(Ordering::Relaxed),

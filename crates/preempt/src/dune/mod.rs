@@ -3,30 +3,30 @@
 //! APIC itself, and the worker's CPU takes the interrupt without leaving guest mode.
 //!
 //! **Never executed.** It needs an Intel CPU with VT-x and posted interrupts, Dune's module, a
-//! kernel started with `nox2apic`, and libdune, none of which this project has had. What is tested:
-//! the protocol of sender and receiver, on ordinary memory and by loom; the interrupt's way into
-//! the context and back, with all registers, in ring 3; that it links with libdune. `guest` does
-//! the same under a stock kernel's /dev/kvm, and does run.
+//! kernel started with `nox2apic`, and libdune, none of which this project has had. Tested are: the
+//! protocol of sender and receiver, on ordinary memory and by loom; the interrupt's way into the
+//! context and back, with all registers, in ring 3; the linking with libdune. `guest` does the same
+//! under a stock kernel's /dev/kvm, and has been executed.
 //!
-//! | room | what it holds |
+//! | module | what it holds |
 //! |---|---|
 //! | `target` | sending: when to notify, and when not to |
 //! | `interrupt` | the handler in ring 0 |
 //! | `mode` | entering Dune mode, and the interrupt's own stack |
 //!
-//! What differs from the paper's: vector registers are saved, the red zone is left alone, and a
-//! notification that got lost is sent again.
+//! Differences from the paper: vector registers are saved, the red zone is left alone, and a lost
+//! notification is sent again.
 //!
-//! What to know:
+//! Notes:
 //! - The program must be linked without PIE (`-C relocation-model=static`) and with the feature
 //!   `libdune`.
 //! - libdune ignores most signals from its start on, for the whole process: a stack overflow ends
-//!   without its message, and signals cannot reach a worker that blocks in the kernel. The
-//!   runtime's spare workers, which stay outside of Dune mode, get the others on.
+//!   the process without its message, and signals cannot reach a worker that blocks in the kernel.
+//!   The runtime's spare workers, which stay outside of Dune mode, keep the other requests running.
 //! - Threads stay in Dune mode until they end, and must stay on their CPU.
-//! - libdune's system-call entry writes below the stack pointer of the code that calls (seen in
+//! - libdune's system-call entry writes below the stack pointer of the calling code (seen in
 //!   libdbos): code that makes a system call from a leaf function with data in its red zone loses
-//!   it. glibc's and Rust's wrappers hold none there.
+//!   that data. glibc's and Rust's wrappers hold none there.
 
 use std::sync::Arc;
 
@@ -61,9 +61,9 @@ pub(crate) const KIND: BackendKind = BackendKind {
 
 const NAME: &str = "dune";
 
-/// What a preemption is taken to cost the worker, ns: to measure it is to enter Dune mode for good.
-/// Some four times what the Shinjuku paper has (sections 3.2 and 3.3: 298 cycles for the sender,
-/// 1212 for the receiver and 109 for a switch, at 2 GHz), to be safe.
+/// A preemption's assumed cost for the worker, in ns: measuring it would mean entering Dune mode
+/// for good. It is some four times the Shinjuku paper's (sections 3.2 and 3.3: 298 cycles for the
+/// sender, 1212 for the receiver and 109 for a switch, at 2 GHz), to be safe.
 const ASSUMED_COST: u64 = 3_000;
 
 /// Preemption by posted interrupt under Dune, for workers that [entered](crate::Worker::enter) Dune
@@ -78,18 +78,18 @@ pub enum DuneError {
     /// The module's device is absent, or does not answer like Dune.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The program has no libdune in it.
+    /// The program was built without libdune.
     #[error(
         "this program was built without libdune: build it with shinjuku-preempt's feature `libdune`, LIBDUNE_DIR set to where \
          libdune.a is, and RUSTFLAGS=\"-C relocation-model=static\""
     )]
     NotLinked,
-    /// libdune could not do something; it has printed more.
+    /// A libdune function failed; libdune has printed more.
     #[error("libdune's {function} failed: {cause}")]
     Libdune {
         /// The function.
         function: &'static str,
-        /// What its answer means.
+        /// The meaning of its answer.
         cause: std::io::Error,
     },
     /// A thread may not change CPUs in Dune mode: interrupts are posted to a CPU.
@@ -98,7 +98,7 @@ pub enum DuneError {
         dune_sys::MAX_CPUS
     )]
     NotPinned,
-    /// The APIC's page does not serve.
+    /// The APIC's page cannot be used.
     #[error(transparent)]
     Apic(#[from] ApicError),
     /// There is no memory for the interrupt's stack.
@@ -107,19 +107,19 @@ pub enum DuneError {
 }
 
 impl Dune {
-    /// Whether there is a `/dev/dune`, whatever it may be.
+    /// Whether there is a `/dev/dune`, of whatever kind.
     #[must_use]
     pub fn has_device() -> bool {
         std::path::Path::new(dune_sys::device::PATH).exists()
     }
 
-    /// Opens `/dev/dune`, makes sure that Dune answers, and sets libdune up, once a process. To be
-    /// called before there are other threads.
+    /// Opens `/dev/dune`, checks that Dune answers, and sets libdune up, once a process. Call it
+    /// before there are other threads.
     ///
     /// # Errors
-    /// [`DuneError`] says what is missing, and what to do about it.
+    /// [`DuneError`] says what is missing, and how to get it.
     pub fn install(_: HardPreemption) -> Result<Self, DuneError> {
-        // libdune opens it again, but says little about what is wrong with it.
+        // libdune opens it again, but reports little about errors.
         drop(dune_sys::Device::open()?);
         mode::set_up()?;
         Ok(Self(()))
@@ -136,7 +136,7 @@ impl Mechanism for Dune {
             thread: worker.thread,
             cause: cause.into(),
         };
-        // Of a thread outside of Dune mode, neither descriptors nor APIC are in memory; a worker
+        // A thread outside of Dune mode has neither descriptors nor APIC in memory; a worker
         // outside has no target.
         let (Some(memory), Some(target)) = (mode::memory(), worker.mode::<Target>()) else {
             return Err(refused(std::io::ErrorKind::Unsupported));

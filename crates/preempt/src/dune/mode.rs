@@ -1,7 +1,7 @@
-//! Entering Dune mode, and what the interrupt needs there.
+//! Entering Dune mode, and the interrupt's set-up there.
 //!
-//! libdune's gates keep the interrupted code's stack and leave interrupts open. Ours gets an entry
-//! of the interrupt stack table of its own, so that the red zone stays whole, and closes
+//! libdune's gates keep the interrupted code's stack and leave interrupts enabled. Our gate has an
+//! entry of its own in the interrupt stack table, so that the red zone stays intact, and disables
 //! interrupts, so that a second one cannot come onto the same stack.
 
 use std::cell::Cell;
@@ -17,7 +17,7 @@ use crate::context::Head;
 use crate::signal;
 use crate::trampoline::Window;
 
-/// What a thread in Dune mode can reach.
+/// The memory that a thread in Dune mode can reach.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     pub(super) apic: LocalApic<RegisterPage>,
@@ -29,7 +29,8 @@ impl Memory {
     pub(super) fn descriptor(&self, cpu: u32) -> &PostedInterruptDescriptor {
         debug_assert!(cpu < MAX_CPUS, "checked on entering");
         let at = cpu as usize * DESCRIPTOR_STRIDE as usize;
-        // SAFETY: libdune maps a page for each CPU there, for good; what is shared in it is atomic.
+        // SAFETY: libdune maps a page for each CPU there, for good; all shared words in it are
+        // atomic.
         unsafe { &*self.descriptors.add(at).cast() }
     }
 }
@@ -42,20 +43,20 @@ thread_local! {
 /// Descriptors and APIC, if the calling thread is in Dune mode.
 pub(super) fn memory() -> Option<Memory> {
     ENTERED.get().then(|| Memory {
-        // SAFETY: the thread is in Dune mode for good, under libdune's page tables, and so is who
-        // gets this.
+        // SAFETY: the thread is in Dune mode for good, under libdune's page tables, and only it
+        // gets this value.
         apic: LocalApic(unsafe { RegisterPage::of_libdune() }),
         descriptors: std::ptr::with_exposed_provenance(DESCRIPTORS as usize),
     })
 }
 
-/// A thread that has entered, as others see it.
+/// A thread that has entered, as other threads see it.
 pub(super) struct Entered {
     cpu: u32,
     apic: dune_sys::apic::ApicId,
 }
 
-/// A worker's side: its interrupt stack, and where it is interrupted.
+/// A worker's side: its interrupt stack, and its window.
 #[derive(Debug)]
 pub(super) struct Receiver {
     window: &'static Window,
@@ -65,10 +66,10 @@ pub(super) struct Receiver {
 impl Receiver {
     pub(super) fn new(entered: Entered) -> Result<Self, DuneError> {
         let memory = memory().ok_or(DuneError::NotLinked)?;
-        // What somebody posted here long ago is meant for nobody.
+        // Vectors posted here long ago have no receiver.
         let _stale = memory.descriptor(entered.cpu).take();
         let stack = interrupt_stack()?;
-        // SAFETY: in Dune mode, where the tables are libdune's; the stack lives for ever.
+        // SAFETY: in Dune mode, where the tables are libdune's; the stack lives forever.
         unsafe { tables::use_interrupt_stack(stack as u64 + STACK as u64) };
         Ok(Self {
             // SAFETY: the stack's lower end, zeroed memory that is never unmapped; all its fields
@@ -90,14 +91,14 @@ impl Mode for Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        // The thread stays in Dune mode with its interrupt stack; its interrupts come to nothing
-        // from now on.
+        // The thread stays in Dune mode with its interrupt stack; from now on its interrupts have
+        // no effect.
         self.window.close();
     }
 }
 
-/// Zeroed memory of [`STACK`] bytes, aligned to them, for good: the CPU knows it until the thread's
-/// end. Not of the heap, whose first part libdune may not have mapped.
+/// Zeroed memory of [`STACK`] bytes, aligned to that size, for good: the CPU uses it until the
+/// thread's end. It is not on the heap, whose first part libdune may not have mapped.
 fn interrupt_stack() -> Result<usize, DuneError> {
     // SAFETY: makes a new mapping.
     let memory = unsafe {
@@ -176,7 +177,8 @@ mod linked {
             crate::trampoline::prepare(u64::MAX);
             // SAFETY: once a process; no thread has entered.
             answered("dune_init", unsafe { libdune::dune_init(true) })?;
-            // SAFETY: the handler keeps to what libdune lets handlers do, and unwinds nothing.
+            // SAFETY: the handler does only what libdune allows handlers to do, and does not
+            // unwind.
             let registered =
                 unsafe { libdune::dune_register_intr_handler(c_int::from(VECTOR), Some(handler)) };
             answered("dune_register_intr_handler", registered)?;
@@ -201,7 +203,7 @@ mod linked {
     }
 }
 
-/// The CPU's tables, which in Dune mode are the process's own memory.
+/// The CPU's tables, which are the process's own memory in Dune mode.
 mod tables {
     use dune_sys::trap_frame::TASK_STATE;
     use x86_64::instructions::tables::{sgdt, sidt};
@@ -213,15 +215,15 @@ mod tables {
     /// page.
     const STACK_TABLE_ENTRY: u8 = 2;
 
-    /// Has our interrupt come on the stack that ends at `top`, with interrupts closed.
+    /// Makes our interrupt come on the stack that ends at `top`, with interrupts disabled.
     ///
     /// # Safety
-    /// In Dune mode, under libdune's tables; the stack is for this thread only, for as long as it
-    /// lives.
+    /// In Dune mode, under libdune's tables; the stack belongs to this thread alone for the
+    /// thread's life.
     pub(super) unsafe fn use_interrupt_stack(top: u64) {
         // SAFETY: libdune's tables have all these entries; the first write is to this thread's own,
-        // and all threads write the same to the shared one, whose interrupt nobody sends before a
-        // worker has a target.
+        // and all threads write the same to the shared one, whose interrupt no thread sends before
+        // a worker has a target.
         unsafe {
             let gdt: *const u64 = std::ptr::with_exposed_provenance(sgdt().base.as_u64() as usize);
             let at = usize::from(TASK_STATE.index());
@@ -243,7 +245,7 @@ mod tables {
         (low >> 16 & 0xff_ffff) | (low >> 56) << 24 | high << 32
     }
 
-    /// A gate with our entry of the interrupt stack table, and closing interrupts (an interrupt
+    /// A gate with our entry of the interrupt stack table that disables interrupts (an interrupt
     /// gate, no trap gate).
     fn with_own_stack(mut gate: [u8; 16]) -> [u8; 16] {
         gate[4] = gate[4] & !7 | STACK_TABLE_ENTRY;

@@ -8,8 +8,8 @@
 //!                              nothing to do, but every 8th time notify again
 //! ```
 //!
-//! The requests themselves are not here: the context's `requested` word says what is wanted, and
-//! the descriptor makes sure that the interrupt's handler sees what was stored before.
+//! The requests themselves are not here: the context's `requested` word has the request, and the
+//! descriptor makes sure that the interrupt's handler sees what was stored before.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,15 +18,15 @@ use dune_sys::{Posted, PostedInterruptDescriptor};
 
 use crate::backend::ModeLink;
 
-/// The interrupt's vector. Shinjuku takes the notification's number for it, too.
+/// The interrupt's vector. Shinjuku uses the notification's number for it, too.
 pub(super) const VECTOR: u8 = NOTIFICATION_VECTOR;
 
-/// A request that finds the one before still pending sends nothing, but every so often: the
-/// notification may have been lost (see [`LocalApic::send`]), and then nothing else would ever send
-/// it again. To notify once too often is harmless.
+/// A request whose predecessor is still pending usually sends nothing. Every eighth one notifies
+/// again: the notification may have been lost (see [`LocalApic::send`]), and nothing else would
+/// send it again. One notification too many is harmless.
 const NOTIFY_AGAIN: u32 = 8;
 
-/// Where a worker runs.
+/// The CPU where a worker runs.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) cpu: u32,
@@ -35,11 +35,11 @@ pub(super) struct Target {
     unnotified: AtomicU32,
 }
 
-/// What sending came to.
+/// The outcome of sending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sent {
     Notified,
-    /// It is pending already.
+    /// The vector is pending already.
     Pending,
 }
 
@@ -54,7 +54,7 @@ impl Target {
         }
     }
 
-    /// Interrupts the worker, whose CPU has `descriptor`, by the calling CPU's APIC.
+    /// Interrupts the worker, whose CPU has `descriptor`, through the calling CPU's APIC.
     ///
     /// # Errors
     /// [`ApicError::Busy`] if the APIC cannot send; then nothing was posted, and the next call
@@ -64,9 +64,9 @@ impl Target {
         apic: &LocalApic<R>,
         descriptor: &PostedInterruptDescriptor,
     ) -> Result<Sent, ApicError> {
-        // Before posting: who finds the bits clear owes a notification.
+        // Before posting: a sender that finds the bits clear owes a notification.
         apic.wait_until_idle()?;
-        // One dispatcher sends to a worker, so a load and a store do.
+        // One dispatcher sends to a worker, so a load and a store are enough.
         let unnotified = self.unnotified.load(Ordering::Relaxed);
         let notify = match descriptor.post(VECTOR) {
             Posted::Notify => true,
@@ -89,7 +89,7 @@ mod tests {
     use dune_sys::apic::Register;
     use std::cell::{Cell, RefCell};
 
-    /// An APIC that notes what is written.
+    /// An APIC that records all writes.
     #[derive(Default)]
     struct Noted {
         busy: Cell<bool>,
@@ -205,8 +205,8 @@ mod loom_tests {
     }
 
     impl Worker {
-        /// The CPU: takes what is posted if it is notified, and runs the handler for each vector.
-        /// Answers the interrupts, and the newest generation that a handler saw.
+        /// The CPU: if it is notified, takes the posted vectors and runs the handler for each.
+        /// Returns the number of interrupts, and the newest generation that a handler saw.
         fn serve(&self) -> (usize, u64) {
             if self.line.load(Ordering::Relaxed) == 0 {
                 return (0, 0);
@@ -216,9 +216,9 @@ mod loom_tests {
                 .take()
                 .iter()
                 .fold((0, 0), |(count, newest), _| {
-                    // A context takes the request down by a swap, for which loom would allow more
-                    // than the memory model does (that a store by others comes between the swap's
-                    // two halves). Looking is what matters here.
+                    // A context clears the request by a swap, for which loom would allow more than
+                    // the memory model does (that a store of another thread comes between the
+                    // swap's two halves). Here a load is enough.
                     (
                         count + 1,
                         newest.max(self.requested.load(Ordering::Acquire)),
@@ -227,9 +227,9 @@ mod loom_tests {
         }
     }
 
-    /// The dispatcher stores a generation and interrupts, twice, while the worker's CPU serves: the
-    /// last generation is seen by a handler, whether or not its interrupt was merged with the one
-    /// before, and nobody is interrupted without a request.
+    /// The dispatcher stores a generation and interrupts, twice, while the worker's CPU serves. A
+    /// handler sees the last generation, whether or not its interrupt was merged with the one
+    /// before, and no interrupt comes without a request.
     #[test]
     fn loom_the_last_request_is_seen_by_a_handler() {
         loom::model(|| {

@@ -1,9 +1,8 @@
-//! How interrupts come to a vCPU here: told by the kernel's modules, and then counted, which is
-//! what is believed.
+//! How interrupts come to a vCPU here: the kernel's modules promise, and only counting is believed.
 //!
 //! A module that can post interrupts may still not do it for this virtual machine (AVIC does not in
-//! x2APIC mode on older CPUs), so a claim takes both: the module's parameter, and interrupts that
-//! arrived without KVM having injected them.
+//! x2APIC mode on older CPUs). So a claim takes both: the module's parameter, and interrupts that
+//! arrived without injection by KVM.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
@@ -15,13 +14,13 @@ use kvm_bindings::{kvm_stats_desc, kvm_stats_header};
 use super::system_call::ioctl;
 use crate::backend::Delivery;
 
-/// What the kernel counted for one vCPU.
+/// The kernel's counts for one vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct KernelCounters {
     /// Exits from guest mode into the kernel.
     pub exits: u64,
-    /// Of them, those for an interrupt of the host's. To interrupt a CPU in guest mode takes one,
-    /// unless it is posted.
+    /// The part of these exits that host interrupts caused. Interrupting a CPU in guest mode takes
+    /// one, unless the interrupt is posted.
     pub host_interrupts: u64,
     /// Interrupts that KVM injected.
     pub injected: u64,
@@ -42,14 +41,14 @@ impl std::ops::Add for KernelCounters {
 /// Where the kernel shows its modules.
 pub(super) const MODULES: &str = "/sys/module";
 
-/// How interrupts would come here, by the word of KVM's modules: at best [`Delivery::Unproven`].
+/// How interrupts would come here, according to KVM's modules: at best [`Delivery::Unproven`].
 /// Makes no virtual machine.
 #[must_use]
 pub fn promised() -> Delivery {
     judge(posting_module(Path::new(MODULES)), 0, None)
 }
 
-/// What the modules under `modules` ([`MODULES`]) say: who can post interrupts.
+/// Reads the modules under `modules` ([`MODULES`]): which one can post interrupts.
 pub(super) fn posting_module(modules: &Path) -> Result<&'static str, Delivery> {
     let is_on = |parameter: &str| {
         std::fs::read_to_string(modules.join(parameter))
@@ -66,7 +65,7 @@ pub(super) fn posting_module(modules: &Path) -> Result<&'static str, Delivery> {
     }
 }
 
-/// What is believed: the module's word, `arrived` interrupts, and what KVM counted meanwhile.
+/// The verdict on the module's promise, given `arrived` interrupts and KVM's counts meanwhile.
 pub(super) fn judge(
     module: Result<&'static str, Delivery>,
     arrived: u64,
@@ -98,7 +97,7 @@ pub(super) struct Statistics {
 }
 
 impl Statistics {
-    /// Of the vCPU `file`; `None` where the kernel does not tell.
+    /// The statistics of the vCPU `file`; `None` if the kernel does not tell.
     pub(super) fn of(file: i32) -> Option<Self> {
         const GET_STATS_FD: u64 = 0xaece;
         // SAFETY: makes a new descriptor, owned below.
@@ -106,9 +105,9 @@ impl Statistics {
         if file < 0 {
             return None;
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just made, and it has no other owner.
         let file = unsafe { File::from_raw_fd(file as i32) };
-        // Older kernels leave it open for programs that are started.
+        // Older kernels leave the descriptor open for programs that are started.
         // SAFETY: changes a flag of our own descriptor.
         unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
         let word = |at: u64| {

@@ -12,15 +12,15 @@ pub enum GuestError {
          machine, have the host pass it on"
     )]
     NoDevice,
-    /// /dev/kvm is not for this user.
+    /// This user may not use /dev/kvm.
     #[error(
         "no permission for /dev/kvm: add the user to the group `kvm` (or whichever owns the device), or run as root"
     )]
     NoPermission,
-    /// KVM lacks something.
+    /// KVM lacks a feature.
     #[error("this kernel's KVM lacks {what}, which guest mode needs: it takes Linux 5.16 or later")]
     Lacking {
-        /// What it is.
+        /// The feature.
         what: &'static str,
     },
     /// There are as many vCPUs as this kernel allows a virtual machine.
@@ -31,13 +31,13 @@ pub enum GuestError {
         /// How many there can be.
         most: u32,
     },
-    /// This build is not what it should be.
+    /// This build is damaged.
     #[error("this build has assembly that is not as it should be: build it anew")]
     Assembled,
     /// KVM refused something.
     #[error("{what} failed: {cause}")]
     Kvm {
-        /// What was asked for.
+        /// The action.
         what: &'static str,
         /// The kernel's answer.
         cause: std::io::Error,

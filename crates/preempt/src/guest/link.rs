@@ -1,4 +1,4 @@
-//! A worker with a vCPU as others see it: to interrupt it, and to count what happened.
+//! A worker with a vCPU as other threads see it: interrupting it, and counting its events.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::vcpu_mode::VcpuMode;
 use crate::backend::ModeLink;
 use crate::mechanism::WorkerLink;
 
-/// A worker's vCPU as others see it.
+/// A worker's vCPU as other threads see it.
 pub(super) struct GuestLink {
     machine: Arc<Machine>,
     apic: u32,
@@ -32,13 +32,13 @@ pub(super) struct GuestLink {
     pub(super) left: AtomicU64,
     /// Interrupts of the workers that had the vCPU before.
     taken_by_others: AtomicU64,
-    /// The vCPU's pages: here, because others read the block in them.
+    /// The vCPU's pages. They are here because other threads read the block in them.
     page: *mut Page,
     _pages: Mapping,
     statistics: Option<Statistics>,
 }
 
-// SAFETY: of the pages, only the block's atomics are reached through a link.
+// SAFETY: a link reaches only the block's atomics in the pages.
 unsafe impl Send for GuestLink {}
 // SAFETY: as above.
 unsafe impl Sync for GuestLink {}
@@ -49,17 +49,16 @@ impl std::fmt::Debug for GuestLink {
     }
 }
 
-/// What happened to one worker in guest mode.
+/// One worker's events in guest mode.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct GuestCounters {
-    /// Times that the kernel came back to the host side, for whatever reason.
+    /// Times that the kernel came back to the host side, for any reason.
     pub returns: u64,
     /// System calls made for the guest's code.
     pub forwarded: u64,
-    /// Of them, those that an interrupt came before, and that were made again.
+    /// The part of these that an interrupt preceded, and that were made again.
     pub given_up: u64,
-    /// Times that the worker left guest mode: for a call that is made natively, a fault, or at its
-    /// end.
+    /// Times that the worker left guest mode: for a native call, a fault, or at its end.
     pub left: u64,
     /// Interrupts that arrived in guest mode.
     pub interrupts: u64,
@@ -82,15 +81,14 @@ impl std::ops::Add for GuestCounters {
 impl ModeLink for GuestLink {}
 
 impl WorkerLink {
-    /// What happened to the worker in guest mode, if it [entered](crate::Worker::enter) it before
+    /// The worker's events in guest mode, if it [entered](crate::Worker::enter) guest mode before
     /// this link was taken.
     #[must_use]
     pub fn guest_counters(&self) -> Option<GuestCounters> {
         self.mode().map(GuestLink::counters)
     }
 
-    /// What KVM counted for the worker's vCPU; `None` without one, or where the kernel does not
-    /// tell.
+    /// KVM's counts for the worker's vCPU; `None` without a vCPU, or if the kernel does not tell.
     #[must_use]
     pub fn kernel_counters(&self) -> Option<KernelCounters> {
         self.mode::<GuestLink>()?.kernel_counters()
@@ -138,7 +136,7 @@ impl GuestLink {
         }
     }
 
-    /// Begins to count anew, for another worker.
+    /// Starts counting anew, for another worker.
     pub(super) fn forget(&self) {
         let block = self.block();
         let taken = block.taken.load(Ordering::Relaxed);
@@ -155,13 +153,13 @@ impl GuestLink {
         self.reach.nothing_is_pending();
     }
 
-    /// What the interrupt handler shares.
+    /// The interrupt handler's shared words.
     pub(super) fn block(&self) -> &Block {
         // SAFETY: in the pages, which are ours; its fields are atomics.
         unsafe { &(*self.page).block }
     }
 
-    /// Interrupts that arrived, and what KVM counted, for all workers that had the vCPU.
+    /// Interrupts that arrived, and KVM's counts, for all workers that had the vCPU.
     pub(super) fn since_it_was_made(&self) -> (u64, Option<KernelCounters>) {
         (
             self.block().taken.load(Ordering::Relaxed),
@@ -173,7 +171,7 @@ impl GuestLink {
         self.statistics.as_ref()?.read()
     }
 
-    /// Posts the interrupt where that reaches the worker. Whether it takes a signal, too.
+    /// Posts the interrupt if that reaches the worker. Returns whether a signal is needed, too.
     pub(super) fn interrupt(&self) -> Result<bool, std::io::Error> {
         if !self.reach.takes_a_vector() {
             return Ok(true);
@@ -210,7 +208,7 @@ impl GuestLink {
                 unsafe { ioctl(self.machine.vm.as_raw_fd(), SIGNAL_MSI, argument) }
             }
         };
-        // An eventfd that is full has its interrupt on the way.
+        // A full eventfd has its interrupt on the way.
         if answer >= 0 || answer == -(libc::EAGAIN as isize) {
             Ok(())
         } else {
@@ -219,7 +217,7 @@ impl GuestLink {
     }
 }
 
-/// Where a message has to be written to interrupt the CPU with this APIC number.
+/// The address that a message must be written to for the CPU with this APIC number.
 pub(super) fn msi_address(apic: u32) -> u32 {
     0xfee0_0000 | apic << 12
 }

@@ -28,7 +28,7 @@ use crate::trampoline;
 /// The interrupt's vector.
 pub(super) const VECTOR: u8 = 0x60;
 const SPURIOUS: usize = 0xff;
-/// Numbers that fit into an MSI's address.
+/// Numbers up to this fit into an MSI's address.
 const MOST_VCPUS: u32 = 255;
 
 /// How the dispatcher's thread posts an interrupt. The first two are one system call.
@@ -39,22 +39,22 @@ pub enum Sending {
     Irqfd,
     /// An ioctl with the message (KVM_SIGNAL_MSI).
     Msi,
-    /// A write to the thread's own APIC, if it is [in guest
-    /// mode](super::Guest::post_from_this_thread); else as `Irqfd`.
+    /// A write to the thread's own APIC, if the thread is [in guest
+    /// mode](super::Guest::post_from_this_thread); otherwise as `Irqfd`.
     Apic,
 }
 
 /// Where the interrupt controllers are.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Irqchip {
-    /// Only the local APICs are in the kernel: all that is needed here.
+    /// Only the local APICs are in the kernel, which is enough here.
     #[default]
     Split,
     /// All of a PC's.
     Kernel,
 }
 
-/// How guest mode is set up. The default is right for all but those who compare.
+/// How guest mode is set up. The default suits all but comparisons.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct GuestConfig {
     /// How interrupts are posted.
@@ -65,7 +65,7 @@ pub struct GuestConfig {
 
 /// The virtual machine.
 pub(super) struct Machine {
-    /// Whose it is. Children get its descriptors, too, but not its memory.
+    /// The process that owns the machine. Children inherit its descriptors, but not its memory.
     pub(super) process: u32,
     pub(super) vm: VmFd,
     pub(super) memory: Memory,
@@ -146,8 +146,8 @@ impl Machine {
         let vm = kvm
             .create_vm()
             .map_err(GuestError::kvm("making a virtual machine"))?;
-        // Intel CPUs of old want these to start in real mode, which this machine never is in:
-        // others may refuse.
+        // Old Intel CPUs require these to start in real mode, which this machine never uses; others
+        // may refuse.
         let _ = vm.set_identity_map_address(0xfffb_c000);
         let _ = vm.set_tss_address(0xfffb_d000);
         match config.irqchip {
@@ -161,13 +161,13 @@ impl Machine {
             KVM_CAP_X2APIC_API,
             KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
         )?;
-        // Where a guest may halt by itself, KVM does not put it to sleep while a page is fetched:
-        // the thread does that, as any other. Else KVM would go on for ever about a page that
-        // cannot be had (behind a file's end, or guarded by madvise), where a signal is due.
+        // If a guest may halt by itself, KVM does not put it to sleep while a page is fetched: the
+        // thread sleeps instead, as any other. Otherwise KVM would retry forever for a page that
+        // cannot be had (behind a file's end, or guarded by madvise), when a signal is due.
         enable(&vm, KVM_CAP_X86_DISABLE_EXITS, halting as u32)?;
         let memory = Memory::new(vm.as_raw_fd(), physical_bits)?;
         let gates = gates()?;
-        // The CPU delivers no exception without them, so no page fault could ask for them.
+        // Without them the CPU delivers no exception, so no page fault could ask for them.
         for address in ring0::code().into_iter().chain([gates.start()]) {
             memory.give_or_say(address)?;
         }
@@ -202,7 +202,7 @@ impl Machine {
         self.gates.start() as u64
     }
 
-    /// Has a write to `kick` post the vector to the CPU with this APIC number.
+    /// Makes a write to `kick` post the vector to the CPU with this APIC number.
     pub(super) fn route(&self, apic: u32, kick: &EventFd) -> Result<(), GuestError> {
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
         routes.push(kvm_irq_routing_entry {
@@ -241,15 +241,15 @@ fn enable(vm: &VmFd, cap: u32, argument: u32) -> Result<(), GuestError> {
 }
 
 /// The interrupt descriptor table: all exceptions to their stubs, two vectors to their handlers,
-/// nothing else. No gate is open to ring 3, so `int3` and the like are protection faults, and made
-/// natively.
+/// nothing else. No gate is open to ring 3, so `int3` and the like cause protection faults, and are
+/// executed natively.
 fn gates() -> Result<Mapping, GuestError> {
     let mapping = Mapping::new(256 * size_of::<Entry<HandlerFunc>>())?;
     let table = mapping.start() as *mut Entry<HandlerFunc>;
     let gate = |vector: usize, handler: u64, stack: u16| {
         let mut entry = Entry::<HandlerFunc>::missing();
-        // SAFETY: handlers and stacks are those made for it, and the selector is ring 0's code of
-        // the vCPU's table.
+        // SAFETY: handlers and stacks were made for it, and the selector is ring 0's code of the
+        // vCPU's table.
         unsafe {
             entry
                 .set_handler_addr(VirtAddr::new(handler))

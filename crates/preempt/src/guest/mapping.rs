@@ -37,7 +37,7 @@ impl Mapping {
         })
     }
 
-    /// `bytes` that do not reach over a GiB's end: half of a mapping of twice the size.
+    /// `bytes` of memory that do not cross a GiB's end: half of a mapping of twice the size.
     pub(super) fn within_a_gib(bytes: usize) -> Result<Self, GuestError> {
         const GIB: usize = 1 << 30;
         let mut mapping = Self::new(2 * bytes)?;
@@ -47,7 +47,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// With a page at its low end that nobody can touch: a stack.
+    /// A stack: memory whose lowest page faults on every access.
     pub(super) fn stack(bytes: usize) -> Result<Self, GuestError> {
         let mapping = Self::new(bytes)?;
         // SAFETY: the page is ours, and unused.
@@ -74,7 +74,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: ours, and whoever drops it has nobody left who uses it.
+        // SAFETY: the mapping is ours, and has no user left when it is dropped.
         unsafe { libc::munmap(self.base as *mut libc::c_void, self.length) };
     }
 }

@@ -8,14 +8,13 @@
 //!   GiB 0x7fff (stack, vdso)   ──▶ GiB 10
 //! ```
 //!
-//! A GiB is given to the guest as a whole when its first page is needed, holes included; what is
-//! mapped in it, with which rights, and what becomes of it by `mmap`, `munmap`, `mremap`, `brk` and
-//! `mprotect`, KVM follows in the kernel's own page tables. So nobody has to keep track of
-//! mappings, and a page that is not there is found by KVM. Guest-physical addresses are small,
-//! since CPUs have 40 to 52 bits of them, and congruent to the process's, so that 2 MiB pages fit.
+//! The guest gets a GiB as a whole when it first needs a page of it, holes included. KVM follows
+//! the mappings in it, their rights, and their changes by `mmap`, `munmap`, `mremap`, `brk` and
+//! `mprotect`, in the kernel's own page tables. So this module need not track mappings, and KVM
+//! finds out that a page is missing. Guest-physical addresses are small, since CPUs have 40 to 52
+//! bits of them, and congruent to the process's, so that 2 MiB pages fit.
 //!
-//! Rights to execute are not followed: in guest mode code can be run from any page that can be
-//! read.
+//! Rights to execute are not followed: in guest mode code can run from any readable page.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -30,12 +29,11 @@ use super::system_call;
 
 const GIB: u64 = 1 << 30;
 const PAGE: u64 = 4096;
-/// Where the kernel's half begins, less the page that Linux never maps.
+/// The start of the kernel's half, less the page that Linux never maps.
 const USER_END: u64 = 0x7fff_ffff_f000;
-/// The first 8 GiB of guest-physical addresses have the interrupt controllers and KVM's own pages
-/// in them.
+/// The first 8 GiB of guest-physical addresses hold the interrupt controllers and KVM's own pages.
 const FIRST: u64 = 8;
-/// GiB that can be given to the guest: what page tables are kept for.
+/// The most GiB that the guest can get: page tables are reserved for them.
 const MOST: u64 = 2048;
 /// The tables of the upper two levels: the root, and one for every 512 GiB, of which a process uses
 /// four or five.
@@ -53,15 +51,15 @@ pub(super) struct Memory {
     used: AtomicU64,
     /// GiB given to the guest.
     given: AtomicU64,
-    /// How many can be: the CPU's guest-physical address bits may allow fewer than the tables.
+    /// The most GiB to give: the CPU's guest-physical address bits may allow fewer than the tables.
     most: u64,
     locked: AtomicBool,
 }
 
 impl Memory {
-    /// No memory but the page tables' own. `physical_bits`: of guest-physical addresses.
+    /// Only the page tables' own memory. `physical_bits` is the width of guest-physical addresses.
     pub(super) fn new(vm: i32, physical_bits: u32) -> Result<Self, GuestError> {
-        // Twice as much as needed, so that one half lies within a GiB.
+        // Twice the size needed, so that one half lies within a GiB.
         let bytes = ((MOST + UPPER) * PAGE) as usize;
         let tables = Mapping::within_a_gib(bytes)?;
         let most = ((1u64 << physical_bits.min(52)) / GIB)
@@ -76,8 +74,7 @@ impl Memory {
             most,
             locked: AtomicBool::new(false),
         };
-        // The first GiB that is given is that of the tables, so their own address is known from
-        // here on.
+        // The first GiB given is that of the tables, so their own address is known from here on.
         let memory = Self {
             tables_at: FIRST * GIB + memory.tables.start() as u64 % GIB,
             ..memory
@@ -91,16 +88,17 @@ impl Memory {
         self.tables_at
     }
 
-    /// Gives the guest the GiB with `address` in it, if it has not got it. Whether it has it then.
-    /// Neither allocates nor writes `errno`; takes a lock that no code in a context ever holds.
+    /// Gives the guest the GiB that contains `address`, unless it has it. Returns whether it then
+    /// has it. Neither allocates nor writes `errno`; takes a lock that no code in a context ever
+    /// holds.
     pub(super) fn give(&self, address: usize) -> bool {
         let address = address as u64;
         if address >= USER_END {
             return false;
         }
         while self.locked.swap(true, Ordering::Acquire) {
-            // Asleep, since to yield gives way to no thread of lower priority, which may have the
-            // lock.
+            // Sleeps, since yielding lets no thread of lower priority run, and such a thread may
+            // have the lock.
             let some_time = libc::timespec {
                 tv_sec: 0,
                 tv_nsec: 20_000,
@@ -114,7 +112,7 @@ impl Memory {
         given
     }
 
-    /// [`give`](Self::give) for what the guest cannot be without.
+    /// [`give`](Self::give) for memory that the guest needs, with an error.
     pub(super) fn give_or_say(&self, address: usize) -> Result<(), GuestError> {
         if self.give(address) {
             Ok(())
@@ -126,9 +124,9 @@ impl Memory {
         }
     }
 
-    /// Gives the guest each GiB in which the process has something now, the lowest ones and no more
-    /// than some: to wait until one is missed takes the kernel a while, and for ever where
-    /// real-time threads keep its own off their cores.
+    /// Gives the guest each GiB in which the process has memory now, the lowest ones first and only
+    /// up to a limit. Without that, the kernel takes a while for each missing GiB, and forever if
+    /// real-time threads keep its own threads off their cores.
     pub(super) fn give_what_is_there(&self) {
         const MOST_AHEAD: usize = 64;
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -138,7 +136,7 @@ impl Memory {
                 let (start, rest) = line.split_once('-')?;
                 let (end, rights) = rest.split_once(' ')?;
                 let number = |text| u64::from_str_radix(text, 16).ok();
-                // What is only reserved may be large, and is not needed.
+                // Reserved memory may be large, and is not needed.
                 let gibs = number(start)? / GIB..=(number(end)? - 1) / GIB;
                 (!rights.starts_with("---")).then_some(gibs)
             })
@@ -171,7 +169,7 @@ impl Memory {
             userspace_addr: gib * GIB,
         };
         let argument = (&raw const region) as usize;
-        // SAFETY: the region is the process's own memory, given to code that has it already.
+        // SAFETY: the region is the process's own memory, and its code has that memory already.
         if unsafe { system_call::ioctl(self.vm, SET_MEMORY, argument) } < 0 {
             return false;
         }
@@ -192,8 +190,8 @@ impl Memory {
         true
     }
 
-    /// The table that entry `index` of `table` refers to, made if there is none. Guest-physical
-    /// addresses.
+    /// The table that entry `index` of `table` refers to, made if there is none. Addresses are
+    /// guest-physical.
     fn table_below(&self, table: u64, index: u64) -> Option<u64> {
         let entry = self.entry(table, index);
         if entry.is_unused() {
@@ -213,13 +211,13 @@ impl Memory {
 
     #[expect(
         clippy::mut_from_ref,
-        reason = "the lock is held, or nobody else knows the tables"
+        reason = "the lock is held, or no other code knows the tables"
     )]
     fn entry(&self, table: u64, index: u64) -> &mut PageTableEntry {
         let table = self.tables.start() + (table - self.tables_at) as usize;
         let entries = table as *mut PageTableEntry;
         // SAFETY: a table of ours: zeroed or filled in memory of the right size and alignment. Only
-        // who holds the lock writes; CPUs read entries as they are written, whole.
+        // the lock's holder writes; CPUs read entries as they are written, whole.
         unsafe { &mut *entries.add(index as usize) }
     }
 }
@@ -250,7 +248,7 @@ mod tests {
             }
         };
         let map = |bytes: u64, rights| {
-            // SAFETY: new memory, nobody else's.
+            // SAFETY: new memory, with no other user.
             let address = unsafe {
                 libc::mmap(
                     std::ptr::null_mut(),

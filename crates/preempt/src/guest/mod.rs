@@ -2,24 +2,23 @@
 //!
 //! The worker's thread runs its own code in a virtual machine made of the process's own address
 //! space, in ring 3 (CPL3), on its own stack, with its own thread control block: all code, all
-//! addresses and all speeds are the same. An interrupt that is posted to its vCPU reaches it
-//! through an interrupt descriptor table, where the CPU can do that without leaving guest mode
-//! (VT-x with APICv, AVIC); elsewhere KVM injects it. It is the stock kernel's way to what Dune's
-//! module did.
+//! addresses and all speeds are the same. An interrupt posted to its vCPU reaches it through an
+//! interrupt descriptor table, without leaving guest mode if the CPU can do that (VT-x with APICv,
+//! AVIC); otherwise KVM injects it. So the stock kernel does what Dune's module did.
 //!
-//! What guest mode cannot do is done natively: the worker leaves it with all its registers, at any
-//! instruction, and comes back when it next enters a context. So a fault, a `clone` or an
-//! instruction that KVM cannot emulate behaves as everywhere.
+//! Operations that guest mode lacks are done natively: the worker leaves guest mode with all its
+//! registers, at any instruction, and comes back when it next enters a context. So a fault, a
+//! `clone` or an instruction that KVM cannot emulate behaves as everywhere.
 //!
-//! | room | what it holds |
+//! | module | what it holds |
 //! |---|---|
 //! | `machine`, `memory`, `mapping`, `error` | the virtual machine and its memory |
 //! | `vcpu` | a worker's vCPU, its tables and registers |
 //! | `ring0` | the code in ring 0: stubs, the interrupt handler |
 //! | `run` | entering, and the host side's loop |
-//! | `policy`, `system_call` | what becomes of each system call, and making it |
+//! | `policy`, `system_call` | how each system call is handled, and making it |
 //! | `native` | leaving with all registers |
-//! | `reach`, `link`, `poster` | how others reach the worker; a dispatcher that does so without a system call |
+//! | `vcpu_mode`, `link`, `poster` | how others reach the worker; a dispatcher that does so without a system call |
 //! | `delivery` | how interrupts come to a vCPU here, as counted |
 
 use std::path::Path;
@@ -69,7 +68,7 @@ pub(crate) const KIND: BackendKind = BackendKind {
 const NAME: &str = "guest";
 
 /// Preemption by interrupts in guest mode, for workers that [entered](crate::Worker::enter) it.
-/// Others, and those who are outside of it for a while, are interrupted by signal.
+/// Workers that did not, or are outside of it for a while, are interrupted by signal.
 #[derive(Clone)]
 pub struct Guest {
     machine: Arc<Machine>,
@@ -77,7 +76,7 @@ pub struct Guest {
     spares: Spares,
 }
 
-/// vCPUs of workers that ended: KVM keeps one until the whole machine ends, so they are used again.
+/// vCPUs of workers that ended: KVM keeps a vCPU until the whole machine ends, so they are reused.
 type Spares = Arc<Mutex<Vec<Vcpu>>>;
 
 impl std::fmt::Debug for Guest {
@@ -90,10 +89,10 @@ impl Guest {
     /// Makes a virtual machine of this process.
     ///
     /// # Errors
-    /// [`GuestError`] says why there can be none, and what to do about it.
+    /// [`GuestError`] says why there can be none, and how to change that.
     pub fn install(token: HardPreemption, config: GuestConfig) -> Result<Self, GuestError> {
         let machine = Machine::new(config)?;
-        // What a vCPU lacks is better known now.
+        // The attempt shows what a vCPU lacks.
         let first = Vcpu::new(&machine)?;
         Ok(Self {
             machine,
@@ -222,7 +221,7 @@ impl Mode for Seat {
             head.stack_high.get(),
         );
         if run::is_native(self) && !self.broken.get() {
-            // SAFETY: the caller's, and it is not in guest mode.
+            // SAFETY: the caller promises it, and the thread is not in guest mode.
             unsafe { run::enter(self) };
         }
         elsewhere
@@ -230,7 +229,7 @@ impl Mode for Seat {
 
     unsafe fn leave(&self) {
         if !run::is_native(self) {
-            // SAFETY: the caller's, and it is in guest mode.
+            // SAFETY: the caller promises it, and the thread is in guest mode.
             unsafe { run::leave() };
         }
     }
@@ -240,7 +239,7 @@ impl Mode for Seat {
     }
 }
 
-/// Bytes of stack that must be left below code which is to be taken away with its registers on it.
+/// Bytes of stack that must be left below code that is diverted with its registers on the stack.
 fn room_to_leave() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
     *BYTES.get_or_init(|| signal::largest_frame() + signal::handler_room())
@@ -263,7 +262,7 @@ impl Vcpu {
     }
 }
 
-/// The process cannot go on: neither in guest mode nor out of it.
+/// Ends the process, which can go on neither in guest mode nor outside it.
 fn fatal(what: &str, state: &native::State) -> ! {
     let (rip, rsp) = (state.general.rip, state.general.rsp);
     crate::overflow::say(format_args!("fatal: {what} (rip {rip:#x}, rsp {rsp:#x})"));

@@ -1,19 +1,18 @@
-//! The way out of guest mode with all registers: the thread goes on natively where the guest's code
+//! The way out of guest mode with all registers: the thread resumes natively where the guest's code
 //! was.
 //!
-//! The registers are put into a signal frame on memory of ours, and `rt_sigreturn` takes them from
+//! The registers are put into a signal frame on memory of ours. `rt_sigreturn` takes them from
 //! there, vectors, flags and signal mask included, all at once and without touching the code's
 //! stack, which may be overflowing. The frame has the layout that the kernel uses for its own:
 //!
 //! ```text
 //!   way_out + 4096 ...  vector state, as KVM hands it out: the standard format of xsave, with the kernel's marks
 //!   way_out +    8      ucontext: general registers, signal mask, pointer to the above
-//!   way_out +    0      the return address, which nobody uses
+//!   way_out +    0      the return address, which is not used
 //! ```
 //!
-//! The faulting instruction, or the system call, is then executed again, and everything that the
-//! kernel does about it (a signal with the right address, a thread with the right stack) it does as
-//! for any code.
+//! The faulting instruction, or the system call, is then executed again. The kernel reacts (a
+//! signal with the right address, a thread with the right stack) as for any code.
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
@@ -24,15 +23,15 @@ use super::vcpu::{RING_3_CODE, RING_3_DATA, Vcpu};
 use crate::extended_state::{PROTECTION_KEYS, xcr0};
 use crate::signal::{LEAVE_ALTERNATE_STACK, SIGNAL};
 
-/// Bytes of vector state that fit: what KVM_GET_XSAVE hands out. It takes more with AMX only, which
-/// guest mode has not.
+/// Bytes of vector state that fit: the size for KVM_GET_XSAVE. Only AMX needs more, which guest
+/// mode lacks.
 pub(super) const MOST_VECTOR_BYTES: usize = 4096;
 const VECTORS_AT: usize = 4096;
 /// Bytes of the memory for the frame.
 pub(super) const WAY_OUT: usize = VECTORS_AT + MOST_VECTOR_BYTES + 4096;
 
-/// What guest mode can have: x87, SSE, AVX, AVX-512. (Protection keys belong to the worker. Code
-/// that uses AMX is stopped by an exception and goes on natively.)
+/// The components that guest mode can have: x87, SSE, AVX, AVX-512. (Protection keys belong to the
+/// worker. Code that uses AMX is stopped by an exception and resumes natively.)
 pub(super) const VECTORS: u64 = 0b1110_0111;
 
 /// The registers of the guest's code.
@@ -43,15 +42,15 @@ pub(super) struct State {
     pub(super) gs: u64,
 }
 
-/// Goes on with `state` natively.
+/// Resumes `state` natively.
 ///
 /// # Safety
-/// `state` must be that of the code that ran in guest mode on `vcpu`, which nobody runs any more;
-/// the caller is the host side, on the vCPU's host stack, which it gives up.
+/// `state` must be that of the code that ran in guest mode on `vcpu`, which no thread runs any
+/// more; the caller is the host side, on the vCPU's host stack, which it gives up.
 pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
     let all = u64::MAX;
     let mut mask = 0u64;
-    // SAFETY: from here to the end no signal comes, and then the mask is as it was.
+    // SAFETY: no signal comes from here to the end, and then the mask is as before.
     unsafe {
         system_call(
             libc::SYS_rt_sigprocmask,
@@ -86,7 +85,7 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
         bytes = bytes.max(at + 8);
         restored |= PROTECTION_KEYS;
         // SAFETY: within the memory for vectors, as all of the host's components below AMX are; the
-        // header's first word says what is there.
+        // header's first word says which are present.
         unsafe {
             ((vectors + at) as *mut u64).write(u64::from(rights));
             *((vectors + 512) as *mut u64) |= PROTECTION_KEYS;
@@ -94,7 +93,7 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
     }
     // SAFETY: within the page of the frame. Zeroes are a valid `ucontext_t`.
     unsafe {
-        // Where the kernel looks for what is in the frame (`struct _fpx_sw_bytes`), and the mark
+        // The kernel's description of the frame's contents (`struct _fpx_sw_bytes`), and the mark
         // behind it.
         const FIRST_MARK: u32 = 0x4650_5853;
         const SECOND_MARK: u32 = 0x4650_5845;
@@ -109,7 +108,7 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
         let context = (way_out + 8) as *mut libc::ucontext_t;
         context.write(std::mem::zeroed());
         let context = &mut *context;
-        // Vector state, and stack segments, are there.
+        // Vector state, and stack segments, are present.
         context.uc_flags = 0b111;
         context.uc_stack.ss_flags = LEAVE_ALTERNATE_STACK;
         (&raw mut context.uc_sigmask).cast::<u64>().write(mask);
@@ -138,14 +137,13 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
     }
 }
 
-/// The thread's rights by protection keys, and their place among the vectors, where the CPU has
-/// them.
+/// The thread's rights by protection keys, and their place among the vectors, if the CPU has keys.
 fn protection_keys() -> Option<(usize, u32)> {
     if xcr0() & PROTECTION_KEYS == 0 {
         return None;
     }
     let rights: u32;
-    // SAFETY: reads a register that is there.
+    // SAFETY: reads a register that exists.
     unsafe {
         asm!("rdpkru", in("ecx") 0, out("eax") rights, out("edx") _, options(nomem, nostack, preserves_flags));
     }

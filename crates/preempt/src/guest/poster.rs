@@ -1,10 +1,9 @@
 //! A dispatcher in guest mode, which posts interrupts by itself: a write to its APIC, no system
-//! call. On CPUs with IPI virtualisation, or AVIC, that should leave guest mode on neither side.
-//! (This project has had none to see it on; elsewhere it exits, and costs more than the system
+//! call. On CPUs with IPI virtualisation, or AVIC, neither side should leave guest mode for that.
+//! (This project has had no such CPU; on others the write exits, and costs more than the system
 //! call.)
 //!
-//! Ring 3 may not write to the APIC. An undefined instruction takes it to some of ring 0's, which
-//! do.
+//! Ring 3 may not write to the APIC. An undefined instruction enters ring 0, whose code does.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -31,8 +30,8 @@ pub struct Poster {
 
 impl Guest {
     /// From its next [`interrupt`](crate::Mechanism::interrupt) on, the calling thread runs in
-    /// guest mode and posts interrupts by itself. All its system calls are forwarded then, which
-    /// costs more than it gains where they are many.
+    /// guest mode and posts interrupts by itself. All its system calls are then forwarded, which
+    /// costs more than it gains if they are many.
     ///
     /// # Errors
     /// [`GuestError`] if there can be no vCPU for it.
@@ -54,7 +53,7 @@ impl Guest {
 }
 
 impl Poster {
-    /// What happened to this thread in guest mode.
+    /// This thread's events in guest mode.
     #[must_use]
     pub fn counters(&self) -> GuestCounters {
         self.seat.link.counters()
@@ -69,8 +68,8 @@ impl Drop for Poster {
     }
 }
 
-/// Posts the interrupt to `machine`'s CPU with this APIC number, if the calling thread can. Whether
-/// it could.
+/// Posts the interrupt to `machine`'s CPU with this APIC number, if the calling thread can. Returns
+/// whether it could.
 pub(super) fn post(machine: &Arc<Machine>, apic: u32) -> bool {
     // SAFETY: the poster of this thread clears the pointer before its vCPU goes.
     let Some(vcpu) = (unsafe { POSTER.get().as_ref() }) else {
@@ -86,14 +85,14 @@ pub(super) fn post(machine: &Arc<Machine>, apic: u32) -> bool {
     post_in_guest_mode(&vcpu.link.reach, apic)
 }
 
-/// Posts the interrupt, if `reach`, the calling thread's own, has it in guest mode at that moment.
-/// Whether it has.
+/// Posts the interrupt if `reach`, the calling thread's own mode, says guest mode at that moment.
+/// Returns whether it did.
 fn post_in_guest_mode(reach: &VcpuMode, apic: u32) -> bool {
-    /// Asserted, as all but one kind of interrupt has to be.
+    /// Asserted: all but one kind of interrupt require it.
     const ASSERT: u32 = 1 << 14;
     let posted: u32;
-    // SAFETY: the vCPU with this number has a handler for the vector. `post` clobbers what is said
-    // here.
+    // SAFETY: the vCPU with this number has a handler for the vector. `post` clobbers only the
+    // registers named here.
     unsafe {
         std::arch::asm!(
             "call {post}",

@@ -1,8 +1,8 @@
-//! The code that runs in ring 0 of the virtual machine, all of it.
+//! All the code that runs in ring 0 of the virtual machine.
 //!
-//! It is kept short: under software virtualisation each of its instructions costs a microsecond. It
-//! runs on stacks of its own (the interrupt stack table), so that the red zone of the interrupted
-//! code stays as it is. The decisions are made in ring 3, by the [save
+//! It is short, because each of its instructions costs a microsecond under software virtualisation.
+//! It runs on stacks of its own (the interrupt stack table), so that the red zone of the
+//! interrupted code stays intact. The decisions are made in ring 3, by the [save
 //! trampoline](crate::trampoline).
 //!
 //! The interrupt stack ends where the vCPU's [`Block`] begins, so the handler finds it from its
@@ -27,7 +27,7 @@ use std::sync::atomic::AtomicU64;
 use super::vcpu_mode::GUEST;
 use crate::trampoline::{RED_ZONE, Saved, Window, save};
 
-/// What the interrupt handler and the host side share for one vCPU.
+/// The words that the interrupt handler and the host side share for one vCPU.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub(super) struct Block {
@@ -48,8 +48,8 @@ pub(super) const OUT_LENGTH: u64 = 2;
 /// The x2APIC's end-of-interrupt register.
 const EOI: u32 = 0x80b;
 
-/// LSTAR: where `syscall` goes, with the interrupts masked, the caller's RIP in rcx and flags in
-/// r11, and the caller's stack. The exit hands all registers to the host side, which puts the
+/// LSTAR: the target of `syscall`, with the interrupts masked, the caller's RIP in rcx and flags in
+/// r11, and the caller's stack. The exit passes all registers to the host side, which puts the
 /// answer into rax.
 ///
 /// Under software virtualisation the stub may run in ring 3. The host side then returns to the
@@ -62,9 +62,9 @@ pub(super) unsafe extern "C" fn system_call_stub() {
 /// Bytes of a `syscall` instruction.
 pub(super) const SYSCALL_LENGTH: u64 = 2;
 
-/// To be called in ring 3 with what an interrupt saved. If it came to the stub, there under
-/// software virtualisation, then the call has not begun: back to where it is made, which every
-/// worker understands.
+/// Called in ring 3 with the registers that an interrupt saved. If it interrupted the stub, in ring
+/// 3 under software virtualisation, then the call has not begun: this sets the code back to where
+/// it makes the call, from which every worker can resume it.
 pub(super) fn before_the_call(saved: &mut Saved) {
     if saved.rip == system_call_stub as *const () as u64 {
         saved.rip = saved.rcx - SYSCALL_LENGTH;
@@ -72,13 +72,13 @@ pub(super) fn before_the_call(saved: &mut Saved) {
     }
 }
 
-/// Enters ring 3 by the frame that the stack pointer is at.
+/// Enters ring 3 through the frame at the stack pointer.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn enter_ring_3() {
     naked_asm!("iretq")
 }
 
-/// What is sent by nobody: a spurious interrupt of the APIC's.
+/// For vectors without a sender: a spurious interrupt of the APIC's.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn ignore() {
     naked_asm!("iretq")
@@ -89,8 +89,8 @@ pub(super) const UNDEFINED_INSTRUCTION: usize = 6;
 /// The x2APIC's interrupt command register.
 const COMMAND: u32 = 0x830;
 
-/// In ring 3: has edx:eax written to the interrupt command register if the word at rdi says
-/// [`GUEST`], and answers in eax whether it did. Clobbers rcx.
+/// In ring 3: has edx:eax written to the interrupt command register if the word at rdi is
+/// [`GUEST`], and returns in eax whether it did. Clobbers rcx.
 ///
 /// ```text
 ///   post + 0   cmp, jne   ┐ a thread that leaves guest mode here goes on natively at post + 0,
@@ -98,12 +98,12 @@ const COMMAND: u32 = 0x830;
 ///   post + 7   the answer
 /// ```
 ///
-/// The undefined instruction is the way into ring 0 that exists everywhere: software virtualisation
-/// has no `int`.
+/// The undefined instruction is the only way into ring 0 that exists everywhere: software
+/// virtualisation has no `int`.
 ///
 /// # Safety
 /// The word tells whether the calling thread is in guest mode, and the command posts an interrupt
-/// that there is a handler for.
+/// that has a handler.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn post() {
     naked_asm!(
@@ -121,7 +121,7 @@ pub(super) unsafe extern "C" fn post() {
 /// Bytes from the start of [`post`] to its undefined instruction.
 pub(super) const POST_LENGTH: u64 = 5;
 
-/// Where code that was left at `rip` in guest mode goes on natively.
+/// Where code that was left at `rip` in guest mode resumes natively.
 pub(super) fn natively(rip: u64) -> u64 {
     let post = post as *const () as u64;
     if (post..=post + POST_LENGTH).contains(&rip) {
@@ -139,8 +139,8 @@ pub(super) fn post_is_as_drawn() -> bool {
     code[POST_LENGTH as usize..] == [0x0f, 0x0b]
 }
 
-/// The stub of undefined instructions: [`post`]'s is done here, with a look at the frame's RIP;
-/// others go to the host side.
+/// The stub of undefined instructions: it executes [`post`]'s itself, which it recognises by the
+/// frame's RIP; others go to the host side.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn undefined_instruction_stub() {
     naked_asm!(
@@ -202,7 +202,7 @@ pub(super) unsafe extern "C" fn exception_stubs() {
     )
 }
 
-/// The addresses of what the CPU fetches in ring 0.
+/// The addresses of the code that the CPU fetches in ring 0.
 pub(super) fn code() -> [usize; 7] {
     let exceptions = exception_stubs as *const () as usize;
     [
@@ -229,7 +229,7 @@ pub(super) unsafe extern "C" fn interrupt_handler() {
         "jb 2f",
         "cmp rax, [rsp + 64 + {high}]",
         "ja 2f",
-        // Below the red zone goes what `save` returns to.
+        // The address to which `save` returns goes below the red zone.
         "sub rax, {red_zone} + 8",
         "mov rcx, [rsp + 24]",
         "mov [rax], rcx",

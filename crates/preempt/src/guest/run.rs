@@ -1,4 +1,4 @@
-//! Into guest mode, and the host side while the worker is in it.
+//! Entering guest mode, and the host side while the worker is in it.
 //!
 //! ```text
 //!      the worker's thread           its own stack                     its host stack
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The host side runs with the worker's own FS base, also while the guest's code is a context's. It
-//! neither allocates nor writes `errno`: the guest's code may be anywhere.
+//! neither allocates nor writes `errno`: the guest's code may be at any instruction.
 
 use std::arch::naked_asm;
 use std::sync::atomic::Ordering;
@@ -35,8 +35,8 @@ const PAGE_FAULT: u64 = 14;
 /// Interrupts are enabled.
 const INTERRUPT_FLAG: u64 = 1 << 9;
 
-/// Puts the calling thread into guest mode: returns in it; or natively if KVM refuses, or the
-/// process is another one, which breaks the vCPU.
+/// Puts the calling thread into guest mode: returns in it; or natively if KVM refuses, or in
+/// another process, which breaks the vCPU.
 ///
 /// # Safety
 /// The thread is the vCPU's, is not in guest mode, and runs its own code on its own stack.
@@ -48,14 +48,14 @@ pub(super) unsafe fn enter(vcpu: &Vcpu) {
         vcpu.broken.set(true);
         return;
     }
-    // SAFETY: the caller's; the host stack is the vCPU's own and not in use, since the thread is
-    // not in guest mode.
+    // SAFETY: the caller promises it; the host stack is the vCPU's own and not in use, since the
+    // thread is not in guest mode.
     unsafe { enter_on(vcpu, vcpu.host_stack.end()) };
     touch(vcpu);
 }
 
-/// Has KVM find the pages that the CPU needs to deliver an exception, so that it need not in the
-/// midst of one: not every implementation begins an `int3` again after that.
+/// Makes KVM find the pages that the CPU needs to deliver an exception, so that it need not during
+/// one: not every implementation restarts an `int3` after that.
 fn touch(vcpu: &Vcpu) {
     for address in ring0::code()
         .into_iter()
@@ -64,7 +64,7 @@ fn touch(vcpu: &Vcpu) {
         // SAFETY: a table or code of ours, which can be read.
         unsafe { (address as *const u8).read_volatile() };
     }
-    // The stacks are in the block's page, and written to.
+    // The stacks are in the block's page, and must be writable.
     vcpu.block().touched.store(1, Ordering::Relaxed);
 }
 
@@ -82,13 +82,13 @@ unsafe extern "C" fn enter_on(vcpu: *const Vcpu, host_stack: usize) {
     )
 }
 
-/// Where guest mode begins: returns from `enter_on`, by the frame on the worker's stack.
+/// Where guest mode begins: returns from `enter_on`, through the frame on the worker's stack.
 #[unsafe(naked)]
 unsafe extern "C" fn entered() {
     naked_asm!("fninit", pop_frame!())
 }
 
-/// Returns from `enter_on` without guest mode, by its frame.
+/// Returns from `enter_on` without guest mode, through its frame.
 ///
 /// # Safety
 /// `frame` must be that of the `enter_on` which the caller runs under.
@@ -97,7 +97,7 @@ unsafe extern "C" fn return_natively(frame: u64) -> ! {
     naked_asm!("mov rsp, rdi", "fninit", pop_frame!())
 }
 
-/// Leaves guest mode: goes on natively after the call.
+/// Leaves guest mode: resumes natively after the call.
 ///
 /// # Safety
 /// The caller runs in guest mode, in the worker's own code.
@@ -123,7 +123,7 @@ unsafe extern "C" fn host_side(vcpu: *const Vcpu, frame: u64) -> ! {
 
 struct Host<'a> {
     vcpu: &'a Vcpu,
-    /// The last address for which memory was given: nothing can be missing there again.
+    /// The last address for which memory was given: no memory can be missing there again.
     last_given: usize,
 }
 
@@ -133,8 +133,8 @@ impl Host<'_> {
     }
 
     fn registers(&self) -> &kvm_sync_regs {
-        // SAFETY: the kernel's page, read and written by it only within KVM_RUN, which this thread
-        // alone calls.
+        // SAFETY: the kernel's page; the kernel reads and writes it only within KVM_RUN, which only
+        // this thread calls.
         unsafe { &(*self.shared()).s.regs }
     }
 
@@ -143,7 +143,7 @@ impl Host<'_> {
         unsafe { &mut (*self.shared()).s.regs }
     }
 
-    /// Has the next KVM_RUN take over what was written to `registers`.
+    /// Makes the next KVM_RUN take over what was written to `registers`.
     fn changed(&self, which: u32) {
         // SAFETY: as above.
         unsafe { (*self.shared()).kvm_dirty_regs |= u64::from(which) };
@@ -184,7 +184,7 @@ impl Host<'_> {
         vcpu.link.reach.to_guest();
     }
 
-    /// Runs the guest's code until it exits, and sees to that.
+    /// Runs the guest's code until it exits, and handles the exit.
     fn run(&mut self) {
         let link = &self.vcpu.link;
         // SAFETY: the guest's code is the process's own, with its own memory.
@@ -193,7 +193,8 @@ impl Host<'_> {
         match -answer as i32 {
             0 => {}
             libc::EINTR | libc::EAGAIN => return,
-            // A page that is not there, or not for this: the code finds out for itself.
+            // The page is missing, or forbids the access: the code meets the fault itself,
+            // natively.
             libc::EFAULT => self.go_native(),
             _ => self.fail(),
         }
@@ -208,7 +209,7 @@ impl Host<'_> {
             }
             (KVM_EXIT_IO, EXCEPTION_PORT) if self.in_ring_0() => self.exception(),
             (KVM_EXIT_INTR, _) => {}
-            // What KVM could not emulate, or where there is no memory.
+            // An instruction that KVM could not emulate, or an access without memory.
             _ if !self.in_ring_0() => {
                 let state = self.state();
                 self.conclude_exit();
@@ -218,13 +219,13 @@ impl Host<'_> {
         }
     }
 
-    /// KVM may have half of an instruction left to do. It shall not do it to the registers of the
+    /// KVM may have half of an instruction left to do, and must not do it to the registers of the
     /// next entry.
     fn conclude_exit(&mut self) {
-        /// A vector register is 64 bytes, of which KVM asks for 8 at a time; and some.
+        /// A vector register is 64 bytes, of which KVM asks for 8 at a time; with some reserve.
         const MOST_PARTS: usize = 32;
-        // SAFETY: as for `registers`; with this flag KVM_RUN does what is left and no more. It
-        // answers EINTR when nothing is.
+        // SAFETY: as for `registers`; with this flag KVM_RUN completes the instruction and does no
+        // more. It answers EINTR when nothing is left.
         unsafe {
             (*self.shared()).immediate_exit = 1;
             for _ in 0..MOST_PARTS {
@@ -292,7 +293,7 @@ impl Host<'_> {
         answer
     }
 
-    /// Has the guest go on behind its call, or make it again, after the interrupt that came first.
+    /// Makes the guest resume behind its call or, if the interrupt came first, make the call again.
     fn after_call(&mut self, answer: Option<i64>) {
         let in_ring_0 = self.in_ring_0();
         let registers = &mut self.registers_mut().regs;
@@ -308,11 +309,11 @@ impl Host<'_> {
         self.changed(KVM_SYNC_X86_REGS);
     }
 
-    /// Two end here: a page fault where no memory was given yet, and the system call stub's where
-    /// it runs in ring 3 (under software virtualisation), which may then use its port. All others
-    /// are made natively.
+    /// Two kinds are handled here: a page fault where no memory was given yet, and the system call
+    /// stub's where it runs in ring 3 (under software virtualisation), which may then use its port.
+    /// All others are executed natively.
     fn exception(&mut self) {
-        // SAFETY: the stub has left it there, and the vCPU does not run.
+        // SAFETY: the stub has left the exception there, and the vCPU does not run.
         let exception = unsafe { (*self.vcpu.page).exception };
         if exception.vector == PAGE_FAULT {
             const PRESENT: u64 = 1;
@@ -337,8 +338,8 @@ impl Host<'_> {
         state.general.rsp = exception.frame.rsp;
         state.general.rflags = exception.frame.rflags;
         if exception.vector == BREAKPOINT {
-            // Software virtualisation takes the gate for open. The frame is behind the instruction
-            // then.
+            // Software virtualisation treats the gate as open. The frame is then behind the
+            // instruction.
             state.general.rip -= 1;
         }
         self.go_native_at(state);
@@ -353,7 +354,7 @@ impl Host<'_> {
         }
     }
 
-    /// Leaves with the registers as they are, in ring 3.
+    /// Leaves with the present registers, in ring 3.
     fn go_native(&mut self) -> ! {
         if self.in_ring_0() {
             self.fail();
@@ -371,18 +372,18 @@ impl Host<'_> {
         unsafe { native::leave(self.vcpu, &state) }
     }
 
-    /// KVM fails. The worker goes on natively, for good; if its code's registers are not to be had,
-    /// the process ends.
+    /// KVM fails. The worker resumes natively, for good; if its code's registers cannot be had, the
+    /// process ends.
     fn fail(&mut self) -> ! {
         self.vcpu.broken.set(true);
         let state = self.state();
         if self.in_ring_0() {
             let not_entered = state.general.rip == ring0::enter_ring_3 as *const () as u64;
             if not_entered {
-                // What was posted is looked at when a context is entered.
+                // The posted request is checked when a context is entered.
                 self.vcpu.link.reach.to_native();
                 // SAFETY: the frame is that of `enter_on`, and this stack is not used again before
-                // the next one.
+                // the next `enter_on`.
                 unsafe { return_natively((*self.vcpu.page).entry.rsp) }
             }
             if !at_stub(&state.general) {

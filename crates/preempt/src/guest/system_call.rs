@@ -1,5 +1,5 @@
-//! System calls of the host side: none goes through libc, which would write the worker's `errno`
-//! between a call of the guest's code and its look at the answer.
+//! System calls of the host side. None goes through libc, which would write the worker's `errno`
+//! between a call of the guest's code and its read of the answer.
 
 use std::arch::{asm, naked_asm};
 
@@ -11,15 +11,15 @@ pub(super) struct Call {
     pub(super) arguments: [u64; 6],
 }
 
-/// Not an answer of the kernel's: the call was given up before it began, and shall be made again.
+/// Not an answer of the kernel's: the call was abandoned before it began, and shall be made again.
 const GIVEN_UP: isize = -4096;
 
-/// Bytes from the start of [`gate`] to its `syscall` instruction, and to the answer for a call that
-/// is given up.
+/// Bytes from the start of [`gate`] to its `syscall` instruction, and to the answer for an
+/// abandoned call.
 const SYSCALL_AT: usize = 5;
 const GIVE_UP_AT: usize = 8;
 
-/// Makes the call that is in the registers unless `[rcx]` is set.
+/// Makes the call in the registers unless `[rcx]` is set.
 ///
 /// ```text
 ///   gate + 0   cmp, jne   ┐ an interrupt that comes here finds a call that has not begun, or that the kernel would
@@ -49,8 +49,8 @@ pub(super) fn gate_is_as_drawn() -> bool {
     code[SYSCALL_AT..] == [0x0f, 0x05, 0xc3]
 }
 
-/// Where to go on so that the call at `instruction` is given up: `None` if there is none that could
-/// be.
+/// Where to resume so that the call at `instruction` is abandoned; `None` if no call can be
+/// abandoned there.
 pub(super) fn give_up(instruction: usize) -> Option<usize> {
     let start = gate as *const () as usize;
     (start..=start + SYSCALL_AT)
@@ -58,16 +58,16 @@ pub(super) fn give_up(instruction: usize) -> Option<usize> {
         .then_some(start + GIVE_UP_AT)
 }
 
-/// Makes `call` for the guest. `None`: an interrupt came first, so that it has not begun; where the
-/// kernel would restart it after a signal, it ends like that, too.
+/// Makes `call` for the guest. `None`: an interrupt came first, and the call has not begun. A call
+/// that the kernel would restart after a signal also ends like that.
 ///
 /// # Safety
 /// The guest's code could have made the call itself here, and `interrupted` can be read.
 pub(super) unsafe fn forward(call: &Call, interrupted: *const bool) -> Option<i64> {
     let [a, b, c, d, e, f] = call.arguments;
     let answer: isize;
-    // SAFETY: the caller's. `gate` reads the flag, makes the call and returns; the kernel clobbers
-    // rcx, r11 and rax.
+    // SAFETY: the caller promises it. `gate` reads the flag, makes the call and returns; the kernel
+    // clobbers rcx, r11 and rax.
     unsafe {
         asm!(
             "call {gate}",
@@ -81,14 +81,14 @@ pub(super) unsafe fn forward(call: &Call, interrupted: *const bool) -> Option<i6
     (answer != GIVEN_UP).then_some(answer as i64)
 }
 
-/// Makes a system call: the kernel's answer, negative for errors.
+/// Makes a system call; returns the kernel's answer, negative for errors.
 ///
 /// # Safety
 /// As for the call.
 pub(super) unsafe fn system_call(number: libc::c_long, arguments: [usize; 4]) -> isize {
     let [a, b, c, d] = arguments;
     let answer: isize;
-    // SAFETY: the caller's. The kernel clobbers rcx, r11 and rax.
+    // SAFETY: the caller promises it. The kernel clobbers rcx, r11 and rax.
     unsafe {
         asm!(
             "syscall",
@@ -106,7 +106,7 @@ pub(super) unsafe fn system_call(number: libc::c_long, arguments: [usize; 4]) ->
 /// # Safety
 /// As for the request.
 pub(super) unsafe fn ioctl(file: i32, request: u64, argument: usize) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     unsafe {
         system_call(
             libc::SYS_ioctl,
@@ -138,7 +138,7 @@ mod tests {
             number: libc::SYS_getppid as u64,
             arguments: [0; 6],
         };
-        // SAFETY: the call only answers a number.
+        // SAFETY: the call only returns a number.
         let answer = unsafe { forward(&call, interrupted.as_ptr()) };
         assert_eq!(answer, Some(i64::from(std::os::unix::process::parent_id())));
         interrupted.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! One worker's vCPU: its pages, and the registers that it starts with.
+//! One worker's vCPU: its pages, and its first registers.
 
 use std::cell::Cell;
 use std::os::fd::AsRawFd;
@@ -22,13 +22,13 @@ use super::mapping::Mapping;
 use super::ring0::{self, Block};
 use super::system_call::ioctl;
 
-/// Selectors as Linux has them, which code may read.
+/// Linux's selectors, which code may read.
 pub(super) const RING_0_CODE: u16 = 0x10;
 const RING_0_DATA: u16 = 0x18;
 pub(super) const RING_3_DATA: u16 = 0x2b;
 pub(super) const RING_3_CODE: u16 = 0x33;
 const TASK_STATE: u16 = 0x40;
-/// Its limit tells `getcpu` the CPU's number, where there is no RDPID.
+/// Its limit tells `getcpu` the CPU's number, on CPUs without RDPID.
 const CPU_NUMBER: usize = 15;
 
 /// Stack numbers in the interrupt stack table.
@@ -45,7 +45,7 @@ const TSC_AUX: u32 = 0xc000_0103;
 /// Direction, interrupt and trap flag are cleared on the way into the stub.
 const MASKED_FLAGS: u64 = 0x700;
 
-/// What an exception, or the way into ring 3, leaves on a stack.
+/// The words that an exception, or the way into ring 3, leaves on a stack.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
@@ -65,20 +65,20 @@ pub(super) struct Exception {
     pub(super) frame: Frame,
 }
 
-/// What the CPU reads of a vCPU's in the process's memory. A page, so that nothing of it crosses
-/// one.
+/// The parts of a vCPU that the CPU reads in the process's memory. They take one page, so that
+/// nothing crosses one.
 #[repr(C, align(4096))]
 pub(super) struct Page {
     interrupt_stack: [u64; 64],
     pub(super) block: Block,
     exception_stack: [u64; 64 - 7],
     pub(super) exception: Exception,
-    /// Where `enter_ring_3` finds its frame.
+    /// The frame of `enter_ring_3`.
     pub(super) entry: Frame,
     descriptors: GlobalDescriptorTable<16>,
     task_state: TaskStateSegment,
-    /// A bit for each port from 0 on: clear where ring 3 may write to it. The last byte is the end
-    /// mark.
+    /// A bit for each port from 0 on, clear if ring 3 may write to the port. The last byte is the
+    /// end mark.
     ports: [u8; 17],
 }
 
@@ -97,19 +97,18 @@ pub(super) struct Vcpu {
     /// In the link's memory.
     pub(super) page: *mut Page,
     pub(super) host_stack: Mapping,
-    /// The frame by which the worker leaves guest mode.
+    /// The frame through which the worker leaves guest mode.
     pub(super) way_out: Mapping,
-    /// The segment and control registers at every entry, FS and GS base aside.
+    /// The segment and control registers at every entry, except FS and GS base.
     pub(super) registers: kvm_sregs,
-    /// The CPU that the guest was last told.
+    /// The CPU number that the guest has now.
     pub(super) told_cpu: Cell<u32>,
-    /// Guest mode was left for good: why.
+    /// Whether guest mode was left for good.
     pub(super) broken: Cell<bool>,
 }
 
-// SAFETY: what the pointers lead to goes along with it: the page in the link's memory, and the
-// kernel's page for the vCPU. The vCPU runs on one thread at a time, that of the worker which has
-// it.
+// SAFETY: the pointers' targets move with it: the page in the link's memory, and the kernel's page
+// for the vCPU. The vCPU runs on one thread at a time, that of the worker that has it.
 unsafe impl Send for Vcpu {}
 
 impl Vcpu {
@@ -153,14 +152,15 @@ impl Vcpu {
         self.file.as_raw_fd()
     }
 
-    /// Sets what stays the same for the vCPU's life, and answers what is set at every entry.
+    /// Sets the registers that stay the same for the vCPU's life, and returns those that are set at
+    /// every entry.
     fn start(file: &VcpuFd, machine: &Machine, page: *mut Page) -> Result<kvm_sregs, GuestError> {
         file.set_cpuid2(&machine.cpuid)
             .map_err(GuestError::kvm("setting CPUID"))?;
         let mut registers = file
             .get_sregs()
             .map_err(GuestError::kvm("reading registers"))?;
-        // SAFETY: the page is the caller's.
+        // SAFETY: the page belongs to the caller.
         let (descriptors, task_state) = unsafe {
             (
                 &raw const (*page).descriptors,
@@ -209,7 +209,7 @@ impl Vcpu {
             | EferFlags::LONG_MODE_ACTIVE
             | EferFlags::NO_EXECUTE_ENABLE)
             .bits();
-        // On, in x2APIC mode.
+        // Enabled, in x2APIC mode.
         registers.apic_base |= 0xc00;
         file.set_sregs(&registers)
             .map_err(GuestError::kvm("setting registers"))?;
@@ -283,8 +283,8 @@ impl Vcpu {
         let number = u64::from(node << 12 | cpu);
         let limit = (number & 0xffff) | (number >> 16 & 0xf) << 48;
         let descriptor = cpu_number_descriptor() | limit;
-        // SAFETY: the vCPU does not run now, and a descriptor is 8 bytes that it reads when it is
-        // asked to.
+        // SAFETY: the vCPU does not run now, and a descriptor is 8 bytes, which the CPU reads on
+        // request.
         unsafe {
             (&raw mut (*self.page).descriptors)
                 .cast::<u64>()
@@ -336,15 +336,15 @@ impl Page {
     /// Lets ring 3 write to the system call stub's port.
     ///
     /// # Safety
-    /// `page` is a vCPU's that does not run. (Others have references to the block in it.)
+    /// `page` belongs to a vCPU that does not run. (Others have references to the block in it.)
     pub(super) unsafe fn open_port(page: *mut Self) {
         let port = usize::from(ring0::SYSTEM_CALL_PORT);
-        // SAFETY: the caller's, and the port has a bit.
+        // SAFETY: the caller promises it, and the port has a bit.
         unsafe { (*page).ports[port / 8] &= !(1 << (port % 8)) };
     }
 }
 
-/// A data segment that ring 3 may ask the limit of, which is still 0.
+/// A data segment whose limit ring 3 may read; the limit is still 0.
 fn cpu_number_descriptor() -> u64 {
     (DescriptorFlags::USER_SEGMENT
         | DescriptorFlags::PRESENT
@@ -368,7 +368,7 @@ fn segment(selector: u16, code: bool) -> kvm_segment {
     }
 }
 
-/// Registers that are all 0 but for these two.
+/// Registers that are all 0 except these two.
 pub(super) fn registers_at(rip: u64, rsp: u64) -> kvm_regs {
     kvm_regs {
         rip,

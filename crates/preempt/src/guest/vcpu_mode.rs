@@ -1,4 +1,4 @@
-//! Where a worker with a vCPU is to be reached, for sender and worker.
+//! How an interrupt reaches a worker with a vCPU, for sender and worker.
 //!
 //! ```text
 //!    place       the worker's thread is                      an interrupt goes by
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A sender posts the vector, sets `pending` and then reads `place`. The worker sets `place` to
-//! `FORWARDING`, or `NATIVE`, and then reads `pending`. So one of them sees the other's, and no
-//! vector waits behind a call that blocks. (Should KVM ever post an eventfd's vector later, from a
-//! work queue, it may wait until the dispatcher asks again.)
+//! `FORWARDING`, or `NATIVE`, and then reads `pending`. So one of them sees the other's store, and
+//! no vector waits behind a call that blocks. (If KVM ever posts an eventfd's vector later, from a
+//! work queue, the vector may wait until the dispatcher asks again.)
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -30,7 +30,7 @@ pub(super) struct VcpuMode {
 }
 
 impl VcpuMode {
-    /// Of a worker that is native.
+    /// The mode of a native worker.
     pub(super) fn new() -> Self {
         Self {
             place: AtomicU32::new(NATIVE),
@@ -38,15 +38,15 @@ impl VcpuMode {
         }
     }
 
-    /// Sender, after the request was stored: whether the vector is to be posted. If not, it takes a
-    /// signal: the worker is native, and looks at the request when it enters a context, if it has
-    /// none now.
+    /// Sender, after the request was stored: whether to post the vector. If not, a signal is right:
+    /// the worker is native, and if it is in no context now, it looks at the request when it enters
+    /// one.
     pub(super) fn takes_a_vector(&self) -> bool {
         fence(Ordering::SeqCst);
         self.place.load(Ordering::Relaxed) != NATIVE
     }
 
-    /// Sender, after the vector was posted: whether it takes a signal, too.
+    /// Sender, after the vector was posted: whether to send a signal, too.
     pub(super) fn takes_a_signal_too(&self) -> bool {
         self.pending.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -64,31 +64,31 @@ impl VcpuMode {
         fence(Ordering::SeqCst);
     }
 
-    /// Worker: makes a system call, which it gives up if [`pending`](Self::pending) is set.
+    /// Worker: makes a system call, which it abandons if [`pending`](Self::pending) is set.
     pub(super) fn to_forwarding(&self) {
         self.place.store(FORWARDING, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Worker: leaves guest mode. Whether a vector was posted that nobody will take: then it shall
-    /// send itself a signal.
+    /// Worker: leaves guest mode. Returns whether a vector was posted that guest mode no longer
+    /// takes: then the worker shall send itself a signal.
     pub(super) fn to_native(&self) -> bool {
         self.place.store(NATIVE, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.pending.swap(false, Ordering::Relaxed)
     }
 
-    /// Worker, back in guest mode after a call that it gave up: there the vector waits.
+    /// Worker, back in guest mode after a call that it abandoned: the vector waits there.
     pub(super) fn nothing_is_pending(&self) {
         self.pending.store(false, Ordering::Relaxed);
     }
 
-    /// Worker, before it enters a context, which looks at its request then: no call has to be given
-    /// up for the vectors that were posted so far.
+    /// Worker, before it enters a context, which then looks at its request: no call has to be
+    /// abandoned for the vectors posted so far.
     #[inline]
     pub(super) fn enters_a_context(&self) {
         if self.pending.load(Ordering::Relaxed) {
-            // Read together with what was stored before it, the request.
+            // Read together with the request, which was stored before it.
             self.pending.swap(false, Ordering::AcqRel);
         }
     }
@@ -162,19 +162,18 @@ mod loom_tests {
             sender.join().unwrap();
             // Where the worker ends, only a signal reaches it.
             let signalled = world.signalled.load(Ordering::Relaxed);
-            assert!(taken || signalled, "nobody looks at the request");
+            assert!(taken || signalled, "no code looks at the request");
         });
     }
 
-    /// Into guest mode, into a context, and into a call that blocks: whatever the order, the
-    /// context has seen its request, or has taken the vector, or the call is given up, or a signal
-    /// comes.
+    /// Into guest mode, into a context, and into a call that blocks: in every order, the context
+    /// has seen its request, or has taken the vector, or the call is abandoned, or a signal comes.
     #[test]
     fn loom_no_vector_waits_behind_a_call() {
         model(|world| {
             world.reach.enters_a_context();
             world.reach.to_guest();
-            // The context looks on its way in, and takes vectors that are there.
+            // The context looks on its way in, and takes posted vectors.
             if world.is_taken() {
                 return true;
             }
@@ -204,8 +203,8 @@ mod loom_tests {
         });
     }
 
-    /// A worker that is in guest mode already enters the next context while the interrupt for that
-    /// is sent.
+    /// A worker that is already in guest mode enters the next context while the interrupt for that
+    /// context is sent.
     #[test]
     fn loom_what_was_posted_is_forgotten_only_by_who_sees_the_request() {
         model(|world| {

@@ -13,18 +13,9 @@ use super::samples::{Rows, Samples};
 use crate::clock::{Clock, Cycles};
 
 pub(super) const ROWS: Rows = &[
-    (
-        "cache-line/one-way",
-        "from before the store until the other core has seen it, by both cores' TSC",
-    ),
-    (
-        "cache-line/round-trip",
-        "and until its acknowledgement on the same line is back",
-    ),
-    (
-        "cache-line/round-trip-two-lines",
-        "a word there on one line and back on another, one after the other without a pause",
-    ),
+    "cache-line/one-way",
+    "cache-line/round-trip",
+    "cache-line/round-trip-two-lines",
 ];
 
 const TRIPS: u64 = 1_000;

@@ -11,25 +11,13 @@ use crate::guest::Guest;
 use crate::{Generation, Handles, Idle, Outcome, Pool, PoolConfig, Worker};
 
 pub(super) const ROWS: Rows = &[
-    (
-        "guest/integer-native",
-        "a step of dependent integer arithmetic, outside of guest mode",
-    ),
-    ("guest/integer", "the same in guest mode"),
-    (
-        "guest/avx2-native",
-        "eight elements of a sum by AVX2 in the L1 cache, outside of guest mode",
-    ),
-    ("guest/avx2", "the same in guest mode"),
-    (
-        "guest/memory-native",
-        "a step of a pointer chase through 8 MiB, outside of guest mode",
-    ),
-    ("guest/memory", "the same in guest mode"),
-    (
-        "guest/system-call",
-        "an empty system call of code in guest mode, made by the host side",
-    ),
+    "guest/integer-native",
+    "guest/integer",
+    "guest/avx2-native",
+    "guest/avx2",
+    "guest/memory-native",
+    "guest/memory",
+    "guest/system-call",
 ];
 
 const STEPS: u32 = 20_000;

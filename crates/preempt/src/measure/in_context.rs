@@ -7,39 +7,20 @@ use super::cores::per_call;
 use super::samples::{Rows, Samples};
 use super::{MeasureError, Part};
 use crate::{
-    Generation, Handles, Idle, Outcome, Pool, PoolConfig, Worker, preempt_point, without_preemption,
+    Cycles, Generation, Handles, Idle, Outcome, Pool, PoolConfig, Worker, preempt_point,
+    without_preemption,
 };
 
 pub(super) const ROWS: Rows = &[
-    (
-        "context/start-finish",
-        "load, run and take of an empty job with its own TLS",
-    ),
-    (
-        "context/start-finish-bound",
-        "two bare switches and two wrfsbase of the same run",
-    ),
-    (
-        "probe/chase",
-        "a step of a pointer chase in the L1 cache, without a probe",
-    ),
-    (
-        "probe/per-iteration-chase",
-        "what a never taken probe adds to such a step",
-    ),
-    (
-        "probe/sum",
-        "an element of a vectorised sum, without a probe",
-    ),
-    (
-        "probe/per-iteration-sum",
-        "what a never taken probe per element adds: the sum is no longer vectorised",
-    ),
-    (
-        "probe/per-iteration-sum-every-64",
-        "what a probe after every 64th element adds per element",
-    ),
-    ("guard/enter-leave", "without_preemption around nothing"),
+    "context/start-finish",
+    "context/start-finish-bound",
+    "probe/chase",
+    "probe/per-iteration-chase",
+    "probe/per-iteration-chase-with-deadline",
+    "probe/sum",
+    "probe/per-iteration-sum",
+    "probe/per-iteration-sum-every-64",
+    "guard/enter-leave",
 ];
 
 /// What the context shall run.
@@ -91,13 +72,22 @@ impl InContext {
 
     #[inline(always)]
     fn run(&mut self, job: Job) -> f64 {
+        self.run_until(job, None)
+    }
+
+    /// Its probes look at `deadline`.
+    #[inline(always)]
+    fn run_until(&mut self, job: Job, deadline: Option<Cycles>) -> f64 {
         let Some(idle) = self.idle.take() else {
             unreachable!("the context is put back below")
         };
         self.generation += 1;
+        let generation = Generation(self.generation);
+        if let Some(moment) = deadline {
+            idle.0.head().request(generation, moment);
+        }
         let ready = idle.load(job).into();
-        let Outcome::Finished(finished) = self.worker.run(ready, Generation(self.generation))
-        else {
+        let Outcome::Finished(finished) = self.worker.run(ready, generation) else {
             unreachable!("nobody asks for its preemption")
         };
         let (idle, nanos) = finished.take();
@@ -118,6 +108,8 @@ impl Part for InContext {
         samples.add("probe/chase", bare);
         let probed = self.run(Job::ChaseProbed);
         samples.add("probe/per-iteration-chase", probed - bare);
+        let probed = self.run_until(Job::ChaseProbed, Some(Cycles(u64::MAX)));
+        samples.add("probe/per-iteration-chase-with-deadline", probed - bare);
         let bare = self.run(Job::Sum);
         samples.add("probe/sum", bare);
         let probed = self.run(Job::SumProbed);

@@ -1,5 +1,6 @@
-//! What switches, contexts, probes and interrupts cost on this machine: a table like tables 1 and 2
-//! of the Shinjuku paper (NSDI'19).
+//! What switches, contexts, probes and interrupts cost on this machine: the measurements behind a
+//! table like tables 1 and 2 of the Shinjuku paper (NSDI'19). The table itself, with what each row
+//! means, is `cargo xtask bench`'s.
 //!
 //! Absolute times say little on a virtual machine, where an interrupt can cost three times what it
 //! costs on bare metal. What carries over is how a whole compares with its parts, so the parts are
@@ -62,16 +63,39 @@ pub struct Options {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Cost {
     /// What was measured, as `group/row`.
-    pub name: String,
-    /// Median over the rounds, in nanoseconds. A difference of two measurements (`probe/...`, what
-    /// a preemption loses) that is smaller than the noise can come out below 0.
-    pub nanos: f64,
-    /// Least of the rounds.
-    pub low: f64,
-    /// Greatest of the rounds.
-    pub high: f64,
-    /// What exactly, and for a whole how it compares with its parts.
-    pub note: String,
+    pub name: &'static str,
+    /// One figure a round, in nanoseconds, at least one. A difference of two measurements
+    /// (`probe/...`, what a preemption loses) that is smaller than the noise can come out below 0.
+    pub rounds: Vec<f64>,
+    /// What is to be said of the row on this machine.
+    pub remark: Option<String>,
+}
+
+impl Cost {
+    /// The median over the rounds.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.rounds.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    }
+}
+
+/// The rows of all parts, in the table's order.
+const ALL: &[samples::Rows] = &[
+    switches::ROWS,
+    instructions::ROWS,
+    in_context::ROWS,
+    cache_line::ROWS,
+    signals::ROWS,
+    preemptions::ROWS,
+    #[cfg(feature = "kvm")]
+    guest::ROWS,
+];
+
+/// The names of all rows that a machine may have.
+pub fn rows() -> impl Iterator<Item = &'static str> {
+    ALL.iter().copied().flatten().copied()
 }
 
 /// Why nothing was measured.
@@ -172,7 +196,7 @@ pub fn preemption(
             ),
             Interrupter::Backend(backend) => {
                 let row = format!("preempt/{}", backend.name());
-                let Some((row, _)) = preemptions::ROWS.iter().find(|(name, _)| *name == row) else {
+                let Some(row) = preemptions::ROWS.iter().find(|name| **name == row) else {
                     return Ok(None);
                 };
                 let backend = Arc::clone(backend);
@@ -194,7 +218,7 @@ pub fn preemption(
         }
         let costs = samples.into_costs();
         let cost = costs.iter().find(|cost| cost.name == row);
-        Ok(cost.map(|cost| Duration::from_nanos(cost.nanos.max(0.0) as u64)))
+        Ok(cost.map(|cost| Duration::from_nanos(cost.median().max(0.0) as u64)))
     };
     on_its_own_thread(median)
 }
@@ -287,16 +311,7 @@ fn measure(
             row,
         )?));
     }
-    let mut samples = Samples::new(&[
-        switches::ROWS,
-        instructions::ROWS,
-        in_context::ROWS,
-        cache_line::ROWS,
-        signals::ROWS,
-        preemptions::ROWS,
-        #[cfg(feature = "kvm")]
-        guest::ROWS,
-    ]);
+    let mut samples = Samples::new(ALL);
     let mut realtime = options.realtime;
     for round in 0..rounds {
         if round % 10 == 0 {
@@ -316,7 +331,7 @@ fn measure(
     let mut costs = samples.into_costs();
     for (row, remark) in parts.iter().filter_map(|part| part.remark()) {
         for cost in costs.iter_mut().filter(|cost| cost.name == row) {
-            cost.note = format!("{}; {remark}", cost.note);
+            cost.remark = Some(remark.clone());
         }
     }
     Ok(costs)
@@ -325,17 +340,6 @@ fn measure(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const ALL: &[samples::Rows] = &[
-        switches::ROWS,
-        instructions::ROWS,
-        in_context::ROWS,
-        cache_line::ROWS,
-        signals::ROWS,
-        preemptions::ROWS,
-        #[cfg(feature = "kvm")]
-        guest::ROWS,
-    ];
 
     /// Whether the row can be measured here.
     fn is_possible(row: &str) -> bool {
@@ -366,8 +370,8 @@ mod tests {
                 }
                 costs => costs.unwrap(),
             };
-            let mut names = ALL.iter().copied().flatten().map(|(name, _)| name);
-            if names.all(|name| !wanted(name) || costs.iter().any(|cost| cost.name == *name)) {
+            let mut names = super::rows();
+            if names.all(|name| !wanted(name) || costs.iter().any(|cost| cost.name == name)) {
                 break;
             }
         }
@@ -388,19 +392,17 @@ mod tests {
         let Some(costs) = rows(options, is_possible) else {
             return;
         };
-        let names: Vec<&str> = costs.iter().map(|cost| cost.name.as_str()).collect();
-        let declared = ALL.iter().copied().flatten().map(|(name, _)| *name);
-        let declared = declared.filter(|name| is_possible(name));
+        let names: Vec<&str> = costs.iter().map(|cost| cost.name).collect();
+        let declared = super::rows().filter(|name| is_possible(name));
         assert_eq!(names, declared.collect::<Vec<_>>());
         for cost in &costs {
-            assert!(
-                cost.low <= cost.nanos && cost.nanos <= cost.high,
-                "{cost:?}"
-            );
             let difference = ["probe/per", "preempt/", "signal/bare"]
                 .iter()
                 .any(|name| cost.name.starts_with(name));
-            assert!(difference || cost.low > 0.0, "{cost:?}");
+            assert!(
+                difference || cost.rounds.iter().all(|nanos| *nanos > 0.0),
+                "{cost:?}"
+            );
         }
     }
 
@@ -422,7 +424,7 @@ mod tests {
             return;
         };
         assert!(costs.iter().any(|cost| cost.name == "preempt/probe"));
-        assert!(!costs.iter().any(|cost| by_signal(&cost.name)));
+        assert!(!costs.iter().any(|cost| by_signal(cost.name)));
     }
 
     #[test]

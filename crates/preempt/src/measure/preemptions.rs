@@ -28,60 +28,21 @@ use crate::{
 };
 
 pub(super) const ROWS: Rows = &[
-    (
-        "preempt/probe-request",
-        "what asking for it takes the sender",
-    ),
-    (
-        "preempt/probe-end-to-end",
-        "from before the request until the sender has the suspended context",
-    ),
-    (
-        "preempt/probe",
-        "worker time lost, the next context staged in the mailbox",
-    ),
-    (
-        "preempt/probe-unstaged",
-        "worker time lost, the next context sent after the answer",
-    ),
-    (
-        "preempt/signal-end-to-end",
-        "from before tgkill until the sender has the suspended context",
-    ),
-    (
-        "preempt/signal",
-        "worker time lost, the next context staged in the mailbox",
-    ),
-    (
-        "preempt/guest-request",
-        "what asking for it takes the sender, a write to an eventfd included",
-    ),
-    (
-        "preempt/guest-end-to-end",
-        "from before that until the sender has the suspended context, the worker in guest mode",
-    ),
-    (
-        "preempt/guest",
-        "worker time lost, the next context staged in the mailbox",
-    ),
-    (
-        "preempt/guest-msi-request",
-        "what asking for it takes the sender, by KVM_SIGNAL_MSI",
-    ),
-    (
-        "preempt/guest-msi-end-to-end",
-        "from before that until the sender has the suspended context",
-    ),
-    ("preempt/guest-msi", "worker time lost, sent like that"),
-    (
-        "preempt/guest-apic-request",
-        "what asking for it takes a sender in guest mode, by its own APIC",
-    ),
-    (
-        "preempt/guest-apic-end-to-end",
-        "from before that until the sender has the suspended context",
-    ),
-    ("preempt/guest-apic", "worker time lost, sent like that"),
+    "preempt/probe-request",
+    "preempt/probe-end-to-end",
+    "preempt/probe",
+    "preempt/probe-unstaged",
+    "preempt/signal-end-to-end",
+    "preempt/signal",
+    "preempt/guest-request",
+    "preempt/guest-end-to-end",
+    "preempt/guest",
+    "preempt/guest-msi-request",
+    "preempt/guest-msi-end-to-end",
+    "preempt/guest-msi",
+    "preempt/guest-apic-request",
+    "preempt/guest-apic-end-to-end",
+    "preempt/guest-apic",
 ];
 
 /// The two contexts' together. Probes cost little, so that there must be many in a short time to

@@ -10,20 +10,7 @@ use super::samples::{Rows, Samples};
 use super::work::Work;
 use crate::clock::Cycles;
 
-pub(super) const ROWS: Rows = &[
-    (
-        "signal/send",
-        "what tgkill to a thread on the other core takes the sender",
-    ),
-    (
-        "signal/until-handler",
-        "from before tgkill until the handler's first instruction",
-    ),
-    (
-        "signal/bare",
-        "what the interrupted thread loses to a handler that returns at once",
-    ),
-];
+pub(super) const ROWS: Rows = &["signal/send", "signal/until-handler", "signal/bare"];
 
 /// Ignored by default: one that comes after the handler is gone does no harm.
 const SIGNAL: libc::c_int = libc::SIGWINCH;

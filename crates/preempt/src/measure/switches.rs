@@ -12,22 +12,10 @@ use crate::backing_thread::PrivateStack;
 use crate::switch::{fs_base, switch, switch_same_tls};
 
 pub(super) const ROWS: Rows = &[
-    (
-        "switch/shared-tls",
-        "one way: callee-saved registers, mxcsr, x87 control word",
-    ),
-    (
-        "switch/own-tls",
-        "one way: the same and wrfsbase; every switch of this crate",
-    ),
-    (
-        "switch/corosensei",
-        "one way: the crate corosensei, inlined, without the control words",
-    ),
-    (
-        "switch/swapcontext",
-        "one way: glibc's, with a system call for the signal mask",
-    ),
+    "switch/shared-tls",
+    "switch/own-tls",
+    "switch/corosensei",
+    "switch/swapcontext",
 ];
 
 const SWITCHES: u32 = 20_000;

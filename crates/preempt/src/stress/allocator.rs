@@ -1,9 +1,8 @@
-//! A global allocator that counts, thread by thread, to show who allocates and who must not.
+//! A global allocator that counts, thread by thread, to show which threads allocate.
 //!
-//! The count is found through a thread-local, and a context's thread-locals are its own: what a
-//! handler allocates is not on the account of the worker that runs it. What the worker does between
-//! two jobs on a context's stack ([`Worker::run_on`](crate::Worker::run_on)) has an account of its
-//! own.
+//! The count is found through a thread-local, and a context's thread-locals are its own: a
+//! handler's allocations are not counted for the worker that runs it. The worker's calls between
+//! two jobs on a context's stack ([`Worker::run_on`](crate::Worker::run_on)) have a separate count.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -16,14 +15,14 @@ use crate::in_context;
 pub struct CountingAllocator;
 
 thread_local! {
-    /// Where the calling thread's calls are counted; `None`: they are not.
+    /// The count of the calling thread's calls; `None`: they are not counted.
     static ACCOUNT: Cell<Option<Allocations>> = const { Cell::new(None) };
 }
 
-/// Contexts within the allocator, those included that were preempted there.
+/// Contexts within the allocator, including those that were preempted there.
 static CONTEXTS: AtomicUsize = AtomicUsize::new(0);
 
-/// One thread's count, to be read from any thread.
+/// One thread's count, readable from any thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocations(&'static AtomicU64);
 
@@ -45,7 +44,7 @@ pub fn allocations_of_this_thread() -> Allocations {
     })
 }
 
-/// How many contexts are within the allocator now. More than there are threads to run them: some
+/// How many contexts are within the allocator now. If there are more than threads to run them, some
 /// are suspended there, and may hold its locks.
 #[must_use]
 pub fn contexts_in_the_allocator() -> usize {
@@ -62,7 +61,21 @@ pub fn allocations_between_jobs() -> u64 {
     BETWEEN_JOBS.load(Ordering::Relaxed)
 }
 
-/// Counts a call, which is `body`.
+/// Blocks taken so far, by all threads: calls to allocate and to change a size.
+#[must_use]
+pub fn blocks_taken() -> u64 {
+    TAKEN.load(Ordering::Relaxed)
+}
+
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
+/// Counts one call, `body`, that takes a block.
+fn taking<Out>(body: impl FnOnce() -> Out) -> Out {
+    TAKEN.fetch_add(1, Ordering::Relaxed);
+    counted(body)
+}
+
+/// Counts one call, `body`.
 fn counted<Out>(body: impl FnOnce() -> Out) -> Out {
     if let Some(Allocations(count)) = ACCOUNT.get() {
         count.fetch_add(1, Ordering::Relaxed);
@@ -83,17 +96,17 @@ fn counted<Out>(body: impl FnOnce() -> Out) -> Out {
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is the same.
-        counted(|| unsafe { System.alloc(layout) })
+        taking(|| unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is the same.
-        counted(|| unsafe { System.alloc_zeroed(layout) })
+        taking(|| unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: the caller's promise is the same.
-        counted(|| unsafe { System.realloc(old, layout, new_size) })
+        taking(|| unsafe { System.realloc(old, layout, new_size) })
     }
 
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {

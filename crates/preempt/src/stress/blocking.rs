@@ -1,4 +1,4 @@
-//! Operations that block in the kernel, where the signal finds them.
+//! Operations that block in the kernel, where the signal interrupts them.
 
 use std::io::Read as _;
 use std::sync::PoisonError;
@@ -52,7 +52,7 @@ pub(super) fn read(state: &mut State, world: &World) -> bool {
         && answer == [nonce]
 }
 
-/// Sleeps by the clock, and not too short.
+/// Sleeps by the clock, and not too briefly.
 pub(super) fn sleep(state: &mut State, _: &World) -> bool {
     let time = Duration::from_micros(state.below(100) + 1);
     let start = Instant::now();

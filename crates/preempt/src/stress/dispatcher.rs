@@ -5,7 +5,7 @@
 //!              ▼                                                  │
 //!   dispatcher ──mailbox, 2 deep──▶ worker ──run──▶ context ──────┘
 //!        └── once a quantum: request + interrupt the older of the two; now and then a request for a dispatch that
-//!            is over, or an interrupt that nobody requested
+//!            is over, or an interrupt without a request
 //! ```
 //!
 //! The loop neither allocates nor takes a lock: a suspended context may hold any.
@@ -22,17 +22,17 @@ use crate::{
     Completion, Dispatched, Idle, Mechanism, Realtime, Runnable, Sender, Suspended, WorkerLink,
 };
 
-/// Real-time priority, where permitted: an ordinary thread would wait for the kernel to take a core
+/// Real-time priority, if permitted: an ordinary thread would wait until the kernel takes a core
 /// from a busy worker.
 const PRIORITY: i32 = 1;
 
 /// What the dispatcher knows of one worker.
-struct Desk {
+struct WorkerState {
     sender: Sender<Job, Done>,
     link: WorkerLink,
-    /// Sent and not answered, oldest first.
+    /// Contexts sent and not answered, oldest first.
     out: VecDeque<Out>,
-    /// The last that was answered.
+    /// The last answered dispatch.
     over: Option<Dispatched>,
 }
 
@@ -44,7 +44,7 @@ struct Out {
 pub(super) struct Dispatcher {
     queue: VecDeque<Runnable<Job, Done>>,
     idle: Vec<Idle<Job, Done>>,
-    desks: Vec<Desk>,
+    workers: Vec<WorkerState>,
     mechanism: Arc<dyn Mechanism>,
     world: Arc<World>,
     random: u64,
@@ -57,7 +57,7 @@ impl Dispatcher {
         mechanism: Arc<dyn Mechanism>,
         world: &Arc<World>,
     ) -> Self {
-        let desks = workers.into_iter().map(|(sender, link)| Desk {
+        let workers = workers.into_iter().map(|(sender, link)| WorkerState {
             sender,
             link,
             out: VecDeque::with_capacity(DEPTH),
@@ -66,14 +66,14 @@ impl Dispatcher {
         Self {
             idle: Vec::with_capacity(idle.len()),
             queue: idle.into_iter().map(reload).collect(),
-            desks: desks.collect(),
+            workers: workers.collect(),
             mechanism,
             world: Arc::clone(world),
             random: 0x2545_f491_4f6c_dd1d,
         }
     }
 
-    /// Dispatches until the world is stopping and all contexts are idle, which it then gives back.
+    /// Dispatches until the world is stopping and all contexts are idle; then returns the contexts.
     pub(super) fn run(mut self, quantum: Duration) -> Vec<Idle<Job, Done>> {
         let _realtime = Realtime::enter(PRIORITY).ok();
         sharpen_timers();
@@ -88,11 +88,11 @@ impl Dispatcher {
     }
 
     fn tick(&mut self) {
-        for worker in 0..self.desks.len() {
+        for worker in 0..self.workers.len() {
             self.collect(worker);
         }
         self.take_early();
-        for worker in 0..self.desks.len() {
+        for worker in 0..self.workers.len() {
             self.fill(worker);
             self.interrupt(worker);
         }
@@ -100,13 +100,13 @@ impl Dispatcher {
 
     /// Takes the worker's answers.
     fn collect(&mut self, worker: usize) {
-        let desk = &mut self.desks[worker];
-        while let Some((_, completion)) = desk.sender.poll() {
-            let out = desk
+        let state = &mut self.workers[worker];
+        while let Some((_, completion)) = state.sender.poll() {
+            let out = state
                 .out
                 .pop_front()
                 .expect("only what was sent is answered");
-            desk.over = Some(out.dispatched);
+            state.over = Some(out.dispatched);
             match completion {
                 Completion::Finished(idle) => {
                     self.world.requests.fetch_add(1, Ordering::Relaxed);
@@ -129,13 +129,13 @@ impl Dispatcher {
     }
 
     fn fill(&mut self, worker: usize) {
-        let desk = &mut self.desks[worker];
-        while desk.sender.has_room() {
+        let state = &mut self.workers[worker];
+        while state.sender.has_room() {
             let Some(runnable) = self.queue.pop_front() else {
                 return;
             };
-            match desk.sender.send(runnable) {
-                Ok(dispatched) => desk.out.push_back(Out {
+            match state.sender.send(runnable) {
+                Ok(dispatched) => state.out.push_back(Out {
                     dispatched,
                     requested: false,
                 }),
@@ -144,23 +144,23 @@ impl Dispatcher {
         }
     }
 
-    /// Asks the worker's context to give way, or annoys it with what must be ignored.
+    /// Asks the worker's context to give way, or sends an interrupt that must be ignored.
     fn interrupt(&mut self, worker: usize) {
         let whim = self.random() % 16;
-        let desk = &mut self.desks[worker];
+        let state = &mut self.workers[worker];
         match whim {
-            // Nothing is requested.
+            // Without a request.
             0 => {}
-            // Something is, that is over.
-            1 => desk.over.iter().for_each(Dispatched::request),
+            // With a request for an earlier dispatch.
+            1 => state.over.iter().for_each(Dispatched::request),
             _ => {
-                if let Some(out) = desk.out.front_mut() {
+                if let Some(out) = state.out.front_mut() {
                     out.requested = true;
                     out.dispatched.request();
                 }
             }
         }
-        if self.mechanism.interrupt(&desk.link).is_err() {
+        if self.mechanism.interrupt(&state.link).is_err() {
             self.world.wrong(Check::InterruptRefused);
         }
     }

@@ -1,5 +1,5 @@
-//! Fault injection: a context is handed on while it still runs, as by a scheduler that publishes a
-//! preemption from the interrupt handler, before the stack is saved.
+//! Fault injection: a context is handed on while it still runs, as a scheduler does that publishes
+//! a preemption from the interrupt handler, before the stack is saved.
 //!
 //! ```text
 //!   publish_early: OFFERED ──dispatcher: take──▶ queue ──▶ another worker enters the stack, still in use
@@ -13,8 +13,8 @@ use crate::Suspended;
 use crate::clock::Cycles;
 use crate::context::{Handle, Head};
 
-/// How long the context stays where it is: a millisecond or two, as if the kernel had scheduled its
-/// worker away.
+/// How long the context stays in place: a millisecond or two, as if the kernel had descheduled its
+/// worker.
 const DELAY: Cycles = Cycles(4_000_000);
 
 /// One context at a time; otherwise all workers would wait here for each other.
@@ -38,16 +38,15 @@ pub(crate) fn publish_early(head: &Head) {
     BUSY.store(false, Ordering::Release);
 }
 
-/// Dispatcher: a context that was handed on too early.
+/// Dispatcher: a context that was handed on too early, if there is one.
 pub(super) fn take<T, R>() -> Option<Suspended<T, R>> {
     let head = OFFERED.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: heads are never freed, and the pool's types are the scheduler's. That a second handle
-    // comes to be is the fault that is injected here: what follows is undefined, in a process that
-    // is meant to fail.
+    // SAFETY: heads are never freed, and the pool's types are the scheduler's. The second handle is
+    // the injected fault: what follows is undefined, in a process that is meant to fail.
     (!head.is_null()).then(|| Suspended(unsafe { Handle::new(&*head) }))
 }
 
-/// Dispatcher: whether this true handle comes after an early one, and is to be dropped.
+/// Dispatcher: whether this true handle comes after an early one, and must be dropped.
 pub(super) fn was_taken<T, R>(suspended: &Suspended<T, R>) -> bool {
     let taken = &TAKEN[usize::from(suspended.id().0)];
     let late = taken.load(Ordering::Acquire) > 0;

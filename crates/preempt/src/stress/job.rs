@@ -10,12 +10,12 @@ use crate::preempt_point;
 /// One kind of self-checking work.
 pub(super) struct Operation {
     pub(super) name: &'static str,
-    /// Drawn, it is done once in so many times: dear operations are done seldom.
+    /// The operation runs once in so many draws; expensive operations run seldom.
     one_in: u64,
     run: fn(&mut State, &World) -> bool,
 }
 
-/// All that this CPU can do.
+/// All operations that this CPU supports.
 pub(super) fn operations() -> Vec<Operation> {
     let operation = |name, one_in, run| Operation { name, one_in, run };
     let mut all = vec![
@@ -62,7 +62,7 @@ pub(super) fn operations() -> Vec<Operation> {
     all
 }
 
-/// What a context remembers from one job to the next, to compare with.
+/// A context's memory from one job to the next, for comparisons.
 pub(super) struct State {
     pub(super) context: usize,
     random: u64,
@@ -77,7 +77,7 @@ pub(super) struct State {
     pub(super) map: HashMap<String, u64>,
 }
 
-/// What C code declares its variable with.
+/// The initial value of the C variable.
 const C_INITIAL: u64 = 7;
 
 /// Operations drawn by one job.
@@ -112,7 +112,7 @@ impl State {
         (self.random() >> 8) % bound
     }
 
-    /// Draws and does operations. Returns how many were drawn.
+    /// Draws and runs operations. Returns how many were drawn.
     pub(super) fn work(&mut self, world: &World) -> u64 {
         let top = 0u8;
         self.stack_top = (&raw const top).addr();
@@ -128,14 +128,15 @@ impl State {
     }
 }
 
-/// Takes its time, and probes at the end: a signal shall find what a probe does not.
+/// Spins, and probes at the end: a signal shall find what a probe does not.
 pub(super) fn spin(times: u64) {
     hold(times);
     preempt_point();
 }
 
-/// Takes its time without probes: for those who hold a lock. A probe would hand the worker to a
-/// context that may block on the lock, and with probes alone nobody would take that one off again.
+/// Spins without probes, for operations that hold a lock. A probe would hand the worker to a
+/// context that may block on the lock, and with probes alone nothing would take that context off
+/// again.
 pub(super) fn hold(times: u64) {
     for _ in 0..times {
         std::hint::spin_loop();

@@ -20,7 +20,7 @@ pub(super) fn parking_lot_mutex(_: &mut State, world: &World) -> bool {
     world.parking_lot_pair.pass(|| hold(10))
 }
 
-/// What a worker has for itself needs no lock, only that nobody is preempted in the middle.
+/// A worker's own data needs no lock, only that no context is preempted in the middle.
 pub(super) fn guard(state: &mut State, world: &World) -> bool {
     let spins = state.below(40);
     without_preemption(|| {
@@ -35,7 +35,8 @@ pub(super) fn guard(state: &mut State, world: &World) -> bool {
     })
 }
 
-/// Its lock may be taken again by the thread that has it, so it depends on who std thinks that is.
+/// The thread that has its lock may take it again, so this depends on the thread's identity for
+/// std.
 pub(super) fn stdout(state: &mut State, world: &World) -> bool {
     let mut stdout = std::io::stdout().lock();
     world.stdout_pair.pass(|| hold(10))

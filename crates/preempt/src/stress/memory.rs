@@ -1,4 +1,4 @@
-//! Operations on the allocator and on what is built upon it.
+//! Operations on the allocator and on types built upon it.
 
 use std::fmt::Write as _;
 

@@ -2,22 +2,22 @@
 //!
 //! Some contexts run operations that verify their own results (allocation, thread-locals, locks,
 //! panics, registers, blocking calls and so on). A dispatcher of its own moves them between pinned
-//! workers through the crate's mailboxes and interrupts every worker once a quantum of some tens of
-//! microseconds, also with requests and signals that come too late on purpose. What goes wrong is
-//! counted by name. With one defence of [`fault`](crate::fault) taken out it must fail: that shows
-//! it can see what it looks for. `docs/stress.md` lists what is checked.
+//! workers through the crate's mailboxes. It interrupts every worker once a quantum of some tens of
+//! microseconds, also with requests and signals that come too late on purpose. Errors are counted
+//! by name. With one defence of [`fault`](crate::fault) removed the test must fail, which shows
+//! that it can. `docs/stress.md` lists the checks.
 //!
-//! | room | what it holds |
+//! | module | what it holds |
 //! |---|---|
-//! | `scheduler`, `dispatcher`, `worker` | a small scheduler on the crate's public interface, and what it checks |
-//! | `quantum` | how often to interrupt, from what a preemption costs here |
-//! | `watchdog`, `report` | hangs and what they were, and what is told in the end |
-//! | `world` | what contexts share: counters, locks, pipes |
+//! | `scheduler`, `dispatcher`, `worker` | a small scheduler on the crate's public interface, and its checks |
+//! | `quantum` | how often to interrupt, from a preemption's cost here |
+//! | `watchdog`, `report` | hangs and their kinds, and the report |
+//! | `world` | the contexts' shared state: counters, locks, pipes |
 //! | `job` | the list of operations, and the job that draws from it |
 //! | `memory`, `thread`, `locks`, `blocking`, `system`, `unwinding` | operations by subject |
 //! | `registers`, `vectors` | operations that hold values in registers over a preemption |
 //! | `early` | fault injection: a context handed on before it is saved |
-//! | `allocator` | a counting allocator, for tests of who must not allocate |
+//! | `allocator` | a counting allocator, for tests of threads that must not allocate |
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,7 +52,7 @@ pub(crate) use early::publish_early;
 
 pub use allocator::{
     Allocations, CountingAllocator, allocations_between_jobs, allocations_of_this_thread,
-    contexts_in_the_allocator,
+    blocks_taken, contexts_in_the_allocator,
 };
 pub use quantum::Quantum;
 pub use report::Report;
@@ -62,7 +62,7 @@ use scheduler::Scheduler;
 use watchdog::Watchdog;
 use world::{Check, World};
 
-/// What the stress test shall do.
+/// The settings of the stress test.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How long contexts run.
@@ -82,7 +82,7 @@ pub struct Config {
     pub write_stdout: bool,
     /// End at the first error instead of counting on.
     pub stop_at_first_error: bool,
-    /// A context that finishes no operation for so long hangs.
+    /// A context that finishes no operation for this long hangs.
     pub patience: Duration,
 }
 
@@ -196,7 +196,7 @@ pub enum StressError {
     /// This build has no such backend.
     #[error("this build has no backend \"{name}\": its feature is off")]
     NotBuilt {
-        /// What was asked for.
+        /// The backend's name.
         name: &'static str,
     },
     /// The system gave no pipe or thread.
@@ -213,10 +213,10 @@ impl From<std::io::Error> for StressError {
 /// Runs the stress test, calling `progress` about once a second. Once a process at a time.
 ///
 /// After a hang (an error of that name in the report) its threads and contexts are left as they
-/// are: end the process. With a defence taken out the process may crash, so run it in a child.
+/// are: end the process. With a defence removed the process may crash, so run it in a child.
 ///
 /// # Errors
-/// [`StressError`] if it cannot start. What it finds is in the report, not an error.
+/// [`StressError`] if it cannot start. Its findings are in the report, not an error.
 pub fn run(config: &Config, mut progress: impl FnMut(&Report)) -> Result<Report, StressError> {
     check_ranges(config)?;
     let mechanism = Chosen::install(config.interruption)?;

@@ -1,4 +1,4 @@
-//! How often to interrupt: as hostile as leaves code some time to get on.
+//! How often to interrupt: as often as leaves code some time for progress.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use super::{Interruption, StressError, worker};
 use crate::HardPreemption;
 use crate::measure::{self, Interrupter};
 
-/// A quantum in which code gets on here, and the cost it was taken from.
+/// A quantum in which code makes progress here, and the cost that it derives from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantum {
     /// A worker is interrupted about this often.
     pub length: Duration,
-    /// What a preemption takes of a worker's time; `None` if it was not measured.
+    /// A preemption's cost in worker time; `None` if it was not measured.
     pub preemption: Option<Duration>,
 }
 
 impl Quantum {
-    /// Where a preemption costs little.
+    /// The quantum where a preemption costs little.
     const LEAST: Duration = Duration::from_micros(50);
-    /// Where the cost is not known: what passes wherever it was tried.
+    /// The quantum for an unknown cost: the stress test passes with it on every machine tried.
     const UNMEASURED: Duration = Duration::from_micros(200);
-    /// A cost that asks for more was measured on a machine that did something else meanwhile.
+    /// A cost that asks for more was measured on a machine that was busy.
     const MOST: Duration = Duration::from_millis(5);
-    /// A quantum is so many preemptions long. The measured ones disturb a loop; ordinary code meets
-    /// page faults and system calls on its way, which cost about as much each in guest mode, and a
+    /// The quantum in preemptions. The measured preemptions disturb a loop. Ordinary code also
+    /// meets page faults and system calls, each of which costs about as much in guest mode, and a
     /// worker may be interrupted after half a quantum.
     const PREEMPTIONS: u32 = 4;
 
-    /// Measures what a preemption costs here, which takes about a second.
+    /// Measures a preemption's cost here, which takes about a second.
     ///
     /// # Errors
     /// [`StressError`] if the mechanism cannot be used. If only its cost cannot be measured, as on
@@ -36,7 +36,7 @@ impl Quantum {
         // SAFETY: the measured loops rely on nothing that the contract excludes.
         let token = unsafe { HardPreemption::allow() };
         let by = match interruption {
-            // Tenths of a microsecond everywhere.
+            // Tenths of a microsecond on all machines.
             Interruption::Probe => {
                 return Ok(Self {
                     length: Self::LEAST,
@@ -79,8 +79,8 @@ mod tests {
         let micros = Duration::from_micros;
         assert_eq!(at(0), micros(50));
         assert_eq!(at(8), micros(50));
-        // Guest mode on software virtualisation: at 50 us code gets nowhere, at 100 and 200 it
-        // does.
+        // Guest mode on software virtualisation: code makes no progress at 50 us, and does at 100
+        // and 200.
         assert_eq!(at(54), micros(216));
         assert_eq!(at(1_000_000), micros(5_000));
         assert_eq!(Quantum::at_cost(None).length, micros(200));

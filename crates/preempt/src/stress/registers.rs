@@ -1,6 +1,6 @@
 //! Operations that hold values in general and x87 registers, flags, control words and the red zone.
 //!
-//! Written in assembly: the compiler would keep the values wherever it likes.
+//! They are in assembly, since the compiler would place the values at will.
 
 use std::arch::naked_asm;
 
@@ -10,7 +10,7 @@ use super::world::World;
 const SPINS: u64 = 20;
 
 /// Fills every general register, the carry flag and the 128 bytes below the stack pointer from
-/// `seed`, spins, and returns 1 if all is as it was.
+/// `seed`, spins, and returns 1 if all are unchanged.
 ///
 /// ```text
 ///   rsp + 8 ..    rbp, rbx, r12 to r15
@@ -88,8 +88,8 @@ extern "C" fn hold_general(seed: u64, spins: u64) -> u64 {
     )
 }
 
-/// Sets MXCSR and the x87 control word, spins, and returns what they are then: MXCSR in the upper
-/// half. The caller's are put back.
+/// Sets MXCSR and the x87 control word, spins, and returns their values then: MXCSR in the upper
+/// half. Restores the caller's.
 #[unsafe(naked)]
 extern "C" fn hold_control_words(mxcsr: u32, x87: u32, spins: u64) -> u64 {
     naked_asm!(

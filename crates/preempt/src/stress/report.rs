@@ -1,18 +1,18 @@
-//! What a stress test found.
+//! The stress test's findings.
 
 use std::time::Duration;
 
 use super::Hang;
 use crate::{CountersSnapshot, Delivery};
 
-/// What happened, so far or in all.
+/// The counts, so far or in total.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Time since the first dispatch.
     pub elapsed: Duration,
     /// The workers' counters, summed.
     pub counters: CountersSnapshot,
-    /// What happened in the backend's mode, by name, summed.
+    /// Events in the backend's mode, by name, summed.
     pub mode: Vec<(&'static str, u64)>,
     /// How interrupts came to workers in the mode, as counted.
     pub delivery: Option<Delivery>,
@@ -20,10 +20,10 @@ pub struct Report {
     pub requests: u64,
     /// How often each operation ran, by name.
     pub operations: Vec<(&'static str, u64)>,
-    /// How often each operation, or check of the scheduler, found something wrong, by name; zeroes
+    /// How often each operation, or check of the scheduler, found an error, by name; zeroes
     /// included.
     pub errors: Vec<(&'static str, u64)>,
-    /// What the hang was among the errors, if there is one.
+    /// The kind of the hang among the errors, if there is one.
     pub hang: Option<Hang>,
 }
 
@@ -34,7 +34,7 @@ impl Report {
         self.errors.iter().map(|(_, count)| count).sum()
     }
 
-    /// Interrupts that workers took, whatever came of them.
+    /// Interrupts that workers took, with any outcome.
     #[must_use]
     pub fn interrupts(&self) -> u64 {
         let in_the_mode = (self.mode.iter()).find(|(name, _)| *name == "interrupts");
@@ -45,7 +45,7 @@ impl Report {
         )
     }
 
-    /// Why this run is no success, if it is none: something was wrong, or what was to be tested
+    /// Why this run is no success, if it is none: there were errors, or the subject of the test
     /// never happened.
     #[must_use]
     pub fn failure(&self) -> Option<String> {

@@ -15,7 +15,7 @@ use crate::{
 
 /// The number of the context to work in.
 pub(super) type Job = usize;
-/// How many operations were drawn.
+/// The number of operations drawn.
 pub(super) type Done = u64;
 
 /// A worker has one context to run and one waiting, so it never waits for the dispatcher.
@@ -46,7 +46,7 @@ impl Scheduler {
             .collect();
         let contexts_world = Arc::clone(world);
         let pool = Pool::new(pool_config, move |context: Job| {
-            // Nobody else wants it: the state is its context's.
+            // Uncontended: the state is its context's.
             let state = states[context].lock();
             state
                 .unwrap_or_else(PoisonError::into_inner)
@@ -55,16 +55,16 @@ impl Scheduler {
         worker::reset();
         let cores = worker::allowed_cores();
         let mechanism = Arc::new(mechanism);
-        let (mut threads, mut links, mut desks) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut threads, mut links, mut senders) = (Vec::new(), Vec::new(), Vec::new());
         for id in 0..config.workers {
             let (sender, receiver) = mailbox(DEPTH);
             let (thread, link) =
                 worker::start(id, cores[id % cores.len()], receiver, &mechanism, world)?;
             threads.push(thread);
             links.push(link.clone());
-            desks.push((sender, link));
+            senders.push((sender, link));
         }
-        let dispatcher = Dispatcher::new(pool.idle, desks, mechanism.mechanism(), world);
+        let dispatcher = Dispatcher::new(pool.idle, senders, mechanism.mechanism(), world);
         let quantum = config.quantum;
         let dispatcher = std::thread::Builder::new()
             .name("stress-dispatcher".into())
@@ -90,13 +90,13 @@ impl Scheduler {
         self.mechanism.backend()?.delivery_to(&self.links)
     }
 
-    /// What happened to the workers in it.
+    /// The events of the workers in that mode.
     pub(super) fn mode_events(&self) -> Vec<(&'static str, u64)> {
         let backend = self.mechanism.backend();
         backend.map_or_else(Vec::new, |backend| backend.events_of(&self.links))
     }
 
-    /// Lets the jobs end. Whether they did within `patience`.
+    /// Lets the jobs end; returns whether they did within `patience`.
     pub(super) fn jobs_end(&self, patience: Duration) -> bool {
         self.world.stopping.store(true, Ordering::Relaxed);
         let start = Instant::now();
@@ -109,7 +109,7 @@ impl Scheduler {
         true
     }
 
-    /// Ends the workers, then the backing threads, the jobs having ended. `None` if a thread
+    /// Ends the workers, then the backing threads; the jobs must have ended. `None` if a thread
     /// panicked.
     pub(super) fn end(self, patience: Duration) -> Option<HandBack> {
         let idle = self.dispatcher.join().ok()?;

@@ -1,4 +1,4 @@
-//! Operations that ask much of the kernel: files, sockets, mappings, threads.
+//! Operations that use much of the kernel: files, sockets, mappings, threads.
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::FromRawFd as _;
@@ -7,14 +7,14 @@ use std::os::unix::net::UnixStream;
 use super::job::{State, spin};
 use super::world::World;
 
-/// What is written to a file is read from it.
+/// Data written to a file is read from it.
 pub(super) fn file(state: &mut State, _: &World) -> bool {
     // SAFETY: makes a new descriptor, owned below.
     let descriptor = unsafe { libc::memfd_create(c"stress".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
         return false;
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just made, and it has no other owner.
     let mut file = unsafe { std::fs::File::from_raw_fd(descriptor) };
     let written = state.random().to_le_bytes();
     let mut read = [0; 8];
@@ -24,7 +24,7 @@ pub(super) fn file(state: &mut State, _: &World) -> bool {
         && read == written
 }
 
-/// What goes in at one end of a socket comes out at the other.
+/// Data sent at one end of a socket arrives at the other.
 pub(super) fn socket(state: &mut State, _: &World) -> bool {
     let Ok((mut one, mut other)) = UnixStream::pair() else {
         return false;
@@ -37,11 +37,11 @@ pub(super) fn socket(state: &mut State, _: &World) -> bool {
     }
 }
 
-/// Fresh memory is empty and holds what is written, also when it has moved.
+/// Fresh memory is empty and holds written data, also after it has moved.
 pub(super) fn mapping(state: &mut State, _: &World) -> bool {
     const BYTES: usize = 64 * 1024;
     let number = state.random();
-    // SAFETY: a mapping that nobody else knows, unmapped at the end.
+    // SAFETY: a mapping that no other code knows, unmapped at the end.
     unsafe {
         let base = libc::mmap(
             std::ptr::null_mut(),
@@ -66,7 +66,7 @@ pub(super) fn mapping(state: &mut State, _: &World) -> bool {
     }
 }
 
-/// A thread started here runs beside, and is joined.
+/// A thread started here runs in parallel, and is joined.
 pub(super) fn thread(state: &mut State, _: &World) -> bool {
     let number = state.random();
     std::thread::Builder::new()

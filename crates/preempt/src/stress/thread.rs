@@ -1,4 +1,4 @@
-//! Operations on what belongs to a thread: thread-locals of Rust and C, errno, identity.
+//! Operations on a thread's own state: thread-locals of Rust and C, errno, identity.
 
 use std::cell::{Cell, RefCell};
 
@@ -37,7 +37,7 @@ pub(super) fn local_address(state: &mut State, _: &World) -> bool {
     right
 }
 
-/// One with an initialiser, a destructor and a borrow flag that is up over a spin.
+/// A thread-local with an initialiser, a destructor and a borrow flag that is set over a spin.
 pub(super) fn lazy_local(state: &mut State, _: &World) -> bool {
     let number = state.random();
     LAZY.with(|values| {
@@ -63,7 +63,7 @@ pub(super) fn c_locals(state: &mut State, _: &World) -> bool {
     stress_thread_locals(expected, next, 20) == 0
 }
 
-/// For std it is the backing thread's thread, always.
+/// For std the thread is always the backing thread.
 pub(super) fn identity(state: &mut State, _: &World) -> bool {
     let thread = std::thread::current();
     spin(10);
@@ -74,7 +74,7 @@ pub(super) fn identity(state: &mut State, _: &World) -> bool {
             == Some(state.context.to_string().as_str())
 }
 
-/// Nobody else's system calls change errno.
+/// System calls of other threads do not change errno.
 pub(super) fn errno(state: &mut State, _: &World) -> bool {
     #[inline(never)]
     fn location() -> *mut i32 {

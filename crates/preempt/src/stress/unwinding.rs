@@ -56,7 +56,7 @@ pub(super) fn backtrace(_: &mut State, _: &World) -> bool {
     Backtrace::force_capture().status() == BacktraceStatus::Captured
 }
 
-/// Down to a few kilobytes from the end of what a job may use, and up again.
+/// Recurses down to a few kilobytes from the end of the stack that a job may use, and returns.
 pub(super) fn deep_recursion(state: &mut State, _: &World) -> bool {
     const MARGIN: usize = 6 * 1024;
     #[inline(never)]

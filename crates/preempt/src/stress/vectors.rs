@@ -8,7 +8,7 @@ use super::world::World;
 
 const SPINS: u64 = 20;
 
-/// Room for 32 registers of 64 bytes and 8 masks: what AVX-512 has.
+/// Room for AVX-512's 32 registers of 64 bytes and 8 masks.
 #[repr(C, align(64))]
 struct Registers {
     vectors: [[u64; 8]; 32],
@@ -23,7 +23,7 @@ type Hold = unsafe extern "C" fn(*const Registers, *mut Registers, u64);
 /// Loads xmm0 to xmm15, spins, stores them.
 ///
 /// # Safety
-/// The pointers must be good for a [`Registers`] each, and the CPU must have what is named.
+/// The pointers must be valid for a [`Registers`] each, and the CPU must have the registers.
 #[unsafe(naked)]
 unsafe extern "C" fn hold_sse(from: *const Registers, to: *mut Registers, spins: u64) {
     naked_asm!(
@@ -94,8 +94,8 @@ unsafe extern "C" fn hold_avx512(from: *const Registers, to: *mut Registers, spi
     )
 }
 
-/// Whether `registers` registers of `words` words each, and the masks if there are any, come back
-/// as they went.
+/// Whether `registers` registers of `words` words each, and the masks if there are any, keep their
+/// values.
 ///
 /// # Safety
 /// The CPU must have the registers that `hold` names.
@@ -114,7 +114,7 @@ unsafe fn held(
         vectors: [[0; 8]; 32],
         masks: [0; 8],
     };
-    // SAFETY: both are of the type that is asked for; the caller answers for the CPU.
+    // SAFETY: both are of the required type; the caller answers for the CPU.
     unsafe { hold(&from, &mut to, SPINS) };
     let vectors = from.vectors.iter().zip(&to.vectors).take(registers);
     vectors
@@ -129,20 +129,19 @@ pub(super) fn sse(state: &mut State, _: &World) -> bool {
 }
 
 pub(super) fn avx(state: &mut State, _: &World) -> bool {
-    // SAFETY: in the list of operations only where AVX is.
+    // SAFETY: in the list of operations only if the CPU has AVX.
     unsafe { held(state, hold_avx, 16, 4, 0) }
 }
 
 pub(super) fn avx512(state: &mut State, _: &World) -> bool {
-    // SAFETY: in the list of operations only where AVX-512BW is.
+    // SAFETY: in the list of operations only if the CPU has AVX-512BW.
     unsafe { held(state, hold_avx512, 32, 8, 8) }
 }
 
 /// Loads tmm0, spins, stores it, and leaves the tiles unused.
 ///
 /// # Safety
-/// The pointers must be good for a [`Tile`] each, and [`has_tiles`] have answered that there are
-/// tiles.
+/// The pointers must be valid for a [`Tile`] each, and [`has_tiles`] must have returned true.
 #[unsafe(naked)]
 unsafe extern "C" fn hold_tile(from: *const Tile, to: *mut Tile, spins: u64) {
     naked_asm!(
@@ -159,7 +158,7 @@ unsafe extern "C" fn hold_tile(from: *const Tile, to: *mut Tile, spins: u64) {
     )
 }
 
-/// What `ldtilecfg` loads: palette 1, and a single tile of 16 rows of 64 bytes.
+/// The operand of `ldtilecfg`: palette 1, and a single tile of 16 rows of 64 bytes.
 static SHAPE: [u8; 64] = {
     let mut shape = [0; 64];
     shape[0] = 1;
@@ -177,13 +176,12 @@ pub(super) fn has_tiles() -> bool {
         && unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILES) } == 0
 }
 
-/// The other operations on vectors find themselves on threads that have used tiles, and on such
-/// that have not.
+/// Because of this, the other operations on vectors run both on threads that have used tiles and on
+/// threads that have not.
 pub(super) fn tiles(state: &mut State, _: &World) -> bool {
     let from: Tile = std::array::from_fn(|_| std::array::from_fn(|_| state.random()));
     let mut to: Tile = [[0; 8]; 16];
-    // SAFETY: both are of the type that is asked for; in the list of operations only where tiles
-    // are.
+    // SAFETY: both are of the required type; in the list of operations only if there are tiles.
     unsafe { hold_tile(&from, &mut to, SPINS) };
     from == to
 }

@@ -1,5 +1,5 @@
-//! Notices when a context gets nowhere, and finds out why: interrupts that leave it no time, or a
-//! wake-up that was lost, or a lock that is not given back.
+//! Notices when a context makes no progress, and finds out why: interrupts leave it no time, a
+//! wake-up was lost, or a lock is not released.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use super::world::World;
 use super::{Config, Report};
 
-/// Contexts that got nowhere for longer than they may.
+/// Contexts that made no progress for longer than they may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hang {
-    /// Their numbers; none if contexts did not come to their end when they should.
+    /// Their numbers; none if contexts did not end when they should.
     pub contexts: Vec<usize>,
-    /// For so long, the first of them.
+    /// How long the first of them made no progress.
     pub time: Duration,
     /// The quantum that they were interrupted at.
     pub quantum: Duration,
@@ -22,13 +22,13 @@ pub struct Hang {
     pub interrupts: u64,
     /// Preemptions that workers took meanwhile.
     pub preemptions: u64,
-    /// Whether all got on once interrupts came seldom: then they lacked time, and nothing else.
+    /// Whether all made progress once interrupts came seldom: then they lacked only time.
     pub got_on: bool,
 }
 
 impl Hang {
     /// Whether the machine was busy with interrupts alone: contexts are interrupted again and
-    /// again, and finish nothing.
+    /// again, and finish no operation.
     #[must_use]
     pub fn is_livelock(&self) -> bool {
         self.got_on && self.interrupts + self.preemptions > 0
@@ -75,11 +75,11 @@ impl fmt::Display for Hang {
     }
 }
 
-/// How often workers are interrupted while it is found out why contexts get nowhere. They still
-/// are: one may wait for another that has no worker.
+/// How often workers are interrupted during the search for the cause. They still are interrupted: a
+/// context may wait for another that has no worker.
 pub(super) const SELDOM: Duration = Duration::from_millis(50);
 
-/// Sees to it that every context gets on.
+/// Checks that every context makes progress.
 pub(super) struct Watchdog {
     world: Arc<World>,
     patience: Duration,
@@ -87,7 +87,7 @@ pub(super) struct Watchdog {
     seen: Vec<Seen>,
 }
 
-/// What there was when a context last finished an operation.
+/// The counts when a context last finished an operation.
 #[derive(Clone, Copy)]
 struct Seen {
     operations: u64,
@@ -112,8 +112,8 @@ impl Watchdog {
         }
     }
 
-    /// Contexts that finished no operation for longer than they may, if there are any. `now` is
-    /// where the run stands.
+    /// Contexts that finished no operation for longer than they may, if there are any. `now` is the
+    /// run's present state.
     pub(super) fn sees_a_hang(&mut self, now: &Report) -> Option<Hang> {
         let at = Instant::now();
         for (seen, progress) in self.seen.iter_mut().zip(&self.world.progress) {
@@ -141,8 +141,8 @@ impl Watchdog {
         })
     }
 
-    /// Has workers interrupted seldom, and waits until every context of `hang` has finished an
-    /// operation, or `patience` ends. `hang` then says which.
+    /// Makes interrupts seldom, and waits until every context of `hang` has finished an operation,
+    /// or `patience` ends. Records in `hang` which it was.
     pub(super) fn find_out(&self, hang: &mut Hang, patience: Duration) {
         self.world.interrupt_seldom.store(true, Ordering::Relaxed);
         let got_on = |context: &usize| {
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::CountersSnapshot;
 
-    /// A watchdog with little patience, and a run in which nothing was finished but `late`
+    /// A watchdog with little patience, and a run in which no operation finished but `late`
     /// interrupts came.
     fn stage(late: u64) -> (Watchdog, Arc<World>, Report) {
         let config = Config {
@@ -226,7 +226,7 @@ mod tests {
     fn one_context_that_still_gets_nowhere_is_a_standstill() {
         let (mut watchdog, world, report) = stage(500);
         let mut hang = wait_for_a_hang(&mut watchdog, &report);
-        // All but one.
+        // All contexts but one.
         (1..world.progress.len()).for_each(|context| world.done(context, 0, true));
         watchdog.find_out(&mut hang, Duration::from_millis(20));
         assert!(!hang.is_livelock(), "{hang:?}");

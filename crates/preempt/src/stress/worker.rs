@@ -1,4 +1,4 @@
-//! The stress test's workers: pinned threads that run what the dispatcher sends, and check
+//! The stress test's workers: pinned threads that run the dispatcher's contexts, and check
 //! themselves after every run.
 //!
 //! The loop neither allocates nor takes a lock: a suspended context may hold any.
@@ -12,11 +12,11 @@ use super::world::{Check, World};
 use super::{Chosen, Config};
 use crate::{Completion, Outcome, Receiver, Worker, WorkerLink};
 
-/// Set while a worker runs the context: each is run by one at a time.
+/// Set while a worker runs the context; only one worker may.
 static RUNNING: [AtomicBool; Config::MAX_CONTEXTS] =
     [const { AtomicBool::new(false) }; Config::MAX_CONTEXTS];
 
-/// Starts worker `id`, pinned to `core`, and waits for what others need of it.
+/// Starts worker `id`, pinned to `core`, and waits for the link that others need.
 pub(super) fn start(
     id: usize,
     core: usize,
@@ -46,7 +46,7 @@ pub(super) fn start(
     Ok((thread, link))
 }
 
-/// No context runs: for the next test in this process.
+/// Resets the flags of running contexts, for the next test in this process.
 pub(super) fn reset() {
     for running in &RUNNING {
         running.store(false, Ordering::Relaxed);
@@ -88,7 +88,7 @@ fn run_contexts(mut worker: Worker, mut receiver: Receiver<Job, Done>, world: &W
 
 /// Base and flags of the calling thread's alternate signal stack.
 fn alternate_stack() -> (usize, i32) {
-    // SAFETY: only asks; zeroes are a valid `stack_t`.
+    // SAFETY: only reads; zeroes are a valid `stack_t`.
     unsafe {
         let mut now: libc::stack_t = std::mem::zeroed();
         libc::sigaltstack(std::ptr::null(), &mut now);
@@ -126,7 +126,7 @@ pub(super) fn allowed_cores() -> Vec<usize> {
     cores
 }
 
-/// Where it is refused, the thread stays where the kernel puts it.
+/// If the kernel refuses, the thread stays where the kernel puts it.
 fn pin_to(core: usize) {
     // SAFETY: changes the calling thread's affinity only.
     unsafe {

@@ -1,4 +1,4 @@
-//! What the contexts of a stress test share.
+//! The shared state of a stress test's contexts.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -8,24 +8,24 @@ use std::thread::{JoinHandle, Thread};
 use super::Config;
 use super::job::{Operation, operations};
 
-/// What the scheduler checks, beside the operations' own checks.
+/// The scheduler's checks, beside the operations' own.
 #[derive(Clone, Copy)]
 pub(super) enum Check {
     /// A context was entered while another worker ran it.
     RunTwice,
-    /// A dispatch was preempted that nobody asked to be.
+    /// A dispatch was preempted without a request.
     Unrequested,
-    /// A worker's alternate signal stack was not its own any more after a run.
+    /// A worker's alternate signal stack had changed after a run.
     AlternateStack,
-    /// A worker's rounding modes were not its own any more after a run.
+    /// A worker's rounding modes had changed after a run.
     WorkersControlWords,
     /// A job panicked.
     JobPanicked,
     /// An interrupt could not be sent.
     InterruptRefused,
-    /// Some context got nowhere.
+    /// A context made no progress.
     Hang,
-    /// Some context was not idle at the end.
+    /// A context was not idle at the end.
     NotHandedBack,
 }
 
@@ -40,17 +40,18 @@ const CHECKS: [&str; 8] = [
     "not-handed-back",
 ];
 
-/// Slots for boxes that are freed in another context than the one that made them.
+/// Slots for boxes that another context frees than the one that made them.
 const EXCHANGE: usize = 64;
 
-/// Two counters that differ only within a critical section. Plain loads and stores: two at once
-/// lose counts.
+/// Two counters that differ only within a critical section. They use plain loads and stores: two
+/// threads at once lose counts.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Pair(AtomicU64, AtomicU64);
 
 impl Pair {
-    /// One critical section, `during` within it. True if nobody else was in it meanwhile.
+    /// Runs one critical section, with `during` within it. True if no other thread was in it
+    /// meanwhile.
     pub(super) fn pass(&self, during: impl FnOnce()) -> bool {
         let before = self.0.load(Ordering::Relaxed);
         let alone = before == self.1.load(Ordering::Relaxed);
@@ -62,10 +63,10 @@ impl Pair {
     }
 }
 
-/// Two blocks of memory, one within the other: the same number throughout.
+/// Two blocks of memory, one within the other, with the same number throughout.
 pub(super) struct Parcel(pub(super) Vec<u64>);
 
-/// What a context and the echo thread share: the thread answers in one of two ways.
+/// The line between a context and the echo thread, which answers in one of two ways.
 pub(super) struct Line {
     pub(super) from_echo: PipeReader,
     to_context: PipeWriter,
@@ -90,11 +91,11 @@ pub(super) struct World {
     /// Operations done, per context.
     pub(super) progress: Vec<AtomicU64>,
     pub(super) requests: AtomicU64,
-    /// No job is started any more.
+    /// No more jobs are started.
     pub(super) stopping: AtomicBool,
-    /// Something hangs: workers are interrupted seldom, to see whether it gets on then.
+    /// A context hangs: workers are interrupted seldom, to see whether it then makes progress.
     pub(super) interrupt_seldom: AtomicBool,
-    /// Workers end.
+    /// Workers shall end.
     pub(super) workers_stop: AtomicBool,
 
     pub(super) std_mutex: Mutex<()>,
@@ -194,7 +195,7 @@ impl World {
             .collect()
     }
 
-    /// Leaves `new` for another context and takes what one left there before.
+    /// Leaves `new` for another context and takes the box that an earlier one left.
     pub(super) fn exchange(&self, slot: u64, new: Option<Box<Parcel>>) -> Option<Box<Parcel>> {
         let new = new.map_or(std::ptr::null_mut(), Box::into_raw);
         let old = self.exchange[slot as usize % EXCHANGE].swap(new, Ordering::AcqRel);
@@ -204,7 +205,7 @@ impl World {
 
     /// Asks the echo thread to answer context `context` with `nonce`.
     pub(super) fn ask_echo(&self, context: usize, reply: Reply, nonce: u8) -> bool {
-        // One write of a few bytes to a pipe is whole or not at all.
+        // A write of a few bytes to a pipe is atomic.
         let question = [context as u8, reply as u8, nonce];
         (&self.to_echo).write_all(&question).is_ok()
     }
@@ -228,7 +229,7 @@ impl World {
                     }
                     let line = &world.lines[usize::from(context)];
                     if reply == Reply::Write as u8 {
-                        // The context finds out if it failed.
+                        // On failure the context finds out by itself.
                         let _ = (&line.to_context).write_all(&[nonce]);
                     } else if let Some(thread) = line.thread.get() {
                         line.answer.store(u64::from(nonce), Ordering::Release);

@@ -206,7 +206,7 @@ fn the_cpu_number_is_the_workers() {
         return;
     };
     let ((inside, allowed), _) = stage.run(|| {
-        // SAFETY: the call answers a number; the set is plain bits, filled in by the kernel.
+        // SAFETY: the call returns a number; the set is plain bits, filled in by the kernel.
         unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
@@ -224,7 +224,8 @@ fn the_kernels_answers_are_those_of_any_code() {
         return;
     };
     let ((), counters) = stage.run(|| {
-        // SAFETY: the calls ask, and one changes this context's own thread pointer to what it is.
+        // SAFETY: the calls read, and one sets this context's own thread pointer to its present
+        // value.
         unsafe {
             assert_eq!(libc::syscall(9999), -1);
             assert_eq!(*libc::__errno_location(), libc::ENOSYS);
@@ -239,7 +240,7 @@ fn the_kernels_answers_are_those_of_any_code() {
             assert_eq!(base, own);
         }
     });
-    // For the thread pointer, which the host side has another of.
+    // Left once for the thread pointer, of which the host side has another.
     assert_eq!(counters.left, 1, "{counters:?}");
     stage.end();
 }

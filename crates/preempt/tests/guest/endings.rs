@@ -60,7 +60,7 @@ fn signals_end_the_process_in_every_state() {
                 if let Some(status) = child.try_wait().unwrap() {
                     break status;
                 }
-                // It takes a millisecond or so. This is for what never ends.
+                // It takes a millisecond or so; the limit is for a process that never ends.
                 assert!(
                     asked.elapsed() < Duration::from_secs(10),
                     "{state} survives {signal}"
@@ -89,8 +89,8 @@ fn run_until_ended() {
     let guest = stage.guest.clone();
     // With it the dispatcher is in guest mode, too.
     let _poster = posts.then(|| guest.post_from_this_thread().unwrap());
-    // SAFETY: it ends with its parent, should that fail; and by Ctrl-C, which shells hide from what
-    // runs in the background.
+    // SAFETY: the process ends with its parent, if the test fails; and by Ctrl-C, which shells hide
+    // from background processes.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::signal(libc::SIGINT, libc::SIG_DFL);

@@ -1,16 +1,16 @@
-//! Faults in guest mode are the signals that they are everywhere.
+//! Faults in guest mode cause the same signals as elsewhere.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};
 
 use crate::stage::{Stage, guest, test_name};
 
-/// Whether this process is there to die.
+/// Whether this process is meant to die.
 fn is_child() -> bool {
     std::env::var_os("SHINJUKU_TEST_CHILD").is_some()
 }
 
-/// Runs `test` of this binary in a process that is there to die. `None`: it is skipped here.
+/// Runs `test` of this binary in a process that is meant to die. `None`: it is skipped here.
 fn child(test: &str) -> Option<Output> {
     drop(guest(test, Default::default())?);
     let output = Command::new(std::env::current_exe().unwrap())
@@ -21,7 +21,7 @@ fn child(test: &str) -> Option<Output> {
     Some(output)
 }
 
-/// Whether the process died of `signal`, saying `words`.
+/// Asserts that the process died of `signal` with `words` in its message.
 fn assert_died(output: &Output, signal: i32, words: &str) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(signal), "{text}");
@@ -96,8 +96,7 @@ fn skip_a_wide_access() {
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
     }
-    // In the last GiB, so that it is given to guest mode, and the page behind its end is KVM's to
-    // emulate.
+    // In the last GiB, so that guest mode gets it, and KVM has to emulate accesses behind its end.
     const LAST: usize = 0x7fff_fff0_0000;
     // SAFETY: a fresh mapping, if there is none.
     unsafe {
@@ -112,7 +111,7 @@ fn skip_a_wide_access() {
         );
     }
     let mut stage = Stage::new("").unwrap();
-    // SAFETY: something is mapped there now.
+    // SAFETY: the page is mapped now.
     stage.run(|| unsafe { (LAST as *const u8).read_volatile() });
     for _ in 0..3 {
         let ((), counters) = stage.run(|| {
@@ -193,8 +192,8 @@ fn an_access_behind_the_end_of_a_file_dies_with_a_message_that_names_the_context
     );
 }
 
-/// A page that may be read and written, but for the guard that `madvise` has put there, as newer C
-/// libraries guard stacks. `None` where the kernel has no such guards.
+/// A page that may be read and written, except for a guard by `madvise`, with which newer C
+/// libraries guard stacks. `None` if the kernel has no such guards.
 fn guarded_page() -> Option<usize> {
     const MADV_GUARD_INSTALL: libc::c_int = 102;
     // SAFETY: a fresh mapping.
@@ -332,7 +331,7 @@ fn a_fault_that_the_program_handles_goes_on_where_it_was() {
 }
 
 /// Writes to `page` while values are in vector registers, in the flags and in the red zone, and
-/// looks at them afterwards.
+/// checks them afterwards.
 fn write_with_all_registers_in_use(page: usize) -> bool {
     let (low, high) = ([0x1111_2222_3333_4444u64; 2], [0x5555_6666_7777_8888u64; 2]);
     let (mut low_after, mut high_after) = ([0u64; 2], [0u64; 2]);
@@ -369,7 +368,7 @@ fn write_with_all_registers_in_use(page: usize) -> bool {
         && high_after == high
 }
 
-/// The same with the registers of AVX-512, which are the last to come back: 64 bytes and a mask.
+/// As above, with the registers of AVX-512, which are restored last: 64 bytes and a mask.
 #[target_feature(enable = "avx512f")]
 fn write_with_wide_registers_in_use(page: usize) -> bool {
     let (low, high) = ([0x1122_3344u32; 16], [0x5566_7788u32; 16]);
@@ -398,7 +397,7 @@ fn write_with_wide_registers_in_use(page: usize) -> bool {
     mask == 0x5a5a && low_after == low && high_after == high
 }
 
-/// The same with the registers of AVX.
+/// As above, with the registers of AVX.
 #[target_feature(enable = "avx")]
 fn write_with_long_registers_in_use(page: usize) -> bool {
     let (low, high) = ([0x1122_3344u32; 8], [0x5566_7788u32; 8]);
@@ -422,7 +421,7 @@ fn write_with_long_registers_in_use(page: usize) -> bool {
     low_after == low && high_after == high
 }
 
-/// A handler that maps the page that was missing, as garbage collectors do.
+/// Installs a handler that maps the missing page, as garbage collectors do.
 fn recover() {
     static HANDLED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     extern "C" fn map_it(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -456,7 +455,7 @@ fn recover() {
     let mut stage = Stage::new("").unwrap();
     for (at, write) in writes.into_iter().enumerate() {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh mapping that nobody else uses.
+        // SAFETY: a fresh mapping without another user.
         let page = unsafe {
             libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0) as usize
         };

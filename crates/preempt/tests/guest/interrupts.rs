@@ -9,7 +9,7 @@ use shinjuku_preempt::{Completion, Delivery, without_preemption};
 
 use crate::stage::{Flag, Stage, test_name};
 
-/// Floating-point numbers that depend on each other: wrong for ever once a register is lost.
+/// Floating-point numbers that depend on each other: wrong forever once a register is lost.
 fn spin(stop: &Flag, turns: &AtomicU64) -> u64 {
     let (mut x, mut y) = (0.5f64, 3u64);
     let mut wrong = 0;
@@ -32,15 +32,15 @@ fn spin(stop: &Flag, turns: &AtomicU64) -> u64 {
     wrong
 }
 
-/// What was counted while a job was preempted again and again.
+/// The counts while a job was preempted again and again.
 struct Counted {
     /// How often KVM_RUN returned, the first few preemptions left out.
     returns: u64,
     /// Interrupts that arrived in guest mode.
     interrupts: u64,
-    /// By KVM, over all of them.
+    /// KVM's counts over all of them.
     kernel: Option<KernelCounters>,
-    /// What is said of it.
+    /// The reported delivery.
     delivery: Delivery,
 }
 
@@ -57,7 +57,7 @@ fn preempt_often(mut stage: Stage, workers: usize, times: u64) -> Counted {
         0
     });
     let mut dispatched = stage.send(0, job);
-    // The first ones find memory that guest mode has not got yet.
+    // The first ones meet memory that guest mode has not got yet.
     const FIRST: u64 = 10;
     let returns = |stage: &Stage| {
         (0..workers)
@@ -112,11 +112,11 @@ fn preempt_often(mut stage: Stage, workers: usize, times: u64) -> Counted {
     counted
 }
 
-/// What is said of the delivery agrees with what KVM counted.
+/// The reported delivery agrees with KVM's counts.
 fn assert_delivery(counted: &Counted) {
     let arrived = counted.interrupts;
     let Some(kernel) = counted.kernel else {
-        // An old kernel tells nothing, and nothing is claimed then.
+        // An old kernel has no counts, and then nothing is claimed.
         assert!(!matches!(counted.delivery, Delivery::Posted(_)));
         return;
     };
@@ -150,7 +150,7 @@ fn five_hundred_interrupts_without_a_return_to_the_host_side() {
 }
 
 /// Needs a kvm-intel that posts interrupts. `cargo xtask guest-test --bochs --apicv` has one, and
-/// insists on this test.
+/// requires this test to run.
 #[test]
 fn five_hundred_interrupts_are_posted() {
     match guest::promised() {
@@ -355,7 +355,7 @@ fn a_job_that_blocks_in_a_system_call_is_reached_and_the_call_goes_on() {
     for _ in 0..20 {
         let suspended = stage.preempt(0, &dispatched);
         dispatched = stage.send(0, suspended.into());
-        // Into the call again.
+        // The job enters the call again.
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     let counters = stage.guest_counters(0);
@@ -384,7 +384,7 @@ fn a_worker_that_is_out_of_guest_mode_is_reached_by_signal() {
     let mut dispatched = stage.send(0, job);
     started.wait();
     assert_eq!(stage.guest_counters(0).left, 1);
-    // The first is a signal frame, which then comes back into guest mode, and out of it by
+    // The first is a signal frame, which then comes back into guest mode, and leaves it by
     // `rt_sigreturn`.
     for _ in 0..20 {
         let suspended = stage.preempt(0, &dispatched);

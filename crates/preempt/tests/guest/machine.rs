@@ -1,4 +1,4 @@
-//! The machine's life and its workers'.
+//! The machine's life, and its workers' lives.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use shinjuku_preempt::{
 
 use crate::stage::{PATIENCE, Stage, guest, test_name};
 
-/// A job that makes a system call, so that KVM_RUN returns once at the least.
+/// A job that makes a system call, so that KVM_RUN returns at least once.
 fn ask_the_kernel() -> u64 {
     std::process::id().into()
 }
@@ -40,7 +40,7 @@ impl Alone {
         self.sender.send(job.into()).ok().unwrap();
         let (runnable, generation) = self.receiver.poll().unwrap();
         let Outcome::Finished(finished) = self.worker.run(runnable, generation) else {
-            panic!("nobody interrupts it");
+            panic!("no interrupt was sent");
         };
         let (idle, answer) = finished.take();
         self.receiver.answer(Completion::Finished(idle));
@@ -84,7 +84,7 @@ fn a_thread_may_end_in_guest_mode() {
         let mut alone = Alone::new(&in_thread);
         assert_eq!(alone.run(|| 7), 7);
         let link = alone.worker.link();
-        // So it never leaves: the thread's end is a call in guest mode.
+        // The worker never leaves: the thread's end is a call in guest mode.
         std::mem::forget(alone);
         link
     });
@@ -123,7 +123,7 @@ fn programs_that_are_started_get_none_of_its_descriptors() {
     let mut seen = 0;
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
         let path = entry.unwrap().path();
-        // Other tests' come and go.
+        // Other tests' descriptors come and go.
         let Ok(file) = std::fs::read_link(&path) else {
             continue;
         };
@@ -140,7 +140,7 @@ fn programs_that_are_started_get_none_of_its_descriptors() {
         assert!(flags & libc::O_CLOEXEC != 0, "{file} stays open");
         seen += 1;
     }
-    // The machine, and a worker's vCPU and eventfd; on most kernels its statistics.
+    // The machine, and a worker's vCPU and eventfd; on most kernels also its statistics.
     assert!(seen >= 3, "{seen}");
     stage.end();
 }
@@ -157,7 +157,7 @@ fn a_forked_child_goes_on_natively() {
     let answer = alone.run(ask_the_kernel);
     if child == 0 {
         let natively = answer > 0 && alone.returns() == before;
-        // SAFETY: runs nothing of the parent's.
+        // SAFETY: runs none of the parent's code.
         unsafe { libc::_exit(if natively { 7 } else { 1 }) };
     }
     let mut status = 0;

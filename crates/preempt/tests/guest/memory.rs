@@ -141,10 +141,10 @@ fn memory_of_a_fork_stays_right_on_both_sides() {
     });
     let mut dispatched = stage.send(0, job);
     for _ in 0..20 {
-        // Every page of the process is write-protected by it, tables and interrupt stack included.
+        // It write-protects every page of the process, tables and interrupt stack included.
         // SAFETY: the child only ends.
         match unsafe { libc::fork() } {
-            // SAFETY: ends without running anything of the parent's.
+            // SAFETY: ends without running any of the parent's code.
             0 => unsafe { libc::_exit(0) },
             child => {
                 assert!(child > 0);
@@ -167,7 +167,7 @@ fn ten_thousand_mappings_are_as_good_as_one() {
     let Some(mut stage) = Stage::new(test_name!()) else {
         return;
     };
-    // Every other page is of another kind, so that the kernel joins none of them.
+    // Every other page has other rights, so that the kernel merges none of them.
     let mut pages = Pages::new(MAPPINGS);
     for page in (0..MAPPINGS).step_by(2) {
         // SAFETY: our own mapping.
@@ -195,7 +195,7 @@ fn the_heap_grows_by_brk() {
     };
     let (right, counters) = stage.run(|| {
         const BYTES: usize = 1 << 20;
-        // SAFETY: nobody else uses `sbrk` here: other heaps go on behind it.
+        // SAFETY: no other code uses `sbrk` here: other heaps grow elsewhere.
         unsafe {
             let base = libc::sbrk(BYTES as isize).cast::<u8>();
             assert_ne!(base as isize, -1);

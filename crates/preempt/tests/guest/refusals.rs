@@ -1,4 +1,4 @@
-//! Where guest mode cannot be, it says why.
+//! If guest mode is impossible, the error says why.
 
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +16,7 @@ fn without_permission_there_is_one_clear_line() {
     if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
         // SAFETY: nothing is preempted.
         let error = Guest::install(unsafe { HardPreemption::allow() }, GuestConfig::default());
-        let error = error.expect_err("nobody has no permission");
+        let error = error.expect_err("this user has no permission");
         assert!(matches!(error, GuestError::NoPermission), "{error}");
         assert!(
             error
@@ -30,9 +30,9 @@ fn without_permission_there_is_one_clear_line() {
     let Some(_) = guest(test_name!(), GuestConfig::default()) else {
         return;
     };
-    // SAFETY: asks for a number.
+    // SAFETY: only returns a number.
     if unsafe { libc::geteuid() } != 0 {
-        println!("SKIPPED {}: only root can be somebody else", test_name!());
+        println!("SKIPPED {}: only root can change its user", test_name!());
         return;
     }
     let child = Command::new("/proc/self/exe")
@@ -49,7 +49,7 @@ fn without_permission_there_is_one_clear_line() {
     assert!(text.contains("refused as it should be"), "{text}");
 }
 
-/// Runs this test again in a process that is there to be refused, prepared by `prepare`.
+/// Runs this test again in a process that must be refused, prepared by `prepare`.
 fn refused_child(test: &str, prepare: fn() -> std::io::Result<()>) -> Option<String> {
     drop(guest(test, GuestConfig::default())?);
     let mut command = Command::new("/proc/self/exe");
@@ -60,7 +60,7 @@ fn refused_child(test: &str, prepare: fn() -> std::io::Result<()>) -> Option<Str
     unsafe { command.pre_exec(prepare) };
     match command.output() {
         Ok(output) => {
-            // A panic is told on the latter.
+            // A panic's message is on standard error.
             let written = [output.stdout, output.stderr].concat();
             Some(String::from_utf8_lossy(&written).into_owned())
         }
@@ -114,7 +114,7 @@ fn without_memory_there_is_one_clear_line() {
     if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = statm.split_once(' ').unwrap().0.parse().unwrap();
-        // As much as there is, and a little more.
+        // All of the present memory, and a little more.
         let bytes = (pages * 4096) + (4 << 20);
         let limit = libc::rlimit {
             rlim_cur: bytes,
@@ -137,7 +137,7 @@ fn without_memory_there_is_one_clear_line() {
     assert!(text.contains("refused as it should be"), "{text}");
 }
 
-/// Lets the process have no more descriptors than it has.
+/// Lets the process open no more descriptors.
 fn use_up_descriptors() {
     let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
     let limit = libc::rlimit {
@@ -176,7 +176,7 @@ fn a_worker_that_gets_no_vcpu_says_why_and_goes_on_natively() {
             sender.send(job.into()).ok().unwrap();
             let (runnable, generation) = receiver.poll().unwrap();
             let Outcome::Finished(finished) = worker.run(runnable, generation) else {
-                panic!("nobody interrupts it");
+                panic!("no interrupt was sent");
             };
             finished.take().1.unwrap()
         });
@@ -191,7 +191,7 @@ fn a_worker_that_gets_no_vcpu_says_why_and_goes_on_natively() {
     assert!(text.contains("refused as it should be"), "{text}");
 }
 
-/// The machine's memory, KiB.
+/// The machine's memory, in KiB.
 fn memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let total = text
@@ -222,7 +222,7 @@ fn workers_that_are_too_many_are_told_so() {
         threads.push(std::thread::spawn(move || {
             let mut worker = Worker::bind(id).unwrap();
             tell.send(worker.enter(&guest)).unwrap();
-            // Keeps its place until all are there.
+            // Keeps its vCPU until all are there.
             drop(ended.lock().map(|ended| ended.recv()));
         }));
         told.recv().unwrap().err()

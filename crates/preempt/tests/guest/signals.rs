@@ -12,7 +12,7 @@ extern "C" fn count(_: libc::c_int) {
     HANDLED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Has the worker's thread handle SIGUSR2 once.
+/// Makes the worker's thread handle SIGUSR2 once.
 fn signal(stage: &Stage) {
     let before = HANDLED.load(Ordering::Relaxed);
     // SAFETY: `count` is installed for it.
@@ -132,7 +132,7 @@ fn a_call_that_a_handler_interrupts_answers_eintr_if_the_program_wants_that() {
     let (tell, told) = std::sync::mpsc::sync_channel(1);
     let job = stage.load(move || {
         flag.set();
-        let error = (&from).read(&mut [0]).expect_err("nobody writes");
+        let error = (&from).read(&mut [0]).expect_err("no data comes");
         let _ = tell.send(error.kind());
         0
     });
@@ -162,7 +162,7 @@ fn leaving_guest_mode_keeps_the_mask() {
     let Some(mut stage) = Stage::new(test_name!()) else {
         return;
     };
-    // SAFETY: changes the worker's mask and changes it back. In between it asks for the FS base, a
+    // SAFETY: changes the worker's mask and changes it back. In between it reads the FS base, a
     // call that is not forwarded.
     let (kept, counters) = stage.run(|| unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();

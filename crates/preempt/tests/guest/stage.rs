@@ -1,4 +1,4 @@
-//! A worker in guest mode on a thread of its own, and jobs for it.
+//! A worker in guest mode on a separate thread, and jobs for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -16,7 +16,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub type Job = Box<dyn FnOnce() -> u64 + Send>;
 
-/// The mechanism, or `None` if this machine has none: then the test is skipped, and says so.
+/// The mechanism, or `None` if this machine has none; then says that the test is skipped.
 pub fn guest(test: &str, config: GuestConfig) -> Option<Guest> {
     // SAFETY: the tests' jobs rely on nothing that the token's contract excludes.
     match Guest::install(unsafe { HardPreemption::allow() }, config) {
@@ -40,7 +40,7 @@ macro_rules! test_name {
 }
 pub(crate) use test_name;
 
-struct Desk {
+struct WorkerThread {
     sender: Sender<Job, u64>,
     link: WorkerLink,
     thread: JoinHandle<()>,
@@ -49,7 +49,7 @@ struct Desk {
 /// Workers in guest mode, and contexts.
 pub struct Stage {
     pub guest: Guest,
-    desks: Vec<Desk>,
+    workers: Vec<WorkerThread>,
     pub idle: Vec<Idle<Job, u64>>,
     handles: Handles<Job, u64>,
     stop: Arc<AtomicBool>,
@@ -65,7 +65,7 @@ impl Stage {
         Some(Self::on(&vec![guest; workers as usize]))
     }
 
-    /// With a worker on each of `guests`.
+    /// A stage with a worker on each of `guests`.
     pub fn on(guests: &[Guest]) -> Self {
         let pool_config = PoolConfig {
             contexts: 4,
@@ -74,7 +74,7 @@ impl Stage {
         let pool = Pool::new(pool_config, |job: Job| job()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let yields = guests.len() > 1;
-        let desks = (0..)
+        let workers = (0..)
             .zip(guests)
             .map(|(id, guest)| start_worker(id, guest, &stop, yields))
             .collect();
@@ -82,7 +82,7 @@ impl Stage {
         idle.reverse();
         Self {
             guest: guests[0].clone(),
-            desks,
+            workers,
             idle,
             handles: pool.handles,
             stop,
@@ -95,19 +95,19 @@ impl Stage {
     }
 
     pub fn send(&mut self, worker: usize, runnable: Runnable<Job, u64>) -> Dispatched {
-        let sent = self.desks[worker].sender.send(runnable);
+        let sent = self.workers[worker].sender.send(runnable);
         sent.ok().expect("the worker has room")
     }
 
     pub fn interrupt(&self, worker: usize) {
-        self.guest.interrupt(&self.desks[worker].link).unwrap();
+        self.guest.interrupt(&self.workers[worker].link).unwrap();
     }
 
     /// The worker's answer.
     pub fn answer(&mut self, worker: usize) -> Completion<Job, u64> {
         let start = Instant::now();
         loop {
-            if let Some((_, completion)) = self.desks[worker].sender.poll() {
+            if let Some((_, completion)) = self.workers[worker].sender.poll() {
                 return completion;
             }
             assert!(start.elapsed() < PATIENCE, "the worker does not answer");
@@ -123,7 +123,7 @@ impl Stage {
             self.interrupt(worker);
             let sent = Instant::now();
             while sent.elapsed() < Duration::from_millis(20) {
-                match self.desks[worker].sender.poll() {
+                match self.workers[worker].sender.poll() {
                     Some((_, Completion::Preempted(suspended))) => return suspended,
                     Some((_, Completion::Finished(_))) => panic!("the job has ended"),
                     None => std::hint::spin_loop(),
@@ -134,20 +134,20 @@ impl Stage {
                 "the job is not preempted: {:?}, {:?}, {:?}",
                 self.guest_counters(worker),
                 self.counters(worker),
-                self.desks[worker].link.kernel_counters()
+                self.workers[worker].link.kernel_counters()
             );
         }
     }
 
-    /// Lets the job that runs on `worker` end.
+    /// Lets the job on `worker` end.
     pub fn finish(&mut self, worker: usize) {
         match self.answer(worker) {
             Completion::Finished(idle) => self.idle.push(idle),
-            Completion::Preempted(_) => panic!("nobody asked for it"),
+            Completion::Preempted(_) => panic!("no preemption was requested"),
         }
     }
 
-    /// Runs `job` on the first worker to its end. What it answers, and what happened in guest mode
+    /// Runs `job` on the first worker to its end. Returns its result, and the events in guest mode
     /// meanwhile.
     pub fn run<T: Send + 'static>(
         &mut self,
@@ -177,33 +177,33 @@ impl Stage {
     }
 
     pub fn guest_counters(&self, worker: usize) -> GuestCounters {
-        self.desks[worker].link.guest_counters().unwrap()
+        self.workers[worker].link.guest_counters().unwrap()
     }
 
     pub fn kernel_counters(&self, worker: usize) -> Option<KernelCounters> {
-        self.desks[worker].link.kernel_counters()
+        self.workers[worker].link.kernel_counters()
     }
 
     /// How interrupts come to the workers.
     pub fn delivery(&self) -> Delivery {
-        let links: Vec<_> = self.desks.iter().map(|desk| desk.link.clone()).collect();
+        let links: Vec<_> = self.workers.iter().map(|one| one.link.clone()).collect();
         self.guest.delivery_to(&links).unwrap()
     }
 
     pub fn counters(&self, worker: usize) -> CountersSnapshot {
-        self.desks[worker].link.counters()
+        self.workers[worker].link.counters()
     }
 
     /// The kernel's number of the worker's thread.
     pub fn thread(&self, worker: usize) -> i32 {
-        self.desks[worker].link.thread_id()
+        self.workers[worker].link.thread_id()
     }
 
-    /// Ends the workers. A context that was dropped stays.
+    /// Ends the workers. Dropped contexts stay.
     pub fn abandon(self) {
         self.stop.store(true, Ordering::Relaxed);
-        for desk in self.desks {
-            desk.thread.join().unwrap();
+        for worker in self.workers {
+            worker.thread.join().unwrap();
         }
         drop(self.handles);
     }
@@ -211,15 +211,15 @@ impl Stage {
     /// Ends workers and contexts, all of which must be idle.
     pub fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
-        for desk in self.desks {
-            desk.thread.join().unwrap();
+        for worker in self.workers {
+            worker.thread.join().unwrap();
         }
         let end = self.handles.hand_back(self.idle, PATIENCE);
         assert_eq!(end.leaked, 0);
     }
 }
 
-fn start_worker(id: u32, guest: &Guest, stop: &Arc<AtomicBool>, yields: bool) -> Desk {
+fn start_worker(id: u32, guest: &Guest, stop: &Arc<AtomicBool>, yields: bool) -> WorkerThread {
     let (sender, receiver) = mailbox(1);
     let (guest, stop) = (guest.clone(), Arc::clone(stop));
     let (give_link, link) = mpsc::channel();
@@ -229,15 +229,15 @@ fn start_worker(id: u32, guest: &Guest, stop: &Arc<AtomicBool>, yields: bool) ->
         give_link.send(worker.link()).unwrap();
         run_contexts(worker, receiver, &stop, yields);
     });
-    Desk {
+    WorkerThread {
         sender,
         link: link.recv().unwrap(),
         thread,
     }
 }
 
-/// Makes no system call, so that exits are the jobs'; unless it is one of several, who would keep
-/// each other off the cores.
+/// Makes no system call, so that all exits are the jobs'; unless it is one of several workers,
+/// which would keep each other off the cores.
 fn run_contexts(
     mut worker: Worker,
     mut receiver: Receiver<Job, u64>,

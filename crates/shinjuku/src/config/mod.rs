@@ -116,9 +116,10 @@ pub(crate) use setters;
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct Config {
-    /// Worker threads, 1 to 1024. Default: as many as `cores.workers` lists; if it lists none, one
-    /// less than the cores that the process may use (the dispatcher takes one; a cgroup's CPU quota
-    /// counts), at least 1.
+    /// Worker threads, 1 to 1024; in the layout `symmetric`, loops. Default: as many as
+    /// `cores.workers` lists; if it lists none, as many as the cores that the process may use (a
+    /// cgroup's CPU quota counts), less one for the dispatcher if that has a thread of its own, at
+    /// least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
     /// Contexts: requests that have started and not finished, 1 to 65536, at least one per worker.
@@ -185,6 +186,12 @@ pub enum LayoutKind {
     /// request runs until a probe finds its deadline passed or a timer of the thread's stops it; in
     /// between, nobody looks at the network.
     Inline,
+    /// `symmetric`: as many loops as `workers` says, each of which is networker, dispatcher and
+    /// worker in turn, as inline, over its own part of the requests; a loop with nothing to do
+    /// serves the others' parts. Each part has its share of `queue` and `contexts`. Without cores
+    /// of the process's own nothing is pinned, and loops spin for some tens of microseconds before
+    /// they sleep: for processes that do other things besides.
+    Symmetric,
 }
 
 /// Which thread runs on which core.
@@ -360,15 +367,16 @@ impl std::fmt::Display for MechanismKind {
 /// among others.
 ///
 /// ```no_run
+/// use std::net::SocketAddr;
+///
 /// use serde::Deserialize;
-/// use shinjuku::net::dataplane::DataplaneConfig;
 ///
 /// #[derive(Deserialize)]
 /// #[serde(deny_unknown_fields)]
 /// struct Settings {
 ///     #[serde(default)]
 ///     runtime: shinjuku::Config,
-///     dataplane: DataplaneConfig,
+///     listen: SocketAddr,
 /// }
 ///
 /// let settings: Settings = shinjuku::config::read_toml("server.toml")?;
@@ -423,13 +431,13 @@ impl Config {
         check::config(self, own_policies)
     }
 
-    /// What the policy is built from, for `workers` workers.
+    /// What a policy is built from, for `capacity` tasks and `workers` workers.
     ///
     /// No policy can tell requests that never started from preempted ones in its bound, so the
     /// dispatcher has to hold the admission bound `queue`; and `policy.progress_limit` is for
     /// [`Verified`](shinjuku_policy::Verified), which watches the policy.
-    pub(crate) fn parameters(&self, workers: usize) -> Parameters {
-        let mut parameters = Parameters::new(self.task_capacity(workers), workers);
+    pub(crate) fn parameters(&self, capacity: usize, workers: usize) -> Parameters {
+        let mut parameters = Parameters::new(capacity, workers);
         parameters.quantum = micros(self.policy.quantum_us);
         parameters.requeue = self.policy.requeue;
         parameters.classes = self.class.iter().map(ClassConfig::parameters).collect();
@@ -442,6 +450,16 @@ impl Config {
         self.queue
             .saturating_add(self.contexts)
             .saturating_add(workers.saturating_mul(self.depth))
+    }
+
+    /// The same for each of so many dispatchers: its share of the bounds, rounded up.
+    pub(crate) fn share_of(&self, dispatchers: usize) -> Self {
+        let dispatchers = dispatchers.max(1);
+        Self {
+            queue: self.queue.div_ceil(dispatchers),
+            contexts: self.contexts.div_ceil(dispatchers),
+            ..self.clone()
+        }
     }
 
     /// `spare_workers`, or its default.

@@ -29,7 +29,7 @@ fn times_are_converted_and_rounded() {
     let deadlines: Vec<_> = config.class.iter().map(ClassConfig::deadline).collect();
     assert_eq!(deadlines, [Some(Nanos(1_000_000)), None]);
 
-    let parameters = config.parameters(3);
+    let parameters = config.parameters(config.task_capacity(3), 3);
     assert_eq!(
         (parameters.workers, parameters.quantum, parameters.requeue),
         (3, Nanos(2_500), Requeue::Head)
@@ -70,7 +70,7 @@ fn each_policy_is_built_with_its_parameters() {
     ];
     for (toml, name) in cases {
         let config = Config::from_toml(toml).unwrap();
-        let policy = build_policy(&config, Vec::new(), 3).unwrap();
+        let policy = build_policy(&config, &mut [], config.task_capacity(3), 3).unwrap();
         assert_eq!(policy.name(), name);
     }
 }
@@ -83,7 +83,7 @@ fn policies_have_a_slot_for_every_request_that_can_be_in_the_system() {
             format!("queue = 5\ncontexts = 3\ndepth = 2\npolicy.kind = '{registered}'\n{class}");
         let config = Config::from_toml(&toml).unwrap();
         assert_eq!(config.task_capacity(2), 5 + 3 + 2 * 2);
-        let mut policy = build_policy(&config, Vec::new(), 2).unwrap();
+        let mut policy = build_policy(&config, &mut [], config.task_capacity(2), 2).unwrap();
         let task = |slot| Task {
             id: TaskId(slot),
             class: ClassId(0),
@@ -103,7 +103,7 @@ fn building_without_checking_first_fails_all_the_same() {
     let mut config = Config::default();
     config.policy.quantum_us = f64::NAN;
     let build = |config: &Config| {
-        let error = build_policy(config, Vec::new(), 1).err();
+        let error = build_policy(config, &mut [], config.task_capacity(1), 1).err();
         error.unwrap().to_string()
     };
     assert_eq!(

@@ -6,7 +6,6 @@
 //! the dispatcher and the workers go on with what had started, in the background, until it has
 //! finished; nobody waits for them.
 
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use crate::worker_state::WorkerState;
 /// After the shutdown's deadline, requests that are about to finish have this long.
 pub(super) const LAST_WORD: Nanos = Nanos::from_millis(5);
 /// In the background, this long from turn to turn.
-pub(super) const BACKGROUND_TURN: Duration = Duration::from_micros(200);
+pub(crate) const BACKGROUND_TURN: Duration = Duration::from_micros(200);
 
 /// What the dispatcher leaves to whoever shuts the runtime down. Its memory is taken at start.
 pub(crate) struct Remaining<Tr: Transport> {
@@ -113,7 +112,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             .all(|record| matches!(record.place, Place::Free));
         if !is_over {
             let remaining = self.remaining();
-            self.orders.store(Orders::BACKGROUND, Ordering::Release);
+            self.orders.go_on_in_background();
             self.shutdown_handoff.leave(remaining);
         }
         is_over
@@ -150,9 +149,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 }
 
-fn dismiss<Tr: Transport>(orders: &AtomicU8, states: &[WorkerState<Tr>]) {
-    orders.store(Orders::END, Ordering::Release);
-    for state in states {
-        state.thread.unpark();
+/// One of the dispatchers has nothing left to do; after the last one, the threads end.
+fn dismiss<Tr: Transport>(orders: &Orders, states: &[WorkerState<Tr>]) {
+    if orders.one_is_over() {
+        for state in states {
+            state.thread.unpark();
+        }
     }
 }

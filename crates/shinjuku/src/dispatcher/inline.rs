@@ -1,42 +1,41 @@
-//! The dispatcher's part of the inline layout: networker, dispatcher and worker take turns on one
-//! thread (`crate::inline` has that thread's loop).
+//! The dispatcher's part of the layouts `inline` and `symmetric`: networker, dispatcher and worker
+//! take turns on one thread (`crate::loops` has that thread's loop).
 //!
 //! ```text
 //!        ┌──▶ answers ─▶ poll ─▶ next request ─┬─▶ its deadline set, it runs: the dispatcher is lent out ─┐
-//!        │                                     └─▶ none: rest                                             │
+//!        │                                     └─▶ none: the thread idles, the dispatcher lies there      │
 //!        └────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! While a request runs, nobody looks at the network. So every request gets its deadline before it
-//! starts, and one that reaches it is preempted whether others wait or not; if none do, it goes on
-//! at once.
+//! While a request runs, its thread does not look at the network. So every request gets its
+//! deadline before it starts, and one that reaches it is preempted whether others wait or not; if
+//! none do, it goes on at once.
 //!
 //! The timer that stops code without probes costs microseconds whenever it fires, and among short
 //! requests it would fire once a quantum for nothing. So a class whose last requests were all short
 //! gets the timer late; a request of it that is long all the same pays that once, and has its class
 //! known for what it is.
 //!
-//! A request that blocks its thread in the kernel stops all of that. Then another thread takes the
-//! dispatcher, goes on in its place, and the blocked one answers like any worker when it is back.
-//! So a worker stands for a thread here.
+//! While a request runs or blocks its thread, another thread can take the dispatcher and go on with
+//! the next request. Each answers like a worker when it is back. So a worker stands for a thread
+//! here, and to the policy all threads are one worker.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
 use shinjuku_policy::{ClassId, Nanos, Want};
-use shinjuku_preempt::{Cycles, DeadlineTimer, Generation};
+use shinjuku_preempt::{CountersSnapshot, Cycles, DeadlineTimer, Generation};
 
-use super::end::{BACKGROUND_TURN, LAST_WORD};
-use super::{Control, Dispatcher, LONGEST_SLEEP, Place};
+use super::end::LAST_WORD;
+use super::{Control, Dispatcher, Place};
+use crate::loops::IdleTime;
 use crate::quantum_floor::PERIOD;
 use crate::request::{Job, Meta};
-use crate::worker::SHARED_PAUSE;
-use crate::worker_state::Silence;
 
 /// While requests wait, the network is looked at this often, and whenever none wait.
 const POLL_EVERY: Nanos = Nanos::from_micros(10);
-/// While other threads are within requests, nobody sleeps for longer: their answers wake no one.
-const REST_BESIDE_OTHERS: std::time::Duration = std::time::Duration::from_micros(200);
-
 /// So many requests of a class in a row that were short make it a class of short ones.
 const SHORT_IN_A_ROW: u8 = 32;
 /// The timer's deadline for those is so many times as long: every time it fires costs microseconds,
@@ -54,6 +53,8 @@ pub(crate) enum Turn {
     Run(Deadline),
     /// Take another turn.
     Again,
+    /// There is nothing to do at this moment.
+    Idle,
     /// Everything is over.
     Over,
 }
@@ -84,58 +85,70 @@ enum Phase {
     Background,
 }
 
-/// What only this layout needs.
+/// What only these layouts need.
 #[derive(Debug)]
 pub(crate) struct Inline {
-    /// The worker of the thread whose turn it is.
+    /// The worker of the thread that has the dispatcher, or had it last.
     active: usize,
-    /// Desks of threads that are within a request, and did not give way in time: blocked, for all
-    /// that is known.
+    /// Workers of other threads that are within a request.
     elsewhere: Vec<usize>,
+    /// No thread of a higher number has served yet.
+    highest: usize,
     phase: Phase,
     closed: bool,
     next_poll: Nanos,
     last_turn: Nanos,
-    worked_at: Nanos,
     rested: bool,
-    /// Since the floors were looked at last.
-    idle: Nanos,
-    /// Interrupts taken when the active thread's counters were last looked at.
-    interrupts: u64,
-    /// When the timer is meant to stop what the active thread runs: after so long, leniently or
-    /// not.
-    timer_after: Nanos,
+    idle_time: Arc<IdleTime>,
+    /// What that was when the floors were looked at last.
+    idle_before: Cycles,
+    threads: Box<[ThreadNotes]>,
     /// For each class, 0: its last requests were all short. Else how many more it takes.
     to_be_short: Box<[u8]>,
 }
 
+/// What is noted of a thread's request when that starts.
+#[derive(Clone, Debug)]
+struct ThreadNotes {
+    /// When the timer is meant to stop it: after so long, leniently or not.
+    timer_after: Nanos,
+}
+
 impl Inline {
-    pub(super) fn new(threads: usize, classes: usize, now: Nanos) -> Self {
+    pub(super) fn new(
+        threads: usize,
+        classes: usize,
+        idle_time: Arc<IdleTime>,
+        now: Nanos,
+    ) -> Self {
+        let notes = ThreadNotes {
+            timer_after: Nanos::MAX,
+        };
         Self {
             active: 0,
             elsewhere: Vec::with_capacity(threads),
+            highest: 0,
             phase: Phase::Serving,
             closed: false,
             next_poll: now,
             last_turn: now,
-            worked_at: now,
             rested: false,
-            idle: Nanos(0),
-            interrupts: 0,
-            timer_after: Nanos::MAX,
+            idle_before: idle_time.sum(),
+            idle_time,
+            threads: vec![notes; threads].into(),
             to_be_short: vec![SHORT_IN_A_ROW; classes].into(),
         }
     }
 
-    pub(super) fn active(&self) -> usize {
-        self.active
+    /// No thread of a higher number has served yet.
+    pub(super) fn highest(&self) -> usize {
+        self.highest
     }
 
-    /// A request of `class` ran for `ran` at thread `at`; if that is not the active one, it was
-    /// stuck there.
+    /// A request of `class` ran for `ran` at thread `at`.
     pub(super) fn learn(&mut self, class: ClassId, ran: Nanos, at: usize) {
         let left = &mut self.to_be_short[usize::from(class.0)];
-        *left = if at != self.active || ran >= self.timer_after {
+        *left = if ran >= self.threads[at].timer_after {
             SHORT_IN_A_ROW
         } else {
             left.saturating_sub(1)
@@ -150,9 +163,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let mut now = Nanos(self.clock.nanos_at(moment));
         let past = now.since(self.inline.last_turn);
         self.statistics.add_time(past, !self.inline.rested);
-        if std::mem::take(&mut self.inline.rested) {
-            self.inline.idle.0 += past.0;
-        }
+        self.inline.rested = false;
         self.inline.last_turn = now;
 
         let mut worked = self.take_answers(self.inline.active, now);
@@ -185,16 +196,46 @@ impl<Tr: Transport> Dispatcher<Tr> {
             let active = self.inline.active;
             worked |= self.hand_one(active, active, now);
             if self.states[active].out() > 0 {
-                self.inline.worked_at = now;
                 return Turn::Run(self.set_deadline(active, moment, timer));
             }
         }
         if worked {
-            self.inline.worked_at = now;
-        } else {
-            self.rest(now);
+            return Turn::Again;
         }
-        Turn::Again
+        self.inline.rested = true;
+        self.publish_gauges();
+        Turn::Idle
+    }
+
+    /// Takes the answers that are there, and nothing else: for a thread that goes on elsewhere.
+    pub(crate) fn inline_answers(&mut self) {
+        let now = self.now();
+        self.take_answers(self.inline.active, now);
+        self.answers_from_elsewhere(now);
+    }
+
+    /// Waits in the transport for requests, `patience` at most.
+    pub(crate) fn inline_wait(&mut self, patience: Duration) {
+        self.publish_gauges();
+        self.transport.wait(patience);
+    }
+
+    /// Whether other threads are within requests.
+    pub(crate) fn is_within_requests(&self) -> bool {
+        !self.inline.elsewhere.is_empty()
+    }
+
+    /// How many requests wait that could run.
+    pub(crate) fn can_run(&self) -> usize {
+        match self.wanted() {
+            Want::Any => self.policy.len(),
+            Want::StartedOnly => self.policy.waiting_started(),
+        }
+    }
+
+    /// Whether there is no room for another request.
+    pub(crate) fn is_full(&self) -> bool {
+        self.room() == 0
     }
 
     /// The active thread's request has finished at `end`: what follows it on the same context, if
@@ -209,9 +250,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
         timer: Option<&mut DeadlineTimer>,
     ) -> Option<Next<Tr>> {
         let now = Nanos(self.clock.nanos_at(end));
+        if !self.inline.elsewhere.is_empty() {
+            self.answers_from_elsewhere(now);
+        }
         let is_nothing_else_due = now < self.inline.next_poll
             && now < self.next_look
-            && self.inline.elsewhere.is_empty()
             && self.policy.waiting_started() == 0
             && self.control.state() == Control::SERVE;
         if !is_nothing_else_due {
@@ -240,7 +283,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let record = &mut self.records[done.0 as usize];
         record.ran = Nanos(record.ran.0 + ran.0);
         self.inline.learn(record.class, ran, at);
-        self.settle(done, worker, now);
+        self.settle(done, worker);
         let deadline = self.set_deadline(at, end, timer);
         Some(Next {
             job: Job {
@@ -253,14 +296,30 @@ impl<Tr: Transport> Dispatcher<Tr> {
         })
     }
 
-    /// The active thread is within a request that did not give way in time: thread `successor` goes
-    /// on in its place.
-    pub(crate) fn taken_over_by(&mut self, successor: usize, spares_left: bool) {
-        let blocked = self.inline.active;
-        self.states[blocked].silence = Some(Silence::Blocked);
-        self.inline.elsewhere.push(blocked);
-        self.inline.active = successor;
-        self.inline.interrupts = self.states[successor].link.counters().taken_by_interrupt;
+    /// Thread `thread` has the dispatcher from now on.
+    pub(crate) fn served_by(&mut self, thread: usize) {
+        let inline = &mut self.inline;
+        let before = std::mem::replace(&mut inline.active, thread);
+        if before == thread {
+            return;
+        }
+        inline.elsewhere.retain(|&at| at != thread);
+        if self.states[before].out() > 0 {
+            inline.elsewhere.push(before);
+        }
+        // What those have counted so far is no news.
+        for state in self
+            .states
+            .get(inline.highest + 1..=thread)
+            .unwrap_or_default()
+        {
+            self.last_counters += state.link.counters();
+        }
+        inline.highest = inline.highest.max(thread);
+    }
+
+    /// The thread that has the dispatcher has relieved one whose request did not give way in time.
+    pub(crate) fn has_relief(&self, spares_left: bool) {
         self.statistics.stuck();
         self.statistics.rescued();
         if !spares_left {
@@ -327,7 +386,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         moment: Cycles,
         timer: Option<&mut DeadlineTimer>,
     ) -> Deadline {
-        self.inline.timer_after = Nanos::MAX;
+        self.inline.threads[at].timer_after = Nanos::MAX;
         let running = self.states[at].running();
         let quantum = running
             .filter(|_| self.preemption.enabled)
@@ -350,9 +409,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         soft = soft.max(SHORTEST);
         hard = hard.max(SHORTEST);
         let record = &self.records[running.task.0 as usize];
-        let is_short = self.inline.to_be_short[usize::from(record.class.0)] == 0
-            && record.first_preempted.is_none();
-        self.inline.timer_after = hard;
+        let is_short =
+            self.inline.to_be_short[usize::from(record.class.0)] == 0 && record.ran == Nanos(0);
+        self.inline.threads[at].timer_after = hard;
         if is_short {
             hard = Nanos(hard.0.saturating_mul(LENIENCE));
         }
@@ -372,47 +431,19 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Whether it took the timer to stop what the active thread ran last.
-    pub(super) fn was_interrupted(&mut self) -> bool {
-        let taken = self.states[self.inline.active]
-            .link
-            .counters()
-            .taken_by_interrupt;
-        std::mem::replace(&mut self.inline.interrupts, taken) != taken
-    }
-
-    /// Nothing to do at this moment.
-    fn rest(&mut self, now: Nanos) {
-        self.inline.rested = true;
-        if self.inline.phase == Phase::Background {
-            return std::thread::sleep(BACKGROUND_TURN);
-        }
-        let is_idle_for_long = match self.rules.idle_backoff {
-            Some(backoff) => self.rules.shares_core || now.since(self.inline.worked_at) > backoff,
-            None if self.rules.shares_core => return std::thread::sleep(SHARED_PAUSE),
-            None => false,
-        };
-        if !is_idle_for_long {
-            return std::hint::spin_loop();
-        }
-        let patience = if self.inline.elsewhere.is_empty() {
-            self.publish_gauges();
-            LONGEST_SLEEP
-        } else {
-            REST_BESIDE_OTHERS
-        };
-        self.transport.wait(patience);
-    }
-
     fn inline_look_around(&mut self, now: Nanos) {
-        let worker_time = Nanos(PERIOD.0 + now.since(self.next_look).0);
+        let period = PERIOD.0 + now.since(self.next_look).0;
         self.next_look = Nanos(now.0 + PERIOD.0);
         self.publish_gauges();
-        let mut counters = self.states[self.inline.active].link.counters();
-        for &at in &self.inline.elsewhere {
-            counters += self.states[at].link.counters();
+        // Of all dispatchers' requests: what is worth it depends on all loops together.
+        let mut counters = CountersSnapshot::default();
+        for state in &self.states[..=self.inline.highest] {
+            counters += state.link.counters();
         }
-        let idle = std::mem::take(&mut self.inline.idle);
+        let worker_time = Nanos(period * self.inline.idle_time.loops() as u64);
+        let idle = self.inline.idle_time.sum();
+        let before = std::mem::replace(&mut self.inline.idle_before, idle);
+        let idle = Nanos(self.clock.to_nanos(Cycles(idle.0.saturating_sub(before.0))));
         self.adapt_floors(counters, worker_time, idle);
     }
 }

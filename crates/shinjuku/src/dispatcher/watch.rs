@@ -25,7 +25,7 @@ use shinjuku_preempt::CountersSnapshot;
 
 use super::Dispatcher;
 use crate::preemption::Preemption;
-use crate::quantum_floor::{PERIOD, Period};
+use crate::quantum_floor::PERIOD;
 use crate::worker_state::{Asked, Silence, WorkerState};
 
 /// Runs shorter than this are never looked at for preemption.
@@ -258,6 +258,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if self.states[at].out() > 0 {
             self.stands_in[spare] = Some(silent);
             self.spares_out += 1;
+            self.spares_used = self.spares_used.max(spare + 1);
             self.statistics.rescued();
         }
     }
@@ -289,14 +290,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
             }
         }
         // Spares whose worker is back on its core make way for it.
-        for spare in 0..self.stands_in.len() {
+        for spare in 0..self.spares_used {
             let worker = self.stands_in[spare].map(|worker| &self.states[worker]);
             if worker.is_some_and(|worker| self.allowed_beside(worker, now).is_none()) {
                 self.make_way(self.workers + spare, now);
             }
         }
         let mut counters = CountersSnapshot::default();
-        for state in &self.states {
+        for state in self.in_use() {
             counters += state.link.counters();
         }
         let worker_time = Nanos(period.0 * self.workers as u64);
@@ -316,22 +317,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worker_time: Nanos,
         idle: Nanos,
     ) {
-        let now = self.now();
         let last = std::mem::replace(&mut self.last_counters, counters);
-        // Saturating: in the inline layout the sum is over the threads that have a part at the
-        // time.
-        let hard = counters
-            .taken_by_interrupt
-            .saturating_sub(last.taken_by_interrupt);
-        let all = counters.taken().saturating_sub(last.taken());
-        for (is_hard, preemptions) in [(false, all.saturating_sub(hard)), (true, hard)] {
-            let period = Period {
-                worker_time,
-                idle,
-                preemptions,
-            };
-            self.preemption.floor_of(is_hard).adapt(period, now);
-        }
+        let hard = counters.taken_by_interrupt - last.taken_by_interrupt;
+        let all = counters.taken() - last.taken();
+        self.preemption
+            .adapt(worker_time, idle, all.saturating_sub(hard), hard);
     }
 
     fn is_expired(&self, task: TaskId, now: Nanos) -> bool {
@@ -340,15 +330,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     pub(super) fn publish_gauges(&self) {
+        let states = self.in_use();
+        let staged: usize = states.iter().map(WorkerState::staged_fresh).sum();
         self.statistics.gauges(
-            self.policy.len()
-                + self
-                    .states
-                    .iter()
-                    .map(WorkerState::staged_fresh)
-                    .sum::<usize>(),
+            self.policy.len() + staged,
             self.contexts - self.idle.len(),
-            self.states.iter().filter(|state| state.out() > 0).count(),
+            states.iter().filter(|state| state.out() > 0).count(),
             self.policy.progress_interventions(),
             self.policy.error().is_some(),
         );

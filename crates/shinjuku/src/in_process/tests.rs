@@ -14,6 +14,14 @@ const BOUNDS: InProcessBounds = InProcessBounds {
     outstanding: 64,
 };
 
+/// For one dispatcher.
+pub(crate) fn in_process<Request: Send + 'static, Reply: Send + 'static>(
+    bounds: InProcessBounds,
+) -> std::io::Result<(Handle<Request, Reply>, InProcess<Request, Reply>)> {
+    let (handle, mut transports) = super::in_process(bounds, 1)?;
+    Ok((handle, transports.remove(0)))
+}
+
 /// Runs a test that would hang rather than fail; after twice the patience it fails.
 pub(crate) fn bounded(test: impl FnOnce() + Send + 'static) {
     let (done, result) = mpsc::channel();
@@ -60,8 +68,8 @@ fn end<Request: Send + 'static, Reply: Send + 'static>(
     thread: JoinHandle<InProcess<Request, Reply>>,
 ) {
     stop.store(true, Ordering::Release);
-    handle.0.dispatcher.wake();
-    assert!(thread.join().unwrap().finish(PATIENCE));
+    handle.0.intakes[0].wake();
+    assert!(finish(vec![thread.join().unwrap()], PATIENCE));
 }
 
 /// What it wakes, and on which thread it was called.
@@ -288,7 +296,7 @@ fn whatever_closing_finds_is_answered() {
                     transport.refuse(request, route, Refusal::DeadlinePassed);
                 }
             }
-            assert!(transport.finish(PATIENCE));
+            assert!(finish(vec![transport], PATIENCE));
             for (n, ticket) in (0..).zip(tickets) {
                 let expected = match n {
                     0..10 if n % 2 == 0 => Ok(n),
@@ -377,7 +385,7 @@ fn while_the_completion_thread_is_slow_no_more_is_taken_in_than_could_be_refused
         assert_eq!(tickets.len() + given_back.len(), 100);
         assert!(handle.refusals().of(Refusal::QueueFull) >= 70);
         gate.0.store(true, Ordering::Release);
-        assert!(transport.finish(PATIENCE));
+        assert!(finish(vec![transport], PATIENCE));
         for ticket in tickets {
             assert!(matches!(ticket.wait(), Err(TicketError::Refused(_))));
         }
@@ -416,7 +424,7 @@ fn all_that_is_held_can_still_be_refused() {
             transport.refuse(request, route, Refusal::DeadlinePassed);
         }
         gate.0.store(true, Ordering::Release);
-        assert!(transport.finish(PATIENCE));
+        assert!(finish(vec![transport], PATIENCE));
         for ticket in tickets {
             assert!(matches!(ticket.wait(), Err(TicketError::Refused(_))));
         }
@@ -454,7 +462,7 @@ fn a_completion_thread_that_is_stuck_keeps_nobody_waiting() {
         transport.refuse(request, route, Refusal::QueueFull);
         thread::scope(|scope| {
             let running = scope.spawn(|| running.wait());
-            assert!(!transport.finish(Duration::from_millis(20)));
+            assert!(!finish(vec![transport], Duration::from_millis(20)));
             assert_eq!(running.join().unwrap(), Err(TicketError::RuntimeEnded));
         });
         assert_eq!(
@@ -524,5 +532,73 @@ fn contexts_submit_too() {
         assert_eq!(ticket.unwrap().wait(), Ok(7));
         assert_eq!(pool.handles.hand_back(vec![context], PATIENCE).leaked, 0);
         end(&handle, &stop, thread);
+    });
+}
+
+/// Several dispatchers: each request comes to that of its flow, or to the next with room.
+#[test]
+fn a_flow_comes_to_one_dispatcher_while_that_has_room() {
+    bounded(|| {
+        let bounds = InProcessBounds {
+            intake: 4,
+            outstanding: 64,
+        };
+        let (handle, mut transports) = super::in_process::<u64, ()>(bounds, 3).unwrap();
+        let submit = |flow| {
+            let options = SubmitOptions::new(ClassId(0)).flow(FlowId(flow));
+            handle.submit_with(options, flow)
+        };
+        let mut poll = |number: usize| {
+            let mut flows = Vec::new();
+            let transport: &mut InProcess<u64, ()> = &mut transports[number];
+            transport.poll(0, 64, |Arrival { request, route, .. }| {
+                InProcess::<u64, ()>::conclude(route, Ok(()));
+                flows.push(request);
+            });
+            flows
+        };
+        let tickets: Vec<_> = [4, 2, 1, 7, 5].map(|flow| submit(flow).unwrap()).into();
+        assert_eq!(
+            [poll(0), poll(1), poll(2)],
+            [vec![], vec![4, 1, 7], vec![2, 5]]
+        );
+        let more: Vec<_> = (0..12).map(|_| submit(1).unwrap()).collect();
+        let full = submit(1).unwrap_err();
+        assert_eq!(full.cause(), Refusal::QueueFull);
+        assert_eq!([poll(1).len(), poll(2).len(), poll(0).len()], [4, 4, 4]);
+        for ticket in tickets.into_iter().chain(more) {
+            assert_eq!(ticket.wait(), Ok(()));
+        }
+        assert!(finish(transports, PATIENCE));
+    });
+}
+
+/// Whoever serves is woken by whichever means it left, and can tell from afar that something is
+/// there.
+#[test]
+fn an_attended_transport_calls_and_tells() {
+    bounded(|| {
+        let (handle, mut transports) = super::in_process::<u8, ()>(BOUNDS, 2).unwrap();
+        let calls: Arc<[AtomicUsize; 2]> = Arc::default();
+        let glances: Vec<_> = (transports.iter_mut().enumerate())
+            .map(|(number, transport)| {
+                let calls = Arc::clone(&calls);
+                let wake = move || {
+                    calls[number].fetch_add(1, Ordering::Relaxed);
+                };
+                transport.attend(Box::new(wake)).expect("it tells")
+            })
+            .collect();
+        let called = || calls.each_ref().map(|calls| calls.load(Ordering::Relaxed));
+        let told = || [glances[0](), glances[1]()];
+        assert_eq!(told(), [false, false]);
+        let options = SubmitOptions::new(ClassId(0)).flow(FlowId(1));
+        let ticket = handle.submit_with(options, 7).unwrap();
+        assert_eq!((called(), told()), ([0, 1], [false, true]));
+        transports[1].poll(0, 64, |arrival| {
+            InProcess::<u8, ()>::conclude(arrival.route, Ok(()));
+        });
+        assert_eq!((ticket.wait(), told()), (Ok(()), [false, false]));
+        assert!(finish(transports, PATIENCE));
     });
 }

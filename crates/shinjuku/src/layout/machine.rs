@@ -35,13 +35,25 @@ impl Machine {
     pub(super) fn workers(&self, config: &Config) -> usize {
         let automatic = || {
             let cores = self.allowed.len().min(self.parallelism);
-            cores.saturating_sub(1).min(config.contexts).max(1)
+            let dispatchers = usize::from(config.layout != LayoutKind::Symmetric);
+            (cores.saturating_sub(dispatchers))
+                .min(config.contexts)
+                .max(1)
         };
         match (config.workers, config.cores.workers.len()) {
             (Some(workers), _) => workers,
             (None, 0) if config.layout == LayoutKind::Inline => 1,
             (None, 0) => automatic(),
             (None, given) => given,
+        }
+    }
+
+    /// The cores that the process may use, if all of them are kept free for it.
+    pub(super) fn own(&self) -> &[usize] {
+        let is_isolated = |core| self.isolated.contains(core);
+        match self.allowed.iter().all(is_isolated) {
+            true => &self.allowed,
+            false => &[],
         }
     }
 

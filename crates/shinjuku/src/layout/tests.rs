@@ -27,6 +27,8 @@ fn by_default_dispatcher_and_workers_take_a_core_each() {
         dispatcher: Some(0),
         workers: vec![Some(1), Some(2), Some(3)],
         inline: false,
+        symmetric: false,
+        slice: None,
         shared: false,
     };
     assert_eq!(layout, expected);
@@ -117,6 +119,8 @@ fn one_core_is_shared_unless_told_otherwise() {
         dispatcher: None,
         workers: vec![None],
         inline: false,
+        symmetric: false,
+        slice: None,
         shared: true,
     };
     assert_eq!(layout, expected);
@@ -134,6 +138,8 @@ fn inline_is_one_thread_on_one_core() {
         dispatcher: Some(0),
         workers: vec![Some(0)],
         inline: true,
+        symmetric: false,
+        slice: None,
         shared: true,
     };
     assert_eq!(layout, expected, "the default where there is one core");
@@ -268,4 +274,55 @@ fn a_core_that_is_not_there_is_named() {
             "{message}"
         );
     }
+}
+
+#[test]
+fn symmetric_is_a_loop_for_each_core_pinned_where_the_cores_are_its_own() {
+    let symmetric =
+        |machine: &Machine, rest: &str| plan(machine, &format!("layout = \"symmetric\"\n{rest}"));
+    let four = machine(4);
+    assert_eq!(symmetric(&four, ""), "4 symmetric loops on any core");
+    assert_eq!(
+        symmetric(&four, "workers = 1"),
+        "1 symmetric loop on any core"
+    );
+    assert_eq!(
+        symmetric(&four, "[cores]\nworkers = [1, 3]"),
+        "2 symmetric loops on cores 1,3"
+    );
+    let quota = Machine {
+        parallelism: 2,
+        ..machine(4)
+    };
+    assert_eq!(symmetric(&quota, ""), "2 symmetric loops on any core");
+    let own = Machine {
+        isolated: (0..4).collect(),
+        ..machine(4)
+    };
+    assert_eq!(symmetric(&own, ""), "4 symmetric loops on cores 0-3");
+    assert_eq!(
+        symmetric(&own, "[cores]\nshare = true"),
+        "4 symmetric loops on any core"
+    );
+    assert_eq!(
+        symmetric(&four, "[cores]\ndispatcher = 1"),
+        "`cores.dispatcher` is 1, but must be left out, since layout is \"symmetric\": give the \
+         loops' cores in `cores.workers`, or choose layout = \"threads\""
+    );
+}
+
+#[test]
+fn beside_other_threads_loops_spin_briefly_and_ask_for_short_slices() {
+    let layout = |toml: &str| Layout::plan_on(&machine(2), &config(toml)).unwrap();
+    let beside = layout("layout = \"symmetric\"");
+    assert!(beside.slice.is_some() && !beside.shared);
+    assert_eq!(beside.spins_for(Some(100_000)), Some(LONGEST_SPIN));
+    assert_eq!(beside.spins_for(Some(1)), Some(1));
+    assert_eq!(beside.spins_for(None), None);
+    let own = layout("layout = \"symmetric\"\n[cores]\nworkers = [0, 1]");
+    assert_eq!(
+        (own.slice, own.spins_for(Some(100_000))),
+        (None, Some(100_000))
+    );
+    assert!(layout("layout = \"symmetric\"\nworkers = 3").shared);
 }

@@ -65,7 +65,8 @@ fn is_worth_trying(places: Places, prospect: Prospect, ready: Option<&str>) -> R
     let why_not = match delivery {
         _ if let Some(ready) = ready => format!("{ready} is there"),
         _ if places.inline => {
-            "in the inline layout nobody is there to post its interrupts".to_owned()
+            "in the inline layout and the symmetric one no thread is there to post its interrupts"
+                .to_owned()
         }
         Delivery::Injected | Delivery::Software => {
             format!("interrupts would come {delivery}, and system calls exit as well")

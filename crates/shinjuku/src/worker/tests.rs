@@ -70,11 +70,13 @@ impl Stage {
         let (sender, receiver) = mailbox(1);
         let worker = WorkerLoop {
             worker: Worker::bind(1).unwrap(),
-            receiver,
-            replier: Nothing,
+            port: Port {
+                receiver,
+                replier: Nothing,
+            },
             statistics: Arc::new(WorkerStatistics::new(2)),
             parker: Arc::new(Parker::new()),
-            orders: Arc::new(AtomicU8::new(Orders::RUN)),
+            orders: Arc::new(Orders::new(1)),
             clock: Clock::get(),
             idle_backoff: None,
             shares_core: true,
@@ -100,7 +102,14 @@ impl Stage {
         let mut dispatched = sent.unwrap_or_else(|_| panic!("there is room"));
         let mut second = Some(job(SECOND));
         let sender = &mut self.sender;
-        self.worker.step_inline(start, |end| {
+        let WorkerLoop {
+            worker,
+            port,
+            statistics,
+            clock,
+            ..
+        } = &mut self.worker;
+        port.step_inline(worker, statistics, *clock, start, |end| {
             let second = second.take()?;
             let generation = sender.renew(&mut dispatched);
             before_second(&dispatched);
@@ -171,7 +180,14 @@ fn whoever_follows_and_is_preempted_is_served_from_its_own_start() {
     };
     let sent = stage.sender.send(suspended.into());
     assert!(sent.is_ok(), "there is room");
-    stage.worker.step_inline(Cycles::now(), |_| None);
+    let WorkerLoop {
+        worker,
+        port,
+        statistics,
+        clock,
+        ..
+    } = &mut stage.worker;
+    port.step_inline(worker, statistics, *clock, Cycles::now(), |_| None);
     let Some((_, Completion::Finished(idle))) = stage.sender.poll() else {
         panic!("it was asked once");
     };

@@ -27,10 +27,12 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub type Job = Box<dyn FnOnce() -> u64 + Send>;
 
-/// All of this is compiled twice: into the test `runtime`, and into the test `inline`.
+/// All of this is compiled three times: into the tests `runtime`, `inline` and `symmetric`.
 fn layout() -> LayoutKind {
     if module_path!().starts_with("inline") {
         LayoutKind::Inline
+    } else if module_path!().starts_with("symmetric") {
+        LayoutKind::Symmetric
     } else {
         LayoutKind::Threads
     }
@@ -40,7 +42,7 @@ fn layout() -> LayoutKind {
 pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
     let mut config = Config::default()
         .layout(layout())
-        .workers((layout() == LayoutKind::Threads).then_some(workers))
+        .workers((layout() != LayoutKind::Inline).then_some(workers))
         .contexts(16)
         .spare_workers(4);
     config.cores.share = true;

@@ -8,7 +8,7 @@ use toml::Spanned;
 use super::many::Many;
 use crate::SimError;
 
-/// A plan's text, to say where in it something is wrong.
+/// A plan's text, to locate errors in it.
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
@@ -40,7 +40,7 @@ impl Source<'_> {
         let assignment = if line.contains('=') {
             line
         } else {
-            // Inside a list over several lines: its key is further up.
+            // Inside a list over several lines, the key is further up.
             before.rfind('=').map_or(line, |at| {
                 let from = before[..at].rfind('\n').map_or(0, |at| at + 1);
                 &before[from..=at]

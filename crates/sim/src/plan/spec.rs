@@ -1,4 +1,4 @@
-//! What a plan's file says, and what it means: every value is checked where it stands.
+//! What a plan's file says, and what it means: every value is checked at its place in the text.
 
 use std::path::{Path, PathBuf};
 
@@ -82,7 +82,7 @@ struct Contender<'a> {
 }
 
 impl Spec {
-    /// The plan that this is; without a title it is called `name`.
+    /// The plan that this file describes; without a title it is called `name`.
     pub(super) fn plan(self, source: &Source<'_>, name: String) -> Result<Plan, SimError> {
         let points = self.points(source)?;
         let until = self.until(source)?;
@@ -191,7 +191,7 @@ impl Spec {
             for name in &self.policy.get_ref().0 {
                 let named = Scheduler::named(name, mix, Nanos::MAX)
                     .map_err(|error| source.error(self.policy.span(), error))?;
-                // Without a quantum the points would be the same for each.
+                // Without a quantum every value would give the same point.
                 let count = if named.preempts() {
                     all_quanta.len()
                 } else {

@@ -2,11 +2,11 @@
 //!
 //! The switch has a request table of several stages; a request may sit in one slot of each stage,
 //! chosen by a hash that differs from stage to stage. The first packet inserts the request, the
-//! reply clears it. When all its slots are taken the request goes to the server that a hash of its
-//! number says, which later packets find again without the table.
+//! reply clears it. When all its slots are taken, a hash of the request's number chooses the
+//! server, which later packets find without the table.
 //!
 //! Source: Zhu et al., *RackSched*, OSDI 2020, whose switch ensures request affinity; the table is
-//! as in its published code (3 stages of 65,536 slots).
+//! that of its published code (3 stages of 65,536 slots).
 
 use crate::machine::spread;
 

@@ -35,8 +35,8 @@ impl Balancer for Random {
     }
 }
 
-/// The server that the request's flow hashes to, whatever the load: what a NIC or a stateless load
-/// balancer does.
+/// The server that the request's flow hashes to, whatever the load, as a NIC or a stateless load
+/// balancer chooses.
 pub struct ByFlow;
 
 impl Balancer for ByFlow {
@@ -70,7 +70,7 @@ impl Balancer for RoundRobin {
     }
 }
 
-/// The server with the least known load (join the shortest queue); of several one at random.
+/// The server with the least known load (join the shortest queue); ties are broken at random.
 pub struct Shortest;
 
 impl Balancer for Shortest {
@@ -85,8 +85,8 @@ impl Balancer for Shortest {
     }
 }
 
-/// One pass; the n-th of several equal ones replaces its predecessor with probability 1/n, so that
-/// each is as likely.
+/// One pass; the n-th of several equal servers replaces its predecessor with probability 1/n, so
+/// that all are equally likely.
 fn shortest(
     class: u16,
     servers: &[usize],
@@ -108,8 +108,8 @@ fn shortest(
     best
 }
 
-/// The less loaded of `k` servers drawn with replacement, ties to the first drawn: RackSched's
-/// choice, with k = 2.
+/// The least loaded of `k` servers drawn with replacement, ties to the first drawn. RackSched's
+/// choice is k = 2.
 pub struct PowerOf {
     /// How many are drawn.
     pub k: usize,
@@ -129,8 +129,8 @@ impl Balancer for PowerOf {
     }
 }
 
-/// Join the bounded shortest queue: a server has at most `bound` requests that the switch knows of;
-/// when all have, the switch holds the request.
+/// Join the bounded shortest queue: a server has at most `bound` requests that the switch knows of.
+/// When every server has that many, the switch holds the request.
 ///
 /// Source: Kogias et al., *R2P2: Making RPCs first-class datacenter citizens*, ATC 2019.
 pub struct Jbsq {
@@ -147,7 +147,7 @@ impl Balancer for Jbsq {
         random: &mut Xoshiro256PlusPlus,
     ) -> Option<usize> {
         let room = |server: &usize| loads.counter(*server) < self.bound;
-        // Nothing is allocated where all have room, the usual case at low load.
+        // Allocates nothing when every server has room, the usual case at low load.
         if servers.iter().all(room) {
             return Some(shortest(request.class, servers, loads, random));
         }

@@ -1,4 +1,4 @@
-//! What the switch knows of the servers' load, and how it learns it.
+//! What the switch knows of the servers' load, and how it learns.
 //!
 //! | [`LoadInfo`] | what the switch keeps | how it changes |
 //! |---|---|---|
@@ -58,8 +58,8 @@ impl LoadView {
         }
     }
 
-    /// The known load of `server` for requests of `class`; with `Int2`, zero for the one server
-    /// known and more for the others.
+    /// The known load of `server` for requests of `class`. With `Int2`, the one known server has
+    /// zero and the others more.
     #[must_use]
     pub fn load(&self, server: usize, class: u16) -> u64 {
         match self.info {

@@ -30,14 +30,14 @@ struct Reply {
     report: Report,
 }
 
-/// A server, seen from outside.
+/// A server as the switch sees it.
 struct Host {
     machine: Machine,
-    /// It exists and answers.
+    /// The server exists and answers.
     alive: bool,
     /// Unfinished requests per class.
     unfinished: Vec<Report>,
-    /// Of those, the counted ones.
+    /// The counted ones among them.
     counted: u64,
 }
 
@@ -45,7 +45,7 @@ struct Host {
 struct Partial {
     server: usize,
     packets: u32,
-    /// It is broken or lost already.
+    /// The request is broken or lost already.
     over: bool,
 }
 
@@ -289,7 +289,7 @@ impl Rack {
         }
     }
 
-    /// A request of several packets cannot be put together any more.
+    /// A request of several packets can no longer be put together.
     fn lose_partial(
         &mut self,
         request: Request,
@@ -473,7 +473,7 @@ impl Rack {
                 self.send_held(at_ns, scenario, drive);
             }
             Action::Remove => self.open.retain(|open| *open != server),
-            // It was added again before its failure was noticed: the news is out of date.
+            // The server was added again before its failure was noticed: the news is out of date.
             Action::Fail if known && self.hosts[server].alive => {}
             Action::Fail if known => {
                 self.open.retain(|open| *open != server);
@@ -483,7 +483,7 @@ impl Rack {
         }
     }
 
-    /// All that the server had is lost; it comes back empty if it is added again.
+    /// Every request of the server is lost; the server comes back empty if it is added again.
     fn fail(&mut self, server: usize, scenario: &RackScenario, drive: &mut Drive<'_>) {
         let host = &mut self.hosts[server];
         host.alive = false;

@@ -1,4 +1,4 @@
-//! The dispatcher's side: it is told things, one at a time, asks the policy, and hands out
+//! The dispatcher's side: it takes messages, one at a time, asks the policy, and hands out
 //! requests.
 
 use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Want, WorkerId};
@@ -60,7 +60,7 @@ impl Server {
         self.place(now);
     }
 
-    /// Worker `at` holds one request fewer: it gets another.
+    /// Worker `at` holds one request fewer and gets another.
     fn release(&mut self, at: usize, now: u64) {
         let worker = &mut self.workers[at];
         worker.held -= 1;
@@ -95,8 +95,8 @@ impl Server {
         }
     }
 
-    /// Gives what waits to workers with room, the emptiest first; then preempts the overdue for
-    /// what still waits.
+    /// Gives waiting requests to workers with room, the emptiest first; then preempts overdue
+    /// requests for the rest.
     fn place(&mut self, now: u64) {
         if self.policy.is_empty() {
             return;

@@ -64,7 +64,7 @@ impl Server {
         self.calendar.set(at, now + left_ns);
     }
 
-    /// Whether somebody waits whom worker `at` could serve.
+    /// Whether a request waits that worker `at` could serve.
     pub(super) fn has_use_for(&self, at: usize) -> bool {
         !self.workers[at].staged.is_empty()
             || self.policy.waiting(WorkerId(at as u16), Want::Any) > 0
@@ -107,8 +107,8 @@ impl Server {
     /// The request of worker `at` is interrupted.
     fn interrupt(&mut self, at: usize, now: u64) {
         let worker = &mut self.workers[at];
-        // An interrupt can come while the worker still switches to the request: then it ran for no
-        // time.
+        // An interrupt can come while the worker still switches to the request, which then ran for
+        // no time.
         let ran_ns = now.saturating_sub(worker.from_ns);
         self.slots[worker.running as usize].remaining_ns -= ran_ns;
         self.preemptions += 1;

@@ -1,5 +1,5 @@
 //! Tests of the public interface, one module a source file. Every random number comes from a fixed
-//! seed, so a test that passes once passes always; tolerances are five standard errors of the
+//! seed, so a test that passes once always passes; tolerances are five standard errors of the
 //! sample at hand.
 
 mod arrival;

@@ -14,7 +14,7 @@ fn generate(config: &ScheduleConfig) -> Schedule {
     Schedule::generate(&Mix::named("hi").unwrap(), config).unwrap()
 }
 
-/// What is asked for, without when.
+/// The requests without their times.
 fn requests(schedule: &Schedule) -> Vec<Arrival> {
     schedule
         .arrivals()

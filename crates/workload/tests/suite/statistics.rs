@@ -20,7 +20,7 @@ pub(crate) fn mean_and_error(values: &[f64]) -> (f64, f64) {
 }
 
 /// Asserts that independent values have the mean `expected`, within five standard errors, and that
-/// they are enough to tell it from a mean that is 5 % off.
+/// there are enough of them to distinguish it from a mean that is 5 % off.
 #[track_caller]
 pub(crate) fn assert_mean(what: &str, values: &[f64], expected: f64) {
     let (mean, error) = mean_and_error(values);

@@ -1,4 +1,4 @@
-//! `CONFIG GET`: what clients ask a Redis for, as it is here.
+//! `CONFIG GET`: the settings that clients ask a Redis for, with their values here.
 
 use std::borrow::Cow;
 
@@ -27,7 +27,7 @@ fn get(kv: &Kv, call: &mut Call<'_>) -> Outcome {
             let is_known =
                 |(known, _): &(Cow<'_, [u8]>, &str)| known.eq_ignore_ascii_case(name.as_bytes());
             if is_wanted && !found.iter().any(is_known) {
-                // A name comes back as it was spelt.
+                // A name comes back in the client's spelling.
                 let name = if is_name {
                     pattern.clone()
                 } else {

@@ -78,7 +78,7 @@ pub fn hello(_: &Kv, call: &mut Call<'_>) -> Outcome {
     Ok(reply.array(0)?)
 }
 
-/// `AUTH [user] password`: there is one user, `default`, who needs no password
+/// `AUTH [user] password`: the only user, `default`, needs no password
 pub fn auth(_: &Kv, call: &mut Call<'_>) -> Outcome {
     let user = call.argument()?;
     match call.left() {
@@ -115,7 +115,7 @@ fn name(bytes: &[u8]) -> Result<Name, Fault> {
     })
 }
 
-/// `SELECT database`: there is one
+/// `SELECT database`: there is only one
 pub fn select(_: &Kv, call: &mut Call<'_>) -> Outcome {
     match i32::try_from(call.integer_argument()?) {
         Ok(0) => Ok(call.reply.simple(b"OK")?),
@@ -175,7 +175,7 @@ pub fn time(_: &Kv, call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE]`: no reply; the server drains, and ends
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE]`: no reply; the server drains and ends
 pub fn shutdown(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     const OPTIONS: [&[u8]; 4] = [b"NOSAVE", b"SAVE", b"NOW", b"FORCE"];
     while let Some(option) = call.take() {

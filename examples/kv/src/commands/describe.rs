@@ -1,4 +1,4 @@
-//! `COMMAND`: the commands, for client libraries.
+//! `COMMAND`: describes the commands to client libraries.
 
 use super::{COMMANDS, Command, Subcommand, find, subcommand};
 use crate::call::{Call, Outcome};
@@ -12,7 +12,7 @@ pub fn command(kv: &Kv, call: &mut Call<'_>) -> Outcome {
         }),
         ("command|list", 2, list),
         ("command|info", -2, info),
-        // None: what Redis's documentation says holds.
+        // None: Redis's documentation holds.
         ("command|docs", -2, |_, call| Ok(call.reply.map(0)?)),
     ];
     if call.left() == 0 {

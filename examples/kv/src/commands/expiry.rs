@@ -1,4 +1,4 @@
-//! Commands on when a value goes.
+//! Commands on the expiry of values.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use crate::engine::Expiry;
 use crate::server::Kv;
 use crate::store::{Change, now_millis};
 
-/// The time that `command` was given is none that can be.
+/// The time that `command` got is impossible.
 pub(super) fn invalid_time(command: &str) -> Fault {
     Fault::said(format!("ERR invalid expire time in '{command}' command"))
 }
@@ -35,7 +35,7 @@ pub fn pexpireat(kv: &Kv, call: &mut Call<'_>) -> Outcome {
 
 fn set_expiry(kv: &Kv, call: &mut Call<'_>, command: &str, unit: i64, base: i64) -> Outcome {
     let key = call.argument()?;
-    // As in Redis, a wrong option is told before a wrong number.
+    // As in Redis, a wrong option is reported before a wrong number.
     let condition = Condition::read(call.arguments.clone().skip(1))?;
     let at = call
         .integer_argument()?
@@ -55,7 +55,7 @@ fn set_expiry(kv: &Kv, call: &mut Call<'_>, command: &str, unit: i64, base: i64)
     Ok(call.reply.integer(set.into())?)
 }
 
-/// Under which a new time is taken.
+/// The conditions for a new time.
 #[derive(Default)]
 struct Condition {
     only_unlimited: bool,
@@ -97,7 +97,7 @@ impl Condition {
         Ok(condition)
     }
 
-    /// Whether an entry that goes at `now` may be made to go at `then` instead.
+    /// Whether an entry that expires at `now` may expire at `then` instead.
     fn allows(&self, now: Option<i64>, then: i64) -> bool {
         !(self.only_unlimited && now.is_some()
             || self.only_limited && now.is_none()
@@ -143,7 +143,7 @@ pub fn pexpiretime(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     tell_expiry(kv, call, |at| at)
 }
 
-/// -2 without an entry, -1 for one that stays.
+/// Replies -2 without an entry, -1 for an entry that stays.
 fn tell_expiry(kv: &Kv, call: &mut Call<'_>, tell: impl Fn(i64) -> i64) -> Outcome {
     let key = call.argument()?;
     let number = kv.store.read(&key, |entry| match entry {

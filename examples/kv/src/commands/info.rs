@@ -9,7 +9,7 @@ use crate::server::{Kv, REDIS_VERSION};
 
 type WriteSection = fn(&Kv, &mut Section);
 
-/// In the order in which they are shown.
+/// The sections, in the order in which they are shown.
 const SECTIONS: [(&str, WriteSection); 7] = [
     ("Server", server),
     ("Clients", clients),

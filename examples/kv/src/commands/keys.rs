@@ -7,7 +7,7 @@ use crate::elements::Elements;
 use crate::pattern;
 use crate::server::Kv;
 
-/// What SCAN looks at in a step unless told otherwise, as in Redis.
+/// How many keys SCAN visits in a step by default, as in Redis.
 const COUNT: usize = 10;
 
 /// `TYPE key`
@@ -71,7 +71,7 @@ pub fn scan(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     Ok(found.write_to(&mut call.reply)?)
 }
 
-/// `FLUSHDB [ASYNC | SYNC]`, and `FLUSHALL`: either way, the reply comes when it is done
+/// `FLUSHDB [ASYNC | SYNC]`, and `FLUSHALL`: in both modes, the reply comes when all is removed
 pub fn flush(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     if let Some(option) = call.take() {
         let is_known = [&b"ASYNC"[..], b"SYNC"]

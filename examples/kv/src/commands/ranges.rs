@@ -1,5 +1,5 @@
-//! Commands that Redis does not have: keys in order, from one to another. Both ends are included;
-//! as the first key, `-` is the least of all, as the last, `+` the greatest.
+//! Commands that Redis does not have: keys in order, from one to another. Both ends are included.
+//! As the first key, `-` is the least of all; as the last, `+` is the greatest.
 
 use std::ops::ControlFlow;
 
@@ -34,7 +34,7 @@ pub fn range(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     Ok(found.write_to(&mut call.reply)?)
 }
 
-/// `COUNT-RANGE first last`: how many keys there are
+/// `COUNT-RANGE first last`: the number of keys
 pub fn count_range(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     let ends = Ends::read(call)?;
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! Commands on several keys, one after the other: another client may change one in between.
+//! Commands on several keys, one after the other; another client may change a key in between.
 
 use super::strings::write_value;
 use crate::call::{Call, Fault, Outcome};

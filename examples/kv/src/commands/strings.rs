@@ -11,7 +11,7 @@ use crate::engine::{Entry, Expiry};
 use crate::server::Kv;
 use crate::store::{Change, now_millis};
 
-/// Long values are written in parts of so many bytes, with a probe in between.
+/// Long values are written in parts of this many bytes, with a probe in between.
 const PART: usize = 64 << 10;
 
 /// `GET key`
@@ -35,14 +35,14 @@ pub(super) fn write_value(call: &mut Call<'_>, entry: Option<Entry<'_>>) -> Outc
     Ok(rest.end()?)
 }
 
-/// When a value goes.
+/// When a value expires.
 enum Lifetime {
     Unlimited,
-    /// When the one before it would have gone.
+    /// When the previous value would have expired.
     Kept,
-    /// So many milliseconds from now.
+    /// This many milliseconds from now.
     In(i64),
-    /// So many milliseconds after the beginning of 1970.
+    /// This many milliseconds after the beginning of 1970.
     At(i64),
 }
 
@@ -50,7 +50,7 @@ enum Lifetime {
 pub fn set(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     let (key, value) = (call.argument()?, call.value()?);
     let (mut only_new, mut only_known, mut tell_old) = (false, false, false);
-    // The option that says when it goes, and its argument.
+    // The option for the expiry, and its argument.
     let mut time: Option<(&str, Cow<'_, [u8]>)> = None;
     while let Some(option) = call.take() {
         let is = |name: &&str| option.eq_ignore_ascii_case(name.as_bytes());
@@ -110,7 +110,7 @@ pub fn set(kv: &Kv, call: &mut Call<'_>) -> Outcome {
     })?
 }
 
-/// `number` of seconds, or of milliseconds, in milliseconds; more than none.
+/// `number` of seconds, or of milliseconds, in milliseconds; must be above zero.
 fn positive_millis(number: i64, seconds: bool, command: &str) -> Result<i64, Fault> {
     number
         .checked_mul(if seconds { 1000 } else { 1 })
@@ -118,7 +118,7 @@ fn positive_millis(number: i64, seconds: bool, command: &str) -> Result<i64, Fau
         .ok_or_else(|| invalid_time(command))
 }
 
-/// `None`: that of the value before.
+/// `None`: the previous value's expiry.
 fn expiry_of(lifetime: Lifetime, command: &str) -> Result<Option<Expiry>, Fault> {
     let millis = match lifetime {
         Lifetime::Unlimited => return Ok(Some(Expiry::NEVER)),

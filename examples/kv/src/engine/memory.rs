@@ -1,16 +1,16 @@
 //! Keys and values in memory: a hash map for one key, a B+ tree for many in order.
 //!
-//! Both can be read without a lock. With a lock, a request that is preempted while it holds it (a
-//! SCAN in a reader's lock, say) would make all others wait until it runs again, and short requests
-//! would be as slow as long ones, which is what preemption is there to prevent. Here a suspended
-//! reader only keeps some memory from being freed until it goes on.
+//! Reads of both take no lock. With a lock, a request that is preempted while holding it (a SCAN in
+//! a reader's lock, say) would make all others wait until it runs again. Short requests would be as
+//! slow as long ones, which preemption is there to prevent. Here a suspended reader only delays the
+//! freeing of some memory.
 //!
 //! Why two: of 100,000 keys in random order, the map finds one in 0.4 us, a skip list in 1.6 us;
 //! the tree shows the next key of a range in some 5 ns, a skip list (crossbeam-skiplist 0.1) in 40
-//! times that (one core of the machine this was written on). And the map replaces a value in one
-//! step, where ordered maps without locks remove the key first, so that a GET could miss it. So the
-//! values are in the map. The tree has the keys, with their expiry, so that SCAN need not look
-//! further. A new key enters the map first, and leaves it last.
+//! times that (one core of the machine this was written on). The map also replaces a value in one
+//! step, where lock-free ordered maps remove the key first, so that a GET could miss it. So the map
+//! has the values. The tree has the keys, with their expiry, so that SCAN need not look into the
+//! map. A new key enters the map first, and leaves it last.
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -22,14 +22,14 @@ use smallvec::SmallVec;
 
 use super::{Engine, EngineError, Entry, Expiry, Visit};
 
-/// Keys of so many bytes are kept in place, which saves a look elsewhere at each comparison.
+/// Keys up to this length are stored in place, which saves a memory access at each comparison.
 type Key = SmallVec<[u8; 24]>;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct MemoryEngine {
     values: papaya::HashMap<Key, Kept, ahash::RandomState>,
-    /// With the bits of their expiry; and the empty key.
+    /// The keys, with the bits of their expiry; and the empty key.
     order: TreeIndex<Key, AtomicU64>,
 }
 
@@ -49,12 +49,12 @@ impl Kept {
 }
 
 impl MemoryEngine {
-    /// Nothing in it.
+    /// An empty engine.
     #[must_use]
     pub fn new() -> Self {
         let order = TreeIndex::new();
-        // Always there, whether such a key is or not: to begin a range below all keys, the tree
-        // would look at every one of them, and not once.
+        // The empty key is always in the tree: to begin a range below all keys, the tree would
+        // otherwise visit every key more than once.
         let first = order.insert_sync(Key::new(), AtomicU64::new(Expiry::NEVER.to_bits()));
         debug_assert!(first.is_ok(), "the tree was empty");
         Self {
@@ -89,7 +89,7 @@ impl Engine for MemoryEngine {
                 debug_assert!(new.is_ok(), "map and tree have the same keys");
             }
             Some(before) if before.expiry != expiry => {
-                // Unlike a look without a lock, this finds the tree's own copy, and keeps it in its
+                // Unlike a lock-free lookup, this finds the tree's own copy, and keeps it in its
                 // place.
                 let bits = expiry.to_bits();
                 self.order
@@ -115,7 +115,7 @@ impl Engine for MemoryEngine {
             preempt_point();
             let flow = if values || key.is_empty() {
                 let pinned = self.values.pin();
-                // It may be leaving; and the empty one is always here.
+                // The key may be leaving; and the empty key is always in the tree.
                 let Some(kept) = pinned.get(key) else {
                     continue;
                 };

@@ -1,11 +1,11 @@
-//! Keys and values in RocksDB: in files, more of them than fit into memory.
+//! Keys and values in RocksDB: in files, which may exceed memory.
 //!
 //! In its files a value has eight bytes before it, the expiry. RocksDB's reads take only short
-//! locks of its own (of the parts of its block cache). A reader can be preempted in one of these,
-//! and who meets it then waits in the kernel: the runtime notices, and resumes suspended requests
-//! meanwhile. Its loops are C++ without probes: inside of one step of a walk only a hard mechanism
-//! preempts. Writes go to its log and wait where it falls behind with compaction; preemption is
-//! held off then.
+//! locks of its own (of the parts of its block cache). A reader can be preempted while holding one;
+//! a second reader then waits for it in the kernel, and the runtime notices and resumes suspended
+//! requests. Its loops are C++ without probes: inside one step of a walk only a hard mechanism
+//! preempts. Writes go to its log, and wait when compaction falls behind; preemption is held off
+//! then.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -15,9 +15,9 @@ use shinjuku::preempt_point;
 
 use super::{Engine, EngineError, Entry, Expiry, Visit};
 
-/// Of what is read, so much stays in memory, in bytes.
+/// Bytes of read data that stay in memory.
 const CACHE: usize = 256 << 20;
-/// Bits a key of the filters that tell what is not in a file.
+/// Bits per key of the filters that tell which keys a file lacks.
 const FILTER_BITS: f64 = 10.0;
 
 const EXPIRY_BYTES: usize = size_of::<u64>();
@@ -30,8 +30,8 @@ impl RocksEngine {
     /// Opens the database in `directory`, or makes one there.
     ///
     /// # Errors
-    /// [`EngineError`] if that cannot be: the directory cannot be written to, another process has
-    /// it open, its files are damaged.
+    /// [`EngineError`] if it cannot be opened: the directory cannot be written to, another process
+    /// has it open, its files are damaged.
     pub fn open(directory: &Path) -> Result<Self, EngineError> {
         let failed = error("open its files");
         let cache = Cache::new_lru_cache(CACHE).map_err(&failed)?;
@@ -53,7 +53,7 @@ fn error(action: &'static str) -> impl Fn(rocksdb::Error) -> EngineError {
     }
 }
 
-/// What is in the files at a key.
+/// Parses what the files have for a key.
 fn entry(kept: &[u8]) -> Result<Entry<'_>, EngineError> {
     let (expiry, value) = kept.split_first_chunk().ok_or_else(|| EngineError {
         engine: "rocksdb",

@@ -1,27 +1,27 @@
-//! The places where scans go on.
+//! The places where scans resume.
 //!
 //! Redis's cursors are places in its hash table. Here keys are in order, and a cursor stands for
-//! the next key, which is kept: that of the last scans, so many that a client will not meet the
-//! bound before it has given its scan up. A cursor that is gone is refused; to go on elsewhere
-//! could miss keys.
+//! the next key, which is stored. Only the last scans' keys are stored, but so many that a client
+//! gives its scan up before it meets the bound. A cursor that is gone is refused; resuming
+//! elsewhere could miss keys.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use shinjuku::without_preemption;
 
-/// The last so many are known,
+/// The most cursors that are known,
 const MOST: usize = 1 << 16;
-/// and as many of these as have so many bytes together, 64 MiB.
+/// and the most bytes of all their keys together, 64 MiB.
 const MOST_BYTES: usize = 64 << 20;
 
-/// See the [module](self). The lock is held for some instructions, with preemption held off.
+/// See the [module](self). The lock is held for a few instructions, with preemption held off.
 #[derive(Debug)]
 pub(super) struct Cursors(Mutex<Known>);
 
 #[derive(Debug)]
 struct Known {
-    /// Cursor of the first; those that follow have the numbers that follow.
+    /// The cursor of the first key; the following keys have the following numbers.
     first: u64,
     keys: VecDeque<Box<[u8]>>,
     bytes: usize,
@@ -36,13 +36,13 @@ impl Cursors {
         }))
     }
 
-    /// A cursor for a scan that goes on at `key`.
+    /// A cursor for a scan that resumes at `key`.
     pub(super) fn open(&self, key: &[u8]) -> u64 {
         let key = Box::from(key);
         self.with(|known| known.open(key))
     }
 
-    /// Where the scan with this cursor goes on. It can do so more than once.
+    /// Where the scan with this cursor resumes. The same cursor can be used more than once.
     pub(super) fn find(&self, cursor: u64) -> Option<Box<[u8]>> {
         self.with(|known| known.find(cursor))
     }
@@ -56,7 +56,7 @@ impl Known {
     fn open(&mut self, key: Box<[u8]>) -> u64 {
         self.bytes += key.len();
         self.keys.push_back(key);
-        // The new one stays, however long.
+        // The new key stays, however long it is.
         while self.keys.len() > MOST || self.bytes > MOST_BYTES && self.keys.len() > 1 {
             self.first += 1;
             self.bytes -= self.keys.pop_front().map_or(0, |key| key.len());

@@ -1,5 +1,5 @@
-//! Servers as processes of their own, found or started beside the test, watched, and ended by their
-//! own ids; and a client that deals in bytes.
+//! Servers as separate processes, found or started beside the test, watched, and ended by their own
+//! ids; and a client that sends and reads bytes.
 #![allow(
     dead_code,
     reason = "compiled into each test, of which each uses a part"
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// No wait in the tests lasts longer, however slow the machine.
+/// The longest wait of the tests, for slow machines.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Few threads, which may share a core with other tests'.
@@ -27,9 +27,9 @@ const CONFIG: &str = "
 /// A server, ended when it is dropped.
 pub struct Server {
     pub child: Child,
-    /// Where it listens.
+    /// The address where the server listens.
     pub address: SocketAddr,
-    /// How it preempts, in its own words.
+    /// How the server preempts, in its own words.
     pub description: String,
     output: Option<BufReader<ChildStdout>>,
     _config: tempfile::NamedTempFile,
@@ -67,8 +67,8 @@ impl Server {
         }
     }
 
-    /// Starts `kv` with its workers in guest mode. `None`: this machine has none, or not for this
-    /// user; then the test is skipped, and says so.
+    /// Starts `kv` with its workers in guest mode. `None`: this machine has no guest mode, or not
+    /// for this user; then says that the test is skipped.
     pub fn kv_in_guest_mode(test: &str, arguments: &[&str]) -> Option<Self> {
         // Software virtualisation takes some ten microseconds for an interrupt.
         let guest = ["--preemption", "guest", "--quantum", "200us"];
@@ -84,12 +84,12 @@ impl Server {
         Some(server)
     }
 
-    /// Starts a Redis on a free port. `None`: there is none on this machine.
+    /// Starts a Redis on a free port. `None`: this machine has no Redis.
     pub fn redis() -> Option<Self> {
         if !is_there("redis-server") {
             return None;
         }
-        // Between its release and its use another process may take the port: once more, then.
+        // Between its release and its use another process may take the port: then this retries.
         let server = (0..20).find_map(|_| {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = free.local_addr().unwrap();
@@ -99,9 +99,8 @@ impl Server {
         Some(server.expect("redis-server gets one of twenty ports"))
     }
 
-    /// Starts a Redis at `address`. `None`: another process has the address. That one may be a
-    /// Redis, too, or like one, so the one that answers has to tell the number of the process that
-    /// was started.
+    /// Starts a Redis at `address`. `None`: another process has the address. That process may be a
+    /// Redis, too, so the one that answers has to tell the number of the process started here.
     pub fn redis_at(address: SocketAddr) -> Option<Self> {
         let child = Command::new("redis-server")
             .args(["--bind", &address.ip().to_string()])
@@ -151,13 +150,13 @@ impl Server {
         std::fs::read_dir(path).unwrap().count()
     }
 
-    /// Asks it to end by `signal`; what it says to that.
+    /// Asks the server to end by `signal`; returns its last output.
     pub fn end(self, signal: Signal) -> String {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         self.wait()
     }
 
-    /// Waits until it has ended; what it said.
+    /// Waits until the server has ended; returns its last output.
     pub fn wait(mut self) -> String {
         let mut status = None;
         wait_for(|| {
@@ -192,10 +191,10 @@ pub fn wait_for(mut condition: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// The number of the process that answers Redis's protocol at `address`, if one does.
+/// The number of the process that speaks Redis's protocol at `address`, if one does.
 fn process_that_answers(address: SocketAddr) -> Option<u32> {
     let mut stream = TcpStream::connect(address).ok()?;
-    // Whatever has the address may be silent.
+    // The process at the address may be silent.
     let patience = Some(Duration::from_secs(5));
     stream.set_read_timeout(patience).ok()?;
     stream.set_write_timeout(patience).ok()?;
@@ -228,7 +227,7 @@ pub struct Client {
     asked: u64,
 }
 
-/// What came back, and whether the connection is closed.
+/// The bytes that came back, and whether the connection is closed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Replies {
     pub bytes: Vec<u8>,
@@ -252,7 +251,7 @@ impl Client {
         Self { stream, asked: 0 }
     }
 
-    /// All that comes in reply to `request`: up to the reply to a further one, which is left out.
+    /// The whole reply to `request`: everything before the reply to a further request.
     pub fn ask(&mut self, request: &[u8]) -> Replies {
         self.asked += 1;
         let mark = format!("mark {}", self.asked);
@@ -268,19 +267,19 @@ impl Client {
         Replies { bytes, closed }
     }
 
-    /// What comes in reply to the command `arguments`.
+    /// The reply to the command `arguments`.
     pub fn command<T: AsRef<[u8]>>(&mut self, arguments: &[T]) -> Replies {
         self.ask(&array(arguments))
     }
 
-    /// As text, from a connection that stays open.
+    /// The reply as text, from a connection that stays open.
     pub fn text(&mut self, arguments: &[&str]) -> String {
         let replies = self.command(arguments);
         assert!(!replies.closed, "{arguments:?}: {replies:?}");
         String::from_utf8(replies.bytes).unwrap()
     }
 
-    /// What INFO says of `key`, a number.
+    /// INFO's value of `key`, a number.
     pub fn info(&mut self, key: &str) -> u64 {
         let info = self.text(&["INFO"]);
         let line = info
@@ -290,7 +289,7 @@ impl Client {
         number.unwrap_or_else(|| panic!("{key} is in {info}"))
     }
 
-    /// Sends `bytes` and nothing more; all that comes.
+    /// Sends `bytes` and nothing more; returns everything that comes.
     pub fn last(mut self, bytes: &[u8]) -> Replies {
         let _ = self.stream.write_all(bytes);
         let _ = self.stream.shutdown(Shutdown::Write);

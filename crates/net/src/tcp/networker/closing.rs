@@ -7,7 +7,7 @@ use rustix::net::{RecvFlags, Shutdown};
 
 use super::Networker;
 use crate::tcp::codec::Codec;
-use crate::tcp::counters::{CloseReason, add, count};
+use crate::tcp::counters::CloseReason;
 use crate::tcp::slot::{Slot, State, present};
 
 /// Slots looked at for time-outs in one poll, after a long sleep.
@@ -47,7 +47,7 @@ impl<C: Codec> Networker<C> {
         let stream = stream.as_ref().expect("open connections have a socket");
         match rustix::net::recv(stream, &mut *self.scrap, RecvFlags::DONTWAIT) {
             Ok((_, length)) if length > 0 => {
-                add(&self.shared.counters.intake.bytes_in, length as u64);
+                self.shared.counters.intake.bytes_in.add(length as u64);
                 self.enqueue(at);
             }
             Err(Errno::AGAIN | Errno::INTR) => slot.readable = false,
@@ -62,8 +62,8 @@ impl<C: Codec> Networker<C> {
         let intake = &self.shared.counters.intake;
         // Closing takes it out of epoll, too. Whoever reads the count finds it done.
         exchange.stream = None;
-        add(&intake.cut_off, std::mem::take(&mut exchange.replies));
-        count(&intake.closed[cause as usize]);
+        intake.cut_off.add(std::mem::take(&mut exchange.replies));
+        intake.closed(cause).count();
         exchange.session = C::Session::default();
         exchange.close = None;
         exchange.broken = false;

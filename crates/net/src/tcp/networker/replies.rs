@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::Networker;
 use crate::Refusal;
 use crate::tcp::codec::Codec;
-use crate::tcp::counters::{CloseReason, count};
+use crate::tcp::counters::CloseReason;
 use crate::tcp::exchange::{Route, Sent};
 use crate::tcp::replier::Outgoing;
 use crate::tcp::request::Request;
@@ -45,7 +45,7 @@ impl<C: Codec> Networker<C> {
         if is_own {
             slot.exchange = exchange;
             if failed {
-                count(&intake.failed);
+                intake.failed.count();
             }
             return self.home(at);
         }
@@ -55,10 +55,10 @@ impl<C: Codec> Networker<C> {
         } else {
             CloseReason::Misdirected
         };
-        count(match exchange {
-            Some(_) => &intake.misdirected,
-            None => &intake.kept,
-        });
+        match exchange {
+            Some(_) => intake.misdirected.count(),
+            None => intake.kept.count(),
+        }
         self.apart(at);
         if let Some(mut exchange) = exchange {
             let its = exchange.place.slot;
@@ -138,7 +138,7 @@ impl<C: Codec> Networker<C> {
 
     /// Turns away the request that was found last; its exchange and route are back.
     pub(super) fn refuse(&mut self, at: u32, cause: Refusal) {
-        count(&self.shared.counters.intake.refused);
+        self.shared.counters.intake.refused.count();
         if !self.append(at, |codec| codec.refusal(cause)) {
             present(&mut self.slots[at as usize].exchange).close = Some(CloseReason::Codec);
         }

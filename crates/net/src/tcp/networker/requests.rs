@@ -6,7 +6,7 @@ use rustix::net::RecvFlags;
 
 use super::Networker;
 use crate::tcp::codec::Codec;
-use crate::tcp::counters::{CloseReason, add, count};
+use crate::tcp::counters::CloseReason;
 use crate::tcp::exchange::{Exchange, Route};
 use crate::tcp::input::{Found, Frame};
 use crate::tcp::request::Request;
@@ -117,7 +117,7 @@ impl<C: Codec> Networker<C> {
         let stream = stream.as_ref().expect("open connections have a socket");
         let room = (input.bytes.len() - input.end).min(READ);
         let buffer = &mut input.bytes[input.end..input.end + room];
-        count(&self.shared.counters.intake.receives);
+        self.shared.counters.intake.receives.count();
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recv(stream, &mut *buffer, RecvFlags::DONTWAIT)
         });
@@ -127,7 +127,7 @@ impl<C: Codec> Networker<C> {
                 slot.readable = false;
             }
             Ok((_, length)) => {
-                add(&self.shared.counters.intake.bytes_in, length as u64);
+                self.shared.counters.intake.bytes_in.add(length as u64);
                 if input.pending() == 0 {
                     slot.since = self.now;
                 }
@@ -153,7 +153,7 @@ impl<C: Codec> Networker<C> {
         let Exchange { input, session, .. } = &mut *exchange;
         let limit = self.limits.max_request;
         exchange.more = input.deliver(frame, &self.shared.codec, session, limit);
-        count(&self.shared.counters.intake.received);
+        self.shared.counters.intake.received.count();
     }
 
     fn deliver(

@@ -29,7 +29,6 @@ use std::time::Duration;
 pub use counts::{ReassemblyCounters, ReassemblyCounts};
 
 use super::{RackSchedKind, RackSchedMessage};
-use counts::add;
 use table::Table;
 
 const HEADER: usize = RackSchedMessage::LENGTH;
@@ -277,16 +276,16 @@ impl<Peer: Copy + Eq + Hash> Reassembly<Peer> {
         self.expire(now_nanos);
         match self.take(now_nanos, peer, packet) {
             Ok(Taken::Whole) => {
-                add(&self.counters.0.whole, 1);
+                self.counters.0.whole.count();
                 Ok(Added::Whole)
             }
             Ok(Taken::Held) => {
-                add(&self.counters.0.held, 1);
+                self.counters.0.held.count();
                 Ok(Added::Held)
             }
             Ok(Taken::Last(at)) => Ok(Added::Complete(self.complete(at))),
             Err(cause) => {
-                add(&self.counters.0.rejected[cause as usize], 1);
+                self.counters.0.rejected(cause).count();
                 Err(cause)
             }
         }
@@ -299,7 +298,7 @@ impl<Peer: Copy + Eq + Hash> Reassembly<Peer> {
             && now_nanos.saturating_sub(self.partial[at].since_nanos) > timeout
         {
             let packets = self.forget(at);
-            add(&self.counters.0.expired, packets);
+            self.counters.0.expired.add(packets);
         }
     }
 
@@ -375,7 +374,7 @@ impl<Peer: Copy + Eq + Hash> Reassembly<Peer> {
         let at = self.table.insert(key).or_else(|| {
             let oldest = self.table.oldest()?;
             let packets = self.forget(oldest);
-            add(&self.counters.0.evicted, packets);
+            self.counters.0.evicted.add(packets);
             self.table.insert(key)
         });
         let at = at.expect("there is a place, or an oldest request that has one");
@@ -387,8 +386,7 @@ impl<Peer: Copy + Eq + Hash> Reassembly<Peer> {
     fn forget(&mut self, at: usize) -> u64 {
         self.table.remove(at);
         let packets = self.partial[at].packets as u64;
-        let held = &self.counters.0.held;
-        add(held, packets.wrapping_neg());
+        self.counters.0.held.subtract(packets);
         packets
     }
 
@@ -398,9 +396,9 @@ impl<Peer: Copy + Eq + Hash> Reassembly<Peer> {
         let partial = self.partial[at];
         let joined = partial.packets as u64 - 1;
         self.table.remove(at);
-        add(&self.counters.0.held, joined.wrapping_neg());
-        add(&self.counters.0.joined, joined);
-        add(&self.counters.0.assembled, 1);
+        self.counters.0.held.subtract(joined);
+        self.counters.0.joined.add(joined);
+        self.counters.0.assembled.count();
         Assembled {
             bytes: &self.bytes[at * self.config.max_request..][..partial.used],
             pieces: &self.pieces[at * self.config.packets..][..partial.packets],

@@ -1,0 +1,99 @@
+//! What `cargo xtask bench` measures: policies and mechanisms in the runtime's own process
+//! ([`policies`]), the key-value server beside redis-server ([`kv`]), and the network path without
+//! the kernel ([`dataplane`]).
+//!
+//! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
+//! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
+//! page, a type that is [`Measured`](harness::Measured), and a line in [`Of`].
+//!
+//! This package links the runtime as users get it, with the special modes that this machine may
+//! have, and without the features of tests.
+
+#![deny(unsafe_code)]
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use shinjuku_preempt::HardPreemption;
+
+pub mod costs;
+pub mod dataplane;
+pub mod harness;
+pub mod kv;
+pub mod machine;
+pub mod paths;
+pub mod policies;
+pub mod report;
+
+/// Options of `cargo xtask bench`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Options {
+    /// Something else than the runtime in its own process.
+    #[command(subcommand)]
+    of: Option<Of>,
+    #[command(flatten)]
+    policies: policies::Options,
+}
+
+/// What else there is to measure.
+#[derive(Debug, Subcommand)]
+pub enum Of {
+    /// The key-value server beside redis-server, over TCP.
+    Kv(kv::Options),
+    /// The network path without the kernel: over DPDK's virtual devices, beside the bare device and
+    /// the kernel's UDP.
+    Dataplane(dataplane::Options),
+}
+
+/// Runs a bench and publishes what it found.
+///
+/// # Errors
+/// Where nothing can be measured, where it was interrupted, and where results cannot be written:
+/// the latter before anything is measured, as far as it can be told.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    match &options.of {
+        None => policies::run(&options.policies),
+        Some(Of::Kv(options)) => kv::run(options),
+        Some(Of::Dataplane(options)) => dataplane::run(options),
+    }
+}
+
+/// The one place of this package that may promise what the compiler cannot check.
+#[allow(unsafe_code)]
+pub fn allow_signals() -> HardPreemption {
+    // SAFETY: the bench's handlers multiply, or read a redb file through memory it owns; neither
+    // relies on the OS thread's identity, on priority inheritance, or on system calls that never
+    // answer EINTR. The doctor's does nothing.
+    unsafe { HardPreemption::allow() }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn every_bench_takes_the_common_options() {
+        Line::command().debug_assert();
+        for bench in ["", " kv", " dataplane"] {
+            let line = format!("bench{bench} --quick --seed 3 --repetitions 2 --check --json x");
+            let parsed = Line::try_parse_from(line.split(' ')).map(|line| line.options);
+            let parsed = parsed.unwrap_or_else(|error| panic!("{error}"));
+            let common = match &parsed.of {
+                None => &parsed.policies.common,
+                Some(Of::Kv(options)) => &options.common,
+                Some(Of::Dataplane(options)) => &options.common,
+            };
+            assert!(common.quick && common.check && common.seed == 3, "{line}");
+        }
+    }
+}

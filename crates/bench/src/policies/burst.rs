@@ -1,0 +1,328 @@
+//! One burst: one contender serves one schedule.
+
+use std::cell::Cell;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use shinjuku::{ClassConfig, ClassStatistics, Config, HardPreemption, Runtime};
+use shinjuku_examples::store::Store;
+use shinjuku_preempt::Clock;
+use shinjuku_workload::Record;
+
+use super::contender::Contender;
+use super::injector::{Injector, Planned, Progress};
+use super::mechanisms::Mechanisms;
+use super::saturation::Counts;
+use super::throttling::Throttling;
+use super::work::Worker;
+
+/// What is common to all bursts.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// Worker cores.
+    pub workers: usize,
+    /// SCHED_FIFO priority of the measured threads, where permitted.
+    pub realtime_priority: Option<i32>,
+    /// Permission for signals.
+    pub token: HardPreemption,
+    /// What else interrupts here.
+    pub mechanisms: Mechanisms,
+    /// For the mixes of queries.
+    pub store: Option<Arc<Store>>,
+    /// Bound on the time of real-time threads, where they are measured and there is one.
+    pub throttling: Option<Throttling>,
+    /// When the last burst's threads ended.
+    pub ended: Cell<Option<Instant>>,
+}
+
+/// What came of a burst.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Finished requests, in order of arrival.
+    pub records: Vec<Record>,
+    /// What became of the requests of each class.
+    pub counts: Vec<Counts>,
+    /// What the runtime counted of each class.
+    pub served: Vec<Served>,
+    /// Interrupts sent to workers.
+    pub interrupts: u64,
+    /// How the runtime preempted, in its own words.
+    pub description: String,
+    /// How interrupts came to workers in guest mode.
+    pub delivery: Option<String>,
+    /// Length of the window of `counts`, ns.
+    pub window_ns: u64,
+}
+
+/// What the runtime counted of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Requests that finished.
+    pub finished: u64,
+    /// How long these ran, all together, what preempting them took included, ns.
+    pub ran_ns: u64,
+    /// Preemptions.
+    pub preemptions: u64,
+}
+
+impl From<&ClassStatistics> for Served {
+    fn from(class: &ClassStatistics) -> Self {
+        Self {
+            finished: class.finished,
+            ran_ns: class.service_nanos,
+            preemptions: class.preemptions,
+        }
+    }
+}
+
+/// Contexts of every runtime measured.
+pub const CONTEXTS: usize = 512;
+/// Requests that may wait; more are refused, and the point counts as saturated.
+pub const QUEUE: usize = 65_536;
+/// Idle threads look for work for this long, so that none sleeps in a burst, and all do soon after
+/// it.
+pub const BACKOFF_US: f64 = 20_000.0;
+
+/// How long requests may take after the last arrival. What is not finished by then is unfinished,
+/// and the point is saturated: the rest of such a burst is not worth its time, so what has not
+/// started does nothing any more.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How long those may take that have started by then: they run to their end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// What a burst takes beside its arrivals, for the estimate of the time left: its threads start,
+/// drain and end, the figures are summed up, and each point is simulated once.
+const AROUND: Duration = Duration::from_millis(200);
+
+impl Bench {
+    /// About how long a burst takes.
+    pub fn per_burst(&self, length: Duration) -> Duration {
+        length + AROUND
+    }
+
+    /// Waits until the last burst's real-time threads are forgotten.
+    pub fn rest(&self) {
+        if let (Some(throttling), Some(ended)) = (self.throttling, self.ended.get()) {
+            std::thread::sleep(throttling.rest().saturating_sub(ended.elapsed()));
+        }
+    }
+
+    /// Serves `arrivals` (in order of time) by `contender`; `slos_us` has the classes' SLOs where
+    /// it wants them.
+    pub fn burst(
+        &self,
+        contender: &Contender,
+        arrivals: &Arc<[Planned]>,
+        classes: usize,
+        slos_us: &[f64],
+    ) -> Result<Outcome> {
+        self.burst_at_depth(
+            contender,
+            arrivals,
+            classes,
+            slos_us,
+            contender.depth(self.workers),
+        )
+    }
+
+    /// The same with another number of requests staged at the worker than the contender's.
+    pub fn burst_at_depth(
+        &self,
+        contender: &Contender,
+        arrivals: &Arc<[Planned]>,
+        classes: usize,
+        slos_us: &[f64],
+        depth: usize,
+    ) -> Result<Outcome> {
+        self.rest();
+        let span = Duration::from_nanos(arrivals.last().map_or(0, |(last, _)| last.at_ns));
+        let mut config = Config::default()
+            .workers(self.workers)
+            .contexts(CONTEXTS)
+            .queue(QUEUE)
+            .stack_kib(64)
+            .spare_workers(1)
+            .idle_backoff_us(BACKOFF_US)
+            .realtime_priority(self.realtime_priority);
+        contender.apply(&mut config);
+        config.depth = depth;
+        config.class = (0..classes)
+            .map(|class| {
+                let slo_us = slos_us.get(class).copied();
+                ClassConfig::new(format!("class-{class}"))
+                    .slo_us(slo_us.filter(|_| contender.wants_slos()))
+            })
+            .collect();
+        let progress = Arc::new(Progress::default());
+        let injector = Injector::new(Arc::clone(arrivals), Arc::clone(&progress));
+        let over = Arc::new(AtomicBool::new(false));
+        let server = Runtime::builder(Worker {
+            store: self.store.clone(),
+            over: Arc::clone(&over),
+        })
+        .config(config)
+        .allow_hard_preemption(self.token)
+        .serve(injector)
+        .with_context(|| {
+            format!(
+                "starting {} with {}",
+                contender.policy_name(),
+                contender.mechanism_name()
+            )
+        })?;
+        let description = server.description().to_owned();
+        std::thread::sleep(span);
+        // The drain counts as well: wait for its end before reading, as far as patience goes.
+        let patience = Instant::now() + PATIENCE;
+        let is_over =
+            || progress.exhausted.load(Ordering::Acquire) && server.statistics().in_system() == 0;
+        while !is_over() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let last = server.statistics();
+        let end_of_patience = Clock::get().now_nanos();
+        over.store(true, Ordering::Relaxed);
+        let (report, transport) = server.shutdown(DRAIN);
+        self.ended.set(Some(Instant::now()));
+        ensure!(report.policy_error.is_none(), "the policy failed: {report}");
+        ensure!(
+            report.workers_leaked == 0,
+            "a worker hangs in a request that ends by itself: {report}\n{last}"
+        );
+        // Dropped, it says what was refused.
+        drop(transport);
+        let start = progress.start.load(Ordering::Acquire);
+        let mut finished: Vec<(u32, u64)> = progress
+            .finished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .flatten()
+            .copied()
+            .filter(|(_, at)| *at <= end_of_patience)
+            .collect();
+        finished.sort_unstable();
+        let records: Vec<Record> = finished
+            .iter()
+            .map(|&(index, at)| {
+                let arrival = &arrivals[index as usize].0;
+                let arrival_ns = start + arrival.at_ns;
+                Record {
+                    arrival_ns,
+                    service_ns: arrival.service_ns,
+                    finish_ns: at.max(arrival_ns),
+                    class: arrival.class,
+                }
+            })
+            .collect();
+        let refused = progress
+            .refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let end_ns = span.as_nanos() as u64;
+        let from_ns = end_ns / 5;
+        let counts = count(
+            arrivals,
+            &refused,
+            &records,
+            start,
+            from_ns..=end_ns,
+            classes,
+        );
+        Ok(Outcome {
+            records,
+            counts,
+            served: last.classes.iter().map(Served::from).collect(),
+            interrupts: last.preemptions.by_interrupt,
+            description,
+            delivery: last.delivery().map(|delivery| delivery.to_string()),
+            window_ns: end_ns - from_ns,
+        })
+    }
+}
+
+/// Sorts a burst's requests by class; `window` is ns after `start`, the first arrival's clock.
+fn count(
+    arrivals: &[Planned],
+    refused: &[u32],
+    records: &[Record],
+    start: u64,
+    window: RangeInclusive<u64>,
+    classes: usize,
+) -> Vec<Counts> {
+    let mut counts = vec![Counts::default(); classes];
+    for (arrival, _) in arrivals {
+        let counts = &mut counts[usize::from(arrival.class)];
+        counts.offered += u64::from(window.contains(&arrival.at_ns));
+        counts.unfinished += 1;
+    }
+    for &index in refused {
+        let counts = &mut counts[usize::from(arrivals[index as usize].0.class)];
+        counts.refused += 1;
+        counts.unfinished -= 1;
+    }
+    for record in records {
+        let counts = &mut counts[usize::from(record.class)];
+        counts.finished += u64::from(window.contains(&(record.finish_ns - start)));
+        counts.unfinished -= 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use shinjuku_workload::Arrival;
+
+    use super::super::work::Work;
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_class_in_one_window() {
+        let planned = |at_ns, class| -> Planned {
+            let arrival = Arrival {
+                at_ns,
+                service_ns: 1,
+                flow: 0,
+                class,
+            };
+            (arrival, Work::Get { key: 0 })
+        };
+        let record = |arrival_ns, finish_ns, class| Record {
+            arrival_ns,
+            service_ns: 1,
+            finish_ns,
+            class,
+        };
+        // Early, in the window but late, refused, lost; and one of the other class that carries
+        // over into the window.
+        let arrivals = [
+            planned(0, 0),
+            planned(50, 0),
+            planned(60, 0),
+            planned(70, 0),
+            planned(10, 1),
+        ];
+        let records = [
+            record(1000, 1005, 0),
+            record(1050, 1150, 0),
+            record(1010, 1030, 1),
+        ];
+        let counts = count(&arrivals, &[2], &records, 1000, 20..=100, 2);
+        let short = Counts {
+            offered: 3,
+            finished: 0,
+            refused: 1,
+            unfinished: 1,
+        };
+        let long = Counts {
+            finished: 1,
+            ..Counts::default()
+        };
+        assert_eq!(counts, [short, long]);
+    }
+}

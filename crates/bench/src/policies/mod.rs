@@ -1,0 +1,304 @@
+//! `cargo xtask bench`: contenders interleaved over the same arrivals, on this machine.
+//!
+//! In-process and open loop: the dispatcher's core injects arrivals that were drawn ahead of time
+//! at their intended moments, worker cores run real contexts.
+
+use std::cell::Cell;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use core_affinity::CoreId;
+use shinjuku_examples::store::Store;
+use shinjuku_examples::work::steps_per_nano;
+use shinjuku_preempt::Realtime;
+
+use crate::harness::{Comparison, Session, distinct};
+use crate::machine::Machine;
+use crate::{allow_signals, costs};
+
+mod baseline;
+pub(crate) mod burst;
+mod calibration;
+pub(crate) mod contender;
+pub mod csv;
+pub mod figures;
+pub(crate) mod injector;
+mod mechanisms;
+mod mixes;
+mod point;
+mod report;
+pub mod results;
+mod saturation;
+mod scope;
+pub(crate) mod simulated;
+mod slo;
+mod stalls;
+pub mod summary;
+mod sweep;
+mod targets;
+mod throttling;
+pub(crate) mod work;
+
+use burst::Bench;
+use contender::Contender;
+use mechanisms::Mechanisms;
+use mixes::BenchMix;
+use point::{Point, Schedules};
+pub use results::Policies;
+use results::RuntimeSettings;
+pub use scope::Options;
+use scope::Scope;
+use stalls::Stalls;
+use throttling::Throttling;
+
+/// Keys of the store, as in examples/store.
+const STORE_KEYS: u64 = 100_000;
+/// Priority of the measured threads under SCHED_FIFO.
+const PRIORITY: i32 = 60;
+
+/// Runs the bench and publishes what it found.
+///
+/// # Errors
+/// Where nothing can be measured, and where results cannot be written.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let mechanisms = Mechanisms::find(allow_signals());
+    let cores = core_affinity::get_core_ids().map_or(0, |cores| cores.len());
+    let workers = cores.saturating_sub(1).max(1);
+    let scope = Scope::of(options, workers, &mechanisms)?;
+    let mut session = Session::begin::<Policies>(&options.common, scope.settings.clone())?;
+    let bench = prepare(&scope, &mut session, workers, mechanisms)?;
+    let all = mixes_of(&scope, &bench, session.cores[1])?;
+    let competing = all
+        .iter()
+        .flat_map(|mix| scope.contenders(mix, bench.workers, &bench.mechanisms));
+    let lines = bench.mechanisms.lines(&competing.collect::<Vec<_>>());
+    session.notes.extend(lines);
+    let mut results = Policies {
+        runtime: settings(&bench),
+        mixes: all
+            .iter()
+            .map(|mix| (mix.mix.name().to_owned(), mix.description()))
+            .collect(),
+        ..Policies::default()
+    };
+    let machine = Machine::detect(bench.realtime_priority.is_some());
+    let measured = measure(&scope, &mut session, &machine, &bench, &all, &mut results);
+    session.notes.extend(calibration::note(&results));
+    session.notes.extend(deliveries(&results));
+    session.end(machine, results, measured)
+}
+
+/// How interrupts came in the runs, where that is counted.
+fn deliveries(results: &Policies) -> Option<String> {
+    let counted = distinct(results.runs.iter().filter_map(|run| run.delivery.clone()));
+    (!counted.is_empty()).then(|| {
+        format!(
+            "Interrupts in guest mode, by the kernel's modules and counters in the runs: {}.",
+            counted.join("; ")
+        )
+    })
+}
+
+/// Finds out what is permitted here, and opens what the mixes need.
+fn prepare(
+    scope: &Scope,
+    session: &mut Session,
+    workers: usize,
+    mechanisms: Mechanisms,
+) -> Result<Bench> {
+    let fifo = Realtime::enter(PRIORITY);
+    if let Err(error) = &fifo {
+        session.notes.push(format!("Expect noise: {error}"));
+    }
+    let realtime_priority = fifo.is_ok().then_some(PRIORITY);
+    drop(fifo);
+    let throttling = realtime_priority.and_then(|_| Throttling::in_force());
+    if let Some(throttling) = throttling {
+        throttling.check(session.length())?;
+    }
+    if workers == 1 {
+        session.notes.push(
+            "With one worker d-FCFS and work stealing are the same as c-FCFS, so they are left out.".to_owned(),
+        );
+    }
+    let needs_store = scope.mixes.iter().any(|name| name.starts_with("store"));
+    let store = needs_store.then(open_store).transpose()?.map(Arc::new);
+    Ok(Bench {
+        workers,
+        realtime_priority,
+        token: allow_signals(),
+        mechanisms,
+        store,
+        throttling,
+        ended: Cell::new(None),
+    })
+}
+
+/// The mixes, with their work timed where the first worker will run.
+fn mixes_of(scope: &Scope, bench: &Bench, core: CoreId) -> Result<Vec<BenchMix>> {
+    let nanos_per_step = on_worker_core(core, || 1.0 / steps_per_nano())?;
+    let mix = |name: &String| match (name.as_str(), &bench.store) {
+        ("store", Some(store)) => on_worker_core(core, || BenchMix::store(name, 0.005, store))?,
+        ("store-50", Some(store)) => on_worker_core(core, || BenchMix::store(name, 0.5, store))?,
+        _ => BenchMix::spinning(name, nanos_per_step),
+    };
+    scope.mixes.iter().map(mix).collect()
+}
+
+fn settings(bench: &Bench) -> RuntimeSettings {
+    let depths = Contender::all(bench.workers, &bench.mechanisms)
+        .into_iter()
+        .map(|one| (one.policy_name().to_owned(), one.depth(bench.workers)));
+    let scheduler = match bench.realtime_priority {
+        Some(_) => "SCHED_FIFO",
+        None => "SCHED_OTHER",
+    };
+    RuntimeSettings {
+        workers: bench.workers as u32,
+        scheduler: scheduler.to_owned(),
+        depth: depths.collect(),
+        contexts: burst::CONTEXTS,
+        queue: burst::QUEUE,
+        ..RuntimeSettings::default()
+    }
+}
+
+/// Fills in all that is measured.
+fn measure(
+    scope: &Scope,
+    session: &mut Session,
+    machine: &Machine,
+    bench: &Bench,
+    all: &[BenchMix],
+    results: &mut Policies,
+) -> Result<()> {
+    let swept = all.iter().find(|mix| mix.mix.name() == sweep::MIX);
+    let swept = swept.filter(|_| scope.sweep);
+    if scope.sweep && swept.is_none() {
+        session.notes.push(format!(
+            "The quantum is not swept: the mix for it, {}, is not among those measured.",
+            sweep::MIX
+        ));
+    }
+    let of_mix = |mix: &BenchMix| {
+        let contenders = scope.contenders(mix, bench.workers, &bench.mechanisms);
+        contenders.len() * scope.loads.len()
+    };
+    let points =
+        all.iter().map(of_mix).sum::<usize>() + swept.map_or(0, |_| sweep::contenders().len());
+    let costs = costs::duration(scope.quick);
+    let bursts = session.all(bench.per_burst(session.length()), points);
+    session.expect(machine, 2 * scope.watch + costs + bursts);
+    session.progress.begin("this host's stalls, before");
+    let cores = session.cores[..=bench.workers].to_vec();
+    let mut stalls = Stalls::before(bench, &cores, scope.watch)?;
+    results.stalls = Some(stalls.summary());
+    session.progress.end(scope.watch);
+    if scope.costs {
+        session.progress.begin("costs of single operations");
+        let progress = &session.progress;
+        let measured = costs::measure(bench, (cores[0].id, cores[1].id), scope.quick, |line| {
+            progress.detail(line);
+        })?;
+        results.costs = measured.nanos;
+        results.cost_details = measured.details;
+        session.notes.extend(measured.notes);
+    }
+    session.progress.end(costs);
+    for mix in all {
+        measure_mix(scope, session, bench, mix, results)?;
+    }
+    if let Some(mix) = swept {
+        results.quantum_sweep = sweep::measure(session, bench, mix, &results.costs)?;
+    }
+    session.progress.begin("this host's stalls, after");
+    stalls.after(bench, scope.watch)?;
+    results.stalls = Some(stalls.summary());
+    if !results.fcfs_check.is_empty() {
+        session.notes.push(baseline::NOTE.to_owned());
+    }
+    Ok(())
+}
+
+/// All loads of one mix.
+fn measure_mix(
+    scope: &Scope,
+    session: &mut Session,
+    bench: &Bench,
+    mix: &BenchMix,
+    results: &mut Policies,
+) -> Result<()> {
+    let name = mix.mix.name();
+    let contenders = scope.contenders(mix, bench.workers, &bench.mechanisms);
+    let mut slos_us = Vec::new();
+    if let Some(one) = contenders.iter().find(|one| one.wants_slos()) {
+        slos_us = slo::of(scope, mix, one, bench.workers)?;
+        let names = mix.mix.classes().iter().map(|class| class.name.clone());
+        let by_name = names.zip(slos_us.iter().copied()).collect();
+        results.runtime.slo_us.insert(name.to_owned(), by_name);
+    }
+    for &load in &scope.loads {
+        let schedules = Schedules::draw(session, bench, mix, load)?;
+        let point = format!("{name} at {}", summary::percent(load));
+        let points = schedules.measure(session, bench, mix, &point, &contenders, &slos_us)?;
+        for (contender, point) in contenders.iter().zip(&points) {
+            let mut runs = point.runs(mix, load, contender);
+            let (workers, costs) = (bench.workers, &results.costs);
+            simulated::complete(&mut runs, mix, contender, &slos_us, workers, costs)?;
+            calibration::complete(&mut runs, mix, point, contender, costs);
+            if *contender == Contender::FCFS && !mix.is_real_code() {
+                let check = baseline::check(mix, load, point, &runs, &schedules.0, workers)?;
+                results.fcfs_check.extend(check);
+            }
+            results.runs.extend(runs);
+        }
+        let compared = compare(mix, load, &contenders, &points);
+        results.comparisons.extend(compared);
+    }
+    Ok(())
+}
+
+/// c-FCFS against every other contender, by the p99 of the mix's leading class. Saturated points
+/// have no pairs.
+fn compare(
+    mix: &BenchMix,
+    load: f64,
+    contenders: &[Contender],
+    points: &[Point],
+) -> Vec<Comparison> {
+    let all = || contenders.iter().zip(points);
+    let Some((base, over)) = all().find(|(one, _)| **one == Contender::FCFS) else {
+        return Vec::new();
+    };
+    let class = mix.leading_class();
+    let what = targets::compared(mix.mix.name(), load, class);
+    let others = all().filter(|(one, _)| *one != base);
+    let of = |(one, under): (&Contender, &Point)| {
+        let names = [&*base.name(), &*one.name()];
+        Comparison::of(&what, names, &over.pairs(under, mix, class), None)
+    };
+    others.map(of).collect()
+}
+
+fn open_store() -> Result<Store> {
+    let path = crate::paths::target_dir().join("bench").join("store.redb");
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
+    }
+    Store::open_or_build(&path, STORE_KEYS)
+        .with_context(|| format!("opening the store in {}", path.display()))
+}
+
+/// Runs `body` where the first worker will run, so that what it times is timed there.
+fn on_worker_core<Out: Send>(core: CoreId, body: impl FnOnce() -> Out + Send) -> Result<Out> {
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                core_affinity::set_for_current(core);
+                body()
+            })
+            .join()
+    })
+    .map_err(|_| anyhow::anyhow!("timing the work failed"))
+}

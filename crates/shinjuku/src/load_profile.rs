@@ -1,0 +1,109 @@
+//! What `auto` knows of the load: how long requests run, and how much of their time the workers are
+//! busy with them.
+//!
+//! Running times are counted by magnitude, two bins an octave, with their sum, so that a class of
+//! equal requests has its exact length. Old ones fade: at each period in which enough were counted,
+//! all counts are halved. How busy the workers are is an average over the last periods, or over all
+//! of them at first. A single period says nothing: with a few long requests in it none of it idles,
+//! at any load.
+
+use shinjuku_policy::Nanos;
+
+const BINS: usize = 128;
+/// The counts are halved when there are so many. Of rare long requests, say one in two hundred,
+/// some hundred are among them.
+const REMEMBERED: u64 = 1 << 15;
+/// Periods that the averages are over.
+const PERIODS: f64 = 25.0;
+
+/// What a period showed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Period {
+    /// Its length, times the number of workers.
+    pub(crate) worker_time: Nanos,
+    /// How much of that the workers were without a request.
+    pub(crate) idle: Nanos,
+    /// How much of it preemptions took.
+    pub(crate) spent: Nanos,
+}
+
+/// Requests of about the same length.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bin {
+    count: u64,
+    nanos: u64,
+}
+
+/// The load in the last quarter of a second or so.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadProfile {
+    bins: Box<[Bin; BINS]>,
+    finished: u64,
+    periods: f64,
+    /// Share of the workers' time that goes into requests, preemptions not counted.
+    busy: f64,
+}
+
+impl LoadProfile {
+    /// Takes its memory.
+    pub(crate) fn new() -> Self {
+        Self {
+            bins: Box::new([Bin::default(); BINS]),
+            finished: 0,
+            periods: 0.0,
+            busy: 0.0,
+        }
+    }
+
+    /// A request has finished, having run for so long in all.
+    #[inline]
+    pub(crate) fn finished(&mut self, ran: Nanos) {
+        let magnitude = ran.0.max(2).ilog2();
+        let half = (ran.0.max(2) >> (magnitude - 1)) & 1;
+        let bin = &mut self.bins[(2 * magnitude as usize) | half as usize];
+        bin.count += 1;
+        bin.nanos += ran.0;
+        self.finished += 1;
+    }
+
+    /// A period is over.
+    pub(crate) fn observe(&mut self, period: Period) {
+        if period.worker_time.0 == 0 {
+            return;
+        }
+        let without_requests = period.idle.0 + period.spent.0;
+        let busy = 1.0 - (without_requests as f64 / period.worker_time.0 as f64).min(1.0);
+        self.periods = (self.periods + 1.0).min(PERIODS);
+        self.busy += (busy - self.busy) / self.periods;
+        if self.finished >= REMEMBERED {
+            self.fade();
+        }
+    }
+
+    fn fade(&mut self) {
+        for bin in self.bins.iter_mut().filter(|bin| bin.count > 0) {
+            let mean = bin.nanos / bin.count;
+            bin.count /= 2;
+            bin.nanos = bin.count * mean;
+        }
+        self.finished = self.bins.iter().map(|bin| bin.count).sum();
+    }
+
+    /// Share of the workers' time that requests take, preemptions not counted.
+    pub(crate) fn busy(&self) -> f64 {
+        self.busy
+    }
+
+    /// About the longest that a request ran for, nanoseconds.
+    pub(crate) fn longest(&self) -> f64 {
+        self.lengths().last().map_or(0.0, |(_, length)| length)
+    }
+
+    /// For each length that requests have: how many have it of all, and the length in nanoseconds,
+    /// the shortest first.
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
+        let all = self.finished as f64;
+        (self.bins.iter().filter(|bin| bin.count > 0))
+            .map(move |bin| (bin.count as f64 / all, bin.nanos as f64 / bin.count as f64))
+    }
+}

@@ -1,0 +1,666 @@
+//! The threads of the layouts `inline` and `symmetric`: loops that are networker, dispatcher and
+//! worker in turn, one of them inline, as many as cores otherwise.
+//!
+//! ```text
+//!             part 0: dispatcher, its transport          part 1
+//!                │ lies there while nobody is in a turn of it; whoever finds it takes it
+//!        ┌───────┴────────┐                         ┌───────┴────────┐
+//!        │ loop 0, home 0 │ ─────── helps ────────▶ │ loop 1, home 1 │
+//!        └────────────────┘                         └────────────────┘
+//!   a loop:  home first ─▶ turn ─▶ request: dispatcher lent ─▶ taken back ─▶ turn ...
+//!            nothing at home ─▶ two others at random, the fuller ─▶ turn, request, home again
+//!            nothing anywhere ─▶ spins for a moment ─▶ looks once more ─▶ parks
+//! ```
+//!
+//! Every dispatcher has its own part of the transport, its own policy, requests and contexts. A
+//! thread that is about to run a request leaves the dispatcher lying in its [`Part`]. Any other
+//! thread takes it from there with one exchange, takes the answers that lie in its mailboxes, polls
+//! its transport, runs its next request, fresh or suspended, and leaves it lying again. So nothing
+//! is copied between queues, what waits at a busy loop is served by idle ones, and while Linux has
+//! taken a thread off its core within a request, only that request waits for Linux.
+//!
+//! A thread that is back from its request answers by its mailbox and takes the dispatcher if that
+//! lies there. If not, it leaves word in [`Part::news`] for whoever takes the dispatcher next.
+//!
+//! A request that blocks its thread in the kernel leaves the dispatcher lying, and so does one that
+//! computes and does not give way: nothing here tells the two apart. While other loops are idle,
+//! they serve the requests that come. Otherwise, after `rescue_after`, a standby thread takes the
+//! place of the loop (ARCHITECTURE.md, "Progress", rule 2), and the relieved thread stands by when
+//! it is back. A request without a deadline is left alone until the end.
+//!
+//! The lock on the roster is taken only when a thread begins to stand by or relieves another, and
+//! never within a request. Nothing here allocates, frees or drops a user's value before the end.
+
+mod part;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+use shinjuku_net::{Glance, Transport, Wake};
+use shinjuku_preempt::{Clock, Cycles, DeadlineTimer, Parking, Worker, without_preemption};
+
+use crate::dispatcher::{
+    BACKGROUND_TURN, Control, Deadline, Dispatcher, LONGEST_SLEEP, Next, Turn,
+};
+use crate::statistics::WorkerStatistics;
+use crate::worker::{LONGEST_SLEEP as LONGEST_STAND_BY, Orders, Port, SHARED_PAUSE};
+use part::Part;
+
+/// Nobody watches: no thread is left to.
+const NOBODY: usize = usize::MAX;
+/// When a loop is stuck that runs no request, and one that runs a request without a deadline.
+const NEVER: u64 = u64::MAX;
+const AT_THE_END: u64 = u64::MAX - 1;
+
+/// A transport that only polling tells of is polled this often by whoever has nothing to do.
+const POLL_EVERY: Duration = Duration::from_micros(10);
+/// A loop looks after its home this often, whether something is to be done there or not.
+const VISIT_EVERY: Duration = Duration::from_millis(10);
+/// So long one thread waits in such a transport where other threads may need its help meanwhile.
+const LONGEST_WAIT: Duration = Duration::from_millis(1);
+/// So long it rests instead while others are within requests of that dispatcher.
+const REST_BESIDE_OTHERS: Duration = Duration::from_micros(50);
+
+/// Wakes parked loops.
+pub(crate) struct Alarm {
+    parking: Parking,
+    threads: OnceLock<Vec<Thread>>,
+}
+
+impl Alarm {
+    pub(crate) fn new(loops: usize) -> Arc<Self> {
+        Arc::new(Self {
+            parking: Parking::new(loops),
+            threads: OnceLock::new(),
+        })
+    }
+
+    /// What wakes a loop for the transport that is the home of loop `first`.
+    pub(crate) fn wake_for(self: &Arc<Self>, first: usize) -> Wake {
+        let alarm = Arc::clone(self);
+        Box::new(move || alarm.wake(first))
+    }
+
+    /// Wakes a loop, `first` if that is parked, unless one searches or all are busy. Contexts are
+    /// not preempted meanwhile: what they have claimed sleeps until they unpark it.
+    fn wake(&self, first: usize) {
+        without_preemption(|| {
+            let thread = self.parking.claim(first);
+            let threads = self.threads.get();
+            if let Some(thread) = thread.and_then(|thread| threads?.get(thread)) {
+                thread.unpark();
+            }
+        });
+    }
+}
+
+/// For how long each loop has been idle, for the dispatchers.
+#[derive(Debug)]
+pub(crate) struct IdleTime(Box<[CachePadded<LoopIdle>]>);
+
+#[derive(Debug, Default)]
+struct LoopIdle {
+    before: AtomicU64,
+    /// Since when it is idle now; 0: it is not.
+    since: AtomicU64,
+}
+
+impl IdleTime {
+    pub(crate) fn new(loops: usize) -> Arc<Self> {
+        Arc::new(Self((0..loops).map(|_| CachePadded::default()).collect()))
+    }
+
+    /// Of all loops together, in cycles. Loops that change meanwhile may be off.
+    pub(crate) fn sum(&self) -> Cycles {
+        let now = Cycles::now().0;
+        let of_one = |idle: &CachePadded<LoopIdle>| {
+            let since = idle.since.load(Ordering::Relaxed);
+            let lasts = if since == 0 {
+                0
+            } else {
+                now.saturating_sub(since)
+            };
+            idle.before.load(Ordering::Relaxed) + lasts
+        };
+        Cycles(self.0.iter().map(of_one).sum())
+    }
+
+    pub(crate) fn loops(&self) -> usize {
+        self.0.len()
+    }
+
+    fn begin(&self, at: usize, now: Cycles) {
+        self.0[at].since.store(now.0, Ordering::Relaxed);
+    }
+
+    fn end(&self, at: usize, now: Cycles) {
+        let idle = &self.0[at];
+        let since = idle.since.swap(0, Ordering::Relaxed);
+        if since > 0 {
+            idle.before
+                .fetch_add(now.0.saturating_sub(since), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A loop's place, which another thread can take.
+struct Seat {
+    /// The thread that is the loop.
+    occupant: AtomicUsize,
+    /// When its request counts as stuck (TSC); [`NEVER`] while it runs none.
+    stuck_at: AtomicU64,
+}
+
+/// What the loops' threads share.
+pub(crate) struct Loops<Tr: Transport> {
+    parts: Box<[CachePadded<Part<Tr>>]>,
+    seats: Box<[CachePadded<Seat>]>,
+    alarm: Arc<Alarm>,
+    idle_time: Arc<IdleTime>,
+    watcher: AtomicUsize,
+    /// Threads that stand by and do not watch.
+    roster: Mutex<Vec<usize>>,
+    /// How long a request may leave its deadline unanswered.
+    rescue_after: Duration,
+    rescue_cycles: Cycles,
+    control: Arc<Control>,
+    orders: Arc<Orders>,
+}
+
+/// What [`Loops`] are made of.
+pub(crate) struct LoopsParts {
+    /// Of each dispatcher's transport, whether requests are there.
+    pub(crate) glances: Vec<Option<Glance>>,
+    /// The loops, and the spares behind them.
+    pub(crate) threads: usize,
+    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) idle_time: Arc<IdleTime>,
+    pub(crate) rescue_after: Duration,
+    pub(crate) control: Arc<Control>,
+    pub(crate) orders: Arc<Orders>,
+}
+
+impl<Tr: Transport> Loops<Tr> {
+    pub(crate) fn new(parts: LoopsParts) -> Self {
+        let LoopsParts {
+            glances,
+            threads,
+            alarm,
+            idle_time,
+            rescue_after,
+            control,
+            orders,
+        } = parts;
+        let nanos = u64::try_from(rescue_after.as_nanos()).unwrap_or(u64::MAX);
+        let seat = |thread| Seat {
+            occupant: AtomicUsize::new(thread),
+            stuck_at: AtomicU64::new(NEVER),
+        };
+        let part = |glance| CachePadded::new(Part::new(glance));
+        Self {
+            parts: glances.into_iter().map(part).collect(),
+            seats: (0..idle_time.loops())
+                .map(|thread| CachePadded::new(seat(thread)))
+                .collect(),
+            alarm,
+            idle_time,
+            watcher: AtomicUsize::new(NOBODY),
+            roster: Mutex::new(Vec::with_capacity(threads)),
+            rescue_after,
+            rescue_cycles: Clock::get().to_cycles(nanos),
+            control,
+            orders,
+        }
+    }
+
+    /// All threads, so that they can wake each other, and a dispatcher for each part.
+    pub(crate) fn begin(&self, threads: Vec<Thread>, dispatchers: Vec<Box<Dispatcher<Tr>>>) {
+        let loops = threads[..self.seats.len()].to_vec();
+        let known = self.alarm.threads.set(threads);
+        assert!(known.is_ok(), "threads are introduced once");
+        for (part, dispatcher) in self.parts.iter().zip(dispatchers) {
+            part.leave(dispatcher);
+        }
+        for thread in loops {
+            thread.unpark();
+        }
+    }
+
+    /// How many dispatchers there are.
+    pub(crate) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Whether a part's transport tells that requests are there.
+    pub(crate) fn tells(&self, part: usize) -> bool {
+        self.parts[part].tells()
+    }
+
+    fn home_of(&self, seat: usize) -> usize {
+        seat % self.parts.len()
+    }
+
+    fn is_over(&self) -> bool {
+        self.orders.get() == Orders::END
+    }
+
+    fn is_relieved(&self, seat: usize, thread: usize) -> bool {
+        self.seats[seat].occupant.load(Ordering::Relaxed) != thread
+    }
+
+    /// Whether a loop that takes the dispatcher of this part finds something to do, as far as can
+    /// be told. Where only polling tells, `unless_told` is the answer.
+    fn has_work(&self, part: usize, unless_told: bool) -> bool {
+        self.parts[part].has_work(unless_told, || !self.control.is_serving())
+    }
+
+    /// Thread `me` in this seat is about to run a request of `part`, whose dispatcher others may
+    /// take meanwhile.
+    fn lend(&self, seat: usize, part: usize, dispatcher: Box<Dispatcher<Tr>>, deadline: Deadline) {
+        let stuck_at = deadline.soft.map_or(AT_THE_END, |soft| {
+            soft.0.saturating_add(self.rescue_cycles.0).min(AT_THE_END)
+        });
+        self.seats[seat].stuck_at.store(stuck_at, Ordering::Relaxed);
+        self.parts[part].leave(dispatcher);
+        if self.seats.len() > 1 {
+            // What came too late for this turn may have found nobody to wake.
+            std::sync::atomic::fence(Ordering::SeqCst);
+            if self.has_work(part, true) {
+                self.alarm.wake(part);
+            }
+        }
+    }
+
+    /// Thread `me` in this seat is back from its request.
+    fn returned(&self, seat: usize, me: usize) {
+        if !self.is_relieved(seat, me) {
+            self.seats[seat].stuck_at.store(NEVER, Ordering::Relaxed);
+        }
+    }
+
+    /// Whoever takes the dispatcher next finds an answer.
+    fn tell(&self, part: usize) {
+        self.parts[part].tell();
+        self.alarm.wake(part);
+    }
+
+    /// Stands by until thread `me` is to relieve a loop. Tells which, and whether other threads
+    /// stand by behind it; `None`: everything is over.
+    fn stand_by(&self, me: usize) -> Option<(usize, bool)> {
+        {
+            let mut roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.watcher.load(Ordering::Relaxed) == NOBODY {
+                self.watcher.store(me, Ordering::Relaxed);
+            } else {
+                roster.push(me);
+            }
+        }
+        while !self.is_over() {
+            if self.watcher.load(Ordering::Acquire) != me {
+                std::thread::park_timeout(LONGEST_STAND_BY);
+                continue;
+            }
+            std::thread::park_timeout(self.rescue_after);
+            if let Some(seat) = (0..self.seats.len()).find(|&seat| self.relieve(seat, me)) {
+                return Some((seat, self.pass_the_watch_on()));
+            }
+        }
+        None
+    }
+
+    /// Takes a seat whose thread is stuck while no loop is there for what comes.
+    fn relieve(&self, seat: usize, me: usize) -> bool {
+        let Seat { occupant, stuck_at } = &*self.seats[seat];
+        let before = occupant.load(Ordering::Relaxed);
+        let since = stuck_at.load(Ordering::Relaxed);
+        // At the end even what has no deadline is left behind, or nobody would report it.
+        let is_stuck = Cycles::now().0 >= since || self.control.is_ending() && since != NEVER;
+        if !is_stuck || self.alarm.parking.has_idle() {
+            return false;
+        }
+        // Should another request have begun meanwhile, its thread finds itself relieved, which does
+        // no harm.
+        let taken = occupant.compare_exchange(before, me, Ordering::AcqRel, Ordering::Relaxed);
+        if taken.is_ok() {
+            stuck_at.store(NEVER, Ordering::Relaxed);
+        }
+        taken.is_ok()
+    }
+
+    /// Another thread watches from now on; tells whether there is one.
+    fn pass_the_watch_on(&self) -> bool {
+        let mut roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
+        // The first ones again and again: the others' rings and counters stay cold.
+        let first = (0..roster.len()).min_by_key(|&place| roster[place]);
+        let next = first.map_or(NOBODY, |place| roster.swap_remove(place));
+        self.watcher.store(next, Ordering::Release);
+        let threads = self.alarm.threads.get();
+        let thread = threads.and_then(|threads| threads.get(next));
+        thread.inspect(|thread| thread.unpark()).is_some()
+    }
+}
+
+/// How a loop idles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Idling {
+    /// For so long it spins before it parks; `None`: it never parks.
+    pub(crate) backoff: Option<Cycles>,
+    /// Whether other threads of the runtime may need its core.
+    pub(crate) shares_core: bool,
+}
+
+/// One of the threads.
+pub(crate) struct LoopThread<Tr: Transport> {
+    me: usize,
+    worker: Worker,
+    /// For each dispatcher, its mailbox and the way to its transport.
+    ports: Vec<Port<Tr>>,
+    statistics: Arc<WorkerStatistics>,
+    /// The hard mechanism, where there is one.
+    timer: Option<DeadlineTimer>,
+    loops: Arc<Loops<Tr>>,
+    idling: Idling,
+    clock: Clock,
+    /// Since when it has nothing to do, and counts among those that search.
+    idle_since: Option<Cycles>,
+    /// When it looks after its home next, whatever is known of it; and after transports that only
+    /// polling tells of.
+    next_visit: Cycles,
+    next_poll: Cycles,
+    random: u64,
+    /// It has relieved another: whether others stand by behind it.
+    relief: Option<bool>,
+}
+
+/// What [`LoopThread`]s are made of.
+pub(crate) struct LoopThreadParts<Tr: Transport> {
+    pub(crate) me: usize,
+    pub(crate) worker: Worker,
+    pub(crate) ports: Vec<Port<Tr>>,
+    pub(crate) statistics: Arc<WorkerStatistics>,
+    pub(crate) timer: Option<DeadlineTimer>,
+    pub(crate) loops: Arc<Loops<Tr>>,
+    pub(crate) idling: Idling,
+}
+
+impl<Tr: Transport> LoopThread<Tr> {
+    pub(crate) fn new(parts: LoopThreadParts<Tr>) -> Self {
+        let LoopThreadParts {
+            me,
+            worker,
+            ports,
+            statistics,
+            timer,
+            loops,
+            idling,
+        } = parts;
+        Self {
+            me,
+            worker,
+            ports,
+            statistics,
+            timer,
+            loops,
+            idling,
+            clock: Clock::get(),
+            idle_since: None,
+            next_visit: Cycles(0),
+            next_poll: Cycles(0),
+            random: me as u64,
+            relief: None,
+        }
+    }
+
+    /// Runs until everything is over.
+    pub(crate) fn run(mut self) {
+        if self.me < self.loops.seats.len() {
+            self.attend(self.me);
+        }
+        while let Some((seat, spares_left)) = self.loops.stand_by(self.me) {
+            self.relief = Some(spares_left);
+            self.attend(seat);
+        }
+    }
+
+    /// Is the loop of this seat until another thread is, or everything is over.
+    fn attend(&mut self, seat: usize) {
+        while !self.loops.is_relieved(seat, self.me) && !self.loops.is_over() {
+            let has_worked = match self.find(seat) {
+                Some(part) => self.visit(seat, part),
+                None => false,
+            };
+            if !has_worked {
+                self.idle(seat);
+            }
+        }
+        self.stop_idling(seat);
+    }
+
+    /// A part to serve: home, or of two others at random the one where more requests wait.
+    fn find(&mut self, seat: usize) -> Option<usize> {
+        let loops = &*self.loops;
+        let (home, parts) = (loops.home_of(seat), loops.parts.len());
+        let now = Cycles::now();
+        let polls = now >= self.next_poll;
+        if polls {
+            self.next_poll = Cycles(now.0 + self.cycles(POLL_EVERY).0);
+        }
+        if now >= self.next_visit {
+            self.next_visit = Cycles(now.0 + self.cycles(VISIT_EVERY).0);
+            return Some(home);
+        }
+        if loops.has_work(home, polls) {
+            return Some(home);
+        }
+        if parts == 1 {
+            return None;
+        }
+        let mut other = || {
+            // Knuth's linear congruential generator (MMIX).
+            self.random = (self.random)
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let step = 1 + (self.random >> 33) as usize % (parts - 1);
+            (home + step) % parts
+        };
+        [other(), other()]
+            .into_iter()
+            .filter(|&part| loops.has_work(part, polls))
+            .max_by_key(|&part| loops.parts[part].waiting())
+    }
+
+    fn cycles(&self, time: Duration) -> Cycles {
+        self.clock.to_cycles(time.as_nanos() as u64)
+    }
+
+    /// Serves a part until nothing is to be done there, or more is to be done at home. Tells
+    /// whether there was anything to do.
+    fn visit(&mut self, seat: usize, part: usize) -> bool {
+        let Some(mut dispatcher) = self.loops.parts[part].take() else {
+            return false;
+        };
+        dispatcher.served_by(self.me);
+        if let Some(spares_left) = self.relief.take() {
+            dispatcher.has_relief(spares_left);
+        }
+        let mut has_worked = false;
+        loop {
+            match dispatcher.inline_turn(self.timer.as_mut()) {
+                Turn::Run(deadline) => {
+                    self.stop_idling(seat);
+                    has_worked = true;
+                    self.loops.lend(seat, part, dispatcher, deadline);
+                    match self.run_requests(seat, part, deadline.start) {
+                        Some(back) => dispatcher = back,
+                        None => return true,
+                    }
+                    if self.is_wanted_elsewhere(seat, part) {
+                        dispatcher.inline_answers();
+                        self.loops.parts[part].leave(dispatcher);
+                        self.loops.alarm.wake(part);
+                        return true;
+                    }
+                }
+                Turn::Again => {}
+                Turn::Idle => {
+                    self.loops.parts[part].leave(dispatcher);
+                    return has_worked;
+                }
+                Turn::Over => {
+                    dispatcher.inline_end();
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Whether there is work at home, or the seat is another thread's.
+    fn is_wanted_elsewhere(&self, seat: usize, part: usize) -> bool {
+        let home = self.loops.home_of(seat);
+        part != home && self.loops.has_work(home, true) || self.loops.is_relieved(seat, self.me)
+    }
+
+    /// Runs the request that was sent at `start`, and after it those that can follow it at once.
+    /// Gives the dispatcher back, unless another thread has it.
+    fn run_requests(
+        &mut self,
+        seat: usize,
+        part: usize,
+        start: Cycles,
+    ) -> Option<Box<Dispatcher<Tr>>> {
+        let Self {
+            me,
+            worker,
+            ports,
+            statistics,
+            timer,
+            loops,
+            clock,
+            ..
+        } = self;
+        let home = loops.home_of(seat);
+        let mut back = None;
+        ports[part].step_inline(worker, statistics, *clock, start, |end| {
+            if let Some(timer) = timer {
+                timer.disarm();
+            }
+            loops.returned(seat, *me);
+            if loops.is_relieved(seat, *me) || part != home && loops.has_work(home, true) {
+                return None;
+            }
+            let mut dispatcher = loops.parts[part].take_soon()?;
+            dispatcher.served_by(*me);
+            match dispatcher.inline_next(end, timer.as_mut()) {
+                Some(Next {
+                    job,
+                    generation,
+                    deadline,
+                }) => {
+                    loops.lend(seat, part, dispatcher, deadline);
+                    Some((job, generation, deadline.start))
+                }
+                None => {
+                    back = Some(dispatcher);
+                    None
+                }
+            }
+        });
+        if let Some(timer) = timer {
+            timer.disarm();
+        }
+        loops.returned(seat, *me);
+        let dispatcher = back.or_else(|| {
+            let mut dispatcher = loops.parts[part].take_soon()?;
+            dispatcher.served_by(*me);
+            Some(dispatcher)
+        });
+        if dispatcher.is_none() {
+            loops.tell(part);
+        }
+        dispatcher
+    }
+
+    /// Nothing was found to do at this moment.
+    fn idle(&mut self, seat: usize) {
+        let now = Cycles::now();
+        let since = *self.idle_since.get_or_insert_with(|| {
+            self.loops.alarm.parking.search();
+            self.loops.idle_time.begin(seat, now);
+            now
+        });
+        if self.loops.orders.get() == Orders::BACKGROUND {
+            return std::thread::sleep(BACKGROUND_TURN);
+        }
+        let Idling {
+            backoff,
+            shares_core,
+        } = self.idling;
+        let is_idle_for_long = match backoff {
+            Some(backoff) => shares_core || now.since(since) > backoff,
+            None if shares_core => return std::thread::sleep(SHARED_PAUSE),
+            None => false,
+        };
+        if !is_idle_for_long {
+            return std::hint::spin_loop();
+        }
+        if !self.loops.control.is_serving() {
+            return std::thread::sleep(REST_BESIDE_OTHERS);
+        }
+        match self.loops.tells(self.loops.home_of(seat)) {
+            true => self.park(seat, LONGEST_SLEEP),
+            false => self.wait_for_the_network(seat),
+        }
+    }
+
+    fn stop_idling(&mut self, seat: usize) {
+        if self.idle_since.take().is_some() {
+            self.loops.alarm.parking.found();
+            self.loops.idle_time.end(seat, Cycles::now());
+        }
+    }
+
+    fn park(&mut self, seat: usize, longest: Duration) {
+        let loops = &*self.loops;
+        loops.alarm.parking.park(seat, self.me, longest, || {
+            let is_needed = |part| loops.has_work(part, false);
+            loops.is_over() || (0..loops.parts.len()).any(is_needed)
+        });
+        // Its backoff begins anew only with something to do.
+        self.next_poll = Cycles(0);
+    }
+
+    /// One thread waits in a transport that only polling tells of, with its dispatcher.
+    fn wait_for_the_network(&mut self, seat: usize) {
+        let loops = Arc::clone(&self.loops);
+        let part = &loops.parts[loops.home_of(seat)];
+        let Some(mut dispatcher) = part.take() else {
+            // Another thread waits there.
+            return self.park(seat, LONGEST_SLEEP);
+        };
+        dispatcher.served_by(self.me);
+        self.next_poll = Cycles(0);
+        // What was told is taken note of, or it would be waited over.
+        dispatcher.inline_answers();
+        let is_alone = loops.seats.len() == 1;
+        let longest = match (is_alone, dispatcher.is_within_requests()) {
+            _ if dispatcher.can_run() > 0 => return part.leave(dispatcher),
+            (true, false) => LONGEST_SLEEP,
+            (true, true) => REST_BESIDE_OTHERS,
+            (false, false) => LONGEST_WAIT,
+            (false, true) => {
+                part.leave(dispatcher);
+                return self.park(seat, REST_BESIDE_OTHERS);
+            }
+        };
+        // The thread is not there for what else comes.
+        loops.alarm.parking.found();
+        dispatcher.inline_wait(longest);
+        loops.alarm.parking.search();
+        part.leave(dispatcher);
+    }
+}

@@ -1,0 +1,418 @@
+//! A pool for closures, whatever async runtime or threads they come from.
+//!
+//! ```text
+//!  Pool::run ──▶ Closure (one Arc) ──token──▶ in-process transport ──▶ dispatcher ──▶ context
+//!      │                                                                                │ run
+//!      └──▶ Job: await, wait, drop ◀──────────────── answer ────────────────────────────┘
+//! ```
+//!
+//! The runtime's request is a *token*, a reference to the closure; the closure answers its job
+//! itself. So the dispatcher moves a pointer and drops nothing of a user's.
+
+mod call;
+mod cancellation;
+mod error;
+mod job;
+mod options;
+mod scope;
+mod urgent;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shinjuku_net::{Arrival, Refusal};
+use shinjuku_policy::{ClassId, Nanos};
+use shinjuku_preempt::{Clock, HardPreemption, lend};
+
+use crate::builder::Builder;
+use crate::completion_thread::CompletionThread;
+use crate::config::{
+    ClassConfig, Config, CoresConfig, LayoutKind, PolicyConfig, PreemptionConfig, config_keys,
+};
+use crate::handler::{RequestContext, RequestHandler};
+use crate::in_process::{Handle, RefusedAtSubmit, flow_of_this_thread};
+use crate::observer::Observer;
+use crate::runtime::Runtime;
+use crate::shutdown::ShutdownReport;
+use crate::start_error::StartError;
+use crate::statistics::Statistics;
+use crate::ticket::Route;
+
+use call::{Call, Closure, Ended, Order, refuse_queued, run_as_current};
+use options::ClassKey;
+use urgent::Urgent;
+
+pub use cancellation::{Cancelled, cancellation_point, cancellation_point_or_unwind};
+pub use error::{Panic, RunError};
+pub use job::Job;
+pub use options::{Class, RunOptions};
+pub use scope::{Scope, ScopedJob};
+
+/// Runs closures of any type, short ones past long ones.
+///
+/// ```
+/// use shinjuku::Pool;
+///
+/// let pool = Pool::new(["interactive", "batch"])?;
+/// let text = String::from("a needle in a haystack");
+/// let hits = pool.run("interactive", move || text.matches("needle").count());
+/// // In async code, under any runtime: `hits.await?`
+/// assert_eq!(hits.wait()?, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// - A closure costs one allocation. Classes go by name, or by a [`Class`] looked up once.
+/// - Closures are preempted where their code has probes ([`preemptible`](crate::preemptible)),
+///   elsewhere with [`PoolBuilder::allow_hard_preemption`].
+/// - Closures may block, wait for other closures of the same pool, and use rayon, tokio's handle or
+///   `block_on`: a worker that is blocked is stood in for. With the mechanism `none` it is not, and
+///   a closure that waits for another may wait for ever.
+/// - The pool is shared by reference or in an [`Arc`]. Dropping it shuts it down, with a deadline
+///   of one second, and blocks meanwhile.
+pub struct Pool {
+    runtime: Runtime<Arc<dyn Call>, Ended>,
+    handle: Handle<Arc<dyn Call>, Ended>,
+    completion: Arc<CompletionThread>,
+    classes: Box<[PoolClass]>,
+    turned_away: Arc<TurnedAway>,
+}
+
+/// What the pool knows of a class.
+struct PoolClass {
+    name: String,
+    deadline: Option<Nanos>,
+    urgent: Arc<Urgent>,
+}
+
+impl Pool {
+    /// Starts a pool with these classes, on what cores the process may use: layout, mechanism and
+    /// the number of workers are chosen. [`description`](Self::description) says what was.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is in the way; nothing keeps running then.
+    pub fn new<Name: Into<String>>(
+        classes: impl IntoIterator<Item = Name>,
+    ) -> Result<Self, StartError> {
+        Self::builder(classes).start()
+    }
+
+    /// Begins to configure a pool with these classes.
+    pub fn builder<Name: Into<String>>(classes: impl IntoIterator<Item = Name>) -> PoolBuilder {
+        let classes = classes.into_iter().map(ClassConfig::new);
+        PoolBuilder {
+            config: Config::default().class(classes),
+            token: None,
+        }
+    }
+
+    /// Runs `closure`. Its result comes by the [`Job`], and so does a refusal: the queue is full,
+    /// there is no such class, or the pool shuts down.
+    ///
+    /// ```
+    /// use shinjuku::net::Refusal;
+    /// use shinjuku::{Pool, RunError};
+    ///
+    /// let pool = Pool::new(["batch"])?;
+    /// let batch = pool.class("batch").unwrap();
+    /// let jobs: Vec<_> = (0..10u64).map(|n| pool.run(batch, move || n * n)).collect();
+    /// let squares = jobs.into_iter().map(|job| job.wait()).sum::<Result<u64, _>>()?;
+    /// assert_eq!(squares, 285);
+    ///
+    /// let refused = pool.run("bathc", || ()).wait();
+    /// assert!(matches!(refused, Err(RunError::Refused(Refusal::UnknownClass))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn run<'a, F, R>(&self, options: impl Into<RunOptions<'a>>, closure: F) -> Job<R>
+    where
+        F: FnOnce() -> R + Send + 'static,
+        R: Send + 'static,
+    {
+        let options = options.into();
+        let class = self.number(options.class);
+        let known = class.and_then(|class| self.classes.get(usize::from(class.0)));
+        let arrived_nanos = Clock::get().now_nanos();
+        let allowed = match options.deadline {
+            Some(allowed) => Some(u64::try_from(allowed.as_nanos()).unwrap_or(u64::MAX)),
+            None => known
+                .and_then(|class| class.deadline)
+                .map(|allowed| allowed.0),
+        };
+        let urgent = known.filter(|_| options.priority > 0);
+        let order = Order::new(class.unwrap_or_default(), options.priority, arrived_nanos)
+            .deadline(allowed.map(|allowed| arrived_nanos.saturating_add(allowed)))
+            .span(options.span)
+            .urgent(urgent.map(|class| Arc::downgrade(&class.urgent)));
+        let closure = Arc::new(Closure::new(order, closure, Arc::clone(&self.completion)));
+        let job = Job::new(Arc::clone(&closure) as _);
+        if known.is_some() {
+            self.send(closure);
+        } else {
+            self.handle.refused_at_submit().count(Refusal::UnknownClass);
+            refuse_queued(&*closure, Refusal::UnknownClass);
+        }
+        job
+    }
+
+    /// Sends a token for `call`.
+    fn send(&self, call: Arc<dyn Call>) {
+        let route = Route::new(Arc::clone(&call) as _);
+        let order = call.order();
+        let (class, arrived_nanos) = (order.class.0, order.arrived_nanos);
+        // What another token may start is looked at when it starts.
+        let deadline_nanos = order.deadline_nanos.filter(|_| order.priority == 0);
+        if order.priority > 0 {
+            self.classes[usize::from(class)]
+                .urgent
+                .join(Arc::clone(&call));
+        }
+        let arrival = Arrival {
+            request: call,
+            route,
+            class,
+            flow: flow_of_this_thread().0,
+            arrived_nanos,
+            deadline_nanos,
+        };
+        if let Err((arrival, cause)) = self.handle.bring(arrival) {
+            arrival.route.answer(Err(cause.into()));
+        }
+    }
+
+    /// Runs closures that borrow, as `std::thread::scope` does. Returns once all of them have
+    /// finished, also if `body` panics; blocks the calling thread meanwhile, so in async code it
+    /// belongs where blocking does.
+    ///
+    /// ```
+    /// use shinjuku::Pool;
+    ///
+    /// let pool = Pool::new(["batch"])?;
+    /// let words = ["zebra", "ant", "bee"];
+    /// let mut longest = "";
+    /// let letters = pool.scope(|scope| {
+    ///     scope.run("batch", || longest = words.iter().max_by_key(|word| word.len()).unwrap());
+    ///     let letters = scope.run("batch", || words.iter().map(|word| word.len()).sum::<usize>());
+    ///     letters.wait()
+    /// });
+    /// assert_eq!((longest, letters?), ("zebra", 11));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// With the panic of `body`; or if a closure panicked or was refused and its job was dropped
+    /// unlooked at.
+    pub fn scope<'env, Out>(
+        &'env self,
+        body: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> Out,
+    ) -> Out {
+        lend(|lender| body(Scope { lender, pool: self }))
+    }
+
+    /// A class of the pool's, by its name.
+    #[must_use]
+    pub fn class(&self, name: &str) -> Option<Class> {
+        self.number(ClassKey::Name(name)).map(Class)
+    }
+
+    fn number(&self, class: ClassKey<'_>) -> Option<ClassId> {
+        match class {
+            ClassKey::Number(number) => Some(number),
+            // Classes are few.
+            ClassKey::Name(name) => (self.classes.iter().zip(0..))
+                .find(|(class, _)| class.name == name)
+                .map(|(_, number)| ClassId(number)),
+        }
+    }
+
+    /// What happened so far. Among the refusals are closures that were cancelled before they
+    /// started, once their turn has come; closures that stopped at a cancellation point by
+    /// unwinding count as failed.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.observer().statistics()
+    }
+
+    /// A view of the statistics that closures and other threads can keep.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer {
+            turned_away: Some(Arc::clone(&self.turned_away)),
+            ..self.runtime.observer()
+        }
+    }
+
+    /// What the pool chose, and why: the line that was logged at start.
+    #[must_use]
+    pub fn description(&self) -> &str {
+        self.runtime.description()
+    }
+
+    /// Takes no more closures, lets those that were taken finish for at most `deadline`, and ends
+    /// all threads. What has started and not finished by then goes on in the background; its job
+    /// resolves to [`RunError::RuntimeEnded`]. What has not started is refused; if the pool's end
+    /// is quicker, its job says [`RunError::RuntimeEnded`], too.
+    #[must_use = "the report says what did not finish"]
+    pub fn shutdown(self, deadline: Duration) -> ShutdownReport {
+        let mut report = self.runtime.shutdown(deadline);
+        if let Some(statistics) = &mut report.statistics {
+            self.turned_away.add_to(statistics);
+        }
+        report
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Pool({})", self.description())
+    }
+}
+
+/// Configures a pool; see [`Pool::builder`]. Each key of [`Config`] is a method of the same name;
+/// [`start`](Self::start) checks all values at once.
+///
+/// ```
+/// use shinjuku::{ClassConfig, Pool, PolicyConfig};
+///
+/// let pool = Pool::builder(["interactive", "batch"])
+///     .workers(1)
+///     .policy(PolicyConfig::new("priority").quantum_us(50.0))
+///     .start()?;
+/// println!("{}", pool.description());
+/// # Ok::<(), shinjuku::StartError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `start`"]
+pub struct PoolBuilder {
+    config: Config,
+    token: Option<HardPreemption>,
+}
+
+macro_rules! pool_setters {
+    ($config:ident: $($key:ident: $type:ty => $value:expr;)*) => {
+        $(
+            #[doc = concat!("Sets [`Config::", stringify!($key), "`](field@Config::", stringify!($key), ").")]
+            pub fn $key(mut self, $key: $type) -> Self {
+                self.config = self.config.$key($key);
+                self
+            }
+        )*
+    };
+}
+
+impl PoolBuilder {
+    /// Takes a whole configuration. The classes that [`Pool::builder`] named keep their places, and
+    /// take the settings of the configuration's classes of these names; its other classes come
+    /// after them. What else was set before is gone.
+    pub fn config(mut self, mut config: Config) -> Self {
+        let mut given = std::mem::take(&mut config.class);
+        if given == Config::default().class {
+            given.clear();
+        }
+        let settings = |named: ClassConfig| {
+            let same = given.iter().position(|class| class.name == named.name);
+            same.map_or(named, |at| given.remove(at))
+        };
+        config.class = self.config.class.into_iter().map(settings).collect();
+        config.class.extend(given);
+        self.config = config;
+        self
+    }
+
+    config_keys!(pool_setters);
+
+    /// Lets mechanisms that interrupt closures at any instruction be used, besides probes.
+    pub fn allow_hard_preemption(mut self, token: HardPreemption) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Starts the pool.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is in the way; nothing keeps running then.
+    pub fn start(self) -> Result<Pool, StartError> {
+        let Self { mut config, token } = self;
+        config.validate()?;
+        // The pool looks at deadlines itself: a token is never late, its closure is.
+        let classes: Box<[_]> = (config.class.iter_mut())
+            .map(|class| PoolClass {
+                name: class.name.clone(),
+                deadline: std::mem::take(&mut class.deadline_us)
+                    .and_then(|us| ClassConfig::new("").deadline_us(us).deadline()),
+                urgent: Arc::default(),
+            })
+            .collect();
+        let turned_away = Arc::new(TurnedAway::new(classes.len()));
+        let tokens = Tokens {
+            urgent: (classes.iter())
+                .map(|class| Arc::clone(&class.urgent))
+                .collect(),
+            turned_away: Arc::clone(&turned_away),
+        };
+        let mut builder = Builder::new(tokens).config(config);
+        if let Some(token) = token {
+            builder = builder.allow_hard_preemption(token);
+        }
+        let runtime = builder.start()?;
+        let handle = runtime.handle();
+        Ok(Pool {
+            completion: handle.completion_thread(),
+            handle,
+            runtime,
+            classes,
+            turned_away,
+        })
+    }
+}
+
+/// What the contexts do with tokens.
+struct Tokens {
+    urgent: Box<[Arc<Urgent>]>,
+    turned_away: Arc<TurnedAway>,
+}
+
+impl RequestHandler for Tokens {
+    type Request = Arc<dyn Call>;
+    type Reply = Ended;
+    type PerCore = ();
+
+    fn init_per_core(&self, _worker: usize) {}
+
+    fn handle_request(&self, own: Arc<dyn Call>, context: &RequestContext<'_, ()>) -> Ended {
+        let class = usize::from(own.order().class.0);
+        let Some(call) = self.urgent[class].start(own) else {
+            self.turned_away.count(class, Refusal::Cancelled);
+            return Ended::TurnedAway;
+        };
+        context.serve(Nanos(call.order().arrived_nanos));
+        if call.order().is_late() {
+            self.turned_away.count(class, Refusal::DeadlinePassed);
+            call.refuse(RunError::Refused(Refusal::DeadlinePassed));
+            return Ended::TurnedAway;
+        }
+        run_as_current(call)
+    }
+
+    fn is_failure(&self, reply: &Ended) -> bool {
+        *reply != Ended::Returned
+    }
+}
+
+/// Counts by class what contexts found not to be run. The runtime counted it as failed.
+pub(crate) struct TurnedAway(Box<[RefusedAtSubmit]>);
+
+impl TurnedAway {
+    fn new(classes: usize) -> Self {
+        Self((0..classes).map(|_| RefusedAtSubmit::default()).collect())
+    }
+
+    fn count(&self, class: usize, cause: Refusal) {
+        self.0[class].count(cause);
+    }
+
+    pub(crate) fn add_to(&self, statistics: &mut Statistics) {
+        for (class, turned_away) in self.0.iter().enumerate() {
+            statistics.reclassify_as_refused(class, turned_away.refusals());
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Closures that wait.
+
+use std::sync::Mutex;
+
+use super::*;
+
+/// Each waits for the next, so all of them have started before one ends.
+fn nested(pool: &Arc<Pool>, depth: u32) -> u32 {
+    if depth == 0 {
+        return 0;
+    }
+    let inner = pool.clone();
+    let job = pool.run("batch", move || nested(&inner, depth - 1));
+    1 + match depth % 3 {
+        0 => job.wait().unwrap(),
+        1 => block_on(job).unwrap(),
+        _ => pool.scope(|scope| {
+            scope
+                .run("interactive", || job.wait().unwrap())
+                .wait()
+                .unwrap()
+        }),
+    }
+}
+
+#[test]
+fn fifty_closures_wait_for_each_other_on_one_worker() {
+    in_each_layout(|layout| {
+        let pool = Arc::new(builder(layout).contexts(128).start().unwrap());
+        let inner = pool.clone();
+        let depth = pool.run("interactive", move || nested(&inner, 50)).wait();
+        assert_eq!(depth.unwrap(), 50, "{layout:?}");
+        // The closures have dropped theirs before they answered, or do so now.
+        let mut pool = pool;
+        let start = Instant::now();
+        let pool = loop {
+            match Arc::try_unwrap(pool) {
+                Ok(pool) => break pool,
+                Err(shared) => pool = shared,
+            }
+            assert!(start.elapsed() < PATIENCE);
+            thread::sleep(Duration::from_millis(1));
+        };
+        assert!(pool.shutdown(PATIENCE).is_clean());
+    });
+}
+
+#[test]
+fn two_closures_and_a_channel() {
+    with_pool(|pool| {
+        let (send, receive) = mpsc::channel();
+        let waits = pool.run("interactive", move || {
+            receive.recv_timeout(PATIENCE).unwrap()
+        });
+        let sends = pool.run("batch", move || send.send(5).unwrap());
+        assert_eq!(waits.wait().unwrap(), 5);
+        sends.wait().unwrap();
+    });
+}
+
+#[test]
+fn closures_use_rayon() {
+    with_pool(|pool| {
+        let sum = pool.run("batch", || {
+            let (left, right) = rayon::join(|| (0..1000u64).sum::<u64>(), || 1);
+            left + right
+        });
+        assert_eq!(sum.wait().unwrap(), 499_501);
+    });
+}
+
+#[test]
+fn closures_use_tokios_handle_and_tasks_await_jobs() {
+    in_each_layout(|layout| {
+        let pool = Arc::new(builder(layout).start().unwrap());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_time()
+            .build()
+            .unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (inner, logs) = (pool.clone(), log.clone());
+        let sum = runtime.block_on(async move {
+            let handle = tokio::runtime::Handle::current();
+            let job = inner.run("batch", move || {
+                // On a thread that is none of tokio's.
+                let slept = handle.block_on(async {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    tokio::spawn(async { 20 }).await.unwrap()
+                });
+                logs.lock().unwrap().push("slept");
+                slept + 1
+            });
+            job.await.unwrap() * 2
+        });
+        assert_eq!(sum, 42, "{layout:?}");
+        assert_eq!(*log.lock().unwrap(), ["slept"]);
+
+        // A time limit of tokio's cancels.
+        let pool = without_rescue(layout).start().unwrap();
+        let limited = runtime.block_on(async {
+            let (gate, held) = Gate::close(&pool);
+            let job = pool.run("batch", || panic!("cancelled, and yet it ran"));
+            let limited = tokio::time::timeout(Duration::from_millis(1), job).await;
+            gate.open();
+            held.await.unwrap();
+            limited.map(|_: Result<(), _>| ())
+        });
+        assert!(limited.is_err());
+        wait_for("the count", || refused(&pool, Refusal::Cancelled) == 1);
+    });
+}

@@ -1,0 +1,155 @@
+//! Priorities and deadlines.
+
+use std::sync::Mutex;
+
+use shinjuku::{ClassConfig, RunError, RunOptions};
+
+use super::*;
+
+/// One after the other, as the classes' queue has them: preemption would only blur the order.
+fn one_at_a_time(layout: LayoutKind) -> Pool {
+    let policy = shinjuku::PolicyConfig::new("c-fcfs");
+    builder(layout).policy(policy).contexts(1).start().unwrap()
+}
+
+#[test]
+fn the_higher_priority_starts_first_and_equals_in_their_order() {
+    in_each_layout(|layout| {
+        let pool = one_at_a_time(layout);
+        let (gate, held) = Gate::close(&pool);
+        let started = Arc::new(Mutex::new(Vec::new()));
+        let jobs: Vec<_> = [0, 0, 3, 0, 9, 3, 0]
+            .into_iter()
+            .enumerate()
+            .map(|(at, priority)| {
+                let started = started.clone();
+                let options = RunOptions::new("batch").priority(priority);
+                pool.run(options, move || started.lock().unwrap().push(at))
+            })
+            .collect();
+        gate.open();
+        held.wait().unwrap();
+        for job in jobs {
+            job.wait().unwrap();
+        }
+        assert_eq!(
+            *started.lock().unwrap(),
+            [4, 2, 5, 0, 1, 3, 6],
+            "{layout:?}"
+        );
+        let report = pool.shutdown(PATIENCE);
+        let statistics = report.statistics.unwrap();
+        assert_eq!(statistics.classes[1].finished, 7);
+        assert_eq!(statistics.in_system(), 0);
+    });
+}
+
+/// What a closure with a priority has displaced runs all the same, and cancelled ones hold nothing
+/// up.
+#[test]
+fn cancelled_ones_leave_the_order() {
+    in_each_layout(|layout| {
+        let pool = one_at_a_time(layout);
+        let (gate, held) = Gate::close(&pool);
+        let started = Arc::new(Mutex::new(Vec::new()));
+        let mut jobs: Vec<_> = [5, 0, 8, 0, 2]
+            .into_iter()
+            .enumerate()
+            .map(|(at, priority)| {
+                let started = started.clone();
+                let options = RunOptions::new("batch").priority(priority);
+                Some(pool.run(options, move || started.lock().unwrap().push(at)))
+            })
+            .collect();
+        drop(jobs[2].take());
+        drop(jobs[1].take());
+        gate.open();
+        held.wait().unwrap();
+        for job in jobs.into_iter().flatten() {
+            job.wait().unwrap();
+        }
+        assert_eq!(*started.lock().unwrap(), [0, 4, 3], "{layout:?}");
+        wait_for("the count", || refused(&pool, Refusal::Cancelled) == 2);
+        assert!(pool.shutdown(PATIENCE).is_clean());
+    });
+}
+
+#[test]
+fn late_ones_are_refused_and_counted() {
+    in_each_layout(|layout| {
+        let strict = ClassConfig::new("batch").deadline_us(1.0);
+        let config = Config::default().class([strict]).layout(layout).contexts(1);
+        let pool = Pool::builder(["interactive", "batch"]).config(config);
+        let cores = shinjuku::CoresConfig::default().share(true);
+        let pool = pool
+            .cores(cores)
+            .policy(shinjuku::PolicyConfig::new("c-fcfs"));
+        let pool = pool.start().unwrap();
+        let (send, dropped_on) = mpsc::channel();
+        let (gate, held) = Gate::close(&pool);
+        let mut late = Vec::new();
+        let soon = Duration::from_millis(1);
+        for options in [
+            RunOptions::new("batch"),
+            RunOptions::new("batch").priority(1),
+            RunOptions::new("interactive").deadline(soon),
+            RunOptions::new("interactive").deadline(soon).priority(1),
+        ] {
+            let tells = Tells(send.clone());
+            late.push(pool.run(options, move || drop(tells)));
+        }
+        let forever = RunOptions::new("batch").deadline(Duration::MAX);
+        let in_time = pool.run(forever, || 1);
+        thread::sleep(soon * 2);
+        gate.open();
+        held.wait().unwrap();
+        assert_eq!(in_time.wait().unwrap(), 1);
+        for job in late {
+            let result = job.wait();
+            let is_late = matches!(result, Err(RunError::Refused(Refusal::DeadlinePassed)));
+            assert!(is_late, "{layout:?}: {result:?}");
+            let name = dropped_on.recv_timeout(PATIENCE).unwrap();
+            let allowed = ["shinjuku-completion", "shinjuku-context-0"];
+            assert!(allowed.contains(&name.as_str()), "dropped on {name}");
+        }
+        let statistics = pool.shutdown(PATIENCE).statistics.unwrap();
+        assert_eq!(statistics.refused.of(Refusal::DeadlinePassed), 4);
+        assert_eq!((statistics.failed(), statistics.in_system()), (0, 0));
+    });
+}
+
+/// The queue's bound holds with priorities, too: as many are refused as do not fit, and each job
+/// learns its part, in whatever order tokens and closures meet.
+#[test]
+fn a_full_queue_refuses() {
+    in_each_layout(|layout| {
+        let pool = builder(layout).queue(4).contexts(1);
+        let policy = shinjuku::PolicyConfig::new("c-fcfs");
+        let pool = pool.policy(policy).start().unwrap();
+        let (mut ran, rounds) = (0, 20);
+        for round in 1..=rounds {
+            let (gate, held) = Gate::close(&pool);
+            let jobs: Vec<_> = (0..20u8)
+                .map(|n| pool.run(RunOptions::new("batch").priority(n % 3), move || n))
+                .collect();
+            // Inline, nobody may look at them before the gate opens.
+            if layout == LayoutKind::Threads {
+                wait_for("refusals", || {
+                    refused(&pool, Refusal::QueueFull) == 16 * round
+                });
+            }
+            gate.open();
+            held.wait().unwrap();
+            for job in jobs {
+                match job.wait() {
+                    Ok(_) => ran += 1,
+                    Err(RunError::Refused(Refusal::QueueFull)) => {}
+                    Err(other) => panic!("{layout:?}: {other}"),
+                }
+            }
+        }
+        let statistics = pool.shutdown(PATIENCE).statistics.unwrap();
+        assert_eq!(statistics.refused.of(Refusal::QueueFull), 20 * rounds - ran);
+        assert_eq!(statistics.in_system(), 0);
+    });
+}

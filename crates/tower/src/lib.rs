@@ -1,0 +1,58 @@
+//! [tower](https://docs.rs/tower) services whose handlers are ordinary functions, run in a
+//! [`Pool`](shinjuku::Pool).
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use shinjuku::Pool;
+//! use shinjuku_tower::{PoolLayer, Rules};
+//! use tower::{Layer, ServiceExt};
+//!
+//! /// Blocks, computes: it is not async.
+//! fn handle(request: http::Request<String>) -> http::Response<usize> {
+//!     http::Response::new(request.body().matches("needle").count())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = Arc::new(Pool::new(["interactive", "batch"])?);
+//! let rules = Rules::otherwise("batch").path("/health", "interactive");
+//! let service = PoolLayer::new(Arc::clone(&pool), rules).layer(handle);
+//!
+//! let request = http::Request::new("a needle in a haystack".to_owned());
+//! assert_eq!(*service.oneshot(request).await?.body(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - A request's class comes from [`Rules`] (path, method, header) or from a closure, which may
+//!   also set priority, deadline and span: see [`Classify`].
+//! - The service's future is the pool's [`Job`](shinjuku::Job). Dropped, it cancels the handler.
+//!   So tower's `TimeoutLayer` around the service takes what is queued out of the queue, and what
+//!   runs is asked to stop at a [`cancellation_point`](shinjuku::cancellation_point).
+//! - The last owner of the pool that drops it shuts it down, and what the pool has not taken in by
+//!   then is refused. So keep an `Arc` of it beside the service.
+//! - The service is always ready: what the pool's queue has no room for is refused as an answer,
+//!   [`RunError::Refused`]. With tower's `ConcurrencyLimitLayer` around it the service is not ready
+//!   at the limit, and `LoadShedLayer` around both sheds what comes then.
+//! - [`status`] says which HTTP status an error is.
+#![forbid(unsafe_code)]
+
+mod classify;
+mod service;
+
+use http::StatusCode;
+use shinjuku::RunError;
+
+pub use classify::{Classify, Rules};
+pub use service::{PoolLayer, PoolService};
+
+/// The HTTP status of a request whose handler has no result: 500 if the handler panicked, else
+/// 503, since another attempt may succeed.
+#[must_use]
+pub fn status(error: &RunError) -> StatusCode {
+    match error {
+        RunError::Panicked(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}

@@ -1,0 +1,123 @@
+//! The routes: what is waited for is tokio's, what is computed is the pool's.
+#![forbid(unsafe_code)]
+
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Form, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Deserialize;
+use shinjuku::{Pool, RunError, RunOptions};
+
+pub use work::Data;
+
+/// A search that has not started by then is not worth it any more.
+const SEARCH_DEADLINE: Duration = Duration::from_secs(2);
+
+#[derive(Clone)]
+struct App {
+    pool: Arc<Pool>,
+    data: Arc<Data>,
+}
+
+/// The service's routes. The pool has the classes `interactive` and `batch`.
+pub fn router(pool: Arc<Pool>, data: Data) -> Router {
+    let data = Arc::new(data);
+    Router::new()
+        .route("/health", get(health))
+        .route("/search", get(search))
+        .route("/range", get(range))
+        .route("/login", post(login))
+        .route("/image", get(image))
+        .with_state(App { pool, data })
+}
+
+/// Healthy is who computes something in time, not only who accepts connections.
+async fn health(State(app): State<App>) -> Result<&'static str, Failed> {
+    Ok(app.pool.run("interactive", || "ok\n").await?)
+}
+
+#[derive(Deserialize)]
+struct Search {
+    q: String,
+}
+
+async fn search(
+    State(app): State<App>,
+    Query(Search { q }): Query<Search>,
+) -> Result<String, Failed> {
+    let data = app.data;
+    let options = RunOptions::new("batch").deadline(SEARCH_DEADLINE);
+    let hits = app.pool.run(options, move || data.search(&q)).await?;
+    Ok(format!("{}\n", hits.map_err(Failed::Bad)?))
+}
+
+#[derive(Deserialize)]
+struct Range {
+    from: String,
+    count: usize,
+}
+
+async fn range(State(app): State<App>, Query(range): Query<Range>) -> Result<String, Failed> {
+    let data = app.data;
+    let rows = move || data.range(&range.from, range.count);
+    app.pool.run("batch", rows).await?.map_err(Failed::Internal)
+}
+
+#[derive(Deserialize)]
+struct Login {
+    user: String,
+    password: String,
+}
+
+async fn login(State(app): State<App>, Form(login): Form<Login>) -> Result<StatusCode, Failed> {
+    let data = app.data;
+    let verify = move || data.knows(&login.user, &login.password);
+    let known = app.pool.run("batch", verify).await?;
+    Ok(match known {
+        true => StatusCode::NO_CONTENT,
+        false => StatusCode::UNAUTHORIZED,
+    })
+}
+
+#[derive(Deserialize)]
+struct Image {
+    width: u32,
+}
+
+async fn image(State(app): State<App>, Query(image): Query<Image>) -> Result<Response, Failed> {
+    let data = app.data;
+    let resize = move || data.picture(image.width);
+    let png = app.pool.run("batch", resize).await?;
+    let png = png.map_err(Failed::Bad)?;
+    Ok(([(header::CONTENT_TYPE, "image/png")], png).into_response())
+}
+
+/// Why there is no good answer.
+enum Failed {
+    Run(RunError),
+    Bad(String),
+    Internal(redb::Error),
+}
+
+impl From<RunError> for Failed {
+    fn from(error: RunError) -> Self {
+        Self::Run(error)
+    }
+}
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Run(error) => (shinjuku_tower::status(&error), format!("{error}\n")),
+            Self::Bad(why) => (StatusCode::BAD_REQUEST, format!("{why}\n")),
+            Self::Internal(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        }
+        .into_response()
+    }
+}

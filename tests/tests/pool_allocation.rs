@@ -1,0 +1,43 @@
+//! What a closure costs in allocations. In a process of its own, since it counts all of them.
+#![allow(missing_docs)]
+
+use std::time::Duration;
+
+use shinjuku::{Config, LayoutKind, Pool};
+use shinjuku_preempt::stress::{CountingAllocator, blocks_taken};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const CLOSURES: u64 = 1_000;
+
+/// Allocations of the process while so many closures go through the pool.
+fn allocations(pool: &Pool) -> u64 {
+    let before = blocks_taken();
+    for n in 0..CLOSURES {
+        let (left, right) = ([n; 16], [n; 8]);
+        let job = pool.run("batch", move || [left[0] + right[0]; 12]);
+        assert_eq!(job.wait().unwrap()[11], 2 * n);
+        // One that is cancelled, or runs, or has run.
+        drop(pool.run("batch", move || left[0] + right[0]));
+    }
+    blocks_taken() - before
+}
+
+#[test]
+fn a_closure_takes_one_allocation() {
+    for layout in [
+        LayoutKind::Threads,
+        LayoutKind::Inline,
+        LayoutKind::Symmetric,
+    ] {
+        let mut config = Config::default().layout(layout).contexts(4);
+        config.cores.share = true;
+        let pool = Pool::builder(["batch"]).config(config).start().unwrap();
+        // Thread-locals, and lists that grow to their size.
+        allocations(&pool);
+        let counted = allocations(&pool);
+        assert_eq!(counted, 2 * CLOSURES, "{layout:?}");
+        assert!(pool.shutdown(Duration::from_secs(30)).is_clean());
+    }
+}
