@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::test::step::End;
+use crate::test::step::{End, Step};
 use shinjuku_bench::paths;
 
 pub mod console;
@@ -33,6 +33,9 @@ pub mod suite;
 use console::Console;
 use emulator::{Bochs, BochsWithApicv, Emulator, Qemu};
 use parts::Missing;
+
+/// How often a tier is tried where the emulated machine itself stands still.
+const ATTEMPTS: u32 = 2;
 
 /// Arguments of `cargo xtask guest-test`.
 #[derive(Debug, clap::Args)]
@@ -148,23 +151,42 @@ fn tier<E: Emulator>(options: &Options, stop: &AtomicBool) -> Result<bool> {
         step.limit.as_secs(),
         console_path.display()
     );
-    // What is left of another run must not be taken for this one's.
-    remove(&console_path)?;
-    let outcome = step.run(&directory, stop, &mut |line| println!("{line}"))?;
-    let text = std::fs::read(&console_path).unwrap_or_default();
-    let console = Console::read(&String::from_utf8_lossy(&text));
-    if let Some(copy) = &options.log {
-        std::fs::write(copy, console.clean_text())
-            .with_context(|| format!("writing {}", copy.display()))?;
+    boot::<E>(&step, &directory, &console_path, options, stop)
+}
+
+/// Boots the emulator until its kernel comes to an end; tells whether everything passed.
+fn boot<E: Emulator>(
+    step: &Step,
+    directory: &Path,
+    console_path: &Path,
+    options: &Options,
+    stop: &AtomicBool,
+) -> Result<bool> {
+    for attempt in 1..=ATTEMPTS {
+        // What is left of another run must not be taken for this one's.
+        remove(console_path)?;
+        let outcome = step.run(directory, stop, &mut |line| println!("{line}"))?;
+        let text = std::fs::read(console_path).unwrap_or_default();
+        let console = Console::read(&String::from_utf8_lossy(&text));
+        if let Some(copy) = &options.log {
+            std::fs::write(copy, console.clean_text())
+                .with_context(|| format!("writing {}", copy.display()))?;
+        }
+        // A choice of tests may leave them out.
+        let all = options.test.is_empty() && options.filter.is_empty();
+        let insists_on = if all { E::INSISTS_ON } else { &[] };
+        let verdict = console
+            .verdict()
+            .and_then(|()| (insists_on.iter()).try_for_each(|test| console.insist_on(test)));
+        if let (Err(why), Some(stall), true) = (&verdict, console.stall(), attempt < ATTEMPTS) {
+            println!("{why}; the guest's kernel says: {stall}");
+            println!("A CPU that stands still in the kernel is the emulator's doing: once more.");
+            continue;
+        }
+        report(&console, &verdict, &outcome.end, outcome.elapsed);
+        return Ok(verdict.is_ok());
     }
-    // A choice of tests may leave them out.
-    let all = options.test.is_empty() && options.filter.is_empty();
-    let insists_on = if all { E::INSISTS_ON } else { &[] };
-    let verdict = console
-        .verdict()
-        .and_then(|()| (insists_on.iter()).try_for_each(|test| console.insist_on(test)));
-    report(&console, &verdict, &outcome.end, outcome.elapsed);
-    Ok(verdict.is_ok())
+    unreachable!("the last attempt reports")
 }
 
 fn remove(path: &Path) -> Result<()> {

@@ -170,6 +170,13 @@ impl Console {
         }
     }
 
+    /// What the guest's kernel says of a CPU of its own that stands still within the kernel. No
+    /// program can bring that about, so the fault is not the tests'.
+    pub fn stall(&self) -> Option<&str> {
+        let is_stall = |line: &&String| line.contains("watchdog: BUG: soft lockup");
+        self.text.iter().find(is_stall).map(String::as_str)
+    }
+
     /// The whole text with plain line ends.
     pub fn clean_text(&self) -> String {
         let mut text = self.text.join("\n");
@@ -241,6 +248,17 @@ mod tests {
         assert_eq!(Console::read(&disturbed).insist_on("a"), Ok(()));
         let failed = GOOD.replace("a ... ok", "a ... FAILED");
         assert!(Console::read(&failed).insist_on("a").is_err());
+    }
+
+    #[test]
+    fn a_kernel_that_stands_still_is_told_from_a_test_that_does() {
+        let begun = GOOD.split("ok\r\n\r\nsuccesses").next().unwrap();
+        let slow = begun.to_owned() + "[   60.0] rcu: stall\r\n";
+        assert_eq!(Console::read(&slow).stall(), None);
+        let stall = "[   60.0] watchdog: BUG: soft lockup - CPU#1 stuck for 26s! [a:1]";
+        let text = format!("{begun}{stall}\r\n");
+        assert!(Console::read(&text).stall().unwrap().ends_with(stall));
+        assert!(Console::read(&text).verdict().is_err());
     }
 
     #[test]

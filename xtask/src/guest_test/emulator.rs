@@ -159,9 +159,8 @@ impl Bochs {
         ] {
             copy(&from, &tree.join(name))?;
         }
-        // With timers of one shot Bochs 3.0 stops both CPUs' ticks after some minutes.
         let menu = format!(
-            "default guest\nlabel guest\nkernel vmlinuz\nappend initrd=initrd highres=off nohz=off {command_line}\n"
+            "default guest\nlabel guest\nkernel vmlinuz\nappend initrd=initrd {command_line}\n"
         );
         std::fs::write(tree.join("isolinux.cfg"), menu).context("writing isolinux.cfg")?;
         let disc = self.directory.join("guest.iso");

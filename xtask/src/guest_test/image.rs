@@ -126,6 +126,17 @@ fn archive(busybox: &Path, tree: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Ticks at a fixed rate, not by timers of one shot: both emulators lose an interrupt at times, and
+/// only the next tick, which comes by itself, makes a CPU look for interrupts again.
+///
+/// - QEMU before 10.2 loses one that comes while the CPU leaves a virtual machine: `do_vmexit`
+///   clears a bit of `interrupt_request` without the lock, over bits that other threads set
+///   (<https://lore.kernel.org/qemu-devel/20250829153115.1590048-2-pbonzini@redhat.com/>). With
+///   timers of one shot the CPU could then stay in the virtual machine for good, and the other CPU
+///   waited for its answer to a TLB flush, also for good.
+/// - Bochs 3.0 stops both CPUs' timers of one shot after some minutes.
+const PERIODIC_TICKS: &str = "highres=off nohz=off";
+
 /// The kernel's command line. What is not the kernel's is read by `init.sh`. `limit`: of each
 /// suite.
 ///
@@ -137,7 +148,7 @@ pub fn command_line(parameters: &str, filter: &str, limit: Duration) -> Result<S
             .all(|byte| byte.is_ascii_alphanumeric() || b"_-=:,.".contains(&byte))
     };
     let mut line = format!(
-        "console=ttyS0,115200 quiet panic=-1 nokaslr mitigations=off tsc=reliable guest.limit={}",
+        "console=ttyS0,115200 quiet panic=-1 nokaslr mitigations=off tsc=reliable {PERIODIC_TICKS} guest.limit={}",
         limit.as_secs().max(1)
     );
     for parameter in parameters.split_whitespace() {
