@@ -2,11 +2,13 @@
 
 mod process;
 
-use std::net::UdpSocket;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::process::ExitStatusExt as _;
+use std::process::Stdio;
 use std::time::Duration;
 
-use process::{Server, client, ends_while_it_starts, run_to_the_end};
+use process::{Server, client, ends_while_it_starts, executable, run_to_the_end};
 use rustix::process::Signal;
 use shinjuku::net::wire::{RackSchedKind, RackSchedMessage};
 use shinjuku_examples::store::{checksum, value_of};
@@ -369,6 +371,42 @@ fn the_custom_policy_is_simulated_and_run() {
         said.contains("policy short first") && said.contains("answered 42"),
         "{said}"
     );
+}
+
+#[test]
+fn metrics_are_on_a_page() {
+    let (ended_well, page) = run_to_the_end("metrics", &[]);
+    let answered = "shinjuku_latency_seconds_count{class=\"short\"}";
+    assert!(ended_well && page.contains(answered), "{page}");
+    let mut server = std::process::Command::new(executable("metrics"))
+        .arg("127.0.0.1:0")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(server.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    let address = line
+        .trim()
+        .strip_prefix("http://")
+        .and_then(|rest| rest.split_once('/'));
+    let scrape = |address: &str| {
+        let mut connection = TcpStream::connect(address)?;
+        connection.set_read_timeout(Some(Duration::from_secs(20)))?;
+        connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")?;
+        let mut text = String::new();
+        connection.read_to_string(&mut text).map(|_| text)
+    };
+    let scrapes = address.map(|(address, _)| [scrape(address), scrape(address)]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    for scraped in scrapes.expect("an address") {
+        let text = scraped.unwrap();
+        assert!(
+            text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains(answered),
+            "{text}"
+        );
+    }
 }
 
 #[test]

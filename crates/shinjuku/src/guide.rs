@@ -7,6 +7,7 @@
 //! | [`serving`] | layouts, transports, past the kernel |
 //! | [`policies`] | which request runs next |
 //! | [`preemption`] | mechanisms, the token, what still differs from a thread |
+//! | [`watching`] | statistics, metrics, a dashboard |
 //! | [`limits`] | where the crate runs, and when not to use it |
 //! | [`measurements`] | what was measured, and on which machine |
 //! | [`simulator`] | trying a policy, a quantum or a machine without having one |
@@ -28,6 +29,7 @@ pages! {
     serving: "serving.md";
     policies: "policies.md";
     preemption: "preemption.md";
+    watching: "watching.md";
     limits: "limits.md";
     measurements: "measurements.md";
     simulator: "simulator.md";

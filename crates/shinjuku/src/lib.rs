@@ -51,6 +51,7 @@
 //! | `kvm` | `preemption.mechanism = "guest"`: workers in guest mode under /dev/kvm |
 //! | `dune` | `preemption.mechanism = "dune"`: workers under Dune, a kernel module; of use with `libdune` only |
 //! | `libdune` | `dune`, linked with libdune |
+//! | `metrics` | the module `metrics`: statistics through the `metrics` facade |
 //!
 //! Requests without the kernel, over DPDK or AF_XDP, come by a transport of the crate
 //! `shinjuku-dataplane`.
@@ -68,6 +69,8 @@ mod in_process;
 mod layout;
 mod load_profile;
 mod loops;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod networker;
 mod observer;
 mod pool;

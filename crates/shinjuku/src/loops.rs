@@ -494,6 +494,9 @@ impl<Tr: Transport> LoopThread<Tr> {
                 Turn::Run(deadline) => {
                     self.stop_idling(seat);
                     has_worked = true;
+                    if part != self.loops.home_of(seat) {
+                        self.statistics.record_help();
+                    }
                     self.loops.lend(seat, part, dispatcher, deadline);
                     match self.run_requests(seat, part, deadline.start) {
                         Some(back) => dispatcher = back,
@@ -561,6 +564,9 @@ impl<Tr: Transport> LoopThread<Tr> {
                     generation,
                     deadline,
                 }) => {
+                    if part != home {
+                        statistics.record_help();
+                    }
                     loops.lend(seat, part, dispatcher, deadline);
                     Some((job, generation, deadline.start))
                 }

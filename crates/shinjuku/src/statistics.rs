@@ -51,6 +51,7 @@ impl Counter {
 pub(crate) struct WorkerStatistics {
     classes: Box<[WorkerClass]>,
     lost: Counter,
+    helped: Counter,
     /// Several threads count here.
     is_shared: bool,
 }
@@ -75,6 +76,7 @@ impl WorkerStatistics {
         Self {
             classes: (0..classes).map(class).collect(),
             lost: Counter::default(),
+            helped: Counter::default(),
             is_shared: false,
         }
     }
@@ -122,6 +124,11 @@ impl WorkerStatistics {
     /// A request ended and not even its class is known any more: the transport's code panicked.
     pub(crate) fn record_lost(&self) {
         self.count(&self.lost);
+    }
+
+    /// A request is about to run that waited at another loop.
+    pub(crate) fn record_help(&self) {
+        self.count(&self.helped);
     }
 
     fn count(&self, counter: &Counter) {
@@ -326,6 +333,8 @@ pub struct Statistics {
     pub rescued: u64,
     /// How often a worker was found blocked and no spare was left.
     pub spares_exhausted: u64,
+    /// Requests, fresh or suspended, that an idle loop ran for another (layout `symmetric`).
+    pub helped: u64,
     /// The share of its time that the dispatcher had something to do, 0 to 1.
     pub dispatcher_occupancy: f64,
     /// The scheduling policy gave a wrong answer, and requests have been served first come, first
@@ -493,6 +502,7 @@ impl Statistics {
             workers_blocked: dispatcher.stuck.get(),
             rescued: dispatcher.rescued.get(),
             spares_exhausted: dispatcher.spares_exhausted.get(),
+            helped: workers.iter().map(|worker| worker.helped.get()).sum(),
             dispatcher_occupancy: busy.min(total) as f64 / total.max(1) as f64,
             policy_set_aside: dispatcher.policy_set_aside.get() > 0,
             progress_interventions: dispatcher.progress_interventions.get(),

@@ -63,6 +63,12 @@ fn what_waits_at_a_busy_loop_is_served_by_the_other() {
     }
     let report = runtime.shutdown(PATIENCE);
     assert!(report.is_clean(), "{report}");
+    // In each round one of the two ran at a loop that was not its own.
+    let helped = report.statistics.map(|statistics| statistics.helped);
+    assert!(
+        helped.is_some_and(|helped| (200..=400).contains(&helped)),
+        "{helped:?}"
+    );
 }
 
 /// One is suspended, and finishes while another that came to the same loop computes for as long as

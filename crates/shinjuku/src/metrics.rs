@@ -1,0 +1,324 @@
+//! A runtime's statistics through the [`metrics`](https://docs.rs/metrics) facade, for whichever
+//! exporter a program has installed. Feature `metrics`.
+//!
+//! A [`Publisher`] reads the statistics when it is told to, for example when a page is scraped, and
+//! hands them to the recorder. The runtime's threads have no part in that: a scrape stops none of
+//! them, and costs them nothing but a cache miss for each counter that they write next.
+//!
+//! [`METRICS`] is the list of names, units and labels. The manual's page
+//! [`watching`](crate::guide::watching) tells what to watch for.
+//!
+//! Latencies and slowdowns are counted in the runtime, in buckets of 1 %. They go out as counters
+//! `.._bucket` with the label `le`, which is how Prometheus has histograms: `histogram_quantile`
+//! takes them. The facade's own histograms would want each value by itself, millions a second.
+
+use metrics::{Key, KeyName, Label, Level, Metadata, Unit, with_recorder};
+use shinjuku_net::Refusal;
+
+use crate::observer::Observer;
+use crate::statistics::{ClassStatistics, Histogram, Statistics};
+
+/// One metric: what is published under a name.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Metric {
+    /// As the recorder gets it.
+    pub name: &'static str,
+    /// Whether the number only grows.
+    pub is_counter: bool,
+    /// What it counts.
+    pub unit: Unit,
+    /// The label that tells its series apart, if there is more than one.
+    pub label: Option<&'static str>,
+    /// What it tells, in a sentence.
+    pub description: &'static str,
+}
+
+macro_rules! metrics_list {
+    ($($constant:ident: $kind:ident $name:literal [$unit:ident] $(by $label:literal)?, $description:literal;)*) => {
+        $(const $constant: &str = $name;)*
+
+        /// Everything that a [`Publisher`] publishes.
+        pub const METRICS: &[Metric] = &[$(Metric {
+            name: $name,
+            is_counter: metrics_list!(@is_counter $kind),
+            unit: Unit::$unit,
+            label: metrics_list!(@label $($label)?),
+            description: $description,
+        }),*];
+    };
+    (@is_counter counter) => { true };
+    (@is_counter gauge) => { false };
+    (@label) => { None };
+    (@label $label:literal) => { Some($label) };
+}
+
+metrics_list! {
+    UPTIME: gauge "shinjuku_uptime_seconds" [Seconds],
+        "Since the runtime started.";
+    RECEIVED: counter "shinjuku_requests_received_total" [Count],
+        "Requests that the transport delivered.";
+    REFUSED: counter "shinjuku_requests_refused_total" [Count] by "cause",
+        "Requests turned away before they started.";
+    FINISHED: counter "shinjuku_requests_finished_total" [Count] by "class",
+        "Requests that got their reply.";
+    FAILED: counter "shinjuku_requests_failed_total" [Count] by "class",
+        "Requests whose handler panicked.";
+    LOST: counter "shinjuku_requests_lost_total" [Count],
+        "Requests without a reply because the transport's code panicked.";
+    WAITING: gauge "shinjuku_requests_waiting" [Count],
+        "Requests that wait for a worker now, started or not.";
+    STARTED: gauge "shinjuku_requests_started" [Count],
+        "Requests between their start and their end now.";
+    RUNNING: gauge "shinjuku_requests_running" [Count],
+        "Requests that run now.";
+    SERVICE: counter "shinjuku_service_nanoseconds_total" [Nanoseconds] by "class",
+        "How long finished requests ran, all together.";
+    CLASS_PREEMPTIONS: counter "shinjuku_class_preemptions_total" [Count] by "class",
+        "How often requests of the class were preempted.";
+    PREEMPTIONS: counter "shinjuku_preemptions_total" [Count] by "way",
+        "How often requests gave way: at a probe, in an interrupt, or at the end of a guard.";
+    ASKED: counter "shinjuku_preemptions_requested_total" [Count],
+        "How often a running request was asked to give way.";
+    SENT: counter "shinjuku_interrupts_sent_total" [Count],
+        "Interrupts sent to workers.";
+    UNSENT: counter "shinjuku_interrupts_failed_total" [Count],
+        "Interrupts that could not be sent.";
+    LATE: counter "shinjuku_interrupts_late_total" [Count],
+        "Interrupts that found nothing to preempt any more.";
+    DEFERRED: counter "shinjuku_preemptions_deferred_total" [Count],
+        "Interrupts and probes that came while preemption was held off.";
+    MIGRATIONS: counter "shinjuku_migrations_total" [Count],
+        "Resumptions on another worker than the last.";
+    HELPED: counter "shinjuku_helped_total" [Count],
+        "Requests that an idle loop took from another's queue (layout symmetric).";
+    BLOCKED: counter "shinjuku_workers_blocked_total" [Count],
+        "How often a worker was found blocked in the kernel.";
+    RESCUED: counter "shinjuku_rescued_total" [Count],
+        "Requests sent to a spare worker, in the place of a blocked one.";
+    NO_SPARES: counter "shinjuku_spares_exhausted_total" [Count],
+        "How often a worker was found blocked and no spare was left.";
+    OCCUPANCY: gauge "shinjuku_dispatcher_occupancy_ratio" [Percent],
+        "The share of its time that the dispatcher had something to do, 0 to 1.";
+    SET_ASIDE: gauge "shinjuku_policy_set_aside" [Count],
+        "1 once the policy gave a wrong answer; requests are served first come, first served then.";
+    PROGRESS: counter "shinjuku_progress_interventions_total" [Count],
+        "How often a request that got nowhere had to let the others go first.";
+    LATENCY_BUCKET: counter "shinjuku_latency_seconds_bucket" [Count] by "class",
+        "Finished requests whose latency, from arrival to reply, was at most `le` seconds.";
+    LATENCY_COUNT: counter "shinjuku_latency_seconds_count" [Count] by "class",
+        "Finished requests.";
+    LATENCY_SUM: gauge "shinjuku_latency_seconds_sum" [Seconds] by "class",
+        "The latencies of all finished requests together; it only grows.";
+    SLOWDOWN_BUCKET: counter "shinjuku_slowdown_bucket" [Count] by "class",
+        "Finished requests whose slowdown, latency over service time, was at most `le`.";
+    SLOWDOWN_COUNT: counter "shinjuku_slowdown_count" [Count] by "class",
+        "Finished requests.";
+    SLOWDOWN_SUM: gauge "shinjuku_slowdown_sum" [Count] by "class",
+        "The slowdowns of all finished requests together; it only grows.";
+}
+
+/// Upper ends of the latencies' buckets, in nanoseconds: 1 us to 10 s, three to a decade.
+const LATENCY_BOUNDS: [u64; 22] = {
+    let mut bounds = [0; 22];
+    let (mut place, mut decade) = (0, 1_000);
+    while place < 21 {
+        bounds[place] = decade;
+        bounds[place + 1] = 2 * decade;
+        bounds[place + 2] = 5 * decade;
+        place += 3;
+        decade *= 10;
+    }
+    bounds[21] = decade;
+    bounds
+};
+
+/// Upper ends of the slowdowns' buckets, in thousandths: 1 to 10,000.
+const SLOWDOWN_BOUNDS: [u64; 14] = {
+    let mut bounds = [1_000; 14];
+    let multiples = [
+        1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000,
+    ];
+    let mut place = 0;
+    while place < bounds.len() {
+        bounds[place] *= multiples[place];
+        place += 1;
+    }
+    bounds
+};
+
+const NANOS: f64 = 1e9;
+const THOUSANDTHS: f64 = 1e3;
+
+/// Hands a runtime's statistics to the recorder of the `metrics` facade.
+///
+/// ```
+/// use shinjuku::metrics::Publisher;
+/// use shinjuku::{Runtime, handler_fn};
+///
+/// let runtime = Runtime::builder(handler_fn(|n: u64| n + 1)).start()?;
+/// // With an exporter installed: on each scrape, or every few seconds.
+/// let publisher = Publisher::new(runtime.observer());
+/// publisher.publish();
+/// # Ok::<(), shinjuku::StartError>(())
+/// ```
+#[derive(Debug)]
+pub struct Publisher {
+    observer: Observer,
+    labels: Vec<Label>,
+}
+
+impl Publisher {
+    /// Publishes what `observer` sees. Describes all metrics to the recorder that is installed now.
+    #[must_use]
+    pub fn new(observer: Observer) -> Self {
+        with_recorder(|recorder| {
+            for metric in METRICS {
+                let (name, unit) = (KeyName::from_const_str(metric.name), Some(metric.unit));
+                if metric.is_counter {
+                    recorder.describe_counter(name, unit, metric.description.into());
+                } else {
+                    recorder.describe_gauge(name, unit, metric.description.into());
+                }
+            }
+        });
+        Self {
+            observer,
+            labels: Vec::new(),
+        }
+    }
+
+    /// With a label on every metric, such as a name where a process has several runtimes.
+    #[must_use]
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.push(Label::new(name.into(), value.into()));
+        self
+    }
+
+    /// Reads the statistics and hands them over. Allocates.
+    pub fn publish(&self) {
+        let statistics = self.observer.statistics();
+        self.requests(&statistics);
+        self.preemptions(&statistics);
+        self.workers(&statistics);
+        for class in &statistics.classes {
+            self.class(class);
+        }
+    }
+
+    fn requests(&self, statistics: &Statistics) {
+        self.gauge(UPTIME, [], statistics.uptime.as_secs_f64());
+        self.counter(RECEIVED, [], statistics.received);
+        self.counter(LOST, [], statistics.lost);
+        self.gauge(WAITING, [], statistics.waiting as f64);
+        self.gauge(STARTED, [], statistics.started as f64);
+        self.gauge(RUNNING, [], statistics.running as f64);
+        for cause in Refusal::ALL {
+            let label = Label::from_static_parts("cause", cause_name(cause));
+            self.counter(REFUSED, [label], statistics.refused.of(cause));
+        }
+    }
+
+    fn preemptions(&self, statistics: &Statistics) {
+        let preemptions = &statistics.preemptions;
+        for (way, number) in [
+            ("probe", preemptions.by_probe),
+            ("interrupt", preemptions.by_interrupt),
+            ("guard", preemptions.at_guard),
+        ] {
+            let label = Label::from_static_parts("way", way);
+            self.counter(PREEMPTIONS, [label], number);
+        }
+        self.counter(ASKED, [], preemptions.requested);
+        self.counter(SENT, [], preemptions.interrupts_sent);
+        self.counter(UNSENT, [], preemptions.interrupts_failed);
+        self.counter(LATE, [], preemptions.late);
+        self.counter(DEFERRED, [], preemptions.deferred);
+        self.counter(MIGRATIONS, [], preemptions.migrations);
+    }
+
+    fn workers(&self, statistics: &Statistics) {
+        self.counter(HELPED, [], statistics.helped);
+        self.counter(BLOCKED, [], statistics.workers_blocked);
+        self.counter(RESCUED, [], statistics.rescued);
+        self.counter(NO_SPARES, [], statistics.spares_exhausted);
+        self.gauge(OCCUPANCY, [], statistics.dispatcher_occupancy);
+        self.gauge(SET_ASIDE, [], f64::from(statistics.policy_set_aside));
+        self.counter(PROGRESS, [], statistics.progress_interventions);
+    }
+
+    fn class(&self, class: &ClassStatistics) {
+        let name = || Label::new("class", class.name.clone());
+        self.counter(FINISHED, [name()], class.finished);
+        self.counter(FAILED, [name()], class.failed);
+        self.counter(SERVICE, [name()], class.service_nanos);
+        self.counter(CLASS_PREEMPTIONS, [name()], class.preemptions);
+        self.histogram(
+            [LATENCY_BUCKET, LATENCY_COUNT, LATENCY_SUM],
+            &name(),
+            &class.latency_nanos,
+            (&LATENCY_BOUNDS, NANOS),
+        );
+        self.histogram(
+            [SLOWDOWN_BUCKET, SLOWDOWN_COUNT, SLOWDOWN_SUM],
+            &name(),
+            &class.slowdown_thousandths,
+            (&SLOWDOWN_BOUNDS, THOUSANDTHS),
+        );
+    }
+
+    /// Bucket, count and sum; `scale` of the values make one of what is published.
+    fn histogram(
+        &self,
+        [bucket, count, sum]: [&'static str; 3],
+        class: &Label,
+        values: &Histogram,
+        (bounds, scale): (&[u64], f64),
+    ) {
+        let mut of_all = 0.0;
+        let mut upto = vec![0; bounds.len()];
+        for (value, times) in values.iter() {
+            of_all += value as f64 * times as f64;
+            let first = bounds.partition_point(|&bound| bound < value);
+            upto[first..].iter_mut().for_each(|number| *number += times);
+        }
+        let ends = bounds
+            .iter()
+            .map(|&bound| (bound as f64 / scale).to_string());
+        let all = values.count();
+        for (end, number) in ends.zip(upto).chain([("+Inf".to_owned(), all)]) {
+            self.counter(bucket, [class.clone(), Label::new("le", end)], number);
+        }
+        self.counter(count, [class.clone()], all);
+        self.gauge(sum, [class.clone()], of_all / scale);
+    }
+
+    fn counter<const N: usize>(&self, name: &'static str, labels: [Label; N], value: u64) {
+        let key = self.key(name, labels);
+        with_recorder(|recorder| recorder.register_counter(&key, &METADATA).absolute(value));
+    }
+
+    fn gauge<const N: usize>(&self, name: &'static str, labels: [Label; N], value: f64) {
+        let key = self.key(name, labels);
+        with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).set(value));
+    }
+
+    fn key<const N: usize>(&self, name: &'static str, labels: [Label; N]) -> Key {
+        let labels = self.labels.iter().cloned().chain(labels);
+        Key::from_parts(name, labels.collect::<Vec<_>>())
+    }
+}
+
+static METADATA: Metadata<'static> =
+    Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+
+fn cause_name(cause: Refusal) -> &'static str {
+    match cause {
+        Refusal::QueueFull => "queue_full",
+        Refusal::DeadlinePassed => "deadline_passed",
+        Refusal::UnknownClass => "unknown_class",
+        Refusal::ShuttingDown => "shutting_down",
+        Refusal::Cancelled => "cancelled",
+        _ => "other",
+    }
+}
