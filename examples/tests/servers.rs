@@ -410,6 +410,25 @@ fn metrics_are_on_a_page() {
 }
 
 #[test]
+fn a_timeline_is_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace.json");
+    let (ended_well, said) = run_to_the_end("timeline", &[path.to_str().unwrap()]);
+    assert!(ended_well && said.contains("slices on"), "{said}");
+    let file = std::fs::read(&path).unwrap();
+    let file: serde_json::Value = serde_json::from_slice(&file).unwrap();
+    let events = file["traceEvents"].as_array().unwrap();
+    for class in ["short", "long"] {
+        assert!(
+            events.iter().any(|event| event["name"] == class),
+            "{class}: {said}"
+        );
+    }
+    let (ended_well, said) = run_to_the_end("timeline", &["/nowhere/trace.json"]);
+    assert!(!ended_well, "{said}");
+}
+
+#[test]
 fn hello_and_pool_end_well() {
     let (ended_well, said) = run_to_the_end("hello", &[]);
     assert!(ended_well && said.contains("1 + ... + 5 = 15"), "{said}");

@@ -17,7 +17,7 @@ use crate::context::{
     FINISHED, Finished, Generation, Handle, Head, Idle, Outcome, PREEMPTED, Panicked, Runnable,
     Suspended,
 };
-use crate::counters::{Counters, count};
+use crate::counters::{Counters, CountersSnapshot, count};
 use crate::fault::{self, Defence};
 use crate::mailbox::Completion;
 use crate::mechanism::WorkerLink;
@@ -150,6 +150,12 @@ impl Worker {
     #[must_use]
     pub fn link(&self) -> WorkerLink {
         self.link.clone()
+    }
+
+    /// What the worker has counted so far.
+    #[must_use]
+    pub fn counters(&self) -> CountersSnapshot {
+        self.link.counters()
     }
 
     /// Starts a job or resumes one, until it ends or is preempted. `generation` names this

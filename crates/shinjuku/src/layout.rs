@@ -189,6 +189,25 @@ impl Layout {
         ))
     }
 
+    /// What thread `id` is called: those that run requests often come first, then the spares.
+    pub(crate) fn thread_name(&self, id: usize) -> String {
+        match id.checked_sub(self.workers.len()) {
+            Some(spare) => format!("spare-{spare}"),
+            None if self.symmetric => format!("loop-{id}"),
+            None if self.inline => "inline".to_owned(),
+            None => format!("worker-{id}"),
+        }
+    }
+
+    /// The same, with the thread's core if it has one.
+    pub(crate) fn lane_name(&self, id: usize) -> String {
+        let name = self.thread_name(id);
+        match self.workers.get(id).copied().flatten() {
+            Some(core) => format!("{name}, core {core}"),
+            None => name,
+        }
+    }
+
     /// For how long an idle loop spins before it parks, in nanoseconds, where the configuration
     /// says `configured`; `None`: it never parks.
     pub(crate) fn spins_for(&self, configured: Option<u64>) -> Option<u64> {

@@ -86,6 +86,7 @@ mod statistics;
 pub mod stub;
 mod threads;
 mod ticket;
+pub mod timeline;
 mod worker;
 mod worker_state;
 
@@ -122,6 +123,7 @@ pub mod error {
     pub use crate::pool::{Cancelled, RunError};
     pub use crate::start_error::StartError;
     pub use crate::ticket::TicketError;
+    pub use crate::timeline::RecordError;
 }
 
 pub use builder::Builder;

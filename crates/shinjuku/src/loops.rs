@@ -48,6 +48,7 @@ use crate::dispatcher::{
     BACKGROUND_TURN, Control, Deadline, Dispatcher, LONGEST_SLEEP, Next, Turn,
 };
 use crate::statistics::WorkerStatistics;
+use crate::timeline::Lane;
 use crate::worker::{LONGEST_SLEEP as LONGEST_STAND_BY, Orders, Port, SHARED_PAUSE};
 use part::Part;
 
@@ -361,6 +362,7 @@ pub(crate) struct LoopThread<Tr: Transport> {
     /// For each dispatcher, its mailbox and the way to its transport.
     ports: Vec<Port<Tr>>,
     statistics: Arc<WorkerStatistics>,
+    lane: Lane,
     /// The hard mechanism, where there is one.
     timer: Option<DeadlineTimer>,
     loops: Arc<Loops<Tr>>,
@@ -383,6 +385,7 @@ pub(crate) struct LoopThreadParts<Tr: Transport> {
     pub(crate) worker: Worker,
     pub(crate) ports: Vec<Port<Tr>>,
     pub(crate) statistics: Arc<WorkerStatistics>,
+    pub(crate) lane: Lane,
     pub(crate) timer: Option<DeadlineTimer>,
     pub(crate) loops: Arc<Loops<Tr>>,
     pub(crate) idling: Idling,
@@ -395,6 +398,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             worker,
             ports,
             statistics,
+            lane,
             timer,
             loops,
             idling,
@@ -404,6 +408,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             worker,
             ports,
             statistics,
+            lane,
             timer,
             loops,
             idling,
@@ -541,6 +546,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             worker,
             ports,
             statistics,
+            lane,
             timer,
             loops,
             clock,
@@ -548,7 +554,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         } = self;
         let home = loops.home_of(seat);
         let mut back = None;
-        ports[part].step_inline(worker, statistics, *clock, start, |end| {
+        ports[part].step_inline(worker, (statistics, lane), *clock, start, |end| {
             if let Some(timer) = timer {
                 timer.disarm();
             }

@@ -8,6 +8,7 @@ use shinjuku_preempt::{Backend, WorkerLink};
 use crate::in_process::RefusedAtSubmit;
 use crate::pool::TurnedAway;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
+use crate::timeline::Recorder;
 
 /// Reads a runtime's statistics from anywhere, also after the runtime's end; see
 /// [`Runtime::observer`](crate::Runtime::observer) and
@@ -21,6 +22,7 @@ pub struct Observer {
     pub(crate) workers: Arc<[Arc<WorkerStatistics>]>,
     pub(crate) dispatchers: Arc<[Arc<DispatcherStatistics>]>,
     pub(crate) links: Arc<[WorkerLink]>,
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) class_names: Arc<[String]>,
     pub(crate) backend: Option<Arc<dyn Backend>>,
 }

@@ -140,6 +140,15 @@ impl WorkerStatistics {
     }
 }
 
+/// What can be read of a dispatcher at little cost; see [`Statistics`].
+pub(crate) struct Levels {
+    pub(crate) waiting: u64,
+    pub(crate) started: u64,
+    pub(crate) running: u64,
+    pub(crate) workers_blocked: u64,
+    pub(crate) rescued: u64,
+}
+
 /// Kept by the dispatcher.
 #[derive(Debug)]
 pub(crate) struct DispatcherStatistics {
@@ -258,6 +267,17 @@ impl DispatcherStatistics {
         self.total_nanos.add(time.0);
         if worked {
             self.busy_nanos.add(time.0);
+        }
+    }
+
+    /// What readers were told last of what is now.
+    pub(crate) fn levels(&self) -> Levels {
+        Levels {
+            waiting: self.waiting.get(),
+            started: self.started.get(),
+            running: self.running.get(),
+            workers_blocked: self.stuck.get(),
+            rescued: self.rescued.get(),
         }
     }
 

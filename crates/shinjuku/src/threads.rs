@@ -26,6 +26,7 @@ use crate::request::{Done, Job};
 use crate::shutdown::ShutdownReport;
 use crate::start_error::StartError;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
+use crate::timeline::{Lane, Recorder};
 use crate::worker::{Orders, Port, WorkerLoop};
 use crate::worker_state::WorkerState;
 
@@ -50,6 +51,7 @@ pub(crate) struct Threads<Tr: Transport> {
     workers: Vec<JoinHandle<()>>,
     handles: Option<Handles<Job<Tr>, Done<Tr>>>,
     worker_statistics: Vec<Arc<WorkerStatistics>>,
+    recorder: Arc<Recorder>,
     dispatcher_statistics: Vec<Arc<DispatcherStatistics>>,
     links: Vec<WorkerLink>,
     class_names: Vec<String>,
@@ -122,11 +124,14 @@ impl<Tr: Transport> Threads<Tr> {
             maker.init_per_core(worker)
         }));
         let pool = start_pool(&config, &layout, handler, Arc::clone(&states))?;
+        let names = (0..threads).map(|id| layout.lane_name(id));
+        let recorder = Recorder::new(run_often(&layout), names);
         let mut core = Self::new(
             &config,
             transports.len(),
             pool.handles,
             &preemption,
+            recorder,
             description,
         );
         let alarm = Alarm::new(workers);
@@ -164,6 +169,7 @@ impl<Tr: Transport> Threads<Tr> {
         dispatchers: usize,
         handles: Handles<Job<Tr>, Done<Tr>>,
         preemption: &Preemption,
+        recorder: Arc<Recorder>,
         description: String,
     ) -> Self {
         let class_names: Vec<_> = (config.class.iter())
@@ -179,6 +185,7 @@ impl<Tr: Transport> Threads<Tr> {
             workers: Vec::new(),
             handles: Some(handles),
             worker_statistics: Vec::new(),
+            recorder,
             dispatcher_statistics: (0..dispatchers)
                 .map(|_| Arc::new(DispatcherStatistics::new(class_names.len())))
                 .collect(),
@@ -291,7 +298,7 @@ impl<Tr: Transport> Threads<Tr> {
         repliers: Vec<Tr::Replier>,
     ) -> Result<Vec<WorkerState<Tr>>, StartError> {
         let (inline, is_seldom) = (start.layout.inline, start.is_seldom(id));
-        let name = start.name(id);
+        let name = format!("shinjuku-{}", start.layout.thread_name(id));
         let statistics = match is_seldom {
             false => Arc::new(WorkerStatistics::new(self.class_names.len())),
             true => Arc::clone(&start.spare_statistics),
@@ -310,6 +317,7 @@ impl<Tr: Transport> Threads<Tr> {
             loops: inline.then(|| Arc::clone(&start.loops)),
             ports,
             statistics: Arc::clone(&statistics),
+            lane: self.recorder.lane(id),
             parker: Arc::clone(&parker),
             orders: Arc::clone(&self.orders),
             shares_core: start.layout.shared,
@@ -394,6 +402,7 @@ impl<Tr: Transport> Threads<Tr> {
             dispatchers: self.dispatcher_statistics.clone().into(),
             links: self.links.clone().into(),
             class_names: self.class_names.clone().into(),
+            recorder: Arc::clone(&self.recorder),
             backend: self.backend.clone(),
         }
     }
@@ -536,23 +545,9 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
         id >= self.layout.workers.len()
     }
 
-    /// Whether thread `id` runs requests seldom. The first spares of the loops take turns with
-    /// them.
+    /// Whether thread `id` runs requests seldom.
     fn is_seldom(&self, id: usize) -> bool {
-        let often = self.layout.workers.len() + if self.layout.inline { TURNS } else { 0 };
-        id >= often
-    }
-
-    fn name(&self, id: usize) -> String {
-        if self.is_spare(id) {
-            format!("shinjuku-spare-{}", id - self.layout.workers.len())
-        } else if self.layout.symmetric {
-            format!("shinjuku-loop-{id}")
-        } else if self.layout.inline {
-            "shinjuku-inline".to_owned()
-        } else {
-            format!("shinjuku-worker-{id}")
-        }
+        id >= run_often(self.layout)
     }
 
     fn place(&self, id: usize) -> Place {
@@ -664,6 +659,7 @@ struct WorkerStart<S, Tr: Transport> {
     /// For each dispatcher.
     ports: Vec<Port<Tr>>,
     statistics: Arc<WorkerStatistics>,
+    lane: Lane,
     parker: Arc<Parker>,
     orders: Arc<Orders>,
     shares_core: bool,
@@ -691,6 +687,7 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
                 worker,
                 port: self.ports.pop().expect("there is one dispatcher"),
                 statistics: self.statistics,
+                lane: self.lane,
                 parker: self.parker,
                 orders: self.orders,
                 shares_core,
@@ -703,6 +700,7 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
                 worker,
                 ports: self.ports,
                 statistics: self.statistics,
+                lane: self.lane,
                 timer,
                 loops,
                 idling: Idling {
@@ -713,6 +711,12 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
             .run(),
         }
     }
+}
+
+/// How many threads run requests often: the workers, and the first spares where spares take turns
+/// with them.
+fn run_often(layout: &Layout) -> usize {
+    layout.workers.len() + if layout.inline { TURNS } else { 0 }
 }
 
 /// A dispatcher's policy, with room for its share of the requests.

@@ -13,8 +13,9 @@ use shinjuku_preempt::{
     Clock, Completion, Cycles, Generation, Outcome, Panicked, Parker, Receiver, Runnable, Worker,
 };
 
-use crate::request::{Done, Job};
+use crate::request::{Done, Job, Meta};
 use crate::statistics::WorkerStatistics;
+use crate::timeline::Lane;
 
 /// A loop that shares its core sleeps this long when there is nothing to do: whoever it waits for
 /// may be waiting for the core, and under real-time priority giving way would not do.
@@ -83,7 +84,7 @@ impl<Tr: Transport> Port<Tr> {
     pub(crate) fn step_inline(
         &mut self,
         worker: &mut Worker,
-        statistics: &WorkerStatistics,
+        (statistics, lane): (&WorkerStatistics, &Lane),
         clock: Clock,
         mut start: Cycles,
         mut next: impl FnMut(Cycles) -> Option<(Job<Tr>, Generation, Cycles)>,
@@ -91,17 +92,22 @@ impl<Tr: Transport> Port<Tr> {
         let Some((runnable, generation)) = self.receiver.poll() else {
             return;
         };
+        let context = runnable.id();
+        let counters = lane.is_recording().then(|| worker.counters());
         let replier = &mut self.replier;
         let mut completion = worker.run_on(runnable, generation, &mut |ended| {
             let end = Cycles::now();
             let service = Cycles(ended.run_time.0 + end.since(start).0);
-            deliver::<Tr>(ended.result, service, end, replier, statistics, clock);
+            let meta = deliver::<Tr>(ended.result, service, end, replier, statistics, clock);
+            lane.ended(context, (start, end), meta);
             let (job, generation, its_start) = next(end)?;
             start = its_start;
             Some((job, generation))
         });
         if let Completion::Preempted(suspended) = &mut completion {
-            suspended.add_run_time(Cycles::now().since(start));
+            let end = Cycles::now();
+            suspended.add_run_time(end.since(start));
+            lane.preempted(context, (start, end), counters, || worker.counters());
         }
         self.receiver.answer(completion);
     }
@@ -111,6 +117,7 @@ pub(crate) struct WorkerLoop<Tr: Transport> {
     pub(crate) worker: Worker,
     pub(crate) port: Port<Tr>,
     pub(crate) statistics: Arc<WorkerStatistics>,
+    pub(crate) lane: Lane,
     pub(crate) parker: Arc<Parker>,
     pub(crate) orders: Arc<Orders>,
     pub(crate) clock: Clock,
@@ -161,6 +168,8 @@ impl<Tr: Transport> WorkerLoop<Tr> {
     }
 
     fn serve(&mut self, (runnable, generation): Message<Tr>, start: Cycles) {
+        let context = runnable.id();
+        let counters = self.lane.is_recording().then(|| self.worker.counters());
         match self.worker.run(runnable, generation) {
             Outcome::Finished(finished) => {
                 let end = Cycles::now();
@@ -172,11 +181,15 @@ impl<Tr: Transport> WorkerLoop<Tr> {
                     clock,
                     ..
                 } = self;
-                deliver::<Tr>(result, service, end, replier, statistics, *clock);
+                let meta = deliver::<Tr>(result, service, end, replier, statistics, *clock);
+                self.lane.ended(context, (start, end), meta);
                 self.port.receiver.answer(Completion::Finished(idle));
             }
             Outcome::Preempted(mut suspended) => {
-                suspended.add_run_time(Cycles::now().since(start));
+                let end = Cycles::now();
+                suspended.add_run_time(end.since(start));
+                let after = || self.worker.counters();
+                self.lane.preempted(context, (start, end), counters, after);
                 self.port.receiver.answer(Completion::Preempted(suspended));
             }
         }
@@ -189,7 +202,8 @@ impl<Tr: Transport> WorkerLoop<Tr> {
     }
 }
 
-/// Sends what a request came to, and counts it.
+/// Sends what a request came to, and counts it. Tells which it was and whether it failed, unless it
+/// was lost.
 #[inline]
 fn deliver<Tr: Transport>(
     result: Result<Done<Tr>, Panicked>,
@@ -198,10 +212,11 @@ fn deliver<Tr: Transport>(
     replier: &mut Tr::Replier,
     statistics: &WorkerStatistics,
     clock: Clock,
-) {
+) -> Option<(Meta, bool)> {
     let Ok(done) = result else {
         // Not the handler's panic, which is caught further in, but the transport's.
-        return statistics.record_lost();
+        statistics.record_lost();
+        return None;
     };
     let Done {
         meta,
@@ -211,6 +226,7 @@ fn deliver<Tr: Transport>(
     replier.send(outgoing);
     let latency = clock.nanos_at(end).saturating_sub(meta.arrival.0);
     statistics.record(meta.class, latency, clock.to_nanos(service), failed);
+    Some((meta, failed))
 }
 
 #[cfg(test)]

@@ -460,15 +460,14 @@ fn a_completion_thread_that_is_stuck_keeps_nobody_waiting() {
         let leaked = arrivals.pop().unwrap();
         let Arrival { request, route, .. } = arrivals.pop().unwrap();
         transport.refuse(request, route, Refusal::QueueFull);
+        // From here on the completion thread is stuck, in the drop of this one.
+        let refusal = Err(TicketError::Refused(Refusal::QueueFull));
+        assert_eq!(refused.wait(), refusal);
         thread::scope(|scope| {
             let running = scope.spawn(|| running.wait());
             assert!(!finish(vec![transport], Duration::from_millis(20)));
             assert_eq!(running.join().unwrap(), Err(TicketError::RuntimeEnded));
         });
-        assert_eq!(
-            refused.wait(),
-            Err(TicketError::Refused(Refusal::QueueFull))
-        );
         assert_eq!(queued.wait(), Err(TicketError::RuntimeEnded));
         gate.0.store(true, Ordering::Release);
         // A context that comes to its end after all: nobody minds.

@@ -9,6 +9,7 @@ use shinjuku_preempt::{
 use super::*;
 use crate::request::Meta;
 use crate::statistics::{DispatcherStatistics, Statistics};
+use crate::timeline::Recorder;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -75,6 +76,7 @@ impl Stage {
                 replier: Nothing,
             },
             statistics: Arc::new(WorkerStatistics::new(2)),
+            lane: Recorder::new(1, [String::new()]).lane(0),
             parker: Arc::new(Parker::new()),
             orders: Arc::new(Orders::new(1)),
             clock: Clock::get(),
@@ -106,10 +108,11 @@ impl Stage {
             worker,
             port,
             statistics,
+            lane,
             clock,
             ..
         } = &mut self.worker;
-        port.step_inline(worker, statistics, *clock, start, |end| {
+        port.step_inline(worker, (statistics, lane), *clock, start, |end| {
             let second = second.take()?;
             let generation = sender.renew(&mut dispatched);
             before_second(&dispatched);
@@ -184,10 +187,11 @@ fn whoever_follows_and_is_preempted_is_served_from_its_own_start() {
         worker,
         port,
         statistics,
+        lane,
         clock,
         ..
     } = &mut stage.worker;
-    port.step_inline(worker, statistics, *clock, Cycles::now(), |_| None);
+    port.step_inline(worker, (statistics, lane), *clock, Cycles::now(), |_| None);
     let Some((_, Completion::Finished(idle))) = stage.sender.poll() else {
         panic!("it was asked once");
     };

@@ -1,0 +1,373 @@
+//! Recording what each worker does when: a slice for each time that a request runs.
+//!
+//! ```text
+//!   Observer::record ──▶ epoch = n ─────────── samples the queues ──────────▶ epoch = 0 ──▶ reads
+//!   worker:    slice ends while epoch = n: writes it to its own ring        slice ends: one load
+//! ```
+//!
+//! Workers know nothing of requests' names: a slice says which context ran, from when to when, why
+//! it stopped, and, where the request finished, its class and its arrival. A context belongs to one
+//! request from its start to its end, so the reader puts a request together from its context's
+//! slices, the last one first.
+//!
+//! Each ring has one writer. The writer begins it anew by itself when it meets a new epoch, and
+//! never overwrites what the epoch has: a full ring counts what it drops. So a reader needs no lock
+//! once the epoch is over, and a worker that is late by then writes beyond what is read.
+//!
+//! The rings are taken when something is recorded for the first time, by the thread that records.
+//! Without a recording a slice costs one load of a line that is only read. With one it costs some
+//! stores. Nothing here allocates, locks or makes a system call on a worker's thread.
+
+mod trace;
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::CachePadded;
+use shinjuku_policy::{ClassId, Nanos};
+use shinjuku_preempt::{Clock, ContextId, CountersSnapshot, Cycles};
+
+use crate::observer::Observer;
+use crate::request::Meta;
+pub use trace::{Sample, Slice, Stop, Trace};
+
+/// Slices that a worker's ring holds: 4 MiB.
+const WORKER_ROOM: usize = 1 << 17;
+/// A spare runs little.
+const SPARE_ROOM: usize = 1 << 10;
+/// The queues are looked at this often.
+const SAMPLE_EVERY: Duration = Duration::from_millis(1);
+/// No epoch: nothing is recorded.
+const OFF: u32 = 0;
+/// Words of a slice.
+const WORDS: usize = 4;
+
+/// Why nothing was recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// There is one recording of a runtime at a time.
+    #[error("the runtime is being recorded already: try again when that has ended")]
+    Busy,
+}
+
+/// What the threads of a runtime share.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    epoch: CachePadded<AtomicU32>,
+    rings: OnceLock<Box<[Ring]>>,
+    /// The last epoch. Locked while something is recorded.
+    last_epoch: Mutex<u32>,
+    /// Threads that run requests often; behind them are the spares.
+    workers: usize,
+    /// Of all threads.
+    names: Box<[String]>,
+}
+
+/// A thread's own slices.
+#[derive(Debug)]
+struct Ring {
+    /// The epoch, and how many slices it has.
+    state: AtomicU64,
+    dropped: AtomicU64,
+    words: Box<[AtomicU64]>,
+}
+
+/// A slice, as a worker writes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Event {
+    start: Cycles,
+    end: Cycles,
+    context: ContextId,
+    stop: Stop,
+    /// Known only where the request finished.
+    class: ClassId,
+    arrival: Nanos,
+}
+
+impl Event {
+    fn to_words(self) -> [u64; WORDS] {
+        let stop = Stop::ALL.iter().position(|&stop| stop == self.stop);
+        let stop = stop.expect("all are listed") as u64;
+        let packed = u64::from(self.context.0) | u64::from(self.class.0) << 16 | stop << 32;
+        [self.start.0, self.end.0, packed, self.arrival.0]
+    }
+
+    fn from_words([start, end, packed, arrival]: [u64; WORDS]) -> Self {
+        Self {
+            start: Cycles(start),
+            end: Cycles(end),
+            context: ContextId(packed as u16),
+            class: ClassId((packed >> 16) as u16),
+            stop: Stop::ALL[(packed >> 32) as usize],
+            arrival: Nanos(arrival),
+        }
+    }
+}
+
+impl Ring {
+    fn new(room: usize) -> Self {
+        Self {
+            state: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            words: (0..room * WORDS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// By the ring's own thread.
+    fn push(&self, epoch: u32, event: Event) {
+        let state = self.state.load(Ordering::Relaxed);
+        let (its_epoch, count) = ((state >> 32) as u32, state as u32);
+        let count = if its_epoch == epoch {
+            count
+        } else {
+            self.dropped.store(0, Ordering::Relaxed);
+            0
+        };
+        let at = count as usize * WORDS;
+        let Some(words) = self.words.get(at..at + WORDS) else {
+            let dropped = self.dropped.load(Ordering::Relaxed);
+            return self.dropped.store(dropped + 1, Ordering::Relaxed);
+        };
+        for (word, value) in words.iter().zip(event.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        let state = u64::from(epoch) << 32 | u64::from(count + 1);
+        self.state.store(state, Ordering::Release);
+    }
+
+    /// The slices of an epoch that is over, and how many found no room.
+    fn read(&self, epoch: u32) -> (Vec<Event>, u64) {
+        let state = self.state.load(Ordering::Acquire);
+        if (state >> 32) as u32 != epoch {
+            return (Vec::new(), 0);
+        }
+        let words = &self.words[..state as u32 as usize * WORDS];
+        let event = |words: &[AtomicU64]| {
+            let word = |place: usize| words[place].load(Ordering::Relaxed);
+            Event::from_words([word(0), word(1), word(2), word(3)])
+        };
+        let events = words.chunks_exact(WORDS).map(event).collect();
+        (events, self.dropped.load(Ordering::Relaxed))
+    }
+}
+
+impl Recorder {
+    /// For threads of these names, of which the first `workers` run requests often.
+    pub(crate) fn new(workers: usize, names: impl IntoIterator<Item = String>) -> Arc<Self> {
+        Arc::new(Self {
+            epoch: CachePadded::new(AtomicU32::new(OFF)),
+            rings: OnceLock::new(),
+            last_epoch: Mutex::new(OFF),
+            workers,
+            names: names.into_iter().collect(),
+        })
+    }
+
+    /// Thread `number`'s way to record.
+    pub(crate) fn lane(self: &Arc<Self>, number: usize) -> Lane {
+        Lane {
+            recorder: Arc::clone(self),
+            number,
+        }
+    }
+
+    /// Has the workers record until `wait` returns.
+    fn record(&self, wait: impl FnOnce()) -> Result<Vec<(Vec<Event>, u64)>, RecordError> {
+        let mut last = self.last_epoch.try_lock().map_err(|_| RecordError::Busy)?;
+        let rings = self.rings.get_or_init(|| {
+            let room = |thread| match thread < self.workers {
+                true => WORKER_ROOM,
+                false => SPARE_ROOM,
+            };
+            let threads = 0..self.names.len();
+            threads.map(|thread| Ring::new(room(thread))).collect()
+        });
+        *last = last.wrapping_add(1).max(1);
+        self.epoch.store(*last, Ordering::Release);
+        wait();
+        self.epoch.store(OFF, Ordering::Release);
+        Ok(rings.iter().map(|ring| ring.read(*last)).collect())
+    }
+}
+
+/// A thread's way to record.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    recorder: Arc<Recorder>,
+    number: usize,
+}
+
+impl Lane {
+    /// Whether what ends now is recorded.
+    #[inline]
+    pub(crate) fn is_recording(&self) -> bool {
+        self.recorder.epoch.load(Ordering::Relaxed) != OFF
+    }
+
+    /// A request ended: one of `meta`, or one of which nothing is known any more.
+    #[inline]
+    pub(crate) fn ended(
+        &self,
+        context: ContextId,
+        (start, end): (Cycles, Cycles),
+        meta: Option<(Meta, bool)>,
+    ) {
+        if self.is_recording() {
+            let (class, arrival, stop) = match meta {
+                Some((meta, false)) => (meta.class, meta.arrival, Stop::Finished),
+                Some((meta, true)) => (meta.class, meta.arrival, Stop::Failed),
+                None => (ClassId(0), Nanos(0), Stop::Lost),
+            };
+            self.push(Event {
+                start,
+                end,
+                context,
+                stop,
+                class,
+                arrival,
+            });
+        }
+    }
+
+    /// A request was preempted; the worker's counters `before` it ran, if they were read, and
+    /// `after`, tell how.
+    #[inline]
+    pub(crate) fn preempted(
+        &self,
+        context: ContextId,
+        (start, end): (Cycles, Cycles),
+        before: Option<CountersSnapshot>,
+        after: impl FnOnce() -> CountersSnapshot,
+    ) {
+        if self.is_recording() {
+            let stop = before.map_or(Stop::Probe, |before| {
+                let after = after();
+                if after.taken_by_interrupt > before.taken_by_interrupt {
+                    Stop::Interrupt
+                } else if after.taken_at_guard > before.taken_at_guard {
+                    Stop::Guard
+                } else {
+                    Stop::Probe
+                }
+            });
+            self.push(Event {
+                start,
+                end,
+                context,
+                stop,
+                class: ClassId(0),
+                arrival: Nanos(0),
+            });
+        }
+    }
+
+    #[cold]
+    fn push(&self, event: Event) {
+        let epoch = self.recorder.epoch.load(Ordering::Acquire);
+        if let (Some(rings), true) = (self.recorder.rings.get(), epoch != OFF) {
+            rings[self.number].push(epoch, event);
+        }
+    }
+}
+
+impl Observer {
+    /// Records what every worker does for `duration`, during which the calling thread sleeps, and
+    /// looks at the queues every millisecond. A worker's slices beyond the first 131,072 (a spare's
+    /// beyond 1,024) are dropped and counted.
+    ///
+    /// # Errors
+    /// [`RecordError::Busy`] while another thread records.
+    pub fn record(&self, duration: Duration) -> Result<Trace, RecordError> {
+        let clock = Clock::get();
+        let mut samples = Vec::new();
+        let start = clock.nanos_at(Cycles::now());
+        let rings = self.recorder.record(|| {
+            let begin = Instant::now();
+            while let Some(left) = duration.checked_sub(begin.elapsed()) {
+                let at = clock.nanos_at(Cycles::now()).saturating_sub(start);
+                samples.push(self.sample(Duration::from_nanos(at)));
+                std::thread::sleep(SAMPLE_EVERY.min(left));
+            }
+        })?;
+        let end = clock.nanos_at(Cycles::now());
+        let (events, dropped): (Vec<_>, Vec<u64>) = rings.into_iter().unzip();
+        let mut trace = Trace {
+            slices: Vec::new(),
+            samples,
+            duration: Duration::from_nanos(end.saturating_sub(start)),
+            dropped: dropped.iter().sum(),
+            lanes: self.recorder.names.to_vec(),
+            classes: self.class_names.to_vec(),
+        };
+        trace.take_up(&events, start, clock);
+        Ok(trace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(start: u64, context: u16, stop: Stop) -> Event {
+        Event {
+            start: Cycles(start),
+            end: Cycles(start + 10),
+            context: ContextId(context),
+            stop,
+            class: ClassId(3),
+            arrival: Nanos(start / 2),
+        }
+    }
+
+    #[test]
+    fn words_keep_all_of_an_event() {
+        for stop in Stop::ALL {
+            let event = Event {
+                context: ContextId(u16::MAX),
+                class: ClassId(u16::MAX),
+                ..event(u64::MAX - 10, 1, stop)
+            };
+            assert_eq!(Event::from_words(event.to_words()), event);
+        }
+    }
+
+    #[test]
+    fn a_ring_keeps_one_epoch_and_counts_what_finds_no_room() {
+        let ring = Ring::new(3);
+        for start in 0..5 {
+            ring.push(1, event(start, 1, Stop::Probe));
+        }
+        let (events, dropped) = ring.read(1);
+        assert_eq!((events.len(), dropped), (3, 2));
+        assert_eq!(events[2], event(2, 1, Stop::Probe));
+        assert_eq!(ring.read(2), (Vec::new(), 0));
+        ring.push(2, event(9, 2, Stop::Finished));
+        assert_eq!(ring.read(2), (vec![event(9, 2, Stop::Finished)], 0));
+        assert_eq!(ring.read(1), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn nothing_is_recorded_outside_of_a_recording() {
+        let recorder = Recorder::new(1, ["a".to_owned(), "b".to_owned()]);
+        let (lane, spare) = (recorder.lane(0), recorder.lane(1));
+        let ends = |lane: &Lane| lane.ended(ContextId(7), (Cycles(1), Cycles(2)), None);
+        ends(&lane);
+        for round in 1..3 {
+            let rings = recorder.record(|| {
+                (0..round).for_each(|_| ends(&lane));
+                ends(&spare);
+                let again = recorder.record(|| ());
+                assert_eq!(again.unwrap_err(), RecordError::Busy);
+            });
+            let counts: Vec<_> = rings
+                .unwrap()
+                .iter()
+                .map(|(events, _)| events.len())
+                .collect();
+            assert_eq!(counts, [round, 1]);
+            ends(&lane);
+        }
+    }
+}

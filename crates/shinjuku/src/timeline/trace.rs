@@ -1,0 +1,364 @@
+//! What was recorded, and as a file for Perfetto and chrome://tracing: the [Trace Event
+//! Format](https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
+//!
+//! ```text
+//!   worker 0   ▕ range ▏▕get▏     ▕ range ▏        a lane per thread, a slice per run
+//!                     └──────────▶┘                an arrow to where a preempted request goes on
+//!   requests   ▁▁▂▃▂▁▁▁                            counters: waiting, started, running
+//! ```
+
+use std::collections::HashMap;
+use std::fmt::{self, Display};
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use shinjuku_policy::ClassId;
+use shinjuku_preempt::Clock;
+
+use super::Event;
+use crate::observer::Observer;
+
+/// Why a request stopped running.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Stop {
+    /// It was done, and has its reply.
+    Finished,
+    /// Its handler panicked.
+    Failed,
+    /// The transport's code panicked. Nothing is known of such a request.
+    Lost,
+    /// It gave way at a probe.
+    Probe,
+    /// It was interrupted.
+    Interrupt,
+    /// It gave way at the end of a section that held preemption off.
+    Guard,
+}
+
+impl Stop {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Finished,
+        Self::Failed,
+        Self::Lost,
+        Self::Probe,
+        Self::Interrupt,
+        Self::Guard,
+    ];
+
+    /// Whether it goes on later.
+    #[must_use]
+    pub const fn is_preempted(self) -> bool {
+        matches!(self, Self::Probe | Self::Interrupt | Self::Guard)
+    }
+}
+
+impl Display for Stop {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+            Self::Probe => "preempted at a probe",
+            Self::Interrupt => "interrupted",
+            Self::Guard => "preempted at a guard",
+        })
+    }
+}
+
+/// One time that a request ran, from the moment it was given to the worker until it stopped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Slice {
+    /// The thread, by its place in [`Trace::lanes`].
+    pub lane: usize,
+    /// The request: the same number in all of its slices.
+    pub request: u64,
+    /// `None` if the request did not finish while the recording lasted.
+    pub class: Option<ClassId>,
+    /// From the recording's start; 0 for what ran already.
+    pub start: Duration,
+    /// From the recording's start.
+    pub end: Duration,
+    /// Why it ended.
+    pub stop: Stop,
+    /// How long the request had been there when this slice began. `None` where `class` is.
+    pub age: Option<Duration>,
+}
+
+/// The queues at a moment, and what was counted until then.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct Sample {
+    /// From the recording's start.
+    pub at: Duration,
+    /// Requests that wait for a worker.
+    pub waiting: u64,
+    /// Requests between their start and their end.
+    pub started: u64,
+    /// Requests that run.
+    pub running: u64,
+    /// How often a worker was found blocked, since the runtime's start.
+    pub workers_blocked: u64,
+    /// Requests that were sent to a spare, since the runtime's start.
+    pub rescued: u64,
+}
+
+/// What the workers did in a while; see [`Observer::record`].
+///
+/// ```no_run
+/// use std::time::Duration;
+/// # use shinjuku::{Runtime, handler_fn};
+/// # let runtime = Runtime::builder(handler_fn(|n: u64| n)).start()?;
+///
+/// let trace = runtime.observer().record(Duration::from_millis(100))?;
+/// trace.save("trace.json")?; // open in https://ui.perfetto.dev
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Trace {
+    pub(super) slices: Vec<Slice>,
+    pub(super) samples: Vec<Sample>,
+    pub(super) duration: Duration,
+    pub(super) dropped: u64,
+    pub(super) lanes: Vec<String>,
+    pub(super) classes: Vec<String>,
+}
+
+impl Observer {
+    pub(super) fn sample(&self, at: Duration) -> Sample {
+        let mut sample = Sample {
+            at,
+            ..Sample::default()
+        };
+        for dispatcher in self.dispatchers.iter() {
+            let levels = dispatcher.levels();
+            sample.waiting += levels.waiting;
+            sample.started += levels.started;
+            sample.running += levels.running;
+            sample.workers_blocked += levels.workers_blocked;
+            sample.rescued += levels.rescued;
+        }
+        sample
+    }
+}
+
+/// A slice whose request is not put together yet.
+struct Piece {
+    lane: usize,
+    event: Event,
+}
+
+impl Trace {
+    /// Every slice, by its start.
+    #[must_use]
+    pub fn slices(&self) -> &[Slice] {
+        &self.slices
+    }
+
+    /// The queues, about every millisecond.
+    #[must_use]
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// How long was recorded.
+    #[must_use]
+    pub const fn duration(&self) -> Duration {
+        self.duration
+    }
+
+    /// Slices that found no room.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// The threads' names.
+    #[must_use]
+    pub fn lanes(&self) -> &[String] {
+        &self.lanes
+    }
+
+    /// Puts requests together from what each thread wrote. `start` is the recording's, by `clock`.
+    pub(super) fn take_up(&mut self, events: &[Vec<Event>], start: u64, clock: Clock) {
+        let mut contexts = HashMap::<u16, Vec<Piece>>::new();
+        for (lane, events) in events.iter().enumerate() {
+            for &event in events {
+                let pieces = contexts.entry(event.context.0).or_default();
+                pieces.push(Piece { lane, event });
+            }
+        }
+        let from_start = |nanos: u64| Duration::from_nanos(nanos.saturating_sub(start));
+        let mut request = 0;
+        for mut pieces in contexts.into_values() {
+            pieces.sort_by_key(|piece| piece.event.start);
+            for of_one in pieces.split_inclusive(|piece| !piece.event.stop.is_preempted()) {
+                let last = of_one.last().expect("a request has a slice").event;
+                let is_known = matches!(last.stop, Stop::Finished | Stop::Failed);
+                self.slices
+                    .extend(of_one.iter().map(|Piece { lane, event }| {
+                        let begin = clock.nanos_at(event.start);
+                        let age = begin.saturating_sub(last.arrival.0);
+                        Slice {
+                            lane: *lane,
+                            request,
+                            class: is_known.then_some(last.class),
+                            start: from_start(begin),
+                            end: from_start(clock.nanos_at(event.end)),
+                            stop: event.stop,
+                            age: is_known.then_some(Duration::from_nanos(age)),
+                        }
+                    }));
+                request += 1;
+            }
+        }
+        self.slices.sort_by_key(|slice| (slice.start, slice.lane));
+    }
+
+    /// Writes a file for <https://ui.perfetto.dev> or chrome://tracing.
+    ///
+    /// # Errors
+    /// Those of writing, naming the file.
+    pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let path = path.as_ref();
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let mut file = io::BufWriter::new(std::fs::File::create(path).map_err(named)?);
+        self.write_json(&mut file)
+            .and_then(|()| file.flush())
+            .map_err(named)
+    }
+
+    /// Writes the file's text.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn write_json(&self, to: &mut impl Write) -> io::Result<()> {
+        writeln!(to, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+        write!(to, "{}", metadata("process_name", 0, "shinjuku"))?;
+        let mut used = vec![false; self.lanes.len()];
+        self.slices.iter().for_each(|slice| used[slice.lane] = true);
+        let lanes = self.lanes.iter().enumerate();
+        for (lane, name) in lanes.filter(|&(lane, _)| used[lane]) {
+            write!(to, ",\n{}", metadata("thread_name", lane, name))?;
+        }
+        for slice in &self.slices {
+            write!(to, ",\n{}", self.slice_event(slice))?;
+        }
+        self.write_arrows(to)?;
+        self.write_samples(to)?;
+        writeln!(to, "\n]}}")
+    }
+
+    fn slice_event(&self, slice: &Slice) -> String {
+        let name = match slice
+            .class
+            .map(|class| self.classes.get(usize::from(class.0)))
+        {
+            Some(Some(name)) => name,
+            Some(None) => "unknown class",
+            None => "unfinished",
+        };
+        let age = slice
+            .age
+            .map_or_else(String::new, |age| format!(",\"age_us\":{}", Micros(age)));
+        format!(
+            "{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{},\"dur\":{},\"name\":{},\
+             \"args\":{{\"request\":{},\"stop\":{}{age}}}}}",
+            slice.lane,
+            Micros(slice.start),
+            Micros(slice.end.saturating_sub(slice.start)),
+            Quoted(name),
+            slice.request,
+            Quoted(&slice.stop.to_string()),
+        )
+    }
+
+    /// From each slice of a request to its next one.
+    fn write_arrows(&self, to: &mut impl Write) -> io::Result<()> {
+        let mut last = HashMap::<u64, &Slice>::new();
+        let mut number = 0;
+        for slice in &self.slices {
+            if let Some(before) = last.insert(slice.request, slice) {
+                for (phase, lane, at) in [
+                    ("\"s\"", before.lane, before.end),
+                    ("\"f\",\"bp\":\"e\"", slice.lane, slice.start),
+                ] {
+                    write!(
+                        to,
+                        ",\n{{\"ph\":{phase},\"pid\":1,\"tid\":{lane},\"ts\":{},\"id\":{number},\
+                         \"cat\":\"resumed\",\"name\":\"resumed\"}}",
+                        Micros(at)
+                    )?;
+                }
+                number += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_samples(&self, to: &mut impl Write) -> io::Result<()> {
+        let mut last: Option<&Sample> = None;
+        for sample in &self.samples {
+            let at = Micros(sample.at);
+            write!(
+                to,
+                ",\n{{\"ph\":\"C\",\"pid\":1,\"ts\":{at},\"name\":\"requests\",\
+                 \"args\":{{\"waiting\":{},\"started\":{},\"running\":{}}}}}",
+                sample.waiting, sample.started, sample.running
+            )?;
+            let last = last.replace(sample).unwrap_or(sample);
+            for (name, happened) in [
+                (
+                    "a worker is blocked",
+                    sample.workers_blocked > last.workers_blocked,
+                ),
+                ("rescued at a spare", sample.rescued > last.rescued),
+            ] {
+                if happened {
+                    write!(
+                        to,
+                        ",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":1,\"tid\":0,\"ts\":{at},\"name\":\"{name}\"}}"
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn metadata(what: &str, lane: usize, name: &str) -> String {
+    format!(
+        "{{\"ph\":\"M\",\"pid\":1,\"tid\":{lane},\"name\":\"{what}\",\"args\":{{\"name\":{}}}}}",
+        Quoted(name)
+    )
+}
+
+/// Microseconds, to the nanosecond.
+struct Micros(Duration);
+
+impl Display for Micros {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos();
+        write!(formatter, "{}.{:03}", nanos / 1_000, nanos % 1_000)
+    }
+}
+
+/// A string of JSON.
+struct Quoted<'a>(&'a str);
+
+impl Display for Quoted<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("\"")?;
+        for symbol in self.0.chars() {
+            match symbol {
+                '"' | '\\' => write!(formatter, "\\{symbol}")?,
+                ' '.. => write!(formatter, "{symbol}")?,
+                control => write!(formatter, "\\u{:04x}", u32::from(control))?,
+            }
+        }
+        formatter.write_str("\"")
+    }
+}
