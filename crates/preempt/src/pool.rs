@@ -11,6 +11,11 @@ use crate::context::{ContextId, Handle, Head, Idle, InAndOut};
 use crate::platform::{Unsupported, check_platform};
 use crate::{credentials, overflow, signal};
 
+/// A new backing thread on another core parks while its maker yields so many times.
+const YIELDS: u32 = 50;
+/// The first sleep of a maker that waits for longer; each further one lasts this much longer.
+const FIRST_SLEEP: Duration = Duration::from_micros(20);
+
 /// How many contexts, and how large.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
@@ -216,21 +221,11 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
                 return Err(error.into());
             }
         };
-        loop {
-            match head.parked.load(Ordering::Acquire) {
-                0 => assert!(
-                    !thread.is_finished(),
-                    "the backing thread of context {number} died before it could park"
-                ),
-                REFUSED => {
-                    let _ = thread.join();
-                    // SAFETY: the backing thread has ended, and there is no handle.
-                    unsafe { head.release::<T, R>() };
-                    return Err(Unsupported::RestartableSequences.into());
-                }
-                _ => break,
-            }
-            std::thread::yield_now();
+        if wait_until_parked(head, &thread, number) == REFUSED {
+            let _ = thread.join();
+            // SAFETY: the backing thread has ended, and there is no handle.
+            unsafe { head.release::<T, R>() };
+            return Err(Unsupported::RestartableSequences.into());
         }
         // SAFETY: this is the context's one handle.
         let handle = unsafe { Handle::new(head) };
@@ -241,6 +236,31 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
             thread,
         }));
         Ok(())
+    }
+}
+
+/// Waits until the backing thread of context `number` has parked or refused; returns which.
+///
+/// The two may have one core between them. Under SCHED_FIFO the caller keeps that core while it
+/// yields, since yielding is for threads of its own priority, and the backing thread has ordinary
+/// scheduling. So the caller sleeps before long.
+fn wait_until_parked(head: &Head, thread: &JoinHandle<()>, number: usize) -> u32 {
+    let mut pauses = 0;
+    loop {
+        let said = head.parked.load(Ordering::Acquire);
+        if said != 0 {
+            return said;
+        }
+        assert!(
+            !thread.is_finished(),
+            "the backing thread of context {number} died before it could park"
+        );
+        if pauses < YIELDS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(FIRST_SLEEP.saturating_mul(pauses - YIELDS + 1));
+        }
+        pauses += 1;
     }
 }
 

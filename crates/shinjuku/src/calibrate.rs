@@ -5,17 +5,23 @@
 //! is the cost: interruption, switch away, the message to this core and back, switch, return.
 //! Whatever else the machine does only adds, so the least undisturbed time of all rounds is the
 //! base, and the least cost of all rounds counts.
+//!
+//! Only the two threads of a run are pinned and real-time. A thread that is neither makes the
+//! context and the threads, and ends them: a real-time thread that waits for an ordinary one on
+//! its own core waits until the kernel's bound on real-time threads stops it.
 
 mod inline;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shinjuku_policy::Nanos;
 use shinjuku_preempt::{
     Backend, Clock, Completion, Cycles, Delivery, Idle, Mechanism, Outcome, Pool, PoolConfig,
-    Probe, Realtime, Runnable, Sender, Signal, Worker, WorkerLink, mailbox, preempt_point,
+    Probe, Realtime, Receiver, Runnable, Sender, Signal, Worker, WorkerLink, mailbox,
+    preempt_point,
 };
 
 use crate::layout::{self, Layout};
@@ -86,8 +92,13 @@ pub(crate) fn measure(
         Ok(cores) => cores,
         Err(why_not) => return assumed(why_not),
     };
-    on_a_thread(|| measure_on(own, other, realtime_priority, signal, backend))
-        .unwrap_or_else(|| assumed("the calibration could not run"))
+    let place = Place {
+        dispatcher: own,
+        worker: other,
+        realtime_priority,
+        backend: None,
+    };
+    measure_at(place, signal, backend).unwrap_or_else(|| assumed("the calibration could not run"))
 }
 
 /// The dispatcher's core and a worker's, between which can be measured; else why not.
@@ -100,7 +111,7 @@ pub(crate) fn cores(layout: &Layout) -> Result<(usize, usize), &'static str> {
 }
 
 /// Pinning and binding a worker leave traces, so a thread of its own.
-fn on_a_thread(measure: impl FnOnce() -> Option<Costs> + Send) -> Option<Costs> {
+fn on_a_thread<Out: Send>(measure: impl FnOnce() -> Option<Out> + Send) -> Option<Out> {
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("shinjuku-calibrate".to_owned())
@@ -111,20 +122,11 @@ fn on_a_thread(measure: impl FnOnce() -> Option<Costs> + Send) -> Option<Costs> 
     })
 }
 
-fn measure_on(
-    own: usize,
-    other: usize,
-    realtime_priority: Option<i32>,
+fn measure_at(
+    place: Place<'_>,
     signal: Option<Signal>,
     backend: Option<&Arc<dyn Backend>>,
 ) -> Option<Costs> {
-    layout::pin_current(own).ok()?;
-    let _realtime = realtime_priority.map(Realtime::enter);
-    let place = Place {
-        core: other,
-        realtime_priority,
-        backend: None,
-    };
     let (probe, _) = cost(place, &Probe, true, PROBE_PAUSE)?;
     let signal = match signal {
         Some(signal) => cost(place, &signal, false, SIGNAL_PAUSE)?
@@ -150,12 +152,15 @@ fn measure_on(
     })
 }
 
-/// Where the worker runs that is measured.
+/// Where and how the two threads run between which is measured.
 #[derive(Clone, Copy)]
 struct Place<'a> {
-    core: usize,
+    /// The core of the thread that preempts.
+    dispatcher: usize,
+    /// The core of the worker that is measured.
+    worker: usize,
     realtime_priority: Option<i32>,
-    /// In its mode, if there is one.
+    /// Whose mode the worker is in, if it is in one.
     backend: Option<&'a Arc<dyn Backend>>,
 }
 
@@ -215,11 +220,6 @@ fn round(
     probes: bool,
     pause: Duration,
 ) -> Option<(Round, WorkerLink)> {
-    let Place {
-        core,
-        realtime_priority,
-        backend,
-    } = place;
     let config = PoolConfig {
         contexts: 1,
         stack_size: 64 * 1024,
@@ -227,54 +227,75 @@ fn round(
     };
     let Pool { mut idle, handles } = Pool::new(config, work).ok()?;
     let stop = Arc::new(AtomicBool::new(false));
-    let (mut sender, mut receiver) = mailbox::<Work, ()>(1);
-    let (send_link, links) = std::sync::mpsc::channel();
-    let worker = std::thread::Builder::new()
-        .name("shinjuku-calibrate-worker".to_owned())
-        .spawn({
-            let (stop, backend) = (Arc::clone(&stop), backend.cloned());
-            move || {
-                if layout::pin_current(core).is_err() {
-                    return;
-                }
-                let _realtime = realtime_priority.map(Realtime::enter);
-                let Ok(mut worker) = Worker::bind(0) else {
-                    return;
-                };
-                if backend.is_some_and(|backend| worker.enter(&*backend).is_err()) {
-                    return;
-                }
-                if send_link.send(worker.link()).is_err() {
-                    return;
-                }
-                while !stop.load(Ordering::Relaxed) {
-                    let Some((runnable, generation)) = receiver.poll() else {
-                        std::hint::spin_loop();
-                        continue;
-                    };
-                    receiver.answer(match worker.run(runnable, generation) {
-                        Outcome::Finished(finished) => Completion::Finished(finished.take().0),
-                        Outcome::Preempted(suspended) => Completion::Preempted(suspended),
-                    });
-                }
-            }
-        });
-    let worker = worker.ok()?;
-    let measured = links
-        .recv_timeout(Duration::from_secs(1))
-        .ok()
-        .and_then(|link| {
-            let run = |sender: &mut _, idle: &mut _, disturb| {
-                run(sender, idle, disturb, &link, mechanism, probes, pause)
+    let (mut sender, receiver) = mailbox(1);
+    let (worker, link) = start_worker(place, receiver, &stop)?;
+    let measured = link.and_then(|link| {
+        let round = on_a_thread(|| {
+            layout::pin_current(place.dispatcher).ok()?;
+            let _realtime = place.realtime_priority.map(Realtime::enter);
+            let mut run = |disturb| {
+                run(
+                    &mut sender,
+                    &mut idle,
+                    disturb,
+                    &link,
+                    mechanism,
+                    probes,
+                    pause,
+                )
             };
-            let (undisturbed, _) = run(&mut sender, &mut idle, false)?;
-            let round = Round::new(undisturbed, run(&mut sender, &mut idle, true)?)?;
-            Some((round, link))
-        });
+            let (undisturbed, _) = run(false)?;
+            Round::new(undisturbed, run(true)?)
+        })?;
+        Some((round, link))
+    });
     stop.store(true, Ordering::Relaxed);
     let _ = worker.join();
     handles.hand_back(idle, Duration::from_secs(1));
     measured
+}
+
+/// A worker that runs what it is sent until it is told to stop, and its link if it came to be one.
+fn start_worker(
+    place: Place<'_>,
+    mut receiver: Receiver<Work, ()>,
+    stop: &Arc<AtomicBool>,
+) -> Option<(JoinHandle<()>, Option<WorkerLink>)> {
+    let Place {
+        worker: core,
+        realtime_priority,
+        ..
+    } = place;
+    let (stop, backend) = (Arc::clone(stop), place.backend.cloned());
+    let (send_link, links) = std::sync::mpsc::channel();
+    let body = move || {
+        if layout::pin_current(core).is_err() {
+            return;
+        }
+        let _realtime = realtime_priority.map(Realtime::enter);
+        let Ok(mut worker) = Worker::bind(0) else {
+            return;
+        };
+        if backend.is_some_and(|backend| worker.enter(&*backend).is_err()) {
+            return;
+        }
+        if send_link.send(worker.link()).is_err() {
+            return;
+        }
+        while !stop.load(Ordering::Relaxed) {
+            let Some((runnable, generation)) = receiver.poll() else {
+                std::hint::spin_loop();
+                continue;
+            };
+            receiver.answer(match worker.run(runnable, generation) {
+                Outcome::Finished(finished) => Completion::Finished(finished.take().0),
+                Outcome::Preempted(suspended) => Completion::Preempted(suspended),
+            });
+        }
+    };
+    let name = "shinjuku-calibrate-worker".to_owned();
+    let worker = std::thread::Builder::new().name(name).spawn(body).ok()?;
+    Some((worker, links.recv_timeout(Duration::from_secs(1)).ok()))
 }
 
 /// Has the work done once; tells how long it took, in nanoseconds, and how often it was preempted.
@@ -343,6 +364,25 @@ fn work(work: Work) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The contexts' threads inherit the cores of the thread that makes them.
+    #[test]
+    fn the_thread_that_makes_the_contexts_keeps_its_cores() {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        let &[dispatcher, worker, ..] = &cores[..] else {
+            eprintln!("SKIPPED the_thread_that_makes_the_contexts_keeps_its_cores: one core");
+            return;
+        };
+        let place = Place {
+            dispatcher: dispatcher.id,
+            worker: worker.id,
+            realtime_priority: None,
+            backend: None,
+        };
+        // On a busy machine it may measure nothing, which is not the question.
+        let _ = measure_at(place, None, None);
+        assert_eq!(core_affinity::get_core_ids(), Some(cores));
+    }
 
     /// As on a machine that is busy elsewhere now and then.
     #[test]

@@ -24,24 +24,11 @@ pub(super) fn measure(
     realtime_priority: Option<i32>,
     signal: Option<Signal>,
 ) -> Option<Costs> {
-    if let Some(core) = core {
-        layout::pin_current(core).ok()?;
-    }
-    let _realtime = realtime_priority.map(Realtime::enter);
+    // Before this thread is pinned and real-time, as in the other layouts.
     let (mut stage, handles) = Stage::new(signal, LONGEST_RUN)?;
-    let probe = stage.cost(true, PROBE_PAUSE);
-    let by_signal = match signal {
-        Some(_) => stage.cost(false, SIGNAL_PAUSE),
-        None => Some(ASSUMED_SIGNAL.0 as f64),
-    };
+    let costs = stage.measure(core, realtime_priority, signal.is_some());
     handles.hand_back(stage.idle, Duration::from_secs(1));
-    let nanos = |nanos: f64| Nanos((nanos + LOOK) as u64);
-    Some(Costs {
-        probe: nanos(probe?.clamp(LEAST_PROBE, MOST_PROBE)),
-        signal: nanos(by_signal?.clamp(LEAST_SIGNAL, MOST_SIGNAL)),
-        backend: None,
-        how: "a look at the network taken for 0.5 us, the rest measured".to_owned(),
-    })
+    costs
 }
 
 struct Stage {
@@ -75,6 +62,31 @@ impl Stage {
             longest: clock.to_cycles(longest.as_nanos() as u64),
         };
         Some((stage, handles))
+    }
+
+    /// Measures on `core`, if there is one, under `realtime_priority`.
+    fn measure(
+        &mut self,
+        core: Option<usize>,
+        realtime_priority: Option<i32>,
+        by_signal: bool,
+    ) -> Option<Costs> {
+        if let Some(core) = core {
+            layout::pin_current(core).ok()?;
+        }
+        let _realtime = realtime_priority.map(Realtime::enter);
+        let probe = self.cost(true, PROBE_PAUSE)?;
+        let signal = match by_signal {
+            true => self.cost(false, SIGNAL_PAUSE)?,
+            false => ASSUMED_SIGNAL.0 as f64,
+        };
+        let nanos = |nanos: f64| Nanos((nanos + LOOK) as u64);
+        Some(Costs {
+            probe: nanos(probe.clamp(LEAST_PROBE, MOST_PROBE)),
+            signal: nanos(signal.clamp(LEAST_SIGNAL, MOST_SIGNAL)),
+            backend: None,
+            how: "a look at the network taken for 0.5 us, the rest measured".to_owned(),
+        })
     }
 
     /// Nanoseconds lost per preemption.
