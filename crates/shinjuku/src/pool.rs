@@ -86,8 +86,9 @@ struct PoolClass {
 }
 
 impl Pool {
-    /// Starts a pool with these classes, on what cores the process may use: layout, mechanism and
-    /// the number of workers are chosen. [`description`](Self::description) says what was.
+    /// Starts a pool with these classes, beside whatever else the process does: as many loops as
+    /// cores, layout `symmetric`, of which none is pinned and each parks when idle. The mechanism
+    /// is chosen. [`description`](Self::description) says what was.
     ///
     /// # Errors
     /// [`StartError`] says what is in the way; nothing keeps running then.
@@ -332,6 +333,10 @@ impl PoolBuilder {
     /// [`StartError`] says what is in the way; nothing keeps running then.
     pub fn start(self) -> Result<Pool, StartError> {
         let Self { mut config, token } = self;
+        // A pool is a guest in its process, which needs the cores for other things besides.
+        if config.layout == LayoutKind::Auto && config.cores.dispatcher.is_none() {
+            config.layout = LayoutKind::Symmetric;
+        }
         config.validate()?;
         // The pool looks at deadlines itself: a token is never late, its closure is.
         let classes: Box<[_]> = (config.class.iter_mut())

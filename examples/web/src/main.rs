@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use shinjuku::{HardPreemption, LayoutKind, Pool};
+use shinjuku::{HardPreemption, Pool};
 use shinjuku_web::{Data, router};
 
 #[derive(Parser)]
@@ -33,10 +33,7 @@ struct Options {
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
-    // No core of its own for a dispatcher: tokio's threads need the cores, too.
-    let mut pool = Pool::builder(["interactive", "batch"])
-        .layout(LayoutKind::Symmetric)
-        .workers(options.workers);
+    let mut pool = Pool::builder(["interactive", "batch"]).workers(options.workers);
     if options.preempt_anywhere {
         // SAFETY: what runs in the pool is in `work.rs`: regex, redb, argon2, image and the
         // standard library. None of it relies on the kernel's thread identity, on priority

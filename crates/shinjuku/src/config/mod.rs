@@ -177,7 +177,8 @@ pub struct Config {
 #[non_exhaustive]
 pub enum LayoutKind {
     /// `auto`: `inline` if the process may use one core only and nothing is said of workers and
-    /// cores; else `threads`.
+    /// cores; else `threads`. In a [`Pool`](crate::Pool): `symmetric`, unless a core is named for
+    /// the dispatcher.
     #[default]
     Auto,
     /// `threads`: networker and dispatcher on one thread, each worker on one of its own.

@@ -19,7 +19,9 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use shinjuku::net::Refusal;
-use shinjuku::{Config, Job, LayoutKind, MechanismKind, Pool, PoolBuilder, PreemptionConfig};
+use shinjuku::{
+    Config, CoresConfig, Job, LayoutKind, MechanismKind, Pool, PoolBuilder, PreemptionConfig,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -135,4 +137,25 @@ impl Drop for Tells {
 
 fn refused(pool: &Pool, cause: Refusal) -> u64 {
     pool.statistics().refused.of(cause)
+}
+
+/// A pool shares its process: nothing is pinned, and no core only dispatches, unless asked for.
+#[test]
+fn a_pool_serves_on_every_core_and_pins_nothing() {
+    let description = |pool: PoolBuilder| {
+        let pool = pool.start().unwrap();
+        let cores = pool.run("batch", allowed_cores).wait().unwrap();
+        (pool.description().to_owned(), cores)
+    };
+    let (automatic, cores) = description(Pool::builder(["interactive", "batch"]));
+    assert!(automatic.contains("symmetric"), "{automatic}");
+    assert_eq!(cores, allowed_cores(), "{automatic}");
+    let threads = Pool::builder(["interactive", "batch"]).layout(LayoutKind::Threads);
+    let (asked_for, _) = description(threads.cores(CoresConfig::default().share(true)).workers(1));
+    assert!(!asked_for.contains("symmetric"), "{asked_for}");
+}
+
+/// How many cores the calling thread may use.
+fn allowed_cores() -> usize {
+    std::thread::available_parallelism().unwrap().get()
 }
