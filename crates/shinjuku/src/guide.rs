@@ -7,7 +7,7 @@
 //! | [`serving`] | layouts, transports, past the kernel |
 //! | [`policies`] | which request runs next |
 //! | [`preemption`] | mechanisms, the token, what still differs from a thread |
-//! | [`watching`] | statistics, metrics, a dashboard, a timeline |
+//! | [`watching`] | statistics, `shinjuku top`, metrics, a dashboard, a timeline |
 //! | [`limits`] | where the crate runs, and when not to use it |
 //! | [`measurements`] | what was measured, and on which machine |
 //! | [`simulator`] | trying a policy, a quantum or a machine without having one |

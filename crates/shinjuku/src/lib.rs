@@ -87,6 +87,7 @@ pub mod stub;
 mod threads;
 mod ticket;
 pub mod timeline;
+mod watch;
 mod worker;
 mod worker_state;
 
@@ -124,6 +125,7 @@ pub mod error {
     pub use crate::start_error::StartError;
     pub use crate::ticket::TicketError;
     pub use crate::timeline::RecordError;
+    pub use crate::watch::WatchError;
 }
 
 pub use builder::Builder;
@@ -149,3 +151,4 @@ pub use shutdown::ShutdownReport;
 pub use start_error::StartError;
 pub use statistics::{ClassStatistics, Histogram, Preemptions, Refusals, Statistics};
 pub use ticket::{Ticket, TicketError};
+pub use watch::WatchSocket;

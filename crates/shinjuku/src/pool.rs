@@ -38,6 +38,7 @@ use crate::shutdown::ShutdownReport;
 use crate::start_error::StartError;
 use crate::statistics::Statistics;
 use crate::ticket::Route;
+use crate::watch::WatchSocket;
 
 use call::{Call, Closure, Ended, Order, refuse_queued, run_as_current};
 use options::ClassKey;
@@ -76,6 +77,7 @@ pub struct Pool {
     completion: Arc<CompletionThread>,
     classes: Box<[PoolClass]>,
     turned_away: Arc<TurnedAway>,
+    _watch: Option<WatchSocket>,
 }
 
 /// What the pool knows of a class.
@@ -338,6 +340,7 @@ impl PoolBuilder {
             config.layout = LayoutKind::Symmetric;
         }
         config.validate()?;
+        let watch = config.watch.take();
         // The pool looks at deadlines itself: a token is never late, its closure is.
         let classes: Box<[_]> = (config.class.iter_mut())
             .map(|class| PoolClass {
@@ -360,13 +363,18 @@ impl PoolBuilder {
         }
         let runtime = builder.start()?;
         let handle = runtime.handle();
-        Ok(Pool {
+        let mut pool = Pool {
             completion: handle.completion_thread(),
             handle,
             runtime,
             classes,
             turned_away,
-        })
+            _watch: None,
+        };
+        if let Some(path) = watch {
+            pool._watch = Some(pool.observer().listen(path, pool.description())?);
+        }
+        Ok(pool)
     }
 }
 

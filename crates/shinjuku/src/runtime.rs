@@ -13,6 +13,7 @@ use crate::shutdown::ShutdownReport;
 use crate::start_error::StartError;
 use crate::statistics::Statistics;
 use crate::threads::{DROP_DEADLINE, Threads};
+use crate::watch::WatchSocket;
 
 /// Submitted requests that the dispatcher has not looked at yet, at the most.
 const INTAKE: usize = 4096;
@@ -40,6 +41,7 @@ const COMPLETION_PATIENCE: Duration = Duration::from_secs(1);
 pub struct Runtime<Request: Send + 'static, Reply: Send + 'static> {
     threads: Threads<InProcess<Request, Reply>>,
     handle: Handle<Request, Reply>,
+    _watch: Option<WatchSocket>,
 }
 
 impl<Request: Send + 'static, Reply: Send + 'static> std::fmt::Debug for Runtime<Request, Reply> {
@@ -57,7 +59,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
         Builder::new(handler)
     }
 
-    pub(crate) fn start<H>(builder: Builder<H>) -> Result<Self, StartError>
+    pub(crate) fn start<H>(mut builder: Builder<H>) -> Result<Self, StartError>
     where
         H: RequestHandler<Request = Request, Reply = Reply>,
     {
@@ -75,10 +77,16 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
             name: "shinjuku-completion".to_owned(),
             cause,
         })?;
-        Ok(Self {
+        let watch = builder.config.watch.take();
+        let mut runtime = Self {
             threads: Threads::start(builder, transports)?,
             handle,
-        })
+            _watch: None,
+        };
+        if let Some(path) = watch {
+            runtime._watch = Some(runtime.observer().listen(path, runtime.description())?);
+        }
+        Ok(runtime)
     }
 
     /// Submits requests, from any thread.
@@ -166,6 +174,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Drop for Runtime<Request, R
 /// Dropping it shuts it down, with a deadline of one second.
 pub struct Server<Tr: Transport> {
     threads: Threads<Tr>,
+    _watch: Option<WatchSocket>,
 }
 
 impl<Tr: Transport> std::fmt::Debug for Server<Tr> {
@@ -175,13 +184,17 @@ impl<Tr: Transport> std::fmt::Debug for Server<Tr> {
 }
 
 impl<Tr: Transport> Server<Tr> {
-    pub(crate) fn start<H>(builder: Builder<H>, transports: Vec<Tr>) -> Result<Self, StartError>
+    pub(crate) fn start<H>(mut builder: Builder<H>, transports: Vec<Tr>) -> Result<Self, StartError>
     where
         H: RequestHandler<Request = Tr::Request, Reply = Tr::Reply>,
     {
         builder.validate()?;
+        let watch = builder.config.watch.take();
+        let threads = Threads::start(builder, transports)?;
+        let watch = watch.map(|path| threads.observer().listen(path, &threads.description));
         Ok(Self {
-            threads: Threads::start(builder, transports)?,
+            _watch: watch.transpose()?,
+            threads,
         })
     }
 

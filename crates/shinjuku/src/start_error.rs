@@ -6,6 +6,7 @@ use shinjuku_preempt::{
 
 use crate::config::{ConfigError, MechanismKind};
 use crate::layout::LayoutError;
+use crate::watch::WatchError;
 
 /// Why a runtime did not start. The module [`error`](crate::error) has the errors within it.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +85,9 @@ pub enum StartError {
     /// The transport cannot serve another worker.
     #[error("the transport failed to start: {0}")]
     Transport(std::io::Error),
+    /// The socket to watch the runtime cannot be had.
+    #[error(transparent)]
+    Watch(#[from] WatchError),
     /// The operating system gave no thread.
     #[error("thread {name} could not be started: {cause}")]
     Thread {

@@ -30,6 +30,7 @@ use shinjuku_preempt::{Clock, ContextId, CountersSnapshot, Cycles};
 
 use crate::observer::Observer;
 use crate::request::Meta;
+pub(crate) use trace::Quoted;
 pub use trace::{Sample, Slice, Stop, Trace};
 
 /// Slices that a worker's ring holds: 4 MiB.
@@ -280,6 +281,15 @@ impl Observer {
     /// # Errors
     /// [`RecordError::Busy`] while another thread records.
     pub fn record(&self, duration: Duration) -> Result<Trace, RecordError> {
+        self.record_unless(duration, || false)
+    }
+
+    /// The same, until `is_over`.
+    pub(crate) fn record_unless(
+        &self,
+        duration: Duration,
+        is_over: impl Fn() -> bool,
+    ) -> Result<Trace, RecordError> {
         let clock = Clock::get();
         let mut samples = Vec::new();
         let start = clock.nanos_at(Cycles::now());
@@ -289,6 +299,9 @@ impl Observer {
                 let at = clock.nanos_at(Cycles::now()).saturating_sub(start);
                 samples.push(self.sample(Duration::from_nanos(at)));
                 std::thread::sleep(SAMPLE_EVERY.min(left));
+                if is_over() {
+                    break;
+                }
             }
         })?;
         let end = clock.nanos_at(Cycles::now());

@@ -28,7 +28,7 @@ mod error;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -52,6 +52,7 @@ macro_rules! config_keys {
             idle_backoff_us: f64 => idle_backoff_us;
             realtime_priority: impl Into<Option<i32>> => realtime_priority.into();
             strict: bool => strict;
+            watch: impl Into<Option<std::path::PathBuf>> => watch.into();
             layout: LayoutKind => layout;
             cores: CoresConfig => cores;
             policy: PolicyConfig => policy;
@@ -159,6 +160,10 @@ pub struct Config {
     /// Whether a mechanism asked for by name that the machine or the builder does not grant is an
     /// error; otherwise the runtime falls back and says so. Default false.
     pub strict: bool,
+    /// Where a Unix socket is made on which `shinjuku top` and `shinjuku trace` watch the runtime;
+    /// see [`Observer::listen`](crate::Observer::listen). Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watch: Option<PathBuf>,
     /// Which loops share a thread. Default `auto`.
     pub layout: LayoutKind,
     /// Which thread runs on which core.
@@ -321,6 +326,7 @@ impl Default for Config {
             idle_backoff_us: 100.0,
             realtime_priority: None,
             strict: false,
+            watch: None,
             layout: LayoutKind::default(),
             cores: CoresConfig::default(),
             policy: PolicyConfig::default(),

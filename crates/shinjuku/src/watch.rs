@@ -1,0 +1,283 @@
+//! A Unix socket on which other processes watch a runtime: `shinjuku top` and `shinjuku trace`.
+//!
+//! A client sends one line, and gets one answer, after which the connection is closed:
+//!
+//! | line | answer |
+//! |---|---|
+//! | `statistics` | [`Statistics`], as JSON: one object |
+//! | `trace MICROSECONDS` | a [`Trace`](crate::timeline::Trace) of that time, as its file |
+//! | anything else | `{"error": "..."}` |
+//!
+//! The socket only tells; nothing can be changed by it. Its file is of mode 0600, from its first
+//! moment on. One thread serves one client after the other, and waits for none for longer than a
+//! few seconds. No thread that serves requests has a part in that.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use shinjuku_net::Refusal;
+
+use crate::observer::Observer;
+use crate::statistics::{ClassStatistics, Histogram, Statistics};
+use crate::timeline::Quoted;
+
+/// What a client may take to send its line, and to take a part of the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest line.
+const LONGEST_LINE: u64 = 100;
+/// The longest recording.
+const LONGEST_TRACE: Duration = Duration::from_secs(10);
+const BACKLOG: i32 = 16;
+/// How long the end waits for the thread.
+const LONGEST_END: Duration = Duration::from_millis(500);
+
+/// Why a runtime cannot be watched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// Another process answers there.
+    #[error("watch: another process listens on {0}: choose another path")]
+    InUse(PathBuf),
+    /// Something is there, and is no socket.
+    #[error("watch: {0} is there and is no socket: choose another path")]
+    Occupied(PathBuf),
+    /// The socket cannot be made.
+    #[error("watch: cannot listen on {path}: {cause}")]
+    Listen {
+        /// Where.
+        path: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+}
+
+/// A socket on which a runtime is watched, while this lives; its file is removed with it. See
+/// [`Observer::listen`].
+#[derive(Debug)]
+#[must_use = "nobody can watch any more once it is dropped"]
+pub struct WatchSocket {
+    path: PathBuf,
+    listener: Arc<UnixListener>,
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Observer {
+    /// Lets other processes of the same user watch the runtime on a Unix socket at `path`.
+    /// `description` is told with the statistics. What is left of a process that died there is
+    /// removed.
+    ///
+    /// # Errors
+    /// [`WatchError`] says what is in the way.
+    pub fn listen(
+        &self,
+        path: impl Into<PathBuf>,
+        description: &str,
+    ) -> Result<WatchSocket, WatchError> {
+        let path = path.into();
+        remove_what_is_left(&path)?;
+        let failed = |cause: io::Error| WatchError::Listen {
+            path: path.clone(),
+            cause,
+        };
+        let listener = listen(&path).map_err(failed)?;
+        let listener = Arc::new(listener);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let server = Server {
+            observer: self.clone(),
+            description: description.to_owned(),
+            is_over: Arc::clone(&is_over),
+        };
+        let accepts = Arc::clone(&listener);
+        let thread = std::thread::Builder::new()
+            .name("shinjuku-watch".to_owned())
+            .spawn(move || server.run(&accepts))
+            .map_err(failed)?;
+        Ok(WatchSocket {
+            path,
+            listener,
+            is_over,
+            thread,
+        })
+    }
+}
+
+impl Drop for WatchSocket {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        // It ends the wait for clients.
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
+        let _ = fs::remove_file(&self.path);
+        // A client that is slow to take its answer is not waited for: the thread ends by itself.
+        let begin = Instant::now();
+        while !self.thread.is_finished() && begin.elapsed() < LONGEST_END {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A socket's mode before it is bound is its file's, so nobody else can connect at any moment.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A process that was killed has left its socket's file.
+fn remove_what_is_left(path: &Path) -> Result<(), WatchError> {
+    match fs::symlink_metadata(path) {
+        Err(_) => Ok(()),
+        Ok(there) if !there.file_type().is_socket() => Err(WatchError::Occupied(path.to_owned())),
+        Ok(_) => match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
+                .map_err(|cause| WatchError::Listen {
+                    path: path.to_owned(),
+                    cause,
+                }),
+            _ => Err(WatchError::InUse(path.to_owned())),
+        },
+    }
+}
+
+/// The thread behind the socket.
+struct Server {
+    observer: Observer,
+    description: String,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Server {
+    fn run(&self, listener: &UnixListener) {
+        while !self.is_over.load(Ordering::Acquire) {
+            match listener.accept() {
+                // A client that goes away does no harm.
+                Ok((client, _)) => drop(self.answer(&client)),
+                // Out of descriptors, for example: there is time.
+                Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    fn answer(&self, client: &UnixStream) -> io::Result<()> {
+        client.set_read_timeout(Some(PATIENCE))?;
+        client.set_write_timeout(Some(PATIENCE))?;
+        let mut line = String::new();
+        BufReader::new(client.take(LONGEST_LINE)).read_line(&mut line)?;
+        let words: Vec<_> = line.split_whitespace().collect();
+        let mut to = io::BufWriter::new(client);
+        match words[..] {
+            ["statistics"] => {
+                let text = report(&self.observer.statistics(), &self.description);
+                to.write_all(text.as_bytes())?;
+            }
+            ["trace", micros] => match micros.parse() {
+                Ok(micros) => self.trace(Duration::from_micros(micros), &mut to)?,
+                Err(_) => refuse(&mut to, "trace takes a time in microseconds")?,
+            },
+            _ => refuse(&mut to, "say `statistics` or `trace MICROSECONDS`")?,
+        }
+        to.flush()
+    }
+
+    fn trace(&self, duration: Duration, to: &mut impl Write) -> io::Result<()> {
+        if duration > LONGEST_TRACE {
+            return refuse(to, "a trace is of ten seconds at most");
+        }
+        let is_over = || self.is_over.load(Ordering::Acquire);
+        match self.observer.record_unless(duration, is_over) {
+            Ok(trace) => trace.write_json(to),
+            Err(error) => refuse(to, &error.to_string()),
+        }
+    }
+}
+
+fn refuse(to: &mut impl Write, why: &str) -> io::Result<()> {
+    writeln!(to, "{{\"error\":{}}}", Quoted(why))
+}
+
+/// The statistics as one JSON object, with the names of their fields.
+fn report(statistics: &Statistics, description: &str) -> String {
+    let refused = |cause: Refusal| {
+        let name = format!("{cause:?}");
+        format!("{}:{}", Quoted(&name), statistics.refused.of(cause))
+    };
+    let refused = Refusal::ALL.map(refused).join(",");
+    let classes: Vec<_> = statistics.classes.iter().map(class).collect();
+    let preemptions = &statistics.preemptions;
+    let mut text = format!(
+        "{{\"description\":{},\"uptime_seconds\":{:.6},\"dispatcher_occupancy\":{:.4},\
+         \"policy_set_aside\":{},\"refused\":{{{refused}}},\"classes\":[{}]",
+        Quoted(description),
+        statistics.uptime.as_secs_f64(),
+        statistics.dispatcher_occupancy,
+        statistics.policy_set_aside,
+        classes.join(",")
+    );
+    for (name, number) in [
+        ("received", statistics.received),
+        ("returned", statistics.returned),
+        ("lost", statistics.lost),
+        ("waiting", statistics.waiting),
+        ("started", statistics.started),
+        ("running", statistics.running),
+        ("helped", statistics.helped),
+        ("rescued", statistics.rescued),
+        ("workers_blocked", statistics.workers_blocked),
+        ("spares_exhausted", statistics.spares_exhausted),
+        ("progress_interventions", statistics.progress_interventions),
+        ("preempted_by_probe", preemptions.by_probe),
+        ("preempted_by_interrupt", preemptions.by_interrupt),
+        ("preempted_at_guard", preemptions.at_guard),
+        ("interrupts_sent", preemptions.interrupts_sent),
+        ("interrupts_failed", preemptions.interrupts_failed),
+        ("interrupts_late", preemptions.late),
+        ("preemptions_requested", preemptions.requested),
+        ("preemptions_deferred", preemptions.deferred),
+        ("migrations", preemptions.migrations),
+    ] {
+        write!(text, ",\"{name}\":{number}").expect("a string takes all");
+    }
+    text += "}\n";
+    text
+}
+
+fn class(class: &ClassStatistics) -> String {
+    format!(
+        "{{\"name\":{},\"finished\":{},\"failed\":{},\"preemptions\":{},\"service_nanos\":{},\
+         \"latency_nanos\":{},\"slowdown_thousandths\":{}}}",
+        Quoted(&class.name),
+        class.finished,
+        class.failed,
+        class.preemptions,
+        class.service_nanos,
+        buckets(&class.latency_nanos),
+        buckets(&class.slowdown_thousandths)
+    )
+}
+
+/// Pairs of a value and how often it came.
+fn buckets(histogram: &Histogram) -> String {
+    let pairs: Vec<_> = histogram
+        .iter()
+        .map(|(value, count)| format!("[{value},{count}]"))
+        .collect();
+    format!("[{}]", pairs.join(","))
+}

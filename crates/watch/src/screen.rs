@@ -1,0 +1,305 @@
+//! `shinjuku top`: what happened since the last look, as a screen.
+//!
+//! ```text
+//!   first look ──▶ draw ──▶ a key? ── q, Esc, Ctrl-C ──▶ the terminal as it was
+//!                   ▲         │ none, until the time is over
+//!                   └── look ◀┘   (a server that is gone is said, and looked for again)
+//! ```
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Table, Wrap};
+
+use super::snapshot::{Class, Snapshot};
+
+/// Shows the server until a key ends it.
+///
+/// # Errors
+/// If there is no server at first, or no terminal.
+pub fn top(socket: &Path, every: Duration) -> Result<()> {
+    ensure!(
+        std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
+        "top takes a terminal; `shinjuku statistics` does without"
+    );
+    let mut last = Snapshot::of(socket)?;
+    let mut shown = Shown {
+        since: last.clone(),
+        gone: None,
+    };
+    let mut terminal = ratatui::try_init()?;
+    let outcome = loop {
+        let drawn = terminal.draw(|frame| draw(frame, &shown));
+        match drawn.map_err(Into::into).and_then(|_| is_left(every)) {
+            Ok(false) => {}
+            Ok(true) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+        match Snapshot::of(socket) {
+            Ok(now) => {
+                shown = Shown {
+                    since: now.since(&last),
+                    gone: None,
+                };
+                last = now;
+            }
+            Err(error) => shown.gone = Some(format!("{error:#}")),
+        }
+    };
+    ratatui::try_restore()?;
+    outcome
+}
+
+/// Waits for `time`, or until a key says that it is enough; tells whether one did.
+fn is_left(time: Duration) -> Result<bool> {
+    let begin = Instant::now();
+    while let Some(left) = time.checked_sub(begin.elapsed()) {
+        if !event::poll(left)? {
+            break;
+        }
+        let Event::Key(key) = event::read()? else {
+            continue;
+        };
+        let is_interrupt = key.modifiers.contains(KeyModifiers::CONTROL);
+        let ends = match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => true,
+            KeyCode::Char('c') => is_interrupt,
+            _ => false,
+        };
+        if key.kind == KeyEventKind::Press && ends {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// What the screen is of.
+struct Shown {
+    /// Since the last look; at first, since the server's start.
+    since: Snapshot,
+    /// Why the server does not answer.
+    gone: Option<String>,
+}
+
+fn draw(frame: &mut Frame<'_>, shown: &Shown) {
+    let classes = u16::try_from(shown.since.classes.len()).unwrap_or(u16::MAX);
+    let [head, queues, table, rest] = Layout::vertical([
+        Constraint::Length(4),
+        Constraint::Length(4),
+        Constraint::Length(classes.saturating_add(3)),
+        Constraint::Min(5),
+    ])
+    .areas(frame.area());
+    frame.render_widget(title(shown), head);
+    let [numbers, dispatcher] =
+        Layout::horizontal([Constraint::Min(40), Constraint::Length(30)]).areas(queues);
+    frame.render_widget(numbers_now(&shown.since), numbers);
+    let busy = shown.since.dispatcher_occupancy.clamp(0.0, 1.0);
+    let gauge = Gauge::default()
+        .block(Block::bordered().title("dispatcher, since its start"))
+        .gauge_style(Style::new().fg(Color::Cyan))
+        .ratio(busy);
+    frame.render_widget(gauge, dispatcher);
+    frame.render_widget(class_table(&shown.since), table);
+    frame.render_widget(preemptions(&shown.since), rest);
+}
+
+fn title(shown: &Shown) -> Paragraph<'_> {
+    let status = match &shown.gone {
+        Some(why) => Line::from(why.as_str()).red(),
+        None => Line::from(shown.since.description.as_str()),
+    };
+    let time = format!("in the last {:.1} s; q ends", shown.since.uptime_seconds);
+    Paragraph::new(status)
+        .wrap(Wrap { trim: true })
+        .block(Block::bordered().title("shinjuku").title_bottom(time))
+}
+
+fn numbers_now(since: &Snapshot) -> Paragraph<'_> {
+    let now = format!(
+        "{} waiting   {} started   {} running   {:.0} requests/s",
+        since.waiting,
+        since.started,
+        since.running,
+        since.rate(since.received)
+    );
+    let causes = since.refused.iter().filter(|&(_, &count)| count > 0);
+    let refused: Vec<_> = causes
+        .map(|(cause, count)| format!("{count} {cause}"))
+        .collect();
+    let refused = match refused[..] {
+        [] => Line::from("none refused"),
+        _ => Line::from(format!("refused: {}", refused.join(", "))).yellow(),
+    };
+    Paragraph::new(vec![Line::from(now), refused]).block(Block::bordered().title("requests"))
+}
+
+fn class_table(since: &Snapshot) -> Table<'_> {
+    let heads = [
+        "class",
+        "per s",
+        "p50",
+        "p99",
+        "p99.9",
+        "p99 slowdown",
+        "cores",
+        "preempted/s",
+        "failed",
+    ];
+    let rows = since.classes.iter().map(|class| class_row(since, class));
+    let widths = [
+        Constraint::Min(12),
+        Constraint::Length(10),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(13),
+        Constraint::Length(6),
+        Constraint::Length(12),
+        Constraint::Length(7),
+    ];
+    Table::new(rows, widths)
+        .header(Row::new(heads).bold())
+        .block(Block::bordered().title("classes"))
+}
+
+fn class_row<'a>(since: &Snapshot, class: &'a Class) -> Row<'a> {
+    let latency = |quantile| {
+        class
+            .latency_nanos
+            .quantile(quantile)
+            .map_or_else(dash, time)
+    };
+    let slowdown = class.slowdown_thousandths.quantile(0.99);
+    let cores = class.service_nanos as f64 / 1e9 / since.uptime_seconds.max(1e-9);
+    Row::new([
+        Cell::from(class.name.as_str()),
+        Cell::from(format!("{:.0}", since.rate(class.finished))),
+        Cell::from(latency(0.5)),
+        Cell::from(latency(0.99)),
+        Cell::from(latency(0.999)),
+        Cell::from(slowdown.map_or_else(dash, |slowdown| format!("{:.1}", slowdown as f64 / 1e3))),
+        Cell::from(format!("{cores:.2}")),
+        Cell::from(format!("{:.0}", since.rate(class.preemptions))),
+        Cell::from(class.failed.to_string()),
+    ])
+}
+
+fn preemptions(since: &Snapshot) -> Paragraph<'_> {
+    let rate = |count| format!("{:.0}", since.rate(count));
+    let mut lines = vec![Line::from(format!(
+        "{}/s: {} at probes, {} by interrupt, {} at guards; {} migrated, {} helped",
+        rate(since.preempted()),
+        rate(since.preempted_by_probe),
+        rate(since.preempted_by_interrupt),
+        rate(since.preempted_at_guard),
+        rate(since.migrations),
+        rate(since.helped)
+    ))];
+    for (count, what) in [
+        (since.workers_blocked, "times a worker was found blocked"),
+        (since.rescued, "requests went to a spare"),
+        (
+            since.spares_exhausted,
+            "times no spare was left: raise `spare_workers`",
+        ),
+        (since.lost, "requests were lost in the transport's code"),
+        (
+            u64::from(since.policy_set_aside),
+            "policy set aside: first come, first served",
+        ),
+    ] {
+        if count > 0 {
+            lines.push(Line::from(format!("{count} {what}")).yellow());
+        }
+    }
+    Paragraph::new(lines).block(Block::bordered().title("preemptions"))
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// Nanoseconds with three digits and a unit.
+fn time(nanos: u64) -> String {
+    let nanos = nanos as f64;
+    match nanos {
+        ..1e3 => format!("{nanos:.0} ns"),
+        ..1e6 => format!("{:.1} us", nanos / 1e3),
+        ..1e9 => format!("{:.1} ms", nanos / 1e6),
+        _ => format!("{:.2} s", nanos / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::snapshot::tests::told;
+
+    fn text_of(shown: &Shown, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, shown)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn the_screen_has_what_happened_since_the_last_look() {
+        let since = told(12, 300).since(&told(10, 100));
+        let shown = Shown { since, gone: None };
+        let text = text_of(&shown, 110, 20);
+        for part in [
+            "threads, probe",
+            "4 waiting",
+            "100 requests/s",
+            "refused: 2 QueueFull",
+            "get",
+            "1.0 us",
+            "2.0 ms",
+            "1.5",
+            "1/s: 1 at probes",
+            "25%",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_gone_is_said() {
+        let shown = Shown {
+            since: told(1, 0),
+            gone: Some("no server can be reached".to_owned()),
+        };
+        let text = text_of(&shown, 110, 20);
+        assert!(text.contains("no server can be reached"), "{text}");
+        assert!(text.contains(" - "), "{text}");
+    }
+
+    #[test]
+    fn any_size_of_a_terminal_will_do() {
+        let shown = Shown {
+            since: told(1, 10),
+            gone: None,
+        };
+        for (width, height) in [(1, 1), (10, 3), (40, 10), (300, 100)] {
+            text_of(&shown, width, height);
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(
+            [0, 999, 1_000, 1_500_000, 2_000_000_000].map(time),
+            ["0 ns", "999 ns", "1.0 us", "1.5 ms", "2.00 s"]
+        );
+    }
+}

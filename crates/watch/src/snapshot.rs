@@ -1,0 +1,248 @@
+//! What a server tells of itself, and what happened between two tellings.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+/// What the server may take besides what it was asked to wait for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Sends one line, whose answer takes `duration` and a little more.
+///
+/// # Errors
+/// If there is no server at `socket`, or it does not answer in time.
+pub fn ask(socket: &Path, line: &str, duration: Duration) -> Result<String> {
+    let mut server = UnixStream::connect(socket).with_context(|| {
+        format!(
+            "no server can be reached at {}: is it running, with `watch` set to this path, by this user?",
+            socket.display()
+        )
+    })?;
+    server.set_read_timeout(Some(duration + PATIENCE))?;
+    server.set_write_timeout(Some(PATIENCE))?;
+    let mut answer = String::new();
+    server
+        .write_all(format!("{line}\n").as_bytes())
+        .and_then(|()| server.read_to_string(&mut answer))
+        .with_context(|| format!("the server at {} does not answer", socket.display()))?;
+    Ok(answer)
+}
+
+/// The counts of a server since its start.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct Snapshot {
+    pub description: String,
+    pub uptime_seconds: f64,
+    pub dispatcher_occupancy: f64,
+    pub policy_set_aside: bool,
+    pub received: u64,
+    pub lost: u64,
+    pub waiting: u64,
+    pub started: u64,
+    pub running: u64,
+    pub refused: BTreeMap<String, u64>,
+    pub helped: u64,
+    pub rescued: u64,
+    pub workers_blocked: u64,
+    pub spares_exhausted: u64,
+    pub preempted_by_probe: u64,
+    pub preempted_by_interrupt: u64,
+    pub preempted_at_guard: u64,
+    pub migrations: u64,
+    pub classes: Vec<Class>,
+}
+
+/// Of one class.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct Class {
+    pub name: String,
+    pub finished: u64,
+    pub failed: u64,
+    pub preemptions: u64,
+    pub service_nanos: u64,
+    pub latency_nanos: Buckets,
+    pub slowdown_thousandths: Buckets,
+}
+
+/// Pairs of a value and how often it came, by value.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub struct Buckets(Vec<(u64, u64)>);
+
+impl Buckets {
+    /// The value that a share `quantile` of all did not exceed; `None` if there are none.
+    pub fn quantile(&self, quantile: f64) -> Option<u64> {
+        let count: u64 = self.0.iter().map(|(_, count)| count).sum();
+        let share = ((count as f64 * quantile).ceil() as u64).max(1);
+        let mut below = 0;
+        let found = self.0.iter().find(|(_, count)| {
+            below += count;
+            below >= share
+        });
+        found.map(|&(value, _)| value)
+    }
+
+    /// What came since `before`.
+    fn since(&self, before: &Self) -> Self {
+        let before: BTreeMap<_, _> = before.0.iter().copied().collect();
+        let left = |&(value, count): &(u64, u64)| {
+            let had = before.get(&value).copied().unwrap_or(0);
+            (value, count.saturating_sub(had))
+        };
+        let pairs = self.0.iter().map(left).filter(|&(_, count)| count > 0);
+        Self(pairs.collect())
+    }
+}
+
+impl Snapshot {
+    /// Asks the server.
+    ///
+    /// # Errors
+    /// If it does not answer, or says something else.
+    pub fn of(socket: &Path) -> Result<Self> {
+        Self::parse(&ask(socket, "statistics", Duration::ZERO)?)
+    }
+
+    /// Reads an answer.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn parse(answer: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Answer {
+            Told(Box<Snapshot>),
+            Refused { error: String },
+        }
+        match serde_json::from_str(answer) {
+            Ok(Answer::Told(snapshot)) => Ok(*snapshot),
+            Ok(Answer::Refused { error }) => bail!("the server says: {error}"),
+            Err(_) => bail!("the answer is not a server's statistics of this version"),
+        }
+    }
+
+    /// What happened since `before`: counts are differences, while what is now stays as it is.
+    /// A server that was started anew in between counts from its start.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        if before.uptime_seconds > self.uptime_seconds {
+            return self.clone();
+        }
+        let refused = self.refused.iter().map(|(cause, &count)| {
+            let had = before.refused.get(cause).copied().unwrap_or(0);
+            (cause.clone(), count.saturating_sub(had))
+        });
+        let mut since = Self {
+            uptime_seconds: self.uptime_seconds - before.uptime_seconds,
+            refused: refused.collect(),
+            ..self.clone()
+        };
+        for (now, then) in [
+            (&mut since.received, before.received),
+            (&mut since.lost, before.lost),
+            (&mut since.helped, before.helped),
+            (&mut since.rescued, before.rescued),
+            (&mut since.workers_blocked, before.workers_blocked),
+            (&mut since.spares_exhausted, before.spares_exhausted),
+            (&mut since.preempted_by_probe, before.preempted_by_probe),
+            (
+                &mut since.preempted_by_interrupt,
+                before.preempted_by_interrupt,
+            ),
+            (&mut since.preempted_at_guard, before.preempted_at_guard),
+            (&mut since.migrations, before.migrations),
+        ] {
+            *now = now.saturating_sub(then);
+        }
+        for (now, then) in since.classes.iter_mut().zip(&before.classes) {
+            now.finished = now.finished.saturating_sub(then.finished);
+            now.failed = now.failed.saturating_sub(then.failed);
+            now.preemptions = now.preemptions.saturating_sub(then.preemptions);
+            now.service_nanos = now.service_nanos.saturating_sub(then.service_nanos);
+            now.latency_nanos = now.latency_nanos.since(&then.latency_nanos);
+            now.slowdown_thousandths = now.slowdown_thousandths.since(&then.slowdown_thousandths);
+        }
+        since
+    }
+
+    /// Preemptions of all ways.
+    #[must_use]
+    pub fn preempted(&self) -> u64 {
+        self.preempted_by_probe + self.preempted_by_interrupt + self.preempted_at_guard
+    }
+
+    /// `count` in a second, where this is what happened in a while.
+    #[must_use]
+    pub fn rate(&self, count: u64) -> f64 {
+        count as f64 / self.uptime_seconds.max(1e-9)
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A server's answer after `seconds`, with `finished` requests of class `get`.
+    pub fn told(seconds: u64, finished: u64) -> Snapshot {
+        let class = format!(
+            r#"{{"name":"get","finished":{finished},"failed":0,"preemptions":3,"service_nanos":{},
+               "latency_nanos":[[1000,{finished}],[2000000,{}]],"slowdown_thousandths":[[1500,{finished}]]}}"#,
+            finished * 500,
+            finished / 50
+        );
+        let answer = format!(
+            r#"{{"description":"threads, probe","uptime_seconds":{seconds}.5,"dispatcher_occupancy":0.25,
+               "policy_set_aside":false,"refused":{{"QueueFull":{seconds}}},"classes":[{class}],
+               "received":{finished},"returned":{finished},"lost":0,"waiting":4,"started":2,"running":1,
+               "helped":0,"rescued":0,"workers_blocked":0,"spares_exhausted":0,
+               "progress_interventions":0,"preempted_by_probe":{seconds},"preempted_by_interrupt":0,
+               "preempted_at_guard":0,"migrations":0}}"#
+        );
+        Snapshot::parse(&answer).unwrap()
+    }
+
+    #[test]
+    fn what_happened_in_between_is_the_difference() {
+        let since = told(12, 300).since(&told(10, 100));
+        assert_eq!((since.received, since.refused["QueueFull"]), (200, 2));
+        assert_eq!((since.waiting, since.running), (4, 1));
+        assert_eq!(since.preempted(), 2);
+        let class = &since.classes[0];
+        assert_eq!((class.finished, class.preemptions), (200, 0));
+        assert_eq!(
+            class.latency_nanos,
+            Buckets(vec![(1_000, 200), (2_000_000, 4)])
+        );
+        assert_eq!(since.rate(since.received), 100.0);
+    }
+
+    #[test]
+    fn a_server_that_was_started_anew_counts_from_its_start() {
+        assert_eq!(told(1, 7).since(&told(10, 100)), told(1, 7));
+    }
+
+    #[test]
+    fn quantiles_are_of_what_came() {
+        let buckets = Buckets(vec![(10, 98), (20, 1), (30, 1)]);
+        let at = |quantile| buckets.quantile(quantile);
+        assert_eq!(
+            [at(0.5), at(0.98), at(0.99), at(1.0)],
+            [10, 10, 20, 30].map(Some)
+        );
+        assert_eq!(at(0.0), Some(10));
+        assert_eq!(Buckets::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_said() {
+        let why = |answer: &str| Snapshot::parse(answer).unwrap_err().to_string();
+        assert_eq!(why(r#"{"error":"not now"}"#), "the server says: not now");
+        assert!(why("").contains("not a server's statistics"));
+        assert!(why("{}").contains("not a server's statistics"));
+    }
+}
