@@ -115,7 +115,7 @@ fn chosen(mechanism: MechanismKind, hard: bool) -> String {
     }
     match builder.start() {
         Ok(runtime) => {
-            let description = runtime.description().to_owned();
+            let description = runtime.description();
             let _ = runtime.shutdown(Duration::from_secs(1));
             description
         }

@@ -47,7 +47,7 @@ pub fn serve(options: &serve::Options) -> Result<()> {
             let server = Runtime::builder(handler())
                 .config(inline(options.core))
                 .serve(dataplane(device, BATCH)?)?;
-            wait_for_the_end(&options.at, server.description())
+            wait_for_the_end(&options.at, &server.description())
         }
     }
 }

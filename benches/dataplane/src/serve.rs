@@ -65,7 +65,7 @@ pub fn over_udp(options: &Options) -> Result<()> {
             let server = Runtime::builder(shinjuku::handler_fn(answer))
                 .config(inline(options.core))
                 .serve(udp)?;
-            wait_for_the_end(at, server.description())
+            wait_for_the_end(at, &server.description())
         }
     }
 }

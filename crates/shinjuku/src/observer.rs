@@ -7,6 +7,7 @@ use shinjuku_preempt::{Backend, WorkerLink};
 
 use crate::in_process::RefusedAtSubmit;
 use crate::pool::TurnedAway;
+use crate::preemption::InForce;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 use crate::timeline::Recorder;
 
@@ -25,6 +26,10 @@ pub struct Observer {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) class_names: Arc<[String]>,
     pub(crate) backend: Option<Arc<dyn Backend>>,
+    /// The line that was logged at start.
+    pub(crate) description: Arc<str>,
+    /// What has changed since, where something does.
+    pub(crate) in_force: Option<Arc<InForce>>,
 }
 
 impl std::fmt::Debug for Observer {
@@ -34,6 +39,18 @@ impl std::fmt::Debug for Observer {
 }
 
 impl Observer {
+    /// How the runtime preempts and why: the line that was logged at start, and the quanta that
+    /// `auto` has in force now if it has changed them.
+    #[must_use]
+    pub fn description(&self) -> String {
+        match &self.in_force {
+            Some(in_force) if in_force.has_changed() => {
+                format!("{}; now {in_force}", self.description)
+            }
+            _ => self.description.to_string(),
+        }
+    }
+
     /// What happened so far. Allocates.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

@@ -244,9 +244,10 @@ impl Pool {
         }
     }
 
-    /// What the pool chose, and why: the line that was logged at start.
+    /// What the pool chose, and why: the line that was logged at start, and the quanta in force now
+    /// if they have changed.
     #[must_use]
-    pub fn description(&self) -> &str {
+    pub fn description(&self) -> String {
         self.runtime.description()
     }
 
@@ -372,7 +373,7 @@ impl PoolBuilder {
             _watch: None,
         };
         if let Some(path) = watch {
-            pool._watch = Some(pool.observer().listen(path, pool.description())?);
+            pool._watch = Some(pool.observer().listen(path)?);
         }
         Ok(pool)
     }

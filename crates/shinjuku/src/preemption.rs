@@ -15,6 +15,7 @@
 //! top.
 
 mod automatic;
+mod in_force;
 
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ use crate::layout::Layout;
 use crate::load_profile::{LoadProfile, Period};
 use crate::quantum_floor::QuantumFloor;
 use crate::start_error::StartError;
+
+pub(crate) use in_force::{ChangeLog, InForce};
 
 /// How this runtime preempts.
 #[derive(Clone)]
@@ -45,6 +48,8 @@ pub(crate) struct Preemption {
     pub(crate) hard_floor: QuantumFloor,
     /// What the floors are moved by.
     load: LoadProfile,
+    /// Where the floors are told, where they move.
+    pub(crate) in_force: Option<Arc<InForce>>,
     /// What was chosen and why, for the log.
     pub(crate) why: String,
 }
@@ -81,6 +86,15 @@ impl Preemption {
         }
     }
 
+    /// The same for one more dispatcher, which does not tell of its floors: all of them draw the
+    /// same conclusions, or nearly so, and the first one tells.
+    pub(crate) fn for_another(&self) -> Self {
+        Self {
+            in_force: None,
+            ..self.clone()
+        }
+    }
+
     /// A request has finished that ran for so long.
     #[inline]
     pub(crate) fn finished(&mut self, ran: Nanos) {
@@ -98,6 +112,9 @@ impl Preemption {
         });
         self.probe_floor.adapt(&self.load);
         self.hard_floor.adapt(&self.load);
+        if let Some(in_force) = &self.in_force {
+            in_force.tell(&[&self.probe_floor, &self.hard_floor], &self.load);
+        }
     }
 
     /// Nothing that stops code anywhere.
@@ -111,6 +128,7 @@ impl Preemption {
             probe_floor: QuantumFloor::NONE,
             hard_floor: QuantumFloor::NONE,
             load: LoadProfile::new(),
+            in_force: None,
             why: why.to_owned(),
         }
     }

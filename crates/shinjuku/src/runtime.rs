@@ -84,7 +84,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
             _watch: None,
         };
         if let Some(path) = watch {
-            runtime._watch = Some(runtime.observer().listen(path, runtime.description())?);
+            runtime._watch = Some(runtime.observer().listen(path)?);
         }
         Ok(runtime)
     }
@@ -111,10 +111,11 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
         }
     }
 
-    /// How the runtime preempts and why: the line that was logged at start.
+    /// How the runtime preempts and why: the line that was logged at start, and the quanta that
+    /// `auto` has in force now if it has changed them.
     #[must_use]
-    pub fn description(&self) -> &str {
-        &self.threads.description
+    pub fn description(&self) -> String {
+        self.threads.observer().description()
     }
 
     /// Stops intake, lets admitted requests finish for at most `deadline`, and ends all threads.
@@ -191,7 +192,7 @@ impl<Tr: Transport> Server<Tr> {
         builder.validate()?;
         let watch = builder.config.watch.take();
         let threads = Threads::start(builder, transports)?;
-        let watch = watch.map(|path| threads.observer().listen(path, &threads.description));
+        let watch = watch.map(|path| threads.observer().listen(path));
         Ok(Self {
             _watch: watch.transpose()?,
             threads,
@@ -210,10 +211,11 @@ impl<Tr: Transport> Server<Tr> {
         self.threads.observer()
     }
 
-    /// How the runtime preempts and why: the line that was logged at start.
+    /// How the runtime preempts and why: the line that was logged at start, and the quanta that
+    /// `auto` has in force now if it has changed them.
     #[must_use]
-    pub fn description(&self) -> &str {
-        &self.threads.description
+    pub fn description(&self) -> String {
+        self.threads.observer().description()
     }
 
     /// As [`Runtime::shutdown`]; gives the transport back besides, unless the dispatcher itself was

@@ -21,7 +21,7 @@ use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
 use crate::layout::{self, Layout};
 use crate::loops::{Alarm, IdleTime, Idling, LoopThread, LoopThreadParts, Loops, LoopsParts};
 use crate::observer::Observer;
-use crate::preemption::Preemption;
+use crate::preemption::{ChangeLog, InForce, Preemption};
 use crate::request::{Done, Job};
 use crate::shutdown::ShutdownReport;
 use crate::start_error::StartError;
@@ -58,6 +58,9 @@ pub(crate) struct Threads<Tr: Transport> {
     backend: Option<Arc<dyn Backend>>,
     /// The line that was logged at start.
     pub(crate) description: String,
+    /// What the first dispatcher tells of the quanta in force, where they move.
+    in_force: Option<Arc<InForce>>,
+    change_log: Option<ChangeLog>,
     /// Given back by the dispatchers at their end.
     pub(crate) transports: Vec<Tr>,
 }
@@ -149,7 +152,10 @@ impl<Tr: Transport> Threads<Tr> {
                 transport,
                 policy,
                 idle: idle.split_off(idle.len() - idle.len() / left),
-                preemption: preemption.clone(),
+                preemption: match parts.is_empty() {
+                    true => preemption.clone(),
+                    false => preemption.for_another(),
+                },
             });
         }
         if let Err((error, idle)) = core.start_threads(start, parts) {
@@ -160,6 +166,15 @@ impl<Tr: Transport> Threads<Tr> {
             return Err(error);
         }
         tracing::info!(target: "shinjuku", "{}", core.description);
+        if let Some(in_force) = &core.in_force {
+            match ChangeLog::start(Arc::clone(in_force)) {
+                Ok(log) => core.change_log = Some(log),
+                Err(error) => {
+                    let _ = core.shutdown(Duration::ZERO);
+                    return Err(error);
+                }
+            }
+        }
         Ok(core)
     }
 
@@ -193,6 +208,8 @@ impl<Tr: Transport> Threads<Tr> {
             class_names,
             backend: preemption.backend.clone(),
             description,
+            in_force: preemption.in_force.clone(),
+            change_log: None,
             transports: Vec::new(),
         }
     }
@@ -403,6 +420,8 @@ impl<Tr: Transport> Threads<Tr> {
             links: self.links.clone().into(),
             class_names: self.class_names.clone().into(),
             recorder: Arc::clone(&self.recorder),
+            description: self.description.as_str().into(),
+            in_force: self.in_force.clone(),
             backend: self.backend.clone(),
         }
     }
@@ -458,6 +477,12 @@ impl<Tr: Transport> Threads<Tr> {
             }
         }
         report.statistics = Some(self.statistics());
+        if let Some(log) = self.change_log.take() {
+            let thread = log.end();
+            if wait(WORKER_PATIENCE, || thread.is_finished()) {
+                let _ = thread.join();
+            }
+        }
         if let Some(handles) = self.handles.take() {
             let contexts = handles.hand_back(idle, BACKING_THREAD_PATIENCE);
             (report.contexts_returned, report.contexts_leaked) =

@@ -73,17 +73,12 @@ pub struct WatchSocket {
 }
 
 impl Observer {
-    /// Lets other processes of the same user watch the runtime on a Unix socket at `path`.
-    /// `description` is told with the statistics. What is left of a process that died there is
-    /// removed.
+    /// Lets other processes of the same user watch the runtime on a Unix socket at `path`. What is
+    /// left of a process that died there is removed.
     ///
     /// # Errors
     /// [`WatchError`] says what is in the way.
-    pub fn listen(
-        &self,
-        path: impl Into<PathBuf>,
-        description: &str,
-    ) -> Result<WatchSocket, WatchError> {
+    pub fn listen(&self, path: impl Into<PathBuf>) -> Result<WatchSocket, WatchError> {
         let path = path.into();
         remove_what_is_left(&path)?;
         let failed = |cause: io::Error| WatchError::Listen {
@@ -95,7 +90,6 @@ impl Observer {
         let is_over = Arc::new(AtomicBool::new(false));
         let server = Server {
             observer: self.clone(),
-            description: description.to_owned(),
             is_over: Arc::clone(&is_over),
         };
         let accepts = Arc::clone(&listener);
@@ -160,7 +154,6 @@ fn remove_what_is_left(path: &Path) -> Result<(), WatchError> {
 /// The thread behind the socket.
 struct Server {
     observer: Observer,
-    description: String,
     is_over: Arc<AtomicBool>,
 }
 
@@ -185,7 +178,7 @@ impl Server {
         let mut to = io::BufWriter::new(client);
         match words[..] {
             ["statistics"] => {
-                let text = report(&self.observer.statistics(), &self.description);
+                let text = report(&self.observer.statistics(), &self.observer.description());
                 to.write_all(text.as_bytes())?;
             }
             ["trace", micros] => match micros.parse() {

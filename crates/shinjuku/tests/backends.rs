@@ -56,7 +56,7 @@ fn what_is_not_built_names_its_feature_and_signals_take_its_place() {
 #[test]
 fn auto_says_nothing_of_what_is_not_built() {
     let runtime = start(MechanismKind::Auto, false).unwrap();
-    let description = runtime.description().to_owned();
+    let description = runtime.description();
     for mechanism in [MechanismKind::Guest, MechanismKind::Dune] {
         let name = mechanism.to_string();
         if !BACKENDS.iter().any(|kind| kind.name() == name) {

@@ -29,7 +29,7 @@ fn start(config: Config, allowed: bool) -> Result<Runtime<u64, u64>, StartError>
 
 fn assert_serves(config: Config, allowed: bool, description: &str) {
     let runtime = start(config, allowed).unwrap();
-    let said = runtime.description().to_owned();
+    let said = runtime.description();
     assert!(said.contains(description), "{said}");
     let reply = runtime.handle().submit(ClassId(0), 7).unwrap().wait();
     assert_eq!(reply, Ok(7));

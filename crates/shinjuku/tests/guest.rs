@@ -195,7 +195,7 @@ fn auto_says_what_became_of_guest_mode() {
 /// Why it runs with signals instead.
 fn assert_falls_back(config: Config, why: &str) {
     let runtime = start(config).unwrap();
-    let description = runtime.description().to_owned();
+    let description = runtime.description();
     assert!(
         description.contains("preemption signal, because"),
         "{description}"

@@ -344,7 +344,7 @@ fn large_requests_follow_each_other_on_small_stacks() {
 fn auto_says_what_preempting_costs_on_this_thread() {
     let describe = || {
         let runtime = jobs(config(1, MechanismKind::Auto));
-        let description = runtime.description().to_owned();
+        let description = runtime.description();
         println!("{description}");
         assert!(
             description.starts_with("inline on any core"),

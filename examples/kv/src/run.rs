@@ -98,7 +98,7 @@ impl Running {
 
     /// How the server preempts, and why.
     #[must_use]
-    pub fn description(&self) -> &str {
+    pub fn description(&self) -> String {
         self.server.description()
     }
 

@@ -174,7 +174,6 @@ impl Bench {
                 contender.mechanism_name()
             )
         })?;
-        let description = server.description().to_owned();
         std::thread::sleep(span);
         // The drain counts as well: wait for its end before reading, as far as patience goes.
         let patience = Instant::now() + PATIENCE;
@@ -184,6 +183,7 @@ impl Bench {
             std::thread::sleep(Duration::from_millis(1));
         }
         let last = server.statistics();
+        let description = server.description();
         let end_of_patience = Clock::get().now_nanos();
         over.store(true, Ordering::Relaxed);
         let (report, transport) = server.shutdown(DRAIN);

@@ -187,7 +187,8 @@ pub struct Run {
     /// The same in the repetition in which it ran slowest: the spread of the p99 has it in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times_slower_max: Option<f64>,
-    /// What the runtime picked where the mechanism is `auto`, in words.
+    /// What the runtime picked where the mechanism is `auto`, in words: in the first repetition,
+    /// with the quanta at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub picked: Option<String>,
     /// How interrupts came to the workers, as counted, where they ran in guest mode.

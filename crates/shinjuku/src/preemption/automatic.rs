@@ -17,7 +17,7 @@ use shinjuku_preempt::{
     BACKENDS, Backend, BackendKind, Delivery, HardPreemption, Prospect, Signal,
 };
 
-use super::Preemption;
+use super::{InForce, Preemption};
 use crate::calibrate::{self, Costs};
 use crate::config::Config;
 use crate::layout::Layout;
@@ -169,8 +169,10 @@ impl Preemption {
                 costs.probe.as_micros_f64(),
                 costs.how
             );
+            let floor = QuantumFloor::at_cost(costs.probe);
             return Ok(Self {
-                probe_floor: QuantumFloor::at_cost(costs.probe),
+                probe_floor: floor,
+                in_force: Some(Arc::new(InForce::new([("probe", &floor)]))),
                 ..Self::soft(true, grace, &why)
             });
         };
@@ -221,6 +223,8 @@ impl Preemption {
         let micros = |nanos: Nanos| nanos.as_micros_f64();
         self.probe_floor = QuantumFloor::at_cost(costs.probe);
         self.hard_floor = QuantumFloor::at_cost(cost);
+        let floors = [("probe", &self.probe_floor), (&*name, &self.hard_floor)];
+        self.in_force = Some(Arc::new(InForce::new(floors)));
         self.why = format!(
             "auto: probe ({:.2} us a preemption), then {name} ({:.1} us, so not below {:.0} us of running); {}",
             micros(costs.probe),

@@ -1,0 +1,222 @@
+//! The quanta that `auto` has in force, for threads that ask and for the log.
+//!
+//! ```text
+//!   dispatcher ──every period──▶ InForce ──▶ description()
+//!                                   └──once a second──▶ shinjuku-auto ──a change──▶ tracing event
+//! ```
+//!
+//! A subscriber of events is a user's code, which the dispatcher never calls. So another thread
+//! looks once a second whether something has changed, and tells the subscriber that the runtime was
+//! started under. The dispatcher only stores numbers. Each of them is right; one that is read
+//! beside another may be of the period before.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use shinjuku_policy::Nanos;
+use tracing::Dispatch;
+
+use crate::load_profile::LoadProfile;
+use crate::quantum_floor::QuantumFloor;
+use crate::start_error::StartError;
+
+/// How often the thread looks for changes.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// What the dispatcher tells of one mechanism and of the load.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    mechanisms: Vec<Told>,
+    /// Share of the workers' time that requests take, in thousandths.
+    busy: AtomicU64,
+    /// About the longest that a request ran for, nanoseconds.
+    longest: AtomicU64,
+    /// How often a quantum has changed.
+    changes: AtomicU64,
+}
+
+/// What is told of one mechanism.
+#[derive(Debug)]
+struct Told {
+    name: String,
+    /// The floor under its quantum, nanoseconds.
+    quantum: AtomicU64,
+}
+
+impl InForce {
+    /// Of mechanisms with these names, whose floors are at first as given.
+    pub(crate) fn new<'a>(
+        mechanisms: impl IntoIterator<Item = (&'a str, &'a QuantumFloor)>,
+    ) -> Self {
+        let told = |(name, floor): (&str, &QuantumFloor)| Told {
+            name: name.to_owned(),
+            quantum: AtomicU64::new(floor.raise(Nanos(0)).0),
+        };
+        Self {
+            mechanisms: mechanisms.into_iter().map(told).collect(),
+            busy: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+        }
+    }
+
+    /// A period is over: these are the floors now, in the order of the names, and the load that
+    /// they suit.
+    pub(crate) fn tell(&self, floors: &[&QuantumFloor], load: &LoadProfile) {
+        self.busy.store((load.busy() * 1e3) as u64, Relaxed);
+        self.longest.store(load.longest() as u64, Relaxed);
+        for (told, floor) in self.mechanisms.iter().zip(floors) {
+            let quantum = floor.raise(Nanos(0)).0;
+            if told.quantum.swap(quantum, Relaxed) != quantum {
+                self.changes.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// How often a quantum has changed since the start.
+    fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
+    }
+
+    /// Whether a quantum is another one than at the start.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.changes() > 0
+    }
+}
+
+/// Says what is in force, and why.
+impl fmt::Display for InForce {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let longest = Nanos(self.longest.load(Relaxed));
+        for told in &self.mechanisms {
+            let quantum = Nanos(told.quantum.load(Relaxed));
+            let micros = quantum.as_micros_f64();
+            let why = match quantum < longest {
+                true => "short requests wait least so",
+                false => "no request takes as long: stopping them is not worth its cost",
+            };
+            write!(
+                formatter,
+                "{}: no quantum below {micros:.1} us ({why}); ",
+                told.name
+            )?;
+        }
+        let busy = self.busy.load(Relaxed) as f64 / 10.0;
+        write!(
+            formatter,
+            "workers {busy:.0} % busy, requests of up to {:.1} us",
+            longest.as_micros_f64()
+        )
+    }
+}
+
+/// The thread that logs changes.
+#[derive(Debug)]
+pub(crate) struct ChangeLog {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl ChangeLog {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`StartError::Thread`] if the system has no more threads.
+    pub(crate) fn start(in_force: Arc<InForce>) -> Result<Self, StartError> {
+        let name = "shinjuku-auto".to_owned();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&is_over);
+        let subscriber = tracing::dispatcher::get_default(Dispatch::clone);
+        let body = move || {
+            tracing::dispatcher::with_default(&subscriber, || log_changes(&in_force, &end));
+        };
+        let thread = (std::thread::Builder::new().name(name.clone()).spawn(body))
+            .map_err(|cause| StartError::Thread { name, cause })?;
+        Ok(Self { is_over, thread })
+    }
+
+    /// Tells the thread to end, and gives its handle.
+    pub(crate) fn end(self) -> JoinHandle<()> {
+        self.is_over.store(true, Relaxed);
+        self.thread.thread().unpark();
+        self.thread
+    }
+}
+
+/// Logs changes until the end, those that came last as well.
+fn log_changes(in_force: &InForce, end: &AtomicBool) {
+    let mut logged = 0;
+    loop {
+        std::thread::park_timeout(LOOKS_EVERY);
+        let is_last = end.load(Relaxed);
+        let changes = in_force.changes();
+        if changes != logged {
+            tracing::info!(target: "shinjuku", changes, "auto: {in_force}");
+            logged = changes;
+        }
+        if is_last {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load_profile::Period;
+
+    const COST: Nanos = Nanos(8_000);
+
+    /// Requests of two lengths in nanoseconds, and workers that are half busy.
+    fn load(short: u64, long: u64) -> LoadProfile {
+        let mut load = LoadProfile::new();
+        (0..995).for_each(|_| load.finished(Nanos(short)));
+        (0..5).for_each(|_| load.finished(Nanos(long)));
+        load.observe(Period {
+            worker_time: Nanos(1_000),
+            idle: Nanos(500),
+            spent: Nanos(0),
+        });
+        load
+    }
+
+    #[test]
+    fn a_quantum_that_changes_is_told_with_its_reason() {
+        let mut floor = QuantumFloor::at_cost(COST);
+        let in_force = InForce::new([("signal", &floor)]);
+        in_force.tell(&[&floor], &load(500, 500_000));
+        assert!(!in_force.has_changed());
+        floor.adapt(&load(500, 500_000));
+        in_force.tell(&[&floor], &load(500, 500_000));
+        assert_eq!(in_force.changes(), 1);
+        assert_eq!(
+            in_force.to_string(),
+            "signal: no quantum below 40.0 us (short requests wait least so); workers 50 % busy, \
+             requests of up to 500.0 us"
+        );
+    }
+
+    #[test]
+    fn that_nothing_is_preempted_is_told_as_well() {
+        let mut floor = QuantumFloor::at_cost(COST);
+        let in_force = InForce::new([("signal", &floor)]);
+        floor.adapt(&load(100_000, 100_000));
+        in_force.tell(&[&floor], &load(100_000, 100_000));
+        let said = in_force.to_string();
+        assert!(
+            said.contains("below 200.0 us (no request takes as long"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn the_thread_ends_when_it_is_told_to() {
+        let floor = QuantumFloor::at_cost(COST);
+        let in_force = Arc::new(InForce::new([("signal", &floor)]));
+        let thread = ChangeLog::start(in_force).unwrap().end();
+        thread.join().unwrap();
+    }
+}
