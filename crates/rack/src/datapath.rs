@@ -1,0 +1,447 @@
+//! The program in the kernel, and its tables.
+//!
+//! A [`Datapath`] ends with its value: the kernel detaches the program from the interfaces, and
+//! all packets are the kernel's again.
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use aya::maps::{Array, DevMapHash, HashMap, MapData, MapError, PerCpuArray};
+use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::RackError;
+use crate::tables::{
+    Activity, Cause, Injection, Loads, Members, ServerEntry, Settings, Station, TYPES, WAYS,
+    network_order,
+};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/rack.o"));
+
+const MEMBERS: usize = size_of::<Members>();
+const LOADS: usize = size_of::<Loads>();
+const ACTIVITY: usize = size_of::<Activity>();
+const SERVER: usize = size_of::<ServerEntry>();
+const STATION: usize = size_of::<Station>();
+const SETTINGS: usize = size_of::<Settings>();
+const INJECTION: usize = size_of::<Injection>();
+const BUCKET: usize = WAYS * size_of::<u64>();
+
+/// How an interface runs the program.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// In its driver if that can, else as `Generic`.
+    #[default]
+    Auto,
+    /// In its driver, before the kernel makes a packet of a frame.
+    Driver,
+    /// On packets, with any driver; slower.
+    Generic,
+}
+
+/// Which of the object's programs; the second is the bench's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Program {
+    /// The switch.
+    Rack,
+    /// Redirects each frame to the interface where it came from.
+    BareRedirect,
+}
+
+impl Program {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Rack => "rack",
+            Self::BareRedirect => "bare_redirect",
+        }
+    }
+}
+
+/// What a program made of a frame, by a run without a network.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// What it answered.
+    pub action: Action,
+    /// The frame as it left it.
+    pub frame: Vec<u8>,
+    /// How long a run took on average.
+    pub duration: Duration,
+}
+
+/// A program's answer; include/uapi/linux/bpf.h, `enum xdp_action`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// The program failed.
+    Aborted,
+    /// The frame is dropped.
+    Drop,
+    /// The kernel's stack gets it.
+    Pass,
+    /// It leaves by the interface where it came from.
+    Transmit,
+    /// It leaves by the interface that the program said.
+    Redirect,
+}
+
+/// The loaded program.
+#[derive(Debug)]
+pub struct Datapath {
+    ebpf: Ebpf,
+    /// Which half of the members' table the program reads.
+    half: u32,
+}
+
+/// What is missing for loading a program, in words.
+#[must_use]
+pub fn missing() -> Option<&'static str> {
+    OBJECT.is_empty().then_some(env!("RACK_PROGRAM_MISSING"))
+}
+
+impl Datapath {
+    /// Loads the program, attached to no interface, for a table of `settings.bucket_mask + 1`
+    /// buckets.
+    ///
+    /// # Errors
+    /// If it was not compiled, or the kernel refuses it.
+    pub fn load(settings: &Settings) -> Result<Self, RackError> {
+        if let Some(missing) = missing() {
+            return Err(RackError::NoProgram(missing));
+        }
+        let bytes: [u8; SETTINGS] = bytes_of(settings);
+        let mut ebpf = EbpfLoader::new()
+            .override_global("settings", &bytes, true)
+            .map_max_entries("requests", settings.bucket_mask + 1)
+            .load(OBJECT)
+            .map_err(|error| loading(&error))?;
+        for program in [Program::Rack, Program::BareRedirect] {
+            let loaded = xdp(&mut ebpf, program).load();
+            loaded.map_err(|error| refused("load the XDP program", &error))?;
+        }
+        Ok(Self { ebpf, half: 0 })
+    }
+
+    /// Attaches the program to `interface`, until the datapath's end, and lets packets leave there.
+    /// Returns the mode, `Driver` or `Generic`.
+    ///
+    /// # Errors
+    /// If there is no such interface, another program is on it, or it does not know the mode.
+    pub fn attach(&mut self, interface: &str, mode: Mode) -> Result<Mode, RackError> {
+        let index = interface_index(interface)?;
+        self.open_interface(index)?;
+        let program = xdp(&mut self.ebpf, Program::Rack);
+        if mode != Mode::Generic {
+            match program.attach(interface, XdpMode::Driver) {
+                Ok(_) => return Ok(Mode::Driver),
+                Err(error) if mode == Mode::Driver => return Err(not_attached(interface, &error)),
+                Err(_) => {}
+            }
+        }
+        let attached = program.attach(interface, XdpMode::Skb);
+        attached.map_err(|error| not_attached(interface, &error))?;
+        Ok(Mode::Generic)
+    }
+
+    /// Lets packets leave by the interface with this index.
+    ///
+    /// # Errors
+    /// If there is no such interface.
+    pub fn open_interface(&mut self, index: u32) -> Result<(), RackError> {
+        let map = self.ebpf.map_mut("interfaces").expect(KNOWN);
+        let mut interfaces = DevMapHash::try_from(map).expect(KNOWN);
+        let opened = interfaces.insert(index, index, None, 0);
+        opened.map_err(|error| refused("make or change the program's tables", &error))
+    }
+
+    /// Sets the server with this number. One that takes the place of another must not be open for
+    /// any type.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    ///
+    /// # Panics
+    /// If the number is [`SERVERS`] or more.
+    pub fn set_server(&mut self, number: u8, server: &ServerEntry) -> Result<(), RackError> {
+        let before: ServerEntry = self.read::<ServerEntry, SERVER>("servers", u32::from(number))?;
+        let map = self.ebpf.map_mut("server_at").expect(KNOWN);
+        let mut at = HashMap::<_, [u8; 4], u32>::try_from(map).expect(KNOWN);
+        if before.address != [0; 4]
+            && at
+                .get(&before.address, 0)
+                .is_ok_and(|there| there == u32::from(number))
+        {
+            at.remove(&before.address).map_err(|error| table(&error))?;
+        }
+        if server.address != [0; 4] {
+            let set = at.insert(server.address, u32::from(number), 0);
+            set.map_err(|error| table(&error))?;
+        }
+        self.write::<ServerEntry, SERVER>("servers", u32::from(number), server)
+    }
+
+    /// Says which servers are open for each type. The change is at once for all types.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_members(&mut self, members: &[Members; TYPES]) -> Result<(), RackError> {
+        let next = 1 - self.half;
+        for (number, members) in (0..).zip(members) {
+            let at = next * TYPES as u32 + number;
+            self.write::<Members, MEMBERS>("members", at, members)?;
+        }
+        self.write::<u32, 4>("half", 0, &next)?;
+        self.half = next;
+        Ok(())
+    }
+
+    /// What is known of the servers' load for the type with this number; [`TYPES`]: what the
+    /// program counts itself.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn loads(&self, number: usize) -> Result<Loads, RackError> {
+        self.read::<Loads, LOADS>("loads", number as u32)
+    }
+
+    /// Replaces what is known. What the program learns meanwhile may be lost.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_loads(&mut self, number: usize, loads: &Loads) -> Result<(), RackError> {
+        self.write::<Loads, LOADS>("loads", number as u32, loads)
+    }
+
+    /// Forgets what is known of a server that is gone or new: its load is zero. What the program
+    /// learns of others meanwhile may be lost.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn forget_load(&mut self, server: u8) -> Result<(), RackError> {
+        for number in 0..=TYPES {
+            let mut loads = self.loads(number)?;
+            loads.load[usize::from(server)] = 0;
+            if loads.least >> 32 == u64::from(server) + 1 {
+                loads.least = 0;
+            }
+            self.set_loads(number, &loads)?;
+        }
+        Ok(())
+    }
+
+    /// What a server has done.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn activity(&self, server: u8) -> Result<Activity, RackError> {
+        self.read::<Activity, ACTIVITY>("activities", u32::from(server))
+    }
+
+    /// Replaces what a server has done.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_activity(&mut self, server: u8, activity: &Activity) -> Result<(), RackError> {
+        self.write::<Activity, ACTIVITY>("activities", u32::from(server), activity)
+    }
+
+    /// What became of all packets, by [`Cause`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn causes(&self) -> Result<[u64; Cause::ALL.len()], RackError> {
+        let map = self.ebpf.map("causes").expect(KNOWN);
+        let causes = PerCpuArray::<_, u64>::try_from(map).expect(KNOWN);
+        let mut sums = [0; Cause::ALL.len()];
+        for (number, sum) in (0..).zip(&mut sums) {
+            let counts = causes.get(&number, 0).map_err(|error| table(&error))?;
+            *sum = counts.iter().sum();
+        }
+        Ok(sums)
+    }
+
+    /// The entries of a bucket of the request table; 0: free.
+    ///
+    /// # Errors
+    /// If there is no such bucket.
+    pub fn bucket(&self, number: u32) -> Result<[u64; WAYS], RackError> {
+        self.read::<[u64; WAYS], BUCKET>("requests", number)
+    }
+
+    /// Replaces the entries of a bucket.
+    ///
+    /// # Errors
+    /// If there is no such bucket.
+    pub fn set_bucket(&mut self, number: u32, entries: &[u64; WAYS]) -> Result<(), RackError> {
+        self.write::<[u64; WAYS], BUCKET>("requests", number, entries)
+    }
+
+    /// The way to a client. `None`: it has sent nothing so far.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn client(&self, address: Ipv4Addr) -> Result<Option<Station>, RackError> {
+        let map = self.ebpf.map("clients").expect(KNOWN);
+        let clients = HashMap::<_, [u8; 4], [u8; STATION]>::try_from(map).expect(KNOWN);
+        match clients.get(&network_order(address), 0) {
+            Ok(bytes) => Ok(Some(value_of(&bytes))),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(table(&error)),
+        }
+    }
+
+    /// The random numbers and the time that the program sees, if its settings say so.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn inject(&mut self, injection: &Injection) -> Result<(), RackError> {
+        self.write::<Injection, INJECTION>("injection", 0, injection)
+    }
+
+    /// How many injected random numbers have been used.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn drawn(&self) -> Result<u32, RackError> {
+        Ok(self.read::<Injection, INJECTION>("injection", 0)?.drawn)
+    }
+
+    /// Runs a program `repeat` times on `frame`, as if it had come by the interface `lo`; each run
+    /// sees the frame as the one before left it. Nothing is sent.
+    ///
+    /// # Errors
+    /// If the kernel refuses: a frame has at least 14 bytes, and at most a page less what the
+    /// kernel adds.
+    pub fn run(&self, program: Program, frame: &[u8], repeat: u32) -> Result<Verdict, RackError> {
+        let loaded = self.ebpf.program(program.name()).expect(KNOWN);
+        let loaded: &Xdp = loaded.try_into().expect(KNOWN);
+        let mut out = vec![0; frame.len() + 256];
+        let run = loaded.test_run(TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            repeat,
+            ..TestRunOptions::default()
+        });
+        let run = run.map_err(|error| refused("run the XDP program", &error))?;
+        out.truncate(run.data_size_out as usize);
+        Ok(Verdict {
+            action: match run.return_value {
+                1 => Action::Drop,
+                2 => Action::Pass,
+                3 => Action::Transmit,
+                4 => Action::Redirect,
+                _ => Action::Aborted,
+            },
+            frame: out,
+            duration: run.duration,
+        })
+    }
+
+    fn read<T, const SIZE: usize>(&self, name: &str, at: u32) -> Result<T, RackError>
+    where
+        T: FromBytes,
+    {
+        let map = self.ebpf.map(name).expect(KNOWN);
+        let array = Array::<&MapData, [u8; SIZE]>::try_from(map).expect(KNOWN);
+        let bytes = array.get(&at, 0).map_err(|error| table(&error))?;
+        Ok(value_of(&bytes))
+    }
+
+    fn write<T, const SIZE: usize>(
+        &mut self,
+        name: &str,
+        at: u32,
+        value: &T,
+    ) -> Result<(), RackError>
+    where
+        T: IntoBytes + zerocopy::Immutable,
+    {
+        let map = self.ebpf.map_mut(name).expect(KNOWN);
+        let mut array = Array::<&mut MapData, [u8; SIZE]>::try_from(map).expect(KNOWN);
+        let written = array.set(at, bytes_of::<T, SIZE>(value), 0);
+        written.map_err(|error| table(&error))
+    }
+}
+
+/// Of the object's own parts, which it was compiled with.
+const KNOWN: &str = "the object has it, with this type";
+
+fn xdp(ebpf: &mut Ebpf, program: Program) -> &mut Xdp {
+    let loaded = ebpf.program_mut(program.name()).expect(KNOWN);
+    loaded.try_into().expect(KNOWN)
+}
+
+fn bytes_of<T: IntoBytes + zerocopy::Immutable, const SIZE: usize>(value: &T) -> [u8; SIZE] {
+    value.as_bytes().try_into().expect("SIZE is its size")
+}
+
+fn value_of<T: FromBytes>(bytes: &[u8]) -> T {
+    T::read_from_bytes(bytes).expect("SIZE is its size")
+}
+
+/// Number and Ethernet address of the interface.
+pub(crate) fn interface_index(name: &str) -> Result<u32, RackError> {
+    about(name, "ifindex", |text| text.parse().ok())
+}
+
+pub(crate) fn interface_address(name: &str) -> Result<[u8; 6], RackError> {
+    about(name, "address", crate::config::parse_mac)
+}
+
+fn about<T>(
+    interface: &str,
+    file: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<T, RackError> {
+    let wrong = |cause| RackError::Interface {
+        interface: interface.to_owned(),
+        cause,
+    };
+    let text = fs::read_to_string(format!("/sys/class/net/{interface}/{file}")).map_err(wrong)?;
+    parse(text.trim()).ok_or_else(|| wrong(io::ErrorKind::InvalidData.into()))
+}
+
+fn loading(error: &EbpfError) -> RackError {
+    match error {
+        EbpfError::MapError(error) => table(error),
+        other => refused("load the XDP program", other),
+    }
+}
+
+fn table(error: &MapError) -> RackError {
+    refused("make or change the program's tables", error)
+}
+
+fn not_attached(interface: &str, error: &ProgramError) -> RackError {
+    match refused("attach the XDP program", error) {
+        RackError::Kernel { what, cause } => RackError::Kernel {
+            what,
+            cause: format!("{interface}: {cause}"),
+        },
+        other => other,
+    }
+}
+
+/// The error that is behind all the others says whether it is a matter of permission.
+fn refused(what: &'static str, error: &(dyn std::error::Error + 'static)) -> RackError {
+    let mut chain = vec![error];
+    while let Some(next) = chain.last().and_then(|last| last.source()) {
+        chain.push(next);
+    }
+    let denied = chain.iter().any(|one| {
+        let io = one.downcast_ref::<io::Error>();
+        io.is_some_and(|io| matches!(io.raw_os_error(), Some(1 | 13)))
+    });
+    if denied
+        && !matches!(error.downcast_ref(), Some(ProgramError::LoadError { verifier_log, .. }) if !verifier_log.to_string().is_empty())
+    {
+        return RackError::NotPermitted(what);
+    }
+    let words: Vec<_> = chain.iter().map(ToString::to_string).collect();
+    RackError::Kernel {
+        what,
+        cause: words.join(": "),
+    }
+}

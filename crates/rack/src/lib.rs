@@ -1,0 +1,38 @@
+//! A rack of servers that looks like one server: a switch in the kernel's XDP that chooses a server
+//! for each request by the load that the servers' replies report, as RackSched does.
+//!
+//! ```text
+//!                      +------------ this host ------------+
+//!   client --request-->| XDP program: choice, request table |--request--> server
+//!          <---reply---|  (bpf/rack.c)     ^ tables         |<--reply, with its load
+//!                      |            control (Rust)          |
+//!                      +-----------------------------------+
+//! ```
+//!
+//! No packet of the rack's passes through user space: the program rewrites addresses, adjusts
+//! checksums and redirects. All other packets are the kernel's.
+//!
+//! | module | |
+//! |---|---|
+//! | [`datapath`] | the program in the kernel, and its tables |
+//! | [`tables`] | the layouts that the program and its control share |
+//!
+//! Building needs clang and libbpf's headers for the program; without them everything but loading
+//! it works, and loading says what is missing.
+//!
+//! Source: Zhu et al., *RackSched: A Microsecond-Scale Scheduler for Rack-Scale Computers*, OSDI
+//! 2020.
+#![forbid(unsafe_code)]
+
+mod balancer;
+mod config;
+pub mod datapath;
+mod error;
+pub mod tables;
+
+pub use balancer::{Balancer, Format, LoadInfo, MOST_DRAWS, UnknownBalancer};
+pub use config::{
+    Config, FailureConfig, Mac, ServerConfig, TableConfig, TypeConfig, default_control,
+};
+pub use datapath::Mode;
+pub use error::RackError;

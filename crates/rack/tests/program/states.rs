@@ -1,0 +1,401 @@
+//! Every state of the tables.
+
+use std::net::Ipv4Addr;
+
+use shinjuku_net::wire::{RackSchedKind, RackSchedMessage};
+use shinjuku_rack::datapath::Action;
+use shinjuku_rack::tables::{Activity, Cause, Loads, ServerEntry, TICK_NANOS, TYPES, WAYS};
+
+use crate::frames::{
+    CLIENT_PORT, datagram, following, racksched, racksched_from, reply, request, shinjuku_reply,
+    shinjuku_request, to_client, udp_offset,
+};
+use crate::{AGE_TICKS, CLIENT, NOW, RACK, RACKSCHED_PORT, Switch, address, entry};
+
+const SERVERS: [u8; 4] = [2, 5, 9, 40];
+
+/// The first server of the list, drawn for sure.
+const FIRST: u32 = 0;
+/// The last.
+const LAST: u32 = u32::MAX;
+
+#[test]
+fn a_request_and_its_reply_go_there_and_back() {
+    let test = "a_request_and_its_reply_go_there_and_back";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "int1", &SERVERS) else {
+        return;
+    };
+    switch.inject(NOW, &[LAST]);
+    assert_eq!(switch.serves(&request(1)), 40);
+    assert_eq!(switch.datapath.client(CLIENT).unwrap(), Some(to_client()));
+    assert_eq!((switch.outstanding(40), switch.entries()), (1, 1));
+    let sent = Activity {
+        sent: 1,
+        unanswered: 1,
+        waiting_since: NOW,
+        ..Activity::default()
+    };
+    assert_eq!(switch.datapath.activity(40).unwrap(), sent);
+
+    switch.answers(&reply(40, 1, 17));
+    assert_eq!((switch.outstanding(40), switch.entries()), (0, 0));
+    assert_eq!(switch.datapath.loads(0).unwrap().load[40], 17);
+    let activity = switch.datapath.activity(40).unwrap();
+    assert_eq!((activity.replies, activity.unanswered), (1, 0));
+    // Once more, as a network may do.
+    switch.answers(&reply(40, 1, 17));
+    assert_eq!(switch.outstanding(40), 0);
+}
+
+#[test]
+fn shinjukus_format_counts_what_is_outstanding() {
+    let test = "shinjukus_format_counts_what_is_outstanding";
+    let Some(mut switch) = Switch::new(test, "shortest", "counters", &SERVERS) else {
+        return;
+    };
+    switch.inject(NOW, &[LAST; 32]);
+    let served: Vec<_> = (0..4).map(|_| switch.serves(&shinjuku_request())).collect();
+    let mut sorted = served.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, SERVERS);
+    switch.answers(&shinjuku_reply(9));
+    assert_eq!(
+        SERVERS.map(|server| switch.outstanding(server)),
+        [1, 1, 0, 1]
+    );
+    assert_eq!(switch.serves(&shinjuku_request()), 9);
+    // More replies than requests do not make a server look busy.
+    for _ in 0..9 {
+        switch.answers(&shinjuku_reply(5));
+    }
+    assert_eq!(switch.serves(&shinjuku_request()), 5);
+}
+
+#[test]
+fn all_packets_of_a_request_go_to_one_server_in_any_order() {
+    let test = "all_packets_of_a_request_go_to_one_server_in_any_order";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "int1", &SERVERS) else {
+        return;
+    };
+    switch.inject(NOW, &[FIRST, LAST, FIRST, LAST]);
+    assert_eq!(switch.serves(&request(1)), 2);
+    for _ in 0..3 {
+        assert_eq!(
+            switch.serves_counting(&following(1)),
+            (2, vec![Cause::Affine])
+        );
+    }
+    // Doubled: the same, and it does not count as another request.
+    assert_eq!(
+        switch.serves_counting(&request(1)),
+        (2, vec![Cause::Affine])
+    );
+    assert_eq!(switch.outstanding(2), 1);
+    // The later packet first: a hash chooses.
+    for number in 2..50 {
+        let (server, causes) = switch.serves_counting(&following(number));
+        assert_eq!(causes, []);
+        assert_eq!(
+            switch.serves_counting(&request(number)),
+            (server, vec![Cause::Affine])
+        );
+    }
+    assert_eq!(switch.entries(), 49);
+}
+
+#[test]
+fn clients_requests_and_types_are_told_apart() {
+    let test = "clients_requests_and_types_are_told_apart";
+    let Some(mut switch) = Switch::new(test, "round-robin", "int1", &SERVERS) else {
+        return;
+    };
+    let message = RackSchedMessage::request(3, 1, 1000, 5);
+    let other_client = RackSchedMessage::request(4, 1, 1000, 5);
+    let frames = [
+        racksched(message),
+        racksched(other_client),
+        racksched(RackSchedMessage::request(3, 2, 1000, 5)),
+        racksched_from((CLIENT, CLIENT_PORT + 1), message),
+        racksched_from((Ipv4Addr::new(10, 9, 0, 8), CLIENT_PORT), message),
+    ];
+    for frame in &frames {
+        assert_eq!(switch.serves_counting(frame).1, []);
+    }
+    assert_eq!(switch.entries(), frames.len());
+    for frame in &frames {
+        assert_eq!(switch.serves_counting(frame).1, [Cause::Affine]);
+    }
+}
+
+/// All entries of the bucket are taken: a hash chooses, the same for all packets.
+#[test]
+fn a_full_table_is_counted_and_a_hash_chooses() {
+    let test = "a_full_table_is_counted_and_a_hash_chooses";
+    let Some(mut switch) = Switch::new(test, "random", "int1", &SERVERS) else {
+        return;
+    };
+    let tick = NOW / TICK_NANOS & 0xff_ffff;
+    let taken: [u64; WAYS] = std::array::from_fn(|way| (way as u64 + 1) << 32 | tick << 8 | 5);
+    for number in 0..1024 {
+        switch.datapath.set_bucket(number, &taken).unwrap();
+    }
+    let mut chosen = Vec::new();
+    for number in 1..60_u32 {
+        switch.inject(NOW, &[number.wrapping_mul(0x9E37_79B9)]);
+        let (server, causes) = switch.serves_counting(&request(number));
+        assert_eq!(causes, [Cause::TableFull]);
+        assert_eq!(
+            switch.serves_counting(&following(number)),
+            (server, vec![Cause::TableFull])
+        );
+        chosen.push(server);
+    }
+    assert!(SERVERS.iter().all(|server| chosen.contains(server)));
+    assert_eq!(SERVERS.map(|server| switch.outstanding(server)), [0; 4]);
+    switch.answers(&reply(2, 1, 0));
+}
+
+#[test]
+fn entries_age_and_lost_replies_leak_nothing() {
+    let test = "entries_age_and_lost_replies_leak_nothing";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "counters", &SERVERS) else {
+        return;
+    };
+    assert_eq!(switch.serves(&request(1)), 2);
+    switch.inject(NOW + (AGE_TICKS - 1) * TICK_NANOS, &[LAST]);
+    assert_eq!(
+        switch.serves_counting(&request(1)),
+        (2, vec![Cause::Affine])
+    );
+    switch.inject(NOW + AGE_TICKS * TICK_NANOS, &[LAST]);
+    assert_eq!(switch.serves_counting(&request(1)), (40, vec![Cause::Aged]));
+    assert_eq!((switch.outstanding(2), switch.outstanding(40)), (0, 1));
+    // The clock of the table starts again at zero every five hours.
+    let wrap = (1 << 24) * TICK_NANOS;
+    switch.inject(wrap - TICK_NANOS, &[FIRST]);
+    assert_eq!(switch.serves(&request(7)), 2);
+    switch.inject(wrap + TICK_NANOS, &[LAST]);
+    assert_eq!(
+        switch.serves_counting(&request(7)),
+        (2, vec![Cause::Affine])
+    );
+    switch.inject(wrap + AGE_TICKS * TICK_NANOS, &[LAST]);
+    assert_eq!(switch.serves_counting(&request(7)), (40, vec![Cause::Aged]));
+}
+
+#[test]
+fn a_server_that_drains_keeps_its_requests_and_gets_no_others() {
+    let test = "a_server_that_drains_keeps_its_requests_and_gets_no_others";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "int1", &SERVERS) else {
+        return;
+    };
+    switch.inject(NOW, &[FIRST; 9]);
+    assert_eq!(switch.serves(&request(1)), 2);
+    switch.open(&SERVERS[1..]);
+    assert_eq!(switch.serves(&following(1)), 2);
+    assert_eq!(switch.serves(&request(2)), 5);
+    switch.answers(&reply(2, 1, 0));
+}
+
+#[test]
+fn a_removed_servers_requests_go_to_another() {
+    let test = "a_removed_servers_requests_go_to_another";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "counters", &SERVERS) else {
+        return;
+    };
+    switch.inject(NOW, &[FIRST; 9]);
+    assert_eq!(switch.serves(&request(1)), 2);
+    switch.open(&SERVERS[1..]);
+    let none = ServerEntry::default();
+    switch.datapath.set_server(2, &none).unwrap();
+    assert_eq!(switch.serves(&request(1)), 5);
+    assert_eq!(
+        switch.serves_counting(&following(1)),
+        (5, vec![Cause::Affine])
+    );
+    assert_eq!((switch.outstanding(2), switch.outstanding(5)), (0, 1));
+    // A late reply of the server's is none of the rack's.
+    switch.passes(&reply(2, 1, 0), Cause::NotOurs);
+    // Its number can be another's.
+    let other = ServerEntry {
+        address: [10, 1, 77, 2],
+        ..entry(2)
+    };
+    switch.datapath.set_server(2, &other).unwrap();
+    switch.passes(&reply(2, 1, 0), Cause::NotOurs);
+}
+
+#[test]
+fn without_a_server_requests_are_the_kernels() {
+    let test = "without_a_server_requests_are_the_kernels";
+    let Some(mut switch) = Switch::new(test, "shortest", "int1", &[]) else {
+        return;
+    };
+    switch.passes(&request(1), Cause::NoServer);
+    switch.passes(&shinjuku_request(), Cause::NoServer);
+    assert_eq!(switch.entries(), 0);
+}
+
+/// A switch that was started anew: its tables are empty, its servers have requests.
+#[test]
+fn a_restarted_switch_learns_from_the_next_request() {
+    let test = "a_restarted_switch_learns_from_the_next_request";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "int1", &SERVERS) else {
+        return;
+    };
+    switch.passes(&reply(2, 1, 3), Cause::UnknownClient);
+    assert_eq!(switch.datapath.loads(0).unwrap().load[2], 3);
+    switch.inject(NOW, &[LAST]);
+    let server = switch.serves(&following(1));
+    assert_eq!(switch.serves(&following(1)), server);
+    switch.answers(&reply(2, 1, 3));
+}
+
+#[test]
+fn a_client_that_moves_gets_its_replies_where_it_is() {
+    let test = "a_client_that_moves_gets_its_replies_where_it_is";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "int1", &SERVERS) else {
+        return;
+    };
+    switch.serves(&request(1));
+    let mut elsewhere = request(2);
+    elsewhere[6..12].copy_from_slice(&[2, 0, 0, 0, 9, 77]);
+    switch.serves(&elsewhere);
+    let (action, frame, _) = switch.run(&reply(2, 1, 0));
+    assert_eq!(action, Action::Redirect);
+    assert_eq!(frame[..6], [2, 0, 0, 0, 9, 77]);
+}
+
+#[test]
+fn a_server_behind_no_interface_of_the_racks_is_counted() {
+    let test = "a_server_behind_no_interface_of_the_racks_is_counted";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "int1", &SERVERS) else {
+        return;
+    };
+    let mut nowhere = entry(2);
+    nowhere.station.interface = 4_000_000;
+    switch.datapath.set_server(2, &nowhere).unwrap();
+    let (action, _, causes) = switch.run(&request(1));
+    assert_eq!((action, &*causes), (Action::Drop, &[Cause::NoPort][..]));
+}
+
+#[test]
+fn int2_keeps_the_least_loaded_server_alone() {
+    let test = "int2_keeps_the_least_loaded_server_alone";
+    let Some(mut switch) = Switch::new(test, "shortest", "int2", &SERVERS) else {
+        return;
+    };
+    switch.serves(&request(1));
+    let least = |switch: &Switch| {
+        let least = switch.datapath.loads(0).unwrap().least;
+        ((least >> 32) as u8 - 1, least as u32)
+    };
+    for (server, load, expected) in [
+        (5, 7, (5, 7)),
+        (9, 8, (5, 7)),
+        (9, 6, (9, 6)),
+        (9, 20, (9, 20)),
+        (2, 20, (9, 20)),
+        (40, 19, (40, 19)),
+    ] {
+        switch.answers(&reply(server, 1, load));
+        assert_eq!(least(&switch), expected);
+    }
+    assert_eq!(switch.serves(&request(2)), 40);
+    switch.datapath.forget_load(9).unwrap();
+    assert_eq!(least(&switch), (40, 19));
+    switch.datapath.forget_load(40).unwrap();
+    assert_eq!(switch.datapath.loads(0).unwrap().least, 0);
+}
+
+#[test]
+fn further_packets_of_a_reply_go_back_and_report_nothing() {
+    let test = "further_packets_of_a_reply_go_back_and_report_nothing";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "int1", &SERVERS) else {
+        return;
+    };
+    switch.serves(&request(1));
+    let message = RackSchedMessage {
+        kind: RackSchedKind::Reply,
+        sequence: 1,
+        queue_lengths: [99, 0, 0],
+        ..RackSchedMessage::request(3, 1, 1000, 5)
+    };
+    let from = (address(2), RACKSCHED_PORT);
+    let frame = datagram(from, (CLIENT, CLIENT_PORT), &[], 0, &message.to_bytes());
+    switch.answers(&frame);
+    assert_eq!(switch.datapath.loads(0).unwrap().load[2], 0);
+    assert_eq!(switch.datapath.activity(2).unwrap().replies, 0);
+}
+
+#[test]
+fn tags_options_and_payloads_stay_as_they_are() {
+    let test = "tags_options_and_payloads_stay_as_they_are";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "int1", &SERVERS) else {
+        return;
+    };
+    let header = RackSchedMessage::request(3, 1, 1000, 5).to_bytes();
+    for tags in 0..3 {
+        for options in [0, 4, 20, 40] {
+            for payload in [0, 1, 2, 700] {
+                let bytes = [&header[..], &vec![7; payload]].concat();
+                let to = (RACK, RACKSCHED_PORT);
+                let mut frame =
+                    datagram((CLIENT, CLIENT_PORT), to, &vec![1; options], tags, &bytes);
+                switch.serves(&frame);
+                let udp = udp_offset(&frame);
+                frame[udp + 6..udp + 8].fill(0);
+                switch.serves(&frame);
+            }
+        }
+    }
+}
+
+/// Locality: a type is served by some servers only.
+#[test]
+fn each_type_has_servers_of_its_own() {
+    let test = "each_type_has_servers_of_its_own";
+    let Some(mut switch) = Switch::new(test, "random", "int1", &SERVERS) else {
+        return;
+    };
+    let mut members = [shinjuku_rack::tables::Members::default(); TYPES];
+    members[0] = shinjuku_rack::tables::Members::new(&[(2, 1), (5, 1)]);
+    members[1] = shinjuku_rack::tables::Members::new(&[(9, 1)]);
+    switch.datapath.set_members(&members).unwrap();
+    for number in 0..64 {
+        switch.inject(NOW, &[number << 26, number << 26]);
+        assert!([2, 5].contains(&switch.serves(&request(number))));
+        assert_eq!(switch.serves(&shinjuku_request()), 9);
+    }
+}
+
+/// A server with three times the workers takes three times as much: of draws, and of load.
+#[test]
+fn servers_count_by_their_workers() {
+    let test = "servers_count_by_their_workers";
+    let Some(mut switch) = Switch::new(test, "round-robin", "int1", &[2, 5]) else {
+        return;
+    };
+    let members = [shinjuku_rack::tables::Members::new(&[(2, 1), (5, 3)]); TYPES];
+    switch.datapath.set_members(&members).unwrap();
+    let served: Vec<_> = (0..40)
+        .map(|number| switch.serves(&request(number)))
+        .collect();
+    assert_eq!(served.iter().filter(|server| **server == 5).count(), 30);
+
+    let Some(mut switch) = Switch::new(test, "shortest", "int1", &[2, 5]) else {
+        return;
+    };
+    switch.datapath.set_members(&members).unwrap();
+    for (of_two, of_five, chosen) in [(2, 5, 5), (2, 7, 2), (0, 1, 2), (1, 2, 5)] {
+        let mut load = [0; 64];
+        (load[2], load[5]) = (of_two, of_five);
+        let loads = Loads {
+            load,
+            least: 0,
+            turn: 0,
+        };
+        switch.datapath.set_loads(0, &loads).unwrap();
+        assert_eq!(switch.serves(&request(1000 + of_five)), chosen);
+    }
+}
