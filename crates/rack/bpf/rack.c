@@ -113,7 +113,7 @@ INLINE __u64 load_of(const struct loads *loads, __u32 server, __u8 load_info)
 	if (load_info == INT2)
 		return loads->least && loads->least >> 32 != server + 1;
 	load = loads->load[server & (SERVERS - 1)];
-	/* Two processors may count the same end of a request twice for a moment. */
+	/* Below zero for the moment that one_less takes. */
 	return load_info == COUNTERS && load < 0 ? 0 : (__u32)load;
 }
 
@@ -197,12 +197,29 @@ INLINE struct loads *loads_of(__u32 type, __u8 load_info)
 	return bpf_map_lookup_elem(&loads, &at);
 }
 
-INLINE void outstanding(__u32 server, __s32 change)
+INLINE __u32 *outstanding(__u32 server)
 {
 	struct loads *counters = loads_of(0, COUNTERS);
 
-	if (counters)
-		__sync_fetch_and_add(&counters->load[server & (SERVERS - 1)], change);
+	return counters ? &counters->load[server & (SERVERS - 1)] : 0;
+}
+
+INLINE void one_more(__u32 server)
+{
+	__u32 *counter = outstanding(server);
+
+	if (counter)
+		__sync_fetch_and_add(counter, 1);
+}
+
+/* Stays at zero: the control sets the counter to that when it tries a failed server again, whose
+ * old requests may end later. */
+INLINE void one_less(__u32 server)
+{
+	__u32 *counter = outstanding(server);
+
+	if (counter && (__s32)__sync_fetch_and_add(counter, -1) <= 0)
+		__sync_fetch_and_add(counter, 1);
 }
 
 INLINE void sent_to(__u32 server)
@@ -297,7 +314,7 @@ INLINE __u32 noted(struct bucket *bucket, __u32 tag, __u32 tick)
 			continue;
 		if (is_old(entry, tick)) {
 			if (__sync_val_compare_and_swap(&bucket->entry[i], entry, 0) == entry) {
-				outstanding(server_of(entry), -1);
+				one_less(server_of(entry));
 				count(AGED);
 			}
 		} else if (tag_of(entry) == tag) {
@@ -319,7 +336,7 @@ INLINE __u32 note(struct bucket *bucket, __u32 tag, __u32 tick, __u32 server)
 		if (!entry)
 			entry = __sync_val_compare_and_swap(&bucket->entry[i], 0, mine);
 		if (!entry) {
-			outstanding(server, 1);
+			one_more(server);
 			return server;
 		}
 		if (tag_of(entry) == tag)
@@ -335,7 +352,7 @@ INLINE void forget(struct bucket *bucket, __u32 tag)
 
 		if (entry && tag_of(entry) == tag &&
 		    __sync_val_compare_and_swap(&bucket->entry[i], entry, 0) == entry)
-			outstanding(server_of(entry), -1);
+			one_less(server_of(entry));
 	}
 }
 
@@ -465,7 +482,7 @@ INLINE int request(struct packet *packet, __u32 number, __u32 interface)
 	} else {
 		kind = IS_REQUEST;
 		server = choose(type, members, loads, flow);
-		outstanding(server, 1);
+		one_more(server);
 	}
 	chosen = bpf_map_lookup_elem(&servers, &server);
 	if (!chosen || !chosen->address)
@@ -500,7 +517,7 @@ INLINE int reply(struct packet *packet, __u32 number, __u32 server)
 			forget(bucket, hash >> 32);
 	} else {
 		replied(server);
-		outstanding(server, -1);
+		one_less(server);
 	}
 	client = bpf_map_lookup_elem(&clients, &packet->ip->daddr);
 	if (!client)

@@ -14,6 +14,9 @@
 //!
 //! | module | |
 //! |---|---|
+//! | [`Config`] | the configuration file |
+//! | [`Rack`] | the control: servers come, go and fail |
+//! | [`control`] | commands to a rack at work, as `shinjuku-rack` gives them |
 //! | [`datapath`] | the program in the kernel, and its tables |
 //! | [`tables`] | the layouts that the program and its control share |
 //!
@@ -26,8 +29,12 @@
 
 mod balancer;
 mod config;
+pub mod control;
 pub mod datapath;
 mod error;
+mod member;
+mod neighbour;
+mod rack;
 pub mod tables;
 
 pub use balancer::{Balancer, Format, LoadInfo, MOST_DRAWS, UnknownBalancer};
@@ -36,3 +43,5 @@ pub use config::{
 };
 pub use datapath::Mode;
 pub use error::RackError;
+pub use member::State;
+pub use rack::{Rack, ServerStatus, Status};

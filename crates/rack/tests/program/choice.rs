@@ -46,8 +46,7 @@ impl Both {
             least: 0,
             turn: known.turn,
         };
-        for server in 0..NUMBERS.len() {
-            let number = NUMBERS[server];
+        for (server, number) in NUMBERS.into_iter().enumerate() {
             let load = loads.load(server, request.class);
             told.load[usize::from(number)] = load as u32;
             let others = (0..NUMBERS.len()).map(|other| loads.load(other, request.class));

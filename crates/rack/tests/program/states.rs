@@ -134,7 +134,7 @@ fn a_full_table_is_counted_and_a_hash_chooses() {
     let Some(mut switch) = Switch::new(test, "random", "int1", &SERVERS) else {
         return;
     };
-    let tick = NOW / TICK_NANOS & 0xff_ffff;
+    let tick = (NOW / TICK_NANOS) & 0xff_ffff;
     let taken: [u64; WAYS] = std::array::from_fn(|way| (way as u64 + 1) << 32 | tick << 8 | 5);
     for number in 0..1024 {
         switch.datapath.set_bucket(number, &taken).unwrap();
@@ -349,6 +349,26 @@ fn tags_options_and_payloads_stay_as_they_are() {
             }
         }
     }
+}
+
+/// The control forgot a failed server's load; then the entries of its old requests age.
+#[test]
+fn counters_do_not_fall_below_zero() {
+    let test = "counters_do_not_fall_below_zero";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "counters", &[2]) else {
+        return;
+    };
+    for number in 0..5 {
+        switch.serves(&request(number));
+    }
+    assert_eq!(switch.outstanding(2), 5);
+    switch.datapath.forget_load(2).unwrap();
+    for number in 0..5 {
+        switch.answers(&reply(2, number, 0));
+    }
+    assert_eq!(switch.outstanding(2), 0);
+    switch.serves(&request(9));
+    assert_eq!(switch.outstanding(2), 1);
 }
 
 /// Locality: a type is served by some servers only.

@@ -1,0 +1,278 @@
+//! The command `shinjuku-rack` from its start to its end, in a network namespace of its own.
+//!
+//! Takes root, `ip`, and the XDP program; without them the tests say `SKIPPED`.
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use shinjuku_rack::{State, Status};
+
+/// No wait lasts longer, however slow the machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+const COMMAND: &str = env!("CARGO_BIN_EXE_shinjuku-rack");
+
+/// A namespace with two interfaces, and the rack's files.
+struct Place {
+    namespace: String,
+    files: tempfile::TempDir,
+}
+
+impl Place {
+    /// `None`, having said so, if this machine cannot.
+    fn new(test: &str) -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        if let Some(missing) = shinjuku_rack::datapath::missing() {
+            println!("SKIPPED {test}: built without the XDP program: {missing}");
+            return None;
+        }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let namespace = format!("shinjuku-switch-{}-{number}", std::process::id());
+        let made = run(&format!("ip netns add {namespace}")).and_then(|()| {
+            let place = Self {
+                namespace: namespace.clone(),
+                files: tempfile::tempdir().map_err(|error| error.to_string())?,
+            };
+            let there = format!("ip -n {namespace}");
+            run(&format!("{there} link add east type veth peer name west"))?;
+            run(&format!("{there} addr add 10.78.0.1/24 dev east"))?;
+            run(&format!("{there} link set east up"))?;
+            run(&format!("{there} link set west up"))?;
+            Ok(place)
+        });
+        match made {
+            Ok(place) => Some(place),
+            Err(reason) => {
+                println!("SKIPPED {test}: {reason}");
+                None
+            }
+        }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.files.path().join(name).display().to_string()
+    }
+
+    fn configure(&self, more: &str) -> String {
+        let path = self.path("rack.toml");
+        let socket = self.path("socket");
+        let text = format!(
+            "address = '10.78.0.1'\ninterfaces = ['east']\nmode = 'generic'\ncontrol = '{socket}'\n\
+             table = {{ buckets = 16, age_ms = 50 }}\n\
+             [[type]]\nname = 'short'\nport = 1234\nformat = 'racksched'\nbalancer = 'power-of-2'\n\
+             load_info = 'int1'\n\
+             [[server]]\nname = 'a'\naddress = '10.78.0.2'\nworkers = 4\n\
+             mac = '02:00:00:00:00:0a'\ninterface = 'east'\n{more}"
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A command, run to its end within the namespace.
+    fn command(&self, arguments: &str) -> Output {
+        let output = self.prepare(arguments).stdin(Stdio::null()).output();
+        output.unwrap()
+    }
+
+    fn prepare(&self, arguments: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace, COMMAND]);
+        command.args(arguments.split_whitespace());
+        command
+    }
+
+    /// A command to the rack, which does it.
+    fn does(&self, arguments: &str) -> String {
+        let output = self.to_rack(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A command to the rack, which does not; returns why.
+    fn refuses(&self, arguments: &str) -> String {
+        let output = self.to_rack(arguments);
+        assert!(!output.status.success(), "{arguments}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn to_rack(&self, arguments: &str) -> Output {
+        self.command(&format!("{arguments} --control {}", self.path("socket")))
+    }
+
+    fn status(&self) -> Status {
+        serde_json::from_str(&self.does("status --json")).unwrap()
+    }
+
+    fn state(&self, name: &str) -> Option<State> {
+        let status = self.status();
+        let server = status.servers.iter().find(|server| server.name == name);
+        server.map(|server| server.state)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = run(&format!("ip netns del {}", self.namespace));
+    }
+}
+
+fn run(command: &str) -> Result<(), String> {
+    let mut words = command.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!(
+            "`{command}`: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+        Err(error) => Err(format!("`{command}`: {error}")),
+    }
+}
+
+/// A rack at work.
+struct Running {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(place: &Place, more: &str) -> Self {
+        let mut command = place.prepare(&format!("start {}", place.configure(more)));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut said = String::new();
+        while !said.ends_with("ready\n") {
+            let length = output.read_line(&mut said).unwrap();
+            assert_ne!(length, 0, "it did not start: {said}");
+        }
+        Self { child, output }
+    }
+
+    /// It ends by itself; returns what it said since it was ready.
+    fn ended(mut self) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(self.child.wait().unwrap().success());
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        said
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // For failing tests; one that has ended is left alone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether a program is on the interface.
+fn is_attached(place: &Place) -> bool {
+    let output = Command::new("ip")
+        .args(["-n", &place.namespace, "link", "show", "east"])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("xdp")
+}
+
+#[test]
+fn servers_come_and_go_while_it_runs() {
+    let Some(place) = Place::new("servers_come_and_go_while_it_runs") else {
+        return;
+    };
+    let rack = Running::start(&place, "");
+    assert!(is_attached(&place));
+    let table = place.does("status");
+    for word in ["rack 10.78.0.1, east (generic)", "10.78.0.2", "open"] {
+        assert!(table.contains(word), "{table}");
+    }
+    place.does("add b 10.78.0.3 --types short --mac 02:00:00:00:00:0b --interface east");
+    place.does("drain a");
+    assert_eq!(place.state("a"), Some(State::Draining));
+    assert_eq!(place.state("b"), Some(State::Open));
+    place.does("add a 10.78.0.2 --workers 2 --mac 02:00:00:00:00:0a --interface east");
+    assert_eq!(place.state("a"), Some(State::Open));
+    assert_eq!(place.status().servers[0].workers, 2);
+
+    place.does("remove b");
+    let deadline = Instant::now() + PATIENCE;
+    while place.state("b").is_some() {
+        assert!(Instant::now() < deadline, "b stays");
+    }
+    for (arguments, says) in [
+        ("drain b", "there is no server \"b\""),
+        ("remove b", "there is no server \"b\""),
+        ("add b 10.78.0.2", "there is server a at 10.78.0.2"),
+        ("add a 10.78.0.9", "there is server a at 10.78.0.2"),
+        ("add c 10.78.0.4 --types long", "there is no type \"long\""),
+        ("add c 10.78.0.4 --workers 0", "server.workers of c is 0"),
+    ] {
+        let said = place.refuses(arguments);
+        assert!(said.contains(says), "{arguments}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    // No second one beside it.
+    let second = place.command(&format!("start {}", place.path("rack.toml")));
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("another rack listens there"), "{said}");
+
+    place.does("stop");
+    assert!(rack.ended().contains("server b is gone"));
+    assert!(!is_attached(&place));
+    let said = place.refuses("status");
+    assert!(said.contains("socket"), "{said}");
+}
+
+#[test]
+fn what_does_not_start_says_why_in_a_line() {
+    let Some(place) = Place::new("what_does_not_start_says_why_in_a_line") else {
+        return;
+    };
+    let path = place.configure("");
+    let text = std::fs::read_to_string(&path).unwrap();
+    for (before, after, says) in [
+        ("['east']", "['north']", "interface north"),
+        (
+            "interface = 'east'",
+            "interface = 'north'",
+            "interface north",
+        ),
+        ("buckets = 16", "buckets = 17", "table.buckets is 17"),
+    ] {
+        std::fs::write(&path, text.replace(before, after)).unwrap();
+        let output = place.command(&format!("start {path}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(says), "{said}");
+    }
+}
+
+/// As another user, by `setpriv` of util-linux.
+#[test]
+fn who_may_not_is_told_what_is_missing() {
+    let test = "who_may_not_is_told_what_is_missing";
+    let Some(place) = Place::new(test) else {
+        return;
+    };
+    let path = place.configure("");
+    let output = Command::new("ip")
+        .args(["netns", "exec", &place.namespace, "setpriv"])
+        .args(["--bounding-set=-all", "--inh-caps=-all", COMMAND, "start"])
+        .arg(path)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("setpriv") {
+        println!("SKIPPED {test}: {said}");
+        return;
+    }
+    assert!(!output.status.success());
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("CAP_BPF and CAP_NET_ADMIN"), "{said}");
+}
