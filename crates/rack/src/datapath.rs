@@ -3,14 +3,14 @@
 //! A [`Datapath`] ends with its value: the kernel detaches the program from the interfaces, and
 //! all packets are the kernel's again.
 
-use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use aya::maps::{Array, DevMapHash, HashMap, MapData, MapError, PerCpuArray};
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
+use rustix::net::netdevice::name_to_index;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::RackError;
@@ -381,26 +381,14 @@ fn value_of<T: FromBytes>(bytes: &[u8]) -> T {
     T::read_from_bytes(bytes).expect("SIZE is its size")
 }
 
-/// Number and Ethernet address of the interface.
+/// The interface's number in this thread's network namespace.
 pub(crate) fn interface_index(name: &str) -> Result<u32, RackError> {
-    about(name, "ifindex", |text| text.parse().ok())
-}
-
-pub(crate) fn interface_address(name: &str) -> Result<[u8; 6], RackError> {
-    about(name, "address", crate::config::parse_mac)
-}
-
-fn about<T>(
-    interface: &str,
-    file: &str,
-    parse: impl Fn(&str) -> Option<T>,
-) -> Result<T, RackError> {
-    let wrong = |cause| RackError::Interface {
-        interface: interface.to_owned(),
+    let wrong = |cause: io::Error| RackError::Interface {
+        interface: name.to_owned(),
         cause,
     };
-    let text = fs::read_to_string(format!("/sys/class/net/{interface}/{file}")).map_err(wrong)?;
-    parse(text.trim()).ok_or_else(|| wrong(io::ErrorKind::InvalidData.into()))
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(wrong)?;
+    name_to_index(&socket, name).map_err(|error| wrong(error.into()))
 }
 
 fn loading(error: &EbpfError) -> RackError {

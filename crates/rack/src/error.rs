@@ -24,7 +24,7 @@ pub enum RackError {
         /// What it says, its verifier's words included.
         cause: String,
     },
-    /// There is no such interface, or it tells nothing about itself.
+    /// There is no such interface.
     #[error("interface {interface}: {cause}")]
     Interface {
         /// Its name.
@@ -32,6 +32,9 @@ pub enum RackError {
         /// What is wrong.
         cause: io::Error,
     },
+    /// An interface has no Ethernet address.
+    #[error(transparent)]
+    NotEthernet(#[from] shinjuku_xdp_sys::XdpError),
     /// A server's Ethernet address is not known.
     #[error(
         "server {0} does not answer the kernel's ARP: give its mac and interface, or see whether it is there"

@@ -6,8 +6,10 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use shinjuku_xdp_sys::ethernet_address;
+
 use crate::config::parse_mac;
-use crate::datapath::{interface_address, interface_index};
+use crate::datapath::interface_index;
 use crate::tables::Station;
 use crate::{RackError, ServerConfig};
 
@@ -30,7 +32,8 @@ pub(crate) fn station(server: &ServerConfig) -> Result<Station, RackError> {
         let _ = socket.send_to(&[], (server.address, DISCARD));
     }
     loop {
-        let table = fs::read_to_string("/proc/net/arp").unwrap_or_default();
+        // Of this thread's network namespace.
+        let table = fs::read_to_string("/proc/thread-self/net/arp").unwrap_or_default();
         if let Some((mac, interface)) = find(&table, server.address) {
             return through(interface, mac);
         }
@@ -43,14 +46,15 @@ pub(crate) fn station(server: &ServerConfig) -> Result<Station, RackError> {
 }
 
 fn through(interface: &str, to: [u8; 6]) -> Result<Station, RackError> {
+    let number = interface_index(interface)?;
     Ok(Station {
         to,
-        from: interface_address(interface)?,
-        interface: interface_index(interface)?,
+        from: ethernet_address(interface)?,
+        interface: number,
     })
 }
 
-/// Address and interface in a table as `/proc/net/arp` has it: IP address, type, flags, Ethernet
+/// Address and interface in a table as `/proc/net/arp` is: IP address, type, flags, Ethernet
 /// address, mask, device. Flag 2: it is known.
 fn find(table: &str, address: Ipv4Addr) -> Option<([u8; 6], &str)> {
     let mut lines = table.lines().skip(1).map(str::split_whitespace);

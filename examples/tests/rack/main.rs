@@ -1,0 +1,154 @@
+//! A rack of `synthetic` servers behind the switch, each in a network namespace of its own.
+//!
+//! ```text
+//!   client 10.78.0.2 --- 10.78.0.1 switch 10.79.N.1 --- 10.79.N.2 server N
+//! ```
+//!
+//! Takes root, `ip`, `ethtool` and the XDP program; without them the tests say `SKIPPED`.
+
+mod client;
+mod network;
+#[path = "../process/mod.rs"]
+#[allow(dead_code, reason = "some of it serves other tests")]
+mod process;
+mod switch;
+
+use std::time::Duration;
+
+use client::Client;
+use network::Network;
+use shinjuku_rack::{Mode, State};
+use switch::Switch;
+
+/// What two cores shared by four servers do in a moment.
+const BATCH: u32 = 300;
+
+/// What each server has been sent, in the order of the servers.
+fn sent(switch: &Switch) -> Vec<u64> {
+    let status = switch.status();
+    status.servers.iter().map(|server| server.sent).collect()
+}
+
+fn count(switch: &Switch, cause: &str) -> u64 {
+    switch.status().causes[cause]
+}
+
+fn everything_is_answered(test: &str, mode: Mode) {
+    let Some(network) = Network::new(test, 3, mode) else {
+        return;
+    };
+    let _servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1, 2, 3]);
+    let mut client = Client::new(&network);
+    client.ask_all(BATCH);
+    let sent = sent(&switch);
+    // Power of two choices leaves none out.
+    assert!(sent.iter().all(|sent| *sent > 0), "{sent:?}");
+    assert!(sent.iter().sum::<u64>() >= u64::from(BATCH), "{sent:?}");
+    // Two packets a request, the second one to the server of the first.
+    assert!(count(&switch, "affine") >= u64::from(BATCH));
+    for nothing in ["no-port", "table-full", "unknown-client", "bad-lengths"] {
+        assert_eq!(count(&switch, nothing), 0, "{nothing}");
+    }
+    let outstanding = switch.status().servers;
+    assert!(outstanding.iter().all(|server| server.outstanding == 0));
+}
+
+#[test]
+fn everything_is_answered_in_generic_mode() {
+    everything_is_answered("everything_is_answered_in_generic_mode", Mode::Generic);
+}
+
+#[test]
+fn everything_is_answered_in_the_drivers_mode() {
+    everything_is_answered("everything_is_answered_in_the_drivers_mode", Mode::Driver);
+}
+
+#[test]
+fn servers_are_added_and_drained_in_mid_load_without_loss() {
+    let test = "servers_are_added_and_drained_in_mid_load_without_loss";
+    let Some(network) = Network::new(test, 3, Mode::Generic) else {
+        return;
+    };
+    let _servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1, 2]);
+    let mut client = Client::new(&network);
+    client.ask_all_while(BATCH, |answered| {
+        if answered == BATCH / 3 {
+            switch.add(3);
+        }
+    });
+    assert!(sent(&switch)[2] > 0);
+
+    client.ask_all_while(BATCH, |answered| {
+        if answered == BATCH / 3 {
+            switch.drain(1);
+        }
+    });
+    let before = sent(&switch);
+    client.ask_all(BATCH);
+    let after = sent(&switch);
+    assert_eq!(after[0], before[0], "it is drained");
+    assert!(after[1] > before[1] && after[2] > before[2]);
+
+    switch.remove(1);
+    switch.until("it is gone", |status| status.servers.len() == 2);
+    client.ask_all(BATCH);
+}
+
+#[test]
+fn a_killed_server_is_left_out_and_comes_back() {
+    let Some(network) = Network::new(
+        "a_killed_server_is_left_out_and_comes_back",
+        3,
+        Mode::Generic,
+    ) else {
+        return;
+    };
+    let mut servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1, 2, 3]);
+    let mut client = Client::new(&network);
+    client.ask_all(BATCH);
+
+    let killed = servers.remove(1);
+    let mut killed = Some(killed);
+    let lost = client.ask_some(BATCH, |asked| {
+        if asked == BATCH / 3 {
+            drop(killed.take());
+        }
+    });
+    assert!(lost < BATCH / 2, "{lost} of {BATCH} lost");
+    // Requests go on until the switch knows.
+    let state_of_second = |status: &shinjuku_rack::Status| status.servers[1].state;
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while state_of_second(&switch.status()) != State::Failed {
+        assert!(std::time::Instant::now() < deadline, "it never failed");
+        client.ask_some(8, |_| {});
+    }
+    client.ask_all(BATCH);
+
+    servers.push(network.serve(2));
+    switch.add(2);
+    let before = sent(&switch);
+    client.ask_all(BATCH);
+    assert!(sent(&switch)[1] > before[1], "it is back");
+}
+
+/// The tables are empty then: the switch learns all of them anew.
+#[test]
+fn a_switch_that_is_started_anew_recovers_by_itself() {
+    let test = "a_switch_that_is_started_anew_recovers_by_itself";
+    let Some(network) = Network::new(test, 2, Mode::Generic) else {
+        return;
+    };
+    let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1, 2]);
+    let mut client = Client::new(&network);
+    client.ask_all(BATCH);
+    drop(switch);
+    let lost = client.ask_some(4, |_| {});
+    assert_eq!(lost, 4, "without a switch there is no rack");
+    let switch = Switch::start(&network, &[1, 2]);
+    client.ask_all(BATCH);
+    assert!(sent(&switch).iter().all(|sent| *sent > 0));
+}

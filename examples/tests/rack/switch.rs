@@ -1,0 +1,138 @@
+//! The switch, on a thread of its own in its namespace.
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use shinjuku_rack::{Config, Mode, Rack, ServerConfig, Status};
+
+use crate::network::{Network, RACK, address};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Task = Box<dyn FnOnce(&mut Rack) + Send>;
+
+pub struct Switch {
+    tasks: Option<Sender<Task>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn server(number: u8) -> ServerConfig {
+    ServerConfig {
+        name: format!("server-{number}"),
+        address: address(number),
+        workers: 1,
+        types: None,
+        mac: None,
+        interface: None,
+    }
+}
+
+fn config(network: &Network, servers: &[u8]) -> Config {
+    let mut config = Config::from_toml(&format!(
+        "address = '{}'
+        interfaces = {:?}
+        failure = {{ silence_ms = 300, requests = 3, retry_ms = 0 }}
+        [[type]]
+        name = 'short'
+        port = {}
+        format = 'racksched'
+        balancer = 'power-of-2'
+        load_info = 'int1'",
+        RACK.0,
+        network.interfaces(),
+        RACK.1
+    ))
+    .unwrap();
+    config.mode = network.mode;
+    config.servers = servers.iter().map(|number| server(*number)).collect();
+    config
+}
+
+impl Switch {
+    /// With these servers.
+    pub fn start(network: &Network, servers: &[u8]) -> Self {
+        let (tasks, to_do): (_, Receiver<Task>) = mpsc::channel();
+        let config = config(network, servers);
+        let (ready, is_ready) = mpsc::channel();
+        let thread = thread::scope(|scope| {
+            // The namespace is entered before the thread outlives this function.
+            let entered = scope.spawn(|| {
+                network.enter("switch");
+                thread::spawn(move || {
+                    let warn = |warning: &str| panic!("{warning}");
+                    let mut rack = Rack::start(config, warn).unwrap();
+                    ready.send(()).unwrap();
+                    serve(&mut rack, &to_do);
+                })
+            });
+            entered.join().unwrap()
+        });
+        let switch = Self {
+            tasks: Some(tasks),
+            thread: Some(thread),
+        };
+        is_ready.recv_timeout(PATIENCE).expect("it starts");
+        if network.mode == Mode::Driver {
+            let status = switch.status();
+            let is_driver = |(_, mode): &(String, Mode)| *mode == Mode::Driver;
+            assert!(status.interfaces.iter().all(is_driver));
+        }
+        switch
+    }
+
+    /// Has the switch do something, and waits for that.
+    fn have<T: Send + 'static>(&self, task: impl FnOnce(&mut Rack) -> T + Send + 'static) -> T {
+        let (done, is_done) = mpsc::channel();
+        let task: Task = Box::new(move |rack| {
+            let _ = done.send(task(rack));
+        });
+        self.tasks.as_ref().unwrap().send(task).unwrap();
+        is_done.recv_timeout(PATIENCE).expect("it does it")
+    }
+
+    pub fn add(&self, number: u8) {
+        self.have(move |rack| rack.add(server(number)).unwrap());
+    }
+
+    pub fn drain(&self, number: u8) {
+        self.have(move |rack| rack.drain(&server(number).name).unwrap());
+    }
+
+    pub fn remove(&self, number: u8) {
+        self.have(move |rack| rack.remove(&server(number).name).unwrap());
+    }
+
+    pub fn status(&self) -> Status {
+        self.have(|rack| rack.status().unwrap())
+    }
+
+    pub fn until(&self, what: &str, condition: impl Fn(&Status) -> bool) {
+        let start = Instant::now();
+        while !condition(&self.status()) {
+            assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn serve(rack: &mut Rack, to_do: &Receiver<Task>) {
+    loop {
+        match to_do.recv_timeout(Duration::from_millis(20)) {
+            Ok(task) => task(rack),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        rack.tick().unwrap();
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        self.tasks = None;
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || thread::panicking());
+        }
+    }
+}
