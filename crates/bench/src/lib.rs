@@ -1,6 +1,6 @@
 //! What `cargo xtask bench` measures: policies and mechanisms in the runtime's own process
-//! ([`policies`]), the key-value server beside redis-server ([`kv`]), and the network path without
-//! the kernel ([`dataplane`]).
+//! ([`policies`]), the key-value server beside redis-server ([`kv`]), the network path without the
+//! kernel ([`dataplane`]), and the rack's XDP program ([`rack`]).
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
@@ -24,6 +24,7 @@ pub mod kv;
 pub mod machine;
 pub mod paths;
 pub mod policies;
+pub mod rack;
 pub mod report;
 
 /// Options of `cargo xtask bench`.
@@ -45,6 +46,8 @@ pub enum Of {
     /// The network path without the kernel: over DPDK's virtual devices, beside the bare device and
     /// the kernel's UDP.
     Dataplane(dataplane::Options),
+    /// The rack's XDP program, packet by packet.
+    Rack(rack::Options),
 }
 
 /// Runs a bench and publishes what it found.
@@ -57,6 +60,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         None => policies::run(&options.policies),
         Some(Of::Kv(options)) => kv::run(options),
         Some(Of::Dataplane(options)) => dataplane::run(options),
+        Some(Of::Rack(options)) => rack::run(options),
     }
 }
 
@@ -84,7 +88,7 @@ mod tests {
     #[test]
     fn every_bench_takes_the_common_options() {
         Line::command().debug_assert();
-        for bench in ["", " kv", " dataplane"] {
+        for bench in ["", " kv", " dataplane", " rack"] {
             let line = format!("bench{bench} --quick --seed 3 --repetitions 2 --check --json x");
             let parsed = Line::try_parse_from(line.split(' ')).map(|line| line.options);
             let parsed = parsed.unwrap_or_else(|error| panic!("{error}"));
@@ -92,6 +96,7 @@ mod tests {
                 None => &parsed.policies.common,
                 Some(Of::Kv(options)) => &options.common,
                 Some(Of::Dataplane(options)) => &options.common,
+                Some(Of::Rack(options)) => &options.common,
             };
             assert!(common.quick && common.check && common.seed == 3, "{line}");
         }

@@ -228,8 +228,7 @@ INLINE void sent_to(__u32 server)
 
 	if (!activity)
 		return;
-	__sync_fetch_and_add(&activity->sent, 1);
-	if (__sync_fetch_and_add(&activity->unanswered, 1) == 0)
+	if (__sync_fetch_and_add(&activity->sent, 1) == activity->answered)
 		activity->waiting_since = now();
 }
 
@@ -240,7 +239,7 @@ INLINE void replied(__u32 server)
 	if (!activity)
 		return;
 	__sync_fetch_and_add(&activity->replies, 1);
-	activity->unanswered = 0;
+	activity->answered = activity->sent;
 }
 
 /* A reply told its server's load. */
@@ -541,7 +540,7 @@ INLINE int datagram(struct packet *packet, void *end, __u32 ip_length, __u32 int
 	__u32 header = packet->ip->ihl * 4;
 	__u32 address = packet->ip->saddr;
 	int to_rack = packet->ip->daddr == settings.address;
-	__u32 *server = bpf_map_lookup_elem(&server_at, &address);
+	__u32 *server = to_rack ? 0 : bpf_map_lookup_elem(&server_at, &address);
 
 	if (!to_rack && !server)
 		return to_kernel(NOT_OURS);
@@ -560,7 +559,7 @@ INLINE int datagram(struct packet *packet, void *end, __u32 ip_length, __u32 int
 		if (!type->request_port)
 			continue;
 		is_request = to_rack && packet->udp->dest == type->request_port;
-		is_reply = !is_request && server && packet->udp->source == type->reply_port;
+		is_reply = server && packet->udp->source == type->reply_port;
 		if (!is_request && !is_reply)
 			continue;
 		if (bpf_ntohs(packet->udp->len) < sizeof(struct udphdr) ||

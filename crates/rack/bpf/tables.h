@@ -89,8 +89,8 @@ struct loads {
 struct activity {
 	__u64 sent;
 	__u64 replies;
-	__u64 waiting_since;	/* when the first of the unanswered ones was sent, in ns */
-	__u64 unanswered;	/* requests sent since the last reply */
+	__u64 answered;		/* how many had been sent when the last reply came */
+	__u64 waiting_since;	/* when the first of those after it was sent, in ns */
 };
 
 /* Each entry is a request: its tag (32 bits), the tick of its first packet (24), its server (8).

@@ -113,7 +113,7 @@ impl Member {
                 }
                 let waiting_since = Duration::from_nanos(activity.waiting_since);
                 let silence = now.saturating_sub(waiting_since);
-                let is_silent = activity.unanswered >= config.requests
+                let is_silent = activity.unanswered() >= config.requests
                     && silence >= Duration::from_millis(config.silence_ms);
                 is_silent.then(|| self.fail(activity, now, config))
             }
@@ -170,8 +170,8 @@ mod tests {
         Activity {
             sent: replies + unanswered,
             replies,
+            answered: replies,
             waiting_since: since_millis * 1_000_000,
-            unanswered,
         }
     }
 

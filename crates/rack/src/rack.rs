@@ -184,7 +184,7 @@ impl Rack {
     fn welcome(&mut self, number: u8) -> Result<(), RackError> {
         let before = self.datapath.activity(number)?;
         let activity = Activity {
-            unanswered: 0,
+            answered: before.sent,
             ..before
         };
         self.datapath.set_activity(number, &activity)?;

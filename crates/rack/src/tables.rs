@@ -165,10 +165,18 @@ pub struct Activity {
     pub sent: u64,
     /// Replies that came from it.
     pub replies: u64,
-    /// When the first of the unanswered ones was sent, in nanoseconds of the kernel's clock.
+    /// How many had been sent when its last reply came.
+    pub answered: u64,
+    /// When the first of those after it was sent, in nanoseconds of the kernel's clock.
     pub waiting_since: u64,
+}
+
+impl Activity {
     /// Requests sent since its last reply.
-    pub unanswered: u64,
+    #[must_use]
+    pub const fn unanswered(&self) -> u64 {
+        self.sent.saturating_sub(self.answered)
+    }
 }
 
 /// The random numbers and the time of a test.

@@ -31,7 +31,6 @@ fn a_request_and_its_reply_go_there_and_back() {
     assert_eq!((switch.outstanding(40), switch.entries()), (1, 1));
     let sent = Activity {
         sent: 1,
-        unanswered: 1,
         waiting_since: NOW,
         ..Activity::default()
     };
@@ -41,7 +40,7 @@ fn a_request_and_its_reply_go_there_and_back() {
     assert_eq!((switch.outstanding(40), switch.entries()), (0, 0));
     assert_eq!(switch.datapath.loads(0).unwrap().load[40], 17);
     let activity = switch.datapath.activity(40).unwrap();
-    assert_eq!((activity.replies, activity.unanswered), (1, 0));
+    assert_eq!((activity.replies, activity.unanswered()), (1, 0));
     // Once more, as a network may do.
     switch.answers(&reply(40, 1, 17));
     assert_eq!(switch.outstanding(40), 0);
