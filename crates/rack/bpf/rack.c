@@ -612,6 +612,36 @@ int rack(struct xdp_md *context)
 	return datagram(&packet, end, ip_length, context->ingress_ifindex);
 }
 
+/* The control has this run when it adds a server or tries one again: nothing is known of it then, and
+ * nothing is out. The frame's first byte is the server's number. Each word is written by itself, so
+ * that what the switch learns of other servers meanwhile stays. */
+SEC("xdp")
+int forget_server(struct xdp_md *context)
+{
+	__u8 *number = (void *)(long)context->data;
+	struct activity *activity;
+	__u32 server;
+
+	if ((void *)number + sizeof(struct ethhdr) > (void *)(long)context->data_end)
+		return XDP_ABORTED;
+	server = *number;
+	for (__u32 type = 0; type <= TYPES; type++) {
+		struct loads *known = bpf_map_lookup_elem(&loads, &type);
+		__u64 least;
+
+		if (!known)
+			continue;
+		known->load[server & (SERVERS - 1)] = 0;
+		least = known->least;
+		if (least >> 32 == server + 1)
+			__sync_val_compare_and_swap(&known->least, least, 0);
+	}
+	activity = bpf_map_lookup_elem(&activities, &server);
+	if (activity)
+		activity->answered = activity->sent;
+	return XDP_PASS;
+}
+
 /* What the bench compares with: the shortest program that leads a packet anywhere. */
 SEC("xdp")
 int bare_redirect(struct xdp_md *context)

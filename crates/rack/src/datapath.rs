@@ -43,12 +43,14 @@ pub enum Mode {
     Generic,
 }
 
-/// Which of the object's programs; the second is the bench's.
+/// Which of the object's programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Program {
     /// The switch.
     Rack,
-    /// Redirects each frame to the interface where it came from.
+    /// Has the tables forget a server; the control runs it.
+    ForgetServer,
+    /// Redirects each frame to the interface where it came from; the bench compares with it.
     BareRedirect,
 }
 
@@ -56,6 +58,7 @@ impl Program {
     const fn name(self) -> &'static str {
         match self {
             Self::Rack => "rack",
+            Self::ForgetServer => "forget_server",
             Self::BareRedirect => "bare_redirect",
         }
     }
@@ -117,7 +120,7 @@ impl Datapath {
             .map_max_entries("requests", settings.bucket_mask + 1)
             .load(OBJECT)
             .map_err(|error| loading(&error))?;
-        for program in [Program::Rack, Program::BareRedirect] {
+        for program in [Program::Rack, Program::ForgetServer, Program::BareRedirect] {
             let loaded = xdp(&mut ebpf, program).load();
             loaded.map_err(|error| refused("load the XDP program", &error))?;
         }
@@ -214,21 +217,15 @@ impl Datapath {
         self.write::<Loads, LOADS>("loads", number as u32, loads)
     }
 
-    /// Forgets what is known of a server that is gone or new: its load is zero. What the program
-    /// learns of others meanwhile may be lost.
+    /// Forgets what is known of a server that is new or tried again: its load is zero, and no
+    /// request is out. What the program learns of other servers meanwhile stays.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn forget_load(&mut self, server: u8) -> Result<(), RackError> {
-        for number in 0..=TYPES {
-            let mut loads = self.loads(number)?;
-            loads.load[usize::from(server)] = 0;
-            if loads.least >> 32 == u64::from(server) + 1 {
-                loads.least = 0;
-            }
-            self.set_loads(number, &loads)?;
-        }
-        Ok(())
+    pub fn forget(&mut self, server: u8) -> Result<(), RackError> {
+        let mut frame = [0; 14];
+        frame[0] = server;
+        self.run(Program::ForgetServer, &frame, 1).map(drop)
     }
 
     /// What a server has done.
@@ -237,14 +234,6 @@ impl Datapath {
     /// If the kernel refuses.
     pub fn activity(&self, server: u8) -> Result<Activity, RackError> {
         self.read::<Activity, ACTIVITY>("activities", u32::from(server))
-    }
-
-    /// Replaces what a server has done.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn set_activity(&mut self, server: u8, activity: &Activity) -> Result<(), RackError> {
-        self.write::<Activity, ACTIVITY>("activities", u32::from(server), activity)
     }
 
     /// What became of all packets, by [`Cause`].

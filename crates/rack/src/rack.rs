@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::datapath::Datapath;
 use crate::member::{Change, Member, State};
 use crate::neighbour;
-use crate::tables::{Activity, Cause, Members, SERVERS, ServerEntry, TYPES, network_order};
+use crate::tables::{Cause, Members, SERVERS, ServerEntry, TYPES, network_order};
 use crate::{Config, Mode, RackError, ServerConfig};
 
 /// A rack at work. It ends with its value: the interfaces' packets are all the kernel's again.
@@ -81,7 +81,7 @@ impl Rack {
             station,
         };
         self.datapath.set_server(number as u8, &entry)?;
-        self.welcome(number as u8)?;
+        self.datapath.forget(number as u8)?;
         self.members[number] = Some(Member::new(server));
         self.open_members()
     }
@@ -138,7 +138,7 @@ impl Rack {
                     let none = ServerEntry::default();
                     self.datapath.set_server(number as u8, &none)?;
                 }
-                Change::Retried => self.welcome(number as u8)?,
+                Change::Retried => self.datapath.forget(number as u8)?,
                 Change::Failed | Change::Returned => {}
             }
         }
@@ -178,17 +178,6 @@ impl Rack {
                 .map(|(cause, count)| (cause.name().to_owned(), count))
                 .collect(),
         })
-    }
-
-    /// What is known of an earlier life of the server is no longer true.
-    fn welcome(&mut self, number: u8) -> Result<(), RackError> {
-        let before = self.datapath.activity(number)?;
-        let activity = Activity {
-            answered: before.sent,
-            ..before
-        };
-        self.datapath.set_activity(number, &activity)?;
-        self.datapath.forget_load(number)
     }
 
     fn find(&self, name: &str) -> Result<usize, RackError> {

@@ -301,9 +301,9 @@ fn int2_keeps_the_least_loaded_server_alone() {
         assert_eq!(least(&switch), expected);
     }
     assert_eq!(switch.serves(&request(2)), 40);
-    switch.datapath.forget_load(9).unwrap();
+    switch.datapath.forget(9).unwrap();
     assert_eq!(least(&switch), (40, 19));
-    switch.datapath.forget_load(40).unwrap();
+    switch.datapath.forget(40).unwrap();
     assert_eq!(switch.datapath.loads(0).unwrap().least, 0);
 }
 
@@ -361,7 +361,9 @@ fn counters_do_not_fall_below_zero() {
         switch.serves(&request(number));
     }
     assert_eq!(switch.outstanding(2), 5);
-    switch.datapath.forget_load(2).unwrap();
+    switch.datapath.forget(2).unwrap();
+    let activity = switch.datapath.activity(2).unwrap();
+    assert_eq!((activity.sent, activity.unanswered()), (5, 0));
     for number in 0..5 {
         switch.answers(&reply(2, number, 0));
     }
