@@ -20,7 +20,7 @@ const FLAGS: [&str; 8] = [
     "-g",
     "-Wall",
     "-Werror",
-    // The kernel's headers for this machine, which clang does not look for when it compiles for BPF.
+    // This machine's kernel headers: clang does not look for them when it compiles for BPF.
     "-I/usr/include/x86_64-linux-gnu",
 ];
 

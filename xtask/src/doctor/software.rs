@@ -21,6 +21,12 @@ pub fn examine(root: &Root) -> Vec<Finding> {
             "redis-server",
             "apt-get install redis-server: the reference in the RESP server's tests",
         ),
+        program(
+            root,
+            &search,
+            "clang",
+            "apt-get install clang libbpf-dev: the rack is built without its XDP program",
+        ),
     ]
 }
 
