@@ -166,7 +166,7 @@ impl Datapath {
     /// If the kernel refuses.
     ///
     /// # Panics
-    /// If the number is [`SERVERS`] or more.
+    /// If the number is [`SERVERS`](crate::tables::SERVERS) or more.
     pub fn set_server(&mut self, number: u8, server: &ServerEntry) -> Result<(), RackError> {
         let before: ServerEntry = self.read::<ServerEntry, SERVER>("servers", u32::from(number))?;
         let map = self.ebpf.map_mut("server_at").expect(KNOWN);

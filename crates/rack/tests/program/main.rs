@@ -38,6 +38,8 @@ const RACKSCHED_PORT: u16 = 1234;
 /// The type with number 1: Shinjuku's format, replies from another port.
 const SHINJUKU_PORT: u16 = 1235;
 const SHINJUKU_REPLY_PORT: u16 = 11235;
+/// The type with number 2: RackSched's format, too.
+const OTHER_PORT: u16 = 1236;
 
 /// The program with its time and random numbers injected.
 struct Switch {
@@ -82,7 +84,13 @@ fn settings(balancer: &str, load_info: &str) -> Settings {
         reply_port = {SHINJUKU_REPLY_PORT}
         format = 'shinjuku'
         balancer = '{balancer}'
-        load_info = 'counters'"
+        load_info = 'counters'
+        [[type]]
+        name = 'c'
+        port = {OTHER_PORT}
+        format = 'racksched'
+        balancer = '{balancer}'
+        load_info = '{load_info}'"
     ));
     Settings {
         age: AGE_TICKS as u32,
@@ -203,5 +211,5 @@ fn settings_are_what_the_configuration_says() {
     assert_eq!(u16::from_be_bytes(request_port), RACKSCHED_PORT);
     assert_eq!(u16::from_be_bytes(reply_port), RACKSCHED_PORT);
     assert_eq!(Balancer::PowerOf(draws), "power-of-3".parse().unwrap());
-    assert_eq!(settings.types[2].request_port, [0, 0]);
+    assert_eq!(settings.types[3].request_port, [0, 0]);
 }

@@ -7,10 +7,12 @@ use shinjuku_rack::datapath::Action;
 use shinjuku_rack::tables::{Activity, Cause, Loads, ServerEntry, TICK_NANOS, TYPES, WAYS};
 
 use crate::frames::{
-    CLIENT_PORT, datagram, following, racksched, racksched_from, reply, request, shinjuku_reply,
-    shinjuku_request, to_client, udp_offset,
+    CLIENT_PORT, datagram, following, racksched, racksched_from, readdressed, reply, request,
+    shinjuku_reply, shinjuku_request, to_client, udp_offset,
 };
-use crate::{AGE_TICKS, CLIENT, NOW, RACK, RACKSCHED_PORT, Switch, address, entry};
+use crate::{
+    AGE_TICKS, CLIENT, NOW, OTHER_PORT, RACK, RACKSCHED_PORT, Switch, address, entry, station,
+};
 
 const SERVERS: [u8; 4] = [2, 5, 9, 40];
 
@@ -110,8 +112,10 @@ fn clients_requests_and_types_are_told_apart() {
     };
     let message = RackSchedMessage::request(3, 1, 1000, 5);
     let other_client = RackSchedMessage::request(4, 1, 1000, 5);
+    let from = (CLIENT, CLIENT_PORT);
     let frames = [
         racksched(message),
+        datagram(from, (RACK, OTHER_PORT), &[], 0, &message.to_bytes()),
         racksched(other_client),
         racksched(RackSchedMessage::request(3, 2, 1000, 5)),
         racksched_from((CLIENT, CLIENT_PORT + 1), message),
@@ -152,6 +156,16 @@ fn a_full_table_is_counted_and_a_hash_chooses() {
     assert!(SERVERS.iter().all(|server| chosen.contains(server)));
     assert_eq!(SERVERS.map(|server| switch.outstanding(server)), [0; 4]);
     switch.answers(&reply(2, 1, 0));
+    // An entry becomes free before a later packet comes: still the same server.
+    for number in 0..1024 {
+        switch.datapath.set_bucket(number, &[0; WAYS]).unwrap();
+    }
+    for (number, server) in (1..).zip(&chosen) {
+        assert_eq!(
+            switch.serves_counting(&following(number)),
+            (*server, vec![])
+        );
+    }
 }
 
 #[test]
@@ -348,6 +362,27 @@ fn tags_options_and_payloads_stay_as_they_are() {
             }
         }
     }
+}
+
+/// A UDP checksum of zero would say that there is none: the other form of zero stands for it.
+#[test]
+fn a_checksum_that_comes_out_as_zero_is_sent_as_all_ones() {
+    let test = "a_checksum_that_comes_out_as_zero_is_sent_as_all_ones";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "int1", &[2]) else {
+        return;
+    };
+    let of = |generated| racksched(RackSchedMessage::request(3, 1, 1000, generated));
+    let sum = |frame: &[u8]| {
+        let (sent, at) = (
+            readdressed(frame, &station(2), None, Some(address(2))),
+            udp_offset(frame) + 6,
+        );
+        u16::from_be_bytes([sent[at], sent[at + 1]])
+    };
+    // That field's bytes lie so that its value adds to the sum as it is.
+    let frame = of(u64::from(sum(&of(0))));
+    assert_eq!(sum(&frame), 0xffff);
+    assert_eq!(switch.serves(&frame), 2);
 }
 
 /// The control forgot a failed server's load; then the entries of its old requests age.
