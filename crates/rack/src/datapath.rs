@@ -127,6 +127,19 @@ impl Datapath {
         Ok(Self { ebpf, half: 0 })
     }
 
+    /// How many instructions the kernel's verifier looked at, of a million that it would; `None`
+    /// where it does not tell (Linux 5.16).
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn verified_instructions(&self) -> Result<Option<u32>, RackError> {
+        let loaded = self.ebpf.program(Program::Rack.name()).expect(KNOWN);
+        let loaded: &Xdp = loaded.try_into().expect(KNOWN);
+        let info = loaded.info();
+        let info = info.map_err(|error| refused("tell of the XDP program", &error))?;
+        Ok(info.verified_instruction_count())
+    }
+
     /// Attaches the program to `interface`, until the datapath's end, and lets packets leave there.
     /// Returns the mode, `Driver` or `Generic`.
     ///

@@ -213,3 +213,32 @@ fn settings_are_what_the_configuration_says() {
     assert_eq!(Balancer::PowerOf(draws), "power-of-3".parse().unwrap());
     assert_eq!(settings.types[3].request_port, [0, 0]);
 }
+
+/// The settings are constants to the verifier, so each configuration is a program of its own.
+#[test]
+fn the_verifier_has_room_for_the_largest_configurations() {
+    let test = "the_verifier_has_room_for_the_largest_configurations";
+    for (balancer, load_info) in [
+        ("by-flow", "counters"),
+        ("power-of-4", "int2"),
+        ("shortest", "int1"),
+        ("shortest", "int2"),
+        ("shortest", "counters"),
+    ] {
+        let types = (1..=TYPES).map(|number| {
+            format!(
+                "[[type]]\nname = '{number}'\nport = {number}\nformat = 'racksched'\n\
+                 balancer = '{balancer}'\nload_info = '{load_info}'\n"
+            )
+        });
+        let types: String = types.collect();
+        let config = format!("address = '{RACK}'\ninterfaces = ['lo']\n{types}");
+        let settings = Config::from_toml(&config).unwrap().settings();
+        let Some(switch) = Switch::with(test, &settings, &[]) else {
+            return;
+        };
+        let verified = switch.datapath.verified_instructions().unwrap();
+        // Half of what it takes: other kernels count otherwise.
+        assert!(verified.unwrap_or(0) <= 500_000, "{balancer}: {verified:?}");
+    }
+}
