@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::registration::RegistrationConfig;
 use crate::tables::{SERVERS, Settings, TICK_NANOS, TYPES, TypeSettings, network_order};
 use crate::{Balancer, Format, LoadInfo, Mode, RackError};
 
@@ -30,6 +31,8 @@ pub struct Config {
     /// When a server counts as failed.
     #[serde(default)]
     pub failure: FailureConfig,
+    /// Where servers register by themselves, if they may.
+    pub registration: Option<RegistrationConfig>,
     /// The request types, 1 to 8.
     #[serde(rename = "type")]
     pub types: Vec<TypeConfig>,
@@ -391,6 +394,16 @@ mod tests {
                 "interfaces",
                 "failure.requests = 0\ninterfaces",
                 "failure.requests",
+            ),
+            (
+                "interfaces",
+                "registration = { listen = '10.0.0.1:7', from = ['10.0.0'] }\ninterfaces",
+                "10.0.0",
+            ),
+            (
+                "interfaces",
+                "registration = { from = [] }\ninterfaces",
+                "listen",
             ),
             ("interfaces", "failure.silence = 9\ninterfaces", "silence"),
             ("1234", "0", "type.port of short"),

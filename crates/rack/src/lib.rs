@@ -17,6 +17,7 @@
 //! | [`Config`] | the configuration file |
 //! | [`Rack`] | the control: servers come, go and fail |
 //! | [`control`] | commands to a rack at work, as `shinjuku-rack` gives them |
+//! | [`registration`] | servers that register by themselves |
 //! | [`datapath`] | the program in the kernel, and its tables |
 //! | [`tables`] | the layouts that the program and its control share |
 //!
@@ -35,6 +36,7 @@ mod error;
 mod member;
 mod neighbour;
 mod rack;
+pub mod registration;
 pub mod tables;
 
 pub use balancer::{Balancer, Format, LoadInfo, MOST_DRAWS, UnknownBalancer};

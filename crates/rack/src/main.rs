@@ -2,17 +2,18 @@
 
 #![forbid(unsafe_code)]
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use shinjuku_rack::control::{Answer, Control, Order, command};
+use shinjuku_rack::registration::{LONGEST_LEASE_MS, Registrar, Registration};
 use shinjuku_rack::{Config, Mac, Rack, ServerConfig, default_control};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -77,6 +78,24 @@ enum Task {
         #[command(flatten)]
         at: At,
     },
+    /// On a server's host: registers it, and renews that until control-C or SIGTERM; then it
+    /// leaves.
+    Register {
+        /// Where the switch listens, the key `registration.listen` of its configuration.
+        switch: SocketAddrV4,
+        /// The server's name.
+        name: String,
+        /// Its weight.
+        #[arg(long, default_value_t = 1)]
+        workers: u16,
+        /// The types that it serves [default: all].
+        #[arg(long, value_delimiter = ',')]
+        types: Option<Vec<String>>,
+        /// How long the switch keeps it without a renewal, in milliseconds.
+        #[arg(long, default_value_t = 3000, value_name = "MS",
+              value_parser = clap::value_parser!(u64).range(100..=LONGEST_LEASE_MS))]
+        lease_ms: u64,
+    },
     /// Ends the rack: all packets are the kernel's again.
     Stop {
         #[command(flatten)]
@@ -124,6 +143,21 @@ fn run(task: Task) -> anyhow::Result<()> {
             };
             (at, Order::Add(server))
         }
+        Task::Register {
+            switch,
+            name,
+            workers,
+            types,
+            lease_ms,
+        } => {
+            let registration = Registration {
+                name,
+                workers,
+                types,
+                lease_ms,
+            };
+            return register(switch, &registration);
+        }
         Task::Drain { name, at } => (at, Order::Drain(name)),
         Task::Remove { name, at } => (at, Order::Remove(name)),
         Task::Stop { at } => (at, Order::Stop),
@@ -144,19 +178,57 @@ fn status(at: &At, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start(path: &std::path::Path) -> anyhow::Result<()> {
+/// Set once the process is told to end.
+fn told_to_end() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .context("cannot watch for signals")?;
+        let registered = signal_hook::flag::register(signal, Arc::clone(&stop));
+        registered.context("cannot watch for signals")?;
     }
+    Ok(stop)
+}
+
+/// Renews three times within a lease, so that two datagrams may be lost; soon tries again what is
+/// refused.
+fn register(switch: SocketAddrV4, registration: &Registration) -> anyhow::Result<()> {
+    let stop = told_to_end()?;
+    let mut said = None;
+    while !stop.load(Ordering::Relaxed) {
+        let (state, wait) = match registration.send(switch) {
+            Ok(()) => ("registered".to_owned(), registration.lease_ms / 3),
+            Err(error) => (error.to_string(), 200),
+        };
+        if said.as_ref() != Some(&state) {
+            println!("{state}");
+            said = Some(state);
+        }
+        let until = Instant::now() + Duration::from_millis(wait);
+        while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+            thread::sleep(TICK);
+        }
+    }
+    let leaving = Registration {
+        lease_ms: 0,
+        ..registration.clone()
+    };
+    Ok(leaving.send(switch)?)
+}
+
+fn start(path: &std::path::Path) -> anyhow::Result<()> {
+    let stop = told_to_end()?;
     let config = Config::from_file(path)?;
     let control = Control::listen(&config.control)?;
+    let registrar = config.registration.as_ref().map(Registrar::listen);
+    let registrar = registrar.transpose()?;
     let mut rack = Rack::start(config, |warning| eprintln!("shinjuku-rack: {warning}"))?;
     println!("{}", rack.status()?);
     println!("ready");
     while !stop.load(Ordering::Relaxed) && !control.serve(&mut rack) {
-        for event in rack.tick()? {
+        let mut events = rack.tick()?;
+        if let Some(registrar) = &registrar {
+            events.extend(registrar.serve(&mut rack));
+        }
+        for event in events {
             println!("{event}");
         }
         thread::sleep(TICK);

@@ -6,8 +6,8 @@
 //!      v                             ^  ^ added again                  v
 //!   failed --a reply, or the retry---+  +-------------------------- draining
 //!      |                                                               |
-//!      +-----> leaving: told to be removed; gone when its <------------+
-//!              requests' entries have aged
+//!      +-----> leaving: told to be removed, or its lease <-------------+
+//!              is over; gone when its requests' entries have aged
 //! ```
 //!
 //! Only an open server gets requests. All of them keep those that they have, and their replies pass
@@ -46,6 +46,8 @@ pub(crate) enum Change {
     Returned,
     /// It is tried again.
     Retried,
+    /// Its lease is over.
+    Expired,
     /// It has been removed, and no request can lead there.
     Gone,
 }
@@ -55,6 +57,8 @@ pub(crate) enum Change {
 pub(crate) struct Member {
     pub(crate) config: ServerConfig,
     pub(crate) state: State,
+    /// When its lease ends; `None`: it has none, and stays.
+    pub(crate) lease: Option<Duration>,
     /// When the state ends by itself.
     until: Option<Duration>,
     /// Replies that it had given when it failed.
@@ -68,6 +72,7 @@ impl Member {
         Self {
             config,
             state: State::Open,
+            lease: None,
             until: None,
             replies: 0,
             failures: 0,
@@ -106,6 +111,10 @@ impl Member {
         config: &FailureConfig,
     ) -> Option<Change> {
         let is_over = self.until.is_some_and(|until| now >= until);
+        let has_expired = self.lease.is_some_and(|until| now >= until);
+        if has_expired && self.state != State::Leaving {
+            return Some(Change::Expired);
+        }
         match self.state {
             State::Open => {
                 if activity.replies > self.replies {
@@ -235,6 +244,20 @@ mod tests {
             member.observe(&activity(6, 3, 0), at(1 << 40), &never),
             None
         );
+    }
+
+    #[test]
+    fn a_lease_ends_in_any_state() {
+        let mut member = member();
+        member.lease = Some(at(1000));
+        assert_eq!(member.observe(&activity(5, 0, 0), at(999), &CONFIG), None);
+        member.drain();
+        let expired = member.observe(&activity(5, 0, 0), at(1000), &CONFIG);
+        assert_eq!(expired, Some(Change::Expired));
+        member.remove(at(1500));
+        assert_eq!(member.observe(&activity(5, 0, 0), at(1499), &CONFIG), None);
+        let gone = member.observe(&activity(5, 0, 0), at(1500), &CONFIG);
+        assert_eq!(gone, Some(Change::Gone));
     }
 
     #[test]

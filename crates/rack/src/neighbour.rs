@@ -14,15 +14,15 @@ use crate::tables::Station;
 use crate::{RackError, ServerConfig};
 
 /// How long ARP may take: the kernel asks three times, a second apart.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// The port for what is to be thrown away, RFC 863: a datagram there has the kernel ask.
 const DISCARD: u16 = 9;
 
-/// The way to `server`.
+/// The way to `server`; waits for ARP no longer than `patience`.
 ///
 /// # Errors
 /// If it does not answer ARP, or its interface is unknown.
-pub(crate) fn station(server: &ServerConfig) -> Result<Station, RackError> {
+pub(crate) fn station(server: &ServerConfig, patience: Duration) -> Result<Station, RackError> {
     if let (Some(mac), Some(interface)) = (server.mac, &server.interface) {
         return through(interface, mac.0);
     }
@@ -37,7 +37,7 @@ pub(crate) fn station(server: &ServerConfig) -> Result<Station, RackError> {
         if let Some((mac, interface)) = find(&table, server.address) {
             return through(interface, mac);
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() >= patience {
             let name = format!("{} ({})", server.name, server.address);
             return Err(RackError::NoNeighbour(name));
         }

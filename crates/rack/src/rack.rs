@@ -56,6 +56,50 @@ impl Rack {
     /// # Errors
     /// If it does not fit the rack, does not answer ARP, or there is no room for it.
     pub fn add(&mut self, server: ServerConfig) -> Result<(), RackError> {
+        self.place(server, neighbour::PATIENCE).map(drop)
+    }
+
+    /// A server has registered for so long, or renews that; with no time at all it leaves. A
+    /// renewal opens no server that was drained or has failed. Returns what happened, in words, if
+    /// that is anything.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add). A server whose Ethernet address the kernel does not know yet is
+    /// refused at once, and the kernel asks for the address.
+    pub(crate) fn register(
+        &mut self,
+        server: ServerConfig,
+        lease: Duration,
+    ) -> Result<Option<String>, RackError> {
+        let is_it = |member: &&mut Member| {
+            member.config.name == server.name && member.config.address == server.address
+        };
+        let until = now() + lease;
+        let mut members = self.members.iter_mut().flatten();
+        if let Some(member) = members
+            .find(is_it)
+            .filter(|one| one.state != State::Leaving)
+        {
+            // One of the configuration's stays without a lease.
+            if member.lease.is_some() {
+                member.lease = Some(until);
+            }
+            return Ok(None);
+        }
+        if lease.is_zero() {
+            return Ok(None);
+        }
+        let event = format!("server {} has registered", server.name);
+        self.place(server, Duration::ZERO)?.lease = Some(until);
+        Ok(Some(event))
+    }
+
+    /// Puts a server in its place, open.
+    fn place(
+        &mut self,
+        server: ServerConfig,
+        patience: Duration,
+    ) -> Result<&mut Member, RackError> {
         self.config.check_server(&server)?;
         for other in self.members.iter().flatten() {
             let [is_name, is_address] = [
@@ -69,7 +113,7 @@ impl Rack {
                 return Err(RackError::Server(refused));
             }
         }
-        let station = neighbour::station(&server)?;
+        let station = neighbour::station(&server, patience)?;
         let there = self.find(&server.name).ok();
         let free = || self.members.iter().position(Option::is_none);
         let Some(number) = there.or_else(free) else {
@@ -83,7 +127,8 @@ impl Rack {
         self.datapath.set_server(number as u8, &entry)?;
         self.datapath.forget(number as u8)?;
         self.members[number] = Some(Member::new(server));
-        self.open_members()
+        self.open_members()?;
+        Ok(self.members[number].as_mut().expect("it was put there"))
     }
 
     /// The server gets no further requests, and answers those that it has.
@@ -129,10 +174,14 @@ impl Rack {
                 Change::Failed => "has failed",
                 Change::Returned => "replies again",
                 Change::Retried => "is tried again",
+                Change::Expired => "has let its lease expire",
                 Change::Gone => "is gone",
             };
             events.push(format!("server {name} {words}"));
             match change {
+                Change::Expired => {
+                    member.remove(now() + Duration::from_millis(self.config.table.age_ms));
+                }
                 Change::Gone => {
                     self.members[number] = None;
                     let none = ServerEntry::default();

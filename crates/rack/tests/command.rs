@@ -14,9 +14,11 @@ use shinjuku_rack::{State, Status};
 const PATIENCE: Duration = Duration::from_secs(20);
 const COMMAND: &str = env!("CARGO_BIN_EXE_shinjuku-rack");
 
-/// A namespace with two interfaces, and the rack's files.
+/// The namespaces of a switch, with `east`, and of a server that may register, with `west`; and the
+/// rack's files.
 struct Place {
     namespace: String,
+    of_server: String,
     files: tempfile::TempDir,
 }
 
@@ -30,25 +32,35 @@ impl Place {
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("shinjuku-switch-{}-{number}", std::process::id());
-        let made = run(&format!("ip netns add {namespace}")).and_then(|()| {
-            let place = Self {
-                namespace: namespace.clone(),
-                files: tempfile::tempdir().map_err(|error| error.to_string())?,
-            };
-            let there = format!("ip -n {namespace}");
-            run(&format!("{there} link add east type veth peer name west"))?;
-            run(&format!("{there} addr add 10.78.0.1/24 dev east"))?;
-            run(&format!("{there} link set east up"))?;
-            run(&format!("{there} link set west up"))?;
-            Ok(place)
-        });
+        let place = Self {
+            of_server: format!("{namespace}-server"),
+            namespace,
+            files: tempfile::tempdir().unwrap(),
+        };
+        let made = place.make();
         match made {
-            Ok(place) => Some(place),
+            Ok(()) => Some(place),
             Err(reason) => {
                 println!("SKIPPED {test}: {reason}");
                 None
             }
         }
+    }
+
+    fn make(&self) -> Result<(), String> {
+        let (switch, server) = (&self.namespace, &self.of_server);
+        for command in [
+            format!("ip netns add {switch}"),
+            format!("ip netns add {server}"),
+            format!("ip -n {switch} link add east type veth peer name west netns {server}"),
+            format!("ip -n {switch} addr add 10.78.0.1/24 dev east"),
+            format!("ip -n {server} addr add 10.78.0.7/24 dev west"),
+            format!("ip -n {switch} link set east up"),
+            format!("ip -n {server} link set west up"),
+        ] {
+            run(&command)?;
+        }
+        Ok(())
     }
 
     fn path(&self, name: &str) -> String {
@@ -61,6 +73,7 @@ impl Place {
         let text = format!(
             "address = '10.78.0.1'\ninterfaces = ['east']\nmode = 'generic'\ncontrol = '{socket}'\n\
              table = {{ buckets = 16, age_ms = 50 }}\n\
+             registration = {{ listen = '10.78.0.1:7777', from = ['10.78.0.7/32'] }}\n\
              [[type]]\nname = 'short'\nport = 1234\nformat = 'racksched'\nbalancer = 'power-of-2'\n\
              load_info = 'int1'\n\
              [[server]]\nname = 'a'\naddress = '10.78.0.2'\nworkers = 4\n\
@@ -77,8 +90,12 @@ impl Place {
     }
 
     fn prepare(&self, arguments: &str) -> Command {
+        Self::prepare_in(&self.namespace, arguments)
+    }
+
+    fn prepare_in(namespace: &str, arguments: &str) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.namespace, COMMAND]);
+        command.args(["netns", "exec", namespace, COMMAND]);
         command.args(arguments.split_whitespace());
         command
     }
@@ -113,9 +130,20 @@ impl Place {
     }
 }
 
+impl Place {
+    fn until(&self, name: &str, state: Option<State>) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.state(name) != state {
+            assert!(Instant::now() < deadline, "{name} is never {state:?}");
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
-        let _ = run(&format!("ip netns del {}", self.namespace));
+        for namespace in [&self.namespace, &self.of_server] {
+            let _ = run(&format!("ip netns del {namespace}"));
+        }
     }
 }
 
@@ -132,7 +160,7 @@ fn run(command: &str) -> Result<(), String> {
     }
 }
 
-/// A rack at work.
+/// A command that stays.
 struct Running {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -142,13 +170,19 @@ impl Running {
     fn start(place: &Place, more: &str) -> Self {
         let mut command = place.prepare(&format!("start {}", place.configure(more)));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Self { child, output };
+        running.until("ready\n");
+        running
+    }
+
+    /// Reads what it says until this line.
+    fn until(&mut self, line: &str) {
         let mut said = String::new();
-        while !said.ends_with("ready\n") {
-            let length = output.read_line(&mut said).unwrap();
-            assert_ne!(length, 0, "it did not start: {said}");
+        while !said.ends_with(line) {
+            let length = self.output.read_line(&mut said).unwrap();
+            assert_ne!(length, 0, "it ended before it said {line:?}: {said}");
         }
-        Self { child, output }
     }
 
     /// It ends by itself; returns what it said since it was ready.
@@ -202,10 +236,7 @@ fn servers_come_and_go_while_it_runs() {
     assert_eq!(place.status().servers[0].workers, 2);
 
     place.does("remove b");
-    let deadline = Instant::now() + PATIENCE;
-    while place.state("b").is_some() {
-        assert!(Instant::now() < deadline, "b stays");
-    }
+    place.until("b", None);
     for (arguments, says) in [
         ("drain b", "there is no server \"b\""),
         ("remove b", "there is no server \"b\""),
@@ -228,6 +259,25 @@ fn servers_come_and_go_while_it_runs() {
     assert!(!is_attached(&place));
     let said = place.refuses("status");
     assert!(said.contains("socket"), "{said}");
+}
+
+#[test]
+fn a_server_registers_until_it_is_told_to_end() {
+    let Some(place) = Place::new("a_server_registers_until_it_is_told_to_end") else {
+        return;
+    };
+    let _rack = Running::start(&place, "");
+    let arguments = "register 10.78.0.1:7777 z --workers 3 --lease-ms 60000";
+    let mut command = Place::prepare_in(&place.of_server, arguments);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let mut server = Running { child, output };
+    server.until("registered\n");
+    assert_eq!(place.state("z"), Some(State::Open));
+    let pid = rustix::process::Pid::from_child(&server.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    place.until("z", None);
+    server.ended();
 }
 
 #[test]

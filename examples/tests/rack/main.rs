@@ -13,12 +13,12 @@ mod network;
 mod process;
 mod switch;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::Client;
-use network::Network;
+use network::{Network, RACK, gateway};
 use shinjuku_rack::{Mode, State};
-use switch::Switch;
+use switch::{Switch, register};
 
 /// What two cores shared by four servers do in a moment.
 const BATCH: u32 = 300;
@@ -120,9 +120,9 @@ fn a_killed_server_is_left_out_and_comes_back() {
     assert!(lost < BATCH / 2, "{lost} of {BATCH} lost");
     // Requests go on until the switch knows.
     let state_of_second = |status: &shinjuku_rack::Status| status.servers[1].state;
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while state_of_second(&switch.status()) != State::Failed {
-        assert!(std::time::Instant::now() < deadline, "it never failed");
+        assert!(Instant::now() < deadline, "it never failed");
         client.ask_some(8, |_| {});
     }
     client.ask_all(BATCH);
@@ -132,6 +132,53 @@ fn a_killed_server_is_left_out_and_comes_back() {
     let before = sent(&switch);
     client.ask_all(BATCH);
     assert!(sent(&switch)[1] > before[1], "it is back");
+}
+
+#[test]
+fn a_server_registers_and_goes_with_its_lease() {
+    let test = "a_server_registers_and_goes_with_its_lease";
+    let Some(network) = Network::new(test, 2, Mode::Generic) else {
+        return;
+    };
+    let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1]);
+    let mut client = Client::new(&network);
+    // The first try may find that the kernel does not know the way back yet.
+    let lease = |lease_ms| {
+        let start = Instant::now();
+        while let Err(error) = register(&network, "2", gateway(2), 2, lease_ms) {
+            assert!(start.elapsed() < Duration::from_secs(20), "{error}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    lease(60_000);
+    client.ask_all(BATCH);
+    assert!(sent(&switch)[1] > 0, "it has registered");
+    // Renewed: it goes with the new lease, not with the old one.
+    lease(100);
+    switch.until("its lease is over", |status| status.servers.len() == 1);
+    client.ask_all(BATCH);
+    // Once more, and it leaves by itself.
+    lease(60_000);
+    switch.until("it is back", |status| status.servers.len() == 2);
+    lease(0);
+    switch.until("it has left", |status| status.servers.len() == 1);
+
+    let stranger = register(&network, "client", RACK.0, 2, 1000).unwrap_err();
+    assert!(
+        stranger.to_string().contains("registration.from"),
+        "{stranger}"
+    );
+    let forever = register(&network, "2", gateway(2), 2, u64::MAX).unwrap_err();
+    assert!(forever.to_string().contains("lease_ms"), "{forever}");
+    // Another's name is not to be had, and a server of the configuration's does not go.
+    let taken = register(&network, "2", gateway(2), 1, 1000).unwrap_err();
+    assert!(
+        taken.to_string().contains("server-1 at 10.79.1.2"),
+        "{taken}"
+    );
+    register(&network, "1", gateway(1), 1, 0).unwrap();
+    client.ask_all(BATCH);
 }
 
 /// The tables are empty then: the switch learns all of them anew.

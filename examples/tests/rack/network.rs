@@ -21,6 +21,11 @@ pub fn address(server: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 79, server, 2)
 }
 
+/// The switch's address in a server's network.
+pub fn gateway(server: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 79, server, 1)
+}
+
 /// Few threads, which sleep when there is nothing to do.
 const CONFIG: &str = "
     workers = 1
@@ -70,10 +75,8 @@ impl Network {
         run(&format!("ip netns add {switch}"))?;
         self.connect("client", "clients", RACK.0, CLIENT)?;
         for server in 1..=self.servers {
-            let host = address(server);
-            let [a, b, c, _] = host.octets();
-            let gateway = Ipv4Addr::new(a, b, c, 1);
-            self.connect(&server.to_string(), &format!("s{server}"), gateway, host)?;
+            let (name, interface) = (server.to_string(), format!("s{server}"));
+            self.connect(&name, &interface, gateway(server), address(server))?;
         }
         Ok(())
     }

@@ -1,14 +1,19 @@
 //! The switch, on a thread of its own in its namespace.
 
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use shinjuku_rack::{Config, Mode, Rack, ServerConfig, Status};
+use shinjuku_rack::registration::{Registrar, Registration};
+use shinjuku_rack::{Config, Mode, Rack, RackError, ServerConfig, Status};
 
 use crate::network::{Network, RACK, address};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where servers may register: at the switch's address in each server's network.
+const REGISTRATION: u16 = 7777;
 
 type Task = Box<dyn FnOnce(&mut Rack) + Send>;
 
@@ -32,6 +37,7 @@ fn config(network: &Network, servers: &[u8]) -> Config {
     let mut config = Config::from_toml(&format!(
         "address = '{}'
         interfaces = {:?}
+        registration = {{ listen = '0.0.0.0:{REGISTRATION}', from = ['10.79.0.0/16'] }}
         failure = {{ silence_ms = 300, requests = 3, retry_ms = 0 }}
         [[type]]
         name = 'short'
@@ -61,9 +67,11 @@ impl Switch {
                 network.enter("switch");
                 thread::spawn(move || {
                     let warn = |warning: &str| panic!("{warning}");
+                    let registrar = config.registration.as_ref().map(Registrar::listen);
+                    let registrar = registrar.unwrap().unwrap();
                     let mut rack = Rack::start(config, warn).unwrap();
                     ready.send(()).unwrap();
-                    serve(&mut rack, &to_do);
+                    serve(&mut rack, &registrar, &to_do);
                 })
             });
             entered.join().unwrap()
@@ -116,7 +124,7 @@ impl Switch {
     }
 }
 
-fn serve(rack: &mut Rack, to_do: &Receiver<Task>) {
+fn serve(rack: &mut Rack, registrar: &Registrar, to_do: &Receiver<Task>) {
     loop {
         match to_do.recv_timeout(Duration::from_millis(20)) {
             Ok(task) => task(rack),
@@ -124,6 +132,42 @@ fn serve(rack: &mut Rack, to_do: &Receiver<Task>) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
         rack.tick().unwrap();
+        registrar.serve(rack);
+    }
+}
+
+/// Registers the server with this number, from the host called `name`, which reaches the switch at
+/// `gateway`.
+pub fn register(
+    network: &Network,
+    name: &str,
+    gateway: Ipv4Addr,
+    number: u8,
+    lease_ms: u64,
+) -> Result<(), RackError> {
+    let ServerConfig { name: server, .. } = server(number);
+    let registration = Registration {
+        name: server,
+        workers: 1,
+        types: None,
+        lease_ms,
+    };
+    let start = Instant::now();
+    loop {
+        let answer = thread::scope(|scope| {
+            let sent = scope.spawn(|| {
+                network.enter(name);
+                registration.send(SocketAddrV4::new(gateway, REGISTRATION))
+            });
+            sent.join().unwrap()
+        });
+        match answer {
+            // A slow machine's switch may take longer than a datagram's sender waits.
+            Err(error) if error.to_string().contains("does not answer: ") => {
+                assert!(start.elapsed() < PATIENCE, "{error}");
+            }
+            answer => return answer,
+        }
     }
 }
 
