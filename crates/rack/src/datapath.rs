@@ -140,25 +140,46 @@ impl Datapath {
         Ok(info.verified_instruction_count())
     }
 
-    /// Attaches the program to `interface`, until the datapath's end, and lets packets leave there.
-    /// Returns the mode, `Driver` or `Generic`.
+    /// Attaches the program to these interfaces, until the datapath's end, and lets packets leave
+    /// there. Returns the mode, `Driver` or `Generic`.
+    ///
+    /// All get the same mode: a driver that does not run the program does not send what another
+    /// one redirects to it either, and such packets would be lost without a count.
     ///
     /// # Errors
     /// If there is no such interface, another program is on it, or it does not know the mode.
-    pub fn attach(&mut self, interface: &str, mode: Mode) -> Result<Mode, RackError> {
-        let index = interface_index(interface)?;
-        self.open_interface(index)?;
-        let program = xdp(&mut self.ebpf, Program::Rack);
+    pub fn attach(&mut self, interfaces: &[String], mode: Mode) -> Result<Mode, RackError> {
+        for interface in interfaces {
+            self.open_interface(interface_index(interface)?)?;
+        }
         if mode != Mode::Generic {
-            match program.attach(interface, XdpMode::Driver) {
-                Ok(_) => return Ok(Mode::Driver),
-                Err(error) if mode == Mode::Driver => return Err(not_attached(interface, &error)),
+            match self.attach_as(interfaces, XdpMode::Driver) {
+                Ok(()) => return Ok(Mode::Driver),
+                Err(error) if mode == Mode::Driver => return Err(error),
                 Err(_) => {}
             }
         }
-        let attached = program.attach(interface, XdpMode::Skb);
-        attached.map_err(|error| not_attached(interface, &error))?;
+        self.attach_as(interfaces, XdpMode::Skb)?;
         Ok(Mode::Generic)
+    }
+
+    /// To all of them, or to none.
+    fn attach_as(&mut self, interfaces: &[String], mode: XdpMode) -> Result<(), RackError> {
+        let program = xdp(&mut self.ebpf, Program::Rack);
+        let mut links = Vec::new();
+        for interface in interfaces {
+            match program.attach(interface, mode) {
+                Ok(link) => links.push(link),
+                Err(error) => {
+                    for link in links {
+                        // One that is no longer there need not be detached.
+                        let _ = program.detach(link);
+                    }
+                    return Err(not_attached(interface, &error));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Lets packets leave by the interface with this index.

@@ -21,7 +21,8 @@ pub struct Rack {
     datapath: Datapath,
     /// By the program's number.
     members: Vec<Option<Member>>,
-    modes: Vec<(String, Mode)>,
+    /// How the interfaces run the program.
+    mode: Mode,
 }
 
 impl Rack {
@@ -35,7 +36,7 @@ impl Rack {
         let mut rack = Self {
             datapath: Datapath::load(&config.settings())?,
             members: (0..SERVERS).map(|_| None).collect(),
-            modes: Vec::new(),
+            mode: Mode::Auto,
             config,
         };
         for server in rack.config.servers.clone() {
@@ -44,10 +45,8 @@ impl Rack {
                 added => added?,
             }
         }
-        for interface in rack.config.interfaces.clone() {
-            let mode = rack.datapath.attach(&interface, rack.config.mode)?;
-            rack.modes.push((interface, mode));
-        }
+        let interfaces = &rack.config.interfaces;
+        rack.mode = rack.datapath.attach(interfaces, rack.config.mode)?;
         Ok(rack)
     }
 
@@ -221,7 +220,8 @@ impl Rack {
         let causes = Cause::ALL.iter().zip(counts);
         Ok(Status {
             address: self.config.address,
-            interfaces: self.modes.clone(),
+            interfaces: self.config.interfaces.clone(),
+            mode: self.mode,
             servers,
             causes: causes
                 .map(|(cause, count)| (cause.name().to_owned(), count))
@@ -271,8 +271,10 @@ fn now() -> Duration {
 pub struct Status {
     /// Where clients send requests.
     pub address: Ipv4Addr,
-    /// How each interface runs the program.
-    pub interfaces: Vec<(String, Mode)>,
+    /// The interfaces of clients and servers.
+    pub interfaces: Vec<String>,
+    /// How they run the program.
+    pub mode: Mode,
     /// The servers.
     pub servers: Vec<ServerStatus>,
     /// Packets, by what became of them.
@@ -300,16 +302,13 @@ pub struct ServerStatus {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rack {}", self.address)?;
-        for (interface, mode) in &self.interfaces {
-            let mode = match mode {
-                Mode::Driver => "driver",
-                Mode::Generic => "generic",
-                Mode::Auto => "auto",
-            };
-            write!(f, ", {interface} ({mode})")?;
-        }
-        writeln!(f)?;
+        let mode = match self.mode {
+            Mode::Driver => "driver",
+            Mode::Generic => "generic",
+            Mode::Auto => "auto",
+        };
+        let interfaces = self.interfaces.join(", ");
+        writeln!(f, "rack {} on {interfaces} ({mode} mode)", self.address)?;
         let width = self.servers.iter().map(|server| server.name.len());
         let width = width.max().unwrap_or(0).max("server".len());
         writeln!(

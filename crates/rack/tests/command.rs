@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use shinjuku_rack::{State, Status};
+use shinjuku_rack::{Mode, State, Status};
 
 /// No wait lasts longer, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -67,7 +67,7 @@ impl Place {
         self.files.path().join(name).display().to_string()
     }
 
-    fn configure(&self, more: &str) -> String {
+    fn configure(&self) -> String {
         let path = self.path("rack.toml");
         let socket = self.path("socket");
         let text = format!(
@@ -77,7 +77,7 @@ impl Place {
              [[type]]\nname = 'short'\nport = 1234\nformat = 'racksched'\nbalancer = 'power-of-2'\n\
              load_info = 'int1'\n\
              [[server]]\nname = 'a'\naddress = '10.78.0.2'\nworkers = 4\n\
-             mac = '02:00:00:00:00:0a'\ninterface = 'east'\n{more}"
+             mac = '02:00:00:00:00:0a'\ninterface = 'east'\n"
         );
         std::fs::write(&path, text).unwrap();
         path
@@ -167,8 +167,14 @@ struct Running {
 }
 
 impl Running {
-    fn start(place: &Place, more: &str) -> Self {
-        let mut command = place.prepare(&format!("start {}", place.configure(more)));
+    fn start(place: &Place, mode: &str, interfaces: &str) -> Self {
+        let path = place.configure();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let text = text
+            .replace("generic", mode)
+            .replace("['east']", interfaces);
+        std::fs::write(&path, text).unwrap();
+        let mut command = place.prepare(&format!("start {path}"));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut running = Self { child, output };
@@ -221,10 +227,10 @@ fn servers_come_and_go_while_it_runs() {
     let Some(place) = Place::new("servers_come_and_go_while_it_runs") else {
         return;
     };
-    let rack = Running::start(&place, "");
+    let rack = Running::start(&place, "generic", "['east']");
     assert!(is_attached(&place));
     let table = place.does("status");
-    for word in ["rack 10.78.0.1, east (generic)", "10.78.0.2", "open"] {
+    for word in ["rack 10.78.0.1 on east (generic mode)", "10.78.0.2", "open"] {
         assert!(table.contains(word), "{table}");
     }
     place.does("add b 10.78.0.3 --types short --mac 02:00:00:00:00:0b --interface east");
@@ -261,12 +267,38 @@ fn servers_come_and_go_while_it_runs() {
     assert!(said.contains("socket"), "{said}");
 }
 
+/// The loopback's driver knows no XDP.
+#[test]
+fn all_interfaces_run_the_program_in_the_same_mode() {
+    let Some(place) = Place::new("all_interfaces_run_the_program_in_the_same_mode") else {
+        return;
+    };
+    for (asked, interfaces, mode) in [
+        ("auto", "['east']", Mode::Driver),
+        ("auto", "['east', 'lo']", Mode::Generic),
+        ("generic", "['east', 'lo']", Mode::Generic),
+        ("driver", "['east']", Mode::Driver),
+    ] {
+        let rack = Running::start(&place, asked, interfaces);
+        assert_eq!(place.status().mode, mode, "{asked} {interfaces}");
+        place.does("stop");
+        rack.ended();
+    }
+    let path = place.configure();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = text.replace("generic", "driver");
+    std::fs::write(&path, text.replace("['east']", "['east', 'lo']")).unwrap();
+    let output = place.command(&format!("start {path}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("lo: ") && !is_attached(&place), "{said}");
+}
+
 #[test]
 fn a_server_registers_until_it_is_told_to_end() {
     let Some(place) = Place::new("a_server_registers_until_it_is_told_to_end") else {
         return;
     };
-    let _rack = Running::start(&place, "");
+    let _rack = Running::start(&place, "generic", "['east']");
     let arguments = "register 10.78.0.1:7777 z --workers 3 --lease-ms 60000";
     let mut command = Place::prepare_in(&place.of_server, arguments);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -285,7 +317,7 @@ fn what_does_not_start_says_why_in_a_line() {
     let Some(place) = Place::new("what_does_not_start_says_why_in_a_line") else {
         return;
     };
-    let path = place.configure("");
+    let path = place.configure();
     let text = std::fs::read_to_string(&path).unwrap();
     for (before, after, says) in [
         ("['east']", "['north']", "interface north"),
@@ -310,7 +342,7 @@ fn who_may_not_is_told_what_is_missing() {
     let Some(place) = Place::new(test) else {
         return;
     };
-    let path = place.configure("");
+    let path = place.configure();
     let output = Command::new("ip")
         .args(["netns", "exec", &place.namespace, "setpriv"])
         .args(["--bounding-set=-all", "--inh-caps=-all", COMMAND, "start"])
