@@ -1,7 +1,7 @@
 /* The switch of a rack: chooses a server for each request, and leads packets there and back.
  *
  *    client --request--> address of the rack : port of a type --+
- *      ^                                                        | chosen, or as the request table says
+ *      ^                                                        | chosen, or as the table says
  *      |                                                        v
  *      +--reply, from the rack's address <--reply, with its load-- server
  *
@@ -9,8 +9,9 @@
  * by the interface of whom they go to, and no packet of the rack's enters the kernel's stack. All
  * other packets are the kernel's, untouched. Every packet is counted (enum cause).
  *
- * Several processors run this at once. The request table is lock-free: an entry is one word, written
- * by compare-and-swap. Loads that replies carry are plain stores, of which the last one stays.
+ * Several processors run this at once. The request table is lock-free: an entry is one word,
+ * written by compare-and-swap. Loads that replies carry are plain stores, of which the last one
+ * stays.
  *
  * Source of the scheduling: Zhu et al., RackSched, OSDI 2020. */
 #include <linux/if_ether.h>
@@ -84,7 +85,7 @@ INLINE __u32 random(void)
 	return bpf_get_prandom_u32();
 }
 
-/* ---- The choice ------------------------------------------------------------------------------- */
+/* ---- The choice ----------------------------------------------------------------------------- */
 
 /* Evenly onto 0..n: Fibonacci hashing, as the simulator spreads flows. */
 INLINE __u32 spread(__u64 number, __u32 n)
@@ -170,15 +171,18 @@ INLINE __u32 shortest(const struct members *members, const struct loads *loads, 
 	return best;
 }
 
-/* The server for a request: the simulator's balancers, by the same names. `members` is not empty. */
+/* The server for a request: the simulator's balancers, by the same names. There are members. */
 INLINE __u32 choose(const volatile struct request_type *type, const struct members *members,
 		    struct loads *loads, __u64 flow)
 {
+	__u64 turn;
+
 	switch (type->balancer) {
 	case RANDOM:
 		return least_drawn(members, loads, 1, INT1);
 	case ROUND_ROBIN:
-		return in_slot(members, (__sync_fetch_and_add(&loads->turn, 1) + 1) % members->slots);
+		turn = __sync_fetch_and_add(&loads->turn, 1) + 1;
+		return in_slot(members, turn % members->slots);
 	case SHORTEST:
 		return shortest(members, loads, type->load_info);
 	case POWER_OF:
@@ -188,7 +192,7 @@ INLINE __u32 choose(const volatile struct request_type *type, const struct membe
 	}
 }
 
-/* ---- The servers' load ------------------------------------------------------------------------ */
+/* ---- The servers' load ---------------------------------------------------------------------- */
 
 INLINE struct loads *loads_of(__u32 type, __u8 load_info)
 {
@@ -259,7 +263,7 @@ INLINE void reported(__u32 type, __u8 load_info, __u32 server, __u32 load)
 	known->load[server & (SERVERS - 1)] = load;
 }
 
-/* ---- The request table ------------------------------------------------------------------------ */
+/* ---- The request table ---------------------------------------------------------------------- */
 
 INLINE __u32 server_of(__u64 entry)
 {
@@ -355,7 +359,7 @@ INLINE void forget(struct bucket *bucket, __u32 tag)
 	}
 }
 
-/* ---- Packets ---------------------------------------------------------------------------------- */
+/* ---- Packets -------------------------------------------------------------------------------- */
 
 /* RFC 1624, equation 3, for a change of 32 bits. */
 INLINE __u16 adjusted(__u16 checksum, __u32 before, __u32 after)
@@ -525,8 +529,8 @@ INLINE int reply(struct packet *packet, __u32 number, __u32 server)
 	return redirect(packet, client, REPLY);
 }
 
-/* Whether a packet of that length can be one of the format. A handler may answer Shinjuku's requests
- * with whatever it likes. */
+/* Whether a packet of that length can be one of the format. A handler may answer Shinjuku's
+ * requests with whatever it likes. */
 INLINE int has_format(const struct packet *packet, __u8 format, int is_reply)
 {
 	if (format == RACKSCHED)
@@ -568,8 +572,10 @@ INLINE int datagram(struct packet *packet, void *end, __u32 ip_length, __u32 int
 		if (!has_format(packet, type->format, is_reply))
 			return to_kernel(NOT_THE_FORMAT);
 		if (type->format == RACKSCHED || is_request) {
-			__u32 needed = type->format == RACKSCHED ? RACKSCHED_LENGTH : SHINJUKU_LENGTH;
+			__u32 needed = SHINJUKU_LENGTH;
 
+			if (type->format == RACKSCHED)
+				needed = RACKSCHED_LENGTH;
 			if ((void *)packet->payload + needed > end)
 				return to_kernel(BAD_LENGTH);
 		}
@@ -612,9 +618,9 @@ int rack(struct xdp_md *context)
 	return datagram(&packet, end, ip_length, context->ingress_ifindex);
 }
 
-/* The control has this run when it adds a server or tries one again: nothing is known of it then, and
- * nothing is out. The frame's first byte is the server's number. Each word is written by itself, so
- * that what the switch learns of other servers meanwhile stays. */
+/* The control has this run when it adds a server or tries one again: nothing is known of it then,
+ * and nothing is out. The frame's first byte is the server's number. Each word is written by
+ * itself, so that what the switch learns of other servers meanwhile stays. */
 SEC("xdp")
 int forget_server(struct xdp_md *context)
 {

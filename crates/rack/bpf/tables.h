@@ -51,7 +51,7 @@ struct request_type {
 /* Fixed when the program is loaded; the verifier removes the code that they make unreachable. */
 struct settings {
 	__be32 address;		/* the rack's */
-	__u32 age;		/* entries of the request table live that long, in ticks of 2^20 ns */
+	__u32 age;		/* entries of the request table live that long; ticks of 2^20 ns */
 	__u32 bucket_mask;	/* buckets of the request table, less one */
 	__u32 injected;		/* random numbers and time come from the table `injection` */
 	struct request_type types[TYPES];
@@ -81,7 +81,7 @@ struct members {
 /* What is known of the servers' load for requests of a type. */
 struct loads {
 	__u32 load[SERVERS];
-	__u64 least;		/* INT2: a server's number plus one, and its load; 0: none is known */
+	__u64 least;		/* INT2: a server's number plus one, and its load; 0: none */
 	__u64 turn;		/* of ROUND_ROBIN */
 };
 

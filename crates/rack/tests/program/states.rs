@@ -264,6 +264,32 @@ fn a_restarted_switch_learns_from_the_next_request() {
     switch.answers(&reply(2, 1, 3));
 }
 
+/// ECMP before two switches may move a flow from one to the other in mid-request.
+#[test]
+fn two_switches_side_by_side_share_nothing_but_the_hash() {
+    let test = "two_switches_side_by_side_share_nothing_but_the_hash";
+    let start = || Switch::new(test, "power-of-1", "counters", &SERVERS);
+    let (Some(mut one), Some(mut other)) = (start(), start()) else {
+        return;
+    };
+    one.inject(NOW, &[LAST; 9]);
+    assert_eq!(one.serves(&request(1)), 40);
+    // The reply comes back by the other one: it does not know the client, until a request of the
+    // client's comes by there. The first one counts the request until its entry has aged.
+    other.passes(&reply(40, 1, 0), Cause::UnknownClient);
+    other.serves(&request(2));
+    other.answers(&reply(40, 1, 0));
+    assert_eq!((one.outstanding(40), other.outstanding(40)), (1, 0));
+    // Later packets find no entry there, and may part from the first one. But those that only the
+    // hash has sent stay together.
+    for number in 10..40 {
+        let server = one.serves(&following(number));
+        assert_eq!(other.serves(&following(number)), server);
+        assert_eq!(one.serves(&request(number)), server);
+        assert_eq!(other.serves(&request(number)), server);
+    }
+}
+
 #[test]
 fn a_client_that_moves_gets_its_replies_where_it_is() {
     let test = "a_client_that_moves_gets_its_replies_where_it_is";
