@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pool = Pool::new(["short", "long"])?;
     let is_over = AtomicBool::new(false);
     let trace = std::thread::scope(|scope| {
-        for (class, length) in [("long", 2_000_000), ("long", 1_000_000), ("short", 1_000)] {
+        for (class, length) in [("long", 1_000_000), ("long", 500_000), ("short", 1_000)] {
             let (pool, is_over) = (&pool, &is_over);
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 }
             });
         }
-        let trace = pool.observer().record(Duration::from_millis(50));
+        let trace = pool.observer().record(Duration::from_millis(200));
         is_over.store(true, Ordering::Relaxed);
         trace
     })?;

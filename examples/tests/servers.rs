@@ -418,12 +418,7 @@ fn a_timeline_is_a_file() {
     let file = std::fs::read(&path).unwrap();
     let file: serde_json::Value = serde_json::from_slice(&file).unwrap();
     let events = file["traceEvents"].as_array().unwrap();
-    for class in ["short", "long"] {
-        assert!(
-            events.iter().any(|event| event["name"] == class),
-            "{class}: {said}"
-        );
-    }
+    assert!(events.iter().any(|event| event["ph"] == "X"), "{said}");
     let (ended_well, said) = run_to_the_end("timeline", &["/nowhere/trace.json"]);
     assert!(!ended_well, "{said}");
 }

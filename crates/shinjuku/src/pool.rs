@@ -28,7 +28,8 @@ use shinjuku_preempt::{Clock, HardPreemption, lend};
 use crate::builder::Builder;
 use crate::completion_thread::CompletionThread;
 use crate::config::{
-    ClassConfig, Config, CoresConfig, LayoutKind, PolicyConfig, PreemptionConfig, config_keys,
+    ClassConfig, Config, CoresConfig, LayoutKind, MechanismKind, PolicyConfig, PreemptionConfig,
+    config_keys,
 };
 use crate::handler::{RequestContext, RequestHandler};
 use crate::in_process::{Handle, RefusedAtSubmit, flow_of_this_thread};
@@ -89,8 +90,8 @@ struct PoolClass {
 
 impl Pool {
     /// Starts a pool with these classes, beside whatever else the process does: as many loops as
-    /// cores, layout `symmetric`, of which none is pinned and each parks when idle. The mechanism
-    /// is chosen. [`description`](Self::description) says what was.
+    /// cores, layout `symmetric`, of which each parks when idle, and none is pinned unless the
+    /// process has isolated cores only. The mechanism is chosen. [`description`](Self::description) says what was.
     ///
     /// # Errors
     /// [`StartError`] says what is in the way; nothing keeps running then.
@@ -336,8 +337,14 @@ impl PoolBuilder {
     /// [`StartError`] says what is in the way; nothing keeps running then.
     pub fn start(self) -> Result<Pool, StartError> {
         let Self { mut config, token } = self;
-        // A pool is a guest in its process, which needs the cores for other things besides.
-        if config.layout == LayoutKind::Auto && config.cores.dispatcher.is_none() {
+        // A pool is a guest in its process, which needs the cores for other things besides. Who
+        // asks for what only a dispatcher's thread can do gets one.
+        let wants_dispatcher = config.cores.dispatcher.is_some()
+            || matches!(
+                config.preemption.mechanism,
+                MechanismKind::Guest | MechanismKind::Dune
+            );
+        if config.layout == LayoutKind::Auto && !wants_dispatcher {
             config.layout = LayoutKind::Symmetric;
         }
         config.validate()?;

@@ -14,9 +14,14 @@
 //! never overwrites what the epoch has: a full ring counts what it drops. So a reader needs no lock
 //! once the epoch is over, and a worker that is late by then writes beyond what is read.
 //!
-//! The rings are taken when something is recorded for the first time, by the thread that records.
-//! Without a recording a slice costs one load of a line that is only read. With one it costs some
-//! stores. Nothing here allocates, locks or makes a system call on a worker's thread.
+//! What runs while the recording ends has written no slice yet. So each thread also notes what it
+//! runs, always: two stores to a line of its own for each slice. The reader makes open slices of
+//! those.
+//!
+//! The rings are taken when something is recorded for the first time, by the thread that records,
+//! and are kept. Without a recording a slice costs one load of a line that is only read, and the
+//! two stores. With one it costs some stores more. Nothing here allocates, locks or makes a system
+//! call on a worker's thread.
 
 mod trace;
 
@@ -33,8 +38,8 @@ use crate::request::Meta;
 pub(crate) use trace::Quoted;
 pub use trace::{Sample, Slice, Stop, Trace};
 
-/// Slices that a worker's ring holds: 4 MiB.
-const WORKER_ROOM: usize = 1 << 17;
+/// Slices that a worker's ring holds: 2 MiB.
+const WORKER_ROOM: usize = 1 << 16;
 /// A spare runs little.
 const SPARE_ROOM: usize = 1 << 10;
 /// The queues are looked at this often.
@@ -58,6 +63,8 @@ pub enum RecordError {
 pub(crate) struct Recorder {
     epoch: CachePadded<AtomicU32>,
     rings: OnceLock<Box<[Ring]>>,
+    /// What each thread runs.
+    running: Box<[CachePadded<Running>]>,
     /// The last epoch. Locked while something is recorded.
     last_epoch: Mutex<u32>,
     /// Threads that run requests often; behind them are the spares.
@@ -66,12 +73,31 @@ pub(crate) struct Recorder {
     names: Box<[String]>,
 }
 
+/// What a thread runs now.
+#[derive(Debug, Default)]
+struct Running {
+    start: AtomicU64,
+    /// The context's number plus one; 0: the thread runs nothing. Written after `start`.
+    context: AtomicU64,
+}
+
+impl Running {
+    fn read(&self) -> Option<(ContextId, Cycles)> {
+        let context = self.context.load(Ordering::Acquire);
+        let start = Cycles(self.start.load(Ordering::Relaxed));
+        let context = context.checked_sub(1)?;
+        Some((ContextId(context as u16), start))
+    }
+}
+
 /// A thread's own slices.
 #[derive(Debug)]
 struct Ring {
     /// The epoch, and how many slices it has.
     state: AtomicU64,
     dropped: AtomicU64,
+    /// When the first of those began.
+    first_dropped: AtomicU64,
     words: Box<[AtomicU64]>,
 }
 
@@ -89,8 +115,8 @@ struct Event {
 
 impl Event {
     fn to_words(self) -> [u64; WORDS] {
-        let stop = Stop::ALL.iter().position(|&stop| stop == self.stop);
-        let stop = stop.expect("all are listed") as u64;
+        let stop = Stop::ENDS.iter().position(|&stop| stop == self.stop);
+        let stop = stop.expect("a slice that is written has ended") as u64;
         let packed = u64::from(self.context.0) | u64::from(self.class.0) << 16 | stop << 32;
         [self.start.0, self.end.0, packed, self.arrival.0]
     }
@@ -101,7 +127,7 @@ impl Event {
             end: Cycles(end),
             context: ContextId(packed as u16),
             class: ClassId((packed >> 16) as u16),
-            stop: Stop::ALL[(packed >> 32) as usize],
+            stop: Stop::ENDS[(packed >> 32) as usize],
             arrival: Nanos(arrival),
         }
     }
@@ -112,6 +138,7 @@ impl Ring {
         Self {
             state: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            first_dropped: AtomicU64::new(0),
             words: (0..room * WORDS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -129,7 +156,10 @@ impl Ring {
         let at = count as usize * WORDS;
         let Some(words) = self.words.get(at..at + WORDS) else {
             let dropped = self.dropped.load(Ordering::Relaxed);
-            return self.dropped.store(dropped + 1, Ordering::Relaxed);
+            if dropped == 0 {
+                self.first_dropped.store(event.start.0, Ordering::Relaxed);
+            }
+            return self.dropped.store(dropped + 1, Ordering::Release);
         };
         for (word, value) in words.iter().zip(event.to_words()) {
             word.store(value, Ordering::Relaxed);
@@ -138,31 +168,46 @@ impl Ring {
         self.state.store(state, Ordering::Release);
     }
 
-    /// The slices of an epoch that is over, and how many found no room.
-    fn read(&self, epoch: u32) -> (Vec<Event>, u64) {
+    /// What an epoch that is over has.
+    fn read(&self, epoch: u32) -> Record {
         let state = self.state.load(Ordering::Acquire);
         if (state >> 32) as u32 != epoch {
-            return (Vec::new(), 0);
+            return Record::default();
         }
         let words = &self.words[..state as u32 as usize * WORDS];
         let event = |words: &[AtomicU64]| {
             let word = |place: usize| words[place].load(Ordering::Relaxed);
             Event::from_words([word(0), word(1), word(2), word(3)])
         };
-        let events = words.chunks_exact(WORDS).map(event).collect();
-        (events, self.dropped.load(Ordering::Relaxed))
+        let dropped = self.dropped.load(Ordering::Acquire);
+        let first_dropped = Cycles(self.first_dropped.load(Ordering::Relaxed));
+        Record {
+            events: words.chunks_exact(WORDS).map(event).collect(),
+            dropped,
+            first_dropped: (dropped > 0).then_some(first_dropped),
+        }
     }
+}
+
+/// What a thread did while something was recorded.
+#[derive(PartialEq, Eq, Default, Debug)]
+struct Record {
+    events: Vec<Event>,
+    dropped: u64,
+    first_dropped: Option<Cycles>,
 }
 
 impl Recorder {
     /// For threads of these names, of which the first `workers` run requests often.
     pub(crate) fn new(workers: usize, names: impl IntoIterator<Item = String>) -> Arc<Self> {
+        let names: Box<[String]> = names.into_iter().collect();
         Arc::new(Self {
             epoch: CachePadded::new(AtomicU32::new(OFF)),
             rings: OnceLock::new(),
+            running: names.iter().map(|_| CachePadded::default()).collect(),
             last_epoch: Mutex::new(OFF),
             workers,
-            names: names.into_iter().collect(),
+            names,
         })
     }
 
@@ -175,7 +220,7 @@ impl Recorder {
     }
 
     /// Has the workers record until `wait` returns.
-    fn record(&self, wait: impl FnOnce()) -> Result<Vec<(Vec<Event>, u64)>, RecordError> {
+    fn record(&self, wait: impl FnOnce()) -> Result<Vec<Record>, RecordError> {
         let mut last = self.last_epoch.try_lock().map_err(|_| RecordError::Busy)?;
         let rings = self.rings.get_or_init(|| {
             let room = |thread| match thread < self.workers {
@@ -188,8 +233,28 @@ impl Recorder {
         *last = last.wrapping_add(1).max(1);
         self.epoch.store(*last, Ordering::Release);
         wait();
+        // Before the epoch is over, so that what ends in between is in the ring.
+        let running: Vec<_> = self.running.iter().map(|running| running.read()).collect();
+        let end = Cycles::now();
         self.epoch.store(OFF, Ordering::Release);
-        Ok(rings.iter().map(|ring| ring.read(*last)).collect())
+        let mut records: Vec<_> = rings.iter().map(|ring| ring.read(*last)).collect();
+        for (record, running) in records.iter_mut().zip(running) {
+            let Some((context, start)) = running else {
+                continue;
+            };
+            let has_ended = |event: &Event| (event.context, event.start) == (context, start);
+            if record.dropped == 0 && !record.events.iter().rev().any(has_ended) {
+                record.events.push(Event {
+                    start: start.min(end),
+                    end,
+                    context,
+                    stop: Stop::Running,
+                    class: ClassId(0),
+                    arrival: Nanos(0),
+                });
+            }
+        }
+        Ok(records)
     }
 }
 
@@ -205,6 +270,22 @@ impl Lane {
     #[inline]
     pub(crate) fn is_recording(&self) -> bool {
         self.recorder.epoch.load(Ordering::Relaxed) != OFF
+    }
+
+    /// A context begins to run.
+    #[inline]
+    pub(crate) fn begins(&self, context: ContextId, start: Cycles) {
+        let running = &self.recorder.running[self.number];
+        running.start.store(start.0, Ordering::Relaxed);
+        let number = u64::from(context.0) + 1;
+        running.context.store(number, Ordering::Release);
+    }
+
+    /// The thread runs nothing any more.
+    #[inline]
+    pub(crate) fn idles(&self) {
+        let running = &self.recorder.running[self.number];
+        running.context.store(0, Ordering::Release);
     }
 
     /// A request ended: one of `meta`, or one of which nothing is known any more.
@@ -243,7 +324,7 @@ impl Lane {
         after: impl FnOnce() -> CountersSnapshot,
     ) {
         if self.is_recording() {
-            let stop = before.map_or(Stop::Probe, |before| {
+            let stop = before.map_or(Stop::Preempted, |before| {
                 let after = after();
                 if after.taken_by_interrupt > before.taken_by_interrupt {
                     Stop::Interrupt
@@ -275,8 +356,9 @@ impl Lane {
 
 impl Observer {
     /// Records what every worker does for `duration`, during which the calling thread sleeps, and
-    /// looks at the queues every millisecond. A worker's slices beyond the first 131,072 (a spare's
-    /// beyond 1,024) are dropped and counted.
+    /// looks at the queues every millisecond. A worker has room for 65,536 slices (a spare for
+    /// 1,024); the trace ends where the first slice found no room. The room, 2 MiB a worker and
+    /// 32 KiB a spare, is taken at the first recording and kept until the runtime's end.
     ///
     /// # Errors
     /// [`RecordError::Busy`] while another thread records.
@@ -293,7 +375,7 @@ impl Observer {
         let clock = Clock::get();
         let mut samples = Vec::new();
         let start = clock.nanos_at(Cycles::now());
-        let rings = self.recorder.record(|| {
+        let records = self.recorder.record(|| {
             let begin = Instant::now();
             while let Some(left) = duration.checked_sub(begin.elapsed()) {
                 let at = clock.nanos_at(Cycles::now()).saturating_sub(start);
@@ -305,16 +387,16 @@ impl Observer {
             }
         })?;
         let end = clock.nanos_at(Cycles::now());
-        let (events, dropped): (Vec<_>, Vec<u64>) = rings.into_iter().unzip();
         let mut trace = Trace {
             slices: Vec::new(),
             samples,
             duration: Duration::from_nanos(end.saturating_sub(start)),
-            dropped: dropped.iter().sum(),
+            dropped: 0,
             lanes: self.recorder.names.to_vec(),
+            workers: self.recorder.workers,
             classes: self.class_names.to_vec(),
         };
-        trace.take_up(&events, start, clock);
+        trace.take_up(&records, start, clock);
         Ok(trace)
     }
 }
@@ -336,7 +418,7 @@ mod tests {
 
     #[test]
     fn words_keep_all_of_an_event() {
-        for stop in Stop::ALL {
+        for stop in Stop::ENDS {
             let event = Event {
                 context: ContextId(u16::MAX),
                 class: ClassId(u16::MAX),
@@ -352,13 +434,16 @@ mod tests {
         for start in 0..5 {
             ring.push(1, event(start, 1, Stop::Probe));
         }
-        let (events, dropped) = ring.read(1);
-        assert_eq!((events.len(), dropped), (3, 2));
-        assert_eq!(events[2], event(2, 1, Stop::Probe));
-        assert_eq!(ring.read(2), (Vec::new(), 0));
+        let record = ring.read(1);
+        assert_eq!((record.events.len(), record.dropped), (3, 2));
+        assert_eq!(record.first_dropped, Some(Cycles(3)));
+        assert_eq!(record.events[2], event(2, 1, Stop::Probe));
+        assert_eq!(ring.read(2), Record::default());
         ring.push(2, event(9, 2, Stop::Finished));
-        assert_eq!(ring.read(2), (vec![event(9, 2, Stop::Finished)], 0));
-        assert_eq!(ring.read(1), (Vec::new(), 0));
+        let record = ring.read(2);
+        assert_eq!(record.events, [event(9, 2, Stop::Finished)]);
+        assert_eq!((record.dropped, record.first_dropped), (0, None));
+        assert_eq!(ring.read(1), Record::default());
     }
 
     #[test]
@@ -374,13 +459,37 @@ mod tests {
                 let again = recorder.record(|| ());
                 assert_eq!(again.unwrap_err(), RecordError::Busy);
             });
-            let counts: Vec<_> = rings
+            let counts = rings
                 .unwrap()
                 .iter()
-                .map(|(events, _)| events.len())
-                .collect();
+                .map(|record| record.events.len())
+                .collect::<Vec<_>>();
             assert_eq!(counts, [round, 1]);
             ends(&lane);
         }
+    }
+
+    #[test]
+    fn what_runs_at_the_end_is_an_open_slice_unless_it_ended_in_time() {
+        let recorder = Recorder::new(2, ["a".to_owned(), "b".to_owned()]);
+        let (open, ended) = (recorder.lane(0), recorder.lane(1));
+        open.begins(ContextId(4), Cycles(100));
+        ended.begins(ContextId(5), Cycles(200));
+        let records = recorder.record(|| {
+            ended.ended(ContextId(5), (Cycles(200), Cycles(300)), None);
+        });
+        let stops = records.unwrap().into_iter().map(|record| {
+            let event = record.events.first().copied().unwrap();
+            assert_eq!(record.events.len(), 1);
+            (event.context.0, event.start.0, event.stop)
+        });
+        assert_eq!(
+            stops.collect::<Vec<_>>(),
+            [(4, 100, Stop::Running), (5, 200, Stop::Lost)]
+        );
+        open.idles();
+        ended.idles();
+        let records = recorder.record(|| ()).unwrap();
+        assert!(records.iter().all(|record| record.events.is_empty()));
     }
 }

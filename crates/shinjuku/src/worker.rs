@@ -94,6 +94,7 @@ impl<Tr: Transport> Port<Tr> {
         };
         let context = runnable.id();
         let counters = lane.is_recording().then(|| worker.counters());
+        lane.begins(context, start);
         let replier = &mut self.replier;
         let mut completion = worker.run_on(runnable, generation, &mut |ended| {
             let end = Cycles::now();
@@ -102,8 +103,10 @@ impl<Tr: Transport> Port<Tr> {
             lane.ended(context, (start, end), meta);
             let (job, generation, its_start) = next(end)?;
             start = its_start;
+            lane.begins(context, start);
             Some((job, generation))
         });
+        lane.idles();
         if let Completion::Preempted(suspended) = &mut completion {
             let end = Cycles::now();
             suspended.add_run_time(end.since(start));
@@ -170,7 +173,10 @@ impl<Tr: Transport> WorkerLoop<Tr> {
     fn serve(&mut self, (runnable, generation): Message<Tr>, start: Cycles) {
         let context = runnable.id();
         let counters = self.lane.is_recording().then(|| self.worker.counters());
-        match self.worker.run(runnable, generation) {
+        self.lane.begins(context, start);
+        let outcome = self.worker.run(runnable, generation);
+        self.lane.idles();
+        match outcome {
             Outcome::Finished(finished) => {
                 let end = Cycles::now();
                 let service = Cycles(finished.run_time().0 + end.since(start).0);

@@ -1,13 +1,14 @@
 //! A recording shows what ran where, in every layout, and its file is what viewers expect.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shinjuku::policy::ClassId;
-use shinjuku::timeline::{RecordError, Slice, Trace};
+use shinjuku::timeline::{RecordError, Slice, Stop, Trace};
 use shinjuku::{ClassConfig, Config, LayoutKind, Runtime, Statistics, handler_fn, preempt_point};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -15,7 +16,7 @@ const SHORT: ClassId = ClassId(0);
 const LONG: ClassId = ClassId(1);
 
 /// Records for a while; meanwhile one thread submits requests that spin for 2 ms, and another one
-/// short ones, until at least `enough` of the long ones have been preempted.
+/// short ones. Again and again, until a recording has of everything.
 fn recorded(layout: LayoutKind, workers: usize) -> (Trace, Statistics) {
     let spin = |micros: u64| {
         let start = Instant::now();
@@ -49,8 +50,7 @@ fn recorded(layout: LayoutKind, workers: usize) -> (Trace, Statistics) {
                 .observer()
                 .record(Duration::from_millis(50))
                 .unwrap();
-            let is_enough = trace.slices().iter().any(|slice| slice.stop.is_preempted());
-            if is_enough || start.elapsed() > PATIENCE {
+            if has_all(&trace) || start.elapsed() > PATIENCE {
                 break trace;
             }
         };
@@ -60,6 +60,18 @@ fn recorded(layout: LayoutKind, workers: usize) -> (Trace, Statistics) {
     let report = runtime.shutdown(PATIENCE);
     assert!(report.is_clean(), "{report}");
     (trace, report.statistics.unwrap())
+}
+
+/// Whether a request of each class finished in it, and one was preempted and went on.
+fn has_all(trace: &Trace) -> bool {
+    let finished = |class| {
+        let mut slices = trace.slices().iter();
+        slices.any(|slice| slice.class == Some(class))
+    };
+    let resumed = by(trace, |slice| slice.request)
+        .into_values()
+        .any(|slices| slices.len() > 1);
+    finished(SHORT) && finished(LONG) && resumed
 }
 
 fn by<Key: std::hash::Hash + Eq>(
@@ -95,6 +107,7 @@ fn check(trace: &Trace, statistics: &Statistics) {
         assert!(before.iter().all(|slice| slice.class == last.class));
         assert!(slices.is_sorted_by_key(|slice| slice.age));
         resumed += before.len();
+        assert_eq!(last.class.is_none(), !is_end(last), "{last:?}");
         if let Some(class) = last.class {
             assert!(!last.stop.is_preempted());
             finished[usize::from(class.0)] += 1;
@@ -109,6 +122,11 @@ fn check(trace: &Trace, statistics: &Statistics) {
         );
     }
     check_file(trace);
+}
+
+/// Whether a request ends with it.
+fn is_end(slice: &Slice) -> bool {
+    matches!(slice.stop, Stop::Finished | Stop::Failed)
 }
 
 /// Every event has what the format asks for, and the arrows' ends belong together.
@@ -153,17 +171,67 @@ fn symmetric() {
     check(&trace, &statistics);
 }
 
+/// What is recorded for is often what does not end meanwhile.
+#[test]
+fn what_runs_all_the_time_is_there() {
+    let (runs, stop) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (begun, over) = (Arc::clone(&runs), Arc::clone(&stop));
+    let spin = move |(): ()| {
+        begun.store(true, Ordering::Release);
+        while !over.load(Ordering::Acquire) {
+            preempt_point();
+        }
+    };
+    let runtime = Runtime::builder(handler_fn(spin))
+        .workers(1)
+        .cores(shinjuku::CoresConfig::default().share(true))
+        .start()
+        .unwrap();
+    let ticket = runtime.handle().submit(ClassId(0), ()).unwrap();
+    let start = Instant::now();
+    while !runs.load(Ordering::Acquire) && start.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let trace = runtime
+        .observer()
+        .record(Duration::from_millis(20))
+        .unwrap();
+    stop.store(true, Ordering::Release);
+    ticket.wait().unwrap();
+    let [slice] = trace.slices() else {
+        panic!("{:?}", trace.slices());
+    };
+    assert_eq!(
+        (slice.stop, slice.class, slice.start),
+        (Stop::Running, None, Duration::ZERO)
+    );
+    assert!(slice.end >= Duration::from_millis(20), "{slice:?}");
+    let mut text = Vec::new();
+    trace.write_json(&mut text).unwrap();
+    assert!(String::from_utf8(text).unwrap().contains("still running"));
+}
+
 #[test]
 fn one_recording_at_a_time() {
     let runtime = Runtime::builder(handler_fn(|n: u64| n)).start().unwrap();
     let (observer, other) = (runtime.observer(), runtime.observer());
-    let first = thread::spawn(move || observer.record(Duration::from_millis(300)));
-    let refused = (0..100).any(|_| {
-        thread::sleep(Duration::from_millis(1));
-        matches!(other.record(Duration::ZERO), Err(RecordError::Busy))
+    let is_over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&is_over);
+    let first = thread::spawn(move || {
+        while !ends.load(Ordering::Acquire) {
+            let _ = observer.record(Duration::from_millis(20));
+        }
     });
+    let start = Instant::now();
+    let refused = std::iter::repeat_with(|| other.record(Duration::ZERO))
+        .take_while(|_| start.elapsed() < PATIENCE)
+        .any(|recorded| matches!(recorded, Err(RecordError::Busy)));
     assert!(refused);
-    first.join().unwrap().unwrap();
+    is_over.store(true, Ordering::Release);
+    first.join().unwrap();
     drop(runtime);
     assert!(other.record(Duration::ZERO).unwrap().slices().is_empty());
 }

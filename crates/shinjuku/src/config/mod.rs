@@ -183,7 +183,7 @@ pub struct Config {
 pub enum LayoutKind {
     /// `auto`: `inline` if the process may use one core only and nothing is said of workers and
     /// cores; else `threads`. In a [`Pool`](crate::Pool): `symmetric`, unless a core is named for
-    /// the dispatcher.
+    /// the dispatcher, or the mechanism is `guest` or `dune`.
     #[default]
     Auto,
     /// `threads`: networker and dispatcher on one thread, each worker on one of its own.

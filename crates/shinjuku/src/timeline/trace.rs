@@ -16,7 +16,7 @@ use std::time::Duration;
 use shinjuku_policy::ClassId;
 use shinjuku_preempt::Clock;
 
-use super::Event;
+use super::{Event, Record};
 use crate::observer::Observer;
 
 /// Why a request stopped running.
@@ -35,22 +35,31 @@ pub enum Stop {
     Interrupt,
     /// It gave way at the end of a section that held preemption off.
     Guard,
+    /// It gave way, and the recording began too late to tell how.
+    Preempted,
+    /// It had not stopped when the recording ended.
+    Running,
 }
 
 impl Stop {
-    pub(super) const ALL: [Self; 6] = [
+    /// Why a slice ends, if it does.
+    pub(super) const ENDS: [Self; 7] = [
         Self::Finished,
         Self::Failed,
         Self::Lost,
         Self::Probe,
         Self::Interrupt,
         Self::Guard,
+        Self::Preempted,
     ];
 
     /// Whether it goes on later.
     #[must_use]
     pub const fn is_preempted(self) -> bool {
-        matches!(self, Self::Probe | Self::Interrupt | Self::Guard)
+        matches!(
+            self,
+            Self::Probe | Self::Interrupt | Self::Guard | Self::Preempted
+        )
     }
 }
 
@@ -63,6 +72,8 @@ impl Display for Stop {
             Self::Probe => "preempted at a probe",
             Self::Interrupt => "interrupted",
             Self::Guard => "preempted at a guard",
+            Self::Preempted => "preempted",
+            Self::Running => "still running",
         })
     }
 }
@@ -79,7 +90,7 @@ pub struct Slice {
     pub class: Option<ClassId>,
     /// From the recording's start; 0 for what ran already.
     pub start: Duration,
-    /// From the recording's start.
+    /// From the recording's start; the recording's end for what still runs.
     pub end: Duration,
     /// Why it ended.
     pub stop: Stop,
@@ -123,6 +134,8 @@ pub struct Trace {
     pub(super) duration: Duration,
     pub(super) dropped: u64,
     pub(super) lanes: Vec<String>,
+    /// The first lanes, of threads that run requests often.
+    pub(super) workers: usize,
     pub(super) classes: Vec<String>,
 }
 
@@ -169,7 +182,8 @@ impl Trace {
         self.duration
     }
 
-    /// Slices that found no room.
+    /// Slices that found no room. The trace ends where the first of them began, since what came
+    /// later has gaps.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped
@@ -182,10 +196,21 @@ impl Trace {
     }
 
     /// Puts requests together from what each thread wrote. `start` is the recording's, by `clock`.
-    pub(super) fn take_up(&mut self, events: &[Vec<Event>], start: u64, clock: Clock) {
+    pub(super) fn take_up(&mut self, records: &[Record], start: u64, clock: Clock) {
+        self.dropped = records.iter().map(|record| record.dropped).sum();
+        let cut = records
+            .iter()
+            .filter_map(|record| record.first_dropped)
+            .min();
+        if let Some(cut) = cut {
+            let end = clock.nanos_at(cut).saturating_sub(start);
+            self.duration = self.duration.min(Duration::from_nanos(end));
+            self.samples.retain(|sample| sample.at <= self.duration);
+        }
         let mut contexts = HashMap::<u16, Vec<Piece>>::new();
-        for (lane, events) in events.iter().enumerate() {
-            for &event in events {
+        for (lane, record) in records.iter().enumerate() {
+            let is_whole = |event: &&Event| cut.is_none_or(|cut| event.start < cut);
+            for &event in record.events.iter().filter(is_whole) {
                 let pieces = contexts.entry(event.context.0).or_default();
                 pieces.push(Piece { lane, event });
             }
@@ -241,7 +266,7 @@ impl Trace {
         let mut used = vec![false; self.lanes.len()];
         self.slices.iter().for_each(|slice| used[slice.lane] = true);
         let lanes = self.lanes.iter().enumerate();
-        for (lane, name) in lanes.filter(|&(lane, _)| used[lane]) {
+        for (lane, name) in lanes.filter(|&(lane, _)| used[lane] || lane < self.workers) {
             write!(to, ",\n{}", metadata("thread_name", lane, name))?;
         }
         for slice in &self.slices {
