@@ -91,7 +91,8 @@ struct PoolClass {
 impl Pool {
     /// Starts a pool with these classes, beside whatever else the process does: as many loops as
     /// cores, layout `symmetric`, of which each parks when idle, and none is pinned unless the
-    /// process has isolated cores only. The mechanism is chosen. [`description`](Self::description) says what was.
+    /// process has isolated cores only. The mechanism is chosen.
+    /// [`description`](Self::description) says what was.
     ///
     /// # Errors
     /// [`StartError`] says what is in the way; nothing keeps running then.
