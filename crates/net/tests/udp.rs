@@ -18,7 +18,7 @@ use shinjuku_net::wire::{RackSchedKind, RackSchedMessage, ReassemblyConfig};
 use shinjuku_net::{Arrival, Failure, ListenError, Refusal, Replier, Transport};
 
 /// No wait in these tests lasts longer, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 type Answer = Result<Option<DatagramReply>, Failure>;
 
