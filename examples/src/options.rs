@@ -18,8 +18,8 @@ pub struct RuntimeOptions {
     /// Worker threads [default: one for each core but the dispatcher's].
     #[arg(long)]
     pub workers: Option<usize>,
-    /// How requests are preempted: auto, none, probe, signal, escalation, guest or dune [default:
-    /// auto].
+    /// How requests are preempted: auto, none, probe, compiled-probe, signal, escalation, guest or
+    /// dune [default: auto].
     #[arg(long, visible_alias = "preemption", value_parser = mechanism)]
     pub mechanism: Option<MechanismKind>,
     /// How long a request may run while others wait, in microseconds [default: 5].

@@ -53,6 +53,9 @@ pub(crate) struct Head {
     requested: AtomicU64,
     /// The request holds from this moment on (TSC); 0: at once. Written before `requested`.
     not_before: AtomicU64,
+    /// The generation that compiled probes may stop as well; 0: none was so far. Written before
+    /// `requested`, by the dispatcher alone.
+    at_entries: AtomicU64,
 
     pub(crate) running: Running,
 
@@ -115,6 +118,7 @@ impl Head {
         let head = used.unwrap_or_else(|| Box::leak(Box::new(Self::new())));
         head.requested.store(0, Ordering::Relaxed);
         head.not_before.store(0, Ordering::Relaxed);
+        head.at_entries.store(0, Ordering::Relaxed);
         head.running.guard.store(1, Ordering::Relaxed);
         head.running.generation.store(0, Ordering::Relaxed);
         head.running.worker.set(std::ptr::null());
@@ -167,6 +171,7 @@ impl Head {
         Self {
             requested: AtomicU64::new(0),
             not_before: AtomicU64::new(0),
+            at_entries: AtomicU64::new(0),
             running: Running {
                 guard: AtomicU32::new(1),
                 status: Cell::new(0),
@@ -209,6 +214,19 @@ impl Head {
         self.not_before.store(not_before.0, Ordering::Relaxed);
         // Release: code that finds this generation finds its moment.
         self.requested.store(generation.0, Ordering::Release);
+    }
+
+    /// Lets compiled probes take the next request, if that is for dispatch `generation`.
+    #[inline]
+    pub(crate) fn permit_entries(&self, generation: Generation) {
+        self.at_entries.store(generation.0, Ordering::Relaxed);
+    }
+
+    /// Whether compiled probes may stop the running dispatch.
+    #[cfg(feature = "compiled-probes")]
+    #[inline(always)]
+    pub(crate) fn is_requested_at_entries(&self) -> bool {
+        self.at_entries.load(Ordering::Relaxed) == self.running.generation.load(Ordering::Relaxed)
     }
 
     /// Whether the running dispatch is asked to give way, now or later. A request for an earlier

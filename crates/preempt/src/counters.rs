@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[repr(align(128))]
 pub struct Counters {
     pub(crate) taken_by_probe: AtomicU64,
+    pub(crate) taken_by_compiled_probe: AtomicU64,
     pub(crate) taken_by_interrupt: AtomicU64,
     pub(crate) taken_at_guard: AtomicU64,
     pub(crate) late: AtomicU64,
@@ -23,6 +24,8 @@ pub struct Counters {
 pub struct CountersSnapshot {
     /// Preemptions taken at a probe.
     pub taken_by_probe: u64,
+    /// Preemptions taken at a [compiled probe](crate::CompiledProbes).
+    pub taken_by_compiled_probe: u64,
     /// Preemptions taken inside an interrupt (signal).
     pub taken_by_interrupt: u64,
     /// Preemptions taken at the end of `without_preemption` or on entry to the context, after being
@@ -40,13 +43,17 @@ impl CountersSnapshot {
     /// All preemptions taken.
     #[must_use]
     pub const fn taken(&self) -> u64 {
-        self.taken_by_probe + self.taken_by_interrupt + self.taken_at_guard
+        self.taken_by_probe
+            + self.taken_by_compiled_probe
+            + self.taken_by_interrupt
+            + self.taken_at_guard
     }
 }
 
 impl std::ops::AddAssign for CountersSnapshot {
     fn add_assign(&mut self, other: Self) {
         self.taken_by_probe += other.taken_by_probe;
+        self.taken_by_compiled_probe += other.taken_by_compiled_probe;
         self.taken_by_interrupt += other.taken_by_interrupt;
         self.taken_at_guard += other.taken_at_guard;
         self.late += other.late;
@@ -69,6 +76,7 @@ impl Counters {
     pub fn snapshot(&self) -> CountersSnapshot {
         CountersSnapshot {
             taken_by_probe: self.taken_by_probe.load(Ordering::Relaxed),
+            taken_by_compiled_probe: self.taken_by_compiled_probe.load(Ordering::Relaxed),
             taken_by_interrupt: self.taken_by_interrupt.load(Ordering::Relaxed),
             taken_at_guard: self.taken_at_guard.load(Ordering::Relaxed),
             late: self.late.load(Ordering::Relaxed),

@@ -202,6 +202,12 @@ pub(crate) fn interrupted(head: &Head) {
     give_way(head, Cause::Interrupt);
 }
 
+/// A compiled probe found a request, at guard 0 and where the context can leave.
+#[cfg(feature = "compiled-probes")]
+pub(crate) fn entered(head: &Head) {
+    give_way(head, Cause::Entry);
+}
+
 /// An interrupt arrived at guard 0, but where the context cannot leave: too little stack, or
 /// another signal's handler.
 pub(crate) fn interrupted_in_vain(head: &Head) {
@@ -213,13 +219,13 @@ pub(crate) fn interrupted_in_vain(head: &Head) {
     head.running.guard.store(0, Ordering::Relaxed);
 }
 
-/// Whether `mask` is the one that the context's worker has. Called by an interrupt handler at
-/// guard 0.
-pub(crate) fn has_workers_mask(head: &Head, mask: u64) -> bool {
+/// Whether `mask`, asked with the guard up, tells the one that the context's worker has. Called by
+/// an interrupt handler or a compiled probe at guard 0.
+pub(crate) fn has_workers_mask(head: &Head, mask: impl FnOnce() -> u64) -> bool {
     head.running.guard.store(1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
-    let same = unsafe { (*head.running.worker.get()).signal_mask } == mask;
+    let same = unsafe { (*head.running.worker.get()).signal_mask } == mask();
     compiler_fence(Ordering::SeqCst);
     // What arrives in between is looked at by the caller next, or by whoever it leaves it to.
     head.running.guard.store(0, Ordering::Relaxed);
@@ -230,6 +236,9 @@ pub(crate) fn has_workers_mask(head: &Head, mask: u64) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Probe,
+    /// A compiled probe, at a function's entry.
+    #[cfg(feature = "compiled-probes")]
+    Entry,
     Interrupt,
     /// The guard was lowered.
     Guard,
@@ -247,6 +256,8 @@ fn give_way(head: &Head, mut cause: Cause) {
             head.take_down_request();
             count(match cause {
                 Cause::Probe => &counters.taken_by_probe,
+                #[cfg(feature = "compiled-probes")]
+                Cause::Entry => &counters.taken_by_compiled_probe,
                 Cause::Interrupt => &counters.taken_by_interrupt,
                 Cause::Guard => &counters.taken_at_guard,
             });

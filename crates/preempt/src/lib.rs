@@ -42,6 +42,7 @@
 //! | `mailbox`, `slots`, `parker` | handing contexts between dispatcher and workers; sleep when there are none |
 //! | `parking` | how loops that serve each other's queues sleep, and which one is woken |
 //! | `extended_state` | the needs of signal frames beyond general registers |
+//! | `compiled` | probes that the compiler inserts: their gate, and what they call (feature `compiled-probes`) |
 //! | `mechanism`, `probe`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
 //! | `backend`, `trampoline` | special modes for workers, behind traits; the code that code interrupted there enters |
 //! | `guest` (feature `kvm`) | workers in guest mode under /dev/kvm, interrupted by the APIC |
@@ -64,6 +65,7 @@ mod affinity;
 mod backend;
 mod backing_thread;
 mod clock;
+mod compiled;
 mod context;
 mod counters;
 mod credentials;
@@ -106,6 +108,7 @@ mod x87;
 pub use affinity::Affinity;
 pub use backend::{Backend, BackendError, BackendKind, Delivery, Prospect, SenderMode};
 pub use clock::{Clock, Cycles};
+pub use compiled::{CompiledProbes, CompiledProbesError, Outstanding};
 pub use context::{
     ContextId, Finished, Generation, Idle, Outcome, Panicked, Ready, Runnable, Suspended,
 };

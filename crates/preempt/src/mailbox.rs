@@ -172,6 +172,13 @@ impl Dispatched {
         self.head.request(self.generation, Cycles(0));
     }
 
+    /// As [`request`](Self::request), and compiled probes may take it.
+    #[inline]
+    pub(crate) fn request_at_entries(&self) {
+        self.head.permit_entries(self.generation);
+        self.request();
+    }
+
     /// As [`request`](Self::request), but the code may go on until the TSC reaches `moment`: a
     /// deadline that its own probes look at. For a dispatcher that is the worker's own thread, and
     /// does not run meanwhile. Until then the probes count down to readings of the TSC, about two

@@ -137,8 +137,7 @@ pub(crate) fn frame_room() -> usize {
     (largest_frame() + handler_room() + 4 * 1024).next_multiple_of(4096)
 }
 
-/// Unblocks the signal on the calling thread. Returns the thread's mask after that (the first 64
-/// signals, as the kernel has it).
+/// Unblocks the signal on the calling thread. Returns the thread's mask after that.
 pub(crate) fn unblock() -> u64 {
     // SAFETY: changes and reads the calling thread's mask only.
     unsafe {
@@ -146,6 +145,15 @@ pub(crate) fn unblock() -> u64 {
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, SIGNAL);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+    mask_of_this_thread()
+}
+
+/// The calling thread's mask (the first 64 signals, as the kernel has it). A system call.
+pub(crate) fn mask_of_this_thread() -> u64 {
+    // SAFETY: only reads the calling thread's mask.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
         first_64(&set)
     }
@@ -215,7 +223,7 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     // signals for a while. On another worker its frame, or its end, would install this worker's
     // mask there, and a handler's frame also this worker's alternate stack. The dispatcher asks
     // again later.
-    if !has_room || !current::has_workers_mask(head, first_64(&frame.uc_sigmask)) {
+    if !has_room || !current::has_workers_mask(head, || first_64(&frame.uc_sigmask)) {
         current::interrupted_in_vain(head);
         if let Some(timer) = timer {
             timer::again(timer, Clock::get().to_cycles(IN_VAIN_AGAIN));

@@ -1,11 +1,12 @@
 //! The permission to preempt code without probes.
 
-/// Permission to interrupt handlers at any instruction, by signal or posted interrupt.
+/// Permission to stop handlers where they do not poll: at any instruction, by signal or posted
+/// interrupt, or at function entries, by compiled probes.
 ///
 /// Probes preempt code where it polls, so they need no permission. A hard mechanism stops code
-/// anywhere, and that code may resume under another OS thread; only a person who knows the code can
-/// promise that this is sound. The token is `Copy`: the promise is about the program, not about one
-/// use.
+/// anywhere, and [compiled probes](crate::CompiledProbes) stop it at function entries. That code
+/// may resume under another OS thread; only a person who knows the code can promise that this is
+/// sound. The token is `Copy`: the promise is about the program, not about one use.
 #[derive(Clone, Copy, Debug)]
 pub struct HardPreemption(());
 

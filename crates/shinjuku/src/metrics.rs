@@ -223,6 +223,7 @@ impl Publisher {
         let preemptions = &statistics.preemptions;
         for (way, number) in [
             ("probe", preemptions.by_probe),
+            ("compiled-probe", preemptions.by_compiled_probe),
             ("interrupt", preemptions.by_interrupt),
             ("guard", preemptions.at_guard),
         ] {

@@ -4,10 +4,17 @@
 //! |---|---|---|
 //! | none | - | - |
 //! | probe | request, found by the code's probes | - |
+//! | compiled-probe | request, found by the code's probes and at function entries | - |
 //! | signal | request and interrupt | interrupt again, ever more seldom |
-//! | escalation | request | interrupt |
+//! | escalation | request, found as by compiled-probe if the program has compiled probes | interrupt |
 //! | guest, dune | request and interrupt, with the workers in a special mode ([`Backend`]) | interrupt again, ever more seldom |
-//! | auto | request; probe alone without the token | interrupt, by what [`automatic`] chooses; all under a [`QuantumFloor`] |
+//! | auto | as escalation; probe alone without the token | interrupt, by what [`automatic`] chooses; all under a [`QuantumFloor`] |
+//!
+//! Compiled probes look at the request only while their gate is up, and the dispatcher raises it
+//! with the request. Inline, the request is there before the code runs, with its deadline: the gate
+//! would be up all the time. So there are no compiled probes there. There are none in special modes
+//! either: a compiled probe that gives way asks the kernel for the signal mask, which leaves the
+//! mode.
 //!
 //! Inline there are no special modes. What they save is the way through the kernel from one core to
 //! another. A thread that stops itself has its timer alone, which leaves the mode to fire, so it
@@ -20,7 +27,9 @@ mod in_force;
 use std::sync::Arc;
 
 use shinjuku_policy::Nanos;
-use shinjuku_preempt::{BACKENDS, Backend, HardPreemption, Mechanism, Prospect, Signal};
+use shinjuku_preempt::{
+    BACKENDS, Backend, CompiledProbes, HardPreemption, Mechanism, Prospect, Signal,
+};
 
 use crate::config::{Config, MechanismKind};
 use crate::layout::Layout;
@@ -35,6 +44,8 @@ pub(crate) use in_force::{ChangeLog, InForce};
 pub(crate) struct Preemption {
     /// Whether requests are made at all.
     pub(crate) enabled: bool,
+    /// Requests are for compiled probes as well.
+    pub(crate) compiled: Option<CompiledProbes>,
     /// The mechanism for code that does not answer the request.
     pub(crate) hard: Option<Arc<dyn Mechanism>>,
     /// In the inline layout nobody is there to send it: a timer on the request's own thread does.
@@ -73,12 +84,15 @@ impl Preemption {
         match config.preemption.mechanism {
             MechanismKind::None => Ok(given.soft(false, "none, as configured")),
             MechanismKind::Probe => Ok(given.soft(true, "probe, as configured")),
+            MechanismKind::CompiledProbe => given.compiled_probes().or_else(on_probes),
             MechanismKind::Signal => {
                 (given.signal(Nanos(0), "signal, as configured")).or_else(on_probes)
             }
             MechanismKind::Escalation => {
                 let why = "escalation from probe to signal, as configured";
-                given.signal(grace, why).or_else(on_probes)
+                (given.signal(grace, why))
+                    .map(|chosen| chosen.with_compiled_probes(layout, token))
+                    .or_else(on_probes)
             }
             MechanismKind::Guest => given.in_mode("kvm").or_else(on_signals),
             MechanismKind::Dune => given.in_mode("dune").or_else(on_signals),
@@ -117,10 +131,33 @@ impl Preemption {
         }
     }
 
+    /// Has compiled probes taken at the quantum as well, before any interrupt, where there are any.
+    fn with_compiled_probes(mut self, layout: &Layout, token: Option<HardPreemption>) -> Self {
+        let Some(compiled) = token.and_then(|token| CompiledProbes::install(token).ok()) else {
+            return self;
+        };
+        let number = CompiledProbes::in_this_program();
+        self.why += &if layout.inline {
+            format!(
+                "; {number} compiled probes left out: in the inline layout and the symmetric one no other thread is \
+                 there to raise their gate"
+            )
+        } else if self.backend.is_some() {
+            format!(
+                "; {number} compiled probes left out: each preemption there would leave the special mode"
+            )
+        } else {
+            self.compiled = Some(compiled);
+            format!("; {number} compiled probes")
+        };
+        self
+    }
+
     /// Nothing that stops code anywhere.
     fn soft(enabled: bool, grace: Nanos, why: &str) -> Self {
         Self {
             enabled,
+            compiled: None,
             hard: None,
             timer_signal: None,
             backend: None,
@@ -155,6 +192,20 @@ impl Given<'_> {
 
     fn soft(self, enabled: bool, why: &str) -> Preemption {
         Preemption::soft(enabled, self.config.preemption.grace(), why)
+    }
+
+    fn compiled_probes(self) -> Result<Preemption, StartError> {
+        let mechanism = self.mechanism();
+        let compiled = CompiledProbes::install(self.token()?)?;
+        if self.layout.inline {
+            return Err(StartError::Inline { mechanism });
+        }
+        let number = CompiledProbes::in_this_program();
+        let why = format!("compiled probes ({number} of them), as configured");
+        Ok(Preemption {
+            compiled: Some(compiled),
+            ..self.soft(true, &why)
+        })
     }
 
     fn signal(self, grace: Nanos, why: &str) -> Result<Preemption, StartError> {

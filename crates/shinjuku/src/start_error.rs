@@ -1,7 +1,8 @@
 //! Why a runtime did not start.
 
 use shinjuku_preempt::{
-    BackendError, PoolError, RealtimeError, SignalError, TimerError, Unsupported,
+    BackendError, CompiledProbesError, PoolError, RealtimeError, SignalError, TimerError,
+    Unsupported,
 };
 
 use crate::config::{ConfigError, MechanismKind};
@@ -30,6 +31,9 @@ pub enum StartError {
     /// The signal handler cannot be installed.
     #[error(transparent)]
     Signal(#[from] SignalError),
+    /// Compiled probes were asked for by name, and there are none.
+    #[error("preemption.mechanism is \"compiled-probe\", but {0}")]
+    CompiledProbes(#[from] CompiledProbesError),
     /// Workers, or the dispatcher, cannot be in the special mode that the mechanism takes.
     #[error("preemption.mechanism is \"{mechanism}\", but {cause}")]
     Backend {
@@ -49,7 +53,7 @@ pub enum StartError {
         /// The feature that has it.
         feature: &'static str,
     },
-    /// Special modes take another thread that interrupts.
+    /// Special modes and compiled probes take another thread that interrupts, or asks.
     #[error(
         "preemption.mechanism is \"{mechanism}\", but in the inline layout and the symmetric one there is \
          no dispatcher's thread to interrupt the request: take layout \"threads\", or \"escalation\""

@@ -453,6 +453,8 @@ pub struct Preemptions {
     pub requested: u64,
     /// Taken at a probe.
     pub by_probe: u64,
+    /// Taken at a [compiled probe](crate::guide::preemption).
+    pub by_compiled_probe: u64,
     /// Taken inside an interrupt.
     pub by_interrupt: u64,
     /// Taken at the end of a section that held preemption off.
@@ -473,7 +475,7 @@ impl Preemptions {
     /// All preemptions taken.
     #[must_use]
     pub const fn taken(&self) -> u64 {
-        self.by_probe + self.by_interrupt + self.at_guard
+        self.by_probe + self.by_compiled_probe + self.by_interrupt + self.at_guard
     }
 }
 
@@ -510,6 +512,7 @@ impl Statistics {
             preemptions: Preemptions {
                 requested: dispatcher.requested.get(),
                 by_probe: contexts.taken_by_probe,
+                by_compiled_probe: contexts.taken_by_compiled_probe,
                 by_interrupt: contexts.taken_by_interrupt,
                 at_guard: contexts.taken_at_guard,
                 interrupts_sent: dispatcher.interrupted.get(),
@@ -625,6 +628,7 @@ impl fmt::Display for Statistics {
         }
         let Preemptions {
             by_probe,
+            by_compiled_probe,
             by_interrupt,
             at_guard,
             late,
@@ -639,8 +643,8 @@ impl fmt::Display for Statistics {
         )?;
         writeln!(
             formatter,
-            "preempted {} ({by_probe} by probe, {by_interrupt} by interrupt, {at_guard} at guard), {late} late, \
-             {deferred} deferred, {migrations} migrated, {} rescued",
+            "preempted {} ({by_probe} by probe, {by_compiled_probe} by compiled probe, {by_interrupt} by interrupt, \
+             {at_guard} at guard), {late} late, {deferred} deferred, {migrations} migrated, {} rescued",
             self.preemptions.taken(),
             self.rescued,
         )?;
@@ -688,6 +692,7 @@ mod tests {
         workers[0].record_lost();
         let counters = CountersSnapshot {
             taken_by_probe: 1,
+            taken_by_compiled_probe: 7,
             taken_by_interrupt: 2,
             taken_at_guard: 3,
             late: 4,
@@ -726,7 +731,8 @@ mod tests {
         assert!(near(get.slowdown(1.0), 10.0) && near(range.slowdown(0.5), 2.0));
         // The failed one is in no histogram.
         assert!(range.latency(1.0) < Duration::from_nanos(100));
-        assert_eq!(statistics.preemptions.taken(), 12);
+        assert_eq!(statistics.preemptions.taken(), 26);
+        assert_eq!(statistics.preemptions.by_compiled_probe, 14);
         let preemptions = statistics.preemptions;
         assert_eq!(
             (

@@ -237,6 +237,7 @@ fn report(statistics: &Statistics, description: &str) -> String {
         ("spares_exhausted", statistics.spares_exhausted),
         ("progress_interventions", statistics.progress_interventions),
         ("preempted_by_probe", preemptions.by_probe),
+        ("preempted_by_compiled_probe", preemptions.by_compiled_probe),
         ("preempted_by_interrupt", preemptions.by_interrupt),
         ("preempted_at_guard", preemptions.at_guard),
         ("interrupts_sent", preemptions.interrupts_sent),

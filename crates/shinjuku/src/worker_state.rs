@@ -15,7 +15,9 @@ use std::thread::Thread;
 
 use shinjuku_net::Transport;
 use shinjuku_policy::{Nanos, TaskId, WorkerId};
-use shinjuku_preempt::{Dispatched, Generation, MAX_DEPTH, Parker, Runnable, Sender, WorkerLink};
+use shinjuku_preempt::{
+    Dispatched, Generation, MAX_DEPTH, Outstanding, Parker, Runnable, Sender, WorkerLink,
+};
 
 use crate::request::{Done, Job};
 
@@ -78,12 +80,14 @@ pub(crate) struct Answered {
 }
 
 /// A preemption that was asked for and not answered yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) at: Nanos,
     /// When the hard mechanism is used next.
     pub(crate) interrupt_at: Nanos,
     pub(crate) interrupts: u32,
+    /// Compiled probes may take it, as long as no interrupt was sent.
+    pub(crate) at_entries: Option<Outstanding>,
 }
 
 impl<Tr: Transport> WorkerState<Tr> {
@@ -190,7 +194,9 @@ impl<Tr: Transport> WorkerState<Tr> {
     /// Since when the request that runs is to give way, or, if it was not asked to, since when it
     /// runs.
     pub(crate) fn silent_since(&self) -> Nanos {
-        self.asked.map_or(self.running_since, |asked| asked.at)
+        self.asked
+            .as_ref()
+            .map_or(self.running_since, |asked| asked.at)
     }
 
     pub(crate) fn is_blocked(&self) -> bool {

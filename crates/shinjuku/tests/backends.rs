@@ -53,6 +53,32 @@ fn what_is_not_built_names_its_feature_and_signals_take_its_place() {
     }
 }
 
+/// Tests are built by plain `cargo`, so nothing here is instrumented.
+#[test]
+fn without_compiled_probes_there_are_the_hand_written_ones() {
+    let error = start(MechanismKind::CompiledProbe, true).expect_err("strict");
+    assert!(matches!(error, StartError::CompiledProbes(_)), "{error}");
+    let why = "preemption.mechanism is \"compiled-probe\", but this program has no compiled probes: build it by `cargo \
+               shinjuku build`";
+    assert_eq!(error.to_string(), why);
+    for (mechanism, says) in [
+        (
+            MechanismKind::CompiledProbe,
+            format!("probe, because {why}"),
+        ),
+        (
+            MechanismKind::Escalation,
+            "escalation from probe to signal, as configured".to_owned(),
+        ),
+    ] {
+        let runtime = start(mechanism, false).unwrap();
+        let description = runtime.description();
+        assert!(description.contains(&says), "{description}");
+        assert!(!description.contains("compiled probes left out"));
+        assert!(runtime.shutdown(PATIENCE).is_clean());
+    }
+}
+
 #[test]
 fn auto_says_nothing_of_what_is_not_built() {
     let runtime = start(MechanismKind::Auto, false).unwrap();

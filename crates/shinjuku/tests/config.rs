@@ -144,6 +144,7 @@ fn every_name_is_read() {
         ("none", MechanismKind::None),
         ("probe", MechanismKind::Probe),
         ("signal", MechanismKind::Signal),
+        ("compiled-probe", MechanismKind::CompiledProbe),
         ("escalation", MechanismKind::Escalation),
         ("guest", MechanismKind::Guest),
         ("dune", MechanismKind::Dune),
@@ -376,7 +377,7 @@ fn text_that_cannot_be_read_is_located() {
         (
             "[preemption]\nmechanism = 'uintr'",
             "line 2, column 13, in `preemption.mechanism`: unknown variant `uintr`, expected one of `auto`, `none`, \
-             `probe`, `signal`, `escalation`, `guest`, `dune`",
+             `probe`, `compiled-probe`, `signal`, `escalation`, `guest`, `dune`",
         ),
         ("queue = 5\nqueue = 6", "line 2, column 1: duplicate key"),
     ];

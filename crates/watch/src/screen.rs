@@ -195,9 +195,10 @@ fn class_row<'a>(since: &Snapshot, class: &'a Class) -> Row<'a> {
 fn preemptions(since: &Snapshot) -> Paragraph<'_> {
     let rate = |count| format!("{:.0}", since.rate(count));
     let mut lines = vec![Line::from(format!(
-        "{}/s: {} at probes, {} by interrupt, {} at guards; {} migrated, {} helped",
+        "{}/s: {} at probes, {} at compiled probes, {} by interrupt, {} at guards; {} migrated, {} helped",
         rate(since.preempted()),
         rate(since.preempted_by_probe),
+        rate(since.preempted_by_compiled_probe),
         rate(since.preempted_by_interrupt),
         rate(since.preempted_at_guard),
         rate(since.migrations),

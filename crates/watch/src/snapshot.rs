@@ -51,6 +51,7 @@ pub struct Snapshot {
     pub workers_blocked: u64,
     pub spares_exhausted: u64,
     pub preempted_by_probe: u64,
+    pub preempted_by_compiled_probe: u64,
     pub preempted_by_interrupt: u64,
     pub preempted_at_guard: u64,
     pub migrations: u64,
@@ -151,6 +152,10 @@ impl Snapshot {
             (&mut since.spares_exhausted, before.spares_exhausted),
             (&mut since.preempted_by_probe, before.preempted_by_probe),
             (
+                &mut since.preempted_by_compiled_probe,
+                before.preempted_by_compiled_probe,
+            ),
+            (
                 &mut since.preempted_by_interrupt,
                 before.preempted_by_interrupt,
             ),
@@ -173,7 +178,10 @@ impl Snapshot {
     /// Preemptions of all ways.
     #[must_use]
     pub fn preempted(&self) -> u64 {
-        self.preempted_by_probe + self.preempted_by_interrupt + self.preempted_at_guard
+        self.preempted_by_probe
+            + self.preempted_by_compiled_probe
+            + self.preempted_by_interrupt
+            + self.preempted_at_guard
     }
 
     /// `count` in a second, where this is what happened in a while.
@@ -200,7 +208,8 @@ pub mod tests {
                "policy_set_aside":false,"refused":{{"QueueFull":{seconds}}},"classes":[{class}],
                "received":{finished},"returned":{finished},"lost":0,"waiting":4,"started":2,"running":1,
                "helped":0,"rescued":0,"workers_blocked":0,"spares_exhausted":0,
-               "progress_interventions":0,"preempted_by_probe":{seconds},"preempted_by_interrupt":0,
+               "progress_interventions":0,"preempted_by_probe":{seconds},
+               "preempted_by_compiled_probe":0,"preempted_by_interrupt":0,
                "preempted_at_guard":0,"migrations":0}}"#
         );
         Snapshot::parse(&answer).unwrap()

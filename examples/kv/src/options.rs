@@ -65,8 +65,8 @@ pub struct Options {
     /// there is one core].
     #[arg(long, value_parser = named::<LayoutKind>)]
     pub layout: Option<LayoutKind>,
-    /// How requests are preempted: auto, none, probe, signal, escalation, guest or dune; the last
-    /// two with threads alone, and `guest` takes the feature `kvm` [default: auto].
+    /// How requests are preempted: auto, none, probe, compiled-probe, signal, escalation, guest or
+    /// dune; the last two with threads alone, and `guest` takes the feature `kvm` [default: auto].
     #[arg(long, value_parser = named::<MechanismKind>)]
     pub preemption: Option<MechanismKind>,
     /// How long a request may run while others wait [default: 5us].

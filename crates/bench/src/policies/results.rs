@@ -141,7 +141,8 @@ pub struct Run {
     pub load: f64,
     /// Policy, by the paper's name.
     pub policy: String,
-    /// What preempts: `none`, `probe`, `signal`, `escalation`, `auto`, `guest`, `dune`.
+    /// What preempts: `none`, `probe`, `compiled-probe`, `signal`, `escalation`, `auto`, `guest`,
+    /// `dune`.
     pub mechanism: String,
     /// Quantum, us; absent without preemption and where the runtime adapts it.
     pub quantum_us: Option<f64>,

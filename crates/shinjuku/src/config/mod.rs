@@ -301,9 +301,13 @@ pub enum MechanismKind {
     None,
     /// `probe`: where the code polls.
     Probe,
+    /// `compiled-probe`: where the code polls, and at function entries of crates that
+    /// `cargo shinjuku` has built; needs the token.
+    CompiledProbe,
     /// `signal`: anywhere; needs the token.
     Signal,
-    /// `escalation`: by probe, and after a grace period by a hard mechanism; needs the token.
+    /// `escalation`: by probe, hand-written or compiled, and after a grace period by a hard
+    /// mechanism; needs the token.
     Escalation,
     /// `guest`: anywhere, with the workers in guest mode under /dev/kvm; needs the token and the
     /// feature `kvm`.
@@ -362,6 +366,7 @@ impl std::fmt::Display for MechanismKind {
             Self::Auto => "auto",
             Self::None => "none",
             Self::Probe => "probe",
+            Self::CompiledProbe => "compiled-probe",
             Self::Signal => "signal",
             Self::Escalation => "escalation",
             Self::Guest => "guest",

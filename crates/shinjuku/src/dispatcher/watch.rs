@@ -79,7 +79,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let Some(running) = state.running() else {
             return;
         };
-        if let Some(asked) = state.asked {
+        if let Some(asked) = &state.asked {
             if asked.interrupt_at <= now {
                 self.interrupt(at, now);
             }
@@ -115,11 +115,18 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let Some(running) = state.running() else {
             return;
         };
-        running.dispatched.request();
+        let at_entries = match self.preemption.compiled {
+            Some(compiled) => Some(compiled.request(&running.dispatched)),
+            None => {
+                running.dispatched.request();
+                None
+            }
+        };
         state.asked = Some(Asked {
             at: now,
             interrupt_at,
             interrupts: 0,
+            at_entries,
         });
         if interrupt_at <= now {
             self.interrupt(at, now);
@@ -145,6 +152,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return;
         };
         asked.interrupts += 1;
+        // No function was entered in time, or none that could be stopped.
+        asked.at_entries = None;
         // It may have landed where the context could not leave (in a guard, with too little stack):
         // again later, ever more seldom.
         asked.interrupt_at = Nanos(now.0 + (INTERRUPT_AGAIN.0 << asked.interrupts.min(8)));
@@ -212,7 +221,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         match state.silence? {
             Silence::Blocked => Some(Want::Any),
             Silence::Computing { since } => {
-                let unanswered = now.since(since.max(state.asked?.at));
+                let unanswered = now.since(since.max(state.asked.as_ref()?.at));
                 let patience = self.rules.rescue_after.0.saturating_mul(SPINS_AFTER);
                 (!self.rules.realtime && unanswered.0 > patience).then_some(Want::StartedOnly)
             }

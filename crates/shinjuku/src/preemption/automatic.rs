@@ -196,7 +196,8 @@ impl Preemption {
         let mut chosen = Self::soft(true, grace, "");
         chosen.hard = signal.map(|signal| Arc::new(signal) as _);
         chosen.timer_signal = signal.filter(|_| layout.inline);
-        Ok(chosen.taking_the_best(candidates, &costs))
+        let chosen = chosen.taking_the_best(candidates, &costs);
+        Ok(chosen.with_compiled_probes(layout, Some(token)))
     }
 
     /// Replaces the signal where a candidate is better, and says why.

@@ -52,6 +52,7 @@ impl AddAssign for Preemptions {
     fn add_assign(&mut self, other: Self) {
         self.requested += other.requested;
         self.by_probe += other.by_probe;
+        self.by_compiled_probe += other.by_compiled_probe;
         self.by_interrupt += other.by_interrupt;
         self.at_guard += other.at_guard;
         self.interrupts_sent += other.interrupts_sent;

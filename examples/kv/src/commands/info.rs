@@ -144,6 +144,10 @@ fn preemption(kv: &Kv, section: &mut Section) {
     section.say("requests_started", statistics.started);
     section.say("preemptions_requested", preemptions.requested);
     section.say("preemptions_by_probe", preemptions.by_probe);
+    section.say(
+        "preemptions_by_compiled_probe",
+        preemptions.by_compiled_probe,
+    );
     section.say("preemptions_by_interrupt", preemptions.by_interrupt);
     section.say("preemptions_at_guard", preemptions.at_guard);
     section.say("migrations", preemptions.migrations);

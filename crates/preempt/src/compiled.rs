@@ -1,0 +1,199 @@
+//! Probes that the stock compiler inserts: at the entry of every function of the crates that
+//! `cargo shinjuku` builds, foreign ones included.
+//!
+//! The probes are those of LLVM's coverage pass with gated callbacks. An entry loads the *gate*, a
+//! word of the process, and calls the callback below unless the gate is 0. The gate counts the
+//! requests to give way that a compiled probe may take and has not answered yet, of all dispatchers
+//! and runtimes together. So in the usual case an entry costs a load and a branch.
+//!
+//! ```text
+//!   dispatcher                        gate                     instrumented code, on any thread
+//!   ──────────                        ────                     ────────────────────────────────
+//!   request: names the dispatch        0     entry ─▶ goes on
+//!   in `at_entries`, `requested` ───▶ +1     entry ─▶ callback: not a context, not the named
+//!        │                             1              dispatch, or guard up ─────────▶ goes on
+//!        │                             1     entry ─▶ callback: the named dispatch
+//!        │                             1                │ not on the context's stack, panicking,
+//!        │                             1                │ or another signal mask ────▶ goes on
+//!        │                             1                └─▶ gives way, as a probe does
+//!   the answer, or whatever else ────▶ −1
+//!   ends the `Outstanding`             0     entry ─▶ goes on
+//! ```
+//!
+//! The count is one atomic word that is only added to and subtracted from, and [`Outstanding`]
+//! subtracts by its `Drop`. So the gate comes down however a request ends: taken, finished,
+//! recalled, replaced by an interrupt, or with its dispatcher. The gate only makes code look. That
+//! it is seen late, or up for another context's sake, changes no decision.
+//!
+//! The callback may be called anywhere: before `main` and after it, on foreign threads, in signal
+//! handlers, in destructors of thread-locals. `CURRENT` is null wherever the caller is not within a
+//! context's job or its loop, and in the loop the guard is up. Neither this crate nor what the
+//! callback calls is instrumented, so it does not recurse.
+//!
+//! The symbols are there with the feature `compiled-probes` only: sanitizers and fuzzers define the
+//! same.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::mailbox::Dispatched;
+use crate::token::HardPreemption;
+
+/// Alone on its cache lines, which every core reads all the time.
+#[repr(C, align(128))]
+struct Gate(AtomicU64);
+
+/// Instrumented code has weak definitions of this symbol; the linker takes this one.
+#[cfg_attr(
+    feature = "compiled-probes",
+    unsafe(export_name = "__sancov_should_track")
+)]
+static GATE: Gate = Gate(AtomicU64::new(0));
+
+/// How many probes the program has. Stored before `main`.
+static PROBES: AtomicUsize = AtomicUsize::new(0);
+
+/// The right to have code stopped at compiled probes: at function entries, where its author may not
+/// have thought of it.
+#[derive(Clone, Copy, Debug)]
+pub struct CompiledProbes(());
+
+/// Why compiled probes cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompiledProbesError {
+    /// No crate of this program was instrumented.
+    #[error("this program has no compiled probes: build it by `cargo shinjuku build`")]
+    NoneHere,
+}
+
+impl CompiledProbes {
+    /// Lets requests be taken at compiled probes. Installs nothing: the probes are there or not.
+    ///
+    /// # Errors
+    /// [`CompiledProbesError::NoneHere`] if the program was built without them.
+    pub fn install(_: HardPreemption) -> Result<Self, CompiledProbesError> {
+        match Self::in_this_program() {
+            0 => Err(CompiledProbesError::NoneHere),
+            _ => Ok(Self(())),
+        }
+    }
+
+    /// How many compiled probes the program has: the functions of its instrumented crates.
+    #[must_use]
+    pub fn in_this_program() -> usize {
+        PROBES.load(Ordering::Relaxed)
+    }
+
+    /// Asks the context to give way, as [`Dispatched::request`] does, and at compiled probes as
+    /// well while the answer lives. Two atomic additions in all; does not allocate.
+    #[inline]
+    pub fn request(self, dispatched: &Dispatched) -> Outstanding {
+        dispatched.request_at_entries();
+        GATE.0.fetch_add(1, Ordering::Relaxed);
+        Outstanding(())
+    }
+}
+
+/// A request that compiled probes may take: keeps the gate up while it lives. To be dropped when
+/// the request was answered, or when an interrupt is to answer it: meanwhile all instrumented code
+/// pays for a call at every function entry.
+#[must_use = "compiled probes take the request only while this lives"]
+#[derive(Debug)]
+pub struct Outstanding(());
+
+impl Drop for Outstanding {
+    #[inline]
+    fn drop(&mut self) {
+        GATE.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What instrumented code calls, by names that LLVM gives.
+#[cfg(feature = "compiled-probes")]
+mod callbacks {
+    use std::hint::black_box;
+    use std::sync::atomic::Ordering;
+
+    use super::PROBES;
+    use crate::context::Head;
+    use crate::current::{self, CURRENT};
+    use crate::signal;
+
+    /// Called before `main`, and by each instrumented module, with the bounds of an array that has
+    /// a word for each probe of the program (or of the shared library).
+    #[unsafe(no_mangle)]
+    extern "C" fn __sanitizer_cov_trace_pc_guard_init(start: *const u32, end: *const u32) {
+        let probes = (end.addr() - start.addr()) / size_of::<u32>();
+        PROBES.fetch_max(probes, Ordering::Relaxed);
+    }
+
+    /// Called at a function's entry while the gate is up.
+    #[unsafe(no_mangle)]
+    extern "C" fn __sanitizer_cov_trace_pc_guard(_: *mut u32) {
+        let head = CURRENT.get();
+        if head.is_null() {
+            return;
+        }
+        // SAFETY: set only by a backing thread to its own context, which outlives the thread.
+        let head = unsafe { &*head };
+        if head.is_requested_at_entries() && head.running.guard.load(Ordering::Relaxed) == 0 {
+            entry_found(head);
+        }
+    }
+
+    /// The dispatch that runs is to give way: it does, if an interrupt could leave here as well.
+    #[cold]
+    #[inline(never)]
+    fn entry_found(head: &Head) {
+        let frame = 0u8;
+        let stack_pointer = std::ptr::from_ref(black_box(&frame)).addr();
+        let on_its_stack = (head.stack_low.get()..head.stack_high.get()).contains(&stack_pointer);
+        // Signal handlers are instrumented without their author's knowledge. The mask tells them.
+        if on_its_stack
+            && !std::thread::panicking()
+            && current::has_workers_mask(head, signal::mask_of_this_thread)
+        {
+            current::entered(head);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gate_is_up_while_any_request_is_outstanding() {
+        let up = || GATE.0.load(Ordering::Relaxed);
+        let raise = || {
+            GATE.0.fetch_add(1, Ordering::Relaxed);
+            Outstanding(())
+        };
+        assert_eq!(up(), 0);
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                std::thread::spawn(move || {
+                    for _ in 0..1_000 {
+                        let (first, second) = (raise(), raise());
+                        assert!(GATE.0.load(Ordering::Relaxed) >= 2);
+                        drop(first);
+                        assert!(GATE.0.load(Ordering::Relaxed) >= 1);
+                        drop(second);
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(up(), 0);
+    }
+
+    #[test]
+    fn instrumented_code_finds_the_gate_at_its_symbols_start() {
+        assert_eq!(
+            std::ptr::from_ref(&GATE).addr(),
+            std::ptr::from_ref(&GATE.0).addr()
+        );
+    }
+}

@@ -1,0 +1,208 @@
+//! Compiled probes: the callback, called as instrumented code calls it, wherever it must not give
+//! way, and where it must.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shinjuku_preempt::{
+    CompiledProbes, HardPreemption, Outstanding, preempt_point, without_preemption,
+};
+
+use crate::stage::{Lever, Stage};
+
+unsafe extern "C" {
+    static __sancov_should_track: AtomicU64;
+    safe fn __sanitizer_cov_trace_pc_guard(guard: *mut u32);
+    safe fn __sanitizer_cov_trace_pc_guard_init(start: *const u32, end: *const u32);
+}
+
+/// Tests that read the gate run one at a time: it is the process's.
+static GATE: Mutex<()> = Mutex::new(());
+
+fn gate() -> u64 {
+    // SAFETY: a static of the crate's, accessed atomically.
+    unsafe { &__sancov_should_track }.load(Ordering::Relaxed)
+}
+
+/// As the compiler writes it.
+#[inline(never)]
+fn function_entry() {
+    if gate() != 0 {
+        __sanitizer_cov_trace_pc_guard(std::ptr::null_mut());
+    }
+}
+
+fn probes() -> CompiledProbes {
+    static WORDS: [u32; 3] = [0; 3];
+    let words = WORDS.as_ptr_range();
+    __sanitizer_cov_trace_pc_guard_init(words.start, words.end);
+    // SAFETY: the tests' jobs rely on nothing that the token's contract excludes.
+    CompiledProbes::install(unsafe { HardPreemption::allow() }).unwrap()
+}
+
+/// Asks the job's own dispatch to give way, at compiled probes as well.
+fn request(lever: &Lever) -> Outstanding {
+    probes().request(lever.dispatched.get().unwrap())
+}
+
+#[test]
+fn a_function_entry_gives_way_while_the_request_is_outstanding() {
+    let _alone = GATE.lock().unwrap();
+    let mut stage = Stage::new();
+    let result = stage.start(|lever| {
+        function_entry();
+        let outstanding = request(lever);
+        assert_eq!(gate(), 1);
+        function_entry();
+        // Another dispatch: the request is stale, though the gate is up.
+        function_entry();
+        drop(outstanding);
+        assert_eq!(gate(), 0);
+        function_entry();
+        8
+    });
+    let suspended = result.expect_err("preempted at the entry");
+    assert_eq!(stage.resume(suspended).ok(), Some(8));
+    let counters = stage.counters();
+    assert_eq!((counters.taken_by_compiled_probe, counters.taken()), (1, 1));
+    assert!(CompiledProbes::in_this_program() >= 3);
+    stage.end();
+}
+
+#[test]
+fn a_request_that_is_not_for_compiled_probes_is_left_to_the_others() {
+    let _alone = GATE.lock().unwrap();
+    let mut stage = Stage::new();
+    let (runnable, _lever) = stage.load(|_| 1);
+    let ended = stage.send(runnable);
+    assert_eq!(stage.step().ok(), Some(1));
+    let result = stage.start(move |lever| {
+        // The gate is up for another dispatch's sake.
+        let outstanding = probes().request(&ended);
+        lever.request();
+        for _ in 0..10 {
+            function_entry();
+        }
+        assert_eq!(gate(), 1);
+        drop(outstanding);
+        preempt_point();
+        9
+    });
+    let suspended = result.expect_err("preempted at the hand-written probe");
+    assert_eq!(stage.resume(suspended).ok(), Some(9));
+    let counters = stage.counters();
+    assert_eq!((counters.taken_by_probe, counters.taken()), (1, 1));
+    stage.end();
+}
+
+#[test]
+fn a_function_entry_within_a_guard_leaves_the_request_to_the_guards_end() {
+    let _alone = GATE.lock().unwrap();
+    let mut stage = Stage::new();
+    let result = stage.start(|lever| {
+        let outstanding = without_preemption(|| {
+            let outstanding = request(lever);
+            function_entry();
+            outstanding
+        });
+        drop(outstanding);
+        10
+    });
+    let suspended = result.expect_err("preempted at the guard's end");
+    assert_eq!(stage.resume(suspended).ok(), Some(10));
+    let counters = stage.counters();
+    assert_eq!((counters.taken_at_guard, counters.taken()), (1, 1));
+    stage.end();
+}
+
+#[test]
+fn nothing_gives_way_between_a_panic_and_its_landing() {
+    struct Dropped<'a>(&'a Lever);
+    impl Drop for Dropped<'_> {
+        fn drop(&mut self) {
+            let _outstanding = request(self.0);
+            for _ in 0..10 {
+                function_entry();
+            }
+        }
+    }
+    let _alone = GATE.lock().unwrap();
+    let mut stage = Stage::new();
+    let result = stage.start(|lever| {
+        let landed = catch_unwind(AssertUnwindSafe(|| {
+            let _dropped = Dropped(lever);
+            std::panic::resume_unwind(Box::new(11));
+        }));
+        assert!(landed.is_err());
+        assert_eq!(lever.link.counters().taken(), 0);
+        let _outstanding = request(lever);
+        function_entry();
+        11
+    });
+    let suspended = result.expect_err("preempted after the landing");
+    assert_eq!(stage.counters().taken_by_compiled_probe, 1);
+    assert_eq!(stage.resume(suspended).ok(), Some(11));
+    stage.end();
+}
+
+/// What a signal handler finds: the lever of the job that it interrupted, with its own request.
+fn request_and_enter(handler: extern "C" fn(libc::c_int), flags: libc::c_int) -> (u64, u64) {
+    let _alone = GATE.lock().unwrap();
+    let mut stage = Stage::new();
+    let result = stage.start(move |lever| {
+        // SAFETY: the handler only calls the callback; the old action is put back.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            let mut before: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as usize;
+            action.sa_flags = flags;
+            libc::sigaction(libc::SIGUSR1, &action, &mut before);
+            let outstanding = request(lever);
+            libc::raise(libc::SIGUSR1);
+            assert_eq!(lever.link.counters().taken(), 0, "within the handler");
+            libc::sigaction(libc::SIGUSR1, &before, std::ptr::null_mut());
+            function_entry();
+            drop(outstanding);
+        }
+        12
+    });
+    let suspended = result.expect_err("preempted after the handler");
+    assert_eq!(stage.resume(suspended).ok(), Some(12));
+    let counters = stage.counters();
+    stage.end();
+    (counters.taken_by_compiled_probe, counters.taken())
+}
+
+extern "C" fn handler(_: libc::c_int) {
+    for _ in 0..10 {
+        function_entry();
+    }
+}
+
+#[test]
+fn a_signal_handler_on_the_contexts_stack_does_not_give_way() {
+    assert_eq!(request_and_enter(handler, 0), (1, 1));
+}
+
+#[test]
+fn a_signal_handler_on_the_alternate_stack_does_not_give_way() {
+    let flags = libc::SA_ONSTACK | libc::SA_NODEFER;
+    assert_eq!(request_and_enter(handler, flags), (1, 1));
+}
+
+#[test]
+fn threads_outside_of_contexts_go_on() {
+    let _alone = GATE.lock().unwrap();
+    let mut stage = Stage::new();
+    let (runnable, _lever) = stage.load(|_| 13);
+    let dispatched = stage.send(runnable);
+    let outstanding = probes().request(&dispatched);
+    std::thread::spawn(function_entry).join().unwrap();
+    function_entry();
+    drop(outstanding);
+    let suspended = stage.step().expect_err("preempted on entry");
+    assert_eq!(stage.resume(suspended).ok(), Some(13));
+    assert_eq!(stage.counters().taken_by_compiled_probe, 0);
+    stage.end();
+}
