@@ -151,6 +151,13 @@ fn steps() -> Vec<Step> {
             minutes(5),
             true,
         ),
+        // The callbacks of compiled probes: their names are those of fuzzers' callbacks, too.
+        cargo(
+            "compiled-probes",
+            "test -p shinjuku-preempt --features compiled-probes --no-fail-fast --lib --test interrupts -- --show-output",
+            minutes(5),
+            true,
+        ),
         // The stress test, with every defence in place and with each one out.
         cargo(
             "faults",

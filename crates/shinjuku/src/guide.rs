@@ -7,6 +7,7 @@
 //! | [`serving`] | layouts, transports, past the kernel |
 //! | [`policies`] | which request runs next |
 //! | [`preemption`] | mechanisms, the token, what still differs from a thread |
+//! | [`compiled_probes`] | code without probes of its own, preempted at function entries: `cargo shinjuku` |
 //! | [`watching`] | statistics, `shinjuku top`, metrics, a dashboard, a timeline |
 //! | [`limits`] | where the crate runs, and when not to use it |
 //! | [`measurements`] | what was measured, and on which machine |
@@ -29,6 +30,7 @@ pages! {
     serving: "serving.md";
     policies: "policies.md";
     preemption: "preemption.md";
+    compiled_probes: "compiled-probes.md";
     watching: "watching.md";
     limits: "limits.md";
     measurements: "measurements.md";

@@ -48,7 +48,7 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `compiled-probes` | `preemption.mechanism = "compiled-probe"`, and compiled probes in `escalation` and `auto`: [`guide::preemption`] |
+//! | `compiled-probes` | `preemption.mechanism = "compiled-probe"`, and compiled probes in `escalation` and `auto`: [`guide::compiled_probes`] |
 //! | `kvm` | `preemption.mechanism = "guest"`: workers in guest mode under /dev/kvm |
 //! | `dune` | `preemption.mechanism = "dune"`: workers under Dune, a kernel module; of use with `libdune` only |
 //! | `libdune` | `dune`, linked with libdune |

@@ -453,7 +453,7 @@ pub struct Preemptions {
     pub requested: u64,
     /// Taken at a probe.
     pub by_probe: u64,
-    /// Taken at a [compiled probe](crate::guide::preemption).
+    /// Taken at a [compiled probe](crate::guide::compiled_probes).
     pub by_compiled_probe: u64,
     /// Taken inside an interrupt.
     pub by_interrupt: u64,

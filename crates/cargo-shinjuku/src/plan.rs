@@ -1,0 +1,166 @@
+//! Which packages are instrumented, and why the others are not.
+//!
+//! The plan of a build lies in the build's own target directory, where the wrapper reads it. Cargo
+//! knows nothing of the flags that a wrapper adds, so it would take artifacts of another plan for
+//! its own. Hence a directory apart from plain builds, which is emptied when the plan changes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::compiler::{Compiler, FLAGS};
+
+/// The runtime's own packages. A probe within them would stop the code that stops others.
+const RUNTIME: [&str; 10] = [
+    "dune-sys",
+    "shinjuku",
+    "shinjuku-dataplane",
+    "shinjuku-dpdk-sys",
+    "shinjuku-macros",
+    "shinjuku-net",
+    "shinjuku-policy",
+    "shinjuku-preempt",
+    "shinjuku-tower",
+    "shinjuku-xdp-sys",
+];
+
+/// Packages whose feature `compiled-probes` makes the runtime answer.
+const ANSWERING: [&str; 2] = ["shinjuku", "shinjuku-preempt"];
+
+const FILE: &str = "plan.json";
+
+/// What is decided for a build.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// Of `cargo-shinjuku`.
+    version: String,
+    flags: Vec<String>,
+    /// Packages that manifests say to skip, each with whose manifest that is.
+    skipped: BTreeMap<String, String>,
+    /// The library for programs without the runtime.
+    pub no_probes: PathBuf,
+}
+
+/// What happens to a package.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict<'a> {
+    /// It gets probes.
+    Instrumented,
+    /// It is the runtime's; so are its features to answer probes, if `answers`.
+    Runtime {
+        /// Whether it has the feature `compiled-probes`.
+        answers: bool,
+    },
+    /// This package's manifest says to skip it.
+    Skipped(&'a str),
+}
+
+impl fmt::Display for Verdict<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Instrumented => formatter.write_str("instrumented"),
+            Self::Runtime { .. } => formatter.write_str("the runtime's own"),
+            Self::Skipped(by) => write!(formatter, "skipped by metadata.shinjuku of {by}"),
+        }
+    }
+}
+
+impl Plan {
+    /// Makes the plan of a build in `directory`, the library included. If another plan's artifacts
+    /// are there, removes them.
+    ///
+    /// # Errors
+    /// If the directory cannot be written, or the library not be compiled.
+    pub fn make(
+        directory: &Path,
+        compiler: &Compiler,
+        skipped: BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let no_probes = directory.join("libshinjuku_no_probes.rlib");
+        let plan = Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            flags: FLAGS.map(str::to_owned).into(),
+            skipped,
+            no_probes,
+        };
+        let file = directory.join(FILE);
+        let is_the_same = Self::read(&file).is_ok_and(|before| before == plan);
+        if file.exists() && !is_the_same {
+            eprintln!("cargo shinjuku: another plan than before, so everything is built anew");
+            fs::remove_dir_all(directory)
+                .with_context(|| format!("cannot remove {}", directory.display()))?;
+        }
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        compiler.make_no_probes(&plan.no_probes)?;
+        if !is_the_same {
+            let text = serde_json::to_string_pretty(&plan)?;
+            fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(plan)
+    }
+
+    /// A plan that only says what would be: nothing is written.
+    pub fn to_show(skipped: BTreeMap<String, String>) -> Self {
+        Self {
+            version: String::new(),
+            flags: Vec::new(),
+            skipped,
+            no_probes: PathBuf::new(),
+        }
+    }
+
+    /// Where a plan lies.
+    pub fn file(directory: &Path) -> PathBuf {
+        directory.join(FILE)
+    }
+
+    /// Reads a plan.
+    ///
+    /// # Errors
+    /// If it is not there or not understood.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text = fs::read_to_string(file)
+            .with_context(|| format!("cannot read the plan {}", file.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is no plan", file.display()))
+    }
+
+    /// What happens to a package.
+    pub fn verdict(&self, package: &str) -> Verdict<'_> {
+        if RUNTIME.contains(&package) {
+            let answers = ANSWERING.contains(&package);
+            return Verdict::Runtime { answers };
+        }
+        match self.skipped.get(package) {
+            Some(by) => Verdict::Skipped(by),
+            None => Verdict::Instrumented,
+        }
+    }
+
+    /// Packages that manifests say to skip.
+    pub fn skipped(&self) -> impl Iterator<Item = (&str, &str)> {
+        (self.skipped.iter()).map(|(name, by)| (name.as_str(), by.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtime_is_left_out_whatever_manifests_say() {
+        let skipped = [("shinjuku", "app"), ("sha2", "app")];
+        let skipped = skipped.map(|(name, by)| (name.to_owned(), by.to_owned()));
+        let plan = Plan::to_show(skipped.into());
+        let answers = |answers| Verdict::Runtime { answers };
+        assert_eq!(plan.verdict("shinjuku"), answers(true));
+        assert_eq!(plan.verdict("shinjuku-preempt"), answers(true));
+        assert_eq!(plan.verdict("shinjuku-net"), answers(false));
+        assert_eq!(plan.verdict("sha2"), Verdict::Skipped("app"));
+        assert_eq!(plan.verdict("shinjuku-kv"), Verdict::Instrumented);
+    }
+}
