@@ -424,7 +424,7 @@ fn a_timeline_is_a_file() {
 }
 
 #[test]
-fn hello_and_pool_end_well() {
+fn hello_pool_and_ordinary_end_well() {
     let (ended_well, said) = run_to_the_end("hello", &[]);
     assert!(ended_well && said.contains("1 + ... + 5 = 15"), "{said}");
     assert_eq!(finished(&said, "default"), Some(6), "{said}");
@@ -436,4 +436,7 @@ fn hello_and_pool_end_well() {
     assert!(said.contains("borrowed: [4, 25, 168]"), "{said}");
     assert_eq!(finished(&said, "short"), Some(1003), "{said}");
     assert!(said.contains("everything finished"), "{said}");
+    let (ended_well, said) = run_to_the_end("ordinary", &[]);
+    assert!(ended_well, "{said}");
+    assert_eq!(finished(&said, "scan"), Some(400), "{said}");
 }
