@@ -1,6 +1,7 @@
 //! What `cargo xtask bench` measures: policies and mechanisms in the runtime's own process
 //! ([`policies`]), the key-value server beside redis-server ([`kv`]), the network path without the
-//! kernel ([`dataplane`]), and the rack's XDP program ([`rack`]).
+//! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), and libraries with compiled probes
+//! ([`ordinary`]).
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
@@ -22,6 +23,7 @@ pub mod dataplane;
 pub mod harness;
 pub mod kv;
 pub mod machine;
+pub mod ordinary;
 pub mod paths;
 pub mod policies;
 pub mod rack;
@@ -48,6 +50,8 @@ pub enum Of {
     Dataplane(dataplane::Options),
     /// The rack's XDP program, packet by packet.
     Rack(rack::Options),
+    /// Libraries that know nothing of preemption, with compiled probes and without.
+    Ordinary(ordinary::Options),
 }
 
 /// Runs a bench and publishes what it found.
@@ -61,6 +65,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Of::Kv(options)) => kv::run(options),
         Some(Of::Dataplane(options)) => dataplane::run(options),
         Some(Of::Rack(options)) => rack::run(options),
+        Some(Of::Ordinary(options)) => ordinary::run(options),
     }
 }
 
@@ -88,7 +93,7 @@ mod tests {
     #[test]
     fn every_bench_takes_the_common_options() {
         Line::command().debug_assert();
-        for bench in ["", " kv", " dataplane", " rack"] {
+        for bench in ["", " kv", " dataplane", " rack", " ordinary"] {
             let line = format!("bench{bench} --quick --seed 3 --repetitions 2 --check --json x");
             let parsed = Line::try_parse_from(line.split(' ')).map(|line| line.options);
             let parsed = parsed.unwrap_or_else(|error| panic!("{error}"));
@@ -97,6 +102,7 @@ mod tests {
                 Some(Of::Kv(options)) => &options.common,
                 Some(Of::Dataplane(options)) => &options.common,
                 Some(Of::Rack(options)) => &options.common,
+                Some(Of::Ordinary(options)) => &options.common,
             };
             assert!(common.quick && common.check && common.seed == 3, "{line}");
         }

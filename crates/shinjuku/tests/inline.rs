@@ -268,8 +268,7 @@ fn whoever_goes_on_from_a_short_one_is_relieved_when_it_blocks() {
     for _ in 0..20 {
         let (blocking, short) = behind_short_ones(&handle, || {
             let (tell, told) = std::sync::mpsc::channel();
-            let blocking =
-                Box::new(move || u64::from(told.recv_timeout(PATIENCE).is_ok()));
+            let blocking = Box::new(move || u64::from(told.recv_timeout(PATIENCE).is_ok()));
             let short = Box::new(move || {
                 let _ = tell.send(());
                 7

@@ -1,31 +1,26 @@
-//! `bench-dataplane` as child processes, each ended by its own pid whatever happens.
+//! `bench-dataplane`: building it, and its figures, a process each.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
 use shinjuku_bench_dataplane::Rates;
+
+use crate::harness::Process;
 
 const PACKAGE: &str = "shinjuku-bench-dataplane";
 /// The least version of libdpdk.
 const DPDK: &str = "22.11";
-/// What a measurement may take beyond its time, on a machine that does something else as well.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// How often to look.
-pub(super) const POLL: Duration = Duration::from_millis(5);
 
 /// The program, built.
 pub struct Program<'a> {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// The version of the libdpdk that it is linked with.
     pub dpdk: Option<String>,
     /// Where its processes write.
-    directory: &'a Path,
+    pub(super) directory: &'a Path,
     pub(super) stop: &'a AtomicBool,
 }
 
@@ -91,11 +86,7 @@ impl<'a> Program<'a> {
     /// # Errors
     /// It fails, takes `seconds` and far longer, or was interrupted.
     pub fn run<T: DeserializeOwned>(&self, arguments: &[&str], seconds: f64) -> Result<T> {
-        let mut process = Process::start(self, arguments)?;
-        let status = process.wait(Duration::from_secs_f64(seconds) + PATIENCE, self.stop)?;
-        ensure!(status.success(), "{status}; {}", process.last_words());
-        let told = process.told()?;
-        serde_json::from_str(&told).with_context(|| format!("this is no result: {told:?}"))
+        Process::start(&self.path, self.directory, arguments)?.result(seconds, self.stop)
     }
 }
 
@@ -149,77 +140,4 @@ fn libdpdk() -> Option<String> {
     ask(&format!("--atleast-version={DPDK}"))?;
     let version = ask("--modversion")?;
     Some(String::from_utf8_lossy(&version).trim().to_owned())
-}
-
-/// A process. Dropped, it is gone.
-pub(super) struct Process {
-    pub(super) child: Child,
-    /// What it was asked for.
-    pub(super) line: String,
-    out: PathBuf,
-    error: PathBuf,
-}
-
-impl Process {
-    pub(super) fn start(program: &Program, arguments: &[&str]) -> Result<Self> {
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let number = STARTED.fetch_add(1, Relaxed);
-        let [out, error] = ["out", "err"]
-            .map(|ending| program.directory.join(format!("process-{number}.{ending}")));
-        let create = |path: &Path| {
-            File::create(path).with_context(|| format!("cannot write {}", path.display()))
-        };
-        let child = Command::new(&program.path)
-            .args(arguments)
-            // It ends with whoever has the other end.
-            .stdin(Stdio::piped())
-            .stdout(create(&out)?)
-            .stderr(create(&error)?)
-            .spawn()
-            .with_context(|| format!("cannot start {}", program.path.display()))?;
-        Ok(Self {
-            child,
-            line: arguments.join(" "),
-            out,
-            error,
-        })
-    }
-
-    /// Waits for its end.
-    fn wait(&mut self, patience: Duration, stop: &AtomicBool) -> Result<ExitStatus> {
-        let deadline = Instant::now() + patience;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            ensure!(!stop.load(Relaxed), "interrupted");
-            if Instant::now() > deadline {
-                bail!("{:?} has not ended within {patience:?}", self.line);
-            }
-            thread::sleep(POLL);
-        }
-    }
-
-    pub(super) fn told(&self) -> Result<String> {
-        std::fs::read_to_string(&self.out)
-            .with_context(|| format!("cannot read {}", self.out.display()))
-    }
-
-    /// What it was asked for, and the end of what it said of that.
-    pub(super) fn last_words(&self) -> String {
-        let told = std::fs::read_to_string(&self.error).unwrap_or_default();
-        let last = told.lines().rev().find(|line| !line.trim().is_empty());
-        format!("{:?} said last: {:?}", self.line, last.unwrap_or_default())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Errors: it is gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        for path in [&self.out, &self.error] {
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }

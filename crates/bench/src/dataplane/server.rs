@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use shinjuku_bench_dataplane::Calls;
 use tempfile::TempDir;
 
-use super::program::{PATIENCE, POLL, Process, Program};
+use super::program::Program;
+use crate::harness::{PATIENCE, POLL, Process};
 
 /// What a server's packets go over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,7 @@ impl<'a> Server<'a> {
             "--core",
             &core,
         ];
-        let mut process = Process::start(program, &arguments)?;
+        let mut process = Process::start(&program.path, program.directory, &arguments)?;
         let deadline = Instant::now() + PATIENCE;
         let (at, description) = loop {
             let told = process.told()?;

@@ -6,12 +6,14 @@
 
 mod compare;
 mod options;
+mod process;
 mod results;
 mod session;
 mod target;
 
 pub use compare::{Comparison, Runs, by_repetition, comparisons};
 pub use options::{Effort, Efforts, Options, Settings};
+pub(crate) use process::{PATIENCE, POLL, Process};
 pub use results::{Measured, Results, SCHEMA, Section};
 pub use session::Session;
 pub use target::{Goal, Target, Verdict, passes, targets};

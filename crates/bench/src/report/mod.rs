@@ -15,6 +15,7 @@ use shinjuku_plot::Figure;
 use crate::dataplane::Dataplane;
 use crate::harness::{Measured, Results, Section, targets};
 use crate::kv::KeyValue;
+use crate::ordinary::Ordinary;
 use crate::policies::Policies;
 
 pub mod html;
@@ -46,6 +47,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Policies::BENCH) => again::<Policies>(options),
         Some(KeyValue::BENCH) => again::<KeyValue>(options),
         Some(Dataplane::BENCH) => again::<Dataplane>(options),
+        Some(Ordinary::BENCH) => again::<Ordinary>(options),
         _ => bail!("{} does not say which bench it is of", path.display()),
     }
 }

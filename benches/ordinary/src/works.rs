@@ -1,0 +1,250 @@
+//! The work: libraries as programs use them. Each job takes some tens of microseconds or more, and
+//! makes a number of what it computed, so that nothing is left out.
+
+use std::fmt::Write;
+use std::hint::black_box;
+
+use aho_corasick::AhoCorasick;
+use anyhow::Result;
+use etherparse::{PacketBuilder, SlicedPacket};
+use hdrhistogram::Histogram;
+use indexmap::IndexMap;
+use plotters::prelude::*;
+use rand::SeedableRng;
+use rand_distr::{Distribution, Gamma, LogNormal, Zipf};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use redb::backends::InMemoryBackend;
+use redb::{Database, ReadableDatabase, TableDefinition};
+use regex::Regex;
+
+/// A job, to be done again and again.
+pub type Job = Box<dyn FnMut() -> u64 + Send>;
+
+/// Sets a job up.
+type Prepare = fn() -> Result<Job>;
+
+/// All works, by name.
+pub const WORKS: [(&str, Prepare); 14] = [
+    ("redb, range of 1000", redb_range),
+    ("redb, 100 lookups", redb_lookups),
+    ("regex, captures", regex_captures),
+    ("serde_json, parse", json_parse),
+    ("toml, parse", toml_parse),
+    ("syn, parse a file", syn_parse),
+    ("miniz_oxide, deflate", deflate),
+    ("aho-corasick, search", search),
+    ("httparse, 100 heads", http_heads),
+    ("etherparse, 200 packets", packets),
+    ("hdrhistogram, 2000 records", histogram),
+    ("rand_distr, 2000 samples", samples),
+    ("indexmap, 2000 entries", index),
+    ("plotters, SVG", plot),
+];
+
+const TABLE: TableDefinition<u64, &[u8]> = TableDefinition::new("values");
+const KEYS: u64 = 20_000;
+
+fn database() -> Result<Database> {
+    let database = Database::builder().create_with_backend(InMemoryBackend::new())?;
+    let transaction = database.begin_write()?;
+    {
+        let mut table = transaction.open_table(TABLE)?;
+        for key in 0..KEYS {
+            table.insert(key, [key as u8; 100].as_slice())?;
+        }
+    }
+    transaction.commit()?;
+    Ok(database)
+}
+
+fn redb_range() -> Result<Job> {
+    let database = database()?;
+    let range = move || -> Result<u64> {
+        let table = database.begin_read()?.open_table(TABLE)?;
+        let mut sum = 0;
+        for entry in table.range(5_000..6_000)? {
+            let (key, value) = entry?;
+            sum += key.value() + u64::from(value.value()[3]);
+        }
+        Ok(sum)
+    };
+    Ok(Box::new(move || range().unwrap_or(0)))
+}
+
+fn redb_lookups() -> Result<Job> {
+    let database = database()?;
+    let lookups = move || -> Result<u64> {
+        let table = database.begin_read()?.open_table(TABLE)?;
+        let mut sum = 0;
+        for key in 0..100 {
+            sum += table
+                .get(key * 191)?
+                .map_or(0, |value| u64::from(value.value()[0]));
+        }
+        Ok(sum)
+    };
+    Ok(Box::new(move || lookups().unwrap_or(0)))
+}
+
+/// Words with an address here and there.
+fn text() -> String {
+    (0..400).fold(String::new(), |mut text, number| {
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "user{number}@host{}.com lorem ipsum {number} ",
+            number * 7 % 13
+        );
+        text
+    })
+}
+
+fn regex_captures() -> Result<Job> {
+    let (text, addresses) = (text(), Regex::new(r"(\w+)@(\w+)\.com")?);
+    Ok(Box::new(move || {
+        let captures = addresses.captures_iter(&text);
+        captures.map(|found| found[1].len() as u64).sum()
+    }))
+}
+
+fn json_parse() -> Result<Job> {
+    let entries = (0..500).map(|key| format!("{{\"k{key}\": [{}, \"{key}\"]}}", key * 37));
+    let text = format!("[{}]", entries.collect::<Vec<_>>().join(", "));
+    Ok(Box::new(move || {
+        let value: Result<serde_json::Value, _> = serde_json::from_str(&text);
+        value.map_or(0, |value| value.as_array().map_or(0, Vec::len) as u64)
+    }))
+}
+
+fn toml_parse() -> Result<Job> {
+    let text = include_str!("../Cargo.toml");
+    Ok(Box::new(move || {
+        let table: Result<toml::Table, _> = text.parse();
+        table.map_or(0, |table| table.len() as u64)
+    }))
+}
+
+fn syn_parse() -> Result<Job> {
+    let text = include_str!("works.rs");
+    Ok(Box::new(move || {
+        syn::parse_file(text).map_or(0, |file| file.items.len() as u64)
+    }))
+}
+
+fn deflate() -> Result<Job> {
+    let text = text();
+    Ok(Box::new(move || {
+        let packed = miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 6);
+        let unpacked = miniz_oxide::inflate::decompress_to_vec(&packed);
+        (packed.len() + unpacked.map_or(0, |bytes| bytes.len())) as u64
+    }))
+}
+
+fn search() -> Result<Job> {
+    let patterns = ["ipsum", "host3", "user17", "user399", "dolor", "m 12"];
+    let (text, automaton) = (text(), AhoCorasick::new(patterns)?);
+    Ok(Box::new(move || {
+        automaton
+            .find_iter(&text)
+            .map(|found| found.start() as u64)
+            .sum()
+    }))
+}
+
+fn http_heads() -> Result<Job> {
+    let head = "GET /search?q=preemption HTTP/1.1\r\nHost: example.com\r\nAccept: text/html\r\n\
+                User-Agent: bench/1.0\r\nCookie: a=1; b=2; c=3\r\nConnection: keep-alive\r\n\r\n";
+    Ok(Box::new(move || {
+        let parsed = (0..100).map(|_| {
+            let mut headers = [httparse::EMPTY_HEADER; 16];
+            let mut request = httparse::Request::new(&mut headers);
+            let status = request.parse(black_box(head.as_bytes()));
+            status.map_or(0, |_| request.headers.len() as u64)
+        });
+        parsed.sum()
+    }))
+}
+
+fn packets() -> Result<Job> {
+    let mut packet = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 20)
+        .udp(21, 1234)
+        .write(&mut packet, &[7; 64])?;
+    Ok(Box::new(move || {
+        let parsed = (0..200).map(|_| {
+            let sliced = SlicedPacket::from_ethernet(black_box(&packet));
+            sliced.map_or(0, |sliced| u64::from(sliced.transport.is_some()))
+        });
+        parsed.sum()
+    }))
+}
+
+fn histogram() -> Result<Job> {
+    let mut histogram = Histogram::<u64>::new(3)?;
+    Ok(Box::new(move || {
+        histogram.reset();
+        for value in 0..2_000 {
+            // Any value fits: the histogram grows.
+            let _ = histogram.record(value * value);
+        }
+        histogram.value_at_quantile(0.99)
+    }))
+}
+
+fn samples() -> Result<Job> {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+    let (zipf, gamma) = (Zipf::new(1e6, 0.99)?, Gamma::new(2.0, 3.0)?);
+    let log_normal = LogNormal::new(0.0, 1.0)?;
+    Ok(Box::new(move || {
+        let sums = (0..2_000).map(|number| match number % 3 {
+            0 => zipf.sample(&mut random),
+            1 => gamma.sample(&mut random),
+            _ => log_normal.sample(&mut random),
+        });
+        sums.sum::<f64>() as u64
+    }))
+}
+
+fn index() -> Result<Job> {
+    Ok(Box::new(|| {
+        let mut map = IndexMap::new();
+        for key in 0..2_000u64 {
+            *map.entry(key.wrapping_mul(0x9e37_79b9) % 997).or_insert(0) += key;
+        }
+        map.sort_unstable_keys();
+        map.values().take(10).sum()
+    }))
+}
+
+fn plot() -> Result<Job> {
+    let draw = || -> Result<u64> {
+        let mut svg = String::new();
+        {
+            let area = SVGBackend::with_string(&mut svg, (640, 480)).into_drawing_area();
+            for at in 0..200 {
+                let place = (at * 3, (at * at) % 480);
+                area.draw(&PathElement::new(
+                    [place, (place.0 + 9, 240)],
+                    BLUE.stroke_width(2),
+                ))?;
+            }
+            area.present()?;
+        }
+        Ok(svg.len() as u64)
+    };
+    Ok(Box::new(move || draw().unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_job_computes_something() {
+        for (name, prepare) in WORKS {
+            let mut job = prepare().unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(job() > 0, "{name}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Child processes that measure, each ended by its own pid whatever happens.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::de::DeserializeOwned;
+
+/// What a measurement may take beyond its time, on a machine that does something else as well.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How often to look.
+pub const POLL: Duration = Duration::from_millis(5);
+
+/// A process. Dropped, it is gone.
+#[derive(Debug)]
+pub struct Process {
+    /// It.
+    pub child: Child,
+    /// What it was asked for.
+    pub line: String,
+    out: PathBuf,
+    error: PathBuf,
+}
+
+impl Process {
+    /// Starts `program`, whose output goes to files in `directory`.
+    ///
+    /// # Errors
+    /// It cannot be started, or the files not be written.
+    pub fn start(program: &Path, directory: &Path, arguments: &[&str]) -> Result<Self> {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Relaxed);
+        let [out, error] =
+            ["out", "err"].map(|ending| directory.join(format!("process-{number}.{ending}")));
+        let create = |path: &Path| {
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))
+        };
+        let child = Command::new(program)
+            .args(arguments)
+            // It ends with whoever has the other end.
+            .stdin(Stdio::piped())
+            .stdout(create(&out)?)
+            .stderr(create(&error)?)
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Self {
+            child,
+            line: arguments.join(" "),
+            out,
+            error,
+        })
+    }
+
+    /// What it prints, when it has measured for so many seconds and ended.
+    ///
+    /// # Errors
+    /// It fails, takes far longer, was interrupted, or prints something else.
+    pub fn result<T: DeserializeOwned>(mut self, seconds: f64, stop: &AtomicBool) -> Result<T> {
+        let status = self.wait(Duration::from_secs_f64(seconds) + PATIENCE, stop)?;
+        ensure!(status.success(), "{status}; {}", self.last_words());
+        let told = self.told()?;
+        serde_json::from_str(&told).with_context(|| format!("this is no result: {told:?}"))
+    }
+
+    /// Waits for its end.
+    fn wait(&mut self, patience: Duration, stop: &AtomicBool) -> Result<ExitStatus> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(!stop.load(Relaxed), "interrupted");
+            if Instant::now() > deadline {
+                bail!("{:?} has not ended within {patience:?}", self.line);
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// What it has printed so far.
+    ///
+    /// # Errors
+    /// That cannot be read.
+    pub fn told(&self) -> Result<String> {
+        std::fs::read_to_string(&self.out)
+            .with_context(|| format!("cannot read {}", self.out.display()))
+    }
+
+    /// What it was asked for, and the end of what it said of that.
+    pub fn last_words(&self) -> String {
+        let told = std::fs::read_to_string(&self.error).unwrap_or_default();
+        let last = told.lines().rev().find(|line| !line.trim().is_empty());
+        format!("{:?} said last: {:?}", self.line, last.unwrap_or_default())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Errors: it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for path in [&self.out, &self.error] {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

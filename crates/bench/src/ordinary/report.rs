@@ -1,0 +1,221 @@
+//! How the bench of ordinary code is shown: overheads with their targets, and times until code
+//! gives way.
+
+use anyhow::{Result, ensure};
+use shinjuku_bench_ordinary::Answers;
+use shinjuku_plot::Table;
+use shinjuku_workload::repeat::Spread;
+
+use super::{Ordinary, Work};
+use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, by_repetition};
+use crate::report::figure;
+
+/// What compiled probes may cost: the mean over all works, and the worst.
+const MEAN: Goal = Goal::AtMost(1.05);
+const WORST: Goal = Goal::AtMost(1.15);
+
+impl Work {
+    /// What a job takes with compiled probes and without, in pairs of a repetition.
+    fn pairs(&self) -> Vec<(f64, f64)> {
+        let least = |runs: &Runs<_>| -> Vec<Option<f64>> {
+            let of = |one: &Option<shinjuku_bench_ordinary::Duration>| one.map(|one| one.least_us);
+            runs.runs.iter().map(of).collect()
+        };
+        let [plain, compiled] = &self.durations[..] else {
+            return Vec::new();
+        };
+        by_repetition(&least(compiled), &least(plain))
+    }
+
+    /// What compiled probes make of the duration of a job.
+    fn overhead(&self) -> Option<Spread> {
+        let names = ["compiled probes", "plain"];
+        let compared = Comparison::of(self.name.clone(), names, &self.pairs(), None);
+        compared.ratio.map(|ratio| ratio.ratio)
+    }
+}
+
+impl Ordinary {
+    fn overheads(&self) -> Vec<Spread> {
+        self.works.iter().filter_map(Work::overhead).collect()
+    }
+
+    /// The means over all works: of medians, and of each work's least and largest.
+    fn mean_overhead(&self) -> Option<Spread> {
+        let all = self.overheads();
+        let mean = |of: fn(&Spread) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
+        (!all.is_empty()).then(|| Spread {
+            median: mean(|one| one.median),
+            min: mean(|one| one.min),
+            max: mean(|one| one.max),
+        })
+    }
+
+    fn worst_overhead(&self) -> Option<Spread> {
+        let all = self.overheads().into_iter();
+        all.max_by(|one, other| one.median.total_cmp(&other.median))
+    }
+}
+
+impl Measured for Ordinary {
+    const BENCH: &'static str = "ordinary";
+    const TITLE: &'static str = "ordinary code with compiled probes";
+    const DIRECTORY: &'static str = "bench-ordinary";
+
+    fn check(&self) -> Result<()> {
+        for work in &self.works {
+            ensure!(
+                work.durations.len() == 2 && work.answers.len() == 2,
+                "{}: there are two contenders of each kind",
+                work.name
+            );
+        }
+        Ok(())
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        vec![("Works", self.works.len().to_string())]
+    }
+
+    fn targets(&self) -> Vec<Target> {
+        let target = |name: &str, goal, measured: Option<Spread>| match measured {
+            Some(measured) => Target::measured(name, goal, measured),
+            None => Target::not_shown(name, goal, "no work has both figures"),
+        };
+        vec![
+            target(
+                "duration with compiled probes / plain, mean of all works",
+                MEAN,
+                self.mean_overhead(),
+            ),
+            target(
+                "duration with compiled probes / plain, worst work",
+                WORST,
+                self.worst_overhead(),
+            ),
+        ]
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        vec![self.durations(), self.answers()]
+    }
+}
+
+impl Ordinary {
+    fn durations(&self) -> Section {
+        let mut table = Table::new(
+            "duration of a job, least of each repetition; medians",
+            ["work", "plain us", "compiled probes us", "ratio", "range"],
+        );
+        for work in &self.works {
+            let least = work.durations.iter().map(|runs| {
+                let spread = runs.spread(|one| Some(one.least_us));
+                spread.map_or_else(|| "-".to_owned(), |spread| figure(spread.median))
+            });
+            let overhead = work.overhead();
+            let ratio = overhead.map_or_else(|| "-".to_owned(), |one| format!("{:.3}", one.median));
+            let range = overhead.map_or_else(String::new, |one| {
+                format!("({:.3}..{:.3})", one.min, one.max)
+            });
+            let row = [work.name.clone()].into_iter().chain(least);
+            table.push(row.chain([ratio, range]));
+        }
+        Section {
+            heading: "What compiled probes cost".to_owned(),
+            tables: vec![table],
+            ..Section::default()
+        }
+    }
+
+    fn answers(&self) -> Section {
+        let mut table = Table::new(
+            "time until the code has given way and the asking core knows; medians",
+            [
+                "work",
+                "compiled p50 us",
+                "p99 us",
+                "left to a signal",
+                "signal p50 us",
+                "p99 us",
+            ],
+        );
+        for work in &self.works {
+            let [compiled, signal] = &work.answers[..] else {
+                continue;
+            };
+            let of = |runs: &Runs<Answers>, value: fn(&Answers) -> Option<f64>| {
+                let spread = runs.spread(value);
+                spread.map_or_else(|| "-".to_owned(), |spread| figure(spread.median))
+            };
+            let unanswered = compiled.spread(|one| {
+                (one.requests > 0).then(|| 100.0 * one.unanswered as f64 / one.requests as f64)
+            });
+            table.push([
+                work.name.clone(),
+                of(compiled, |one| one.p50_us),
+                of(compiled, |one| one.p99_us),
+                unanswered.map_or_else(|| "-".to_owned(), |one| format!("{:.1} %", one.median)),
+                of(signal, |one| one.p50_us),
+                of(signal, |one| one.p99_us),
+            ]);
+        }
+        table.notes.push(
+            "Left to a signal: not answered at a function entry within 100 us. The times are of the others.".to_owned(),
+        );
+        Section {
+            heading: "How soon code gives way".to_owned(),
+            tables: vec![table],
+            ..Section::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shinjuku_bench_ordinary::Duration;
+
+    use super::*;
+    use crate::harness::Verdict;
+
+    fn work(name: &str, plain: [f64; 3], compiled: [f64; 3]) -> Work {
+        let runs = |name: &str, least: [f64; 3]| Runs {
+            name: name.to_owned(),
+            runs: least.map(|least_us| Some(Duration { least_us })).to_vec(),
+        };
+        Work {
+            name: name.to_owned(),
+            durations: vec![runs("plain", plain), runs("compiled probes", compiled)],
+            answers: vec![Runs::new("compiled probes"), Runs::new("signal")],
+        }
+    }
+
+    #[test]
+    fn the_targets_are_the_mean_of_all_works_and_the_worst_of_them() {
+        let ordinary = Ordinary {
+            works: vec![
+                work("a", [10.0; 3], [10.0, 10.2, 10.1]),
+                work("b", [100.0; 3], [120.0, 119.0, 118.0]),
+            ],
+        };
+        ordinary.check().unwrap();
+        let [mean, worst] = &ordinary.targets()[..] else {
+            panic!("two targets")
+        };
+        assert!((mean.measured.unwrap() - 1.1).abs() < 1e-9, "{mean:?}");
+        assert!((worst.measured.unwrap() - 1.19).abs() < 1e-9, "{worst:?}");
+        assert_eq!(
+            (mean.verdict, worst.verdict),
+            (Verdict::Missed, Verdict::Missed)
+        );
+        let sections = ordinary.sections();
+        assert_eq!(sections[0].tables[0].rows[1][3], "1.190");
+        assert_eq!(sections[1].tables[0].rows[0][3], "-", "no answers");
+    }
+
+    #[test]
+    fn without_works_nothing_is_claimed() {
+        let nothing = Ordinary { works: Vec::new() };
+        let shown = |target: &Target| target.verdict != Verdict::NotShown;
+        assert!(!nothing.targets().iter().any(shown));
+    }
+}
