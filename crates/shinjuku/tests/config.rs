@@ -316,8 +316,8 @@ fn text_that_cannot_be_read_is_located() {
         (
             "worker = 3",
             "line 1, column 1: unknown field `worker`, expected one of `workers`, `contexts`, `stack_kib`, `queue`, \
-             `depth`, `spare_workers`, `rescue_after_ms`, `idle_backoff_us`, `realtime_priority`, `strict`, `layout`, `cores`, \
-             `policy`, `class`, `preemption`",
+             `depth`, `spare_workers`, `rescue_after_ms`, `idle_backoff_us`, `realtime_priority`, `strict`, `watch`, \
+             `layout`, `cores`, `policy`, `class`, `preemption`",
         ),
         (
             "queue = 5\n[policy]\nquantum = 5",
