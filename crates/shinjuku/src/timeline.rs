@@ -328,6 +328,8 @@ impl Lane {
                 let after = after();
                 if after.taken_by_interrupt > before.taken_by_interrupt {
                     Stop::Interrupt
+                } else if after.taken_by_compiled_probe > before.taken_by_compiled_probe {
+                    Stop::CompiledProbe
                 } else if after.taken_at_guard > before.taken_at_guard {
                     Stop::Guard
                 } else {

@@ -31,6 +31,8 @@ pub enum Stop {
     Lost,
     /// It gave way at a probe.
     Probe,
+    /// It gave way at a probe that the compiler had inserted.
+    CompiledProbe,
     /// It was interrupted.
     Interrupt,
     /// It gave way at the end of a section that held preemption off.
@@ -43,11 +45,12 @@ pub enum Stop {
 
 impl Stop {
     /// Why a slice ends, if it does.
-    pub(super) const ENDS: [Self; 7] = [
+    pub(super) const ENDS: [Self; 8] = [
         Self::Finished,
         Self::Failed,
         Self::Lost,
         Self::Probe,
+        Self::CompiledProbe,
         Self::Interrupt,
         Self::Guard,
         Self::Preempted,
@@ -58,7 +61,7 @@ impl Stop {
     pub const fn is_preempted(self) -> bool {
         matches!(
             self,
-            Self::Probe | Self::Interrupt | Self::Guard | Self::Preempted
+            Self::Probe | Self::CompiledProbe | Self::Interrupt | Self::Guard | Self::Preempted
         )
     }
 }
@@ -70,6 +73,7 @@ impl Display for Stop {
             Self::Failed => "failed",
             Self::Lost => "lost",
             Self::Probe => "preempted at a probe",
+            Self::CompiledProbe => "preempted at a compiled probe",
             Self::Interrupt => "interrupted",
             Self::Guard => "preempted at a guard",
             Self::Preempted => "preempted",
