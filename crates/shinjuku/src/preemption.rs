@@ -196,7 +196,8 @@ impl Given<'_> {
 
     fn compiled_probes(self) -> Result<Preemption, StartError> {
         let mechanism = self.mechanism();
-        let compiled = CompiledProbes::install(self.token()?)?;
+        let compiled =
+            CompiledProbes::install(self.token()?).map_err(StartError::CompiledProbes)?;
         if self.layout.inline {
             return Err(StartError::Inline { mechanism });
         }

@@ -33,7 +33,7 @@ pub enum StartError {
     Signal(#[from] SignalError),
     /// Compiled probes were asked for by name, and there are none.
     #[error("preemption.mechanism is \"compiled-probe\", but {0}")]
-    CompiledProbes(#[from] CompiledProbesError),
+    CompiledProbes(CompiledProbesError),
     /// Workers, or the dispatcher, cannot be in the special mode that the mechanism takes.
     #[error("preemption.mechanism is \"{mechanism}\", but {cause}")]
     Backend {
