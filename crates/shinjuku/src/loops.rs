@@ -375,6 +375,8 @@ pub(crate) struct LoopThread<Tr: Transport> {
     next_visit: Cycles,
     next_poll: Cycles,
     random: u64,
+    /// Which part it looked at last, at the end.
+    last_found: usize,
     /// It has relieved another: whether others stand by behind it.
     relief: Option<bool>,
 }
@@ -417,6 +419,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             next_visit: Cycles(0),
             next_poll: Cycles(0),
             random: me as u64,
+            last_found: me,
             relief: None,
         }
     }
@@ -446,10 +449,20 @@ impl<Tr: Transport> LoopThread<Tr> {
         self.stop_idling(seat);
     }
 
-    /// A part to serve: home, or of two others at random the one where more requests wait.
+    /// A part to serve: home, or of two others at random the one where more requests wait. At the
+    /// end, all of them in rotation.
     fn find(&mut self, seat: usize) -> Option<usize> {
         let loops = &*self.loops;
         let (home, parts) = (loops.home_of(seat), loops.parts.len());
+        if !loops.control.is_serving() {
+            // Every part has an end to come to, and the loop that is at home there may be within a
+            // request for long.
+            let found = (1..=parts)
+                .map(|step| (self.last_found + step) % parts)
+                .find(|&part| loops.has_work(part, true))?;
+            self.last_found = found;
+            return Some(found);
+        }
         let now = Cycles::now();
         let polls = now >= self.next_poll;
         if polls {
@@ -527,10 +540,14 @@ impl<Tr: Transport> LoopThread<Tr> {
         }
     }
 
-    /// Whether there is work at home, or the seat is another thread's.
+    /// Whether there is work at home, or the seat is another thread's, or at the end, when the other
+    /// parts come next.
     fn is_wanted_elsewhere(&self, seat: usize, part: usize) -> bool {
-        let home = self.loops.home_of(seat);
-        part != home && self.loops.has_work(home, true) || self.loops.is_relieved(seat, self.me)
+        let loops = &*self.loops;
+        let home = loops.home_of(seat);
+        part != home && loops.has_work(home, true)
+            || loops.is_relieved(seat, self.me)
+            || loops.parts.len() > 1 && !loops.control.is_serving()
     }
 
     /// Runs the request that was sent at `start`, and after it those that can follow it at once.

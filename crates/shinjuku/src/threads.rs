@@ -434,31 +434,40 @@ impl<Tr: Transport> Threads<Tr> {
         let mut report = ShutdownReport::default();
         self.control.drain();
         let mut remaining = Vec::new();
+        // Without one, the start has failed.
+        let mut has_ended = true;
         if let Some(seat) = self.dispatcher.take() {
             let is_left = || {
                 self.shutdown_handoffs
                     .iter()
                     .all(|handoff| handoff.is_left())
             };
-            let is_over = || match &seat {
+            let is_ended = || match &seat {
                 Seat::Thread(thread) => thread.is_finished(),
-                // Threads that end before all is over have panicked.
-                Seat::Loops => is_left() || self.workers.iter().any(JoinHandle::is_finished),
+                Seat::Loops => self.workers.iter().any(JoinHandle::is_finished),
             };
+            let is_over = || is_ended() || matches!(seat, Seat::Loops) && is_left();
             wait(deadline, is_over);
             self.control.end();
             for thread in &self.workers {
                 thread.thread().unpark();
             }
             wait(SHUTDOWN_HANDOFF_PATIENCE, || is_left() || is_over());
+            // Looked at first: threads end after the last hand-off.
+            has_ended = is_ended();
             let handoffs = self.shutdown_handoffs.iter();
             remaining.extend(handoffs.filter_map(|handoff| handoff.take()));
         }
-        if remaining.len() < self.shutdown_handoffs.len() {
+        let is_late = remaining.len() < self.shutdown_handoffs.len();
+        if is_late && has_ended {
             // It never started, or it panicked, which is a bug and was reported by the panic hook.
             self.orders.end();
+        } else if is_late {
+            // What it has started goes on, and may hold locks.
+            self.orders.go_on_in_background();
         }
-        let in_background = remaining.iter().any(|part| !part.unfinished.is_empty());
+        let is_unfinished = remaining.iter().any(|part| !part.unfinished.is_empty());
+        let in_background = is_unfinished || is_late && !has_ended;
         let mut idle = Vec::new();
         for part in remaining {
             let name = |class: &ClassId| self.class_names[usize::from(class.0)].clone();

@@ -177,6 +177,93 @@ fn threads_that_stand_by_take_the_place_of_all_loops_that_are_blocked() {
     assert!(report.is_clean(), "{report}");
 }
 
+/// The name of the thread that the caller's context runs on.
+fn thread_name() -> String {
+    std::fs::read_to_string("/proc/thread-self/comm").unwrap()
+}
+
+/// Two requests of the first loop's dispatcher, both held within, one at each loop: the one at its
+/// own loop, and then the one that the other loop runs.
+fn held_at_both_loops(handle: &Handle<Job, u64>, after: fn()) -> [Held; 2] {
+    let mut held = [0, 1].map(|_| {
+        let (started, open) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+        let (starts, gate) = (Arc::clone(&started), Arc::clone(&open));
+        let done = Arc::new(AtomicBool::new(false));
+        let is_done = Arc::clone(&done);
+        let job = move || {
+            let at_home = thread_name().starts_with("shinjuku-loop-0");
+            starts.store(1 + u64::from(at_home), Ordering::Release);
+            wait_for("the gate", || gate.load(Ordering::Acquire));
+            after();
+            is_done.store(true, Ordering::Release);
+            1
+        };
+        let ticket = submit(handle, 0, Box::new(job));
+        Held {
+            started,
+            open,
+            done,
+            ticket,
+        }
+    });
+    for held in &held {
+        wait_for("both starts", || held.started.load(Ordering::Acquire) > 0);
+    }
+    held.sort_by_key(|held| std::cmp::Reverse(held.started.load(Ordering::Acquire)));
+    held
+}
+
+struct Held {
+    /// 0: not yet; 2: by the loop whose home it came to.
+    started: Arc<AtomicU64>,
+    open: Arc<AtomicBool>,
+    done: Arc<AtomicBool>,
+    ticket: shinjuku::Ticket<u64>,
+}
+
+/// At the end, a loop within a request for long: the other one looks after both dispatchers, so
+/// what has started goes on, though it is preempted later.
+#[test]
+fn what_one_loop_runs_at_the_end_goes_on_at_either() {
+    let runtime = jobs(two_loops(MechanismKind::Probe));
+    let preempted = || spin_for(Duration::from_millis(20));
+    let [at_home, elsewhere] = held_at_both_loops(&runtime.handle(), preempted);
+    at_home.open.store(true, Ordering::Release);
+    assert_eq!(at_home.ticket.wait(), Ok(1));
+    let report = runtime.shutdown(Duration::from_millis(20));
+    assert_eq!(report.unfinished, ["default"], "{report}");
+    elsewhere.open.store(true, Ordering::Release);
+    wait_for("its end", || elsewhere.done.load(Ordering::Acquire));
+    drop(elsewhere.ticket);
+}
+
+/// A request that came to the dispatcher of a loop that is within another one until this has run.
+#[test]
+fn what_waits_at_the_end_is_served_by_the_loop_that_is_free() {
+    let runtime = jobs(two_loops(MechanismKind::None));
+    let handle = runtime.handle();
+    let [at_home, elsewhere] = held_at_both_loops(&handle, || ());
+    let gate = Arc::clone(&elsewhere.open);
+    let waits = submit(
+        &handle,
+        1,
+        Box::new(move || {
+            gate.store(true, Ordering::Release);
+            2
+        }),
+    );
+    let report = std::thread::scope(|scope| {
+        let ended = scope.spawn(|| runtime.shutdown(PATIENCE));
+        // By then it most likely drains. If it does not, this shows nothing.
+        std::thread::sleep(Duration::from_millis(50));
+        at_home.open.store(true, Ordering::Release);
+        ended.join().unwrap()
+    });
+    assert!(report.is_clean(), "{report}");
+    let answers = [at_home.ticket, elsewhere.ticket, waits].map(shinjuku::Ticket::wait);
+    assert_eq!(answers, [Ok(1), Ok(1), Ok(2)]);
+}
+
 /// Under a policy without preemption, and with one flow alone: they start in the order in which
 /// they came, whichever loop serves.
 #[test]

@@ -349,6 +349,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
         if !self.inline.closed {
             self.inline.closed = true;
+            // What came while its loop was busy is not too late.
+            self.poll(now);
             self.transport.close();
         }
         let is_quiet = self.policy.is_empty() && self.inline.elsewhere.is_empty();
