@@ -141,8 +141,9 @@ pub(crate) type Outcome<R> = Result<R, RunError>;
 
 /// A closure as its job sees it.
 pub(crate) trait Cancel: Answers {
-    /// Drops the closure here if it has not started, and tells whether; else asks it to stop.
-    fn cancel(&self) -> bool;
+    /// Drops the closure here if it has not started, having answered that it was cancelled; else
+    /// asks it to stop.
+    fn cancel(&self);
 }
 
 pub(crate) struct Closure<F, R> {
@@ -238,14 +239,15 @@ where
     F: Send + 'static,
     R: Send + 'static,
 {
-    fn cancel(&self) -> bool {
-        let unstarted = self.order.take(CANCELLED);
-        if unstarted {
-            drop(self.take());
+    fn cancel(&self) {
+        if self.order.take(CANCELLED) {
+            let closure = self.take();
+            // First, so that the job does not depend on what dropping the closure does.
+            self.answer.answer(Err(RunError::Cancelled));
+            quietly(|| drop(closure));
         } else {
             self.order.advance(STARTED, STOPPING);
         }
-        unstarted
     }
 }
 

@@ -83,11 +83,9 @@ impl<R: Send + 'static> Job<R> {
     }
 
     /// Cancels the closure, as dropping the job does. One that has not started is answered with
-    /// [`RunError::Cancelled`]; one that runs, with whatever comes of it.
+    /// [`RunError::Cancelled`] and dropped; one that runs, with whatever comes of it.
     pub fn cancel(&self) {
-        if self.claim.source.cancel() {
-            self.claim.source.answer().answer(Err(RunError::Cancelled));
-        }
+        self.claim.source.cancel();
     }
 
     /// Lets the closure go on with nobody waiting for its result.

@@ -58,6 +58,35 @@ fn a_cancelled_job_says_so() {
     });
 }
 
+/// Panics when dropped.
+struct Explodes;
+
+impl Drop for Explodes {
+    fn drop(&mut self) {
+        panic!("dropped");
+    }
+}
+
+#[test]
+fn a_cancelled_job_says_so_whatever_its_closure_does_when_dropped() {
+    in_each_layout(|layout| {
+        let pool = without_rescue(layout).start().unwrap();
+        let (gate, held) = Gate::close(&pool);
+        let explodes = || {
+            let value = Explodes;
+            move || drop(value)
+        };
+        let mut job = pool.run("batch", explodes());
+        job.cancel();
+        let outcome = job.wait_timeout(PATIENCE);
+        assert!(matches!(outcome, Some(Err(RunError::Cancelled))));
+        drop(pool.run("batch", explodes()));
+        gate.open();
+        held.wait().unwrap();
+        assert!(pool.shutdown(PATIENCE).is_clean());
+    });
+}
+
 /// Runs until it is asked to stop, and tells what it was told.
 fn runs_until_asked(pool: &Pool) -> (Job<()>, mpsc::Receiver<Cancelled>) {
     let (send, asked) = mpsc::channel();
