@@ -247,7 +247,7 @@ fn symmetric(machine: &Machine, config: &Config, loops: usize) -> Result<Layout,
         inline: true,
         symmetric: true,
         slice: (is_beside_others && config.realtime_priority.is_none()).then_some(SLICE),
-        shared: cores.share || machine.allowed.len() < loops,
+        shared: cores.share || machine.allowed.len() < loops || machine.allowed.len() == 1,
     })
 }
 

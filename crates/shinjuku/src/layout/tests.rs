@@ -325,4 +325,7 @@ fn beside_other_threads_loops_spin_briefly_and_ask_for_short_slices() {
         (None, Some(100_000))
     );
     assert!(layout("layout = \"symmetric\"\nworkers = 3").shared);
+    // The only core is everybody's.
+    let alone = Layout::plan_on(&machine(1), &config("layout = \"symmetric\""));
+    assert!(alone.unwrap().shared);
 }
