@@ -34,7 +34,7 @@ pub(crate) use end::{BACKGROUND_TURN, ShutdownHandoff};
 use inline::Inline;
 pub(crate) use inline::{Deadline, Next, Turn};
 
-use crate::loops::IdleTime;
+use crate::loops::{IdleTime, SeenBlocked};
 use crate::preemption::Preemption;
 use crate::request::{Done, Job, Meta};
 use crate::statistics::DispatcherStatistics;
@@ -91,6 +91,8 @@ struct Record<Tr: Transport> {
     deadline: Nanos,
     /// How long it has run, as far as the dispatcher can know.
     ran: Nanos,
+    /// Some of that time its thread was blocked.
+    was_blocked: bool,
     place: Place<Tr>,
 }
 
@@ -183,6 +185,7 @@ pub(crate) struct Parts<Tr: Transport> {
     pub(crate) shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
     /// Of the loops, in the layouts that have them.
     pub(crate) idle_time: Arc<IdleTime>,
+    pub(crate) seen_blocked: Arc<SeenBlocked>,
 }
 
 impl<Tr: Transport> Dispatcher<Tr> {
@@ -210,6 +213,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             arrival: Nanos(0),
             deadline: Nanos::MAX,
             ran: Nanos(0),
+            was_blocked: false,
             place: Place::Free,
         };
         let slots = u32::try_from(capacity).expect("the policy was built for it");
@@ -220,6 +224,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 workers.len(),
                 rules.deadlines.len(),
                 parts.idle_time,
+                parts.seen_blocked,
                 Nanos(clock.now_nanos()),
             ),
             states: workers,
@@ -351,24 +356,25 @@ impl<Tr: Transport> Dispatcher<Tr> {
         while let Some((context, completion)) = self.states[at].sender.poll() {
             worked = true;
             let state = &mut self.states[at];
-            let Answered { sent, ran } = state.answered(now);
+            let Answered {
+                sent,
+                ran,
+                was_blocked,
+            } = state.answered(now);
             assert_eq!(
                 sent.dispatched.id(),
                 context,
                 "workers answer in the order in which they were sent"
             );
             let (task, worker) = (sent.task, state.worker);
-            let record = &mut self.records[task.0 as usize];
-            record.ran = Nanos(record.ran.0 + ran.0);
-            if self.rules.inline {
-                self.inline.learn(record.class, ran, at);
-            }
+            self.note_time(task, ran, at, was_blocked);
             match completion {
                 Completion::Finished(idle) => {
                     self.idle.push(idle);
                     self.settle(task, worker);
                 }
                 Completion::Preempted(suspended) => {
+                    let record = &mut self.records[task.0 as usize];
                     record.place = Place::Suspended(suspended);
                     self.statistics.preempted(record.class);
                     self.policy.preempted(task, worker, now);
@@ -382,9 +388,26 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
+    /// A request has run for so long at `at`.
+    fn note_time(&mut self, task: TaskId, ran: Nanos, at: usize, was_blocked: bool) {
+        let record = &mut self.records[task.0 as usize];
+        record.ran = Nanos(record.ran.0 + ran.0);
+        record.was_blocked |= was_blocked;
+        if self.rules.inline {
+            // Before that, no thread is looked at.
+            let is_long = ran > self.rules.rescue_after;
+            record.was_blocked |= is_long && self.inline.seen_blocked.take(at);
+            self.inline.learn(record.class, ran, at);
+        }
+    }
+
     /// A request has finished, and its time was noted.
     fn settle(&mut self, task: TaskId, worker: WorkerId) {
-        self.preemption.finished(self.records[task.0 as usize].ran);
+        let record = &self.records[task.0 as usize];
+        // What blocks takes no worker's time: no quantum could make others wait less.
+        if !record.was_blocked {
+            self.preemption.finished(record.ran);
+        }
         self.policy.finished(task, worker);
         self.release(task);
         self.statistics.finished();
@@ -469,6 +492,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 arrival: task.arrival,
                 deadline: Nanos(deadline_nanos.or(class_deadline).unwrap_or(u64::MAX)),
                 ran: Nanos(0),
+                was_blocked: false,
                 place: Place::Fresh(request, route),
             };
         });

@@ -23,10 +23,11 @@
 //! lies there. If not, it leaves word in [`Part::news`] for whoever takes the dispatcher next.
 //!
 //! A request that blocks its thread in the kernel leaves the dispatcher lying, and so does one that
-//! computes and does not give way: nothing here tells the two apart. While other loops are idle,
-//! they serve the requests that come. Otherwise, after `rescue_after`, a standby thread takes the
-//! place of the loop (ARCHITECTURE.md, "Progress", rule 2), and the relieved thread stands by when
-//! it is back. A request without a deadline is left alone until the end.
+//! computes and does not give way. While other loops are idle, they serve the requests that come.
+//! Otherwise a standby thread takes the place of the loop (ARCHITECTURE.md, "Progress", rule 2), and
+//! the relieved thread stands by when it is back. That happens `rescue_after` after the policy's
+//! quantum, or after the start without one, if the kernel says that the thread is blocked; and
+//! `rescue_after` after the deadline, which floors put off, whatever the thread does.
 //!
 //! The lock on the roster is taken only when a thread begins to stand by or relieves another, and
 //! never within a request. Nothing here allocates, frees or drops a user's value before the end.
@@ -35,14 +36,16 @@ mod part;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use shinjuku_net::{Glance, Transport, Wake};
-use shinjuku_preempt::{Clock, Cycles, DeadlineTimer, Parking, Worker, without_preemption};
+use shinjuku_preempt::{
+    Clock, Cycles, DeadlineTimer, Parking, Worker, WorkerLink, without_preemption,
+};
 
 use crate::dispatcher::{
     BACKGROUND_TURN, Control, Deadline, Dispatcher, LONGEST_SLEEP, Next, Turn,
@@ -149,12 +152,50 @@ impl IdleTime {
     }
 }
 
+/// Which threads were seen blocked in the kernel within a request, for the dispatchers.
+#[derive(Debug)]
+pub(crate) struct SeenBlocked(Box<[CachePadded<AtomicBool>]>);
+
+impl SeenBlocked {
+    pub(crate) fn new(threads: usize) -> Arc<Self> {
+        Arc::new(Self((0..threads).map(|_| CachePadded::default()).collect()))
+    }
+
+    /// Whether the thread was seen blocked since this was asked last. A look that comes late is
+    /// told of the next request instead, which does little harm.
+    pub(crate) fn take(&self, thread: usize) -> bool {
+        self.0[thread].swap(false, Ordering::Relaxed)
+    }
+
+    fn note(&self, thread: usize) {
+        self.0[thread].store(true, Ordering::Relaxed);
+    }
+}
+
 /// A loop's place, which another thread can take.
 struct Seat {
     /// The thread that is the loop.
     occupant: AtomicUsize,
-    /// When its request counts as stuck (TSC); [`NEVER`] while it runs none.
+    /// From when on its request counts as stuck if the thread is blocked in the kernel (TSC).
+    stuck_if_blocked_at: AtomicU64,
+    /// When its request counts as stuck whatever the thread does; [`NEVER`] while it runs none.
     stuck_at: AtomicU64,
+}
+
+impl Seat {
+    fn new(thread: usize) -> Self {
+        Self {
+            occupant: AtomicUsize::new(thread),
+            stuck_if_blocked_at: AtomicU64::new(NEVER),
+            stuck_at: AtomicU64::new(NEVER),
+        }
+    }
+
+    /// No request runs there that could be stuck.
+    fn clear(&self) {
+        self.stuck_if_blocked_at.store(NEVER, Ordering::Relaxed);
+        self.stuck_at.store(NEVER, Ordering::Relaxed);
+    }
 }
 
 /// What the loops' threads share.
@@ -163,6 +204,9 @@ pub(crate) struct Loops<Tr: Transport> {
     seats: Box<[CachePadded<Seat>]>,
     alarm: Arc<Alarm>,
     idle_time: Arc<IdleTime>,
+    seen_blocked: Arc<SeenBlocked>,
+    /// Of all threads.
+    links: OnceLock<Vec<WorkerLink>>,
     watcher: AtomicUsize,
     /// Threads that stand by and do not watch.
     roster: Mutex<Vec<usize>>,
@@ -198,18 +242,16 @@ impl<Tr: Transport> Loops<Tr> {
             orders,
         } = parts;
         let nanos = u64::try_from(rescue_after.as_nanos()).unwrap_or(u64::MAX);
-        let seat = |thread| Seat {
-            occupant: AtomicUsize::new(thread),
-            stuck_at: AtomicU64::new(NEVER),
-        };
         let part = |glance| CachePadded::new(Part::new(glance));
         Self {
             parts: glances.into_iter().map(part).collect(),
             seats: (0..idle_time.loops())
-                .map(|thread| CachePadded::new(seat(thread)))
+                .map(|thread| CachePadded::new(Seat::new(thread)))
                 .collect(),
             alarm,
             idle_time,
+            seen_blocked: SeenBlocked::new(threads),
+            links: OnceLock::new(),
             watcher: AtomicUsize::new(NOBODY),
             roster: Mutex::new(Vec::with_capacity(threads)),
             rescue_after,
@@ -220,16 +262,26 @@ impl<Tr: Transport> Loops<Tr> {
     }
 
     /// All threads, so that they can wake each other, and a dispatcher for each part.
-    pub(crate) fn begin(&self, threads: Vec<Thread>, dispatchers: Vec<Box<Dispatcher<Tr>>>) {
+    pub(crate) fn begin(
+        &self,
+        threads: Vec<Thread>,
+        links: Vec<WorkerLink>,
+        dispatchers: Vec<Box<Dispatcher<Tr>>>,
+    ) {
         let loops = threads[..self.seats.len()].to_vec();
-        let known = self.alarm.threads.set(threads);
-        assert!(known.is_ok(), "threads are introduced once");
+        let are_new = self.alarm.threads.set(threads).is_ok() && self.links.set(links).is_ok();
+        assert!(are_new, "threads are introduced once");
         for (part, dispatcher) in self.parts.iter().zip(dispatchers) {
             part.leave(dispatcher);
         }
         for thread in loops {
             thread.unpark();
         }
+    }
+
+    /// Which threads were seen blocked, for the dispatchers.
+    pub(crate) fn seen_blocked(&self) -> Arc<SeenBlocked> {
+        Arc::clone(&self.seen_blocked)
     }
 
     /// How many dispatchers there are.
@@ -263,10 +315,21 @@ impl<Tr: Transport> Loops<Tr> {
     /// Thread `me` in this seat is about to run a request of `part`, whose dispatcher others may
     /// take meanwhile.
     fn lend(&self, seat: usize, part: usize, dispatcher: Box<Dispatcher<Tr>>, deadline: Deadline) {
-        let stuck_at = deadline.soft.map_or(AT_THE_END, |soft| {
-            soft.0.saturating_add(self.rescue_cycles.0).min(AT_THE_END)
-        });
-        self.seats[seat].stuck_at.store(stuck_at, Ordering::Relaxed);
+        let rescue_after = |moment: Option<Cycles>| {
+            moment.map_or(AT_THE_END, |moment| {
+                moment
+                    .0
+                    .saturating_add(self.rescue_cycles.0)
+                    .min(AT_THE_END)
+            })
+        };
+        let Seat {
+            stuck_if_blocked_at,
+            stuck_at,
+            ..
+        } = &*self.seats[seat];
+        stuck_if_blocked_at.store(rescue_after(deadline.expected), Ordering::Relaxed);
+        stuck_at.store(rescue_after(deadline.soft), Ordering::Relaxed);
         self.parts[part].leave(dispatcher);
         if self.seats.len() > 1 {
             // What came too late for this turn may have found nobody to wake.
@@ -280,7 +343,7 @@ impl<Tr: Transport> Loops<Tr> {
     /// Thread `me` in this seat is back from its request.
     fn returned(&self, seat: usize, me: usize) {
         if !self.is_relieved(seat, me) {
-            self.seats[seat].stuck_at.store(NEVER, Ordering::Relaxed);
+            self.seats[seat].clear();
         }
     }
 
@@ -316,11 +379,16 @@ impl<Tr: Transport> Loops<Tr> {
 
     /// Takes a seat whose thread is stuck while no loop is there for what comes.
     fn relieve(&self, seat: usize, me: usize) -> bool {
-        let Seat { occupant, stuck_at } = &*self.seats[seat];
+        let Seat {
+            occupant, stuck_at, ..
+        } = &*self.seats[seat];
         let before = occupant.load(Ordering::Relaxed);
         let since = stuck_at.load(Ordering::Relaxed);
-        // At the end even what has no deadline is left behind, or nobody would report it.
-        let is_stuck = Cycles::now().0 >= since || self.control.is_ending() && since != NEVER;
+        // Looked at while others are idle, too: the dispatchers want to know.
+        let is_stuck = self.is_blocked(seat, before)
+            || Cycles::now().0 >= since
+            // At the end even what has no deadline is left behind, or nobody would report it.
+            || self.control.is_ending() && since != NEVER;
         if !is_stuck || self.alarm.parking.has_idle() {
             return false;
         }
@@ -328,9 +396,28 @@ impl<Tr: Transport> Loops<Tr> {
         // no harm.
         let taken = occupant.compare_exchange(before, me, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
-            stuck_at.store(NEVER, Ordering::Relaxed);
+            self.seats[seat].clear();
         }
         taken.is_ok()
+    }
+
+    /// Whether the request in this seat has run for so long that its thread, `occupant`, should be
+    /// back, and the kernel says that the thread is blocked. One that computes may be meant to: a
+    /// floor can have put its deadline off by any time.
+    fn is_blocked(&self, seat: usize, occupant: usize) -> bool {
+        let from = &self.seats[seat].stuck_if_blocked_at;
+        let before = from.load(Ordering::Relaxed);
+        if Cycles::now().0 < before {
+            return false;
+        }
+        let link = self.links.get().and_then(|links| links.get(occupant));
+        let is_blocked = link.is_some_and(WorkerLink::is_blocked)
+            // A thread that is back meanwhile may be parked.
+            && from.load(Ordering::Relaxed) == before;
+        if is_blocked {
+            self.seen_blocked.note(occupant);
+        }
+        is_blocked
     }
 
     /// Another thread watches from now on; tells whether there is one.

@@ -19,7 +19,7 @@ use crate::config::{Config, MechanismKind};
 use crate::dispatcher::{Control, Dispatcher, Parts, Rules, ShutdownHandoff};
 use crate::layout;
 pub use crate::layout::Layout;
-use crate::loops::IdleTime;
+use crate::loops::{IdleTime, SeenBlocked};
 use crate::preemption::Preemption;
 use crate::request::{Done, Job};
 use crate::statistics::DispatcherStatistics;
@@ -213,6 +213,7 @@ impl StubWorkers {
             orders: Arc::new(Orders::new(1)),
             shutdown_handoff: Arc::new(ShutdownHandoff::new()),
             idle_time: IdleTime::new(0),
+            seen_blocked: SeenBlocked::new(0),
         };
         Ok(Self {
             dispatcher: Some(Dispatcher::new(parts)),

@@ -303,6 +303,7 @@ impl<Tr: Transport> Threads<Tr> {
             orders: Arc::clone(&self.orders),
             shutdown_handoff: Arc::clone(&self.shutdown_handoffs[number]),
             idle_time: Arc::clone(&start.idle_time),
+            seen_blocked: start.loops.seen_blocked(),
         })
     }
 
@@ -367,6 +368,7 @@ impl<Tr: Transport> Threads<Tr> {
         self.dispatcher = Some(Seat::Loops);
         loops.begin(
             threads.collect(),
+            self.links.clone(),
             dispatchers.into_iter().map(Box::new).collect(),
         );
     }

@@ -45,6 +45,8 @@ pub(crate) struct WorkerState<Tr: Transport> {
     pub(crate) asked: Option<Asked>,
     /// It has given no answer for long, and why.
     pub(crate) silence: Option<Silence>,
+    /// Within what runs, it was found blocked.
+    pub(crate) was_blocked: bool,
     /// When the reason for its silence is looked for next.
     pub(crate) look_at: Nanos,
     /// It is blocked, and there was no spare; counted once.
@@ -77,6 +79,8 @@ pub(crate) struct Answered {
     pub(crate) sent: Sent,
     /// How long it ran, as far as the dispatcher can know.
     pub(crate) ran: Nanos,
+    /// Some of that time its thread was blocked.
+    pub(crate) was_blocked: bool,
 }
 
 /// A preemption that was asked for and not answered yet.
@@ -110,6 +114,7 @@ impl<Tr: Transport> WorkerState<Tr> {
             running_since: Nanos(0),
             asked: None,
             silence: None,
+            was_blocked: false,
             look_at: Nanos(0),
             without_spare: false,
             recalled_in_vain: false,
@@ -221,10 +226,15 @@ impl<Tr: Transport> WorkerState<Tr> {
             .take()
             .expect("workers answer what they were sent");
         let ran = now.since(self.running_since);
+        let was_blocked = self.was_blocked;
         self.sent.rotate_left(1);
         self.count -= 1;
         self.begin_anew(now);
-        Answered { sent, ran }
+        Answered {
+            sent,
+            ran,
+            was_blocked,
+        }
     }
 
     /// What was sent before is over.
@@ -233,6 +243,7 @@ impl<Tr: Transport> WorkerState<Tr> {
         self.idle_since = now;
         self.asked = None;
         self.silence = None;
+        self.was_blocked = false;
         self.look_at = Nanos(0);
         self.without_spare = false;
         self.recalled_in_vain = false;

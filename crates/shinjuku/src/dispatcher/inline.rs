@@ -30,7 +30,7 @@ use shinjuku_preempt::{CountersSnapshot, Cycles, DeadlineTimer, Generation};
 
 use super::end::LAST_WORD;
 use super::{Control, Dispatcher, Place};
-use crate::loops::IdleTime;
+use crate::loops::{IdleTime, SeenBlocked};
 use crate::quantum_floor::PERIOD;
 use crate::request::{Job, Meta};
 
@@ -66,6 +66,9 @@ pub(crate) struct Deadline {
     pub(crate) start: Cycles,
     /// From here on its probes give way; `None`: it runs to completion.
     pub(crate) soft: Option<Cycles>,
+    /// The end of the policy's quantum, whatever the floors say; the start, if it has none. A thread
+    /// that is blocked long after that counts as stuck. `None`: nothing is preempted at all.
+    pub(crate) expected: Option<Cycles>,
 }
 
 /// A request that follows another at once, on the same context.
@@ -102,6 +105,7 @@ pub(crate) struct Inline {
     idle_time: Arc<IdleTime>,
     /// What that was when the floors were looked at last.
     idle_before: Cycles,
+    pub(super) seen_blocked: Arc<SeenBlocked>,
     threads: Box<[ThreadNotes]>,
     /// For each class, 0: its last requests were all short. Else how many more it takes.
     to_be_short: Box<[u8]>,
@@ -119,6 +123,7 @@ impl Inline {
         threads: usize,
         classes: usize,
         idle_time: Arc<IdleTime>,
+        seen_blocked: Arc<SeenBlocked>,
         now: Nanos,
     ) -> Self {
         let notes = ThreadNotes {
@@ -135,6 +140,7 @@ impl Inline {
             rested: false,
             idle_before: idle_time.sum(),
             idle_time,
+            seen_blocked,
             threads: vec![notes; threads].into(),
             to_be_short: vec![SHORT_IN_A_ROW; classes].into(),
         }
@@ -280,9 +286,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let done = state.running().expect("it has just finished").task;
         let ran = now.since(state.running_since);
         let generation = state.went_on(task, now);
-        let record = &mut self.records[done.0 as usize];
-        record.ran = Nanos(record.ran.0 + ran.0);
-        self.inline.learn(record.class, ran, at);
+        self.note_time(done, ran, at, false);
         self.settle(done, worker);
         let deadline = self.set_deadline(at, end, timer);
         Some(Next {
@@ -397,6 +401,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return Deadline {
                 start: moment,
                 soft: None,
+                expected: self.preemption.enabled.then_some(moment),
             };
         };
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
@@ -430,6 +435,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         Deadline {
             start,
             soft: Some(soft),
+            expected: Some(Cycles(start.0.saturating_add(cycles(quantum).0))),
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   running ──quantum over, others wait──▶ asked ──grace over──▶ interrupted, again and again
-//!      └──────── no quantum ────────────────┴── no answer for `rescue_after`, others wait ──▶ silent
+//!      └─ no quantum, or a floor above it ──┴── no answer for `rescue_after`, others wait ──▶ silent
 //!
 //!   silent, thread blocked in the kernel ──▶ blocked: what was staged there is recalled, and a spare
 //!                                           goes on in its place
@@ -58,18 +58,22 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.stop_in_time(at, now);
     }
 
-    /// Whether a worker leaves its preemption unanswered; or runs for as long what is never asked
-    /// to give way. Spares count asked or not: one that never has its core keeps what it was sent
-    /// from workers that are idle.
+    /// Whether a worker leaves its preemption unanswered; or runs for as long beyond the policy's
+    /// quantum, if there is one: a floor may let it, but not if it is blocked. Spares count asked or
+    /// not: one that never has its core keeps what it was sent from workers that are idle.
     fn is_silent(&self, at: usize, now: Nanos) -> bool {
         let state = &self.states[at];
-        let is_long_ago = now.since(state.silent_since()) > self.rules.rescue_after;
-        let has_quantum = |task| self.policy.quantum(task).is_some();
+        let rescue_after = self.rules.rescue_after;
+        let is_long_ago = now.since(state.silent_since()) > rescue_after;
+        let is_over = |task| {
+            let quantum = self.policy.quantum(task).unwrap_or(Nanos(0));
+            now.since(state.running_since).0 > quantum.0.saturating_add(rescue_after.0)
+        };
         state.silence.is_some()
             || is_long_ago
                 && (at >= self.workers
                     || state.asked.is_some()
-                    || state.running().is_some_and(|sent| !has_quantum(sent.task)))
+                    || state.running().is_some_and(|sent| is_over(sent.task)))
     }
 
     /// Asks the request that runs at a worker to give way if it has run for too long, and
@@ -187,7 +191,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Finds out why it is silent, if that matters to anybody.
     fn look_at_silent(&mut self, at: usize, now: Nanos) {
         let state = &self.states[at];
-        let lasted = now.since(state.silent_since());
+        let lasted = now.since(state.silent_since()).max(self.rules.rescue_after);
         let ran = now.since(state.running_since);
         if self.spares_out == 0 && !self.somebody_waits(at, state.worker, ran) {
             return;
@@ -200,6 +204,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             Some(Silence::Computing { since }) => Silence::Computing { since },
             _ => Silence::Computing { since: now },
         });
+        state.was_blocked |= state.is_blocked();
         if at < self.workers && state.is_blocked() && !was_blocked {
             self.statistics.stuck();
         }

@@ -45,6 +45,48 @@ fn fifty_closures_wait_for_each_other_on_one_worker() {
     });
 }
 
+/// Under a policy that never preempts, too.
+#[test]
+fn closures_wait_for_later_ones_without_a_quantum() {
+    in_each_layout(|layout| {
+        let policy = PolicyConfig::new("c-fcfs");
+        let pool = builder(layout).policy(policy).start().unwrap();
+        for _ in 0..3 {
+            let (send, receive) = mpsc::channel();
+            let waits = pool.run("interactive", move || receive.recv_timeout(PATIENCE));
+            let sends = pool.run("batch", move || send.send(5).unwrap());
+            assert_eq!(waits.wait().unwrap(), Ok(5), "{layout:?}");
+            sends.wait().unwrap();
+        }
+        assert!(pool.shutdown(PATIENCE).is_clean());
+    });
+}
+
+/// However long the ones before them slept, the ones that sleep are relieved: `auto` takes none of
+/// that for a length that requests have.
+#[test]
+fn blocked_closures_are_relieved_again_and_again() {
+    in_each_layout(|layout| {
+        let auto = PreemptionConfig::new(MechanismKind::Auto);
+        let pool = builder(layout).preemption(auto).start().unwrap();
+        for round in 0..4 {
+            let before = pool.statistics().rescued;
+            let sleeps = || thread::sleep(Duration::from_millis(60));
+            let jobs: Vec<_> = (0..6).map(|_| pool.run("batch", sleeps)).collect();
+            for job in jobs {
+                job.wait().unwrap();
+            }
+            let rescued = pool.statistics().rescued - before;
+            assert!(
+                rescued > 0,
+                "{layout:?}, round {round}: {}",
+                pool.description()
+            );
+        }
+        assert!(pool.shutdown(PATIENCE).is_clean());
+    });
+}
+
 #[test]
 fn two_closures_and_a_channel() {
     with_pool(|pool| {

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 use shinjuku::net::Refusal;
 use shinjuku::{
-    Config, CoresConfig, Job, LayoutKind, MechanismKind, Pool, PoolBuilder, PreemptionConfig,
+    Config, CoresConfig, Job, LayoutKind, MechanismKind, PolicyConfig, Pool, PoolBuilder,
+    PreemptionConfig,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
