@@ -142,12 +142,12 @@ pub struct Config {
     /// nobody. Default: as many as can be blocked at a time, one less than `contexts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spare_workers: Option<usize>,
-    /// How long a worker may leave a preemption unanswered, or run a request without a quantum,
-    /// before its thread is looked at, in milliseconds, 0.1 to 60000. If that is blocked in the
-    /// kernel, a spare goes on in its place. If it computes, the worker is waited for; after ten
-    /// times as long, a spare runs suspended requests beside it, but under `realtime_priority`,
-    /// where it would never have the core. Inline, another thread goes on in either case. Default
-    /// 5.
+    /// How long a worker may leave a preemption unanswered, or run beyond the policy's quantum, if
+    /// there is one, before its thread is looked at, in milliseconds, 0.1 to 60000. If that is
+    /// blocked in the kernel, a spare goes on in its place. If it computes, the worker is waited
+    /// for; after ten times as long without an answer, a spare runs suspended requests beside it,
+    /// but under `realtime_priority`, where it would never have the core. Inline, another thread
+    /// goes on beside what leaves its preemption unanswered in either case. Default 5.
     pub rescue_after_ms: f64,
     /// Loops that find nothing to do for this long sleep, in microseconds, 0 to 3600000000; waking
     /// up takes some tens of microseconds. 0: never sleep, burn the cores. Default 100.
