@@ -377,6 +377,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     let record = &mut self.records[task.0 as usize];
                     record.place = Place::Suspended(suspended);
                     self.statistics.preempted(record.class);
+                    if self.rules.inline {
+                        // Its deadline asked it to.
+                        self.statistics.requested();
+                    }
                     self.policy.preempted(task, worker, now);
                 }
             }

@@ -449,7 +449,8 @@ impl AddAssign for Refusals {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Preemptions {
-    /// How often the dispatcher asked a running request to yield.
+    /// How often the dispatcher asked a running request to yield. In the layouts `inline` and
+    /// `symmetric` each request has a deadline, and those count that were preempted at theirs.
     pub requested: u64,
     /// Taken at a probe.
     pub by_probe: u64,
@@ -459,7 +460,8 @@ pub struct Preemptions {
     pub by_interrupt: u64,
     /// Taken at the end of a section that held preemption off.
     pub at_guard: u64,
-    /// Interrupts sent.
+    /// Interrupts sent by the dispatcher. In the layouts `inline` and `symmetric` it sends none: a
+    /// timer of each thread's own interrupts its requests.
     pub interrupts_sent: u64,
     /// Interrupts that could not be sent.
     pub interrupts_failed: u64,

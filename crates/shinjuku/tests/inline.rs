@@ -162,6 +162,41 @@ fn a_request_short_of_its_deadline_is_not_preempted() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
+/// Readers are told of a request before it runs: its thread tells them nothing meanwhile.
+#[test]
+fn statistics_know_of_the_request_that_runs() {
+    let runtime = jobs(config(1, MechanismKind::Probe).spare_workers(0));
+    let handle = runtime.handle();
+    for _ in 0..20 {
+        wait_for("quiet", || runtime.statistics().running == 0);
+        let (started, open) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let (starts, gate) = (Arc::clone(&started), Arc::clone(&open));
+        let job = move || {
+            starts.store(true, Ordering::Release);
+            wait_for("the gate", || gate.load(Ordering::Acquire));
+            1
+        };
+        let ticket = handle.submit(ClassId(0), Box::new(job)).unwrap();
+        wait_for("the start", || started.load(Ordering::Acquire));
+        let now = runtime.statistics();
+        assert_eq!((now.waiting, now.started, now.running), (0, 1, 1), "{now}");
+        open.store(true, Ordering::Release);
+        assert_eq!(ticket.wait(), Ok(1));
+    }
+    let long = handle.submit(
+        ClassId(0),
+        Box::new(|| {
+            spin_for(Duration::from_millis(5));
+            2
+        }),
+    );
+    assert_eq!(long.unwrap().wait(), Ok(2));
+    let statistics = runtime.statistics();
+    assert!(statistics.preemptions.taken() > 0, "{statistics}");
+    assert!(statistics.preemptions.requested > 0, "{statistics}");
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
 #[test]
 fn a_long_request_with_probes_and_one_without_let_a_short_one_by() {
     for (mechanism, probes) in [

@@ -36,6 +36,8 @@ use crate::request::{Job, Meta};
 
 /// While requests wait, the network is looked at this often, and whenever none wait.
 const POLL_EVERY: Nanos = Nanos::from_micros(10);
+/// While requests run one after the other, readers of the statistics are told this often.
+const TELL_EVERY: Nanos = Nanos::from_millis(1);
 /// So many requests of a class in a row that were short make it a class of short ones.
 const SHORT_IN_A_ROW: u8 = 32;
 /// The timer's deadline for those is so many times as long: every time it fires costs microseconds,
@@ -100,6 +102,8 @@ pub(crate) struct Inline {
     phase: Phase,
     closed: bool,
     next_poll: Nanos,
+    /// When readers of the statistics are told next that requests run.
+    next_telling: Nanos,
     last_turn: Nanos,
     rested: bool,
     idle_time: Arc<IdleTime>,
@@ -136,6 +140,7 @@ impl Inline {
             phase: Phase::Serving,
             closed: false,
             next_poll: now,
+            next_telling: now,
             last_turn: now,
             rested: false,
             idle_before: idle_time.sum(),
@@ -202,6 +207,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             let active = self.inline.active;
             worked |= self.hand_one(active, active, now);
             if self.states[active].out() > 0 {
+                self.tell_of_running(now);
                 return Turn::Run(self.set_deadline(active, moment, timer));
             }
         }
@@ -209,8 +215,22 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return Turn::Again;
         }
         self.inline.rested = true;
-        self.publish_gauges();
+        self.publish_idle(now);
         Turn::Idle
+    }
+
+    /// Tells readers that nothing runs here; of what comes after this they are told at once.
+    fn publish_idle(&mut self, now: Nanos) {
+        self.publish_gauges();
+        self.inline.next_telling = now;
+    }
+
+    /// A request is about to run, and nothing is told before it is back: that can be long.
+    fn tell_of_running(&mut self, now: Nanos) {
+        if now >= self.inline.next_telling {
+            self.inline.next_telling = Nanos(now.0 + TELL_EVERY.0);
+            self.publish_gauges();
+        }
     }
 
     /// Takes the answers that are there, and nothing else: for a thread that goes on elsewhere.
@@ -222,7 +242,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// Waits in the transport for requests, `patience` at most.
     pub(crate) fn inline_wait(&mut self, patience: Duration) {
-        self.publish_gauges();
+        self.publish_idle(self.now());
         self.transport.wait(patience);
     }
 
@@ -288,6 +308,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let generation = state.went_on(task, now);
         self.note_time(done, ran, at, false);
         self.settle(done, worker);
+        self.tell_of_running(now);
         let deadline = self.set_deadline(at, end, timer);
         Some(Next {
             job: Job {
