@@ -24,10 +24,10 @@
 //!
 //! A request that blocks its thread in the kernel leaves the dispatcher lying, and so does one that
 //! computes and does not give way. While other loops are idle, they serve the requests that come.
-//! Otherwise a standby thread takes the place of the loop (ARCHITECTURE.md, "Progress", rule 2), and
-//! the relieved thread stands by when it is back. That happens `rescue_after` after the policy's
-//! quantum, or after the start without one, if the kernel says that the thread is blocked; and
-//! `rescue_after` after the deadline, which floors put off, whatever the thread does.
+//! Otherwise a standby thread takes the place of the loop (ARCHITECTURE.md, "Progress", rule 2),
+//! and the relieved thread stands by when it is back. That happens `rescue_after` after the
+//! policy's quantum, or after the start without one, if the kernel says that the thread is blocked;
+//! and `rescue_after` after the deadline, which floors put off, whatever the thread does.
 //!
 //! The lock on the roster is taken only when a thread begins to stand by or relieves another, and
 //! never within a request. Nothing here allocates, frees or drops a user's value before the end.
@@ -627,8 +627,8 @@ impl<Tr: Transport> LoopThread<Tr> {
         }
     }
 
-    /// Whether there is work at home, or the seat is another thread's, or at the end, when the other
-    /// parts come next.
+    /// Whether there is work at home, or the seat is another thread's, or the end has come, and the
+    /// other parts are next.
     fn is_wanted_elsewhere(&self, seat: usize, part: usize) -> bool {
         let loops = &*self.loops;
         let home = loops.home_of(seat);

@@ -68,8 +68,8 @@ pub(crate) struct Deadline {
     pub(crate) start: Cycles,
     /// From here on its probes give way; `None`: it runs to completion.
     pub(crate) soft: Option<Cycles>,
-    /// The end of the policy's quantum, whatever the floors say; the start, if it has none. A thread
-    /// that is blocked long after that counts as stuck. `None`: nothing is preempted at all.
+    /// The end of the policy's quantum, whatever the floors say, or the start without one. A
+    /// thread that is blocked long after that counts as stuck. `None`: nothing is preempted at all.
     pub(crate) expected: Option<Cycles>,
 }
 

@@ -59,8 +59,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     /// Whether a worker leaves its preemption unanswered; or runs for as long beyond the policy's
-    /// quantum, if there is one: a floor may let it, but not if it is blocked. Spares count asked or
-    /// not: one that never has its core keeps what it was sent from workers that are idle.
+    /// quantum, if there is one: a floor may let it, but not if it is blocked. Spares count asked
+    /// or not: one that never has its core keeps what it was sent from workers that are idle.
     fn is_silent(&self, at: usize, now: Nanos) -> bool {
         let state = &self.states[at];
         let rescue_after = self.rules.rescue_after;

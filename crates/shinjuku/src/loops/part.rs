@@ -143,8 +143,7 @@ mod tests {
     const THREADS: usize = 4;
     const TURNS: usize = 50_000;
 
-    /// Whoever has the dispatcher finds the state that it was left with, and leaves the next one: no
-    /// thread writes it behind another's back.
+    /// Whoever has the dispatcher finds the state that it was left with, and leaves the next one.
     #[test]
     fn the_state_is_that_of_whoever_left_it_last() {
         let place = Place::new();
