@@ -59,21 +59,28 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     /// Whether a worker leaves its preemption unanswered; or runs for as long beyond the policy's
-    /// quantum, if there is one: a floor may let it, but not if it is blocked. Spares count asked
-    /// or not: one that never has its core keeps what it was sent from workers that are idle.
+    /// quantum while a floor puts off that it is asked; or runs for as long without a quantum. What
+    /// has run for long because nothing waited is asked first: it may sleep for a moment. Spares
+    /// count asked or not: one that never has its core keeps what it was sent from workers that are
+    /// idle.
     fn is_silent(&self, at: usize, now: Nanos) -> bool {
         let state = &self.states[at];
         let rescue_after = self.rules.rescue_after;
         let is_long_ago = now.since(state.silent_since()) > rescue_after;
-        let is_over = |task| {
-            let quantum = self.policy.quantum(task).unwrap_or(Nanos(0));
-            now.since(state.running_since).0 > quantum.0.saturating_add(rescue_after.0)
+        let ran = now.since(state.running_since);
+        let is_never_asked = |task| {
+            self.policy.quantum(task).is_none_or(|quantum| {
+                ran.0 > quantum.0.saturating_add(rescue_after.0)
+                    && ran < self.preemption.probe_floor.raise(quantum)
+            })
         };
         state.silence.is_some()
             || is_long_ago
                 && (at >= self.workers
                     || state.asked.is_some()
-                    || state.running().is_some_and(|sent| is_over(sent.task)))
+                    || state
+                        .running()
+                        .is_some_and(|sent| is_never_asked(sent.task)))
     }
 
     /// Asks the request that runs at a worker to give way if it has run for too long, and
