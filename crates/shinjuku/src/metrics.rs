@@ -81,7 +81,7 @@ metrics_list! {
     ASKED: counter "shinjuku_preemptions_requested_total" [Count],
         "How often a running request was asked to give way.";
     SENT: counter "shinjuku_interrupts_sent_total" [Count],
-        "Interrupts sent to workers.";
+        "Interrupts sent to workers, by a dispatcher that has a thread of its own.";
     UNSENT: counter "shinjuku_interrupts_failed_total" [Count],
         "Interrupts that could not be sent.";
     LATE: counter "shinjuku_interrupts_late_total" [Count],

@@ -92,8 +92,9 @@ pub fn host(device: &str) {
 }
 
 pub fn clients() {
-    for number in 0..CLIENTS {
-        let socket = UdpSocket::bind((KERNEL, 0)).unwrap();
+    // All at once, so that no two have the same port.
+    let sockets = [(); CLIENTS].map(|()| UdpSocket::bind((KERNEL, 0)).unwrap());
+    for (number, socket) in sockets.iter().enumerate() {
         socket.connect(SocketAddr::from(OURS)).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         for request in 0..REQUESTS {
