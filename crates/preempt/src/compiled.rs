@@ -43,6 +43,8 @@ use crate::token::HardPreemption;
 struct Gate(AtomicU64);
 
 /// Instrumented code has weak definitions of this symbol; the linker takes this one.
+// SAFETY: the symbol is LLVM's name for a word of 64 bits that instrumented code only loads, and
+// the word is at the static's start. With another strong definition the program does not link.
 #[cfg_attr(
     feature = "compiled-probes",
     unsafe(export_name = "__sancov_should_track")
@@ -140,6 +142,7 @@ mod callbacks {
 
     /// Called before `main`, and by each instrumented module, with the bounds of an array that has
     /// a word for each probe of the program (or of the shared library).
+    // SAFETY: LLVM's name and signature; with another strong definition the program does not link.
     #[unsafe(no_mangle)]
     extern "C" fn __sanitizer_cov_trace_pc_guard_init(start: *const u32, end: *const u32) {
         let probes = (end.addr() - start.addr()) / size_of::<u32>();
@@ -147,6 +150,7 @@ mod callbacks {
     }
 
     /// Called at a function's entry while the gate is up.
+    // SAFETY: LLVM's name and signature; with another strong definition the program does not link.
     #[unsafe(no_mangle)]
     extern "C" fn __sanitizer_cov_trace_pc_guard(_: *mut u32) {
         let head = CURRENT.get();

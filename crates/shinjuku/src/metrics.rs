@@ -98,7 +98,7 @@ metrics_list! {
         "Requests sent to a spare worker, in the place of a blocked one.";
     NO_SPARES: counter "shinjuku_spares_exhausted_total" [Count],
         "How often a worker was found blocked and no spare was left.";
-    OCCUPANCY: gauge "shinjuku_dispatcher_occupancy_ratio" [Percent],
+    OCCUPANCY: gauge "shinjuku_dispatcher_occupancy_ratio" [Count],
         "The share of its time that the dispatcher had something to do, 0 to 1.";
     SET_ASIDE: gauge "shinjuku_policy_set_aside" [Count],
         "1 once the policy gave a wrong answer; requests are served first come, first served then.";

@@ -15,13 +15,13 @@
 //! once the epoch is over, and a worker that is late by then writes beyond what is read.
 //!
 //! What runs while the recording ends has written no slice yet. So each thread also notes what it
-//! runs, always: two stores to a line of its own for each slice. The reader makes open slices of
+//! runs, always: three stores to a line of its own for each slice. The reader makes open slices of
 //! those.
 //!
 //! The rings are taken when something is recorded for the first time, by the thread that records,
 //! and are kept. Without a recording a slice costs one load of a line that is only read, and the
-//! two stores. With one it costs some stores more. Nothing here allocates, locks or makes a system
-//! call on a worker's thread.
+//! three stores. With one it costs some stores more. Nothing here allocates, locks or makes a
+//! system call on a worker's thread.
 
 mod trace;
 
@@ -84,7 +84,11 @@ struct Running {
 impl Running {
     fn read(&self) -> Option<(ContextId, Cycles)> {
         let context = self.context.load(Ordering::Acquire);
-        let start = Cycles(self.start.load(Ordering::Relaxed));
+        let start = Cycles(self.start.load(Ordering::Acquire));
+        if self.context.load(Ordering::Relaxed) != context {
+            // What ran has ended meanwhile; the start may be the next one's.
+            return None;
+        }
         let context = context.checked_sub(1)?;
         Some((ContextId(context as u16), start))
     }

@@ -9,8 +9,8 @@
 //! | anything else | `{"error": "..."}` |
 //!
 //! The socket only tells; nothing can be changed by it. Its file is of mode 0600, from its first
-//! moment on. One thread serves one client after the other, and waits for none for longer than a
-//! few seconds. No thread that serves requests has a part in that.
+//! moment on. One thread serves one client after the other, and no read or write waits for longer
+//! than five seconds. No thread that serves requests has a part in that.
 
 use std::fmt::Write as _;
 use std::fs;
