@@ -1,5 +1,5 @@
-//! What rustfmt does not see to: comments and prose are at most 100 columns wide; and what cargo
-//! does not: the bench measures a build without the features of tests.
+//! What rustfmt does not see to: comments and prose are at most 100 columns wide, and modules have
+//! one style; and what cargo does not: the bench measures a build without the features of tests.
 //!
 //! Code, drawings, rows of tables, and words that cannot be broken are as wide as they must be.
 #![allow(missing_docs)]
@@ -63,6 +63,25 @@ fn comments_and_prose_are_at_most_a_hundred_columns_wide() {
         }
     }
     assert!(wide.is_empty(), "wider than {WIDTH}: {}", wide.join(", "));
+}
+
+/// One module style: a module that has parts is a folder, and `mod.rs` is its front page.
+#[test]
+fn a_module_with_parts_has_its_front_page_in_its_folder() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut files = Vec::new();
+    sources(root, &mut files);
+    let beside = files
+        .iter()
+        .filter(|file| file.extension().is_some_and(|extension| extension == "rs"))
+        .filter(|file| file.with_extension("").is_dir())
+        .map(|file| file.strip_prefix(root).unwrap().display().to_string())
+        .collect::<Vec<_>>();
+    assert!(
+        beside.is_empty(),
+        "beside their folder: {}",
+        beside.join(", ")
+    );
 }
 
 /// The bench is linked into this package. A feature that one of its dependencies turns on is in the

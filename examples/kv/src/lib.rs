@@ -9,10 +9,10 @@
 //! | `main.rs` `run.rs` | starting and ending |
 //! | `options.rs` `stop.rs` | the command line and the configuration file; requests to end |
 //! | `server.rs` `session.rs` | the request handler; a connection's state |
-//! | `commands.rs` `commands/` | the table of commands, their classes, and their functions |
+//! | `commands/` | the table of commands, their classes, and their functions |
 //! | `call.rs` `elements.rs` `pattern.rs` | what commands have in common |
-//! | `store.rs` `store/` | the database: expiry, atomic changes, cursors |
-//! | `engine.rs` `engine/` | where keys and values are stored: in memory, or with RocksDB |
+//! | `store/` | the database: expiry, atomic changes, cursors |
+//! | `engine/` | where keys and values are stored: in memory, or with RocksDB |
 //!
 //! `net::resp` frames and classifies a request on the networker's thread. A context handles it, and
 //! can be preempted: at the probes in all loops here that can be long and, where the runtime may

@@ -4,13 +4,14 @@
 //! The commands are in `comparison/commands.txt`, which explains their notation and names the
 //! exceptions.
 
+#[path = "../process/mod.rs"]
 mod process;
 
 use process::{Client, Replies, Server, array, is_there};
 use shinjuku::net::resp::arguments;
 use shinjuku_kv::server::REDIS_VERSION;
 
-const COMMANDS: &str = include_str!("comparison/commands.txt");
+const COMMANDS: &str = include_str!("commands.txt");
 
 /// How a reply is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
