@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use shinjuku::{ClassConfig, ClassStatistics, Config, HardPreemption, Runtime};
+use shinjuku::{ClassConfig, ClassStatistics, Config, HardPreemption, Preemptions, Runtime};
 use shinjuku_examples::store::Store;
 use shinjuku_preempt::Clock;
 use shinjuku_workload::Record;
@@ -48,8 +48,8 @@ pub struct Outcome {
     pub counts: Vec<Counts>,
     /// What the runtime counted of each class.
     pub served: Vec<Served>,
-    /// Interrupts sent to workers.
-    pub interrupts: u64,
+    /// Interrupts that came to workers.
+    pub interrupts: Interrupts,
     /// How the runtime preempted, in its own words.
     pub description: String,
     /// How interrupts came to workers in guest mode.
@@ -67,6 +67,27 @@ pub struct Served {
     pub ran_ns: u64,
     /// Preemptions.
     pub preemptions: u64,
+}
+
+/// Interrupts that came to workers. Each takes its time, also where it found nothing to preempt any
+/// more, or preemption held off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interrupts {
+    /// All that came.
+    pub came: u64,
+    /// Those that preempted.
+    pub preempted: u64,
+}
+
+impl From<&Preemptions> for Interrupts {
+    fn from(preemptions: &Preemptions) -> Self {
+        Self {
+            came: preemptions
+                .interrupts_sent
+                .max(preemptions.by_interrupt + preemptions.late),
+            preempted: preemptions.by_interrupt,
+        }
+    }
 }
 
 impl From<&ClassStatistics> for Served {
@@ -241,7 +262,7 @@ impl Bench {
             records,
             counts,
             served: last.classes.iter().map(Served::from).collect(),
-            interrupts: last.preemptions.by_interrupt,
+            interrupts: Interrupts::from(&last.preemptions),
             description,
             delivery: last.delivery().map(|delivery| delivery.to_string()),
             window_ns: end_ns - from_ns,

@@ -70,7 +70,7 @@ pub struct Pace {
     work: f64,
     /// Preemptions not taken by interrupt.
     preemptions: f64,
-    /// Preemptions taken by interrupt.
+    /// Interrupts that came, whether they preempted or not.
     interrupts: f64,
 }
 
@@ -94,12 +94,13 @@ impl Pace {
         // Interrupts are counted for all classes together: they go where the preemptions went.
         let share = served.preemptions as f64 / all.max(1) as f64;
         let each = |number: f64| number / served.finished as f64;
-        let interrupts = each(outcome.interrupts as f64 * share);
+        let of_class = |interrupts: u64| each(interrupts as f64 * share);
+        let preempted = of_class(outcome.interrupts.preempted);
         Some(Self {
             ran: each(served.ran_ns as f64),
             work,
-            preemptions: (each(served.preemptions as f64) - interrupts).max(0.0),
-            interrupts,
+            preemptions: (each(served.preemptions as f64) - preempted).max(0.0),
+            interrupts: of_class(outcome.interrupts.came),
         })
     }
 
@@ -163,12 +164,16 @@ fn marked<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<String> {
 mod tests {
     use shinjuku_workload::Record;
 
-    use super::super::burst::Served;
+    use super::super::burst::{Interrupts, Served};
     use super::*;
 
     /// Ten requests of 500 us, each preempted a hundred times, that ran for so long; and a thousand
     /// short ones.
     fn outcome(ran_us: u64, interrupts: u64) -> Outcome {
+        let interrupts = Interrupts {
+            came: interrupts,
+            preempted: interrupts,
+        };
         let record = |class, service_ns| Record {
             arrival_ns: 0,
             service_ns,
@@ -252,6 +257,10 @@ mod tests {
             times_slower(&Contender::signal(50.0), outcome(1570, 1000)),
             Some(1.2)
         );
+        // Signals that all came too late: probes had preempted.
+        let mut late = outcome(1500, 1000);
+        late.interrupts.preempted = 0;
+        assert_eq!(times_slower(&Contender::signal(50.0), late), Some(1.0));
         // Nothing is taken off where nothing preempts.
         assert_eq!(times_slower(&Contender::FCFS, outcome(550, 0)), Some(1.1));
     }

@@ -265,6 +265,7 @@ fn of_class<'a>(summary: &'a Summary, mix: &BenchMix, class: Class) -> Option<&'
 mod tests {
     use shinjuku_workload::Record;
 
+    use super::super::burst::Interrupts;
     use super::*;
 
     /// A burst in which every class has as many requests as `finished` says, all answered in time.
@@ -293,7 +294,7 @@ mod tests {
                     ..Served::default()
                 },
             ],
-            interrupts: 0,
+            interrupts: Interrupts::default(),
             description: String::new(),
             delivery: None,
             window_ns: 1_000_000_000,
