@@ -1,8 +1,9 @@
-//! The stress test in guest mode, for some seconds: registers, thread-locals, locks and the other
+//! The stress test in guest mode, for two seconds: registers, thread-locals, locks and the other
 //! checks of `docs/stress.md`, through the save trampoline and with migration. Without /dev/kvm, it
 //! is skipped by name.
 #![allow(missing_docs)]
 
+use std::io::Write;
 use std::time::Duration;
 
 use shinjuku_preempt::BackendError;
@@ -18,7 +19,8 @@ fn ordinary_code_survives_preemption_in_guest_mode() {
         quantum => quantum.unwrap(),
     };
     let config = Config {
-        duration: Duration::from_secs(3),
+        // Under an emulator this takes minutes.
+        duration: Duration::from_secs(2),
         quantum: quantum.length,
         // In an unoptimised build beside other programs, an operation on much memory can take
         // seconds.
@@ -27,7 +29,16 @@ fn ordinary_code_survives_preemption_in_guest_mode() {
         stop_at_first_error: true,
         ..Config::default()
     };
-    let report = run(&config, |_| ()).unwrap();
+    // Past libtest, which shows a test's output at its end.
+    let report = run(&config, |report| {
+        let (elapsed, preemptions) = (report.elapsed, report.counters.taken());
+        let requests = report.requests;
+        let _ = writeln!(
+            std::io::stderr(),
+            "after {elapsed:?}: {preemptions} preemptions, {requests} requests"
+        );
+    })
+    .unwrap();
     assert_eq!(report.failure(), None);
     assert!(report.counters.taken_by_interrupt > 0);
     println!(
