@@ -48,7 +48,7 @@
 //! | `guest` (feature `kvm`) | workers in guest mode under /dev/kvm, interrupted by the APIC |
 //! | `dune` (feature `dune`) | workers under Dune, interrupted by posted interrupts |
 //! | `overflow`, `credentials` | the message of a stack overflow; `setuid` and its family |
-//! | `clock`, `platform`, `realtime`, `slice`, `affinity` | the TSC, requirements on the machine, SCHED_FIFO, time slices, cores |
+//! | `clock`, `platform`, `realtime`, `scheduling`, `slice`, `affinity` | the TSC, requirements on the machine, SCHED_FIFO, any thread's scheduling class, time slices, cores |
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!(
@@ -89,6 +89,7 @@ mod pool;
 mod probe;
 mod realtime;
 mod restartable;
+mod scheduling;
 mod signal;
 mod slice;
 mod slots;
@@ -125,6 +126,7 @@ pub use platform::{Unsupported, check_platform};
 pub use pool::{HandBack, Handles, Pool, PoolConfig, PoolError};
 pub use probe::Probe;
 pub use realtime::{Realtime, RealtimeError};
+pub use scheduling::SchedulingClass;
 pub use signal::{Signal, SignalError};
 pub use slice::request_slice;
 pub use timer::{DeadlineTimer, TimerError};

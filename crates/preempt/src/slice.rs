@@ -2,21 +2,7 @@
 
 use std::time::Duration;
 
-/// The kernel's `struct sched_attr` in its first version.
-#[repr(C)]
-#[derive(Debug, Default)]
-struct Attributes {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
-
-const SIZE: u32 = size_of::<Attributes>() as u32;
+use crate::scheduling::Attributes;
 
 /// Asks Linux to let the calling thread run for `slice` at a time (0.1 to 100 ms), under ordinary
 /// scheduling. Its share of the core stays the same; the shorter the slice, the sooner it runs
@@ -25,26 +11,9 @@ const SIZE: u32 = size_of::<Attributes>() as u32;
 /// # Errors
 /// The kernel's, if it does not grant it.
 pub fn request_slice(slice: Duration) -> std::io::Result<()> {
-    let mut attributes = attributes_of_current()?;
+    let mut attributes = Attributes::of(0)?;
     attributes.runtime = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
-    // SAFETY: changes the calling thread's scheduling only; the kernel reads `size` bytes of
-    // `attributes`, which is as large.
-    let answer = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
-    match answer {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
-fn attributes_of_current() -> std::io::Result<Attributes> {
-    let mut attributes = Attributes::default();
-    // SAFETY: reads the calling thread's scheduling; the kernel writes at most `SIZE` bytes to
-    // `attributes`, which is as large.
-    let answer = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) };
-    match answer {
-        0 => Ok(attributes),
-        _ => Err(std::io::Error::last_os_error()),
-    }
+    attributes.give_to(0)
 }
 
 #[cfg(test)]
@@ -57,9 +26,9 @@ mod tests {
     fn the_slice_changes_and_nothing_else() {
         // On a thread of its own, whose slice matters to nobody.
         let (before, after) = std::thread::spawn(|| {
-            let before = attributes_of_current().unwrap();
+            let before = Attributes::of(0).unwrap();
             request_slice(SLICE).unwrap();
-            (before, attributes_of_current().unwrap())
+            (before, Attributes::of(0).unwrap())
         })
         .join()
         .unwrap();
