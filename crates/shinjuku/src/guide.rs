@@ -8,6 +8,7 @@
 //! | [`policies`] | which request runs next |
 //! | [`preemption`] | mechanisms, the token, what still differs from a thread |
 //! | [`compiled_probes`] | code without probes of its own, preempted at function entries: `cargo shinjuku` |
+//! | [`elevation`] | any threads and processes, scheduled by priorities from user space: `shinjuku-elevate` |
 //! | [`watching`] | statistics, `shinjuku top`, metrics, a dashboard, a timeline |
 //! | [`limits`] | where the crate runs, and when not to use it |
 //! | [`measurements`] | what was measured, and on which machine |
@@ -31,6 +32,7 @@ pages! {
     policies: "policies.md";
     preemption: "preemption.md";
     compiled_probes: "compiled-probes.md";
+    elevation: "elevation.md";
     watching: "watching.md";
     limits: "limits.md";
     measurements: "measurements.md";
