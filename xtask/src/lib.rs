@@ -8,7 +8,7 @@
 //!   have.
 //! - [`stress`]: ordinary code under hostile preemption, a program of its own.
 //!
-//! `bench` and `report` are the package `shinjuku-bench`.
+//! `bench`, `elevate` and `report` are the package `shinjuku-bench`.
 
 #![forbid(unsafe_code)]
 

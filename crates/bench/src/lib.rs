@@ -1,7 +1,7 @@
 //! What `cargo xtask bench` measures: policies and mechanisms in the runtime's own process
 //! ([`policies`]), the key-value server beside redis-server ([`kv`]), the network path without the
 //! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), and libraries with compiled probes
-//! ([`ordinary`]).
+//! ([`ordinary`]). [`mod@elevate`] is `cargo xtask elevate`.
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
@@ -20,6 +20,7 @@ use shinjuku_preempt::HardPreemption;
 
 pub mod costs;
 pub mod dataplane;
+pub mod elevate;
 pub mod harness;
 pub mod kv;
 pub mod machine;

@@ -13,6 +13,7 @@ use serde_json::Value;
 use shinjuku_plot::Figure;
 
 use crate::dataplane::Dataplane;
+use crate::elevate::Elevate;
 use crate::harness::{Measured, Results, Section, targets};
 use crate::kv::KeyValue;
 use crate::ordinary::Ordinary;
@@ -47,6 +48,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Policies::BENCH) => again::<Policies>(options),
         Some(KeyValue::BENCH) => again::<KeyValue>(options),
         Some(Dataplane::BENCH) => again::<Dataplane>(options),
+        Some(Elevate::BENCH) => again::<Elevate>(options),
         Some(Ordinary::BENCH) => again::<Ordinary>(options),
         _ => bail!("{} does not say which bench it is of", path.display()),
     }

@@ -4,6 +4,8 @@
 //! a supervisor with a deadline, or is of threads of this process that stop after a while.
 #![allow(missing_docs)]
 
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,11 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest that anything is elevated here.
 const AT_MOST: Duration = Duration::from_secs(10);
 
-/// The core of the scheduled. The tests take turns there, each on a thread that is bound to the
-/// other cores, if there are some.
+/// The core of the scheduled. The tests take turns there, those of another checkout's run included,
+/// each on a thread that is bound to the other cores, if there are some.
 struct Core {
     number: usize,
     _turn: MutexGuard<'static, ()>,
+    _turn_of_all: UnixListener,
 }
 
 impl Core {
@@ -40,6 +43,12 @@ impl Core {
             return None;
         }
         before.give_back_to(0).unwrap();
+        let name = SocketAddr::from_abstract_name("shinjuku-elevate tests").unwrap();
+        let mut turn_of_all = None;
+        wait_until("the machine's turn", || {
+            turn_of_all = UnixListener::bind_addr(&name).ok();
+            turn_of_all.is_some()
+        });
         let mut others = sched_getaffinity(None).unwrap();
         let number = (0..CpuSet::MAX_CPU).rev().find(|core| others.is_set(*core));
         let number = number.unwrap();
@@ -50,6 +59,7 @@ impl Core {
         Some(Self {
             number,
             _turn: turn,
+            _turn_of_all: turn_of_all.unwrap(),
         })
     }
 

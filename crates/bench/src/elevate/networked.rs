@@ -1,0 +1,204 @@
+//! A networked server that shares its core with busy loops, called by an open-loop client on
+//! another core: against the slice, and by two tables.
+//!
+//! The server polls, as one with a network stack of its own does. So who sleeps is no question
+//! here, and slots are kept, as in the slides.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use shinjuku_elevate::{Config, OnSleep, Table, Target};
+use shinjuku_examples::work::steps_per_nano;
+use shinjuku_loadgen::{Control, Protocol, Rates, Settings};
+use shinjuku_workload::Mix;
+
+use super::{AROUND, Bench, Elevate, Moment, elevate, start_part};
+use crate::harness::{PATIENCE, POLL, Process, Runs};
+
+const SLICES_US: [u64; 8] = [5, 10, 20, 50, 100, 200, 500, 1000];
+const FEW_US: [u64; 4] = [10, 50, 200, 1000];
+/// The slice of the tables, which the slides do not tell.
+const TABLE_SLICE: Duration = Duration::from_micros(100);
+/// The tables, A being the server.
+pub(super) const TABLES: [&str; 2] = ["A-A-B-C", "A-B-A-C"];
+/// The open loop's rate: little for the server, so that a latency is the wait for its slot.
+pub(super) const RATE: f64 = 5000.0;
+/// Flows of the client.
+const FLOWS: usize = 16;
+
+/// What the client saw.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Served {
+    /// Mean latency, us.
+    pub mean_us: Option<f64>,
+    /// Median, us.
+    pub p50_us: Option<f64>,
+    /// 99th percentile, us.
+    pub p99_us: Option<f64>,
+    /// Requests answered a second.
+    pub throughput_rps: f64,
+}
+
+/// A length of the slice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slice {
+    /// The slice, us.
+    pub slice_us: u64,
+    /// At the rate of the open loop, and then with all flows kept busy.
+    pub runs: Vec<Runs<Served>>,
+}
+
+/// The contenders of a slice.
+pub(super) const OPEN: &str = "open loop";
+const SATURATED: &str = "saturated";
+
+pub(super) fn measure(bench: &mut Bench<'_>, results: &mut Elevate) -> Result<()> {
+    let speed = steps_per_nano();
+    let slices = if bench.few { &FEW_US[..] } else { &SLICES_US };
+    for &slice_us in slices {
+        let slice = Duration::from_micros(slice_us);
+        let config = bench.config(Table::round_robin(2)?, slice);
+        let mut contenders = [(OPEN, config.clone()), (SATURATED, config)];
+        let name = format!("server beside a busy loop, slices of {slice_us} us");
+        let runs = serve(bench, &name, &mut contenders, speed)?;
+        results.slices.push(Slice { slice_us, runs });
+    }
+    let table = |order| -> Result<_> {
+        let table = Table::named(order, &["A", "B", "C"])?;
+        Ok((order, bench.config(table, TABLE_SLICE)))
+    };
+    let mut contenders = [table(TABLES[0])?, table(TABLES[1])?];
+    results.tables = serve(bench, "server by table", &mut contenders, speed)?;
+    Ok(())
+}
+
+fn serve(
+    bench: &mut Bench<'_>,
+    name: &str,
+    contenders: &mut [(&'static str, Config)],
+    speed: f64,
+) -> Result<Vec<Runs<Served>>> {
+    let (length, directory) = (bench.length, bench.session.directory.clone());
+    let (client, stop) = (bench.cores.other, bench.session.stop.clone());
+    bench.session.interleave(
+        name,
+        contenders,
+        |(name, _)| (*name).to_owned(),
+        length + AROUND,
+        |(name, config), seed| {
+            let config = Config {
+                on_sleep: OnSleep::Keep,
+                ..config.clone()
+            };
+            let call = Call {
+                client,
+                seconds: length.as_secs_f64(),
+                rate: (*name != SATURATED).then_some(RATE),
+                seed,
+            };
+            beside_busy_loops(config, &call, &directory, speed, &stop).map(Some)
+        },
+    )
+}
+
+/// The server is the first of the table; all others are busy.
+fn beside_busy_loops(
+    config: Config,
+    call: &Call,
+    directory: &Path,
+    speed: f64,
+    stop: &AtomicBool,
+) -> Result<Served> {
+    let (speed, seconds) = (speed.to_string(), config_seconds(&config).to_string());
+    let mut server = start_part(
+        directory,
+        &["serve", "--steps-per-nano", &speed, "--seconds", &seconds],
+    )?;
+    let mut all = Vec::new();
+    let at = Moment::soon().to_nanos();
+    for _ in 1..config.table.scheduled() {
+        let common = ["busy", "--at", &at, "--seconds", &seconds];
+        let busy = [&common[..], &["--least-us", "1000000"]].concat();
+        all.push(start_part(directory, &busy)?);
+    }
+    let address = address(&mut server)?;
+    let mut targets = vec![Target::Process(server.child.id())];
+    targets.extend(all.iter().map(|busy| Target::Process(busy.child.id())));
+    let elevation = elevate(config, &targets)?;
+    let served = call.make(&address, &Mix::named("fixed")?, stop);
+    elevation.stop()?;
+    Ok(served?.0)
+}
+
+/// So long the programs run, which the elevation ends before.
+fn config_seconds(config: &Config) -> f64 {
+    config.at_most.unwrap_or_default().as_secs_f64()
+}
+
+/// Where the server listens.
+fn address(server: &mut Process) -> Result<String> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let told = server.told()?;
+        if let Some(address) = told.strip_suffix('\n') {
+            return Ok(address.to_owned());
+        }
+        let ended = server.child.try_wait()?;
+        ensure!(ended.is_none(), "{}", server.last_words());
+        ensure!(Instant::now() < deadline, "the server told no address");
+        thread::sleep(POLL);
+    }
+}
+
+/// What the client does.
+pub(super) struct Call {
+    /// Its core.
+    pub(super) client: usize,
+    pub(super) seconds: f64,
+    /// Requests a second; `None`: as many as the server answers.
+    pub(super) rate: Option<f64>,
+    pub(super) seed: u64,
+}
+
+impl Call {
+    /// What it saw, and of each class.
+    pub(super) fn make(
+        &self,
+        address: &str,
+        mix: &Mix,
+        stop: &AtomicBool,
+    ) -> Result<(Served, Vec<Served>)> {
+        let settings = Settings {
+            target: Some(address.to_owned()),
+            protocol: Some(Protocol::Shinjuku),
+            mix: Some(mix.clone()),
+            connections: Some(FLOWS),
+            cores: vec![self.client],
+            seconds: Some(self.seconds),
+            warm_up: Some(self.seconds / 10.0),
+            drain: Some(0.2),
+            rate: self.rate.and_then(|rate| Rates::new(vec![rate])),
+            saturate: self.rate.is_none().then_some(4),
+            ..Settings::default()
+        };
+        let plan = settings.check()?;
+        let control = Control { stop, watch: None };
+        let load = *plan.loads().first().context("there is one load")?;
+        let point = plan.measure(load, self.seed, &[], &control)?.point;
+        ensure!(point.all.answered > 0, "no request was answered");
+        let of = |figures: &shinjuku_loadgen::Figures| Served {
+            mean_us: figures.mean_us,
+            p50_us: figures.p50_us,
+            p99_us: figures.p99_us,
+            throughput_rps: figures.throughput_rps,
+        };
+        let classes = point.classes.iter().map(|class| of(&class.figures));
+        Ok((of(&point.all), classes.collect()))
+    }
+}

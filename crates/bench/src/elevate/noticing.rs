@@ -1,0 +1,184 @@
+//! What it costs to notice that one of the scheduled sleeps.
+//!
+//! The slides name this as the trick's limit: the scheduler does not notice. Linux offers several
+//! ways to look, each with a price for every look. The sentinel has a price only when someone
+//! sleeps: what the next one waits beyond the kernel's own switch.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use shinjuku_elevate::{Config, Elevation, OnSleep, Table, Target};
+use shinjuku_preempt::{Clock, Cycles, SchedulingClass};
+use shinjuku_workload::repeat::median;
+
+use super::{AROUND, Bench};
+use crate::harness::Runs;
+
+/// A way to notice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// What it tells.
+    pub tells: String,
+    /// Its name, and its price in microseconds.
+    pub micros: Runs<f64>,
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    /// Reading a file of `/proc`, opened before.
+    Read(&'static str),
+    GetAttributes,
+    /// From the one's sleep until the other runs.
+    Sleeps(OnSleep),
+}
+
+const WAYS: [(&str, Way, &str); 6] = [
+    (
+        "/proc/TID/stat, one reading",
+        Way::Read("/proc/thread-self/stat"),
+        "the state: asleep or not",
+    ),
+    (
+        "/proc/TID/schedstat, one reading",
+        Way::Read("/proc/thread-self/schedstat"),
+        "the time run: if it stands still in the slot, asleep",
+    ),
+    (
+        "PSI (/proc/pressure/cpu), one reading",
+        Way::Read("/proc/pressure/cpu"),
+        "how long someone waited for any core: not who, and in windows of 500 ms at the shortest",
+    ),
+    (
+        "sched_getattr, one call",
+        Way::GetAttributes,
+        "class and priority: not the state, so no way",
+    ),
+    (
+        "slots are kept: from one's sleep until another runs",
+        Way::Sleeps(OnSleep::Keep),
+        "nothing: the kernel's own switch",
+    ),
+    (
+        "the sentinel: from one's sleep until the next runs",
+        Way::Sleeps(OnSleep::Next),
+        "that the one who may run sleeps, when it does",
+    ),
+];
+
+pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>> {
+    let config = bench.config(Table::round_robin(2)?, Duration::from_millis(1));
+    let length = bench.length;
+    let mut ways = WAYS;
+    let runs = bench.session.interleave(
+        "noticing a sleep",
+        &mut ways,
+        |(name, ..)| (*name).to_owned(),
+        length + AROUND,
+        |(_, way, _), _| match *way {
+            Way::Read(file) => read(file),
+            Way::GetAttributes => Ok(price(|| SchedulingClass::of(0).is_ok())),
+            Way::Sleeps(on_sleep) => sleeps(
+                Config {
+                    on_sleep,
+                    ..config.clone()
+                },
+                length,
+            ),
+        },
+    )?;
+    let rows = WAYS.iter().zip(runs);
+    Ok(rows
+        .map(|((_, _, tells), micros)| Row {
+            tells: (*tells).to_owned(),
+            micros,
+        })
+        .collect())
+}
+
+/// A look's price, us: the least of several hundred, since nothing makes one quicker.
+fn price(mut look: impl FnMut() -> bool) -> Option<f64> {
+    let clock = Clock::get();
+    let mut least = u64::MAX;
+    for _ in 0..500 {
+        let begun = Cycles::now();
+        if !look() {
+            return None;
+        }
+        least = least.min(Cycles::now().since(begun).0);
+    }
+    Some(clock.to_nanos(Cycles(least)) as f64 / 1e3)
+}
+
+fn read(path: &str) -> Result<Option<f64>> {
+    // Without PSI the file is not there.
+    let Ok(file) = File::open(path) else {
+        return Ok(None);
+    };
+    let mut text = [0; 1024];
+    Ok(price(|| {
+        file.read_at(&mut text, 0).is_ok_and(|read| read > 0)
+    }))
+}
+
+/// Two threads: one says when it goes to sleep, and the other sees how long ago that was when it
+/// runs again. The median, us.
+fn sleeps(config: Config, length: Duration) -> Result<Option<f64>> {
+    let (asleep_since, stop) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (told, tids) = mpsc::channel();
+    let end = Instant::now() + length + AROUND;
+    let sleeper = {
+        let (since, stop, told) = (Arc::clone(&asleep_since), Arc::clone(&stop), told.clone());
+        thread::spawn(move || {
+            let _ = told.send((0, tid()));
+            while !stop.load(Relaxed) && Instant::now() < end {
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_micros(50) {
+                    std::hint::spin_loop();
+                }
+                since.store(Cycles::now().0, Relaxed);
+                thread::sleep(Duration::from_micros(200));
+            }
+        })
+    };
+    let watcher = {
+        let (since, stop) = (Arc::clone(&asleep_since), Arc::clone(&stop));
+        thread::spawn(move || {
+            let _ = told.send((1, tid()));
+            let (clock, mut seen, mut samples) = (Clock::get(), 0, Vec::with_capacity(1 << 14));
+            while !stop.load(Relaxed) && Instant::now() < end && samples.len() < 1 << 14 {
+                let asleep = since.load(Relaxed);
+                if asleep != seen {
+                    let elapsed = Cycles::now().since(Cycles(asleep));
+                    samples.push(clock.to_nanos(elapsed) as f64 / 1e3);
+                    seen = asleep;
+                }
+            }
+            samples
+        })
+    };
+    let mut both = [tids.recv()?, tids.recv()?];
+    both.sort_unstable();
+    let targets = both.map(|(_, tid)| Target::Thread(tid));
+    let elevation = Elevation::start(config, &targets, None)?;
+    thread::sleep(length);
+    stop.store(true, Relaxed);
+    elevation.stop()?;
+    sleeper.join().ok().context("the sleeper panicked")?;
+    let samples = watcher.join().ok().context("the watcher panicked")?;
+    Ok(median(&samples))
+}
+
+fn tid() -> u32 {
+    rustix::thread::gettid().as_raw_pid().cast_unsigned()
+}

@@ -1,0 +1,511 @@
+//! How priority elevation is shown: beside what the slides say.
+
+use anyhow::{Result, ensure};
+use shinjuku_plot::{Figure, Point, Series, Style, Table, XAxis, YAxis};
+use shinjuku_workload::repeat::Spread;
+
+use super::Elevate;
+use super::delay::Delay;
+use super::networked::{OPEN, RATE, Served, TABLES};
+use super::overhead::Overhead;
+use super::preemptive::{PREEMPTIVE, WITHOUT};
+use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, comparisons};
+use crate::report::figure;
+
+/// How far the dedicated pattern's figures may be from the slides', as a ratio of the durations.
+const DEDICATED: Goal = Goal::AtMost(1.3);
+/// The long requests' service time, us: what a short one's latency is compared with.
+const LONG_US: f64 = 500.0;
+
+fn shown(spread: Option<Spread>) -> [String; 2] {
+    match spread {
+        Some(spread) => [
+            figure(spread.median),
+            format!("({}..{})", figure(spread.min), figure(spread.max)),
+        ],
+        None => ["-".to_owned(), String::new()],
+    }
+}
+
+/// The median's text alone.
+fn median(spread: Option<Spread>) -> String {
+    let [median, _] = shown(spread);
+    median
+}
+
+fn point(x: f64, spread: Option<Spread>) -> Point {
+    Point {
+        x,
+        y: spread.map(|spread| spread.median),
+        spread: spread.map(|spread| (spread.min, spread.max)),
+    }
+}
+
+fn line(label: &str, number: usize, points: Vec<Point>) -> Series {
+    Series {
+        label: label.to_owned(),
+        style: Style::Contender(number),
+        points,
+    }
+}
+
+const BARS: &str = "lowest and highest repetition";
+
+fn named<'a, T>(runs: &'a [Runs<T>], name: &str) -> Option<&'a Runs<T>> {
+    runs.iter().find(|runs| runs.name == name)
+}
+
+impl Measured for Elevate {
+    const BENCH: &'static str = "elevate";
+    const TITLE: &'static str = "priority elevation";
+    const DIRECTORY: &'static str = "bench-elevate";
+
+    fn check(&self) -> Result<()> {
+        for row in &self.delays {
+            ensure!(
+                row.why_not.is_none() || row.runs.runs.is_empty(),
+                "{}: it has figures, and a reason why there are none",
+                row.entity
+            );
+        }
+        Ok(())
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        vec![("Kept for ordinary threads", self.reserve.clone())]
+    }
+
+    fn targets(&self) -> Vec<Target> {
+        let dedicated = self
+            .delays
+            .iter()
+            .filter(|row| row.runs.name == "dedicated");
+        let mut targets: Vec<_> = dedicated.map(dedicated_target).collect();
+        targets.extend(Target::of(&self.tables_compared()));
+        targets.extend(self.loads.last().into_iter().flat_map(|load| {
+            let p99 = |name: &str| named(&load.short, name)?.spread(|served| served.p99_us);
+            let judge = |contender: &str, goal| {
+                let rate = load.rate;
+                let name = format!("short requests' p99 at {rate:.0} requests/s, us: {contender}");
+                match p99(contender) {
+                    Some(figure) => Target::measured(name, goal, figure),
+                    None => Target::not_shown(name, goal, "no repetition has it"),
+                }
+            };
+            [
+                judge(WITHOUT, Goal::AtLeast(LONG_US)),
+                judge(PREEMPTIVE, Goal::AtMost(LONG_US)),
+            ]
+        }));
+        targets
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        vec![
+            self.delay_section(),
+            self.overhead_section(),
+            self.slice_section(),
+            self.table_section(),
+            self.load_section(),
+            self.noticing_section(),
+        ]
+    }
+}
+
+fn dedicated_target(row: &Delay) -> Target {
+    let name = format!("{}, dedicated: duration / the slides'", row.entity);
+    let ratio = |turns: &super::turns::Turns| Some(turns.duration_us? / row.slides[0]);
+    match (row.runs.spread(ratio), &row.why_not) {
+        (Some(ratio), _) => Target::measured(name, DEDICATED, ratio),
+        (None, Some(why)) => Target::not_shown(name, DEDICATED, why.clone()),
+        (None, None) => Target::not_shown(name, DEDICATED, "no repetition has it"),
+    }
+}
+
+impl Elevate {
+    fn delay_section(&self) -> Section {
+        let mut table = Table::new(
+            "two busy loops, switched every 5 us; us, medians of medians",
+            [
+                "entity", "pattern", "duration", "", "slides", "interval", "", "slides",
+            ],
+        );
+        for row in &self.delays {
+            let [duration, durations] = shown(row.runs.spread(|turns| turns.duration_us));
+            let [interval, intervals] = shown(row.runs.spread(|turns| turns.interval_us));
+            let [slides, waits] = row.slides.map(|slides| slides.to_string());
+            table.push([
+                row.entity.clone(),
+                row.runs.name.clone(),
+                duration,
+                durations,
+                slides,
+                interval,
+                intervals,
+                waits,
+            ]);
+            let why = row.why_not.as_ref();
+            let note = why.map(|why| format!("{} {}: {why}", row.entity, row.runs.name));
+            table.notes.extend(note);
+        }
+        Section {
+            heading: "Delay".to_owned(),
+            introduction: Some(
+                "Duration: how long a loop runs once it is scheduled. Interval: how long it then waits. In the shared \
+                 pattern the scheduler's own time is in the intervals; in the dedicated one it costs a core."
+                    .to_owned(),
+            ),
+            tables: vec![table],
+            notes: vec![
+                "vCPUs: threads of this process in guest mode under /dev/kvm; the slides have QEMU's.".to_owned(),
+            ],
+            ..Section::default()
+        }
+    }
+
+    fn overhead_section(&self) -> Section {
+        let patterns = ["shared", "dedicated"];
+        let mut table = Table::new(
+            "A's share of what it does alone, beside a busy loop (0.5 is best)",
+            ["period us", "shared", "", "dedicated", ""],
+        );
+        let share = |one: &Overhead, pattern| Spread::of(&one.shares(pattern));
+        for one in &self.overheads {
+            let [shared, dedicated] = patterns.map(|pattern| shown(share(one, pattern)));
+            let row = [
+                vec![one.period_us.to_string()],
+                shared.to_vec(),
+                dedicated.to_vec(),
+            ];
+            table.push(row.concat());
+        }
+        let percent = |spread: Spread| Spread {
+            median: 100.0 * spread.median,
+            min: 100.0 * spread.min,
+            max: 100.0 * spread.max,
+        };
+        let series = patterns.iter().enumerate().map(|(number, pattern)| {
+            let points = self.overheads.iter().map(|one| {
+                let share = share(one, pattern).map(percent);
+                point(one.period_us as f64, share)
+            });
+            line(pattern, number, points.collect())
+        });
+        Section {
+            heading: "CPU overhead".to_owned(),
+            figures: self.drawn(Figure {
+                name: "overhead".to_owned(),
+                title: "A computing process beside a busy loop".to_owned(),
+                x: XAxis::Logarithmic("switching period (µs)"),
+                y: YAxis::Percent,
+                y_label: "A's share of the core (%, 50 is best)".to_owned(),
+                bars: BARS,
+                series: series.collect(),
+            }),
+            tables: vec![table],
+            notes: vec![
+                "The slides: 0.5 is the best; the gap is the cost of switching, and a shorter period costs more."
+                    .to_owned(),
+            ],
+            ..Section::default()
+        }
+    }
+
+    fn slice_section(&self) -> Section {
+        let mut table = Table::new(
+            format!("A: a server that polls; B: a busy loop. Latency at {RATE:.0} requests/s"),
+            [
+                "slice us",
+                "mean us",
+                "",
+                "p99 us",
+                "",
+                "saturated requests/s",
+                "",
+            ],
+        );
+        let (mut means, mut tails, mut throughput) = (Vec::new(), Vec::new(), Vec::new());
+        for slice in &self.slices {
+            let of = |name: &str, value: fn(&Served) -> Option<f64>| {
+                named(&slice.runs, name).and_then(|runs| runs.spread(value))
+            };
+            let mean = of(OPEN, |served| served.mean_us);
+            let p99 = of(OPEN, |served| served.p99_us);
+            let rate = of("saturated", |served| Some(served.throughput_rps));
+            let cells = [mean, p99, rate].map(|spread| shown(spread).to_vec());
+            table.push([vec![slice.slice_us.to_string()], cells.concat()].concat());
+            let x = slice.slice_us as f64;
+            means.push(point(x, mean));
+            tails.push(point(x, p99));
+            throughput.push(point(x, rate));
+        }
+        let x = XAxis::Logarithmic("slice (µs)");
+        let latency = Figure {
+            name: "slice-latency".to_owned(),
+            title: "A server beside a busy loop: latency".to_owned(),
+            x,
+            y: YAxis::Logarithmic,
+            y_label: "latency (µs, log)".to_owned(),
+            bars: BARS,
+            series: vec![line("mean", 0, means), line("p99", 1, tails)],
+        };
+        let throughput = Figure {
+            name: "slice-throughput".to_owned(),
+            title: "A server beside a busy loop: throughput".to_owned(),
+            y_label: "requests/s, saturated (log)".to_owned(),
+            series: vec![line("throughput", 0, throughput)],
+            ..latency.clone()
+        };
+        let figures = [latency, throughput];
+        Section {
+            heading: "Time slices".to_owned(),
+            figures: figures.into_iter().flat_map(|one| self.drawn(one)).collect(),
+            tables: vec![table],
+            notes: vec![
+                "The slides: a shorter period leads to lower latency; too short a one leads to low throughput, because of \
+                 the CPU overhead."
+                    .to_owned(),
+            ],
+            ..Section::default()
+        }
+    }
+
+    /// The second table over the first: the slides say that it is always better.
+    fn tables_compared(&self) -> Comparison {
+        let none = |name: &str| Runs::new(name);
+        let of = |name: &str| {
+            named(&self.tables, name)
+                .cloned()
+                .unwrap_or_else(|| none(name))
+        };
+        let [first, second] = TABLES.map(of);
+        let goal = Some(Goal::AtMost(1.0));
+        second.compare(&first, "mean latency of the server", goal, |served| {
+            served.mean_us
+        })
+    }
+
+    fn table_section(&self) -> Section {
+        let mut table = Table::new(
+            format!("A: the server, half of the slots of 100 us; {RATE:.0} requests/s"),
+            ["order", "mean us", "", "p99 us", ""],
+        );
+        for runs in &self.tables {
+            let mean = shown(runs.spread(|served| served.mean_us)).to_vec();
+            let p99 = shown(runs.spread(|served| served.p99_us)).to_vec();
+            table.push([vec![runs.name.clone()], mean, p99].concat());
+        }
+        let compared = comparisons(&[self.tables_compared()]);
+        Section {
+            heading: "Tables".to_owned(),
+            tables: [table].into_iter().chain(compared).collect(),
+            notes: vec![
+                "The slides: A-B-A-C is constantly better, since a request waits for one slot of another at most.".to_owned(),
+            ],
+            ..Section::default()
+        }
+    }
+
+    fn load_section(&self) -> Section {
+        let contenders = [WITHOUT, PREEMPTIVE];
+        let mut table = Table::new(
+            "99.5 % of the requests take 0.5 us, 0.5 % take 500 us; us",
+            [
+                "requests/s",
+                "server",
+                "short, p50",
+                "p99",
+                "",
+                "long, p50",
+                "p99",
+            ],
+        );
+        let spread = |runs: &[Runs<Served>], name, value: fn(&Served) -> Option<f64>| {
+            named(runs, name).and_then(|runs| runs.spread(value))
+        };
+        let (p50, p99) = (
+            |served: &Served| served.p50_us,
+            |served: &Served| served.p99_us,
+        );
+        for load in &self.loads {
+            for name in contenders {
+                let [tail, tails] = shown(spread(&load.short, name, p99));
+                table.push([
+                    format!("{:.0}", load.rate),
+                    name.to_owned(),
+                    median(spread(&load.short, name, p50)),
+                    tail,
+                    tails,
+                    median(spread(&load.long, name, p50)),
+                    median(spread(&load.long, name, p99)),
+                ]);
+            }
+        }
+        let series = contenders.iter().enumerate().map(|(number, name)| {
+            let points = self.loads.iter();
+            let points = points.map(|load| point(load.rate, spread(&load.short, name, p99)));
+            line(name, number, points.collect())
+        });
+        Section {
+            heading: "The preemptive server".to_owned(),
+            figures: self.drawn(Figure {
+                name: "preemptive".to_owned(),
+                title: "Short requests of the preemptive server".to_owned(),
+                x: XAxis::Linear("requests/s"),
+                y: YAxis::Logarithmic,
+                y_label: "p99 latency (µs, log)".to_owned(),
+                bars: BARS,
+                series: series.collect(),
+            }),
+            tables: vec![table],
+            notes: vec![
+                "The slides: without preemption the latency goes higher than 500 us, with it lower.".to_owned(),
+            ],
+            ..Section::default()
+        }
+    }
+
+    fn noticing_section(&self) -> Section {
+        let mut table = Table::new(
+            "noticing that one sleeps",
+            ["way", "us", "", "what it tells"],
+        );
+        for row in &self.noticing {
+            let price = shown(row.micros.spread(|micros| Some(*micros))).to_vec();
+            let name = vec![row.micros.name.clone()];
+            table.push([name, price, vec![row.tells.clone()]].concat());
+        }
+        Section {
+            heading: "Noticing a sleep".to_owned(),
+            tables: vec![table],
+            notes: vec![
+                "A reading is paid for with each look. The last two rows are paid for when one sleeps: their difference is \
+                 the sentinel's price."
+                    .to_owned(),
+            ],
+            ..Section::default()
+        }
+    }
+
+    /// A figure with points; one that was not measured is not drawn.
+    fn drawn(&self, figure: Figure) -> Vec<Figure> {
+        let mut points = figure.series.iter().flat_map(|series| &series.points);
+        match points.any(|point| point.y.is_some()) {
+            true => vec![figure],
+            false => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::networked::Slice;
+    use super::super::preemptive::Load;
+    use super::super::turns::Turns;
+    use super::*;
+    use crate::harness::Verdict;
+
+    fn runs<T>(name: &str, runs: impl IntoIterator<Item = T>) -> Runs<T> {
+        Runs {
+            name: name.to_owned(),
+            runs: runs.into_iter().map(Some).collect(),
+        }
+    }
+
+    fn served(us: f64) -> Served {
+        Served {
+            mean_us: Some(us),
+            p50_us: Some(us / 2.0),
+            p99_us: Some(2.0 * us),
+            throughput_rps: 1000.0 * us,
+        }
+    }
+
+    fn measured() -> Elevate {
+        let turns = |duration| Turns {
+            turns: 100,
+            duration_us: Some(duration),
+            interval_us: Some(duration),
+        };
+        let delay = |entity: &str, why_not: Option<&str>| Delay {
+            entity: entity.to_owned(),
+            slides: [5.0, 5.0],
+            runs: match why_not {
+                None => runs("dedicated", [turns(5.0), turns(5.5)]),
+                Some(_) => Runs::new("dedicated"),
+            },
+            why_not: why_not.map(str::to_owned),
+        };
+        let short = |without, preemptive| {
+            vec![
+                runs(WITHOUT, [served(without)]),
+                runs(PREEMPTIVE, [served(preemptive)]),
+            ]
+        };
+        Elevate {
+            reserve: "nothing".to_owned(),
+            delays: vec![delay("process", None), delay("vCPU", Some("no /dev/kvm"))],
+            overheads: vec![Overhead {
+                period_us: 5,
+                events: vec![
+                    runs("alone", [100, 200]),
+                    runs("shared", [30, 60]),
+                    runs("dedicated", [45, 100]),
+                ],
+            }],
+            slices: vec![Slice {
+                slice_us: 100,
+                runs: vec![runs(OPEN, [served(70.0)]), runs("saturated", [served(9.0)])],
+            }],
+            tables: vec![
+                runs(TABLES[0], [served(100.0), served(120.0)]),
+                runs(TABLES[1], [served(50.0), served(90.0)]),
+            ],
+            loads: vec![Load {
+                rate: 1e4,
+                short: short(400.0, 40.0),
+                long: short(600.0, 900.0),
+            }],
+            noticing: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_slides_claims_are_the_targets() {
+        let verdicts: Vec<_> = measured()
+            .targets()
+            .iter()
+            .map(|target| target.verdict)
+            .collect();
+        let expected = [
+            Verdict::Met,
+            Verdict::NotShown,
+            Verdict::Met,
+            Verdict::Met,
+            Verdict::Met,
+        ];
+        assert_eq!(verdicts, expected);
+    }
+
+    #[test]
+    fn shares_are_of_the_same_repetition_and_everything_is_shown() {
+        let measured = measured();
+        measured.check().unwrap();
+        assert_eq!(measured.overheads[0].shares("shared"), [0.3, 0.3]);
+        assert_eq!(measured.overheads[0].shares("dedicated"), [0.45, 0.5]);
+        let sections = measured.sections();
+        let drawn: usize = sections.iter().map(|section| section.figures.len()).sum();
+        assert_eq!(drawn, 4);
+        assert!(sections[0].tables[0].notes[0].contains("no /dev/kvm"));
+        let text = serde_json::to_string(&measured).unwrap();
+        assert_eq!(serde_json::from_str::<Elevate>(&text).unwrap(), measured);
+    }
+
+    #[test]
+    fn without_figures_nothing_is_claimed() {
+        let nothing = Elevate::default();
+        assert!(nothing.sections().iter().all(|one| one.figures.is_empty()));
+        let shown = |target: &Target| target.verdict != Verdict::NotShown;
+        assert!(!nothing.targets().iter().any(shown));
+    }
+}

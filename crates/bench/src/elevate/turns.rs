@@ -1,0 +1,86 @@
+//! A busy loop that notes when it was off its core: for how long it ran, and for how long it did
+//! not.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use shinjuku_preempt::{Clock, Cycles};
+use shinjuku_workload::repeat::median;
+
+/// Most turns that are kept.
+const MOST: usize = 1 << 17;
+
+/// The slides' two figures.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Turns {
+    /// How many turns.
+    pub turns: usize,
+    /// How long it ran once it was scheduled, us: the median.
+    pub duration_us: Option<f64>,
+    /// How long it then waited, us: the median.
+    pub interval_us: Option<f64>,
+}
+
+impl Turns {
+    /// Calls `begin` when all is ready, then runs for `length`, and notes absences from the core
+    /// that are at least `least` long.
+    pub fn note(length: Duration, least: Duration, begin: impl FnOnce()) -> Self {
+        let clock = Clock::get();
+        let cycles = |duration: Duration| clock.to_cycles(duration.as_nanos() as u64).0;
+        let (length, least) = (cycles(length), cycles(least));
+        // Written once, so that no page is missing later.
+        let mut absences = vec![(1, 1); MOST];
+        let mut count = 0;
+        begin();
+        let begun = Cycles::now();
+        let mut last = begun;
+        loop {
+            let now = Cycles::now();
+            if now.since(last).0 > least {
+                absences[count] = (last.0, now.0);
+                count += 1;
+            }
+            if now.since(begun).0 > length || count == MOST {
+                break;
+            }
+            last = now;
+        }
+        Self::of(&absences[..count], clock)
+    }
+
+    fn of(absences: &[(u64, u64)], clock: Clock) -> Self {
+        let micros = |from: u64, to: u64| clock.to_nanos(Cycles(to - from)) as f64 / 1e3;
+        let pairs = absences.windows(2);
+        let durations: Vec<_> = pairs.map(|two| micros(two[0].1, two[1].0)).collect();
+        let intervals = absences.iter().map(|&(from, to)| micros(from, to));
+        Self {
+            turns: absences.len(),
+            duration_us: median(&durations),
+            interval_us: median(&intervals.collect::<Vec<_>>()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_lie_between_absences() {
+        let clock = Clock::get();
+        let at = |micros: u64| clock.to_cycles(micros * 1000).0;
+        let absences = [(at(5), at(15)), (at(20), at(32)), (at(36), at(44))];
+        let turns = Turns::of(&absences, clock);
+        let near = |value: Option<f64>, expected: f64| (value.unwrap() - expected).abs() < 0.1;
+        assert!(near(turns.duration_us, 4.5), "{turns:?}");
+        assert!(near(turns.interval_us, 10.0), "{turns:?}");
+        assert_eq!(Turns::of(&[], clock).duration_us, None);
+    }
+
+    #[test]
+    fn it_ends_when_its_time_is_over() {
+        let turns = Turns::note(Duration::from_millis(5), Duration::from_secs(3600), || ());
+        assert_eq!(turns.turns, 0);
+    }
+}
