@@ -2,15 +2,12 @@
 //! when devices hand frames to each other, not when queues are full or mbufs used up.
 #![allow(missing_docs)]
 
-#[path = "../../crates/dataplane/tests/dpdk/host.rs"]
-mod host;
-
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use host::{Host, PORT, PORTS, start_dpdk};
 use shinjuku_dataplane::dpdk::{Nic, NicConfig, PortConfig, Spread};
 use shinjuku_dataplane::{Device, MacAddr};
 use shinjuku_preempt::stress::{CountingAllocator, allocations_of_this_thread};
+use shinjuku_tests_support::dpdk::{Host, PORT, PORTS, start_dpdk};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -7,16 +7,12 @@
 //! ten million packets.
 #![allow(missing_docs)]
 
-#[path = "../../crates/dataplane/tests/dpdk/host.rs"]
-mod host;
-
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use host::{Host, PORT, PORTS, start_dpdk};
 use shinjuku::{
     LayoutKind, MechanismKind, RequestContext, RequestHandler, Runtime, Server, preempt_point,
 };
@@ -25,7 +21,9 @@ use shinjuku_dataplane::{
     Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounters, InterfaceConfig,
     MacAddr,
 };
-use shinjuku_tests::{PATIENCE, config, token, wait_for};
+use shinjuku_tests_support::dpdk::{Host, PORT, PORTS, start_dpdk};
+use shinjuku_tests_support::runtime::{config, token};
+use shinjuku_tests_support::{PATIENCE, wait_for};
 
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), PORT);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

@@ -14,7 +14,8 @@ use shinjuku::{
     ClassConfig, Config, Handle, MechanismKind, Runtime, SubmitOptions, Ticket, TicketError,
     handler_fn, preempt_point,
 };
-use shinjuku_tests::{PATIENCE, Usage, config, token, wait_for};
+use shinjuku_tests_support::runtime::{config, token};
+use shinjuku_tests_support::{PATIENCE, Usage, wait_for};
 
 /// Requests before the first reading: by then every context, cache and histogram has been used.
 const FIRST: u64 = 10_000;

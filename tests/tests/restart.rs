@@ -17,7 +17,8 @@ use shinjuku::{
     ClassConfig, Config, LayoutKind, MechanismKind, RequestContext, RequestHandler, Runtime,
     StartError, handler_fn, preempt_point,
 };
-use shinjuku_tests::{PATIENCE, Usage, config, token, wait_for};
+use shinjuku_tests_support::runtime::{config, token};
+use shinjuku_tests_support::{PATIENCE, Usage, wait_for};
 
 /// Starts before the first reading: by then every kind of start has happened, and caches are full.
 const FIRST: usize = 30;

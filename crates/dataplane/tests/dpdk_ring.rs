@@ -1,9 +1,6 @@
 //! `net::dpdk` over rings in memory: two hosts in one process, turned by hand.
 #![allow(missing_docs)]
 
-#[path = "dpdk/host.rs"]
-mod host;
-
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::OnceLock;
@@ -11,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use host::{Host, PATIENCE, PORT, start_dpdk, until};
 use shinjuku_dataplane::dpdk::{DpdkDevice, DpdkError, Eal, Nic, NicConfig, PortConfig, Spread};
 use shinjuku_dataplane::packet::MacAddr;
 use shinjuku_dataplane::{Checksums, Device, Outbound};
+use shinjuku_tests_support::PATIENCE;
+use shinjuku_tests_support::dpdk::{Host, PORT, start_dpdk, until};
 
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), PORT);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

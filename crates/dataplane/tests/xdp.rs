@@ -4,19 +4,15 @@
 //! Takes root, and `ip`, `ethtool`, `ping` and `arping`; without them the tests say `SKIPPED`.
 #![forbid(unsafe_code)]
 
-use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::os::fd::AsFd;
-use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use etherparse::{
     NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TransportSlice, VlanId,
 };
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use shinjuku_dataplane::packet::{MacAddr, ParseError};
 use shinjuku_dataplane::xdp::{CopyMode, Program, SocketConfig, XdpDevice, XdpError};
 use shinjuku_dataplane::{
@@ -24,18 +20,19 @@ use shinjuku_dataplane::{
     InterfaceConfig, Outbound, Received,
 };
 use shinjuku_net::{Arrival, Replier, Transport};
+use shinjuku_tests_support::namespace::{Namespace, run};
+use shinjuku_tests_support::{PATIENCE, wait_for};
 
 const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0x77, 1]);
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 9000);
 const THEIRS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 2), 7000);
 const FRAMES: u32 = 256;
-/// No wait lasts longer, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A veth pair: one end here, the other the kernel's, in a namespace of its own.
 struct Veth {
+    /// The end that is here, by the namespace's name.
     name: String,
-    namespace: String,
+    namespace: Namespace,
 }
 
 impl Veth {
@@ -46,16 +43,12 @@ impl Veth {
 
     /// With so many queues at either end.
     fn with_queues(test: &str, queues: u32) -> Option<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let made = first_free(&NUMBER, |of_this| {
-            let namespace = format!("shinjuku-xdp-{of_this}");
-            run(&format!("ip netns add {namespace}"))?;
-            Ok(Self {
-                name: format!("xdp{of_this}"),
-                namespace,
-            })
+        let made = Namespace::new("x").and_then(|namespace| {
+            let name = namespace.to_string();
+            let veth = Self { name, namespace };
+            veth.make(queues).map(|()| veth)
         });
-        match made.and_then(|veth| veth.make(queues).map(|()| veth)) {
+        match made {
             Ok(veth) => Some(veth),
             Err(reason) => {
                 println!("SKIPPED {test}: {reason}");
@@ -66,21 +59,16 @@ impl Veth {
 
     /// The two interfaces.
     fn make(&self, queues: u32) -> Result<(), String> {
-        let (name, namespace) = (&self.name, &self.namespace);
-        let there = format!("ip -n {namespace}");
-        [
-            format!(
-                "ip link add {name} address {OUR_MAC} numtxqueues {queues} numrxqueues {queues} type veth \
-                 peer name veth0 numtxqueues {queues} numrxqueues {queues} netns {namespace}"
-            ),
-            format!("{there} addr add {}/24 dev veth0", THEIRS.ip()),
-            // Checksums complete, which no device would do for a veth.
-            format!("ip netns exec {namespace} ethtool -K veth0 tx off"),
-            format!("{there} link set veth0 up"),
-            format!("ip link set {name} up"),
-        ]
-        .iter()
-        .try_for_each(|command| run(command))
+        let (name, there) = (&self.name, &self.namespace);
+        run(&format!(
+            "ip link add {name} address {OUR_MAC} numtxqueues {queues} numrxqueues {queues} type veth \
+             peer name veth0 numtxqueues {queues} numrxqueues {queues} netns {there}"
+        ))?;
+        there.ip(&format!("addr add {}/24 dev veth0", THEIRS.ip()))?;
+        // Checksums complete, which no device would do for a veth.
+        there.run("ethtool -K veth0 tx off")?;
+        there.ip("link set veth0 up")?;
+        run(&format!("ip link set {name} up"))
     }
 
     fn device(&self) -> XdpDevice {
@@ -101,75 +89,28 @@ impl Veth {
 
     /// A device at the other end, in the kernel's place.
     fn device_there(&self) -> XdpDevice {
-        let namespace = File::open(format!("/run/netns/{}", self.namespace)).unwrap();
-        let opened = thread::spawn(move || {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        self.namespace.within(|| {
             let program = Arc::new(Program::attach("veth0", 1).unwrap());
             XdpDevice::open(&program, 0, SocketConfig::default()).unwrap()
-        });
-        opened.join().unwrap()
+        })
     }
 
     /// A socket of the kernel's, at the other end.
     fn socket(&self, at: SocketAddrV4) -> UdpSocket {
-        let namespace = File::open(format!("/run/netns/{}", self.namespace)).unwrap();
-        let socket = thread::spawn(move || {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            UdpSocket::bind(at).unwrap()
-        });
-        let socket = socket.join().unwrap();
+        let socket = self.namespace.within(|| UdpSocket::bind(at).unwrap());
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
     }
 
     /// What a program says that is run at the other end; fails with what it says.
     fn run(&self, command: &str) -> Result<(), String> {
-        run(&format!("ip netns exec {} {command}", self.namespace))
+        self.namespace.run(command)
     }
 }
 
 impl Drop for Veth {
     fn drop(&mut self) {
         let _ = run(&format!("ip link del {}", self.name));
-        let _ = run(&format!("ip netns del {}", self.namespace));
-    }
-}
-
-/// What `make` makes of the first name, of this process's number and the next of `numbers`, that is
-/// not taken: one can be left over from a run that was killed.
-fn first_free<T>(
-    numbers: &AtomicU32,
-    make: impl Fn(&str) -> Result<T, String>,
-) -> Result<T, String> {
-    loop {
-        let number = numbers.fetch_add(1, Ordering::Relaxed);
-        match make(&format!("{}-{number}", std::process::id())) {
-            Err(reason) if reason.contains("File exists") && number < 100 => {}
-            made => return made,
-        }
-    }
-}
-
-fn run(command: &str) -> Result<(), String> {
-    let mut words = command.split(' ');
-    let output = Command::new(words.next().unwrap()).args(words).output();
-    match output {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let (said, complained) = (output.stdout, output.stderr);
-            let text = [said, complained].concat();
-            Err(format!("`{command}`: {}", String::from_utf8_lossy(&text)))
-        }
-        Err(error) => Err(format!("`{command}`: {error}")),
-    }
-}
-
-/// Does `step` until it tells that it is done.
-fn until(what: &str, mut step: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !step() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
-        thread::sleep(Duration::from_micros(200));
     }
 }
 
@@ -300,25 +241,25 @@ fn used_up_frames_stop_what_comes_until_some_are_back() {
     client.connect(OURS).unwrap();
     let mut held = Vec::new();
     // A quarter is for sending.
-    until("three quarters of the frames", || {
+    wait_for("three quarters of the frames", || {
         let _ = client.send(b"held");
         dataplane.poll(0, 64, |arrival| held.push(arrival));
         held.len() == FRAMES as usize * 3 / 4
     });
-    until("a drop", || {
+    wait_for("a drop", || {
         client.send(b"too many").unwrap();
         dataplane.poll(0, 64, |_| unreachable!("there are no frames"));
         dataplane.device().queues().unwrap().receive_dropped > 0
     });
     held.clear();
     let mut again = 0;
-    until("requests again", || {
+    wait_for("requests again", || {
         let _ = client.send(b"again");
         dataplane.poll(0, 64, |_| again += 1);
         again > 0
     });
     dataplane.close();
-    until("every frame", || {
+    wait_for("every frame", || {
         dataplane.poll(0, 64, |_| unreachable!("it is closed"));
         dataplane.device().frames() == FRAMES as usize
     });
@@ -354,14 +295,14 @@ fn after_the_link_was_down_it_goes_on() {
     let client = veth.socket(THEIRS);
     client.connect(OURS).unwrap();
     ask(&client, b"before");
-    until("the link", || counters.link_up());
+    wait_for("the link", || counters.link_up());
     let before = counters.read().link_changes;
     run(&format!("ip link set {} down", veth.name)).unwrap();
     let _ = client.send(b"into the void");
-    until("the link's end", || !counters.link_up());
+    wait_for("the link's end", || !counters.link_up());
     run(&format!("ip link set {} up", veth.name)).unwrap();
     ask(&client, b"after");
-    until("the link's return", || counters.link_up());
+    wait_for("the link's return", || counters.link_up());
     assert_eq!(counters.read().link_changes, before + 2);
     server.end();
 }
@@ -388,7 +329,7 @@ fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
     let client = veth.socket(THEIRS);
     client.connect(OURS).unwrap();
     let mut held = Vec::new();
-    until("two requests", || {
+    wait_for("two requests", || {
         let _ = client.send(b"held");
         held.extend(received(&mut dataplane));
         held.len() >= 2
@@ -398,7 +339,7 @@ fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
     drop(held);
 
     run(&format!("ip link del {}", veth.name)).unwrap();
-    until("the loss, and a try in vain", || {
+    wait_for("the loss, and a try in vain", || {
         assert!(received(&mut dataplane).is_empty());
         let counts = device_counters.read();
         counts.losses == 1 && counts.failed_returns > 0
@@ -409,14 +350,14 @@ fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
     );
     let reply = Ok(Some(early.request.echo()));
     replier.send(Dataplane::<XdpDevice>::conclude(early.route, reply));
-    until("the reply's end", || {
+    wait_for("the reply's end", || {
         received(&mut dataplane);
         device_counters.read().unsent == 1
     });
 
     drop(client);
     veth.make(1).unwrap();
-    until("the return", || {
+    wait_for("the return", || {
         received(&mut dataplane);
         device_counters.read().returns == 1
     });
@@ -426,7 +367,7 @@ fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
     let client = veth.socket(THEIRS);
     client.connect(OURS).unwrap();
     client.set_nonblocking(true).unwrap();
-    until("an answer", || {
+    wait_for("an answer", || {
         let _ = client.send(b"after");
         for Arrival { request, route, .. } in received(&mut dataplane) {
             let reply = Ok(Some(request.echo()));
@@ -439,7 +380,7 @@ fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
     });
     assert_eq!(device_counters.read().unsent, 1);
     dataplane.close();
-    until("every frame", || {
+    wait_for("every frame", || {
         received(&mut dataplane);
         dataplane.device().frames() == FRAMES as usize
     });
@@ -471,7 +412,7 @@ fn a_full_send_queue_and_used_up_frames_are_counted_until_the_link_is_back() {
         (all - 64, 1)
     );
     run(&format!("ip link set {} up", veth.name)).unwrap();
-    until("all to be sent", || {
+    wait_for("all to be sent", || {
         device.transmit(&mut frames);
         device.receive(0, &mut Vec::new());
         frames.is_empty() && device.frames() == FRAMES as usize
@@ -488,11 +429,11 @@ fn every_queue_goes_on_at_the_next_interface() {
     let counters = [0, 1].map(|queue| devices[queue].counters());
     let servers: Vec<_> = devices.into_iter().map(EchoServer::start).collect();
     run(&format!("ip link del {}", veth.name)).unwrap();
-    until("both losses", || {
+    wait_for("both losses", || {
         counters.iter().all(|queue| queue.read().losses == 1)
     });
     veth.make(2).unwrap();
-    until("both returns", || {
+    wait_for("both returns", || {
         counters.iter().all(|queue| queue.read().returns == 1)
     });
     let client = veth.socket(THEIRS);
@@ -580,23 +521,22 @@ fn a_client_reaches_a_server_of_the_kernels() {
 
 #[test]
 fn a_device_whose_driver_knows_no_xdp_is_served_generically() {
-    let made = first_free(&AtomicU32::new(0), |of_this| {
-        let name = format!("xdpd{of_this}");
-        run(&format!("ip link add {name} type dummy")).map(|()| name)
+    let made = Namespace::new("xd").and_then(|namespace| {
+        namespace.ip("link add dummy type dummy")?;
+        Ok(namespace)
     });
-    let name = match made {
-        Ok(name) => name,
+    let namespace = match made {
+        Ok(namespace) => namespace,
         Err(reason) => {
             println!("SKIPPED a_device_whose_driver_knows_no_xdp_is_served_generically: {reason}");
             return;
         }
     };
-    let said = Program::attach(&name, 1).and_then(|program| {
-        let device = XdpDevice::open(&Arc::new(program), 0, SocketConfig::default())?;
-        Ok(device.to_string())
+    let said = namespace.within(|| {
+        let program = Arc::new(Program::attach("dummy", 1).unwrap());
+        let device = XdpDevice::open(&program, 0, SocketConfig::default()).unwrap();
+        device.to_string()
     });
-    run(&format!("ip link del {name}")).unwrap();
-    let said = said.unwrap();
     assert!(
         said.contains("copy mode") && said.contains("generic"),
         "{said}"
@@ -723,7 +663,7 @@ fn frames_of_all_kinds_are_answered_or_counted() {
     }
     let mut replies = Vec::new();
     let mut frames = Vec::with_capacity(64);
-    until("every reply", || {
+    wait_for("every reply", || {
         there.receive(64, &mut frames);
         for Received { buffer, .. } in frames.drain(..) {
             // The kernel at the other end may have something of its own to say.
@@ -753,7 +693,7 @@ fn frames_of_all_kinds_are_answered_or_counted() {
         assert_eq!(udp.payload(), asked.payload());
     }
     let all = answered.len() as u64;
-    until("the last flaw", || {
+    wait_for("the last flaw", || {
         let counts = server.counters.read().interface;
         counts.dropped_for(DropReason::Fragment) == all
             && counts.dropped_for(DropReason::Malformed(ParseError::UdpChecksum)) == all

@@ -1,5 +1,5 @@
 //! The declarations of `shim.h`, by hand, and the structure of an mbuf as far as this crate reads
-//! it. `tests/layout.rs` compares every size, offset and flag here with the C compiler's, from
+//! it. `tests/dpdk/layout.rs` compares every size, offset and flag here with the C compiler's, from
 //! DPDK's own headers.
 #![allow(non_camel_case_types)]
 

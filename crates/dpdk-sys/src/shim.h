@@ -1,6 +1,6 @@
 /* The functions that Rust calls: DPDK's static inlines, and functions with large structures as
  * arguments, which change from release to release; a compiler that has DPDK's headers fills them
- * here. ffi.rs declares the same, and tests/layout.rs compares the two. Functions return 0 or a
+ * here. ffi.rs declares the same, and tests/dpdk/layout.rs compares the two. Functions return 0 or a
  * negative errno unless they say otherwise. */
 #ifndef SHINJUKU_DPDK_SHIM_H
 #define SHINJUKU_DPDK_SHIM_H
@@ -100,7 +100,7 @@ uint16_t dpdk_send(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint1
 /* Two ports that are each other's peer, with `queues` queues of `slots` packets each way. */
 int dpdk_ring_pair(const char *const names[2], uint16_t queues, unsigned int slots, uint16_t ports[2]);
 
-/* Sizes, offsets and flags as C has them, in the order of tests/layout.rs. Returns how many there are. */
+/* Sizes, offsets and flags as C has them, in the order of tests/dpdk/layout.rs. Returns how many there are. */
 size_t dpdk_layout(const uint64_t **values);
 
 #endif

@@ -1,5 +1,6 @@
 //! Restartable sequences registered by a library other than glibc. Each test runs in a child
-//! process, since glibc reads its setting when a process starts.
+//! process, since glibc reads its setting when a process starts. A program of its own, since it
+//! replaces a function of libc's.
 #![allow(missing_docs)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -10,6 +11,7 @@ use std::time::Duration;
 use shinjuku_preempt::{
     Generation, Outcome, Pool, PoolConfig, PoolError, Unsupported, Worker, check_platform,
 };
+use shinjuku_tests_support::process::{must_pass, this_test};
 
 /// The original form of the kernel's `struct rseq`.
 #[repr(C, align(32))]
@@ -50,16 +52,10 @@ fn is_child() -> bool {
 
 /// Runs `test` in a process in which glibc registers sequences, or does not.
 fn child(test: &str, glibc_registers: bool) {
-    let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env("SHINJUKU_TEST_CHILD", "1")
-        .env(
-            "GLIBC_TUNABLES",
-            format!("glibc.pthread.rseq={}", u8::from(glibc_registers)),
-        )
-        .status()
-        .unwrap();
-    assert!(status.success(), "{status}");
+    let setting = format!("glibc.pthread.rseq={}", u8::from(glibc_registers));
+    let mut command = this_test(test);
+    let command = command.env("SHINJUKU_TEST_CHILD", "1");
+    print!("{}", must_pass(command.env("GLIBC_TUNABLES", setting)));
 }
 
 fn pool() -> Result<Pool<(), i32>, PoolError> {

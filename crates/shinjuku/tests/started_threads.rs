@@ -2,13 +2,10 @@
 //! process of its own, since what a process could use before is noted once.
 #![allow(missing_docs)]
 
-use std::time::Duration;
-
 use shinjuku::policy::ClassId;
 use shinjuku::{Config, LayoutKind, Runtime, StartError, handler_fn, unpin_current};
 use shinjuku_preempt::Affinity;
-
-const PATIENCE: Duration = Duration::from_secs(30);
+use shinjuku_tests_support::PATIENCE;
 
 /// As the kernel numbers scheduling classes.
 const SCHED_OTHER: u32 = 0;

@@ -4,17 +4,12 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
+use shinjuku_tests_support::process::built;
 
 /// The command's path, beside the tests' directory.
 pub fn load() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let path = test.ancestors().nth(2).unwrap().join("shinjuku-load");
-    assert!(
-        path.exists(),
-        "{} is missing: cargo build -p shinjuku-loadgen --features dpdk,xdp",
-        path.display()
-    );
-    path
+    let remedy = "cargo build -p shinjuku-loadgen --features dpdk,xdp";
+    built("shinjuku-load", remedy)
 }
 
 /// Measures two loads, and each class alone before; returns the report.

@@ -5,29 +5,18 @@
 //! --features dpdk,xdp` must have built the command.
 
 mod load;
-// Modules of the transport's own tests.
-#[path = "../../../crates/dataplane/tests/dpdk/namespaces.rs"]
-#[allow(dead_code, reason = "some of it serves other tests")]
-mod namespaces;
-#[path = "../../../crates/dataplane/tests/dpdk/parts.rs"]
-#[allow(dead_code, reason = "some of it serves other tests")]
-mod parts;
-#[path = "../process/mod.rs"]
-#[allow(dead_code, reason = "some of it serves other tests")]
-mod process;
 mod server;
 
-use std::io::Read;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use load::load;
-use namespaces::{Namespaces, run};
-use process::executable;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use server::{DISPATCHER, Server, replies};
+use shinjuku_tests_support::namespace::{Pair, must};
+use shinjuku_tests_support::process::{Process, built};
+use shinjuku_tests_support::wait_for;
 
 const INTERFACE: &str = "[dataplane]\ninterface = { address = '10.79.0.1/24', ports = [9000] }";
 /// The address of a veth when the kernel's stack is the client.
@@ -35,25 +24,27 @@ const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 
 /// Two namespaces joined by a veth pair, `va` and `vb`, without addresses; `None`: the machine
 /// cannot make them.
-fn veth(test: &str, suffixes: [&str; 2]) -> Option<Namespaces> {
-    let namespaces = Namespaces::of(test, suffixes)?;
+fn veth(test: &str, tags: [&str; 2]) -> Option<Pair> {
+    let namespaces = Pair::new(test, tags)?;
     namespaces.join();
-    let [first, second] = &namespaces.names;
-    namespaces::ip(&format!("-n {second} link set vb up"));
-    run(namespaces
-        .exec(first, "ethtool")
-        .args(["-K", "va", "tx", "off"]));
+    let [first, second] = &namespaces.0;
+    must(second.ip("link set vb up"));
+    must(first.run("ethtool -K va tx off"));
     Some(namespaces)
 }
 
-fn server_in(namespaces: &Namespaces, device: &str) -> Server {
-    let program = executable("dataplane");
-    let command = namespaces.exec(&namespaces.names[0], program.to_str().unwrap());
+/// The example, which `cargo test` has built, too.
+fn program() -> PathBuf {
+    built("examples/dataplane", "run the whole package's tests")
+}
+
+fn server_in(namespaces: &Pair, device: &str) -> Server {
+    let command = namespaces.0[0].command(program());
     Server::start(command, &format!("{device}\n{INTERFACE}"))
 }
 
-fn load_in(namespaces: &Namespaces) -> Command {
-    namespaces.exec(&namespaces.names[1], load().to_str().unwrap())
+fn load_in(namespaces: &Pair) -> Command {
+    namespaces.0[1].command(load())
 }
 
 #[test]
@@ -61,8 +52,8 @@ fn over_shared_memory() {
     let directory = tempfile::tempdir().unwrap();
     let device = |role| memif(directory.path(), role);
     let config = format!("[dpdk]\ndevice = '{}'\n{INTERFACE}", device("server"));
-    let server = Server::start(Command::new(executable("dataplane")), &config);
-    let head = &server.head;
+    let server = Server::start(Command::new(program()), &config);
+    let head = server.head();
     assert!(head.contains("net_memif0 by DPDK"), "{head}");
     let mut client = Command::new(load());
     client.args(["--transport", "dpdk", "--device", &device("client")]);
@@ -78,13 +69,13 @@ fn over_shared_memory() {
 fn a_socket_of_shared_memory_has_one_server_and_outlives_none() {
     const DEVICE: &str = "net_memif0,socket=made/socket,socket-abstract=no";
     let directory = tempfile::tempdir().unwrap();
-    let program = |path| {
+    let there = |path| {
         let mut command = Command::new(path);
         command.current_dir(&directory);
         command
     };
     let client = || {
-        let mut command = program(load());
+        let mut command = there(load());
         command.args(["--transport", "dpdk", "--device", DEVICE]);
         command.args(["--address", "10.79.0.2/24"]);
         command
@@ -99,7 +90,7 @@ fn a_socket_of_shared_memory_has_one_server_and_outlives_none() {
     assert!(says.contains("start the server first"), "{says}");
 
     let config = format!("[dpdk]\ndevice = '{DEVICE},role=server'\n{INTERFACE}");
-    let server = || Server::try_start(program(executable("dataplane")), &config);
+    let server = || Server::try_start(there(program()), &config);
     let first = server().unwrap_or_else(|refusal| panic!("{refusal}"));
     let Err(refusal) = server() else {
         panic!("two servers have one socket");
@@ -121,23 +112,15 @@ fn a_client_that_waits_for_the_other_end_can_be_interrupted() {
     client.args(["--transport", "dpdk", "--address", "10.79.0.2/24"]);
     client.args(["--device", &memif(directory.path(), "server")]);
     client.args(["--target", "10.79.0.1:9000", "--protocol", "shinjuku"]);
-    let mut client = client
-        .args(["--mix", "hi", "--rate", "1k"])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let start = Instant::now();
-    while !directory.path().join("memif").exists() {
-        assert!(
-            start.elapsed() < Duration::from_secs(20),
-            "it has no socket"
-        );
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    kill_process(Pid::from_child(&client), Signal::INT).unwrap();
-    assert!(!process::wait(&mut client), "it measured nothing");
+    client.args(["--mix", "hi", "--rate", "1k"]);
+    let mut client = Process::start(client.stderr(Stdio::piped()));
+    wait_for("its socket", || directory.path().join("memif").exists());
+    client.signal(Signal::INT);
+    let status = client.end().expect("it can be interrupted");
+    assert!(!status.success(), "it measured nothing");
     let mut says = String::new();
-    client.stderr.unwrap().read_to_string(&mut says).unwrap();
+    let errors = client.0.stderr.as_mut().unwrap();
+    std::io::Read::read_to_string(errors, &mut says).unwrap();
     assert!(says.contains("interrupted before"), "{says}");
 }
 
@@ -148,8 +131,8 @@ fn two_dispatchers_count_apart_and_together() {
         "[dpdk]\ndevice = '{}'\nspread = 'software'\n{INTERFACE}\n{DISPATCHER}",
         memif(directory.path(), "server")
     );
-    let server = Server::start(Command::new(executable("dataplane")), &config);
-    let head = &server.head;
+    let server = Server::start(Command::new(program()), &config);
+    let head = server.head();
     assert!(head.contains("spread by software"), "{head}");
     let mut client = Command::new(load());
     // In the form of DPDK's own command line.
@@ -217,14 +200,12 @@ fn a_client_of_the_kernels_reaches_a_server_over_af_xdp() {
     let Some(namespaces) = veth(name, ["ka", "kb"]) else {
         return;
     };
-    let second = &namespaces.names[1];
-    Namespaces::bring_up(second, "vb", KERNEL);
+    let second = &namespaces.0[1];
+    second.bring_up("vb", KERNEL);
     let Some(server) = af_xdp_server(name, &namespaces) else {
         return;
     };
-    run(namespaces
-        .exec(second, "ping")
-        .args(["-c", "3", "-W", "10", "-i", "0.01", "10.79.0.1"]));
+    must(second.run("ping -c 3 -W 10 -i 0.01 10.79.0.1"));
     let report = load::measure(&mut load_in(&namespaces));
     let requests = load::all_answered(&report);
     assert_eq!(report["transport"], "UDP");
@@ -233,14 +214,13 @@ fn a_client_of_the_kernels_reaches_a_server_over_af_xdp() {
 }
 
 /// Also prints whether copying was avoided as asked, which depends on the kernel's driver.
-fn af_xdp_server(test: &str, namespaces: &Namespaces) -> Option<Server> {
+fn af_xdp_server(test: &str, namespaces: &Pair) -> Option<Server> {
     const TABLE: &str = "[xdp]\ninterface = 'va'";
-    let program = executable("dataplane");
-    let command = || namespaces.exec(&namespaces.names[0], program.to_str().unwrap());
+    let command = || namespaces.0[0].command(program());
     let config = |copy| format!("{TABLE}\ncopy = '{copy}'\n{INTERFACE}");
     match Server::try_start(command(), &config("zero-copy")) {
         Ok(server) => {
-            println!("zero-copy on a veth: {}", server.head);
+            println!("zero-copy on a veth: {}", server.head());
             server.end_having_answered(0);
         }
         Err(refusal) => {
@@ -253,7 +233,7 @@ fn af_xdp_server(test: &str, namespaces: &Namespaces) -> Option<Server> {
         }
     }
     let server = Server::start(command(), &config("auto"));
-    let head = &server.head;
+    let head = server.head();
     assert!(
         head.contains("va by AF_XDP,") && head.contains("mode"),
         "{head}"
@@ -294,8 +274,8 @@ fn what_is_missing_is_said() {
 }
 
 fn refuses(config: &str, says: &str) {
-    let refusal = match Server::try_start(Command::new(executable("dataplane")), config) {
-        Ok(server) => panic!("{config}\nserves: {}", server.head),
+    let refusal = match Server::try_start(Command::new(program()), config) {
+        Ok(server) => panic!("{config}\nserves: {}", server.head()),
         Err(refusal) => refusal,
     };
     assert!(refusal.contains(says), "{config}\n{refusal}");
@@ -323,7 +303,7 @@ fn what_the_device_has_no_room_for_is_said() {
 #[test]
 fn it_says_how_it_is_called_and_a_cause_once() {
     let say = |argument| {
-        let mut command = Command::new(executable("dataplane"));
+        let mut command = Command::new(program());
         let output = command.env("RUST_BACKTRACE", "0").arg(argument).output();
         let output = output.unwrap();
         let said = [output.stdout, output.stderr].concat();

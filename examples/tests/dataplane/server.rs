@@ -1,11 +1,9 @@
 //! The example `dataplane` as a process.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
-
-use crate::process::wait;
+use rustix::process::Signal;
+use shinjuku_tests_support::process;
 
 /// A dispatcher with few threads, which may share a core with other tests'.
 pub const DISPATCHER: &str = "
@@ -19,10 +17,7 @@ pub const DISPATCHER: &str = "
 
 /// A server that listens.
 pub struct Server {
-    child: Child,
-    output: BufReader<ChildStdout>,
-    /// The server's output until it was ready.
-    pub head: String,
+    server: process::Server,
     _config: tempfile::NamedTempFile,
 }
 
@@ -36,49 +31,23 @@ impl Server {
     pub fn try_start(mut command: Command, config: &str) -> Result<Self, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, format!("{config}\n{DISPATCHER}")).unwrap();
-        let mut child = command
-            .arg(file.path())
-            .env("RUST_BACKTRACE", "0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut errors = child.stderr.take().unwrap();
-        // It prints little before it ends or listens; once it listens, no thread need read its
-        // output.
-        let errors = std::thread::spawn(move || {
-            let mut said = String::new();
-            let _ = errors.read_to_string(&mut said);
-            said
-        });
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut head = String::new();
-        while !head.contains("listening on ") {
-            if output.read_line(&mut head).unwrap() == 0 {
-                assert!(
-                    !wait(&mut child),
-                    "it ends well, but never listened: {head}"
-                );
-                return Err(head + &errors.join().unwrap());
-            }
-        }
+        let command = command.arg(file.path()).env("RUST_BACKTRACE", "0");
+        let server = process::Server::start(command.stderr(Stdio::piped()), "listening on ")?;
         Ok(Self {
-            child,
-            output,
-            head,
+            server,
             _config: file,
         })
     }
 
+    /// The server's output until it was ready.
+    pub fn head(&self) -> &str {
+        &self.server.head
+    }
+
     /// Asks the server to end. Returns its output since it was ready, which must say that it
     /// answered `requests`, or more.
-    pub fn end_having_answered(mut self, requests: u64) -> String {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        let ended_well = wait(&mut self.child);
-        let mut said = String::new();
-        self.output.read_to_string(&mut said).unwrap();
-        assert!(ended_well, "it does not end well: {said}");
+    pub fn end_having_answered(self, requests: u64) -> String {
+        let said = self.server.end(Signal::TERM);
         assert!(said.contains("everything finished"), "{said}");
         // The last count is the sum, if there is one.
         let replies = replies(&said).pop().expect("its counts");
@@ -92,12 +61,4 @@ pub fn replies(said: &str) -> Vec<u64> {
     let words: Vec<_> = said.split_whitespace().collect();
     let counts = words.windows(2).filter(|pair| pair[1] == "replies;");
     counts.map(|pair| pair[0].parse().unwrap()).collect()
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // For failing tests; a server that has ended is left alone.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use shinjuku::net::tcp::{ReplyBy, Tcp};
 use shinjuku::{MechanismKind, Runtime};
 use shinjuku_preempt::stress::contexts_in_the_allocator;
-use shinjuku_tests::watch::{Watched, WatchedThreads, grown};
-use shinjuku_tests::{PATIENCE, token, wait_for};
+use shinjuku_tests_support::runtime::token;
+use shinjuku_tests_support::watch::{Watched, WatchedThreads, grown};
+use shinjuku_tests_support::{PATIENCE, turn, wait_for};
 
 use crate::service::{Lines, REPEATED, connect, listen, runtime, service};
 
@@ -150,7 +151,7 @@ fn calls_in_steady_state(sloppy: bool, reply_by: ReplyBy) -> Vec<(String, u64)> 
 
 #[test]
 fn over_tcp_no_thread_allocates() {
-    let _turn = crate::turn();
+    let _turn = turn();
     let hook = Arc::new(std::panic::take_hook());
     let theirs = Arc::clone(&hook);
     std::panic::set_hook(Box::new(move |panic| {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use shinjuku::MechanismKind;
-use shinjuku_tests::PATIENCE;
+use shinjuku_tests_support::{PATIENCE, turn};
 
 use crate::service::{House, connect, listen, runtime};
 
@@ -76,7 +76,7 @@ fn live(address: SocketAddr, tag: u64, requests: usize) {
 
 #[test]
 fn nothing_of_one_connection_reaches_another() {
-    let _turn = crate::turn();
+    let _turn = turn();
     // The test causes many panics on purpose.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

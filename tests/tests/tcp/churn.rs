@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use shinjuku::MechanismKind;
-use shinjuku_tests::{Usage, wait_for};
+use shinjuku_tests_support::{Usage, turn, wait_for};
 
 use crate::service::{House, REPEATED, connect, listen, runtime};
 
@@ -42,7 +42,7 @@ fn come_and_go(house: &House, rounds: usize) {
 
 #[test]
 fn neither_descriptors_nor_memory_grow_with_connections() {
-    let _turn = crate::turn();
+    let _turn = turn();
     let house = House::start(runtime(2, MechanismKind::Probe), listen());
     come_and_go(&house, 100);
     let before = Usage::now();

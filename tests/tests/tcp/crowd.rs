@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shinjuku::MechanismKind;
-use shinjuku_tests::wait_for;
+use shinjuku_tests_support::{turn, wait_for};
 
 use crate::service::{House, connect, listen, runtime};
 
@@ -26,7 +26,7 @@ fn ten_thousand_connections_half_of_them_idle() {
     if let Ok(order) = std::env::var(CROWD) {
         return crowd(&order);
     }
-    let _turn = crate::turn();
+    let _turn = turn();
     let limit = raise_descriptor_limit();
     let connections = CONNECTIONS.min(limit.saturating_sub(512));
     if connections < CONNECTIONS {
@@ -118,5 +118,5 @@ fn crowd(order: &str) {
     }
     println!("answered");
     // The process ends when it is killed, or at the latest after the other process's patience.
-    std::thread::sleep(shinjuku_tests::PATIENCE);
+    std::thread::sleep(shinjuku_tests_support::PATIENCE);
 }

@@ -13,10 +13,3 @@ mod service;
 #[global_allocator]
 static ALLOCATOR: shinjuku_preempt::stress::CountingAllocator =
     shinjuku_preempt::stress::CountingAllocator;
-
-/// Held by the running test.
-fn turn() -> impl Sized {
-    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    TURN.lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use shinjuku::MechanismKind;
-use shinjuku_tests::{PATIENCE, wait_for};
+use shinjuku_tests_support::{PATIENCE, turn, wait_for};
 
 use crate::service::{House, assert_sums, listen, runtime};
 
@@ -18,7 +18,7 @@ fn expect(mut stream: &std::net::TcpStream, expected: &str) {
 
 #[test]
 fn short_requests_are_answered_while_long_ones_run_on_the_only_worker() {
-    let _turn = crate::turn();
+    let _turn = turn();
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
         for kind in ["c-pre-sq", "c-pre-mq"] {
             let mut config = runtime(1, mechanism);
@@ -59,7 +59,7 @@ fn short_requests_are_answered_while_long_ones_run_on_the_only_worker() {
 
 #[test]
 fn a_shutdown_lets_what_was_admitted_finish() {
-    let _turn = crate::turn();
+    let _turn = turn();
     let house = House::start(runtime(1, MechanismKind::Probe), listen());
     let streams: Vec<_> = (0..4).map(|_| house.client()).collect();
     let idle = house.client();

@@ -11,8 +11,9 @@ use shinjuku::{
     ClassConfig, Config, MechanismKind, RequestContext, RequestHandler, Runtime, Server,
     preempt_point,
 };
-use shinjuku_tests::watch::churn;
-use shinjuku_tests::{PATIENCE, config, token, wait_for};
+use shinjuku_tests_support::runtime::{config, token};
+use shinjuku_tests_support::watch::churn;
+use shinjuku_tests_support::{PATIENCE, wait_for};
 
 /// `e`: echo. `w`: work for longer than a quantum, then echo. `g`: work until the gate opens, then
 /// echo. `l`: the line ten thousand times. `p`: panic. `s`: swap requests with another one, if

@@ -18,7 +18,7 @@ pub(super) struct Claim {
     pub(super) place: &'static str,
     /// What it says, in our words.
     pub(super) says: &'static str,
-    /// The test of `crates/sim/tests/claims.rs` that shows it.
+    /// The test of `crates/sim/tests/simulator/claims.rs` that shows it.
     pub(super) test: &'static str,
 }
 
@@ -87,7 +87,7 @@ mod tests {
 
     const SOURCES: [Source; 5] = [SHINJUKU, ZYGOS, RACKSCHED, TAILGUARD, ELEVATION];
 
-    const CLAIMS: &str = include_str!("../../../crates/sim/tests/claims.rs");
+    const CLAIMS: &str = include_str!("../../../crates/sim/tests/simulator/claims.rs");
 
     /// The tests of `CLAIMS`: name, and the first line of what is said of each.
     fn tests() -> Vec<(&'static str, &'static str)> {

@@ -110,8 +110,8 @@ fn steps() -> Vec<Step> {
                 "dpdk",
                 "test -p shinjuku-dpdk-sys -p shinjuku-dataplane -p shinjuku-tests -p shinjuku-bench-dataplane --features \
                  shinjuku-dpdk-sys/link,shinjuku-dataplane/dpdk,shinjuku-tests/dpdk,shinjuku-bench-dataplane/dpdk --no-fail-fast --lib \
-                 --test layout --test failed_start --test rings --test dpdk \
-                 --test dpdk_ring --test dpdk_allocation --test dpdk_packets --test contenders -- --show-output",
+                 --test failed_start --test dpdk --test dpdk_ring --test dpdk_allocation --test dpdk_packets --test contenders -- \
+                 --show-output",
                 minutes(10),
                 true,
             )
@@ -147,7 +147,7 @@ fn steps() -> Vec<Step> {
         // As users get it who turn no feature on: no guest mode and no Dune.
         cargo(
             "plain",
-            "test -p shinjuku --no-fail-fast --lib --test backends -- --show-output",
+            "test -p shinjuku --no-fail-fast --lib --test starting -- --show-output",
             minutes(5),
             true,
         ),

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use shinjuku_dataplane::MacAddr;
 use shinjuku_dataplane::dpdk::{DpdkDevice, NicConfig};
-
-use crate::host::{Host, PATIENCE, PORT, missing_after_close, open, until};
-use crate::namespaces::{Namespaces, ip};
-use crate::parts::{Part, orders};
+use shinjuku_tests_support::PATIENCE;
+use shinjuku_tests_support::dpdk::{Host, PORT, missing_after_close, open, until};
+use shinjuku_tests_support::namespace::{Namespace, Pair, must};
+use shinjuku_tests_support::process::{Part, orders};
 
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 80, 0, 1), PORT);
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 80, 0, 2);
@@ -21,26 +21,26 @@ const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 #[test]
 fn a_veth_pair_by_af_packet() {
     let test = "a_veth_pair_by_af_packet";
-    let Some(namespaces) = Namespaces::of(test, ["fa", "fb"]) else {
+    let Some(namespaces) = Pair::new(test, ["fa", "fb"]) else {
         return;
     };
-    let [ours, kernel] = &namespaces.names;
+    let [ours, kernel] = &namespaces.0;
     namespaces.join();
-    ip(&format!("-n {ours} link set va address {MAC}"));
-    let server = namespaces.start(ours, "faults-server net_af_packet0,iface=va,framecnt=512");
-    let mut faults = Faults::new(&namespaces, kernel, "vb", server);
+    must(ours.ip(&format!("link set va address {MAC}")));
+    let server = Part::start_in(ours, "faults-server net_af_packet0,iface=va,framecnt=512");
+    let mut faults = Faults::new(kernel, "vb", server);
     faults.heals("nothing", |_| ());
     faults.heals("the link's end and return", |server| {
-        ip(&format!("-n {ours} link set va down"));
+        must(ours.ip("link set va down"));
         server.say("down");
         server.hears("@down");
-        ip(&format!("-n {ours} link set va up"));
+        must(ours.ip("link set va up"));
     });
     faults.heals_after_reset();
-    faults.is_told_of_the_loss(|| ip(&format!("-n {ours} link del va")));
+    faults.is_told_of_the_loss(|| must(ours.ip("link del va")));
     faults.heals("the interface's return", |_| {
         namespaces.join();
-        Namespaces::bring_up(kernel, "vb", KERNEL);
+        kernel.bring_up("vb", KERNEL);
     });
     faults.end();
 }
@@ -48,26 +48,26 @@ fn a_veth_pair_by_af_packet() {
 #[test]
 fn a_tap_device() {
     let test = "a_tap_device";
-    let Some(namespaces) = Namespaces::of(test, ["fc", "fd"]) else {
+    let Some(namespaces) = Pair::new(test, ["fc", "fd"]) else {
         return;
     };
-    let ours = &namespaces.names[0];
-    let server = namespaces.start(ours, "faults-server net_tap0,iface=tap");
-    let mut faults = Faults::new(&namespaces, ours, "tap", server);
+    let ours = &namespaces.0[0];
+    let server = Part::start_in(ours, "faults-server net_tap0,iface=tap");
+    let mut faults = Faults::new(ours, "tap", server);
     faults.heals("nothing", |_| ());
     faults.heals("the link's end and return", |server| {
-        ip(&format!("-n {ours} link set tap down"));
+        must(ours.ip("link set tap down"));
         server.say("down");
         server.hears("@down");
-        ip(&format!("-n {ours} link set tap up"));
+        must(ours.ip("link set tap up"));
     });
     faults.heals_after_reset();
     // The device brings its interface with it.
     faults.heals("the interface's end", |server| {
-        ip(&format!("-n {ours} link del tap"));
+        must(ours.ip("link del tap"));
         server.say("reset");
         server.hears("@reset");
-        Namespaces::bring_up(ours, "tap", KERNEL);
+        ours.bring_up("tap", KERNEL);
     });
     faults.end();
 }
@@ -79,12 +79,12 @@ struct Faults {
 }
 
 impl Faults {
-    fn new(namespaces: &Namespaces, kernel: &str, device: &str, mut server: Part) -> Self {
+    fn new(kernel: &Namespace, device: &str, mut server: Part) -> Self {
         server.hears("@ready");
-        Namespaces::bring_up(kernel, device, KERNEL);
+        kernel.bring_up(device, KERNEL);
         server.say("up");
         server.hears("@up");
-        let client = namespaces.start(kernel, "faults-client");
+        let client = Part::start_in(kernel, "faults-client");
         Self { server, client }
     }
 

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use shinjuku_dataplane::dpdk::{BURST, NicConfig};
 use shinjuku_dataplane::{Device, DropReason};
-
-use crate::host::{Host, PATIENCE, PORT, missing_after_close, open, until};
-use crate::namespaces::{Namespaces, run};
-use crate::parts::{Part, Running, orders};
+use shinjuku_tests_support::PATIENCE;
+use shinjuku_tests_support::dpdk::{Host, PORT, missing_after_close, open, until};
+use shinjuku_tests_support::namespace::{Namespace, Pair, must};
+use shinjuku_tests_support::process::{Part, Process, orders};
 
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), PORT);
 const KERNEL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 2), 9100);
@@ -26,96 +26,72 @@ const ROUNDS: usize = 20;
 #[test]
 fn a_veth_pair_by_af_packet() {
     let test = "a_veth_pair_by_af_packet";
-    let Some(namespaces) = Namespaces::of(test, ["va", "vb"]) else {
+    let Some(namespaces) = Pair::new(test, ["va", "vb"]) else {
         return;
     };
-    let [ours, kernel] = &namespaces.names;
+    let [ours, kernel] = &namespaces.0;
     namespaces.join();
-    let host = namespaces.start(ours, "kernel-host net_af_packet0,iface=va,framecnt=512");
+    let host = Part::start_in(ours, "kernel-host net_af_packet0,iface=va,framecnt=512");
     // AF_PACKET's sockets put fragments together, to what then does not fit a frame.
-    interoperates(&namespaces, kernel, "vb", host, (0, 0));
+    interoperates(kernel, "vb", host, (0, 0));
 }
 
 #[test]
 fn a_veth_pair_by_af_xdp() {
     let test = "a_veth_pair_by_af_xdp";
-    let Some(namespaces) = Namespaces::of(test, ["xa", "xb"]) else {
+    let Some(namespaces) = Pair::new(test, ["xa", "xb"]) else {
         return;
     };
-    let [ours, kernel] = &namespaces.names;
+    let [ours, kernel] = &namespaces.0;
     namespaces.join();
-    let host = namespaces.start(ours, "kernel-host net_af_xdp0,iface=va");
+    let host = Part::start_in(ours, "kernel-host net_af_xdp0,iface=va");
     // net_af_xdp does not give back what is in its fill queue.
     let kept = 2048 + BURST as u64;
-    interoperates(&namespaces, kernel, "vb", host, (3, kept));
+    interoperates(kernel, "vb", host, (3, kept));
 }
 
 #[test]
 fn a_tap_device() {
     let test = "a_tap_device";
-    let Some(namespaces) = Namespaces::of(test, ["ta", "tb"]) else {
+    let Some(namespaces) = Pair::new(test, ["ta", "tb"]) else {
         return;
     };
-    let ours = &namespaces.names[0];
+    let ours = &namespaces.0[0];
     // The device's other end is the kernel's, in the same namespace.
-    let host = namespaces.start(ours, "kernel-host net_tap0,iface=tap");
-    interoperates(&namespaces, ours, "tap", host, (3, 0));
+    let host = Part::start_in(ours, "kernel-host net_tap0,iface=tap");
+    interoperates(ours, "tap", host, (3, 0));
 }
 
 /// `device` is the kernel's end, in the namespace `kernel`; `host` is at the other. It is to see as
 /// many `fragments`, and its driver may keep as many mbufs as `kept`.
-fn interoperates(
-    namespaces: &Namespaces,
-    kernel: &str,
-    device: &str,
-    mut host: Part,
-    (fragments, kept): (u64, u64),
-) {
+fn interoperates(kernel: &Namespace, device: &str, mut host: Part, (fragments, kept): (u64, u64)) {
     // The tap device fills in checksums, so that both ways of doing it are tried.
     assert_eq!(host.hears("@ready"), format!("@ready {}", device == "tap"));
-    Namespaces::bring_up(kernel, device, *KERNEL.ip());
+    kernel.bring_up(device, *KERNEL.ip());
     let ours = OURS.ip().to_string();
-    let in_kernel = |program: &str, arguments: &str| {
-        let mut command = namespaces.exec(kernel, program);
-        command.args(arguments.split_whitespace());
-        command
-    };
-
     let capture = std::env::temp_dir().join(format!("{kernel}.pcap"));
-    let mut dump = in_kernel(
-        "tcpdump",
-        &format!("-i {device} -U --immediate-mode -s 2048 -B 16384 -Z root -w"),
-    )
-    .arg(&capture)
-    .stderr(Stdio::piped())
-    .spawn()
-    .map(Running)
-    .unwrap();
+    let mut dump = kernel.command("tcpdump");
+    dump.args(["-i", device, "-U", "--immediate-mode", "-s", "2048"]);
+    dump.args(["-B", "16384", "-Z", "root", "-w"]).arg(&capture);
+    let mut dump = Process::start(dump.stderr(Stdio::piped()));
     wait_for_line(dump.0.stderr.take().unwrap(), "listening on");
 
     // First, so that the kernel's address must be asked for.
-    let mut server = namespaces.start(kernel, "kernel-server");
+    let mut server = Part::start_in(kernel, "kernel-server");
     server.hears("@ready");
     host.say("ask");
     host.hears("@answered");
 
-    run(&mut in_kernel(
-        "arping",
-        &format!("-c 3 -w 10 -I {device} {ours}"),
-    ));
+    must(kernel.run(&format!("arping -c 3 -w 10 -I {device} {ours}")));
     for size in [0, 56, 1472] {
         // -M do: the kernel must not fragment.
-        run(&mut in_kernel(
-            "ping",
-            &format!("-c 4 -i 0.05 -W 5 -M do -s {size} {ours}"),
-        ));
+        let ping = format!("ping -c 4 -i 0.05 -W 5 -M do -s {size} {ours}");
+        must(kernel.run(&ping));
     }
-    let large = in_kernel("ping", &format!("-c 1 -W 1 -s 3000 {ours}"))
-        .output()
-        .unwrap();
-    assert!(!large.status.success(), "fragments are not put together");
+    let large = kernel.run(&format!("ping -c 1 -W 1 -s 3000 {ours}"));
+    assert!(large.is_err(), "fragments are not put together");
 
-    let mut client = namespaces.start(kernel, "kernel-client");
+    let mut client = Part::start_in(kernel, "kernel-client");
     client.hears("@done");
 
     until("all that we sent in the capture", || {

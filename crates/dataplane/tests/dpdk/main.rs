@@ -2,22 +2,21 @@
 //! and between processes.
 //!
 //! DPDK can be started once in a process, and a process is in one namespace, so a test runs this
-//! program again for each part: see [`part`].
+//! program again for each part: see [`part`]. So is `dpdk_ring` a program of its own.
 #![allow(missing_docs)]
 
 mod faults;
-mod host;
 mod kernel;
 mod memif;
-mod namespaces;
-mod parts;
 mod queues;
+
+use shinjuku_tests_support::process::this_part;
 
 /// A part of another test, in a process of its own.
 #[test]
 #[ignore = "no test: the others run it in other processes"]
 fn part() {
-    let Some(part) = parts::this_part() else {
+    let Some(part) = this_part() else {
         return;
     };
     let (name, of) = part.split_once(' ').unwrap_or((&part, ""));

@@ -3,14 +3,13 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
-use std::process::Command;
 use std::sync::mpsc::TryRecvError;
 use std::time::Instant;
 
 use shinjuku_dataplane::dpdk::{DpdkDevice, Nic, NicConfig};
-
-use crate::host::{self, Host, PATIENCE, PORT, missing_after_close, until};
-use crate::parts::{Part, orders};
+use shinjuku_tests_support::PATIENCE;
+use shinjuku_tests_support::dpdk::{self, Host, PORT, missing_after_close, until};
+use shinjuku_tests_support::process::{Part, orders, this_test};
 
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 78, 0, 1), PORT);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
@@ -25,7 +24,7 @@ fn open(socket: &Path, role: &str, ip: Ipv4Addr) -> (Nic, Host<DpdkDevice>) {
     let mac = format!("02:00:00:00:00:{:02}", ip.octets()[3]);
     let device =
         format!("net_memif0,role={role},id=0,socket={socket},socket-abstract=no,mac={mac}");
-    let (nic, mut hosts) = host::open(&device, ip, NicConfig::new().mbufs(MBUFS));
+    let (nic, mut hosts) = dpdk::open(&device, ip, NicConfig::new().mbufs(MBUFS));
     (nic, hosts.remove(0))
 }
 
@@ -49,7 +48,7 @@ fn a_server_in_another_process_can_die_and_come_again() {
     let start = || {
         // One that was killed leaves its socket behind.
         let _ = std::fs::remove_file(&socket);
-        let this = Command::new(std::env::current_exe().unwrap());
+        let this = this_test("part");
         let mut server = Part::start(this, &format!("memif-server {}", socket.display()));
         server.hears("@ready");
         server

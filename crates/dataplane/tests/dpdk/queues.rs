@@ -8,10 +8,10 @@ use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use shinjuku_dataplane::dpdk::{NicConfig, Spread};
-
-use crate::host::{PATIENCE, PORT, missing_after_close, open};
-use crate::namespaces::Namespaces;
-use crate::parts::{Part, orders};
+use shinjuku_tests_support::PATIENCE;
+use shinjuku_tests_support::dpdk::{PORT, missing_after_close, open};
+use shinjuku_tests_support::namespace::{Namespace, Pair};
+use shinjuku_tests_support::process::{Part, orders};
 
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 79, 0, 1), PORT);
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
@@ -22,33 +22,33 @@ const REQUESTS: usize = 10;
 #[test]
 fn two_queues_of_af_packet() {
     let test = "two_queues_of_af_packet";
-    let Some(namespaces) = Namespaces::of(test, ["qa", "qb"]) else {
+    let Some(namespaces) = Pair::new(test, ["qa", "qb"]) else {
         return;
     };
-    let [ours, kernel] = &namespaces.names;
+    let [ours, kernel] = &namespaces.0;
     namespaces.join();
-    let host = namespaces.start(
+    let host = Part::start_in(
         ours,
         "queues-host net_af_packet0,iface=va,framecnt=512,qpairs=2",
     );
-    spreads(&namespaces, kernel, "vb", host);
+    spreads(kernel, "vb", host);
 }
 
 #[test]
 fn two_queues_of_a_tap_device() {
     let test = "two_queues_of_a_tap_device";
-    let Some(namespaces) = Namespaces::of(test, ["qt", "qu"]) else {
+    let Some(namespaces) = Pair::new(test, ["qt", "qu"]) else {
         return;
     };
-    let ours = &namespaces.names[0];
-    let host = namespaces.start(ours, "queues-host net_tap0,iface=tap");
-    spreads(&namespaces, ours, "tap", host);
+    let ours = &namespaces.0[0];
+    let host = Part::start_in(ours, "queues-host net_tap0,iface=tap");
+    spreads(ours, "tap", host);
 }
 
-fn spreads(namespaces: &Namespaces, kernel: &str, device: &str, mut host: Part) {
+fn spreads(kernel: &Namespace, device: &str, mut host: Part) {
     host.hears("@ready");
-    Namespaces::bring_up(kernel, device, KERNEL);
-    namespaces.start(kernel, "queues-clients").hears("@done");
+    kernel.bring_up(device, KERNEL);
+    Part::start_in(kernel, "queues-clients").hears("@done");
     host.say("end");
     let counts = host.hears("@counts");
     let numbers: Vec<usize> = counts

@@ -3,11 +3,11 @@
 //! Limits are the whole process's: these tests run in processes of their own, which this file
 //! starts.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shinjuku_net::tcp::{Tcp, TcpConfig, TcpError};
+use shinjuku_tests_support::process::{must_pass, this_test};
 
 use crate::house::{House, Lines};
 
@@ -18,17 +18,7 @@ const LIMIT: u64 = 300;
 /// below.
 fn in_a_small_process(name: &str, test: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_none() {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", name, "--nocapture"])
-            .env(INSIDE, "1")
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        let complained = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success() && said.contains("1 passed"),
-            "{said}{complained}"
-        );
+        must_pass(this_test(name).env(INSIDE, "1"));
         return;
     }
     let small = Rlimit {

@@ -23,8 +23,7 @@ use shinjuku::{
     Config, CoresConfig, Job, LayoutKind, MechanismKind, PolicyConfig, Pool, PoolBuilder,
     PreemptionConfig,
 };
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use shinjuku_tests_support::{PATIENCE, wait_for};
 
 const LAYOUTS: [LayoutKind; 3] = [
     LayoutKind::Threads,
@@ -72,14 +71,6 @@ fn with_pool(test: fn(&Pool)) {
         assert!(report.is_clean(), "{layout:?}: {report}");
         let statistics = report.statistics.unwrap();
         assert_eq!(statistics.in_system(), 0, "{layout:?}: {statistics}");
-    }
-}
-
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "{what} never came");
-        thread::sleep(Duration::from_micros(200));
     }
 }
 

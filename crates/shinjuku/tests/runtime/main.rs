@@ -1,6 +1,10 @@
-//! The runtime from outside: requests submitted in this process.
+//! The runtime from outside: requests submitted in this process, in each layout.
+//!
+//! A layout's module has what holds only there, and `suite`, which holds in every layout: compiled
+//! once in each.
 #![allow(missing_docs)]
+#![allow(clippy::duplicate_mod, reason = "the suite is that of each layout")]
 
-#[path = "suite.rs"]
-mod suite;
+mod inline;
+mod symmetric;
 mod threads;

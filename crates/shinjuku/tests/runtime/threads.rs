@@ -1,6 +1,9 @@
 //! What holds where dispatcher and workers have threads of their own: several workers, requests
 //! staged at them, and a dispatcher that sees whether anybody waits before it preempts.
 
+#[path = "suite/mod.rs"]
+mod suite;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,8 +14,9 @@ use shinjuku::{
     MechanismKind, RequestContext, RequestHandler, Runtime, SubmitOptions, TicketError,
     preempt_point,
 };
+use shinjuku_tests_support::{PATIENCE, wait_for};
 
-use super::suite::{Job, PATIENCE, config, jobs, spin_for, wait_for};
+use self::suite::{Job, config, jobs, spin_for};
 
 #[test]
 fn nothing_is_preempted_while_nothing_waits() {

@@ -1,0 +1,5 @@
+//! Programs that `cargo shinjuku` builds.
+#![allow(missing_docs)]
+
+mod builds;
+mod stress;

@@ -1,0 +1,116 @@
+//! `setuid` and its family, which glibc runs on every thread of the process. Each test runs in a
+//! child process with a time limit, since the failure is a call that never returns.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use shinjuku_preempt::{Generation, Outcome, Pool, PoolConfig, Worker};
+use shinjuku_tests_support::PATIENCE;
+use shinjuku_tests_support::process::{must_pass, run_to_the_end, this_test};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// This program, to run `test` in a separate process.
+fn child(test: &str) -> Command {
+    let mut command = this_test(&format!("credentials::{test}"));
+    command.env("SHINJUKU_TEST_CHILD", "1");
+    command
+}
+
+fn is_child() -> bool {
+    std::env::var_os("SHINJUKU_TEST_CHILD").is_some()
+}
+
+/// Runs one job on a separate worker thread, on the first of three contexts.
+fn run(job: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let config = PoolConfig {
+            contexts: 3,
+            ..PoolConfig::default()
+        };
+        let Pool { mut idle, handles } = Pool::new(config, |job: Job| job()).unwrap();
+        let mut worker = Worker::bind(0).unwrap();
+        let ready = idle.pop().unwrap().load(Box::new(job));
+        let Outcome::Finished(finished) = worker.run(ready.into(), Generation(1)) else {
+            unreachable!("no preemption was requested")
+        };
+        let (context, result) = finished.take();
+        result.unwrap();
+        idle.push(context);
+        assert_eq!(handles.hand_back(idle, PATIENCE).leaked, 0);
+    })
+}
+
+/// The group ids of all threads, as the kernel reports them.
+fn group_ids() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks
+        .map(|task| {
+            let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            let line = status.lines().find(|line| line.starts_with("Gid:"));
+            line.unwrap().to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn credentials_change_on_all_threads_while_a_request_runs() {
+    const GROUP: libc::gid_t = 12_345;
+    if !is_child() {
+        must_pass(&mut child(
+            "credentials_change_on_all_threads_while_a_request_runs",
+        ));
+        return;
+    }
+    let runs = Arc::new(AtomicBool::new(false));
+    let ends = Arc::new(AtomicBool::new(false));
+    let worker = run({
+        let (runs, ends) = (Arc::clone(&runs), Arc::clone(&ends));
+        // Never on the worker's own FS base until the end.
+        move || {
+            runs.store(true, Ordering::Release);
+            while !ends.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+        }
+    });
+    while !runs.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    // SAFETY: these change the credentials of this process, which is the test's own.
+    unsafe {
+        assert_eq!(libc::setuid(libc::getuid()), 0);
+        if libc::geteuid() == 0 {
+            assert_eq!(libc::setgid(GROUP), 0);
+            let ids = group_ids();
+            // The threads are the test's, its harness's, the worker's and the backing threads'.
+            assert!(ids.len() >= 5, "{ids:?}");
+            let group = GROUP.to_string();
+            let all = ids
+                .iter()
+                .all(|line| line.split_whitespace().skip(1).all(|id| id == group));
+            assert!(all, "{ids:?}");
+        } else {
+            eprintln!("SKIPPED in part: another group takes root");
+        }
+    }
+    ends.store(true, Ordering::Release);
+    worker.join().unwrap();
+}
+
+#[test]
+fn a_request_that_changes_credentials_ends_the_process_with_a_message() {
+    use std::os::unix::process::ExitStatusExt;
+    if !is_child() {
+        let (status, errors) = run_to_the_end(&mut child(
+            "a_request_that_changes_credentials_ends_the_process_with_a_message",
+        ));
+        assert_eq!(status.signal(), Some(libc::SIGABRT), "{errors}");
+        assert!(errors.contains("a request calls setuid"), "{errors}");
+        return;
+    }
+    // SAFETY: changes nothing, in the same way.
+    let worker = run(|| assert_eq!(unsafe { libc::setuid(libc::getuid()) }, 0));
+    worker.join().unwrap();
+}

@@ -1,0 +1,321 @@
+//! Requests that hold from a moment on, and the worker's own timer. One worker on the test's
+//! thread, as in the inline layout: the code that asks does not run meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use shinjuku_preempt::{
+    Clock, Completion, CountersSnapshot, Cycles, DeadlineTimer, Dispatched, Handles,
+    HardPreemption, Idle, Outcome, Pool, PoolConfig, Receiver, Runnable, Sender, Signal, Suspended,
+    Worker, mailbox, preempt_point, without_preemption,
+};
+
+type Job = Box<dyn FnOnce() -> u64 + Send>;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A pool, a mailbox, a worker and its timer on this thread.
+struct Stage {
+    worker: Worker,
+    sender: Sender<Job, u64>,
+    receiver: Receiver<Job, u64>,
+    idle: Vec<Idle<Job, u64>>,
+    handles: Option<Handles<Job, u64>>,
+    timer: DeadlineTimer,
+    clock: Clock,
+    /// A delay between setting the timer and running its request.
+    delay: Duration,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let config = PoolConfig {
+            contexts: 2,
+            ..PoolConfig::default()
+        };
+        let pool = Pool::new(config, |job: Job| job()).unwrap();
+        let (sender, receiver) = mailbox(1);
+        // SAFETY: the tests' jobs rely on nothing that the token's contract excludes.
+        let signal = Signal::install(unsafe { HardPreemption::allow() }).unwrap();
+        Self {
+            worker: Worker::bind(0).unwrap(),
+            sender,
+            receiver,
+            idle: pool.idle,
+            handles: Some(pool.handles),
+            timer: DeadlineTimer::new(signal).unwrap(),
+            clock: Clock::get(),
+            delay: Duration::ZERO,
+        }
+    }
+
+    fn load(&mut self, job: impl FnOnce() -> u64 + Send + 'static) -> Runnable<Job, u64> {
+        let job: Job = Box::new(job);
+        self.idle.pop().unwrap().load(job).into()
+    }
+
+    /// Runs for `quantum`, after which the job shall give way; with the timer or by its probes
+    /// alone.
+    fn run(
+        &mut self,
+        runnable: Runnable<Job, u64>,
+        quantum: Duration,
+        timer: bool,
+    ) -> Result<u64, Suspended<Job, u64>> {
+        let quantum = self.clock.to_cycles(quantum.as_nanos() as u64);
+        let now = if timer {
+            self.timer.arm(quantum)
+        } else {
+            Cycles::now()
+        };
+        let moment = Cycles(now.0 + quantum.0);
+        let Ok(dispatched) = self.sender.send(runnable) else {
+            panic!("no room");
+        };
+        dispatched.request_at(moment);
+        let (runnable, generation) = self.receiver.poll().unwrap();
+        let mut value = None;
+        std::thread::sleep(self.delay);
+        let outcome = self.worker.run(runnable, generation);
+        self.timer.disarm();
+        self.receiver.answer(match outcome {
+            Outcome::Finished(finished) => {
+                let (idle, result) = finished.take();
+                value = Some(result.unwrap());
+                Completion::Finished(idle)
+            }
+            Outcome::Preempted(suspended) => Completion::Preempted(suspended),
+        });
+        match self.sender.poll().unwrap().1 {
+            Completion::Finished(idle) => {
+                self.idle.push(idle);
+                Ok(value.unwrap())
+            }
+            Completion::Preempted(suspended) => Err(suspended),
+        }
+    }
+
+    fn counters(&self) -> CountersSnapshot {
+        self.worker.link().counters()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let idle = std::mem::take(&mut self.idle);
+        if let Some(handles) = self.handles.take() {
+            handles.hand_back(idle, PATIENCE);
+        }
+    }
+}
+
+/// Spins with probes for `time`.
+fn probe_for(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        preempt_point();
+    }
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+const SHORT: Duration = Duration::from_millis(5);
+
+#[test]
+fn a_probe_goes_on_before_the_moment_and_gives_way_after_it() {
+    let mut stage = Stage::new();
+    let job = stage.load(|| {
+        probe_for(Duration::from_millis(2));
+        1
+    });
+    assert_eq!(stage.run(job, LONG, false).unwrap(), 1);
+    assert_eq!(stage.counters().taken(), 0, "an hour was not over");
+
+    let start = Instant::now();
+    let job = stage.load(|| {
+        probe_for(PATIENCE);
+        2
+    });
+    let suspended = stage.run(job, SHORT, false).unwrap_err();
+    assert!(start.elapsed() >= SHORT);
+    assert_eq!(stage.counters().taken_by_probe, 1);
+    // A resumed job has a quantum of its own.
+    let again = Instant::now();
+    let suspended = stage.run(suspended.into(), SHORT, false).unwrap_err();
+    assert!(again.elapsed() >= SHORT);
+    assert_eq!(stage.counters().taken_by_probe, 2);
+    drop(suspended);
+}
+
+#[test]
+fn near_probes_find_each_of_many_moments() {
+    let mut stage = Stage::new();
+    // Two nanoseconds apart: most of them only count.
+    let job = stage.load(|| {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            for _ in 0..10_000 {
+                preempt_point();
+            }
+        }
+        1
+    });
+    let quantum = Duration::from_micros(100);
+    let mut runnable = job;
+    for moments in 1..=500 {
+        let start = Instant::now();
+        let suspended = stage.run(runnable, quantum, false).unwrap_err();
+        assert!(start.elapsed() >= quantum, "early at {moments}");
+        // On a busy machine the moment can come on the way in.
+        assert_eq!(stage.counters().taken(), moments);
+        runnable = suspended.into();
+    }
+    drop(runnable);
+}
+
+#[test]
+fn a_request_without_a_moment_is_found_by_the_first_probe_after_others_had_one() {
+    let mut stage = Stage::new();
+    // Ends in the middle of a long stride.
+    let near = stage.load(|| {
+        (0..100_100).for_each(|_| preempt_point());
+        1
+    });
+    assert_eq!(stage.run(near, LONG, false).unwrap(), 1);
+    let (hand_in, handed_in) = std::sync::mpsc::channel::<Dispatched>();
+    let probes = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&probes);
+    let on_the_same_context = stage.load(move || {
+        handed_in.recv().unwrap().request();
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            counted.fetch_add(1, Ordering::Relaxed);
+            preempt_point();
+        }
+        2
+    });
+    let Ok(dispatched) = stage.sender.send(on_the_same_context) else {
+        panic!("no room");
+    };
+    let (runnable, generation) = stage.receiver.poll().unwrap();
+    hand_in.send(dispatched).unwrap();
+    let outcome = stage.worker.run(runnable, generation);
+    assert!(matches!(outcome, Outcome::Preempted(_)));
+    assert_eq!(probes.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn the_guard_holds_the_moment_off_and_its_end_looks() {
+    let mut stage = Stage::new();
+    let job = stage.load(|| {
+        let start = Instant::now();
+        without_preemption(|| {
+            while start.elapsed() < 3 * SHORT {
+                preempt_point();
+            }
+        });
+        3
+    });
+    let suspended = stage.run(job, SHORT, true).unwrap_err();
+    assert_eq!(stage.counters().taken_at_guard, 1);
+    assert_eq!(stage.run(suspended.into(), LONG, true).unwrap(), 3);
+
+    // A guard that ends before the moment is a plain call.
+    let job = stage.load(|| without_preemption(|| 4));
+    assert_eq!(stage.run(job, LONG, true).unwrap(), 4);
+    assert_eq!(stage.counters().taken(), 1);
+}
+
+#[test]
+fn the_timer_stops_code_without_probes() {
+    let mut stage = Stage::new();
+    let job = stage.load(|| {
+        let start = Instant::now();
+        while start.elapsed() < 4 * SHORT {
+            std::hint::spin_loop();
+        }
+        5
+    });
+    let suspended = stage.run(job, SHORT, true).unwrap_err();
+    assert_eq!(stage.counters().taken_by_interrupt, 1);
+    assert_eq!(stage.run(suspended.into(), LONG, true).unwrap(), 5);
+}
+
+#[test]
+fn a_timer_set_for_an_earlier_request_does_not_stop_the_next_before_its_time() {
+    let mut stage = Stage::new();
+    for round in 0..20 {
+        let short = stage.load(|| 6);
+        assert_eq!(stage.run(short, SHORT, true).unwrap(), 6);
+        // It runs when the first one's timer fires, and is due long after.
+        let next = stage.load(|| {
+            let start = Instant::now();
+            while start.elapsed() < 2 * SHORT {
+                std::hint::spin_loop();
+            }
+            7
+        });
+        assert_eq!(stage.run(next, LONG, true).unwrap(), 7, "round {round}");
+    }
+    assert_eq!(stage.counters().taken(), 0);
+}
+
+#[test]
+fn a_timer_that_fires_early_is_set_again_for_the_request_that_runs() {
+    let mut stage = Stage::new();
+    let short = stage.load(|| 8);
+    assert_eq!(stage.run(short, SHORT, true).unwrap(), 8);
+    // `arm` sees a timer pending before this one's moment, and leaves it: the handler has to set it
+    // again.
+    let next = stage.load(|| {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            std::hint::spin_loop();
+        }
+        9
+    });
+    let start = Instant::now();
+    let suspended = stage.run(next, 3 * SHORT, true).unwrap_err();
+    assert!(start.elapsed() >= 3 * SHORT && start.elapsed() < PATIENCE);
+    drop(suspended);
+}
+
+#[test]
+fn a_timer_that_fires_on_the_way_into_the_request_fires_again() {
+    let mut stage = Stage::new();
+    // Leaves a timer pending, on which the next request relies; it fires before that request runs,
+    // and long before it is due.
+    let short = stage.load(|| 0);
+    assert_eq!(stage.run(short, SHORT, true).unwrap(), 0);
+    stage.delay = 2 * SHORT;
+    let long = stage.load(|| {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            std::hint::spin_loop();
+        }
+        11
+    });
+    let start = Instant::now();
+    let suspended = stage.run(long, 8 * SHORT, true).unwrap_err();
+    assert!(start.elapsed() < PATIENCE, "not only at its end");
+    drop(suspended);
+}
+
+#[test]
+fn the_timer_reaches_what_is_blocked_in_the_kernel() {
+    let mut stage = Stage::new();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let job = stage.load(move || receiver.recv_timeout(PATIENCE).unwrap());
+    let suspended = stage.run(job, SHORT, true).unwrap_err();
+    sender.send(10).unwrap();
+    let mut suspended = suspended;
+    let start = Instant::now();
+    let value = loop {
+        match stage.run(suspended.into(), SHORT, true) {
+            Ok(value) => break value,
+            Err(again) => suspended = again,
+        }
+        assert!(start.elapsed() < PATIENCE);
+    };
+    assert_eq!(value, 10);
+}

@@ -1,0 +1,273 @@
+//! The command `shinjuku-rack` from its start to its end, in a network namespace of its own.
+//!
+//! Takes root, `ip`, and the XDP program; without them the tests say `SKIPPED`.
+
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::Signal;
+use shinjuku_rack::{Mode, State, Status};
+use shinjuku_tests_support::comes_true;
+use shinjuku_tests_support::namespace::Namespace;
+use shinjuku_tests_support::process::Server;
+
+const COMMAND: &str = env!("CARGO_BIN_EXE_shinjuku-rack");
+
+/// The namespaces of a switch, with `east`, and of a server that may register, with `west`; and the
+/// rack's files.
+struct Place {
+    switch: Namespace,
+    server: Namespace,
+    files: tempfile::TempDir,
+}
+
+impl Place {
+    /// `None`, having said so, if this machine cannot.
+    fn new(test: &str) -> Option<Self> {
+        let made = match shinjuku_rack::datapath::missing() {
+            Some(missing) => Err(format!("built without the XDP program: {missing}")),
+            None => Self::make(),
+        };
+        match made {
+            Ok(place) => Some(place),
+            Err(reason) => {
+                println!("SKIPPED {test}: {reason}");
+                None
+            }
+        }
+    }
+
+    fn make() -> Result<Self, String> {
+        let (switch, server) = (Namespace::new("c")?, Namespace::new("c")?);
+        switch.ip(&format!(
+            "link add east type veth peer name west netns {server}"
+        ))?;
+        switch.ip("addr add 10.78.0.1/24 dev east")?;
+        server.ip("addr add 10.78.0.7/24 dev west")?;
+        switch.ip("link set east up")?;
+        server.ip("link set west up")?;
+        Ok(Self {
+            switch,
+            server,
+            files: tempfile::tempdir().unwrap(),
+        })
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.files.path().join(name).display().to_string()
+    }
+
+    fn configure(&self) -> String {
+        let path = self.path("rack.toml");
+        let socket = self.path("socket");
+        let text = format!(
+            "address = '10.78.0.1'\ninterfaces = ['east']\nmode = 'generic'\ncontrol = '{socket}'\n\
+             table = {{ buckets = 16, age_ms = 50 }}\n\
+             registration = {{ listen = '10.78.0.1:7777', from = ['10.78.0.7/32'] }}\n\
+             [[type]]\nname = 'short'\nport = 1234\nformat = 'racksched'\nbalancer = 'power-of-2'\n\
+             load_info = 'int1'\n\
+             [[server]]\nname = 'a'\naddress = '10.78.0.2'\nworkers = 4\n\
+             mac = '02:00:00:00:00:0a'\ninterface = 'east'\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A command, run to its end within the namespace.
+    fn command(&self, arguments: &str) -> Output {
+        let output = self.prepare(arguments).stdin(Stdio::null()).output();
+        output.unwrap()
+    }
+
+    fn prepare(&self, arguments: &str) -> Command {
+        Self::prepare_in(&self.switch, arguments)
+    }
+
+    fn prepare_in(namespace: &Namespace, arguments: &str) -> Command {
+        let mut command = namespace.command(COMMAND);
+        command.args(arguments.split_whitespace());
+        command
+    }
+
+    /// A command to the rack, which does it.
+    fn does(&self, arguments: &str) -> String {
+        let output = self.to_rack(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A command to the rack, which does not; returns why.
+    fn refuses(&self, arguments: &str) -> String {
+        let output = self.to_rack(arguments);
+        assert!(!output.status.success(), "{arguments}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn to_rack(&self, arguments: &str) -> Output {
+        self.command(&format!("{arguments} --control {}", self.path("socket")))
+    }
+
+    fn status(&self) -> Status {
+        serde_json::from_str(&self.does("status --json")).unwrap()
+    }
+
+    fn state(&self, name: &str) -> Option<State> {
+        let status = self.status();
+        let server = status.servers.iter().find(|server| server.name == name);
+        server.map(|server| server.state)
+    }
+
+    fn until(&self, name: &str, state: Option<State>) {
+        let is_so = comes_true(|| self.state(name) == state);
+        assert!(is_so, "{name} is never {state:?}");
+    }
+}
+
+/// Starts a rack with this mode and these interfaces.
+fn start(place: &Place, mode: &str, interfaces: &str) -> Server {
+    let path = place.configure();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = text
+        .replace("generic", mode)
+        .replace("['east']", interfaces);
+    std::fs::write(&path, text).unwrap();
+    Server::start(&mut place.prepare(&format!("start {path}")), "ready").unwrap()
+}
+
+/// Whether a program is on the interface.
+fn is_attached(place: &Place) -> bool {
+    let mut command = place.switch.command("ip");
+    let output = command.args(["link", "show", "east"]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("xdp")
+}
+
+#[test]
+fn servers_come_and_go_while_it_runs() {
+    let Some(place) = Place::new("servers_come_and_go_while_it_runs") else {
+        return;
+    };
+    let rack = start(&place, "generic", "['east']");
+    assert!(is_attached(&place));
+    let table = place.does("status");
+    for word in ["rack 10.78.0.1 on east (generic mode)", "10.78.0.2", "open"] {
+        assert!(table.contains(word), "{table}");
+    }
+    place.does("add b 10.78.0.3 --types short --mac 02:00:00:00:00:0b --interface east");
+    place.does("drain a");
+    assert_eq!(place.state("a"), Some(State::Draining));
+    assert_eq!(place.state("b"), Some(State::Open));
+    place.does("add a 10.78.0.2 --workers 2 --mac 02:00:00:00:00:0a --interface east");
+    assert_eq!(place.state("a"), Some(State::Open));
+    assert_eq!(place.status().servers[0].workers, 2);
+
+    place.does("remove b");
+    place.until("b", None);
+    for (arguments, says) in [
+        ("drain b", "there is no server \"b\""),
+        ("remove b", "there is no server \"b\""),
+        ("add b 10.78.0.2", "there is server a at 10.78.0.2"),
+        ("add a 10.78.0.9", "there is server a at 10.78.0.2"),
+        ("add c 10.78.0.4 --types long", "there is no type \"long\""),
+        ("add c 10.78.0.4 --workers 0", "server.workers of c is 0"),
+    ] {
+        let said = place.refuses(arguments);
+        assert!(said.contains(says), "{arguments}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    // No second one beside it.
+    let second = place.command(&format!("start {}", place.path("rack.toml")));
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("another rack listens there"), "{said}");
+
+    place.does("stop");
+    assert!(rack.ended().contains("server b is gone"));
+    assert!(!is_attached(&place));
+    let said = place.refuses("status");
+    assert!(said.contains("socket"), "{said}");
+}
+
+/// The loopback's driver knows no XDP.
+#[test]
+fn all_interfaces_run_the_program_in_the_same_mode() {
+    let Some(place) = Place::new("all_interfaces_run_the_program_in_the_same_mode") else {
+        return;
+    };
+    for (asked, interfaces, mode) in [
+        ("auto", "['east']", Mode::Driver),
+        ("auto", "['east', 'lo']", Mode::Generic),
+        ("generic", "['east', 'lo']", Mode::Generic),
+        ("driver", "['east']", Mode::Driver),
+    ] {
+        let rack = start(&place, asked, interfaces);
+        assert_eq!(place.status().mode, mode, "{asked} {interfaces}");
+        place.does("stop");
+        rack.ended();
+    }
+    let path = place.configure();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = text.replace("generic", "driver");
+    std::fs::write(&path, text.replace("['east']", "['east', 'lo']")).unwrap();
+    let output = place.command(&format!("start {path}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("lo: ") && !is_attached(&place), "{said}");
+}
+
+#[test]
+fn a_server_registers_until_it_is_told_to_end() {
+    let Some(place) = Place::new("a_server_registers_until_it_is_told_to_end") else {
+        return;
+    };
+    let _rack = start(&place, "generic", "['east']");
+    let arguments = "register 10.78.0.1:7777 z --workers 3 --lease-ms 60000";
+    let mut command = Place::prepare_in(&place.server, arguments);
+    let server = Server::start(&mut command, "registered").unwrap();
+    assert_eq!(place.state("z"), Some(State::Open));
+    server.end(Signal::TERM);
+    place.until("z", None);
+}
+
+#[test]
+fn what_does_not_start_says_why_in_a_line() {
+    let Some(place) = Place::new("what_does_not_start_says_why_in_a_line") else {
+        return;
+    };
+    let path = place.configure();
+    let text = std::fs::read_to_string(&path).unwrap();
+    for (before, after, says) in [
+        ("['east']", "['north']", "interface north"),
+        (
+            "interface = 'east'",
+            "interface = 'north'",
+            "interface north",
+        ),
+        ("buckets = 16", "buckets = 17", "table.buckets is 17"),
+    ] {
+        std::fs::write(&path, text.replace(before, after)).unwrap();
+        let output = place.command(&format!("start {path}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(says), "{said}");
+    }
+}
+
+/// As another user, by `setpriv` of util-linux.
+#[test]
+fn who_may_not_is_told_what_is_missing() {
+    let test = "who_may_not_is_told_what_is_missing";
+    let Some(place) = Place::new(test) else {
+        return;
+    };
+    let path = place.configure();
+    let output = (place.switch.command("setpriv"))
+        .args(["--bounding-set=-all", "--inh-caps=-all", COMMAND, "start"])
+        .arg(path)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("setpriv") {
+        println!("SKIPPED {test}: {said}");
+        return;
+    }
+    assert!(!output.status.success());
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("CAP_BPF and CAP_NET_ADMIN"), "{said}");
+}

@@ -1,0 +1,244 @@
+//! A recording shows what ran where, in every layout, and its file is what viewers expect.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use shinjuku::policy::ClassId;
+use shinjuku::timeline::{RecordError, Slice, Stop, Trace};
+use shinjuku::{ClassConfig, Config, LayoutKind, Runtime, Statistics, handler_fn, preempt_point};
+use shinjuku_tests_support::PATIENCE;
+const SHORT: ClassId = ClassId(0);
+const LONG: ClassId = ClassId(1);
+
+/// Records for a while; meanwhile one thread submits requests that spin for 2 ms, and another one
+/// short ones. Again and again, until a recording has of everything.
+fn recorded(layout: LayoutKind, workers: usize) -> (Trace, Statistics) {
+    let spin = |micros: u64| {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(micros) {
+            preempt_point();
+        }
+        micros
+    };
+    let config = Config::default()
+        .layout(layout)
+        .workers(workers)
+        .contexts(64);
+    let config = config.cores(shinjuku::CoresConfig::default().share(true));
+    let runtime = Runtime::builder(handler_fn(spin))
+        .config(config)
+        .class([ClassConfig::new("short \"1\""), ClassConfig::new("long")])
+        .start()
+        .unwrap();
+    let (handle, stop) = (runtime.handle(), AtomicBool::new(false));
+    let load = |class, micros| {
+        while !stop.load(Ordering::Relaxed) {
+            assert_eq!(handle.submit(class, micros).unwrap().wait(), Ok(micros));
+        }
+    };
+    let trace = thread::scope(|scope| {
+        scope.spawn(|| load(LONG, 2_000));
+        scope.spawn(|| load(SHORT, 5));
+        let start = Instant::now();
+        let trace = loop {
+            let trace = runtime
+                .observer()
+                .record(Duration::from_millis(50))
+                .unwrap();
+            if has_all(&trace) || start.elapsed() > PATIENCE {
+                break trace;
+            }
+        };
+        stop.store(true, Ordering::Relaxed);
+        trace
+    });
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+    (trace, report.statistics.unwrap())
+}
+
+/// Whether a request of each class finished in it, and one was preempted and went on.
+fn has_all(trace: &Trace) -> bool {
+    let finished = |class| {
+        let mut slices = trace.slices().iter();
+        slices.any(|slice| slice.class == Some(class))
+    };
+    let resumed = by(trace, |slice| slice.request)
+        .into_values()
+        .any(|slices| slices.len() > 1);
+    finished(SHORT) && finished(LONG) && resumed
+}
+
+fn by<Key: std::hash::Hash + Eq>(
+    trace: &Trace,
+    key: impl Fn(&Slice) -> Key,
+) -> HashMap<Key, Vec<&Slice>> {
+    let mut sorted = HashMap::<_, Vec<_>>::new();
+    for slice in trace.slices() {
+        sorted.entry(key(slice)).or_default().push(slice);
+    }
+    sorted
+}
+
+fn check(trace: &Trace, statistics: &Statistics) {
+    assert_eq!(trace.dropped(), 0);
+    assert!(trace.duration() >= Duration::from_millis(50));
+    assert!(!trace.samples().is_empty());
+    for (lane, slices) in by(trace, |slice| slice.lane) {
+        for pair in slices.windows(2) {
+            assert!(
+                pair[0].end <= pair[1].start,
+                "lane {lane}: {pair:?} overlap"
+            );
+        }
+    }
+    let (mut finished, mut resumed) = ([0, 0], 0);
+    for slices in by(trace, |slice| slice.request).values() {
+        let (last, before) = slices.split_last().unwrap();
+        assert!(
+            before.iter().all(|slice| slice.stop.is_preempted()),
+            "{slices:?}"
+        );
+        assert!(before.iter().all(|slice| slice.class == last.class));
+        assert!(slices.is_sorted_by_key(|slice| slice.age));
+        resumed += before.len();
+        assert_eq!(last.class.is_none(), !is_end(last), "{last:?}");
+        if let Some(class) = last.class {
+            assert!(!last.stop.is_preempted());
+            finished[usize::from(class.0)] += 1;
+        }
+    }
+    assert!(resumed > 0, "no request was preempted and resumed");
+    for (class, finished) in finished.into_iter().enumerate() {
+        let all = statistics.classes[class].finished;
+        assert!(
+            (1..=all).contains(&finished),
+            "class {class}: {finished} of {all}"
+        );
+    }
+    check_file(trace);
+}
+
+/// Whether a request ends with it.
+fn is_end(slice: &Slice) -> bool {
+    matches!(slice.stop, Stop::Finished | Stop::Failed)
+}
+
+/// Every event has what the format asks for, and the arrows' ends belong together.
+fn check_file(trace: &Trace) {
+    let mut text = Vec::new();
+    trace.write_json(&mut text).unwrap();
+    let file: Value = serde_json::from_slice(&text).unwrap();
+    let events = file["traceEvents"].as_array().unwrap();
+    let of_phase = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
+    assert_eq!(of_phase("X").count(), trace.slices().len());
+    assert!(of_phase("X").all(|slice| {
+        slice["ts"].is_f64() && slice["dur"].is_f64() && slice["args"]["stop"].is_string()
+    }));
+    assert!(of_phase("X").any(|slice| slice["name"] == "short \"1\""));
+    let named: HashSet<_> = of_phase("M").map(|lane| lane["tid"].as_u64()).collect();
+    assert!(of_phase("X").all(|slice| named.contains(&slice["tid"].as_u64())));
+    let at = |phase| -> HashMap<_, _> {
+        let end = |arrow: &Value| (arrow["id"].as_u64().unwrap(), arrow["ts"].as_f64().unwrap());
+        of_phase(phase).map(end).collect()
+    };
+    let (from, to) = (at("s"), at("f"));
+    assert!(!from.is_empty() && from.len() == to.len());
+    assert!(from.iter().all(|(id, start)| to[id] >= *start));
+    assert_eq!(of_phase("C").count(), trace.samples().len());
+}
+
+#[test]
+fn a_worker_of_its_own() {
+    let (trace, statistics) = recorded(LayoutKind::Threads, 1);
+    check(&trace, &statistics);
+}
+
+#[test]
+fn inline() {
+    let (trace, statistics) = recorded(LayoutKind::Inline, 1);
+    check(&trace, &statistics);
+}
+
+#[test]
+fn symmetric() {
+    let (trace, statistics) = recorded(LayoutKind::Symmetric, 2);
+    check(&trace, &statistics);
+}
+
+/// What is recorded for is often what does not end meanwhile.
+#[test]
+fn what_runs_all_the_time_is_there() {
+    let (runs, stop) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (begun, over) = (Arc::clone(&runs), Arc::clone(&stop));
+    let spin = move |(): ()| {
+        begun.store(true, Ordering::Release);
+        while !over.load(Ordering::Acquire) {
+            preempt_point();
+        }
+    };
+    let runtime = Runtime::builder(handler_fn(spin))
+        .workers(1)
+        .cores(shinjuku::CoresConfig::default().share(true))
+        .start()
+        .unwrap();
+    let ticket = runtime.handle().submit(ClassId(0), ()).unwrap();
+    let start = Instant::now();
+    while !runs.load(Ordering::Acquire) && start.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let trace = runtime
+        .observer()
+        .record(Duration::from_millis(20))
+        .unwrap();
+    stop.store(true, Ordering::Release);
+    ticket.wait().unwrap();
+    let [slice] = trace.slices() else {
+        panic!("{:?}", trace.slices());
+    };
+    assert_eq!(
+        (slice.stop, slice.class, slice.start),
+        (Stop::Running, None, Duration::ZERO)
+    );
+    assert!(slice.end >= Duration::from_millis(20), "{slice:?}");
+    let mut text = Vec::new();
+    trace.write_json(&mut text).unwrap();
+    assert!(String::from_utf8(text).unwrap().contains("still running"));
+}
+
+#[test]
+fn one_recording_at_a_time() {
+    let runtime = Runtime::builder(handler_fn(|n: u64| n)).start().unwrap();
+    let (observer, other) = (runtime.observer(), runtime.observer());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&is_over);
+    let first = thread::spawn(move || {
+        while !ends.load(Ordering::Acquire) {
+            let _ = observer.record(Duration::from_millis(20));
+        }
+    });
+    let start = Instant::now();
+    let refused = std::iter::repeat_with(|| other.record(Duration::ZERO))
+        .take_while(|_| start.elapsed() < PATIENCE)
+        .any(|recorded| matches!(recorded, Err(RecordError::Busy)));
+    assert!(refused);
+    is_over.store(true, Ordering::Release);
+    first.join().unwrap();
+    drop(runtime);
+    assert!(other.record(Duration::ZERO).unwrap().slices().is_empty());
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named() {
+    let runtime = Runtime::builder(handler_fn(|n: u64| n)).start().unwrap();
+    let trace = runtime.observer().record(Duration::ZERO).unwrap();
+    let error = trace.save("/nowhere/trace.json").unwrap_err();
+    assert!(error.to_string().contains("/nowhere/trace.json"), "{error}");
+}

@@ -1,0 +1,472 @@
+//! The runtime's tests once more, in the layout `symmetric`, and what holds only there: that loops
+//! help each other.
+
+#[path = "suite/mod.rs"]
+mod suite;
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use shinjuku::net::Refusal;
+use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
+use shinjuku::policy::{ClassId, FlowId};
+use shinjuku::{
+    Config, Handle, LayoutKind, MechanismKind, Runtime, SubmitOptions, TicketError, handler_fn,
+    preempt_point,
+};
+use shinjuku_tests_support::process::{must_pass, this_test};
+use shinjuku_tests_support::{PATIENCE, wait_for};
+
+use self::suite::{Job, config, jobs, spin_for};
+
+/// Two loops, and nobody to relieve them.
+fn two_loops(mechanism: MechanismKind) -> Config {
+    config(2, mechanism).spare_workers(0)
+}
+
+/// To the loop that is home to this flow.
+fn submit(handle: &Handle<Job, u64>, flow: u64, job: Job) -> shinjuku::Ticket<u64> {
+    let options = SubmitOptions::new(ClassId(0)).flow(FlowId(flow));
+    handle.submit_with(options, job).unwrap()
+}
+
+/// Computes, without a probe, until it is so.
+fn spin_until(condition: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !condition() {
+        if start.elapsed() > PATIENCE {
+            return false;
+        }
+        std::hint::spin_loop();
+    }
+    true
+}
+
+/// The first keeps its loop busy until the second, which came to the same loop, has run.
+#[test]
+fn what_waits_at_a_busy_loop_is_served_by_the_other() {
+    let runtime = jobs(two_loops(MechanismKind::None));
+    let handle = runtime.handle();
+    for round in 0..200 {
+        let done = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&done);
+        let busy = move || u64::from(spin_until(|| seen.load(Ordering::Acquire)));
+        let busy = submit(&handle, round % 2, Box::new(busy));
+        let other = move || {
+            done.store(true, Ordering::Release);
+            2
+        };
+        let mut other = submit(&handle, round % 2, Box::new(other));
+        assert_eq!(other.wait_timeout(PATIENCE), Some(Ok(2)), "round {round}");
+        assert_eq!(busy.wait(), Ok(1));
+    }
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+    // In each round one of the two ran at a loop that was not its own.
+    let helped = report.statistics.map(|statistics| statistics.helped);
+    assert!(
+        helped.is_some_and(|helped| (200..=400).contains(&helped)),
+        "{helped:?}"
+    );
+}
+
+/// One is suspended, and finishes while another that came to the same loop computes for as long as
+/// that takes.
+#[test]
+fn what_was_suspended_at_a_busy_loop_goes_on_at_the_other() {
+    let runtime = jobs(two_loops(MechanismKind::Probe));
+    let handle = runtime.handle();
+    for round in 0..50 {
+        let started = Arc::new(AtomicU64::new(0));
+        let done = Arc::new(AtomicBool::new(false));
+        let both_started = {
+            let started = Arc::clone(&started);
+            move || started.load(Ordering::Acquire) == 2
+        };
+        // It gets on only after both of the others have begun, so it is suspended by then.
+        let (gate, end) = (both_started.clone(), Arc::clone(&done));
+        let suspended = move || {
+            let start = Instant::now();
+            while !gate() && start.elapsed() < PATIENCE {
+                preempt_point();
+            }
+            end.store(true, Ordering::Release);
+            1
+        };
+        let mut suspended = submit(&handle, round % 2, Box::new(suspended));
+        let other = |until: Box<dyn Fn() -> bool + Send>| {
+            let started = Arc::clone(&started);
+            let other = move || {
+                started.fetch_add(1, Ordering::AcqRel);
+                u64::from(spin_until(until))
+            };
+            submit(&handle, round % 2, Box::new(other))
+        };
+        let brief = other(Box::new(both_started.clone()));
+        let seen = Arc::clone(&done);
+        let busy = other(Box::new(move || seen.load(Ordering::Acquire)));
+        assert_eq!(suspended.wait_timeout(PATIENCE), Some(Ok(1)));
+        assert_eq!((brief.wait(), busy.wait()), (Ok(1), Ok(1)));
+    }
+    assert!(runtime.statistics().preemptions.taken() >= 50);
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// A dispatcher has half of the queue. What comes beyond that waits for it, and is not refused.
+#[test]
+fn what_comes_to_one_dispatcher_can_be_more_than_its_share() {
+    let runtime = jobs(two_loops(MechanismKind::None).queue(4));
+    let handle = runtime.handle();
+    let open = Arc::new(AtomicBool::new(false));
+    let busy: Vec<_> = (0..2)
+        .map(|flow| {
+            let gate = Arc::clone(&open);
+            let busy = move || u64::from(spin_until(|| gate.load(Ordering::Acquire)));
+            submit(&handle, flow, Box::new(busy))
+        })
+        .collect();
+    let rest: Vec<_> = (0..1_000)
+        .map(|n| submit(&handle, 0, Box::new(move || n)))
+        .collect();
+    open.store(true, Ordering::Release);
+    for ticket in busy {
+        assert_eq!(ticket.wait(), Ok(1));
+    }
+    for (n, ticket) in (0..).zip(rest) {
+        assert_eq!(ticket.wait(), Ok(n));
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// Requests that came to a loop whose thread is blocked, while the other is blocked, too.
+#[test]
+fn threads_that_stand_by_take_the_place_of_all_loops_that_are_blocked() {
+    let runtime = jobs(config(2, MechanismKind::Probe).spare_workers(3));
+    let handle = runtime.handle();
+    for _ in 0..5 {
+        let (tell, told) = mpsc::channel::<()>();
+        let told = Arc::new(std::sync::Mutex::new(told));
+        let blocked: Vec<_> = (0..3)
+            .map(|flow| {
+                let told = Arc::clone(&told);
+                let job = move || {
+                    let told = told.lock().unwrap();
+                    u64::from(told.recv_timeout(PATIENCE).is_ok())
+                };
+                submit(&handle, flow, Box::new(job))
+            })
+            .collect();
+        let tellers: Vec<_> = (0..3)
+            .map(|flow| {
+                let tell = tell.clone();
+                submit(
+                    &handle,
+                    flow,
+                    Box::new(move || tell.send(()).is_ok().into()),
+                )
+            })
+            .collect();
+        for mut ticket in blocked.into_iter().chain(tellers) {
+            assert_eq!(ticket.wait_timeout(PATIENCE), Some(Ok(1)));
+        }
+    }
+    let statistics = runtime.statistics();
+    assert!(statistics.rescued > 0, "{statistics}");
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+}
+
+/// The name of the thread that the caller's context runs on.
+fn thread_name() -> String {
+    std::fs::read_to_string("/proc/thread-self/comm").unwrap()
+}
+
+/// Two requests of the first loop's dispatcher, both held within, one at each loop: the one at its
+/// own loop, and then the one that the other loop runs.
+fn held_at_both_loops(handle: &Handle<Job, u64>, after: fn()) -> [Held; 2] {
+    let mut held = [0, 1].map(|_| {
+        let (started, open) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+        let (starts, gate) = (Arc::clone(&started), Arc::clone(&open));
+        let done = Arc::new(AtomicBool::new(false));
+        let is_done = Arc::clone(&done);
+        let job = move || {
+            let at_home = thread_name().starts_with("shinjuku-loop-0");
+            starts.store(1 + u64::from(at_home), Ordering::Release);
+            wait_for("the gate", || gate.load(Ordering::Acquire));
+            after();
+            is_done.store(true, Ordering::Release);
+            1
+        };
+        let ticket = submit(handle, 0, Box::new(job));
+        Held {
+            started,
+            open,
+            done,
+            ticket,
+        }
+    });
+    for held in &held {
+        wait_for("both starts", || held.started.load(Ordering::Acquire) > 0);
+    }
+    held.sort_by_key(|held| std::cmp::Reverse(held.started.load(Ordering::Acquire)));
+    held
+}
+
+struct Held {
+    /// 0: not yet; 2: by the loop whose home it came to.
+    started: Arc<AtomicU64>,
+    open: Arc<AtomicBool>,
+    done: Arc<AtomicBool>,
+    ticket: shinjuku::Ticket<u64>,
+}
+
+/// At the end, a loop within a request for long: the other one looks after both dispatchers, so
+/// what has started goes on, though it is preempted later.
+#[test]
+fn what_one_loop_runs_at_the_end_goes_on_at_either() {
+    let runtime = jobs(two_loops(MechanismKind::Probe));
+    let preempted = || spin_for(Duration::from_millis(20));
+    let [at_home, elsewhere] = held_at_both_loops(&runtime.handle(), preempted);
+    at_home.open.store(true, Ordering::Release);
+    assert_eq!(at_home.ticket.wait(), Ok(1));
+    let report = runtime.shutdown(Duration::from_millis(20));
+    assert_eq!(report.unfinished, ["default"], "{report}");
+    elsewhere.open.store(true, Ordering::Release);
+    wait_for("its end", || elsewhere.done.load(Ordering::Acquire));
+    drop(elsewhere.ticket);
+}
+
+/// A request that came to the dispatcher of a loop that is within another one until this has run.
+#[test]
+fn what_waits_at_the_end_is_served_by_the_loop_that_is_free() {
+    let runtime = jobs(two_loops(MechanismKind::None));
+    let handle = runtime.handle();
+    let [at_home, elsewhere] = held_at_both_loops(&handle, || ());
+    let gate = Arc::clone(&elsewhere.open);
+    let waits = submit(
+        &handle,
+        1,
+        Box::new(move || {
+            gate.store(true, Ordering::Release);
+            2
+        }),
+    );
+    let report = std::thread::scope(|scope| {
+        let ended = scope.spawn(|| runtime.shutdown(PATIENCE));
+        // By then it most likely drains. If it does not, this shows nothing.
+        std::thread::sleep(Duration::from_millis(50));
+        at_home.open.store(true, Ordering::Release);
+        ended.join().unwrap()
+    });
+    assert!(report.is_clean(), "{report}");
+    let answers = [at_home.ticket, elsewhere.ticket, waits].map(shinjuku::Ticket::wait);
+    assert_eq!(answers, [Ok(1), Ok(1), Ok(2)]);
+}
+
+/// Under a policy without preemption, and with one flow alone: they start in the order in which
+/// they came, whichever loop serves.
+#[test]
+fn requests_of_a_flow_start_in_their_order() {
+    let mut config = two_loops(MechanismKind::None);
+    config.policy.kind = "c-fcfs".into();
+    let runtime = jobs(config);
+    let handle = runtime.handle();
+    let highest = Arc::new(AtomicU64::new(0));
+    // The machine can stop a thread between a request's start and its first line, so what is seen
+    // is the number of those that overtake it by more than there are loops to hold one up.
+    let tickets: Vec<_> = (1..=2_000)
+        .map(|number| {
+            let highest = Arc::clone(&highest);
+            let job = move || highest.fetch_max(number, Ordering::SeqCst);
+            submit(&handle, 5, Box::new(job))
+        })
+        .collect();
+    let mut held_up = 0;
+    for (number, ticket) in (1..).zip(tickets) {
+        held_up += u64::from(ticket.wait().unwrap() > number);
+    }
+    assert!(held_up <= 1_000, "{held_up} of 2000 were overtaken");
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// Work of a seed's length, some of it blocking its thread for a moment.
+fn work(seed: u64, handle: &Handle<u64, u64>) -> u64 {
+    match seed % 101 {
+        0 => std::thread::sleep(Duration::from_micros(seed % 700)),
+        1 => spin_for(Duration::from_micros(500)),
+        // Handlers submit, too, and wait for nothing.
+        2 if seed.is_multiple_of(4) => drop(handle.submit(ClassId(0), 3)),
+        _ => spin_for(Duration::from_micros(seed % 10)),
+    }
+    seed
+}
+
+/// Four threads submit while the runtime shuts down: each request has its own answer, or is
+/// refused, and every answer is counted.
+#[test]
+fn of_a_hundred_thousand_requests_none_is_lost() {
+    const ROUNDS: u64 = 10;
+    const EACH: u64 = 2_500;
+    for round in 0..ROUNDS {
+        let known = Arc::new(std::sync::OnceLock::<Handle<u64, u64>>::new());
+        let theirs = Arc::clone(&known);
+        let handler = move |seed: u64| work(seed, theirs.get().expect("set before the first"));
+        let mut config = config(2, MechanismKind::Probe);
+        config.policy.quantum_us = 20.0;
+        let builder = Runtime::builder(handler_fn(handler)).config(config);
+        let runtime = builder.start().unwrap();
+        let handle = runtime.handle();
+        known.set(handle.clone()).ok().unwrap();
+        let submitted = AtomicU64::new(0);
+        let (answered, report) = std::thread::scope(|scope| {
+            let submitted = &submitted;
+            let threads: Vec<_> = (0..4)
+                .map(|thread| {
+                    let handle = handle.clone();
+                    scope.spawn(move || submit_many(&handle, round * 4 + thread, EACH, submitted))
+                })
+                .collect();
+            // Half of the rounds end in the middle.
+            let until = if round % 2 == 0 { 2 * EACH } else { 4 * EACH };
+            wait_for("requests", || submitted.load(Ordering::Relaxed) >= until);
+            let report = runtime.shutdown(PATIENCE);
+            let answered = threads.into_iter().map(|thread| thread.join().unwrap());
+            (answered.sum::<u64>(), report)
+        });
+        assert!(report.is_clean(), "{report}");
+        let statistics = report.statistics.unwrap();
+        // What handlers submitted is served, too.
+        assert!(statistics.finished() >= answered, "{statistics}");
+        assert_eq!(statistics.in_system(), 0, "{statistics}");
+    }
+}
+
+/// Gives the number of those that were answered.
+fn submit_many(handle: &Handle<u64, u64>, thread: u64, count: u64, submitted: &AtomicU64) -> u64 {
+    let (mut answered, mut tickets) = (0, Vec::new());
+    let mut settle = |tickets: &mut Vec<(u64, shinjuku::Ticket<u64>)>| {
+        for (seed, mut ticket) in tickets.drain(..) {
+            match ticket.wait_timeout(PATIENCE).expect("nobody hangs") {
+                Ok(answer) => {
+                    assert_eq!(answer, seed);
+                    answered += 1;
+                }
+                Err(error) => assert_eq!(error, TicketError::Refused(Refusal::ShuttingDown)),
+            }
+        }
+    };
+    let mut seed = thread.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..count {
+        seed = (seed ^ (seed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) + 1;
+        if let Ok(ticket) = handle.submit(ClassId(0), seed) {
+            tickets.push((seed, ticket));
+        }
+        submitted.fetch_add(1, Ordering::Relaxed);
+        if tickets.len() == 1 + (seed % 64) as usize {
+            settle(&mut tickets);
+        }
+    }
+    settle(&mut tickets);
+    answered
+}
+
+/// Loops that idle are parked: in a process of its own, whose time on the CPU is looked at.
+#[test]
+fn an_idle_runtime_is_parked() {
+    const CHILD: &str = "SHINJUKU_TEST_IDLE_CHILD";
+    if std::env::var_os(CHILD).is_none() {
+        let mut command = this_test("symmetric::an_idle_runtime_is_parked");
+        must_pass(command.env(CHILD, "1"));
+        return;
+    }
+    let config = Config::default().layout(LayoutKind::Symmetric).workers(2);
+    let builder = Runtime::builder(handler_fn(|n: u64| n)).config(config);
+    let runtime = builder.start().unwrap();
+    assert_eq!(
+        runtime.handle().submit(ClassId(0), 1).unwrap().wait(),
+        Ok(1)
+    );
+    std::thread::sleep(Duration::from_millis(20));
+    let before = time_on_cpu();
+    std::thread::sleep(Duration::from_secs(1));
+    let spent = time_on_cpu() - before;
+    // Loops that spun would have spent two seconds, or what the machine grants.
+    assert!(spent < Duration::from_millis(100), "{spent:?} of a second");
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+fn time_on_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Echoes over UDP by two loops: one transport, or one for each loop.
+fn echo_over_udp(transports: Vec<Udp>) {
+    let addresses: Vec<_> = transports.iter().map(Udp::local_addr).collect();
+    let count = transports.len();
+    let echo = handler_fn(|request: Datagram| {
+        spin_for(Duration::from_micros(50));
+        Some(request.echo())
+    });
+    let mut config = config(2, MechanismKind::Probe);
+    config.policy.quantum_us = 10.0;
+    let builder = Runtime::builder(echo).config(config);
+    let server = builder.serve_each(transports).unwrap();
+    let clients: Vec<_> = (0..8)
+        .map(|n| {
+            let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+            client.connect(addresses[n % count]).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            client
+        })
+        .collect();
+    for round in 0..100u32 {
+        for client in &clients {
+            client.send(&round.to_le_bytes()).unwrap();
+        }
+        for client in &clients {
+            let mut reply = [0; 4];
+            assert_eq!(client.recv(&mut reply).expect("a reply in time"), 4);
+            assert_eq!(u32::from_le_bytes(reply), round);
+        }
+    }
+    let (report, transports) = server.shutdown_each(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(report.statistics.unwrap().finished(), 800);
+    assert_eq!(transports.len(), count);
+}
+
+fn udp() -> Udp {
+    Udp::bind(UdpConfig::new("127.0.0.1:0".parse().unwrap())).unwrap()
+}
+
+#[test]
+fn two_loops_serve_one_network_transport() {
+    echo_over_udp(vec![udp()]);
+}
+
+#[test]
+fn two_loops_serve_a_network_transport_each() {
+    echo_over_udp(vec![udp(), udp()]);
+}
+
+#[test]
+fn there_is_a_loop_for_each_transport() {
+    let start = |config: Config, count: usize| {
+        let echo = handler_fn(|request: Datagram| Some(request.echo()));
+        let builder = Runtime::builder(echo).config(config);
+        let started = builder.serve_each((0..count).map(|_| udp()));
+        started.map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(start(config(2, MechanismKind::Probe), 2), Ok(()));
+    for (config, count, most) in [
+        (config(2, MechanismKind::Probe), 3, "1 to 2"),
+        (config(2, MechanismKind::Probe), 0, "1 to 2"),
+        (Config::default().layout(LayoutKind::Inline), 2, "1 to 1"),
+    ] {
+        let error = start(config, count).unwrap_err();
+        assert!(error.contains(most), "{error}");
+    }
+}

@@ -1,0 +1,7 @@
+//! The simulator against theory, against the papers' claims, and in detail.
+
+mod claims;
+mod closed_forms;
+mod plans;
+mod racks;
+mod servers;

@@ -1,0 +1,6 @@
+//! The examples, as processes of their own, and what the manual says of them.
+
+mod loopback;
+mod manual;
+mod process;
+mod rack;

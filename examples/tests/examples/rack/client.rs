@@ -1,0 +1,133 @@
+//! A client of the rack: requests of two packets each, a few at a time.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use shinjuku::net::wire::{RackSchedKind, RackSchedMessage};
+
+use super::network::{CLIENT, Network, RACK};
+
+/// No batch takes longer, however slow the machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// After this long without any answer, the requests that are out are lost.
+const LOST: Duration = Duration::from_millis(500);
+/// Requests out at a time.
+const WINDOW: usize = 8;
+/// What each asks for, in nanoseconds.
+const WORK: u64 = 20_000;
+
+pub struct Client {
+    socket: UdpSocket,
+    next: u32,
+}
+
+impl Client {
+    pub fn new(network: &Network) -> Self {
+        let here = network.namespace("client");
+        let socket = here.within(|| UdpSocket::bind((CLIENT, 0)).unwrap());
+        // Replies come from the address that requests go to, or they would not be received.
+        socket.connect(SocketAddr::from(RACK)).unwrap();
+        Self { socket, next: 0 }
+    }
+
+    /// Asks so often; all is answered.
+    pub fn ask_all(&mut self, requests: u32) {
+        self.ask_all_while(requests, |_| {});
+    }
+
+    /// The same, and does `also` after each answer, with how many have come.
+    ///
+    /// A server drops a request whose packets come 100 ms apart, as they may on a slow machine. So
+    /// few are asked again; a share that one server of several loses is not few.
+    pub fn ask_all_while(&mut self, requests: u32, also: impl FnMut(u32)) {
+        let lost = self.ask(requests, true, also);
+        let few = requests / 20 + WINDOW as u32;
+        assert!(lost <= few, "{lost} lost of {requests} requests");
+    }
+
+    /// Asks so often, and does `also` after each request that is over; returns how many have been
+    /// lost.
+    pub fn ask_some(&mut self, requests: u32, also: impl FnMut(u32)) -> u32 {
+        self.ask(requests, false, also)
+    }
+
+    fn ask(&mut self, requests: u32, again: bool, mut also: impl FnMut(u32)) -> u32 {
+        let mut out: BTreeSet<u32> = BTreeSet::new();
+        let (mut asked, mut over, mut lost) = (0, 0, 0);
+        let start = Instant::now();
+        while over < requests {
+            assert!(start.elapsed() < PATIENCE, "{over} of {requests} are over");
+            while asked < requests && out.len() < WINDOW {
+                self.send(self.next);
+                out.insert(self.next);
+                self.next += 1;
+                asked += 1;
+            }
+            if let Some(number) = self.reply() {
+                if out.remove(&number) {
+                    over += 1;
+                    also(over);
+                }
+                continue;
+            }
+            // None of them has come for that long.
+            lost += out.len() as u32;
+            if again {
+                out.iter().for_each(|number| self.send(*number));
+                continue;
+            }
+            for _ in std::mem::take(&mut out) {
+                over += 1;
+                also(over);
+            }
+        }
+        lost
+    }
+
+    /// Both packets; every third time the second one first.
+    fn send(&self, number: u32) {
+        let total_length = 2 * RackSchedMessage::LENGTH as u32;
+        let first = RackSchedMessage {
+            total_length,
+            ..RackSchedMessage::request(7, number, WORK, 0)
+        };
+        let second = RackSchedMessage {
+            kind: RackSchedKind::Follow,
+            sequence: 1,
+            ..first
+        };
+        let mut packets = [first, second];
+        if number.is_multiple_of(3) {
+            packets.reverse();
+        }
+        for packet in packets {
+            // A server that was killed has its kernel refuse; that is a lost request.
+            let _ = self.socket.send(&packet.to_bytes());
+        }
+    }
+
+    /// The number of the next request that is answered; `None`: none is for [`LOST`].
+    fn reply(&self) -> Option<u32> {
+        let deadline = Instant::now() + LOST;
+        let mut bytes = [0; 2048];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            self.socket.set_read_timeout(Some(left)).unwrap();
+            match self.socket.recv(&mut bytes) {
+                Ok(length) => {
+                    let (message, _) = RackSchedMessage::parse(&bytes[..length]).unwrap();
+                    assert_eq!(message.kind, RackSchedKind::Reply);
+                    return Some(message.request);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}

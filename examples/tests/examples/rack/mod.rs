@@ -1,0 +1,198 @@
+//! A rack of `synthetic` servers behind the switch, each in a network namespace of its own.
+//!
+//! ```text
+//!   client 10.78.0.2 --- 10.78.0.1 switch 10.79.N.1 --- 10.79.N.2 server N
+//! ```
+//!
+//! Takes root, `ip`, `ethtool` and the XDP program; without them the tests say `SKIPPED`.
+
+mod client;
+mod network;
+mod switch;
+
+use std::time::{Duration, Instant};
+
+use self::client::Client;
+use self::network::{Network, RACK, gateway};
+use self::switch::{Switch, register};
+use shinjuku_rack::{Mode, State};
+
+/// What two cores shared by four servers do in a moment.
+const BATCH: u32 = 300;
+
+/// What each server has been sent, in the order of the servers.
+fn sent(switch: &Switch) -> Vec<u64> {
+    let status = switch.status();
+    status.servers.iter().map(|server| server.sent).collect()
+}
+
+fn count(switch: &Switch, cause: &str) -> u64 {
+    switch.status().causes[cause]
+}
+
+fn everything_is_answered(test: &str, mode: Mode) {
+    let Some(network) = Network::new(test, 3, mode) else {
+        return;
+    };
+    let _servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1, 2, 3]);
+    let mut client = Client::new(&network);
+    client.ask_all(BATCH);
+    let sent = sent(&switch);
+    // Power of two choices leaves none out.
+    assert!(sent.iter().all(|sent| *sent > 0), "{sent:?}");
+    assert!(sent.iter().sum::<u64>() >= u64::from(BATCH), "{sent:?}");
+    // Two packets a request, the second one to the server of the first.
+    assert!(count(&switch, "affine") >= u64::from(BATCH));
+    for nothing in ["no-port", "table-full", "unknown-client", "bad-lengths"] {
+        assert_eq!(count(&switch, nothing), 0, "{nothing}");
+    }
+    let outstanding = switch.status().servers;
+    assert!(outstanding.iter().all(|server| server.outstanding == 0));
+}
+
+#[test]
+fn everything_is_answered_in_generic_mode() {
+    everything_is_answered("everything_is_answered_in_generic_mode", Mode::Generic);
+}
+
+#[test]
+fn everything_is_answered_in_the_drivers_mode() {
+    everything_is_answered("everything_is_answered_in_the_drivers_mode", Mode::Driver);
+}
+
+#[test]
+fn servers_are_added_and_drained_in_mid_load_without_loss() {
+    let test = "servers_are_added_and_drained_in_mid_load_without_loss";
+    let Some(network) = Network::new(test, 3, Mode::Generic) else {
+        return;
+    };
+    let _servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1, 2]);
+    let mut client = Client::new(&network);
+    client.ask_all_while(BATCH, |answered| {
+        if answered == BATCH / 3 {
+            switch.add(3);
+        }
+    });
+    assert!(sent(&switch)[2] > 0);
+
+    client.ask_all_while(BATCH, |answered| {
+        if answered == BATCH / 3 {
+            switch.drain(1);
+        }
+    });
+    let before = sent(&switch);
+    client.ask_all(BATCH);
+    let after = sent(&switch);
+    assert_eq!(after[0], before[0], "it is drained");
+    assert!(after[1] > before[1] && after[2] > before[2]);
+
+    switch.remove(1);
+    switch.until("it is gone", |status| status.servers.len() == 2);
+    client.ask_all(BATCH);
+}
+
+#[test]
+fn a_killed_server_is_left_out_and_comes_back() {
+    let Some(network) = Network::new(
+        "a_killed_server_is_left_out_and_comes_back",
+        3,
+        Mode::Generic,
+    ) else {
+        return;
+    };
+    let mut servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1, 2, 3]);
+    let mut client = Client::new(&network);
+    client.ask_all(BATCH);
+
+    let killed = servers.remove(1);
+    let mut killed = Some(killed);
+    let lost = client.ask_some(BATCH, |asked| {
+        if asked == BATCH / 3 {
+            drop(killed.take());
+        }
+    });
+    assert!(lost < BATCH / 2, "{lost} of {BATCH} lost");
+    // Requests go on until the switch knows.
+    let state_of_second = |status: &shinjuku_rack::Status| status.servers[1].state;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while state_of_second(&switch.status()) != State::Failed {
+        assert!(Instant::now() < deadline, "it never failed");
+        client.ask_some(8, |_| {});
+    }
+    client.ask_all(BATCH);
+
+    servers.push(network.serve(2));
+    switch.add(2);
+    let before = sent(&switch);
+    client.ask_all(BATCH);
+    assert!(sent(&switch)[1] > before[1], "it is back");
+}
+
+#[test]
+fn a_server_registers_and_goes_with_its_lease() {
+    let test = "a_server_registers_and_goes_with_its_lease";
+    let Some(network) = Network::new(test, 2, Mode::Generic) else {
+        return;
+    };
+    let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1]);
+    let mut client = Client::new(&network);
+    // The first try may find that the kernel does not know the way back yet.
+    let lease = |lease_ms| {
+        let start = Instant::now();
+        while let Err(error) = register(&network, "2", gateway(2), 2, lease_ms) {
+            assert!(start.elapsed() < Duration::from_secs(20), "{error}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    lease(60_000);
+    client.ask_all(BATCH);
+    assert!(sent(&switch)[1] > 0, "it has registered");
+    // Renewed: it goes with the new lease, not with the old one.
+    lease(100);
+    switch.until("its lease is over", |status| status.servers.len() == 1);
+    client.ask_all(BATCH);
+    // Once more, and it leaves by itself.
+    lease(60_000);
+    switch.until("it is back", |status| status.servers.len() == 2);
+    lease(0);
+    switch.until("it has left", |status| status.servers.len() == 1);
+
+    let stranger = register(&network, "client", RACK.0, 2, 1000).unwrap_err();
+    assert!(
+        stranger.to_string().contains("registration.from"),
+        "{stranger}"
+    );
+    let forever = register(&network, "2", gateway(2), 2, u64::MAX).unwrap_err();
+    assert!(forever.to_string().contains("lease_ms"), "{forever}");
+    // Another's name is not to be had, and a server of the configuration's does not go.
+    let taken = register(&network, "2", gateway(2), 1, 1000).unwrap_err();
+    assert!(
+        taken.to_string().contains("server-1 at 10.79.1.2"),
+        "{taken}"
+    );
+    register(&network, "1", gateway(1), 1, 0).unwrap();
+    client.ask_all(BATCH);
+}
+
+/// The tables are empty then: the switch learns all of them anew.
+#[test]
+fn a_switch_that_is_started_anew_recovers_by_itself() {
+    let test = "a_switch_that_is_started_anew_recovers_by_itself";
+    let Some(network) = Network::new(test, 2, Mode::Generic) else {
+        return;
+    };
+    let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1, 2]);
+    let mut client = Client::new(&network);
+    client.ask_all(BATCH);
+    drop(switch);
+    let lost = client.ask_some(4, |_| {});
+    assert_eq!(lost, 4, "without a switch there is no rack");
+    let switch = Switch::start(&network, &[1, 2]);
+    client.ask_all(BATCH);
+    assert!(sent(&switch).iter().all(|sent| *sent > 0));
+}

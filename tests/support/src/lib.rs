@@ -1,0 +1,24 @@
+//! What the tests of several packages share. No package but tests' uses this one.
+//!
+//! | module | |
+//! |---|---|
+//! | [`process`] | child processes with a time limit, ended by their own ids; servers that say when they are ready; tests that take several processes |
+//! | [`namespace`] | network namespaces that tests make and remove |
+//! | [`waiting`] | waiting, with a limit; one test at a time |
+//! | [`usage`] | the resources that a process uses |
+//! | `runtime` `watch` | with feature `runtime`: runtimes for few cores, and threads that must not call the allocator |
+//! | `dpdk` | with feature `dpdk`: hosts on DPDK's devices |
+
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
+pub mod namespace;
+pub mod process;
+#[cfg(feature = "runtime")]
+pub mod runtime;
+pub mod usage;
+pub mod waiting;
+#[cfg(feature = "runtime")]
+pub mod watch;
+
+pub use usage::Usage;
+pub use waiting::{PATIENCE, comes_true, turn, wait_for};
