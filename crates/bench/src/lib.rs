@@ -50,9 +50,9 @@ pub enum Of {
     /// the kernel's UDP.
     Dataplane(dataplane::Options),
     /// The rack's XDP program, packet by packet.
-    Rack(rack::Options),
+    Rack(harness::Options),
     /// Libraries that know nothing of preemption, with compiled probes and without.
-    Ordinary(ordinary::Options),
+    Ordinary(harness::Options),
 }
 
 /// Runs a bench and publishes what it found.
@@ -81,29 +81,18 @@ pub fn allow_signals() -> HardPreemption {
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory, Parser};
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
 
     #[test]
     fn every_bench_takes_the_common_options() {
-        Line::command().debug_assert();
         for bench in ["", " kv", " dataplane", " rack", " ordinary"] {
             let line = format!("bench{bench} --quick --seed 3 --repetitions 2 --check --json x");
-            let parsed = Line::try_parse_from(line.split(' ')).map(|line| line.options);
-            let parsed = parsed.unwrap_or_else(|error| panic!("{error}"));
+            let parsed: Options = harness::parse(&line).unwrap_or_else(|error| panic!("{error}"));
             let common = match &parsed.of {
                 None => &parsed.policies.common,
                 Some(Of::Kv(options)) => &options.common,
                 Some(Of::Dataplane(options)) => &options.common,
-                Some(Of::Rack(options)) => &options.common,
-                Some(Of::Ordinary(options)) => &options.common,
+                Some(Of::Rack(options) | Of::Ordinary(options)) => options,
             };
             assert!(common.quick && common.check && common.seed == 3, "{line}");
         }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
-use crate::harness::{self, Effort, Efforts, Settings};
+use crate::harness::{self, Efforts, Settings};
 
 /// The parts, a file each.
 const PARTS: [&str; 5] = [
@@ -25,18 +25,9 @@ pub struct Options {
 }
 
 const EFFORTS: Efforts = Efforts {
-    quick: Effort {
-        repetitions: 3,
-        seconds: 0.3,
-    },
-    default: Effort {
-        repetitions: 7,
-        seconds: 0.5,
-    },
-    full: Effort {
-        repetitions: 15,
-        seconds: 0.5,
-    },
+    quick: (3, 0.3),
+    default: (7, 0.5),
+    full: (15, 0.5),
     seconds: 0.05..=10.0,
 };
 
@@ -54,19 +45,10 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-
     fn options(line: &str) -> Result<Options, String> {
-        let line = Line::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
-        Ok(line.options)
+        harness::parse(line)
     }
 
     #[test]

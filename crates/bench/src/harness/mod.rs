@@ -12,7 +12,9 @@ mod session;
 mod target;
 
 pub use compare::{Comparison, Runs, by_repetition, comparisons};
-pub use options::{Effort, Efforts, Options, Settings};
+#[cfg(test)]
+pub use options::parse;
+pub use options::{Efforts, Options, Settings};
 pub(crate) use process::{PATIENCE, POLL, Process};
 pub use results::{Measured, Results, SCHEMA, Section};
 pub use session::Session;

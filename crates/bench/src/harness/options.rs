@@ -34,24 +34,15 @@ pub struct Options {
     pub check: bool,
 }
 
-/// Repetitions of each point, and seconds of each repetition.
-#[derive(Debug, Clone, Copy)]
-pub struct Effort {
-    /// Repetitions.
-    pub repetitions: u32,
-    /// Seconds.
-    pub seconds: f64,
-}
-
-/// A bench's effort in each mode.
+/// A bench's effort in each mode: repetitions of each point, and seconds of each repetition.
 #[derive(Debug, Clone)]
 pub struct Efforts {
     /// With `--quick`.
-    pub quick: Effort,
+    pub quick: (u32, f64),
     /// With neither.
-    pub default: Effort,
+    pub default: (u32, f64),
     /// With `--full`.
-    pub full: Effort,
+    pub full: (u32, f64),
     /// What `--seconds` may be.
     pub seconds: RangeInclusive<f64>,
 }
@@ -86,15 +77,15 @@ impl Options {
     /// # Errors
     /// If `--seconds` or `--seed` is out of range; the message says what the range is.
     pub fn settings(&self, efforts: &Efforts, custom: bool) -> Result<Settings> {
-        let effort = self.pick(efforts.quick, efforts.default, efforts.full);
+        let (repetitions, seconds) = self.pick(efforts.quick, efforts.default, efforts.full);
         let custom = custom || self.repetitions.is_some() || self.seconds.is_some();
-        let seconds = self.seconds.unwrap_or(effort.seconds);
+        let seconds = self.seconds.unwrap_or(seconds);
         let (least, most) = (efforts.seconds.start(), efforts.seconds.end());
         ensure!(
             efforts.seconds.contains(&seconds),
             "--seconds is {seconds}, but must be {least} to {most}"
         );
-        let repetitions = self.repetitions.unwrap_or(effort.repetitions);
+        let repetitions = self.repetitions.unwrap_or(repetitions);
         let end = self.seed.checked_add(repetitions.into()).with_context(|| {
             let seed = self.seed;
             format!("--seed is {seed}, but {repetitions} repetitions counted up from it must stay below 2^64")
@@ -115,37 +106,35 @@ impl Options {
     }
 }
 
+/// The options in a command line.
+///
+/// # Errors
+/// What is wrong with the line.
+#[cfg(test)]
+pub fn parse<O: Args>(line: &str) -> Result<O, String> {
+    #[derive(clap::Parser)]
+    struct Line<O: Args> {
+        #[command(flatten)]
+        options: O,
+    }
+    let line: Result<Line<O>, _> = clap::Parser::try_parse_from(line.split_whitespace());
+    line.map(|line| line.options)
+        .map_err(|error| error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-
     const EFFORTS: Efforts = Efforts {
-        quick: Effort {
-            repetitions: 3,
-            seconds: 0.3,
-        },
-        default: Effort {
-            repetitions: 5,
-            seconds: 0.5,
-        },
-        full: Effort {
-            repetitions: 7,
-            seconds: 0.5,
-        },
+        quick: (3, 0.3),
+        default: (5, 0.5),
+        full: (7, 0.5),
         seconds: 0.05..=10.0,
     };
 
     fn settings(line: &str) -> Result<Settings, String> {
-        let line = Line::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
-        let settings = line.options.settings(&EFFORTS, false);
+        let settings = parse::<Options>(line)?.settings(&EFFORTS, false);
         settings.map_err(|error| error.to_string())
     }
 

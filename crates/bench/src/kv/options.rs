@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::contender::Contender;
 use super::scenario::{self, Scenario};
-use crate::harness::{self, Effort, Efforts, Settings};
+use crate::harness::{self, Efforts, Settings};
 
 /// Options of `cargo xtask bench kv`.
 #[derive(Debug, Args)]
@@ -33,18 +33,9 @@ pub struct Options {
 }
 
 const EFFORTS: Efforts = Efforts {
-    quick: Effort {
-        repetitions: 3,
-        seconds: 0.8,
-    },
-    default: Effort {
-        repetitions: 5,
-        seconds: 2.0,
-    },
-    full: Effort {
-        repetitions: 9,
-        seconds: 2.0,
-    },
+    quick: (3, 0.8),
+    default: (5, 2.0),
+    full: (9, 2.0),
     seconds: 0.1..=600.0,
 };
 
@@ -87,17 +78,9 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
 
     fn options(line: &str) -> Result<Options, String> {
-        let line = Line::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
-        Ok(line.options)
+        harness::parse(line)
     }
 
     #[test]

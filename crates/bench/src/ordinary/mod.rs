@@ -11,13 +11,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use shinjuku_bench_ordinary::works::WORKS;
 use shinjuku_bench_ordinary::{Answers, Duration as JobDuration};
 
-use crate::harness::{self, Effort, Efforts, Process, Runs, Session};
+use crate::harness::{self, Efforts, Process, Runs, Session};
 use crate::machine::Machine;
 use crate::paths;
 
@@ -32,26 +31,10 @@ const SIGNAL: &str = "signal";
 /// Starting a process, and setting its work up.
 const AROUND: Duration = Duration::from_millis(200);
 
-/// Options of `cargo xtask bench ordinary`.
-#[derive(Debug, Args)]
-pub struct Options {
-    #[command(flatten)]
-    pub(crate) common: harness::Options,
-}
-
 const EFFORTS: Efforts = Efforts {
-    quick: Effort {
-        repetitions: 3,
-        seconds: 0.3,
-    },
-    default: Effort {
-        repetitions: 7,
-        seconds: 0.5,
-    },
-    full: Effort {
-        repetitions: 15,
-        seconds: 1.0,
-    },
+    quick: (3, 0.3),
+    default: (7, 0.5),
+    full: (15, 1.0),
     seconds: 0.05..=10.0,
 };
 
@@ -134,9 +117,9 @@ impl Measuring<'_> {
 ///
 /// # Errors
 /// Nothing can be measured, it was interrupted, or results cannot be written.
-pub fn run(options: &Options) -> Result<ExitCode> {
-    let settings = options.common.settings(&EFFORTS, false)?;
-    let mut session = Session::begin::<Ordinary>(&options.common, settings)?;
+pub fn run(options: &harness::Options) -> Result<ExitCode> {
+    let settings = options.settings(&EFFORTS, false)?;
+    let mut session = Session::begin::<Ordinary>(options, settings)?;
     let programs = Programs::build()?;
     let mut results = Ordinary { works: Vec::new() };
     let machine = Machine::detect(false);

@@ -9,7 +9,7 @@ use clap::Args;
 use super::contender::Contender;
 use super::mechanisms::Mechanisms;
 use super::mixes::{self, BenchMix};
-use crate::harness::{self, Effort, Efforts, Settings, distinct};
+use crate::harness::{self, Efforts, Settings, distinct};
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
@@ -62,18 +62,9 @@ pub struct Scope {
 }
 
 const EFFORTS: Efforts = Efforts {
-    quick: Effort {
-        repetitions: 3,
-        seconds: 0.35,
-    },
-    default: Effort {
-        repetitions: 5,
-        seconds: 0.4,
-    },
-    full: Effort {
-        repetitions: 7,
-        seconds: 0.6,
-    },
+    quick: (3, 0.35),
+    default: (5, 0.4),
+    full: (7, 0.6),
     seconds: 0.01..=10.0,
 };
 
@@ -195,19 +186,11 @@ fn check_contender(text: &str, workers: usize, here: &Mechanisms) -> Result<()> 
 
 #[cfg(test)]
 pub(super) mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-
     pub fn scope(line: &str) -> Result<Scope, String> {
-        let line = Line::try_parse_from(line.split_whitespace()).map_err(|e| e.to_string())?;
-        Scope::of(&line.options, 1, &Mechanisms::signals_alone()).map_err(|error| error.to_string())
+        let scope = Scope::of(&harness::parse(line)?, 1, &Mechanisms::signals_alone());
+        scope.map_err(|error| error.to_string())
     }
 
     #[test]

@@ -9,12 +9,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::Args;
 use serde::{Deserialize, Serialize};
 use shinjuku_plot::Table;
 use shinjuku_workload::repeat::Spread;
 
-use crate::harness::{self, Effort, Efforts, Goal, Measured, Runs, Section, Session, Target};
+use crate::harness::{self, Efforts, Goal, Measured, Runs, Section, Session, Target};
 use crate::machine::Machine;
 use crate::report::figure;
 
@@ -34,26 +33,10 @@ const CHOICE: &str = "power-of-2";
 /// The same with the request table: what a request in RackSched's format takes.
 const WITH_TABLE: &str = "power-of-2, table";
 
-/// Options of `cargo xtask bench rack`.
-#[derive(Debug, Args)]
-pub struct Options {
-    #[command(flatten)]
-    pub(crate) common: harness::Options,
-}
-
 const EFFORTS: Efforts = Efforts {
-    quick: Effort {
-        repetitions: 5,
-        seconds: 0.05,
-    },
-    default: Effort {
-        repetitions: 15,
-        seconds: 0.1,
-    },
-    full: Effort {
-        repetitions: 31,
-        seconds: 0.2,
-    },
+    quick: (5, 0.05),
+    default: (15, 0.1),
+    full: (31, 0.2),
     seconds: 0.01..=10.0,
 };
 
@@ -61,9 +44,9 @@ const EFFORTS: Efforts = Efforts {
 ///
 /// # Errors
 /// The kernel refuses the program, or results cannot be written.
-pub fn run(options: &Options) -> Result<ExitCode> {
-    let settings = options.common.settings(&EFFORTS, false)?;
-    let mut session = Session::begin::<Rack>(&options.common, settings)?;
+pub fn run(options: &harness::Options) -> Result<ExitCode> {
+    let settings = options.settings(&EFFORTS, false)?;
+    let mut session = Session::begin::<Rack>(options, settings)?;
     let machine = Machine::detect(false);
     let mut contenders = contender::all()?;
     let length = session.length();
