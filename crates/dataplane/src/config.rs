@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::Ipv4Addr;
 
 use serde::Deserialize;
-use shinjuku_net::wire::{RackSchedConfig, ReassemblyBound, ReassemblyConfig};
+use shinjuku_net::OutOfRange;
+use shinjuku_net::wire::{RackSchedConfig, ReassemblyConfig};
 
 use crate::Room;
 use crate::packet::MacAddr;
@@ -134,6 +135,7 @@ impl InterfaceConfig {
         if let Some(mac) = given.chain(self.mac).find(|mac| !mac.is_station()) {
             return Err(InterfaceError::Mac { mac });
         }
+        let in_range = OutOfRange::check;
         in_range("prefix", self.prefix.into(), 0, 32)?;
         in_range("mtu", self.mtu, 68, 65_535)?;
         in_range("neighbours", self.neighbours, 1, 4096)?;
@@ -308,7 +310,8 @@ impl DataplaneConfig {
     }
 
     /// All but the interface, which is checked by itself.
-    pub(crate) fn check(&self) -> Result<(), InterfaceError> {
+    pub(crate) fn check(&self) -> Result<(), OutOfRange> {
+        let in_range = OutOfRange::check;
         let classes = self.racksched.map_or(1, |racksched| racksched.classes);
         in_range("racksched's classes", classes, 1, 1024)?;
         in_range("buffers", self.buffers, 1, 1 << 20)?;
@@ -327,39 +330,13 @@ fn in_room(setting: &'static str, value: usize, most: usize) -> Result<(), Inter
     })
 }
 
-fn in_range(
-    setting: &'static str,
-    value: usize,
-    least: usize,
-    most: usize,
-) -> Result<(), InterfaceError> {
-    if (least..=most).contains(&value) {
-        return Ok(());
-    }
-    Err(InterfaceError::Setting {
-        setting,
-        value,
-        least,
-        most,
-    })
-}
-
 /// Why an interface or a dataplane did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InterfaceError {
     /// A setting is out of its range.
-    #[error("interface: {setting} is {value}, but must be between {least} and {most}")]
-    Setting {
-        /// Which.
-        setting: &'static str,
-        /// What it was set to.
-        value: usize,
-        /// The least allowed.
-        least: usize,
-        /// The most allowed.
-        most: usize,
-    },
+    #[error("interface: {0}")]
+    Setting(OutOfRange),
     /// A setting is above what the device has room for.
     #[error(
         "interface: {setting} is {value}, but the device was opened with room for {most} at most; lower it, or open the \
@@ -385,9 +362,6 @@ pub enum InterfaceError {
         "interface: it has no Ethernet address; configure `mac`, or take the device's (mac_or)"
     )]
     NoMac,
-    /// A bound of RackSched's requests of several packets is out of its range.
-    #[error(transparent)]
-    Reassembly(#[from] ReassemblyBound),
     /// Nobody can send to port 0.
     #[error("interface: port 0 is none to listen on; choose one from 1 to 65535")]
     PortZero,
@@ -417,4 +391,10 @@ pub enum InterfaceError {
         /// How many bits of it name the net.
         prefix: u8,
     },
+}
+
+impl From<OutOfRange> for InterfaceError {
+    fn from(cause: OutOfRange) -> Self {
+        Self::Setting(cause)
+    }
 }

@@ -29,3 +29,41 @@ pub mod wire;
 pub use classifier::{ByPort, Classifier, OneClass, flow_of};
 pub use listen::ListenError;
 pub use transport::{Arrival, Failure, Glance, Refusal, Replier, Transport, Wake};
+
+/// A setting of a transport is out of its range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{setting} is {value}, but must be between {least} and {most}")]
+#[non_exhaustive]
+pub struct OutOfRange {
+    /// Its name in the transport's configuration.
+    pub setting: &'static str,
+    /// What it was set to; times in microseconds.
+    pub value: usize,
+    /// The least allowed.
+    pub least: usize,
+    /// The most allowed.
+    pub most: usize,
+}
+
+impl OutOfRange {
+    /// Checks that a setting is between `least` and `most`.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn check(
+        setting: &'static str,
+        value: usize,
+        least: usize,
+        most: usize,
+    ) -> Result<(), Self> {
+        if (least..=most).contains(&value) {
+            return Ok(());
+        }
+        Err(Self {
+            setting,
+            value,
+            least,
+            most,
+        })
+    }
+}

@@ -842,7 +842,7 @@ fn a_reassembly_that_cannot_be_is_named() {
         ),
         (
             on_loopback().racksched(2, no_packets),
-            "reassembly: packets is 0, but must be",
+            "reassembly's packets is 0, but must be",
         ),
         (
             on_loopback().racksched(0, racksched()),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::ListenError;
+use crate::{ListenError, OutOfRange};
 
 /// Who writes replies to the sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -199,7 +199,8 @@ impl TcpConfig {
         Self { reply_by, ..self }
     }
 
-    pub(super) fn check(&self) -> Result<(), TcpError> {
+    pub(super) fn check(&self) -> Result<(), OutOfRange> {
+        let in_range = OutOfRange::check;
         const LONGEST: usize = 1 << 40;
         let large = usize::from(self.max_request > self.buffer);
         in_range("connections", self.connections.unwrap_or(1), 1, 65_536)?;
@@ -213,10 +214,10 @@ impl TcpConfig {
         time_in_range("write_timeout", self.write_timeout)?;
         time_in_range("request_timeout", self.request_timeout)?;
         time_in_range("idle_timeout", self.idle_timeout.unwrap_or(LEAST_TIME))?;
-        let busy_poll = u64::from(self.busy_poll.unwrap_or(0));
-        range("busy_poll", busy_poll, 0, i32::MAX as u64)?;
-        let keep_alive = self.keep_alive.map_or(1, |after| after.as_secs());
-        range("keep_alive", keep_alive, 1, 32_767)
+        let busy_poll = self.busy_poll.unwrap_or(0) as usize;
+        in_range("busy_poll", busy_poll, 0, i32::MAX as usize)?;
+        let keep_alive = self.keep_alive.map_or(1, |after| after.as_secs() as usize);
+        in_range("keep_alive", keep_alive, 1, 32_767)
     }
 
     /// Whether there are requests that need the large buffers.
@@ -231,30 +232,9 @@ impl TcpConfig {
 
 const LEAST_TIME: Duration = Duration::from_millis(1);
 
-fn time_in_range(setting: &'static str, value: Duration) -> Result<(), TcpError> {
-    let micros = u64::try_from(value.as_micros()).unwrap_or(u64::MAX);
-    range(setting, micros, 1000, 86_400_000_000)
-}
-
-fn in_range(
-    setting: &'static str,
-    value: usize,
-    least: usize,
-    most: usize,
-) -> Result<(), TcpError> {
-    range(setting, value as u64, least as u64, most as u64)
-}
-
-fn range(setting: &'static str, value: u64, least: u64, most: u64) -> Result<(), TcpError> {
-    if (least..=most).contains(&value) {
-        return Ok(());
-    }
-    Err(TcpError::Setting {
-        setting,
-        value,
-        least,
-        most,
-    })
+fn time_in_range(setting: &'static str, value: Duration) -> Result<(), OutOfRange> {
+    let micros = usize::try_from(value.as_micros()).unwrap_or(usize::MAX);
+    OutOfRange::check(setting, micros, 1000, 86_400_000_000)
 }
 
 /// Why [`Tcp::bind`](super::Tcp::bind) did not start.
@@ -262,17 +242,8 @@ fn range(setting: &'static str, value: u64, least: u64, most: u64) -> Result<(),
 #[non_exhaustive]
 pub enum TcpError {
     /// A setting is out of its range.
-    #[error("TCP: {setting} is {value}, but must be between {least} and {most}")]
-    Setting {
-        /// Its name in [`TcpConfig`].
-        setting: &'static str,
-        /// What it was set to; times in microseconds.
-        value: u64,
-        /// The least allowed.
-        least: u64,
-        /// The most allowed.
-        most: u64,
-    },
+    #[error("TCP: {0}")]
+    Setting(OutOfRange),
     /// The process may not open so many files.
     #[error(
         "TCP: {connections} connections need as many file descriptors, but this process may have {limit}, {reserve} of \
@@ -289,6 +260,12 @@ pub enum TcpError {
     /// The address cannot be listened on.
     #[error("TCP: {0}")]
     Listen(ListenError),
+}
+
+impl From<OutOfRange> for TcpError {
+    fn from(cause: OutOfRange) -> Self {
+        Self::Setting(cause)
+    }
 }
 
 impl From<ListenError> for TcpError {

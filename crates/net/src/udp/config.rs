@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::ListenError;
-use crate::wire::{RackSchedConfig, RackSchedMessage, ReassemblyBound, ReassemblyConfig};
+use crate::wire::{RackSchedConfig, RackSchedMessage, ReassemblyConfig};
+use crate::{ListenError, OutOfRange};
 
 /// The longest payload that fits an IPv4 datagram: 65,535 bytes without the IP header (20) and the
 /// UDP header (8).
@@ -117,7 +117,8 @@ impl UdpConfig {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), UdpError> {
+    pub(super) fn check(&self) -> Result<(), OutOfRange> {
+        let in_range = OutOfRange::check;
         in_range(
             "the number of addresses",
             self.listen.len(),
@@ -157,50 +158,21 @@ impl UdpConfig {
     }
 }
 
-fn in_range(
-    setting: &'static str,
-    value: usize,
-    least: usize,
-    most: usize,
-) -> Result<(), UdpError> {
-    if (least..=most).contains(&value) {
-        return Ok(());
-    }
-    Err(UdpError::Setting {
-        setting,
-        value,
-        least,
-        most,
-    })
-}
-
 /// Why a UDP transport did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UdpError {
     /// A setting is out of its range.
-    #[error("UDP: {setting} is {value}, but must be between {least} and {most}")]
-    Setting {
-        /// Its name in [`UdpConfig`].
-        setting: &'static str,
-        /// What it was set to.
-        value: usize,
-        /// The least allowed.
-        least: usize,
-        /// The most allowed.
-        most: usize,
-    },
-    /// A bound of the reassembly is out of its range.
     #[error("UDP: {0}")]
-    Reassembly(ReassemblyBound),
+    Setting(OutOfRange),
     /// An address cannot be listened on.
     #[error("UDP: {0}")]
     Listen(ListenError),
 }
 
-impl From<ReassemblyBound> for UdpError {
-    fn from(cause: ReassemblyBound) -> Self {
-        Self::Reassembly(cause)
+impl From<OutOfRange> for UdpError {
+    fn from(cause: OutOfRange) -> Self {
+        Self::Setting(cause)
     }
 }
 

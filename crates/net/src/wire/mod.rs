@@ -17,8 +17,7 @@ mod shinjuku;
 
 pub use racksched::{NotRackSched, RackSchedKind, RackSchedMessage};
 pub use reassembly::{
-    Added, Assembled, Reassembly, ReassemblyBound, ReassemblyConfig, ReassemblyCounters,
-    ReassemblyCounts, Rejected,
+    Added, Assembled, Reassembly, ReassemblyConfig, ReassemblyCounters, ReassemblyCounts, Rejected,
 };
 pub use server::{RackSched, RackSchedConfig, RackSchedLoad};
 pub use shinjuku::{ShinjukuRequest, WrongLength};

@@ -5,10 +5,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{
-    Added, RackSchedMessage, Reassembly, ReassemblyBound, ReassemblyConfig, ReassemblyCounters,
-    Rejected,
-};
+use super::{Added, RackSchedMessage, Reassembly, ReassemblyConfig, ReassemblyCounters, Rejected};
+use crate::OutOfRange;
 
 /// Settings of a [`RackSched`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +41,7 @@ impl<Peer: Copy + Eq + Hash> RackSched<Peer> {
     ///
     /// # Errors
     /// A bound of the reassembly out of its range.
-    pub fn new(config: RackSchedConfig) -> Result<Self, ReassemblyBound> {
+    pub fn new(config: RackSchedConfig) -> Result<Self, OutOfRange> {
         Ok(Self {
             reassembly: Reassembly::new(config.reassembly)?,
             load: RackSchedLoad::new(config.classes),

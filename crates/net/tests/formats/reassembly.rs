@@ -269,7 +269,7 @@ fn bounds_out_of_range_are_named() {
     let error = Reassembly::<u8>::new(small().packets(1)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "reassembly: packets is 1, but must be between 2 and 1024"
+        "reassembly's packets is 1, but must be between 2 and 1024"
     );
 }
 

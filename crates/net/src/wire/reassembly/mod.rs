@@ -29,6 +29,7 @@ use std::time::Duration;
 pub use counts::{ReassemblyCounters, ReassemblyCounts};
 
 use super::{RackSchedKind, RackSchedMessage};
+use crate::OutOfRange;
 use table::Table;
 
 const HEADER: usize = RackSchedMessage::LENGTH;
@@ -59,20 +60,6 @@ impl Default for ReassemblyConfig {
             timeout: Duration::from_millis(100),
         }
     }
-}
-
-/// A bound of [`ReassemblyConfig`] is out of its range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("reassembly: {setting} is {value}, but must be between {least} and {most}")]
-pub struct ReassemblyBound {
-    /// Its name in [`ReassemblyConfig`].
-    pub setting: &'static str,
-    /// What it was set to.
-    pub value: usize,
-    /// The least allowed.
-    pub least: usize,
-    /// The most allowed.
-    pub most: usize,
 }
 
 impl ReassemblyConfig {
@@ -107,23 +94,10 @@ impl ReassemblyConfig {
     ///
     /// # Errors
     /// The first that is not.
-    pub fn check(&self) -> Result<(), ReassemblyBound> {
-        let bounds = [
-            ("requests", self.requests, 1, 65_536),
-            ("packets", self.packets, 2, 1024),
-            ("max_request", self.max_request, HEADER, 65_507),
-        ];
-        for (setting, value, least, most) in bounds {
-            if !(least..=most).contains(&value) {
-                return Err(ReassemblyBound {
-                    setting,
-                    value,
-                    least,
-                    most,
-                });
-            }
-        }
-        Ok(())
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        OutOfRange::check("reassembly's requests", self.requests, 1, 65_536)?;
+        OutOfRange::check("reassembly's packets", self.packets, 2, 1024)?;
+        OutOfRange::check("reassembly's max_request", self.max_request, HEADER, 65_507)
     }
 }
 
@@ -244,7 +218,7 @@ impl<Peer: Copy + Eq + Hash> Reassembly<Peer> {
     ///
     /// # Errors
     /// A bound out of its range.
-    pub fn new(config: ReassemblyConfig) -> Result<Self, ReassemblyBound> {
+    pub fn new(config: ReassemblyConfig) -> Result<Self, OutOfRange> {
         config.check()?;
         Ok(Self {
             config,
