@@ -37,7 +37,6 @@
 mod arrival;
 mod error;
 mod mix;
-mod order;
 mod record;
 mod schedule;
 mod service;
@@ -49,7 +48,6 @@ pub mod repeat;
 pub use arrival::{Arrivals, Gaps};
 pub use error::WorkloadError;
 pub use mix::{Class, Mix};
-pub use order::nearest_rank;
-pub use record::{ClassFigures, Figures, Record, RecordError, Summary};
+pub use record::{ClassFigures, Figures, Record, RecordError, Summary, nearest_rank};
 pub use schedule::{Arrival, Length, Offered, Schedule, ScheduleConfig};
 pub use service::ServiceTime;

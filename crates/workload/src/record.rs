@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Mix, order};
+use crate::Mix;
 
 /// A finished request. Times are in ns on one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -208,12 +208,12 @@ impl Figures {
             requests,
             throughput_per_second: requests as f64 / seconds,
             mean_ns: latencies.iter().map(|&ns| ns as f64).sum::<f64>() / requests as f64,
-            p50_ns: order::nearest_rank(&latencies, 500),
-            p99_ns: order::nearest_rank(&latencies, 990),
-            p999_ns: order::nearest_rank(&latencies, 999),
+            p50_ns: nearest_rank(&latencies, 500),
+            p99_ns: nearest_rank(&latencies, 990),
+            p999_ns: nearest_rank(&latencies, 999),
             mean_slowdown: slowdowns.iter().sum::<f64>() / requests as f64,
-            p99_slowdown: order::nearest_rank(&slowdowns, 990),
-            p999_slowdown: order::nearest_rank(&slowdowns, 999),
+            p99_slowdown: nearest_rank(&slowdowns, 990),
+            p999_slowdown: nearest_rank(&slowdowns, 999),
             within_slo: within_slo(mix, records),
         }
     }
@@ -228,4 +228,20 @@ fn within_slo(mix: &Mix, records: &[Record]) -> Option<f64> {
         }
     }
     (bound > 0).then(|| within as f64 / bound as f64)
+}
+
+/// The nearest-rank percentile of values sorted upwards: the `ceil(permille / 1000 * n)`-th
+/// smallest. Computed in whole numbers, since 0.999 has no exact binary form and a rank rounded
+/// wrongly selects another value.
+///
+/// # Panics
+/// If `sorted` is empty, or `permille` is not between 1 and 1000.
+#[must_use]
+pub fn nearest_rank<T: Copy>(sorted: &[T], permille: usize) -> T {
+    assert!(
+        (1..=1_000).contains(&permille),
+        "permille is {permille}, not between 1 and 1000"
+    );
+    let rank = (sorted.len() * permille).div_ceil(1_000);
+    sorted[rank - 1]
 }

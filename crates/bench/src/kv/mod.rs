@@ -21,13 +21,11 @@ use crate::machine::Machine;
 mod client;
 mod compare;
 mod contender;
-mod figures;
 mod options;
 mod report;
 mod results;
 mod scenario;
 mod server;
-mod tables;
 
 use client::Client;
 use contender::Contender;

@@ -4,6 +4,7 @@
 //! at their intended moments, worker cores run real contexts.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -17,7 +18,6 @@ use crate::harness::{Comparison, Session, distinct};
 use crate::machine::Machine;
 use crate::{allow_signals, costs};
 
-mod baseline;
 pub(crate) mod burst;
 mod calibration;
 pub(crate) mod contender;
@@ -35,7 +35,6 @@ pub(crate) mod simulated;
 mod slo;
 mod stalls;
 pub mod summary;
-mod sweep;
 mod targets;
 mod throttling;
 pub(crate) mod work;
@@ -46,7 +45,7 @@ use mechanisms::Mechanisms;
 use mixes::BenchMix;
 use point::{Point, Schedules};
 pub use results::Policies;
-use results::RuntimeSettings;
+use results::{Run, RuntimeSettings};
 pub use scope::Options;
 use scope::Scope;
 use stalls::Stalls;
@@ -56,6 +55,13 @@ use throttling::Throttling;
 const STORE_KEYS: u64 = 100_000;
 /// Priority of the measured threads under SCHED_FIFO.
 const PRIORITY: i32 = 60;
+
+/// The mix on which the quantum is swept, the most dispersed one, and its load, under c-PRE-SQ;
+/// after figure 7a of the Shinjuku paper (section 4.3), which has half 1 us, half 100 us under
+/// c-PRE-MQ.
+const SWEPT_MIX: &str = "hi";
+const SWEPT_LOAD: f64 = 0.5;
+const QUANTA_US: [f64; 7] = [2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0];
 
 /// Runs the bench and publishes what it found.
 ///
@@ -173,12 +179,12 @@ fn measure(
     all: &[BenchMix],
     results: &mut Policies,
 ) -> Result<()> {
-    let swept = all.iter().find(|mix| mix.mix.name() == sweep::MIX);
+    let swept = all.iter().find(|mix| mix.mix.name() == SWEPT_MIX);
     let swept = swept.filter(|_| scope.sweep);
     if scope.sweep && swept.is_none() {
         session.notes.push(format!(
             "The quantum is not swept: the mix for it, {}, is not among those measured.",
-            sweep::MIX
+            SWEPT_MIX
         ));
     }
     let of_mix = |mix: &BenchMix| {
@@ -186,7 +192,7 @@ fn measure(
         contenders.len() * scope.loads.len()
     };
     let points =
-        all.iter().map(of_mix).sum::<usize>() + swept.map_or(0, |_| sweep::contenders().len());
+        all.iter().map(of_mix).sum::<usize>() + swept.map_or(0, |_| swept_contenders().len());
     let costs = costs::duration(scope.quick);
     let bursts = session.all(bench.per_burst(session.length()), points);
     session.expect(machine, 2 * scope.watch + costs + bursts);
@@ -210,13 +216,13 @@ fn measure(
         measure_mix(scope, session, bench, mix, results)?;
     }
     if let Some(mix) = swept {
-        results.quantum_sweep = sweep::measure(session, bench, mix, &results.costs)?;
+        results.quantum_sweep = sweep(session, bench, mix, &results.costs)?;
     }
     session.progress.begin("this host's stalls, after");
     stalls.after(bench, scope.watch)?;
     results.stalls = Some(stalls.summary());
     if !results.fcfs_check.is_empty() {
-        session.notes.push(baseline::NOTE.to_owned());
+        session.notes.push(simulated::FCFS_NOTE.to_owned());
     }
     Ok(())
 }
@@ -248,7 +254,7 @@ fn measure_mix(
             simulated::complete(&mut runs, mix, contender, &slos_us, workers, costs)?;
             calibration::complete(&mut runs, mix, point, contender, costs);
             if *contender == Contender::FCFS && !mix.is_real_code() {
-                let check = baseline::check(mix, load, point, &runs, &schedules.0, workers)?;
+                let check = simulated::check_fcfs(mix, load, point, &runs, &schedules.0, workers)?;
                 results.fcfs_check.extend(check);
             }
             results.runs.extend(runs);
@@ -257,6 +263,33 @@ fn measure_mix(
         results.comparisons.extend(compared);
     }
     Ok(())
+}
+
+/// Who is swept: probes and signals with each quantum.
+fn swept_contenders() -> Vec<Contender> {
+    let both = |&quantum: &f64| [Contender::probe(quantum), Contender::signal(quantum)];
+    QUANTA_US.iter().flat_map(both).collect()
+}
+
+/// Sweeps the quantum on `mix`, the repetitions as many and as long as everywhere.
+fn sweep(
+    session: &mut Session,
+    bench: &Bench,
+    mix: &BenchMix,
+    costs: &BTreeMap<String, f64>,
+) -> Result<Vec<Run>> {
+    let contenders = swept_contenders();
+    let schedules = Schedules::draw(session, bench, mix, SWEPT_LOAD)?;
+    let points = schedules.measure(session, bench, mix, "quantum", &contenders, &[])?;
+    let rows = contenders
+        .iter()
+        .zip(&points)
+        .flat_map(|(contender, point)| {
+            let mut runs = point.runs(mix, SWEPT_LOAD, contender);
+            calibration::complete(&mut runs, mix, point, contender, costs);
+            runs
+        });
+    Ok(rows.collect())
 }
 
 /// c-FCFS against every other contender, by the p99 of the mix's leading class. Saturated points
