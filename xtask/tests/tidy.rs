@@ -1,5 +1,6 @@
-//! What rustfmt does not see to: comments and prose are at most 100 columns wide, and modules have
-//! one style; and what cargo does not: the bench measures a build without the features of tests.
+//! What rustfmt does not see to: comments and prose are at most 100 columns wide, modules have one
+//! style, and errors tell a cause once; and what cargo does not: the bench measures a build without
+//! the features of tests.
 //!
 //! Code, drawings, rows of tables, and words that cannot be broken are as wide as they must be.
 #![allow(missing_docs)]
@@ -82,6 +83,83 @@ fn a_module_with_parts_has_its_front_page_in_its_folder() {
         "beside their folder: {}",
         beside.join(", ")
     );
+}
+
+/// Programs print an error and then its sources, so a cause that is in the text must not be a
+/// source as well.
+#[test]
+fn no_cause_is_told_twice() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut files = Vec::new();
+    sources(root, &mut files);
+    let (mut seen, mut twice) = (0, Vec::new());
+    for path in files {
+        let text = std::fs::read_to_string(&path).unwrap();
+        if path.extension().is_some_and(|extension| extension == "rs") && text.contains("#[error(")
+        {
+            let file = syn::parse_file(&text).unwrap();
+            for (message, fields) in messages(&file.items) {
+                seen += 1;
+                let mut fields = fields.iter().enumerate();
+                if fields.any(|(number, field)| is_source(field) && shows(&message, number, field))
+                {
+                    twice.push(format!("{}: {message}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} errors were found");
+    assert!(twice.is_empty(), "{}", twice.join("\n"));
+}
+
+/// The messages of all errors in and below `items`, each with the fields that it is made of.
+fn messages(items: &[syn::Item]) -> Vec<(String, syn::Fields)> {
+    let message = |attributes: &[syn::Attribute]| {
+        let mut errors = (attributes.iter()).filter(|attribute| attribute.path().is_ident("error"));
+        let tokens = errors.next()?.meta.require_list().ok()?.tokens.clone();
+        // A message is a string, and what it is made of may follow; or `transparent`.
+        let string: syn::LitStr = syn::parse2(tokens.into_iter().next()?.into()).ok()?;
+        Some(string.value())
+    };
+    let mut found = Vec::new();
+    for item in items {
+        match item {
+            syn::Item::Mod(module) => {
+                found.extend(messages(
+                    module.content.as_ref().map_or(&[], |(_, items)| items),
+                ));
+            }
+            syn::Item::Struct(error) => {
+                let fields = error.fields.clone();
+                found.extend(message(&error.attrs).map(|message| (message, fields)));
+            }
+            syn::Item::Enum(errors) => {
+                let one =
+                    |error: &syn::Variant| Some((message(&error.attrs)?, error.fields.clone()));
+                found.extend(errors.variants.iter().filter_map(one));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Whether thiserror takes a field for the error's source.
+fn is_source(field: &syn::Field) -> bool {
+    let is_marked = (field.attrs.iter()).any(|attribute| {
+        ["from", "source"]
+            .iter()
+            .any(|name| attribute.path().is_ident(name))
+    });
+    is_marked || (field.ident.as_ref()).is_some_and(|name| name == "source")
+}
+
+/// Whether a message has a field's text in it.
+fn shows(message: &str, number: usize, field: &syn::Field) -> bool {
+    let name = (field.ident.as_ref()).map_or(number.to_string(), ToString::to_string);
+    [format!("{{{name}}}"), format!("{{{name}:")]
+        .iter()
+        .any(|place| message.contains(place))
 }
 
 /// The bench is linked into this package. A feature that one of its dependencies turns on is in the

@@ -147,27 +147,43 @@ fn a_probe_goes_on_before_the_moment_and_gives_way_after_it() {
     drop(suspended);
 }
 
+/// A moment is found within 384 probes (`stride`), however long these take.
 #[test]
 fn near_probes_find_each_of_many_moments() {
+    const MANY: u64 = 1_000;
+    const QUANTUM: Duration = Duration::from_micros(100);
     let mut stage = Stage::new();
-    // Two nanoseconds apart: most of them only count.
-    let job = stage.load(|| {
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            for _ in 0..10_000 {
+    let (round, late) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+    let (in_round, too_late) = (Arc::clone(&round), Arc::clone(&late));
+    let job = stage.load(move || {
+        let end = Instant::now() + PATIENCE;
+        let (mut seen, mut moment) = (0, end);
+        while Instant::now() < end {
+            let now = in_round.load(Ordering::Relaxed);
+            if now != seen {
+                // Resumed: the moment is at most a quantum away.
+                (seen, moment) = (now, Instant::now() + QUANTUM);
+            }
+            let is_past = Instant::now() > moment;
+            // Two nanoseconds apart: most of them only count.
+            for _ in 0..MANY {
                 preempt_point();
+            }
+            if is_past && in_round.load(Ordering::Relaxed) == seen {
+                too_late.fetch_add(1, Ordering::Relaxed);
             }
         }
         1
     });
-    let quantum = Duration::from_micros(100);
     let mut runnable = job;
     for moments in 1..=500 {
+        round.store(moments, Ordering::Relaxed);
         let start = Instant::now();
-        let suspended = stage.run(runnable, quantum, false).unwrap_err();
-        assert!(start.elapsed() >= quantum, "early at {moments}");
+        let suspended = stage.run(runnable, QUANTUM, false).unwrap_err();
+        assert!(start.elapsed() >= QUANTUM, "early at {moments}");
         // On a busy machine the moment can come on the way in.
         assert_eq!(stage.counters().taken(), moments);
+        assert_eq!(late.load(Ordering::Relaxed), 0, "late at {moments}");
         runnable = suspended.into();
     }
     drop(runnable);
