@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct Arrival<Request, Route> {
     /// What the handler gets.
     pub request: Request,
-    /// The way back to whoever sent it.
+    /// The way back to its sender.
     pub route: Route,
     /// Request class; classes the runtime was not configured with are refused.
     pub class: u16,
@@ -39,7 +39,7 @@ pub enum Refusal {
     /// The runtime shuts down.
     #[error("refused: the server is shutting down")]
     ShuttingDown,
-    /// Whoever submitted it no longer waits for its reply.
+    /// Its sender no longer waits for the reply.
     #[error("refused: cancelled before it started")]
     Cancelled,
 }
@@ -82,7 +82,7 @@ pub trait Transport: Send + Sized + 'static {
     type Request: Send + 'static;
     /// What the handler answers.
     type Reply: Send + 'static;
-    /// The way back to whoever sent the request. Must not need dropping on the dispatcher's or a
+    /// The way back to the request's sender. Must not need dropping on the dispatcher's or a
     /// worker's thread.
     type Route: Send + 'static;
     /// What [`conclude`](Self::conclude) leaves for the worker to send.

@@ -347,7 +347,7 @@ pub(crate) unsafe fn finish<T, R>(head: &Head, result: Result<R, Panicked>) -> O
         unsafe { *head.slot::<T, R>() = Slot::Result(result) };
     } else {
         // SAFETY: the worker is in `run_on`, which was given this context's handle, so its types
-        // are the context's; what it points to is its own, lent to nobody else, until the context
+        // are the context's; what it points to is its own, lent to no other code, until the context
         // has left.
         let successor = unsafe { &mut *successor.cast::<Successor<'_, T, R>>() };
         let run_time = Cycles(head.running.run_time.get());
@@ -394,7 +394,7 @@ pub(crate) unsafe fn fail(head: &Head, payload: Box<dyn Any + Send>) {
     // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
     let worker = unsafe { &*head.running.worker.get() };
     if worker.successor.get().is_null() {
-        // Nobody was asked: it is a bug of our own.
+        // No preemption was asked for: it is a bug of our own.
         resume_unwind(payload);
     }
     worker.panic.set(Some(payload));

@@ -80,7 +80,7 @@ pub fn lend<'env, Out>(body: impl for<'lend> FnOnce(&'lend Lender<'lend, 'env>) 
     match result {
         Err(payload) => resume_unwind(payload),
         Ok(_) if lender.state.failed.load(Ordering::Relaxed) => {
-            panic!("what was lent has failed, and nobody looked")
+            panic!("what was lent has failed, and no one looked")
         }
         Ok(out) => out,
     }
@@ -126,7 +126,7 @@ impl<'lend> Lender<'lend, '_> {
         Lent { work, _out: out }
     }
 
-    /// Something failed that nobody will look at: [`lend`] panics at its end.
+    /// Something failed that no one will look at: [`lend`] panics at its end.
     pub fn fail(&self) {
         self.state.failed.store(true, Ordering::Relaxed);
     }

@@ -4,7 +4,7 @@
 //!   loop                                        whoever has work
 //!   says that it parks, and searches no more    publishes the work
 //!   ── fence ──                                 ── fence ──
-//!   looks for work once more; none: parks       nobody searches, and one parks? claims and unparks it
+//!   looks for work once more; none: parks       no loop searches, one parks? claims and unparks it
 //!   searches
 //! ```
 //!
@@ -102,7 +102,7 @@ impl Parking {
     /// if that is parked. `None`: a loop searches, or none is parked, and each will look for work
     /// before it parks.
     ///
-    /// Whoever is stopped between this and the unparking keeps that loop asleep.
+    /// A thread that is stopped between this and the unparking keeps that loop asleep.
     #[must_use = "the thread sleeps on unless it is unparked"]
     #[inline]
     pub fn claim(&self, first: usize) -> Option<usize> {
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn one_is_claimed_for_each_piece_of_work_the_preferred_one_first() {
         let parking = Parking::new(3);
-        assert_eq!(parking.claim(0), None, "nobody is parked");
+        assert_eq!(parking.claim(0), None, "no loop is parked");
         for at in 0..3 {
             parking.search();
             parking.park(at, 10 + at, FOR_EVER, || {
@@ -269,7 +269,7 @@ mod loom_tests {
         if let Some(thread) = parking.claim(0) {
             threads[thread].thread().unpark();
         }
-        // Nobody but a loop does the work: were the wake-up lost, this would wait for ever.
+        // No thread but a loop does the work: were the wake-up lost, this would wait for ever.
         while work.done.load(Ordering::Acquire) == 0 {
             thread::yield_now();
         }

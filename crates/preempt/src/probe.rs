@@ -1,4 +1,4 @@
-//! Preemption by probes alone: the code polls, nobody interrupts it.
+//! Preemption by probes alone: the code polls, nothing interrupts it.
 
 use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
 

@@ -24,7 +24,7 @@ mod tests {
 
     #[test]
     fn the_slice_changes_and_nothing_else() {
-        // On a thread of its own, whose slice matters to nobody.
+        // On a thread of its own, whose slice matters to no other test.
         let (before, after) = std::thread::spawn(|| {
             let before = Attributes::of(0).unwrap();
             request_slice(SLICE).unwrap();

@@ -161,7 +161,7 @@ pub(crate) fn is_relied_on() -> bool {
     RELIED_ON.get()
 }
 
-/// The timer fired in a worker's own code, or under a context's guard: again soon, if somebody
+/// The timer fired in a worker's own code, or under a context's guard: again soon, if anything
 /// there relies on it. For the signal's handler.
 pub(crate) fn fired_outside(id: libc::c_int) {
     if RELIED_ON.get() {

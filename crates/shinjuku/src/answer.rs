@@ -10,7 +10,7 @@
 //! ```
 //!
 //! As in [`ring`](crate::in_process::ring) the mutexes only make the hand-over safe Rust; the state
-//! says whose turn it is, and nobody ever waits for one.
+//! says whose turn it is, and no thread ever waits for one.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -22,7 +22,7 @@ use shinjuku_preempt::give_way_until;
 
 use crate::completion_thread::{CompletionThread, Waits};
 
-/// Nobody waits.
+/// No one waits.
 const IDLE: u8 = 0;
 /// Someone is changing the waiter.
 const HELD: u8 = 1;
@@ -102,7 +102,7 @@ impl<Out> Answer<Out> {
         ended.then_some(Found::Ended)
     }
 
-    /// Has `waiter` woken when there is an outcome. There may be one already, with nobody to wake:
+    /// Has `waiter` woken when there is an outcome. There may be one already, with no one to wake:
     /// look after it.
     fn register(&self, waiter: Waiter) {
         if !(self.advance(IDLE, HELD) || self.advance(WAITING, HELD)) {
@@ -118,7 +118,7 @@ impl<Out> Answer<Out> {
         drop(before);
     }
 
-    /// Nobody waits any more. The waiter is dropped here and not with the request, which may be on
+    /// No one waits any more. The waiter is dropped here and not with the request, which may be on
     /// its way for long.
     fn forget_waiter(&self) {
         if self.advance(WAITING, HELD) {
@@ -251,7 +251,7 @@ impl<A: Answers + ?Sized> Claim<A> {
         answer.register(waiter);
     }
 
-    /// Nobody else's while this claim lives.
+    /// No other claim's while this one lives.
     fn key(&self) -> usize {
         Arc::as_ptr(&self.source).addr()
     }

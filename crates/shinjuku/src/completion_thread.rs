@@ -18,7 +18,7 @@ use shinjuku_preempt::without_preemption;
 use crate::in_process::ring::{Consumer, Producer, ring};
 use crate::in_process::sleeper::Sleeper;
 
-/// Calls a user's code whose panic is nobody's business: the panic hook has reported it.
+/// Calls a user's code whose panic concerns no other: the panic hook has reported it.
 pub(crate) fn quietly(body: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
         // A payload may panic when dropped; what that one carries is given up.

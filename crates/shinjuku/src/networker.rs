@@ -18,7 +18,7 @@
 //! The inner transport stays here until then, since workers get their repliers of it first. From
 //! then on neither side allocates, frees, locks or drops a user's value, nor waits for the other
 //! but in one place: if more is refused at once than the ring holds, which takes a shutdown or a
-//! deadline that many miss, the dispatcher waits for the networker, which never waits for anybody.
+//! deadline that many miss, the dispatcher waits for the networker, which never waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -283,7 +283,7 @@ impl<Tr: Transport> Transport for Networker<Tr> {
         let mut refused = (request, route, cause);
         while let Err(PushError::Full(back)) = self.refusals.push(refused) {
             if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-                // The transport panicked: nobody is left to turn this away, and it must not be
+                // The transport panicked: no one is left to turn this away, and it must not be
                 // dropped here.
                 return std::mem::forget(back);
             }

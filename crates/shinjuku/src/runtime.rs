@@ -120,7 +120,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
 
     /// Stops intake, lets admitted requests finish for at most `deadline`, and ends all threads.
     /// What has started and not finished by then is reported and goes on in the background, where
-    /// nobody waits for it: its context is leaked, with its backing thread and the handler.
+    /// no one waits for it: its context is leaked, with its backing thread and the handler.
     #[must_use = "the report says what did not finish"]
     pub fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
         self.end(deadline)
@@ -130,7 +130,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
         let mut report = self.threads.shutdown(deadline);
         let transports = std::mem::take(&mut self.threads.transports);
         finish(transports, COMPLETION_PATIENCE);
-        // Whoever still waits for a leaked request is told.
+        // A thread that still waits for a leaked request is told.
         self.handle.abandon();
         if let Some(statistics) = &mut report.statistics {
             statistics.add_refused_at_submit(self.handle.refusals());

@@ -222,7 +222,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Without its thread: nobody but the test brings or wakes anything.
+    /// Without its thread: only the test brings or wakes anything.
     fn completion_thread() -> Arc<CompletionThread> {
         Arc::new(CompletionThread::new(64))
     }
@@ -466,7 +466,7 @@ mod tests {
         let ready = idle.pop().unwrap().load(Box::new(job) as Box<_>);
         let outcome = Worker::bind(0).unwrap().run(ready.into(), Generation(1));
         let Outcome::Finished(finished) = outcome else {
-            unreachable!("nobody preempts it")
+            unreachable!("no one preempts it")
         };
         let (context, result) = finished.take();
         result.unwrap();

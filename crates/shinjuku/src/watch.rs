@@ -64,7 +64,7 @@ pub enum WatchError {
 /// A socket on which a runtime is watched, while this lives; its file is removed with it. See
 /// [`Observer::listen`].
 #[derive(Debug)]
-#[must_use = "nobody can watch any more once it is dropped"]
+#[must_use = "no one can watch any more once it is dropped"]
 pub struct WatchSocket {
     path: PathBuf,
     listener: Arc<UnixListener>,
@@ -120,7 +120,7 @@ impl Drop for WatchSocket {
     }
 }
 
-/// A socket's mode before it is bound is its file's, so nobody else can connect at any moment.
+/// A socket's mode before it is bound is its file's, so no one else can connect at any moment.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let address = SocketAddrUnix::new(path)?;
     let socket = rustix::net::socket_with(

@@ -171,7 +171,7 @@ fn workers_that_are_too_many_for_a_virtual_machine_are_interrupted_by_signal() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// `auto` makes no virtual machine where interrupts would exit, or nobody could post one, and says
+/// `auto` makes no virtual machine where interrupts would exit, or could not be posted, and says
 /// so.
 #[test]
 fn auto_says_what_became_of_guest_mode() {

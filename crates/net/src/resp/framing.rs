@@ -168,7 +168,7 @@ fn next_line<'a>(bytes: &'a [u8], progress: &mut Progress) -> Line<'a> {
     }
 }
 
-/// Where `byte` comes first, looked for where nobody has looked before.
+/// Where `byte` comes first, looked for where no search has been before.
 fn position(byte: u8, bytes: &[u8], progress: &mut Progress) -> Option<usize> {
     let offset = bytes[progress.looked..].iter().position(|&b| b == byte);
     progress.looked = offset.map_or(bytes.len(), |offset| progress.looked + offset);

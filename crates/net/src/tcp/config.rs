@@ -122,7 +122,7 @@ impl TcpConfig {
     }
 
     /// The most requests that one poll delivers, and the most system calls for them, 1 to 1024, by
-    /// default 16. While it does that, nobody is dispatched or preempted: at roughly a microsecond
+    /// default 16. Meanwhile no request is dispatched or preempted: at roughly a microsecond
     /// each, keep it well below the quantum's worth.
     pub fn batch(self, requests: usize) -> Self {
         Self {

@@ -97,7 +97,7 @@ crate::counters! {
             /// Bytes received.
             bytes_in,
         }
-        /// Whoever sends: each worker, and the networker, has one.
+        /// The threads that send: each worker, and the networker, has one.
         by OutputCounters {
             /// Requests whose reply the kernel has taken, all of it.
             answered,

@@ -1,7 +1,7 @@
 //! All that belongs to a connection, moving as one: from the networker with a request to the
 //! handler, with the reply to the worker, and back.
 //!
-//! The socket is part of it. So while a request is in flight nobody else can close it, or be given
+//! The socket is part of it. So while a request is in flight nothing else can close it, or be given
 //! its descriptor's number, and a connection has one request at a handler at a time, because it has
 //! one exchange. Both ways there is a [`Route`], too, which the core keeps: what comes back is the
 //! request's own reply only if the two belong together.

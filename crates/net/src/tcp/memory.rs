@@ -3,7 +3,7 @@
 //! Handlers take the latter, in their contexts, where one may allocate; the networker is the first
 //! to know that it is no longer needed, and must not free it. So it leaves it in one of some
 //! places, and the next handler takes it from there, to use it or to free it. A place is a lock
-//! that nobody waits for: a context that is suspended while it holds one costs the others that
+//! that no context waits for: a context that is suspended while it holds one costs the others that
 //! place, for so long, and no time.
 
 use std::sync::Mutex;

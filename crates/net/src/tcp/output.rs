@@ -127,7 +127,7 @@ impl Output {
         self.sent = 0;
     }
 
-    /// Parts with the long buffer, if there is one and somebody to take it. Only when nothing is
+    /// Parts with the long buffer, if there is one and a place for it. Only when nothing is
     /// unsent.
     pub(super) fn leave_large(&mut self) {
         if self.large.capacity() > 0 {

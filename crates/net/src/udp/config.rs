@@ -65,7 +65,7 @@ impl UdpConfig {
         }
     }
 
-    /// The most datagrams one poll takes, 1 to 1024. While it takes them, nobody is dispatched or
+    /// The most datagrams one poll takes, 1 to 1024. Meanwhile no request is dispatched or
     /// preempted: at roughly half a microsecond each, keep it well below the quantum's worth.
     pub fn batch(self, datagrams: usize) -> Self {
         Self {

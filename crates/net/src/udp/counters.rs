@@ -69,7 +69,7 @@ crate::counters! {
         and {
             /// What became of the packets, if it speaks RackSched's format.
             reassembly: ReassemblyCounts,
-            /// Buffers nobody uses at the moment, but for one that is kept ready for the next
+            /// Buffers that are free at the moment, but for one that is kept ready for the next
             /// datagram.
             free_buffers: usize,
         }

@@ -14,7 +14,7 @@
 //! [`DatagramReply`], to the worker that sends it, and to the free ones again. With none left the
 //! transport stops receiving, and the kernel queues and drops.
 //!
-//! A reply goes to whoever sent the request. A handler that answers `None`, or panics, sends
+//! A reply goes to the request's sender. A handler that answers `None`, or panics, sends
 //! nothing: over UDP a client cannot tell that from loss, and times out.
 //!
 //! [`UdpConfig::and_listen`] gives it further addresses, and [`ByPort`] makes a class of each.

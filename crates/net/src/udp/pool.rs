@@ -51,7 +51,7 @@ impl Pool {
         loop {
             let (top, free) = unpack(seen);
             slot.below.store(top, Ordering::Relaxed);
-            // Release: what was put into the slot is there for whoever takes it.
+            // Release: what was put into the slot is there for the thread that takes it.
             match self.top.compare_exchange_weak(
                 seen,
                 pack(index, free + 1),
@@ -237,7 +237,7 @@ mod tests {
                         assert_eq!(
                             *buffer.bytes,
                             mark.to_le_bytes(),
-                            "nobody else writes to it"
+                            "no other thread writes to it"
                         );
                     }
                 });

@@ -72,7 +72,7 @@ impl<Peer: Copy + Eq + Hash> RackSched<Peer> {
         self.reassembly.counters()
     }
 
-    /// The requests there are, for whoever hands them on, turns them away or answers them.
+    /// The requests there are, for those that hand them on, turn them away or answer them.
     #[must_use]
     pub const fn load(&self) -> &RackSchedLoad {
         &self.load

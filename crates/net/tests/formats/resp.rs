@@ -43,7 +43,7 @@ fn requests_end_where_they_should() {
         (&b"*1\r\n$4\r\nPING\r\n"[..], &["PING"][..]),
         (b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n", &["GET", ""]),
         (b"*2\r\n$3\r\nGET\r\n$4\r\na\r\nb\r\n", &["GET", "a\r\nb"]),
-        // As in Redis, nobody looks at what ends a line or a bulk string.
+        // As in Redis, no one looks at what ends a line or a bulk string.
         (b"*1\rx$4\ryPING??", &["PING"]),
         (b"PING\r\n", &["PING"]),
         (b"PING\n", &["PING"]),

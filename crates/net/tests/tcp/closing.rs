@@ -239,7 +239,7 @@ fn with_the_transport_connections_end_in_order() {
         late.get_or_insert_with(|| std::net::TcpStream::connect(house.tcp.local_addr()).is_err());
         idle.is_closed() && half.is_closed()
     });
-    assert_eq!(late, Some(true), "nobody listens any more");
+    assert_eq!(late, Some(true), "no socket listens any more");
     assert!(half.has(""));
     house.answer(first.route, echo(first.request));
     house.answer(second.route, echo(second.request));

@@ -45,12 +45,12 @@ fn long_requests_wait_for_a_large_buffer() {
     house.echo_until("all first parts that fit", |house| {
         house.counts().bytes_in >= 1000 + 3 * 256
     });
-    // The one that has the buffer leaves without a word; whoever waits gets it.
+    // The one that has the buffer leaves without a word; the connection that waits gets it.
     let mut served = 0;
     for client in &mut clients {
         client.send(&line[1000..]);
     }
-    house.echo_until("everybody's reply", |_| {
+    house.echo_until("all replies", |_| {
         served = clients
             .iter_mut()
             .filter_map(|client| client.has(&line).then_some(()))

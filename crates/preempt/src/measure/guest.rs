@@ -142,7 +142,7 @@ impl Inside {
         self.generation += 1;
         let job = idle.load(kernel).into();
         let Outcome::Finished(finished) = self.worker.run(job, Generation(self.generation)) else {
-            unreachable!("nobody asks for its preemption")
+            unreachable!("no one asks for its preemption")
         };
         let (idle, nanos) = finished.take();
         self.idle = Some(idle);

@@ -88,7 +88,7 @@ impl InContext {
         }
         let ready = idle.load(job).into();
         let Outcome::Finished(finished) = self.worker.run(ready, generation) else {
-            unreachable!("nobody asks for its preemption")
+            unreachable!("no one asks for its preemption")
         };
         let (idle, nanos) = finished.take();
         self.idle = Some(idle);

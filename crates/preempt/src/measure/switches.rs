@@ -76,7 +76,7 @@ impl Part for Switches {
     }
 }
 
-/// A stack without a context: whoever switches to it is switched back from it.
+/// A stack without a context: a thread that switches to it is switched back from it.
 struct Bounce {
     here: Cell<usize>,
     there: Cell<usize>,
@@ -139,7 +139,7 @@ unsafe extern "C" fn enter() {
 
 unsafe extern "C" fn bounce_shared(bounce: *const Bounce) -> ! {
     loop {
-        // SAFETY: whoever entered waits in `here`, and the box lives as long as somebody can enter.
+        // SAFETY: whoever entered waits in `here`, and the box lives as long as a thread can enter.
         unsafe { switch_same_tls((*bounce).there.as_ptr(), (*bounce).here.get()) };
     }
 }
@@ -191,7 +191,7 @@ extern "C" fn swap_back(low: u32, high: u32) {
     let address = low as usize | (high as usize) << 32;
     let swap: *const Swap = std::ptr::with_exposed_provenance(address);
     loop {
-        // SAFETY: the box lives as long as somebody can enter, and who did waits in `here`.
+        // SAFETY: the box lives as long as a thread can enter, and one that did waits in `here`.
         unsafe { libc::swapcontext((*swap).there.get(), (*swap).here.get()) };
     }
 }

@@ -150,7 +150,7 @@ impl Stage {
 mod tests {
     use super::*;
 
-    /// Nobody is preempted before a pause is over, so the whole of a run takes all its pauses at
+    /// None is preempted before a pause is over, so the whole of a run takes all its pauses at
     /// least. The last part of it, which a single pause bounds, does not.
     #[test]
     fn a_disturbed_run_is_timed_from_its_beginning() {

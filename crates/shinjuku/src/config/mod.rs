@@ -190,7 +190,7 @@ pub enum LayoutKind {
     Threads,
     /// `inline`: networker, dispatcher and one worker in turn on one thread, for one core. A
     /// request runs until a probe finds its deadline passed or a timer of the thread's stops it; in
-    /// between, nobody looks at the network.
+    /// between, no thread looks at the network.
     Inline,
     /// `symmetric`: as many loops as `workers` says, each of which is networker, dispatcher and
     /// worker in turn, as inline, over its own part of the requests; a loop with nothing to do

@@ -2,9 +2,9 @@
 //! not abandoned.
 //!
 //! A context that stays suspended for good keeps the locks it holds, and a signal can have stopped
-//! it within the allocator: then nobody in the process could allocate any more. So after the report
+//! it within the allocator: then no thread could allocate any more. So after the report
 //! the dispatcher and the workers go on with what had started, in the background, until it has
-//! finished; nobody waits for them.
+//! finished; no one waits for them.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) const LAST_WORD: Nanos = Nanos::from_millis(5);
 /// In the background, this long from turn to turn.
 pub(crate) const BACKGROUND_TURN: Duration = Duration::from_micros(200);
 
-/// What the dispatcher leaves to whoever shuts the runtime down. Its memory is taken at start.
+/// What the dispatcher leaves for the end of a shutdown. Its memory is taken at start.
 pub(crate) struct Remaining<Tr: Transport> {
     /// Unless requests are unfinished.
     pub(crate) transport: Option<Tr>,

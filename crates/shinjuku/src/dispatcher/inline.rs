@@ -86,7 +86,7 @@ enum Phase {
     Serving,
     /// No more requests; the last ones may finish until this moment.
     LastWord(Nanos),
-    /// The rest was reported, and nobody waits for it.
+    /// The rest was reported, and no one waits for it.
     Background,
 }
 

@@ -43,7 +43,7 @@ use crate::worker_state::{Answered, WorkerState};
 
 /// Requests taken from the transport in one turn.
 const BATCH: usize = 64;
-/// An idle dispatcher looks around this often even if nobody wakes it.
+/// An idle dispatcher looks around this often even if no thread wakes it.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
 /// What the runtime wants of the dispatcher.

@@ -144,7 +144,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Whether preempting the worker would serve anybody.
+    /// Whether preempting the worker would serve any request.
     fn somebody_waits(&self, at: usize, worker: WorkerId, ran: Nanos) -> bool {
         self.states[at].staged() > 0
             || self.policy.waiting(worker, self.wanted()) > 0
@@ -195,7 +195,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Finds out why it is silent, if that matters to anybody.
+    /// Finds out why it is silent, if that matters to any request.
     fn look_at_silent(&mut self, at: usize, now: Nanos) {
         let state = &self.states[at];
         let lasted = now.since(state.silent_since()).max(self.rules.rescue_after);

@@ -10,7 +10,7 @@
 //! dispatcher brings back, or a thread that a dispatcher under SCHED_FIFO keeps off the core. Here
 //! an unfinished push looks like an empty queue.
 //!
-//! The mutex in each slot is what makes this safe Rust. Nobody ever waits for one: between a claim
+//! The mutex in each slot is what makes this safe Rust. None is ever waited for: between a claim
 //! and its publication the slot is the producer's alone, between publication and release the
 //! consumer's.
 
@@ -98,7 +98,7 @@ impl<T> Producer<T> {
                     },
                     // What was put here a lap ago is still there.
                     ..0 => return Err(value),
-                    // Somebody else was quicker.
+                    // Another thread was quicker.
                     1.. => position = ring.tail.load(Ordering::Relaxed),
                 }
             }

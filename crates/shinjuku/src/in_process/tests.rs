@@ -470,7 +470,7 @@ fn a_completion_thread_that_is_stuck_keeps_nobody_waiting() {
         });
         assert_eq!(queued.wait(), Err(TicketError::RuntimeEnded));
         gate.0.store(true, Ordering::Release);
-        // A context that comes to its end after all: nobody minds.
+        // A context that comes to its end after all: no harm.
         InProcess::<Slow, ()>::conclude(leaked.route, Ok(()));
     });
 }
@@ -525,7 +525,7 @@ fn contexts_submit_too() {
         let ready = idle.pop().unwrap().load(6);
         let outcome = Worker::bind(0).unwrap().run(ready.into(), Generation(1));
         let Outcome::Finished(finished) = outcome else {
-            unreachable!("nobody preempts it")
+            unreachable!("no one preempts it")
         };
         let (context, ticket) = finished.take();
         assert_eq!(ticket.unwrap().wait(), Ok(7));

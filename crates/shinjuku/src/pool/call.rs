@@ -7,7 +7,7 @@
 //!                                                            on the completion thread
 //! ```
 //!
-//! Whoever takes it out of QUEUED has the closure, and the right to answer.
+//! The one that takes it out of QUEUED has the closure, and the right to answer.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -279,7 +279,7 @@ pub(crate) fn run_as_current(call: Arc<dyn Call>) -> Ended {
     CURRENT.set(Some(Arc::clone(&call)));
     let ended = call.run();
     drop(call);
-    // With the result, if nobody wants it: a user's value.
+    // With the result, if no one wants it: a user's value.
     let call = CURRENT.take();
     quietly(|| drop(call));
     ended

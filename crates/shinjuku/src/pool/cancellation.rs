@@ -6,9 +6,9 @@ use shinjuku_preempt::preempt_point;
 
 use super::call::current_is_asked_to_stop;
 
-/// Whoever waited for this closure's result waits no longer.
+/// This closure's result is no longer waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("cancelled: nobody waits for the result any more")]
+#[error("cancelled: no one waits for the result any more")]
 pub struct Cancelled;
 
 /// Says whether the closure that the caller runs in is still wanted. Also a

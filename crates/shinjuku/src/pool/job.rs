@@ -88,7 +88,7 @@ impl<R: Send + 'static> Job<R> {
         self.claim.source.cancel();
     }
 
-    /// Lets the closure go on with nobody waiting for its result.
+    /// Lets the closure go on with no one waiting for its result.
     pub fn detach(mut self) {
         self.detached = true;
     }

@@ -123,7 +123,7 @@ struct Borrowing<'scope, 'env, F, R> {
 
 /// A borrowing closure as its job sees it.
 trait Holds<R>: Send + Sync {
-    /// What came of it, if it ran. What did not run is dropped: somebody was told.
+    /// What came of it, if it ran. What did not run is dropped: its scope was told.
     fn take(&self) -> Option<Result<R, Box<dyn Any + Send>>>;
 }
 
@@ -151,7 +151,7 @@ where
     }
 }
 
-/// What panicked or was refused is told at the scope's end, if nobody looked.
+/// What panicked or was refused is told at the scope's end, if no one looked.
 impl<F, R> Drop for Borrowing<'_, '_, F, R> {
     fn drop(&mut self) {
         let closure = self

@@ -20,7 +20,7 @@ use crate::timeline::Lane;
 /// A loop that shares its core sleeps this long when there is nothing to do: whoever it waits for
 /// may be waiting for the core, and under real-time priority giving way would not do.
 pub(crate) const SHARED_PAUSE: Duration = Duration::from_micros(20);
-/// A sleeping worker looks around this often even if nobody wakes it. Long, since there can be
+/// A sleeping worker looks around this often even if no thread wakes it. Long, since there can be
 /// hundreds of spares.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
@@ -34,7 +34,7 @@ pub(crate) struct Orders {
 
 impl Orders {
     pub(crate) const RUN: u8 = 0;
-    /// Nobody waits for what still runs: serve it, but burn no core.
+    /// No one waits for what still runs: serve it, but burn no core.
     pub(crate) const BACKGROUND: u8 = 1;
     pub(crate) const END: u8 = 2;
 

@@ -168,7 +168,7 @@ fn it_unwinds_where_it_chose_to_and_is_no_panic() {
     });
 }
 
-/// A result that nobody wants is dropped in its context, whatever its drop does.
+/// A result that no one wants is dropped in its context, whatever its drop does.
 #[test]
 fn an_unwanted_result_is_dropped_in_its_context() {
     with_pool(|pool| {

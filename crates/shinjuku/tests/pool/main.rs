@@ -74,7 +74,7 @@ fn with_pool(test: fn(&Pool)) {
     }
 }
 
-/// Holds a worker up until it is opened. It computes and gives way to nobody.
+/// Holds a worker up until it is opened. It computes and never gives way.
 struct Gate(Arc<[AtomicBool; 2]>);
 
 impl Gate {

@@ -132,7 +132,7 @@ fn a_full_queue_refuses() {
             let jobs: Vec<_> = (0..20u8)
                 .map(|n| pool.run(RunOptions::new("batch").priority(n % 3), move || n))
                 .collect();
-            // Inline, nobody may look at them before the gate opens.
+            // Inline, no thread may look at them before the gate opens.
             if layout == LayoutKind::Threads {
                 wait_for("refusals", || {
                     refused(&pool, Refusal::QueueFull) == 16 * round

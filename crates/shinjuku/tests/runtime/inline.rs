@@ -120,7 +120,7 @@ fn others_are_served_while_handlers_sleep() {
         .collect();
     for n in 0..100 {
         let mut ticket = handle.submit(ClassId(0), Box::new(move || n)).unwrap();
-        assert_eq!(ticket.wait_timeout(PATIENCE).expect("nobody hangs"), Ok(n));
+        assert_eq!(ticket.wait_timeout(PATIENCE).expect("none hangs"), Ok(n));
     }
     open.store(true, Ordering::Relaxed);
     for sleeper in sleepers {
@@ -420,7 +420,7 @@ fn a_quantum_shorter_than_its_cost_lets_requests_get_on_all_the_same() {
     }
 }
 
-/// Nothing is preempted, so nobody relieves the thread; but the end comes, and says what it leaves.
+/// Nothing is preempted, so no thread relieves it; but the end comes, and says what it leaves.
 #[test]
 fn a_blocked_request_without_a_deadline_is_reported_at_the_end() {
     let runtime = jobs(config(1, MechanismKind::None));

@@ -21,7 +21,7 @@ use shinjuku_tests_support::{PATIENCE, wait_for};
 
 use self::suite::{Job, config, jobs, spin_for};
 
-/// Two loops, and nobody to relieve them.
+/// Two loops, and no thread to relieve them.
 fn two_loops(mechanism: MechanismKind) -> Config {
     config(2, mechanism).spare_workers(0)
 }
@@ -358,7 +358,7 @@ fn submit_many(handle: &Handle<u64, u64>, thread: u64, count: u64, submitted: &A
     let (mut answered, mut tickets) = (0, Vec::new());
     let mut settle = |tickets: &mut Vec<(u64, shinjuku::Ticket<u64>)>| {
         for (seed, mut ticket) in tickets.drain(..) {
-            match ticket.wait_timeout(PATIENCE).expect("nobody hangs") {
+            match ticket.wait_timeout(PATIENCE).expect("none hangs") {
                 Ok(answer) => {
                     assert_eq!(answer, seed);
                     answered += 1;

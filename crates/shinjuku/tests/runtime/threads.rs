@@ -1,5 +1,5 @@
 //! What holds where dispatcher and workers have threads of their own: several workers, requests
-//! staged at them, and a dispatcher that sees whether anybody waits before it preempts.
+//! staged at them, and a dispatcher that sees whether any request waits before it preempts.
 
 #[path = "suite/mod.rs"]
 mod suite;
@@ -181,7 +181,7 @@ fn what_waits_for_a_blocked_worker_starts_at_its_stand_in() {
         wait_for("the start", || runtime.statistics().started == 1);
         let sends = submit(flows[1], Box::new(move || sender.send(7).is_ok().into()));
         let answer = waits.wait_timeout(PATIENCE);
-        assert_eq!(answer.expect("nobody hangs"), Ok(7), "{kind:?}");
+        assert_eq!(answer.expect("none hangs"), Ok(7), "{kind:?}");
         assert_eq!(sends.wait(), Ok(1), "{kind:?}");
         // The dispatcher counts after it has sent, and may lose its core in between.
         wait_for("the count", || runtime.statistics().rescued > 0);

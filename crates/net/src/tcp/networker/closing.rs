@@ -60,7 +60,7 @@ impl<C: Codec> Networker<C> {
         let slot = &mut self.slots[at as usize];
         let exchange = present(&mut slot.exchange);
         let intake = &self.shared.counters.intake;
-        // Closing takes it out of epoll, too. Whoever reads the count finds it done.
+        // Closing takes it out of epoll, too. A thread that reads the count finds it done.
         exchange.stream = None;
         intake.cut_off.add(std::mem::take(&mut exchange.replies));
         intake.closed(cause).count();

@@ -23,7 +23,7 @@ crate::counters! {
     /// What [`ReassemblyCounters::read`] saw, in packets where nothing else is said. When nothing
     /// is under way, all packets are `whole` + `assembled` + [`absorbed`](Self::absorbed).
     pub struct ReassemblyCounts {
-        /// Whoever adds packets.
+        /// The thread that adds packets.
         by Counters {
             /// Requests of one packet.
             whole,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Several handlers, one mutex, one worker: whoever has the lock first is preempted with it, and
+/// Several handlers, one mutex, one worker: the first to have the lock is preempted with it, and
 /// the others run into it meanwhile.
 fn several_handlers_one_mutex(config: Config, probes: bool) {
     let runtime = jobs(config);
@@ -38,7 +38,7 @@ fn several_handlers_one_mutex(config: Config, probes: bool) {
             ticket
                 .unwrap()
                 .wait_timeout(PATIENCE)
-                .expect("nobody hangs")
+                .expect("none hangs")
                 .unwrap()
         })
         .collect();
@@ -86,16 +86,13 @@ fn progress_thirty_handlers_one_mutex_probes_alone() {
         })
         .collect();
     for (n, ticket) in tickets.into_iter().enumerate() {
-        let answer = ticket
-            .unwrap()
-            .wait_timeout(PATIENCE)
-            .expect("nobody hangs");
+        let answer = ticket.unwrap().wait_timeout(PATIENCE).expect("none hangs");
         assert_eq!(answer, Ok(n as u64));
     }
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// One has the lock and is stopped by signal, the others wait for it where signals reach nobody: as
+/// One has the lock and is stopped by signal, the others wait for it where signals reach none: as
 /// an allocation does within `without_preemption`.
 #[test]
 fn progress_thirty_handlers_one_mutex_behind_guards_and_signals() {
@@ -131,10 +128,7 @@ fn progress_thirty_handlers_one_mutex_behind_guards_and_signals() {
         })
         .collect();
     for (n, ticket) in tickets.into_iter().enumerate() {
-        let answer = ticket
-            .unwrap()
-            .wait_timeout(PATIENCE)
-            .expect("nobody hangs");
+        let answer = ticket.unwrap().wait_timeout(PATIENCE).expect("none hangs");
         assert_eq!(answer, Ok(n as u64));
     }
     assert!(runtime.statistics().rescued > 16);
@@ -170,10 +164,7 @@ fn progress_a_spin_lock_with_the_spinner_at_the_head() {
         .collect();
     for (n, ticket) in tickets.into_iter().enumerate() {
         assert_eq!(
-            ticket
-                .unwrap()
-                .wait_timeout(PATIENCE)
-                .expect("nobody hangs"),
+            ticket.unwrap().wait_timeout(PATIENCE).expect("none hangs"),
             Ok(n as u64)
         );
     }
@@ -256,7 +247,7 @@ fn handlers_wait_for_what_a_later_one_sends(waiting: usize) {
         0
     }));
     for (n, mut ticket) in (1..).zip(tickets) {
-        assert_eq!(ticket.wait_timeout(PATIENCE).expect("nobody hangs"), Ok(n));
+        assert_eq!(ticket.wait_timeout(PATIENCE).expect("none hangs"), Ok(n));
     }
     assert_eq!(last.wait(), Ok(0));
     assert!(runtime.shutdown(PATIENCE).is_clean());
