@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use shinjuku_elevate::{Config, ElevateError, Elevation, Reserve, Table, Target};
 use shinjuku_preempt::Realtime;
 
-use crate::harness::{self, Effort, Efforts, Process, Session};
+use crate::harness::{self, Efforts, Process, Session};
 use crate::machine::Machine;
 
 mod delay;
@@ -50,18 +50,9 @@ pub struct Options {
 }
 
 const EFFORTS: Efforts = Efforts {
-    quick: Effort {
-        repetitions: 3,
-        seconds: 0.2,
-    },
-    default: Effort {
-        repetitions: 5,
-        seconds: 0.4,
-    },
-    full: Effort {
-        repetitions: 11,
-        seconds: 0.8,
-    },
+    quick: (3, 0.2),
+    default: (5, 0.4),
+    full: (11, 0.8),
     seconds: 0.05..=0.9,
 };
 
