@@ -60,7 +60,7 @@ pub use replier::{Outgoing, UdpReplier, UdpRoute};
 
 use crate::listen::{self, Options};
 use crate::wire::{Added, RackSched};
-use crate::{Arrival, Failure, ListenError, Refusal, Transport, flow_of};
+use crate::{Arrival, Failure, ListenError, Refusal, Transport, due_nanos, flow_of};
 pub use crate::{ByPort, Classifier, OneClass};
 use counters::Counters;
 use pool::{Buffer, Taker};
@@ -318,6 +318,7 @@ impl<C: Classifier> Transport for Udp<C> {
                 };
                 match received {
                     Received::Request(request, route) => deliver(Arrival {
+                        due_nanos: due_nanos(&mut self.classifier, &request, now_nanos),
                         request,
                         route,
                         class: route.class,
