@@ -89,6 +89,17 @@ impl Server {
         }
     }
 
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it says next.
+    pub fn next_line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line
+    }
+
     /// Asks the server to end by `signal`; returns its output since it was ready.
     pub fn end(self, signal: Signal) -> String {
         let (status, said) = self.end_by(signal);
