@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -100,6 +100,7 @@ impl Network {
             format!("ip -n {here} addr add {host}/24 dev veth0"),
             format!("ip -n {switch} link set {interface} up"),
             format!("ip -n {here} link set veth0 up"),
+            format!("ip -n {here} link set lo up"),
             format!("ip -n {here} route add default via {gateway}"),
         ] {
             run(&command)?;
@@ -127,7 +128,12 @@ impl Network {
 
     /// Starts the server with this number.
     pub fn serve(&self, number: u8) -> Server {
-        let listen = format!("{}:{}", address(number), RACK.1);
+        self.serve_at(number, SocketAddr::from((address(number), RACK.1)))
+    }
+
+    /// The same, listening elsewhere.
+    pub fn serve_at(&self, number: u8, listen: SocketAddr) -> Server {
+        let listen = listen.to_string();
         let mut child = Command::new("ip")
             .args(["netns", "exec", &self.namespace(&number.to_string())])
             .arg(executable("synthetic"))
