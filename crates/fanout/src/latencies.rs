@@ -6,8 +6,7 @@
 //! `t` without waiting. [`unloaded_nanos`] finds the `t` at which that product reaches the
 //! percentile. With k equal servers that is the quantile `percentile^(1/k)` of one of them.
 //!
-//! A distribution is a histogram of 64 buckets a doubling, so values are up to 1.6 % too
-//! large.
+//! A distribution is a histogram of 64 buckets a doubling, so values are up to 1.6 % too large.
 //! Looking a value up takes one load: a query over 100 servers takes some 1200 of them.
 //!
 //! Source: Wang et al., *TailGuard*, ICDCS 2023.

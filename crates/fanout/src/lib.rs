@@ -8,13 +8,13 @@
 //! earliest deadline first.
 //!
 //! ```text
-//!  query, SLO --> [`Client::send`]: budget = SLO - unloaded latency of this fan-out
+//!  query, SLO --> Client::send: budget = SLO - unloaded latency of this fan-out
 //!                   |  a datagram a part, with the budget
 //!                   v
 //!                 servers: policy `edf`, transport classified by `ByPart`
 //!                   |  replies, with the time that the part waited there
 //!                   v
-//!  end of query <-- [`Client::poll`] --> the servers' latencies without waiting, for later budgets
+//!  end of query <-- Client::poll --> the servers' latencies without waiting, for later budgets
 //! ```
 //!
 //! | to compare | servers' policy | [`Deadline`] |
