@@ -12,8 +12,8 @@
 //!
 //! Requests are those of the example `synthetic`: a time to work, at most 10 ms, and a stamp, both
 //! of which come back. With several ports in the file, each is a request type, and a class if there
-//! are as many; further ones are the last class. `reply_ports` has replies leave from others, as RackSched's servers do (requests to
-//! 1234 and up, replies from 11234 and up).
+//! are as many; further ones are the last class. `reply_ports` has replies leave from others, as
+//! RackSched's servers do (requests to 1234 and up, replies from 11234 and up).
 //!
 //! Expect: what the server serves on, where, and how each dispatcher preempts; after control-C (or
 //! SIGTERM), the counts of each dispatcher, their sums, and the device's counts. The server itself

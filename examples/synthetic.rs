@@ -5,8 +5,8 @@
 //! bytes, two little-endian `u64`, how many nanoseconds to work and when the request was made. The
 //! same bytes come back. `--format racksched` selects the format of
 //! <https://github.com/netx-repo/RackSched>: 41 bytes, in one packet or several, and replies that
-//! tell how many requests of the class are left. `--format part` is a part of a query that fans out:
-//! its header, which has class and deadline, then the 16 bytes. See `shinjuku::net::wire`.
+//! tell how many requests of the class are left. `--format part` is a part of a query that fans
+//! out: its header, which has class and deadline, then the 16 bytes. See `shinjuku::net::wire`.
 //!
 //! As RackSched's servers do, it serves several request types, each a class, by the port they come
 //! to, and replies from other ports: `--types 3 --listen 127.0.0.1:1234 --reply-port 11234`.
@@ -42,12 +42,12 @@ struct Options {
     /// The format of requests.
     #[arg(long, value_enum, default_value_t = Format::Shinjuku)]
     format: Format,
-    /// Serve so many request types, each on a port of its own, from that of `--listen` on; the type is
-    /// the class. Of port 0, every type gets a port that the kernel picks.
+    /// Serve so many request types, each on a port of its own, from that of `--listen` on; the type
+    /// is the class. Of port 0, every type gets a port that the kernel picks.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_ADDRESSES as i64))]
     types: Option<u16>,
-    /// Reply from another port than the one that was asked: this one and the following, one for each
-    /// type; 0: some that the kernel picks.
+    /// Reply from another port than the one that was asked: this one and the following, one for
+    /// each type; 0: some that the kernel picks.
     #[arg(long, value_name = "PORT")]
     reply_port: Option<u16>,
     /// Receive on a thread of its own instead of the dispatcher's.

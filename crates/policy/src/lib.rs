@@ -152,8 +152,8 @@ pub trait Policy: Send {
     /// unchanged.
     fn arrive(&mut self, task: Task) -> Result<(), Full>;
 
-    /// As [`arrive`](Self::arrive), for a request that brings a deadline of its own, `due`. Policies
-    /// that do not go by deadlines leave this out.
+    /// As [`arrive`](Self::arrive), for a request that brings a deadline of its own, `due`.
+    /// Policies that do not go by deadlines leave this out.
     ///
     /// # Errors
     /// As [`arrive`](Self::arrive).

@@ -14,8 +14,8 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::XdpError;
 
-/// What the driver of an interface can do. Without [`runs_programs`](Self::runs_programs) the kernel
-/// runs programs in the generic mode, after it has made a packet of its own of each frame.
+/// What the driver of an interface can do. Without [`runs_programs`](Self::runs_programs) the
+/// kernel runs programs in the generic mode, after it has made a packet of its own of each frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XdpFeatures(u64);
 

@@ -104,8 +104,8 @@ impl Fanout {
         self.servers
     }
 
-    /// The points of a server's keys and scenario: one for each kind of deadline, if the policy goes
-    /// by them.
+    /// The points of a server's keys and scenario: one for each kind of deadline, if the policy
+    /// goes by them.
     ///
     /// # Errors
     /// The policy is none of TailGuard's comparison.

@@ -10,7 +10,8 @@ use crate::machine::spread;
 /// Chooses a server for a request.
 pub trait Balancer: Send {
     /// The server for `request`, one of `servers` (never empty, rising; one with more workers than
-    /// others is there more often), by what is known of their load. `None`: the switch holds the request until a reply comes.
+    /// others is there more often), by what is known of their load. `None`: the switch holds the
+    /// request until a reply comes.
     fn choose(
         &mut self,
         request: &Request,

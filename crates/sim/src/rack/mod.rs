@@ -177,8 +177,8 @@ pub struct RackScenario {
     pub balancer: BalancerSpec,
     /// What the choice is based on.
     pub load_info: LoadInfo,
-    /// How many choose, each by what it has learnt itself: 1, the switch; more, clients to which the
-    /// flows hash.
+    /// How many choose, each by what it has learnt itself: 1, the switch; more, clients to which
+    /// the flows hash.
     pub views: usize,
     /// From a reply's arrival at the switch until the load that it carries is known, in ns.
     pub report_delay_ns: u64,
