@@ -11,7 +11,9 @@
 //! ```
 //!
 //! Requests are those of the example `synthetic`: a time to work, at most 10 ms, and a stamp, both
-//! of which come back.
+//! of which come back. With several ports in the file, each is a request type, and a class if there
+//! are as many; further ones are the last class. `reply_ports` has replies leave from others, as
+//! RackSched's servers do (requests to 1234 and up, replies from 11234 and up).
 //!
 //! Expect: what the server serves on, where, and how each dispatcher preempts; after control-C (or
 //! SIGTERM), the counts of each dispatcher, their sums, and the device's counts. The server itself
@@ -21,12 +23,14 @@
     allow(unused, reason = "then it only says what to build")
 )]
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
 use shinjuku::config::{Config, read_toml};
 use shinjuku::net::wire::ShinjukuRequest;
+use shinjuku::net::{ByPort, Classifier};
 use shinjuku::{HardPreemption, Runtime, handler_fn};
 use shinjuku_dataplane::{Datagram, Dataplane, DataplaneConfig, DataplaneCounts, Device, MacAddr};
 use shinjuku_examples::stop::Stop;
@@ -105,6 +109,21 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The class is the number of the port, up to the last class.
+struct Types {
+    classes: usize,
+}
+
+impl Classifier for Types {
+    fn classify(&mut self, datagram: &[u8], peer: SocketAddr) -> Option<u16> {
+        self.classify_at(0, datagram, peer)
+    }
+
+    fn classify_at(&mut self, port: usize, datagram: &[u8], peer: SocketAddr) -> Option<u16> {
+        ByPort.classify_at(port.min(self.classes.saturating_sub(1)), datagram, peer)
+    }
+}
+
 /// Serves on all devices, one for each dispatcher, until the process is asked to stop.
 fn serve<D: Device>(
     settings: &Settings,
@@ -122,7 +141,10 @@ fn serve<D: Device>(
     let steps_per_nano = steps_per_nano();
     let mut servers = Vec::new();
     for (device, config) in devices.into_iter().zip(&settings.dispatcher) {
-        let transport = Dataplane::new(device, dataplane.clone())?;
+        let by_port = Types {
+            classes: config.class.len(),
+        };
+        let transport = Dataplane::classified(device, dataplane.clone(), by_port)?;
         let counters = transport.counters();
         let handler = handler_fn(move |request: Datagram<D::Buffer>| {
             let run_nanos = ShinjukuRequest::parse(&request).ok()?.run_nanos;

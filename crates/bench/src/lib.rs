@@ -50,7 +50,7 @@ pub enum Of {
     /// the kernel's UDP.
     Dataplane(dataplane::Options),
     /// The rack's XDP program, packet by packet.
-    Rack(harness::Options),
+    Rack(rack::Options),
     /// Libraries that know nothing of preemption, with compiled probes and without.
     Ordinary(harness::Options),
 }
@@ -92,7 +92,8 @@ mod tests {
                 None => &parsed.policies.common,
                 Some(Of::Kv(options)) => &options.common,
                 Some(Of::Dataplane(options)) => &options.common,
-                Some(Of::Rack(options) | Of::Ordinary(options)) => options,
+                Some(Of::Rack(options)) => &options.common,
+                Some(Of::Ordinary(options)) => options,
             };
             assert!(common.quick && common.check && common.seed == 3, "{line}");
         }

@@ -26,6 +26,7 @@ pub const MOST_PORTS: usize = 64;
 /// # let interface: Result<InterfaceConfig, _> = toml::from_str(r#"
 /// address = "10.0.0.1/24"     # with how many bits of it name the net
 /// ports = [9000]              # those to listen on
+/// reply_ports = [9000]        # where replies come from, one for each; left out: the same ports
 /// mac = "02:00:00:00:00:01"   # left out: the device's, if `mac_or` tells it
 /// gateway = "10.0.0.254"      # left out: none
 /// mtu = 1500
@@ -44,6 +45,8 @@ pub struct InterfaceConfig {
     pub(crate) prefix: u8,
     pub(crate) gateway: Option<Ipv4Addr>,
     pub(crate) ports: Vec<u16>,
+    /// As many as `ports`, or none: replies come from the ports themselves.
+    pub(crate) reply_ports: Vec<u16>,
     pub(crate) mtu: usize,
     pub(crate) neighbours: usize,
     pub(crate) given: Vec<(Ipv4Addr, MacAddr)>,
@@ -68,10 +71,30 @@ impl InterfaceConfig {
             prefix: address.prefix,
             gateway: None,
             ports: ports.to_vec(),
+            reply_ports: Vec::new(),
             mtu: 1500,
             neighbours: 64,
             given: Vec::new(),
         }
+    }
+
+    /// Replies to requests for each of the ports come from another port, in the same order, instead
+    /// of from the port itself: as many, none of them 0. Nothing can be sent to them. The original
+    /// RackSched's servers do so: requests to 1234 and up, replies from 11234 and up.
+    pub fn reply_from(self, ports: &[u16]) -> Self {
+        Self {
+            reply_ports: ports.to_vec(),
+            ..self
+        }
+    }
+
+    /// Each port, and the one that replies come from.
+    pub(crate) fn ports_with_replies(&self) -> impl Iterator<Item = (u16, u16)> {
+        let replies = self
+            .reply_ports
+            .iter()
+            .chain(&self.ports[self.reply_ports.len()..]);
+        self.ports.iter().copied().zip(replies.copied())
     }
 
     /// The Ethernet address, unless it has one: the device's.
@@ -141,7 +164,16 @@ impl InterfaceConfig {
         in_range("neighbours", self.neighbours, 1, 4096)?;
         in_range("the number of given neighbours", self.given.len(), 0, 4096)?;
         in_range("the number of ports", self.ports.len(), 1, MOST_PORTS)?;
-        if self.ports.contains(&0) {
+        if !self.reply_ports.is_empty() {
+            let ports = self.ports.len();
+            in_range(
+                "the number of reply ports",
+                self.reply_ports.len(),
+                ports,
+                ports,
+            )?;
+        }
+        if self.ports.contains(&0) || self.reply_ports.contains(&0) {
             return Err(InterfaceError::PortZero);
         }
         let twice = |&(at, port): &(usize, &u16)| self.ports[..at].contains(port);
@@ -363,7 +395,7 @@ pub enum InterfaceError {
     )]
     NoMac,
     /// Nobody can send to port 0.
-    #[error("interface: port 0 is none to listen on; choose one from 1 to 65535")]
+    #[error("interface: port 0 is none to listen on or to reply from; choose one from 1 to 65535")]
     PortZero,
     /// A port is named twice.
     #[error("interface: port {port} is named twice; leave one out")]

@@ -27,7 +27,8 @@ pub struct Interface {
     ip: Ipv4Addr,
     net: Net,
     gateway: Option<Ipv4Addr>,
-    ports: Box<[u16]>,
+    /// Rising; each with the port that its replies come from.
+    ports: Box<[(u16, u16)]>,
     mtu: usize,
     neighbours: Neighbours,
     counters: Arc<Counters>,
@@ -79,6 +80,8 @@ pub struct Peer {
 pub struct Headers {
     ethernet: u8,
     ipv4: u8,
+    /// Where the reply comes from.
+    reply_port: u16,
 }
 
 impl Headers {
@@ -103,8 +106,13 @@ impl Headers {
         let ipv4 = *ipv4::turn_round(packet, ipv4_length, datagram_length, !offload.ipv4)?;
         let datagram = packet.get_mut(ipv4_length..)?;
         let request = *udp::header(datagram)?;
-        let (source, destination) = (request.destination(), request.source());
-        udp::write(datagram, &ipv4, source, destination, offload.udp)?;
+        udp::write(
+            datagram,
+            &ipv4,
+            self.reply_port,
+            request.source(),
+            offload.udp,
+        )?;
         Some(self.left(offload))
     }
 
@@ -130,6 +138,7 @@ impl Interface {
     const PLAIN: Headers = Headers {
         ethernet: Header::LENGTH as u8,
         ipv4: ipv4::Header::LENGTH as u8,
+        reply_port: 0,
     };
 
     /// The length of an ARP message's frame, without padding.
@@ -139,9 +148,10 @@ impl Interface {
     ///
     /// # Errors
     /// A setting out of its range, or an address that no host can have.
-    pub fn new(mut config: InterfaceConfig) -> Result<Self, InterfaceError> {
+    pub fn new(config: InterfaceConfig) -> Result<Self, InterfaceError> {
         let mac = config.check()?;
-        config.ports.sort_unstable();
+        let mut ports: Box<[_]> = config.ports_with_replies().collect();
+        ports.sort_unstable();
         Ok(Self {
             mac,
             ip: config.ip,
@@ -149,7 +159,7 @@ impl Interface {
             gateway: config.gateway,
             mtu: config.mtu,
             neighbours: Neighbours::new(config.neighbours, &config.given),
-            ports: config.ports.into_boxed_slice(),
+            ports,
             counters: Arc::default(),
         })
     }
@@ -269,6 +279,7 @@ impl Interface {
         let headers = Headers {
             ethernet: frame.header_length as u8,
             ipv4: packet.header_length() as u8,
+            reply_port: 0,
         };
         match packet.header.protocol() {
             ipv4::UDP => self.judge_udp(frame, &packet, headers, verified),
@@ -298,9 +309,11 @@ impl Interface {
             datagram.verify(packet)?;
         }
         let port = datagram.header.destination();
-        if self.ports.binary_search(&port).is_err() {
+        let listed = self.ports.binary_search_by_key(&port, |&(port, _)| port);
+        let Ok(listed) = listed else {
             return Err(DropReason::ClosedPort);
-        }
+        };
+        let (_, reply_port) = self.ports[listed];
         if datagram.header.source() == 0 {
             return Err(DropReason::Source);
         }
@@ -313,7 +326,10 @@ impl Interface {
                 vlans: frame.vlans,
             },
             port,
-            headers,
+            headers: Headers {
+                reply_port,
+                ..headers
+            },
         }))
     }
 

@@ -14,6 +14,8 @@ use crate::{DataplaneConfig, InterfaceConfig, InterfaceError};
 pub(crate) struct InterfaceKeys {
     address: HostAddress,
     ports: Vec<u16>,
+    #[serde(default)]
+    reply_ports: Vec<u16>,
     mac: Option<MacAddr>,
     gateway: Option<Ipv4Addr>,
     mtu: Option<usize>,
@@ -36,6 +38,7 @@ impl TryFrom<InterfaceKeys> for InterfaceConfig {
         let default = Self::at(keys.address, &keys.ports);
         let config = Self {
             mac: keys.mac,
+            reply_ports: keys.reply_ports,
             gateway: keys.gateway,
             mtu: keys.mtu.unwrap_or(default.mtu),
             neighbours: keys.neighbours.unwrap_or(default.neighbours),

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use rtrb::{Consumer, RingBuffer};
 use shinjuku_net::wire::{Added, RackSched};
-use shinjuku_net::{Arrival, Classifier, Failure, OneClass, Refusal, Transport, flow_of};
+use shinjuku_net::{
+    Arrival, Classifier, Failure, OneClass, Refusal, Transport, due_nanos, flow_of,
+};
 
 use crate::counters::TransportCounters;
 use crate::datagram::Notes;
@@ -379,7 +381,9 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
         for frame in received.drain(..) {
             if let Some(request) = self.request(frame, now_nanos) {
                 let route = request.0.notes().id;
+                let due_nanos = due_nanos(&mut self.classifier, &request, now_nanos);
                 deliver(Arrival {
+                    due_nanos,
                     route,
                     class: route.class,
                     flow: flow_of(request.peer()),

@@ -18,6 +18,14 @@ pub trait Classifier: Send + 'static {
         let _ = port;
         self.classify(datagram, peer)
     }
+
+    /// What the sender of `datagram`, which has a class, says of its deadline: nanoseconds from its
+    /// arrival, less than zero where it is late already. `None`, the default: nothing, and its
+    /// class's budget holds. Runs where [`classify`](Self::classify) runs, by the same rules.
+    fn budget_nanos(&mut self, datagram: &[u8]) -> Option<i64> {
+        let _ = datagram;
+        None
+    }
 }
 
 impl<F: FnMut(&[u8], SocketAddr) -> Option<u16> + Send + 'static> Classifier for F {
@@ -49,6 +57,18 @@ impl Classifier for ByPort {
     fn classify_at(&mut self, port: usize, _datagram: &[u8], _peer: SocketAddr) -> Option<u16> {
         u16::try_from(port).ok()
     }
+}
+
+/// [`Arrival::due_nanos`](crate::Arrival::due_nanos) of a datagram that arrives now, for
+/// transports.
+#[must_use]
+pub fn due_nanos<C: Classifier>(
+    classifier: &mut C,
+    datagram: &[u8],
+    now_nanos: u64,
+) -> Option<u64> {
+    let budget_nanos = classifier.budget_nanos(datagram)?;
+    Some(now_nanos.saturating_add_signed(budget_nanos))
 }
 
 /// The flow of requests from `peer`, for [`Arrival::flow`](crate::Arrival::flow): the same for all

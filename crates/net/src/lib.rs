@@ -26,7 +26,7 @@ mod transport;
 pub mod udp;
 pub mod wire;
 
-pub use classifier::{ByPort, Classifier, OneClass, flow_of};
+pub use classifier::{ByPort, Classifier, OneClass, due_nanos, flow_of};
 pub use listen::ListenError;
 pub use transport::{Arrival, Failure, Glance, Refusal, Replier, Transport, Wake};
 

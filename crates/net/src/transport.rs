@@ -21,6 +21,9 @@ pub struct Arrival<Request, Route> {
     pub arrived_nanos: u64,
     /// If it has not started by this moment (same clock) it is refused; `None`: the class's rule.
     pub deadline_nanos: Option<u64>,
+    /// The moment (same clock) by which policies that go by deadlines order it; `None`: its arrival
+    /// and its class's budget. It is served all the same when the moment has passed.
+    pub due_nanos: Option<u64>,
 }
 
 /// Why a request was turned away before it started.

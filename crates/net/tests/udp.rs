@@ -647,6 +647,53 @@ fn after_closing_every_port_turns_away() {
 }
 
 #[test]
+fn replies_leave_from_the_address_that_belongs_to_the_one_asked() {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let mut server = Server::classified(on_two_ports().reply_from([any; 2]), ByPort);
+    let client = UdpSocket::bind(any).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let replies = server.udp.reply_addrs().to_vec();
+    for (number, address) in server.udp.local_addrs().to_vec().into_iter().enumerate() {
+        client.send_to(b"?", address).unwrap();
+        let arrival = server.collect(1).remove(0);
+        server.conclude(arrival.route, Ok(Some(arrival.request.echo())));
+        let (_, from) = client.recv_from(&mut [0; 8]).unwrap();
+        assert_eq!(from, replies[number]);
+        assert_ne!(from, address);
+    }
+    let error = Udp::bind(on_two_ports().reply_from([any])).unwrap_err();
+    assert!(
+        error.to_string().contains("reply addresses is 1"),
+        "{error}"
+    );
+}
+
+/// Says of each datagram that its first byte is the budget.
+struct Budgets;
+
+impl Classifier for Budgets {
+    fn classify(&mut self, _: &[u8], _: SocketAddr) -> Option<u16> {
+        Some(0)
+    }
+
+    fn budget_nanos(&mut self, datagram: &[u8]) -> Option<i64> {
+        datagram.first().map(|&byte| i64::from(byte as i8))
+    }
+}
+
+#[test]
+fn a_budget_counts_from_the_arrival() {
+    let mut server = Server::classified(on_loopback(), Budgets);
+    let client = client_of(server.udp.local_addr());
+    for (payload, after) in [(&[5_u8][..], Some(5)), (&[251], Some(-5)), (&[], None)] {
+        client.send(payload).unwrap();
+        let arrival = server.collect(1).remove(0);
+        let due = after.map(|nanos| arrival.arrived_nanos.saturating_add_signed(nanos));
+        assert_eq!(arrival.due_nanos, due);
+    }
+}
+
+#[test]
 fn more_addresses_than_allowed_are_named() {
     let listen = "127.0.0.1:0".parse().unwrap();
     let many = (0..16).fold(on_loopback(), |config, _| config.and_listen(listen));

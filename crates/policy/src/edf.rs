@@ -2,18 +2,20 @@
 //!
 //! - Each class has a *budget*: a request's deadline is its arrival plus its class's budget, which
 //!   is the class's SLO by default. A budget may be negative: the request is late when it arrives.
+//!   A request that brings a deadline keeps that one ([`Policy::arrive_due`](crate::Policy)).
 //! - Next is the waiting request with the earliest deadline; ties go by order of arrival.
 //! - A request runs for its class's quantum. If others wait then, it is preempted and goes back to
 //!   its place by deadline: a request with an earlier deadline that arrived meanwhile goes first.
 //!
 //! Source: Wang et al., *TailGuard: Tail Latency SLO Guaranteed Task Scheduling for Data-Intensive
 //! User-Facing Applications*, ICDCS 2023. Its T-EDFQ is this policy without a quantum. Its TF-EDFQ
-//! sets the budget: the SLO less what a query of that fan-out needs in an empty system.
+//! sets the budget: the SLO less what a query of that fan-out needs in an empty system. The client
+//! knows the fan-out, so there the deadline comes with the request (`shinjuku-fanout`).
 
 use alloc::boxed::Box;
 
 use crate::ParameterError;
-use crate::ranked::{Ranked, Rule};
+use crate::ranked::{Rank, Ranked, Rule};
 use crate::registry::Registered;
 
 /// This policy in the registry.
@@ -40,7 +42,10 @@ pub const REGISTERED: Registered = Registered {
             .zip(parameters.quanta())
             .map(rule)
             .collect();
-        let deadline = |task: &crate::Task, budget| i128::from(task.arrival.0) + i128::from(budget);
+        let deadline: Rank = |task, budget, due| match due {
+            Some(due) => i128::from(due.0),
+            None => i128::from(task.arrival.0) + i128::from(budget),
+        };
         Ok(Box::new(Ranked::new(
             "EDF",
             parameters.capacity,
@@ -49,3 +54,45 @@ pub const REGISTERED: Registered = Registered {
         )?))
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ClassId, ClassParameters, FlowId, Nanos, Parameters, Task, TaskId, Want, WorkerId,
+    };
+
+    fn task(id: u32, arrival: u64) -> Task {
+        Task {
+            id: TaskId(id),
+            class: ClassId(0),
+            flow: FlowId(0),
+            arrival: Nanos(arrival),
+            started: false,
+        }
+    }
+
+    #[test]
+    fn a_deadline_that_a_request_brings_goes_before_its_classs_and_outlasts_a_preemption() {
+        let mut parameters = Parameters::new(8, 1);
+        parameters.classes = alloc::vec![ClassParameters::with_slo(Nanos(100))];
+        let mut policy = (REGISTERED.build)(&parameters).unwrap();
+        let worker = WorkerId(0);
+        policy.arrive(task(0, 10)).unwrap(); // due at 110
+        policy.arrive_due(task(1, 11), Nanos(200)).unwrap();
+        policy.arrive_due(task(2, 12), Nanos(0)).unwrap();
+        policy.arrive_due(task(3, 13), Nanos(109)).unwrap();
+        let late = policy.next(worker, Nanos(13), Want::Any).unwrap();
+        assert_eq!(late.id, TaskId(2));
+        let started = Task {
+            started: true,
+            ..late
+        };
+        policy.preempted(started, worker, Nanos(14));
+        let order: alloc::vec::Vec<_> =
+            core::iter::from_fn(|| policy.next(worker, Nanos(14), Want::Any))
+                .map(|task| task.id.0)
+                .collect();
+        assert_eq!(order, [2, 3, 0, 1]);
+    }
+}

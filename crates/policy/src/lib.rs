@@ -152,6 +152,16 @@ pub trait Policy: Send {
     /// unchanged.
     fn arrive(&mut self, task: Task) -> Result<(), Full>;
 
+    /// As [`arrive`](Self::arrive), for a request that brings a deadline of its own, `due`.
+    /// Policies that do not go by deadlines leave this out.
+    ///
+    /// # Errors
+    /// As [`arrive`](Self::arrive).
+    fn arrive_due(&mut self, task: Task, due: Nanos) -> Result<(), Full> {
+        let _ = due;
+        self.arrive(task)
+    }
+
     /// `task`, last answered by [`next`](Self::next), was preempted on `worker` at `now` and waits
     /// again. There is always room: an admitted request keeps its place.
     fn preempted(&mut self, task: Task, worker: WorkerId, now: Nanos);

@@ -11,7 +11,7 @@
 
 use alloc::boxed::Box;
 
-use crate::ranked::{Ranked, Rule};
+use crate::ranked::{Rank, Ranked, Rule};
 use crate::registry::Registered;
 
 /// This policy in the registry.
@@ -34,7 +34,7 @@ pub const REGISTERED: Registered = Registered {
             .zip(parameters.quanta())
             .map(rule)
             .collect();
-        let rank = |_: &crate::Task, priority| i128::from(priority);
+        let rank: Rank = |_, priority, _| i128::from(priority);
         Ok(Box::new(Ranked::new(
             "priority",
             parameters.capacity,

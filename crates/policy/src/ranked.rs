@@ -40,11 +40,15 @@ struct Heap {
     len: usize,
 }
 
+/// A request's rank by the request, its class's value, and the deadline that it brings, if any; the
+/// lower rank goes first.
+pub(crate) type Rank = fn(&Task, i64, Option<Nanos>) -> i128;
+
 /// One queue in the order of ranks. Work conserving.
 pub(crate) struct Ranked {
     label: &'static str,
     classes: Box<[Rule]>,
-    rank: fn(&Task, i64) -> i128,
+    rank: Rank,
     slots: Box<[Slot]>,
     heaps: [Heap; 2],
     arrivals: u64,
@@ -58,8 +62,7 @@ pub(crate) struct Rule {
 }
 
 impl Ranked {
-    /// Room for `capacity` requests, with task slots below `capacity`. `rank` computes a request's
-    /// rank from the request and its class's value; the lower rank goes first.
+    /// Room for `capacity` requests, with task slots below `capacity`.
     ///
     /// # Errors
     /// [`ParameterError::Capacity`], [`ParameterError::Classes`], [`ParameterError::ZeroQuantum`].
@@ -67,7 +70,7 @@ impl Ranked {
         label: &'static str,
         capacity: usize,
         classes: Box<[Rule]>,
-        rank: fn(&Task, i64) -> i128,
+        rank: Rank,
     ) -> Result<Self, ParameterError> {
         ParameterError::check_capacity(capacity)?;
         ParameterError::check_classes(classes.len())?;
@@ -100,6 +103,17 @@ impl Ranked {
 
     fn rule(&self, task: &Task) -> Rule {
         self.classes[usize::from(task.class.0).min(self.classes.len() - 1)]
+    }
+
+    fn admit(&mut self, task: Task, due: Option<Nanos>) -> Result<(), Full> {
+        let rank = (self.rank)(&task, self.rule(&task).value, due);
+        match self.slots.get_mut(task.id.0 as usize) {
+            Some(slot) if slot.place == NONE => slot.key = (rank, self.arrivals),
+            _ => return Err(Full),
+        }
+        self.arrivals += 1;
+        self.insert(task);
+        Ok(())
     }
 
     /// Puts `task` at its place in the order.
@@ -155,14 +169,11 @@ impl Ranked {
 
 impl Policy for Ranked {
     fn arrive(&mut self, task: Task) -> Result<(), Full> {
-        let key = ((self.rank)(&task, self.rule(&task).value), self.arrivals);
-        match self.slots.get_mut(task.id.0 as usize) {
-            Some(slot) if slot.place == NONE => slot.key = key,
-            _ => return Err(Full),
-        }
-        self.arrivals += 1;
-        self.insert(task);
-        Ok(())
+        self.admit(task, None)
+    }
+
+    fn arrive_due(&mut self, task: Task, due: Nanos) -> Result<(), Full> {
+        self.admit(task, Some(due))
     }
 
     fn preempted(&mut self, task: Task, _worker: WorkerId, _now: Nanos) {

@@ -171,6 +171,15 @@ impl Verified {
     /// [`Full`] if the policy has no room, or the slot is beyond the capacity; nothing has changed.
     #[inline]
     pub fn arrive(&mut self, task: Task) -> Result<(), Full> {
+        self.arrive_due(task, None)
+    }
+
+    /// The same of a request that may bring a deadline. See [`Policy::arrive_due`].
+    ///
+    /// # Errors
+    /// As [`arrive`](Self::arrive).
+    #[inline]
+    pub fn arrive_due(&mut self, task: Task, due: Option<Nanos>) -> Result<(), Full> {
         debug_assert!(!task.started, "{task:?} arrives started");
         let record = self.records.get_mut(task.id.0 as usize).ok_or(Full)?;
         debug_assert!(
@@ -181,7 +190,10 @@ impl Verified {
             return Err(Full);
         }
         if self.error.is_none() {
-            self.policy.arrive(task)?;
+            match due {
+                Some(due) => self.policy.arrive_due(task, due)?,
+                None => self.policy.arrive(task)?,
+            }
         }
         *record = Record {
             state: State::Waiting,

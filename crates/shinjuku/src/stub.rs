@@ -62,6 +62,7 @@ impl Transport for Endless {
                 flow: self.delivered,
                 arrived_nanos: now_nanos,
                 deadline_nanos: None,
+                due_nanos: None,
             });
         }
     }

@@ -84,11 +84,10 @@ pub fn run<'a>(
 impl Measured<'_> {
     /// The class of that name.
     fn class(&self, name: Option<&str>) -> Option<u16> {
-        let mix = self.point.target.mix();
-        let index = mix
-            .classes()
+        let classes = self.point.target.classes();
+        let index = classes
             .iter()
-            .position(|c| Some(c.name.as_str()) == name)?;
+            .position(|class| Some(class.as_str()) == name)?;
         Some(index as u16)
     }
 
@@ -244,12 +243,11 @@ pub fn csv(measured: &[Measured<'_>]) -> String {
     }
     text.push('\n');
     for each in measured {
-        let mix = each.point.target.mix();
-        let classes = mix
-            .classes()
+        let classes = each.point.target.classes();
+        let classes = classes
             .iter()
             .zip(0..)
-            .map(|(c, index)| (c.name.as_str(), Some(index)));
+            .map(|(class, index)| (class.as_str(), Some(index)));
         for (name, class) in std::iter::once(("all", None)).chain(classes) {
             for (_, value) in &each.point.keys {
                 let _ = write!(text, "{},", quote(value));

@@ -23,6 +23,7 @@
 
 mod area;
 mod error;
+mod features;
 mod interface;
 mod program;
 mod ring;
@@ -30,6 +31,7 @@ mod socket;
 
 pub use area::Frame;
 pub use error::XdpError;
+pub use features::{XdpFeatures, xdp_features};
 pub use interface::{ethernet_address, link_is_up};
 pub use program::{Attached, Program};
 pub use socket::{Closed, CopyMode, Queues, Socket, SocketConfig};

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use shinjuku::net::wire::{RackSchedKind, RackSchedMessage};
+use shinjuku::net::wire::{PartHeader, PartKind, RackSchedKind, RackSchedMessage};
 use shinjuku_examples::store::{checksum, value_of};
 use shinjuku_tests_support::process;
 
@@ -139,6 +139,104 @@ fn synthetic_speaks_rackscheds_format_and_receives_on_a_thread_of_its_own() {
         (Some(2), Some(12)),
         "{end}"
     );
+}
+
+/// The line beyond the usual head that tells the ports.
+fn ports(server: &mut Server) -> (Vec<u16>, Vec<u16>) {
+    let line = server.line();
+    let mut lists = line.split('[').skip(1).map(|list| {
+        let list = list.split(']').next().unwrap();
+        list.split(", ").map(|port| port.parse().unwrap()).collect()
+    });
+    (lists.next().unwrap(), lists.next().unwrap())
+}
+
+#[test]
+fn synthetic_serves_a_port_for_each_type_and_replies_from_another() {
+    let arguments = ["--format", "racksched", "--types", "2", "--reply-port", "0"];
+    let mut server = Server::start("synthetic", &arguments);
+    let (listen, replies) = ports(&mut server);
+    assert_eq!((listen.len(), replies.len()), (2, 2));
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    for (number, class) in [1, 0, 1].into_iter().enumerate() {
+        // As long as a request of class `long` would be: the port decides.
+        let request = RackSchedMessage::request(7, number as u32, 30_000, 5);
+        let to = ("127.0.0.1", listen[class]);
+        client.send_to(&request.to_bytes(), to).unwrap();
+        let mut reply = [0; 64];
+        let (length, from) = client.recv_from(&mut reply).expect("a reply in time");
+        assert_eq!(reply[..length], request.reply(0).to_bytes());
+        assert_eq!(from.port(), replies[class]);
+    }
+    let end = server.end(Signal::TERM);
+    assert_eq!(
+        (finished(&end, "brief"), finished(&end, "long")),
+        (Some(1), Some(2)),
+        "{end}"
+    );
+}
+
+#[test]
+fn synthetic_serves_parts_of_queries() {
+    let server = Server::start("synthetic", &["--format", "part"]);
+    let client = client(&server);
+    let header = PartHeader {
+        class: 1,
+        number: 77,
+        kind: PartKind::Request {
+            budget_nanos: 1_000_000,
+        },
+    };
+    let part = [&header.to_bytes()[..], &work(3, 9)].concat();
+    let reply = ask(&client, &part);
+    let (answer, payload) = PartHeader::parse(&reply).unwrap();
+    assert_eq!((answer.class, answer.number), (1, 77));
+    assert!(matches!(answer.kind, PartKind::Reply { .. }));
+    assert_eq!(payload, work(3, 9));
+    client.send(&work(3, 9)).unwrap(); // no part
+    ask(&client, &part);
+    let end = server.end(Signal::TERM);
+    assert!(end.contains("malformed: 1"), "{end}");
+    assert_eq!(finished(&end, "long"), Some(2), "{end}");
+}
+
+/// Over two servers; every query is answered.
+#[test]
+fn fanout_reports_every_type_of_query() {
+    let servers = [(); 2].map(|()| Server::start("synthetic", &["--format", "part"]));
+    let addresses = servers
+        .each_ref()
+        .map(|server| server.address().to_string());
+    let (succeeded, said) = run_to_the_end(
+        "fanout",
+        &[
+            "--servers",
+            &addresses.join(","),
+            "--fanouts",
+            "1,2",
+            "--slos-us",
+            "20000000,30000000",
+            "--rate",
+            "500",
+            "--queries",
+            "200",
+            "--warm-up",
+            "5",
+        ],
+    );
+    assert!(succeeded, "{said}");
+    let kinds = said.lines().filter(|line| line.ends_with("yes"));
+    assert_eq!(kinds.count(), 4, "{said}");
+    assert!(
+        said.contains("queries: 210") && said.contains("missing: 0"),
+        "{said}"
+    );
+    for server in servers {
+        server.end(Signal::TERM);
+    }
 }
 
 #[test]

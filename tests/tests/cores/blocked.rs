@@ -78,6 +78,7 @@ impl Transport for BehindTheTimes {
             flow: 0,
             arrived_nanos: now_nanos,
             deadline_nanos: None,
+            due_nanos: None,
         });
     }
 

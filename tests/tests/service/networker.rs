@@ -304,6 +304,7 @@ impl Transport for Toy {
                 flow: 0,
                 arrived_nanos: now_nanos,
                 deadline_nanos: None,
+                due_nanos: None,
             });
         }
     }

@@ -13,6 +13,7 @@ use shinjuku::{Config, MechanismKind, Runtime, handler_fn};
 
 pub mod cpu;
 pub mod finding;
+pub mod network;
 pub mod root;
 pub mod scheduling;
 pub mod software;
@@ -80,6 +81,10 @@ fn examine() -> Vec<Section> {
         Section {
             subject: "scheduling and memory",
             findings: scheduling::examine(&root),
+        },
+        Section {
+            subject: "network interfaces",
+            findings: network::examine(&root),
         },
         Section {
             subject: "software",

@@ -38,15 +38,12 @@ fn policies(effort: Effort) -> Result<Drawing> {
     let line = |(number, discipline): (usize, Discipline)| {
         let mut points = Vec::new();
         for slo_us in slos_us {
+            let fanouts = vec![(1, 100.0), (10, 10.0), (100, 1.0)];
+            let slos_us = vec![(slo_us, 1.0), (1.5 * slo_us, 1.0)];
             let scenario = FanoutScenario {
-                mix: mix.clone(),
-                servers: 100,
-                fanouts: vec![(1, 100.0), (10, 10.0), (100, 1.0)],
-                slos_us: vec![(slo_us, 1.0), (1.5 * slo_us, 1.0)],
-                percentile: 0.99,
                 discipline,
-                load: 0.5,
                 queries: effort.search_requests,
+                ..FanoutScenario::new(mix.clone(), 100, fanouts, slos_us)
             };
             let step = 1.0 / f64::from(1 << effort.halvings);
             points.push(Point {

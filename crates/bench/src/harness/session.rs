@@ -229,12 +229,10 @@ fn date(day: u64) -> (u64, u64, u64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{Goal, Section, Target};
-    use super::*;
-
-    fn session() -> Session {
-        Session {
+impl Session {
+    /// One that measures nothing, for tests.
+    pub(crate) fn idle() -> Self {
+        Self {
             settings: Settings {
                 mode: "custom".to_owned(),
                 command: String::new(),
@@ -254,10 +252,16 @@ mod tests {
             stolen_before: None,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Goal, Section, Target};
+    use super::*;
 
     #[test]
     fn contenders_take_turns_with_the_same_seeds() {
-        let mut session = session();
+        let mut session = Session::idle();
         let mut turns = Vec::new();
         let name = |one: &&str| (*one).to_owned();
         let measured =
@@ -274,7 +278,7 @@ mod tests {
 
     #[test]
     fn an_attempt_that_fails_is_missing_and_told() {
-        let mut session = session();
+        let mut session = Session::idle();
         let name = |one: &&str| (*one).to_owned();
         let measured =
             session.interleave("p", &mut ["a", "b"], name, Duration::ZERO, |one, seed| {
@@ -289,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_was_cut_short_is_no_measurement() {
-        let mut session = session();
+        let mut session = Session::idle();
         let stop = Arc::clone(&session.stop);
         let name = |one: &&str| (*one).to_owned();
         let measured = session.interleave("p", &mut ["a"], name, Duration::ZERO, |_, seed| {
@@ -329,7 +333,7 @@ mod tests {
             let session = Session {
                 directory: directory.path().to_owned(),
                 check,
-                ..session()
+                ..Session::idle()
             };
             let machine = Machine::detect(false);
             let ended = session.end(machine, Missing {}, Ok(())).unwrap();

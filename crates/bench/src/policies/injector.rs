@@ -100,6 +100,7 @@ impl Transport for Injector {
                 flow: u64::from(arrival.flow),
                 arrived_nanos: due,
                 deadline_nanos: None,
+                due_nanos: None,
             });
             self.next += 1;
         }

@@ -13,7 +13,7 @@ use shinjuku_rack::Config;
 use shinjuku_rack::datapath::{Action, Datapath, Program};
 use shinjuku_rack::tables::{Members, ServerEntry, Settings, Station, TYPES};
 
-use super::{BARE, BATCH, CHOICE, WITH_TABLE, WITHOUT_CHOICE};
+use super::{BARE, BATCH, CHOICE, REPLY, WITH_TABLE, WITHOUT_CHOICE};
 
 /// Servers of a contender that says nothing of them.
 pub const SERVERS: u8 = 4;
@@ -130,7 +130,7 @@ pub fn all() -> Result<Vec<Contender>> {
             ..Plan::default()
         },
         Plan {
-            name: "reply",
+            name: REPLY,
             note: "a reply in RackSched's format, with its load",
             load_info: "int1",
             frame: racksched_reply(),

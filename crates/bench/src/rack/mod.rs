@@ -1,4 +1,5 @@
-//! `cargo xtask bench rack`: what the rack's XDP program takes for a packet.
+//! `cargo xtask bench rack`: what the rack's XDP program takes for a packet, and what whole racks do
+//! with it, simulated.
 //!
 //! The kernel runs the program on a packet in memory, many times in a row (BPF_PROG_TEST_RUN), so
 //! that no network is in the figures. Caches are warm, as they are at high load: a table's miss
@@ -9,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use shinjuku_plot::Table;
 use shinjuku_workload::repeat::Spread;
@@ -18,8 +20,10 @@ use crate::machine::Machine;
 use crate::report::figure;
 
 mod contender;
+mod simulated;
 
 use contender::Contender;
+use simulated::Simulated;
 
 /// Runs of a program between two looks at the clock.
 const BATCH: u32 = 20_000;
@@ -32,6 +36,48 @@ const WITHOUT_CHOICE: &str = "by-flow";
 const CHOICE: &str = "power-of-2";
 /// The same with the request table: what a request in RackSched's format takes.
 const WITH_TABLE: &str = "power-of-2, table";
+/// A reply in RackSched's format.
+const REPLY: &str = "reply";
+
+/// Options of `cargo xtask bench rack`.
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) common: harness::Options,
+    /// Only the simulated racks: needs no privileges. The switch then takes what `docs/rack.md` says.
+    #[arg(long)]
+    pub(crate) simulated: bool,
+    /// Fewer requests in each simulated run; the figures then mean little.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1_000..))]
+    pub(crate) requests: Option<u64>,
+}
+
+const SIMULATED: [simulated::Effort; 3] = [
+    simulated::Effort {
+        requests: 40_000,
+        seeds: 2,
+        halvings: 6,
+        servers: &[1, 4, 12],
+        loads: &[0.5, 0.7, 0.9],
+    },
+    simulated::Effort {
+        requests: 150_000,
+        seeds: 4,
+        halvings: 8,
+        servers: &[1, 2, 4, 8, 12],
+        loads: &[0.3, 0.5, 0.7, 0.8, 0.9, 0.95],
+    },
+    simulated::Effort {
+        requests: 500_000,
+        seeds: 8,
+        halvings: 9,
+        servers: &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
+        loads: &[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95],
+    },
+];
+
+/// What a request with the table and a reply take, in ns, where it is not measured: `docs/rack.md`.
+const SWITCH_NS: [f64; 2] = [171.0, 123.0];
 
 const EFFORTS: Efforts = Efforts {
     quick: (5, 0.05),
@@ -44,36 +90,35 @@ const EFFORTS: Efforts = Efforts {
 ///
 /// # Errors
 /// The kernel refuses the program, or results cannot be written.
-pub fn run(options: &harness::Options) -> Result<ExitCode> {
-    let settings = options.settings(&EFFORTS, false)?;
-    let mut session = Session::begin::<Rack>(options, settings)?;
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let settings = options
+        .common
+        .settings(&EFFORTS, options.requests.is_some())?;
+    let mut session = Session::begin::<Rack>(&options.common, settings)?;
     let machine = Machine::detect(false);
-    let mut contenders = contender::all()?;
-    let length = session.length();
-    let expected = session.all(length, contenders.len());
-    session.expect(&machine, expected);
-    let measured = session.interleave(
-        "a packet",
-        &mut contenders,
-        |one| one.name.clone(),
-        length,
-        |one, _| one.measure(length).map(Some),
-    );
-    let (rows, outcome) = match measured {
-        Ok(runs) => {
-            let rows = contenders.iter().zip(&runs);
-            (rows.map(|(one, runs)| Row::of(one, runs)).collect(), Ok(()))
-        }
-        Err(error) => (Vec::new(), Err(error)),
+    let [quick, default, full] = SIMULATED;
+    let mut effort = options.common.pick(quick, default, full);
+    effort.requests = options.requests.unwrap_or(effort.requests);
+    let mut contenders = match options.simulated {
+        true => Vec::new(),
+        false => contender::all()?,
     };
-    session.end(machine, Rack { rows }, outcome)
+    let length = session.length();
+    let expected = session.all(length, contenders.len()) + simulated::expected(effort);
+    session.expect(&machine, expected);
+    let mut measured = Rack::default();
+    let outcome = measured.fill(&mut session, &mut contenders, effort);
+    session.end(machine, measured, outcome)
 }
 
 /// What the bench of the rack measured.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rack {
     /// One for each contender.
     pub rows: Vec<Row>,
+    /// Whole racks; `None`: the bench ended before.
+    #[serde(default)]
+    pub simulated: Option<Simulated>,
 }
 
 /// A contender's figures.
@@ -100,6 +145,33 @@ impl Row {
 }
 
 impl Rack {
+    /// Measures packets, then simulates racks whose switch takes so long.
+    fn fill(
+        &mut self,
+        session: &mut Session,
+        contenders: &mut [Contender],
+        effort: simulated::Effort,
+    ) -> Result<()> {
+        if !contenders.is_empty() {
+            let length = session.length();
+            let runs = session.interleave(
+                "a packet",
+                contenders,
+                |one| one.name.clone(),
+                length,
+                |one, _| one.measure(length).map(Some),
+            )?;
+            let rows = contenders.iter().zip(&runs);
+            self.rows = rows.map(|(one, runs)| Row::of(one, runs)).collect();
+        }
+        let switch_ns =
+            [(WITH_TABLE, SWITCH_NS[0]), (REPLY, SWITCH_NS[1])].map(|(name, default)| {
+                Spread::of(self.nanos(name)).map_or(default, |measured| measured.median)
+            });
+        self.simulated = Some(simulated::run(session, effort, switch_ns)?);
+        Ok(())
+    }
+
     fn nanos(&self, name: &str) -> &[f64] {
         let row = self.rows.iter().find(|row| row.name == name);
         row.map_or(&[], |row| &row.nanos)
@@ -115,7 +187,7 @@ impl Rack {
 
 impl Measured for Rack {
     const BENCH: &'static str = "rack";
-    const TITLE: &'static str = "the rack's XDP program";
+    const TITLE: &'static str = "the rack: its XDP program, and racks simulated";
     const DIRECTORY: &'static str = "bench-rack";
 
     fn facts(&self) -> Vec<(&'static str, String)> {
@@ -128,7 +200,7 @@ impl Measured for Rack {
             Some(figure) => Target::measured(name, Goal::AtMost(most), figure),
             None => Target::not_shown(name, Goal::AtMost(most), "it was not measured"),
         };
-        vec![
+        let mut targets = vec![
             judge(
                 format!("{WITH_TABLE}: the whole program, ns"),
                 150.0,
@@ -139,7 +211,9 @@ impl Measured for Rack {
                 50.0,
                 self.beyond(CHOICE, WITHOUT_CHOICE),
             ),
-        ]
+        ];
+        targets.extend(simulated::targets(self.simulated.as_ref()));
+        targets
     }
 
     fn sections(&self) -> Vec<Section> {
@@ -158,14 +232,17 @@ impl Measured for Rack {
                 row.note.clone(),
             ]);
         }
-        vec![Section {
+        let packets = Section {
             heading: "What a packet takes".to_owned(),
             tables: vec![table],
             notes: vec![
                 "Medians over the repetitions, in which the contenders took turns.".to_owned(),
             ],
             ..Section::default()
-        }]
+        };
+        let packets = Some(packets).filter(|_| !self.rows.is_empty());
+        let racks = self.simulated.iter().flat_map(simulated::sections);
+        packets.into_iter().chain(racks).collect()
     }
 }
 
@@ -182,6 +259,7 @@ mod tests {
         };
         Rack {
             rows: rows.iter().map(row).collect(),
+            simulated: None,
         }
     }
 

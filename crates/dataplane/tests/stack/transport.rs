@@ -62,6 +62,16 @@ impl Client {
 
     /// The payloads that came.
     fn received(&mut self) -> Vec<Vec<u8>> {
+        let datagrams = self.received_from().into_iter();
+        let from_the_server = |(peer, payload)| {
+            assert_eq!(peer, SERVER);
+            payload
+        };
+        datagrams.map(from_the_server).collect()
+    }
+
+    /// The same, and where they came from.
+    fn received_from(&mut self) -> Vec<(SocketAddrV4, Vec<u8>)> {
         let mut frames = Vec::new();
         self.device.receive(DEVICE_BUFFERS, &mut frames);
         let mut payloads = Vec::new();
@@ -69,8 +79,8 @@ impl Client {
             let frame = buffer.frame_mut();
             match self.interface.receive(frame, Verified::default(), 0) {
                 Verdict::Deliver(delivery) => {
-                    assert_eq!(delivery.peer.address, SERVER);
-                    payloads.push(frame[delivery.payload].to_vec());
+                    let payload = frame[delivery.payload].to_vec();
+                    payloads.push((delivery.peer.address, payload));
                 }
                 other => panic!("{other:?}"),
             }
@@ -449,6 +459,27 @@ fn every_port_may_be_a_class() {
     });
     let classes: Vec<_> = server.poll().iter().map(|arrival| arrival.class).collect();
     assert_eq!(classes, [1, 0]);
+}
+
+#[test]
+fn replies_come_from_the_port_that_belongs_to_the_one_asked() {
+    let ports = [SERVER.port() + 1, SERVER.port()];
+    let interface = InterfaceConfig::new(SERVER_MAC, *SERVER.ip(), &ports);
+    let config = DataplaneConfig::new(interface.clone().reply_from(&[11234, 11235]));
+    let (mut client, mut server) = start_classified(config, ByPort);
+    client.send(b"?");
+    let arrival = server.poll().pop().unwrap();
+    let reply = arrival.request.echo();
+    server.conclude(arrival.route, Ok(Some(reply)));
+    server.assert_balanced();
+    // Checksums and all, or the client's interface would have dropped it.
+    let from = SocketAddrV4::new(*SERVER.ip(), 11235);
+    assert_eq!(client.received_from(), [(from, b"?".to_vec())]);
+
+    for (wrong, says) in [(&[11234][..], "reply ports is 1"), (&[11234, 0], "port 0")] {
+        let error = Interface::new(interface.clone().reply_from(wrong)).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
 }
 
 const HEADER: usize = RackSchedMessage::LENGTH;

@@ -16,6 +16,7 @@ pub const MOST_ADDRESSES: usize = 16;
 #[must_use]
 pub struct UdpConfig {
     pub(super) listen: Vec<SocketAddr>,
+    pub(super) reply_from: Vec<SocketAddr>,
     pub(super) buffers: usize,
     pub(super) max_datagram: usize,
     pub(super) batch: usize,
@@ -32,6 +33,7 @@ impl UdpConfig {
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen: vec![listen],
+            reply_from: Vec::new(),
             buffers: 1024,
             max_datagram: 2048,
             batch: 8,
@@ -47,6 +49,17 @@ impl UdpConfig {
     pub fn and_listen(mut self, listen: SocketAddr) -> Self {
         self.listen.push(listen);
         self
+    }
+
+    /// Replies to what came to each address leave from another one, in the same order: as many as
+    /// there are to listen on. The original RackSched's servers do so: requests to the ports from
+    /// 1234 on, replies from 11234 on. What is sent to these addresses is never read. Left out,
+    /// replies leave from the address that was asked.
+    pub fn reply_from(self, addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
+        Self {
+            reply_from: addresses.into_iter().collect(),
+            ..self
+        }
     }
 
     /// How many requests can be held at once, from receipt until the reply has left: the number of
@@ -125,6 +138,10 @@ impl UdpConfig {
             1,
             MOST_ADDRESSES,
         )?;
+        if !self.reply_from.is_empty() {
+            let (replies, listen) = (self.reply_from.len(), self.listen.len());
+            in_range("the number of reply addresses", replies, listen, listen)?;
+        }
         in_range("buffers", self.buffers, 1, 1 << 20)?;
         in_range("max_datagram", self.max_datagram, 1, LONGEST_DATAGRAM)?;
         in_range("batch", self.batch, 1, 1024)?;

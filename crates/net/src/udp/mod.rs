@@ -17,7 +17,8 @@
 //! A reply goes to the request's sender. A handler that answers `None`, or panics, sends
 //! nothing: over UDP a client cannot tell that from loss, and times out.
 //!
-//! [`UdpConfig::and_listen`] gives it further addresses, and [`ByPort`] makes a class of each.
+//! [`UdpConfig::and_listen`] gives it further addresses, and [`ByPort`] makes a class of each;
+//! [`UdpConfig::reply_from`] has replies leave from others.
 //! [`UdpConfig::racksched`] has it put requests of several packets together, and tell the load in
 //! its replies; everything else goes to the handler as it came, so that any format of one datagram
 //! can be served.
@@ -60,7 +61,7 @@ pub use replier::{Outgoing, UdpReplier, UdpRoute};
 
 use crate::listen::{self, Options};
 use crate::wire::{Added, RackSched};
-use crate::{Arrival, Failure, ListenError, Refusal, Transport, flow_of};
+use crate::{Arrival, Failure, ListenError, Refusal, Transport, due_nanos, flow_of};
 pub use crate::{ByPort, Classifier, OneClass};
 use counters::Counters;
 use pool::{Buffer, Taker};
@@ -69,7 +70,10 @@ use pool::{Buffer, Taker};
 #[derive(Debug)]
 pub struct Udp<C = OneClass> {
     sockets: Arc<[UdpSocket]>,
+    /// Where replies leave from, by the number of the socket that was asked.
+    reply_sockets: Arc<[UdpSocket]>,
     local_addrs: Box<[SocketAddr]>,
+    reply_addrs: Box<[SocketAddr]>,
     /// The socket that the next poll begins with.
     turn: usize,
     classifier: C,
@@ -103,20 +107,18 @@ impl<C: Classifier> Udp<C> {
     /// A setting out of range, or an address that cannot be had.
     pub fn bind_classified(config: UdpConfig, classifier: C) -> Result<Self, UdpError> {
         config.check()?;
-        let addresses = || config.listen.iter().copied();
-        let sockets = addresses()
-            .map(|listen| open(&config, listen))
-            .collect::<Result<Arc<[_]>, _>>()?;
-        let local_addrs = addresses().zip(&*sockets).map(|(listen, socket)| {
-            let address = socket.local_addr();
-            address.map_err(|cause| ListenError::system("read the address", listen, cause))
-        });
-        let local_addrs = local_addrs.collect::<Result<_, _>>()?;
+        let (sockets, local_addrs) = open_all(&config, &config.listen)?;
+        let (reply_sockets, reply_addrs) = match &config.reply_from[..] {
+            [] => (Arc::clone(&sockets), local_addrs.clone()),
+            addresses => open_all(&config, addresses)?,
+        };
         let mut free = Taker::new(config.buffers, config.max_datagram);
         let ready = free.take();
         Ok(Self {
             sockets,
+            reply_sockets,
             local_addrs,
+            reply_addrs,
             turn: 0,
             classifier,
             racksched: config.racksched.map(RackSched::new).transpose()?,
@@ -140,6 +142,12 @@ impl<C: Classifier> Udp<C> {
     #[must_use]
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.local_addrs
+    }
+
+    /// Where replies to what came to each of them leave from; most often the same.
+    #[must_use]
+    pub fn reply_addrs(&self) -> &[SocketAddr] {
+        &self.reply_addrs
     }
 
     /// The size of the kernel's receive queue of each socket in bytes, as it accounts for it
@@ -264,6 +272,22 @@ impl<C: Classifier> Udp<C> {
     }
 }
 
+/// Sockets bound to `addresses`, and where they are bound in fact.
+type Sockets = (Arc<[UdpSocket]>, Box<[SocketAddr]>);
+
+fn open_all(config: &UdpConfig, addresses: &[SocketAddr]) -> Result<Sockets, ListenError> {
+    let sockets = addresses
+        .iter()
+        .map(|&listen| open(config, listen))
+        .collect::<Result<Arc<[_]>, _>>()?;
+    let local_addrs = addresses.iter().zip(&*sockets).map(|(&listen, socket)| {
+        let address = socket.local_addr();
+        address.map_err(|cause| ListenError::system("read the address", listen, cause))
+    });
+    let local_addrs = local_addrs.collect::<Result<_, _>>()?;
+    Ok((sockets, local_addrs))
+}
+
 /// A socket bound to `listen`, as `config` wants it.
 fn open(config: &UdpConfig, listen: SocketAddr) -> Result<UdpSocket, ListenError> {
     let options = Options {
@@ -318,6 +342,7 @@ impl<C: Classifier> Transport for Udp<C> {
                 };
                 match received {
                     Received::Request(request, route) => deliver(Arrival {
+                        due_nanos: due_nanos(&mut self.classifier, &request, now_nanos),
                         request,
                         route,
                         class: route.class,
@@ -354,7 +379,7 @@ impl<C: Classifier> Transport for Udp<C> {
 
     fn replier(&mut self) -> std::io::Result<UdpReplier> {
         Ok(UdpReplier {
-            sockets: Arc::clone(&self.sockets),
+            sockets: Arc::clone(&self.reply_sockets),
             load: self
                 .racksched
                 .as_ref()

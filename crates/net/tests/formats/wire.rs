@@ -1,8 +1,10 @@
 //! The request formats: known bytes, every request, and arbitrary bytes.
 
 use proptest::prelude::*;
+use shinjuku_net::Classifier;
 use shinjuku_net::wire::{
-    NotRackSched, RackSchedKind, RackSchedMessage, ShinjukuRequest, WrongLength,
+    ByPart, NotAPart, NotRackSched, PartHeader, PartKind, RackSchedKind, RackSchedMessage,
+    ShinjukuRequest, WrongLength,
 };
 
 #[test]
@@ -141,4 +143,55 @@ proptest! {
             }
         }
     }
+}
+
+/// Every byte of the numbers another.
+const PART: PartHeader = PartHeader {
+    class: 0x0102,
+    number: 0x0304_0506_0708_090a,
+    kind: PartKind::Request { budget_nanos: -2 },
+};
+
+#[test]
+fn a_parts_fields_are_where_the_table_says() {
+    #[rustfmt::skip]
+    let bytes = [
+        b'F', b'P', 1, 1, // mark, version, kind
+        0x02, 0x01, 0, 0, // class, nothing
+        0x0a, 0x09, 0x08, 0x07, 0x06, 0x05, 0x04, 0x03, // number
+        0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, // budget
+    ];
+    assert_eq!(PART.to_bytes(), bytes);
+    let sent = [&bytes[..], b"what"].concat();
+    assert_eq!(PartHeader::parse(&sent), Ok((PART, &b"what"[..])));
+    let peer = "127.0.0.1:1".parse().unwrap();
+    assert_eq!(ByPart.classify(&sent, peer), Some(0x0102));
+    assert_eq!(ByPart.budget_nanos(&sent), Some(-2));
+
+    let mut reply = sent.clone();
+    PartHeader::stamp(&mut reply, 77);
+    let (header, payload) = PartHeader::parse(&reply).unwrap();
+    assert_eq!((header, payload), (PART.reply(77), &b"what"[..]));
+    // A reply is no request.
+    assert_eq!(ByPart.classify(&reply, peer), None);
+    assert_eq!(ByPart.budget_nanos(&reply), None);
+}
+
+#[test]
+fn what_is_no_part_is_named() {
+    let bytes = PART.to_bytes();
+    for length in 0..PartHeader::LENGTH {
+        let error = PartHeader::parse(&bytes[..length]);
+        assert_eq!(error, Err(NotAPart::TooShort { length }));
+    }
+    let with = |at: usize, value: u8| {
+        let mut bytes = bytes;
+        bytes[at] = value;
+        PartHeader::parse(&bytes).map(|_| ())
+    };
+    assert_eq!(with(0, b'f'), Err(NotAPart::Mark));
+    assert_eq!(with(2, 2), Err(NotAPart::Version { version: 2 }));
+    assert_eq!(with(3, 9), Err(NotAPart::Kind { kind: 9 }));
+    // What is 0 in this version may be anything.
+    assert_eq!(with(6, 9), Ok(()));
 }

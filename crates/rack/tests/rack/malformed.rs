@@ -1,5 +1,7 @@
 //! What is not as it should be: nothing of it changes, and all of it is counted.
 
+use std::time::Instant;
+
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use shinjuku_net::wire::RackSchedMessage;
@@ -149,18 +151,32 @@ fn what_is_for_others_is_the_kernels() {
     switch.passes(&frame, Cause::NotOurs);
 }
 
-/// Any bytes where a packet has been cut, changed and lengthened: the program ends, counts each
-/// frame, drops none, and changes none that it passes.
 #[test]
 fn random_packets_are_all_counted() {
-    const FRAMES: usize = 60_000;
-    let test = "random_packets_are_all_counted";
+    random_packets("random_packets_are_all_counted", 60_000);
+}
+
+/// The same, many times: `cargo test --release -p shinjuku-rack --test program -- --ignored
+/// --nocapture ten_million`.
+#[test]
+#[ignore = "takes minutes; in release builds"]
+fn ten_million_random_packets_are_all_counted() {
+    random_packets("ten_million_random_packets_are_all_counted", 10_000_000);
+}
+
+/// Any bytes where a packet has been cut, changed and lengthened: the program ends, counts each
+/// frame, drops none, and changes none that it passes.
+fn random_packets(test: &str, frames: u32) {
     let Some(switch) = Switch::new(test, "power-of-2", "int1", &SERVERS) else {
         return;
     };
     let mut random = Xoshiro256PlusPlus::seed_from_u64(42);
     let mut redirected = 0;
-    for number in 0..FRAMES as u32 {
+    let start = Instant::now();
+    for number in 0..frames {
+        if number > 0 && number % 1_000_000 == 0 {
+            println!("{test}: {number} of {frames} after {:.0?}", start.elapsed());
+        }
         let mut frame = match number % 4 {
             0 => request(number),
             1 => reply(2, number, 9),
@@ -195,7 +211,7 @@ fn random_packets_are_all_counted() {
     let of = |cause: Cause| counted[cause as usize];
     let ends = &Cause::ALL[..=Cause::NoPort as usize];
     let all: u64 = ends.iter().map(|cause| of(*cause)).sum();
-    assert_eq!(all, FRAMES as u64);
+    assert_eq!(all, u64::from(frames));
     assert_eq!(of(Cause::Request) + of(Cause::Reply), redirected);
     assert!(redirected > 0 && of(Cause::BadLength) > 0 && of(Cause::NotTheFormat) > 0);
 }

@@ -4,7 +4,9 @@ use std::net::Ipv4Addr;
 
 use shinjuku_net::wire::{RackSchedKind, RackSchedMessage};
 use shinjuku_rack::datapath::Action;
-use shinjuku_rack::tables::{Activity, Cause, Loads, ServerEntry, TICK_NANOS, TYPES, WAYS};
+use shinjuku_rack::tables::{
+    Activity, Cause, Loads, Members, ServerEntry, TICK_NANOS, TYPES, WAYS,
+};
 
 use crate::frames::{
     CLIENT_PORT, datagram, following, racksched, racksched_from, readdressed, reply, request,
@@ -480,4 +482,33 @@ fn servers_count_by_their_workers() {
         switch.datapath.set_loads(0, &loads).unwrap();
         assert_eq!(switch.serves(&request(1000 + of_five)), chosen);
     }
+}
+
+/// INT3 in nanoseconds: up to 4.29 s of outstanding work, which is more than a signed number holds.
+#[test]
+fn outstanding_work_compares_without_a_sign_and_by_workers() {
+    let test = "outstanding_work_compares_without_a_sign_and_by_workers";
+    let Some(mut switch) = Switch::new(test, "shortest", "int3", &SERVERS) else {
+        return;
+    };
+    switch.serves(&request(1)); // now the client is known
+    for (server, nanos) in [
+        (2, u32::MAX),
+        (5, 3_000_000_001),
+        (9, 3_000_000_000),
+        (40, u32::MAX),
+    ] {
+        switch.answers(&reply(server, 1, nanos));
+        assert_eq!(
+            switch.datapath.loads(0).unwrap().load[usize::from(server)],
+            nanos
+        );
+    }
+    switch.inject(NOW, &[LAST; 32]);
+    assert_eq!(switch.serves(&request(100)), 9);
+    // Of eight workers, the largest load there is counts as 0.54 s.
+    let servers = SERVERS.map(|server| (server, if server == 40 { 8 } else { 1 }));
+    let members = [Members::new(&servers); TYPES];
+    switch.datapath.set_members(&members).unwrap();
+    assert_eq!(switch.serves(&request(101)), 40);
 }

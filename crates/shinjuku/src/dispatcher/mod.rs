@@ -468,6 +468,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 flow,
                 arrived_nanos,
                 deadline_nanos,
+                due_nanos,
             } = arrival;
             let Some(&class_deadline) = rules.deadlines.get(usize::from(class)) else {
                 turned_away.push((request, route, Refusal::UnknownClass));
@@ -484,7 +485,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 arrival: Nanos(arrived_nanos),
                 started: false,
             };
-            if fresh >= rules.queue || policy.arrive(task).is_err() {
+            let due = due_nanos.map(Nanos);
+            if fresh >= rules.queue || policy.arrive_due(task, due).is_err() {
                 turned_away.push((request, route, Refusal::QueueFull));
                 return;
             }

@@ -314,6 +314,7 @@ where
             flow: options.flow.unwrap_or_else(flow_of_this_thread).0,
             arrived_nanos,
             deadline_nanos,
+            due_nanos: None,
         };
         match self.bring(arrival) {
             Ok(()) => Ok(ticket),

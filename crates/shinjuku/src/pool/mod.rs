@@ -178,6 +178,7 @@ impl Pool {
             flow: flow_of_this_thread().0,
             arrived_nanos,
             deadline_nanos,
+            due_nanos: None,
         };
         if let Err((arrival, cause)) = self.handle.bring(arrival) {
             arrival.route.answer(Err(cause.into()));

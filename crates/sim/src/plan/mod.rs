@@ -1,16 +1,17 @@
 //! Plans: sweeps of scenarios as TOML. `docs/simulator.md` describes every key.
 //!
-//! Any of `mix`, `load`, `workers`, `policy`, `quantum_us`, and a rack's `servers`, `balancer` and
-//! `load_info` may be a list; a plan's points are all their combinations.
+//! Any of `mix`, `load`, `workers`, `policy`, `quantum_us`, a rack's `servers`, `balancer` and
+//! `load_info`, and a fan-out's `deadline` may be a list; a plan's points are all their
+//! combinations.
 
 use std::path::Path;
 
-use shinjuku_workload::Mix;
-
+use crate::fanout::FanoutScenario;
 use crate::rack::{Losses, RackScenario};
 use crate::replicate::Until;
 use crate::{Measure, Sample, Scenario, SimError};
 
+mod fanout;
 mod many;
 mod source;
 mod spec;
@@ -53,16 +54,24 @@ pub enum Target {
     Server(Box<Scenario>),
     /// A rack.
     Rack(Box<RackScenario>),
+    /// Servers of queries that fan out.
+    Fanout(Box<FanoutScenario>),
 }
 
 impl Target {
-    /// The mix that the target serves.
+    /// The names of the classes that results are kept by: the mix's; or the types of query.
     #[must_use]
-    pub fn mix(&self) -> &Mix {
-        match self {
+    pub fn classes(&self) -> Vec<String> {
+        let mix = match self {
             Self::Server(scenario) => &scenario.mix,
             Self::Rack(scenario) => &scenario.mix,
-        }
+            Self::Fanout(scenario) => {
+                let kinds = 0..scenario.kinds();
+                return kinds.map(|kind| scenario.kind_name(kind)).collect();
+            }
+        };
+        let classes = mix.classes().iter();
+        classes.map(|class| class.name.clone()).collect()
     }
 
     /// The load that the target is offered.
@@ -71,24 +80,26 @@ impl Target {
         match self {
             Self::Server(scenario) => scenario.load,
             Self::Rack(scenario) => scenario.load,
+            Self::Fanout(scenario) => scenario.load,
         }
     }
 
     /// Runs one replication.
     ///
     /// # Errors
-    /// As [`Scenario::run`] and [`RackScenario::run`].
+    /// As [`Scenario::run`], [`RackScenario::run`] and [`FanoutScenario::run`].
     pub fn run(&self, seed: u64) -> Result<Sample, SimError> {
         self.run_with_losses(seed).map(|(sample, _)| sample)
     }
 
-    /// As [`run`](Self::run), with what a rack lost; a server loses nothing.
+    /// As [`run`](Self::run), with what a rack lost; others lose nothing.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     pub fn run_with_losses(&self, seed: u64) -> Result<(Sample, Losses), SimError> {
         match self {
             Self::Server(scenario) => Ok((scenario.run(seed)?.into(), Losses::default())),
+            Self::Fanout(scenario) => Ok((scenario.run(seed)?.into(), Losses::default())),
             Self::Rack(scenario) => {
                 let run = scenario.run(seed)?;
                 let losses = run.losses();

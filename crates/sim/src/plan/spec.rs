@@ -7,6 +7,7 @@ use shinjuku_policy::Nanos;
 use shinjuku_workload::{Arrivals, Mix};
 use toml::Spanned;
 
+use super::fanout::{Fanout, FanoutSpec};
 use super::many::Many;
 use super::source::Source;
 use super::{Plan, Point, Target, parse_share};
@@ -39,6 +40,7 @@ pub(super) struct Spec {
     costs: Option<Spanned<PathBuf>>,
     overheads: Option<Spanned<Overheads>>,
     rack: Option<RackSpec>,
+    fanout: Option<Spanned<FanoutSpec>>,
     report: Option<ReportSpec>,
 }
 
@@ -74,8 +76,10 @@ struct ReportSpec {
 }
 
 /// A policy to try, with its mix.
-struct Contender<'a> {
+pub(super) struct Contender<'a> {
     mix: &'a Mix,
+    pub(super) name: &'a str,
+    pub(super) quantum: Nanos,
     policy: Scheduler,
     label: String,
     quantum_us: f64,
@@ -120,8 +124,20 @@ impl Spec {
             Some(rack) => rack.variants(source)?,
             None => Vec::new(),
         };
+        let fanout = match &self.fanout {
+            Some(fanout) if self.rack.is_some() => {
+                let what = "give either `fanout` or `rack`";
+                return Err(source.error(fanout.span(), what));
+            }
+            Some(fanout) => Some(fanout.get_ref().checked(source)?),
+            None => None,
+        };
         if let Some(capacity) = &self.capacity {
-            let most = racks.iter().map(RackVariant::hosts).max().unwrap_or(1);
+            let hosts = racks.iter().map(RackVariant::hosts);
+            let most = hosts
+                .chain(fanout.as_ref().map(Fanout::servers))
+                .max()
+                .unwrap_or(1);
             let fits = |capacity| most * capacity <= MOST_ROOM;
             let expected = "servers (later ones included) times capacity must be at most 2^26";
             source.check(capacity, fits, expected)?;
@@ -153,7 +169,12 @@ impl Spec {
                     for variant in &racks {
                         points.push(variant.point(&keys, &server, self.capacity.is_some()));
                     }
-                    if racks.is_empty() {
+                    if let Some(fanout) = &fanout {
+                        let own = self.capacity.is_some();
+                        let new = fanout.points(&keys, &contender, &server, own);
+                        points
+                            .extend(new.map_err(|error| source.error(self.policy.span(), error))?);
+                    } else if racks.is_empty() {
                         points.push(Point {
                             keys,
                             target: Target::Server(Box::new(server)),
@@ -207,6 +228,8 @@ impl Spec {
                     };
                     contenders.push(Contender {
                         mix,
+                        name,
+                        quantum,
                         policy,
                         label,
                         quantum_us,
@@ -438,15 +461,11 @@ impl ReportSpec {
         };
         if let Some(class) = &self.class {
             for point in points {
-                let mix = point.target.mix();
-                if !mix
-                    .classes()
-                    .iter()
-                    .any(|each| each.name == *class.get_ref())
-                {
-                    let names: Vec<_> = mix.classes().iter().map(|c| c.name.as_str()).collect();
-                    let what =
-                        format!("mix {} has no such class: {}", mix.name(), names.join(", "));
+                let classes = point.target.classes();
+                if !classes.contains(class.get_ref()) {
+                    // The mix is always the first key.
+                    let (_, mix) = &point.keys[0];
+                    let what = format!("mix {mix} has no such class: {}", classes.join(", "));
                     return Err(source.error(class.span(), what));
                 }
             }

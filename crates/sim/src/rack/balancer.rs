@@ -9,8 +9,9 @@ use crate::machine::spread;
 
 /// Chooses a server for a request.
 pub trait Balancer: Send {
-    /// The server for `request`, one of `servers` (never empty, rising), by what is known of their
-    /// load. `None`: the switch holds the request until a reply comes.
+    /// The server for `request`, one of `servers` (never empty, rising; one with more workers than
+    /// others is there more often), by what is known of their load. `None`: the switch holds the
+    /// request until a reply comes.
     fn choose(
         &mut self,
         request: &Request,
@@ -153,5 +154,51 @@ impl Balancer for Jbsq {
         }
         let open: Vec<_> = servers.iter().copied().filter(|s| room(s)).collect();
         (!open.is_empty()).then(|| shortest(request.class, &open, loads, random))
+    }
+}
+
+/// Racks of servers, as many in each: the less loaded of two racks, then the less loaded of two of
+/// its servers, drawn with replacement. The switch before the racks knows of the load what theirs
+/// know.
+///
+/// Source: the setting of two levels is that of Yassini et al., *Horus: Granular In-Network Task
+/// Scheduler for Cloud Datacenters*, NSDI 2024; the rule is RackSched's on either level.
+pub struct Racks {
+    /// How many racks.
+    pub racks: usize,
+}
+
+impl Balancer for Racks {
+    fn choose(
+        &mut self,
+        request: &Request,
+        servers: &[usize],
+        loads: &LoadView,
+        random: &mut Xoshiro256PlusPlus,
+    ) -> Option<usize> {
+        let size = loads.servers().div_ceil(self.racks);
+        let mut draw = |servers: &[usize]| servers[random.random_range(0..servers.len())];
+        let (first, second) = (draw(servers) / size, draw(servers) / size);
+        let rack = |number: usize| {
+            let from = servers.partition_point(|server| *server < number * size);
+            let to = servers.partition_point(|server| *server < (number + 1) * size);
+            &servers[from..to]
+        };
+        // The mean, as racks may have lost servers.
+        let load = |servers: &[usize]| {
+            let of_each = servers
+                .iter()
+                .map(|&server| loads.load(server, request.class));
+            of_each.sum::<u64>() as f64 / servers.len() as f64
+        };
+        let (first, second) = (rack(first), rack(second));
+        let rack = if load(second) < load(first) {
+            second
+        } else {
+            first
+        };
+        let (one, other) = (draw(rack), draw(rack));
+        let load = |server| loads.load(server, request.class);
+        Some(if load(other) < load(one) { other } else { one })
     }
 }

@@ -45,23 +45,43 @@ pub struct LoadView {
     least: Vec<Option<(usize, u64)>>,
     /// Per server: requests sent less replies seen.
     counters: Vec<u64>,
+    /// Per server: what its load is multiplied by, to be compared with others'.
+    scales: Vec<u64>,
 }
 
+/// The scale of one worker, where servers have different numbers of them.
+const SCALE: u64 = 1 << 20;
+
 impl LoadView {
-    pub(super) fn new(info: LoadInfo, servers: usize, classes: usize) -> Self {
+    /// Of servers with so many workers; if there are none of different size, loads are as reported.
+    pub(super) fn new(info: LoadInfo, workers: &[usize], classes: usize) -> Self {
+        let servers = workers.len();
+        let equal = workers.iter().all(|&each| each == workers[0]);
+        let scale = |&workers: &usize| if equal { 1 } else { SCALE / workers as u64 };
         Self {
             info,
             classes,
             known: vec![0; servers * classes],
             least: vec![None; classes],
             counters: vec![0; servers],
+            scales: workers.iter().map(scale).collect(),
         }
     }
 
-    /// The known load of `server` for requests of `class`. With `Int2`, the one known server has
-    /// zero and the others more.
+    /// The known load of `server` for requests of `class`; where servers differ in size, in
+    /// proportion to their workers. With `Int2`, the one known server has zero and the others more.
     #[must_use]
     pub fn load(&self, server: usize, class: u16) -> u64 {
+        self.scales[server].saturating_mul(self.reported(server, class))
+    }
+
+    /// How many servers there are, those included that are closed.
+    #[must_use]
+    pub fn servers(&self) -> usize {
+        self.counters.len()
+    }
+
+    fn reported(&self, server: usize, class: u16) -> u64 {
         match self.info {
             LoadInfo::Counters => self.counters[server],
             LoadInfo::Int2 => match self.least[usize::from(class)] {

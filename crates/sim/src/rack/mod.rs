@@ -14,6 +14,11 @@
 //! - Servers are added, removed (they serve the requests they have) and fail (their requests are
 //!   lost, and the switch goes on choosing them until it hears of the failure).
 //!
+//! - The choice may be the clients' instead: then each of so many *views* knows only what its own
+//!   replies told (RackSched's baseline of client-side scheduling).
+//! - Servers may have different numbers of workers. Then one with twice the workers of another is
+//!   drawn twice as often, and its load counts half, as in `crates/rack`.
+//!
 //! Several dispatchers on one machine, each with its own workers, are a rack without a network
 //! whose balancer is [`balancer::ByFlow`].
 //!
@@ -42,6 +47,9 @@ pub use load::{LoadInfo, LoadView};
 /// The most servers of a rack, the later ones included.
 pub(crate) const MOST_SERVERS: usize = 4096;
 
+/// The most clients that choose.
+const MOST_VIEWS: usize = 4096;
+
 /// The most packets of a request.
 pub(crate) const MOST_PACKETS: u32 = 64;
 
@@ -66,6 +74,8 @@ pub enum BalancerSpec {
     PowerOf(usize),
     /// [`balancer::Jbsq`].
     Jbsq(u64),
+    /// [`balancer::Racks`], by two choices on either level.
+    Racks(usize),
 }
 
 impl BalancerSpec {
@@ -79,6 +89,7 @@ impl BalancerSpec {
             Self::Shortest => Box::new(balancer::Shortest),
             Self::PowerOf(k) => Box::new(balancer::PowerOf { k }),
             Self::Jbsq(bound) => Box::new(balancer::Jbsq { bound }),
+            Self::Racks(racks) => Box::new(balancer::Racks { racks }),
         }
     }
 }
@@ -86,7 +97,7 @@ impl BalancerSpec {
 impl std::str::FromStr for BalancerSpec {
     type Err = SimError;
 
-    /// `random`, `round-robin`, `by-flow`, `shortest`, `power-of-K` or `jbsq-N`.
+    /// `random`, `round-robin`, `by-flow`, `shortest`, `power-of-K`, `jbsq-N` or `racks-N`.
     fn from_str(text: &str) -> Result<Self, SimError> {
         let number = |prefix: &str| {
             let digits = text.strip_prefix(prefix)?;
@@ -110,9 +121,11 @@ impl std::str::FromStr for BalancerSpec {
             }
             return Ok(Self::PowerOf(k as usize));
         }
-        number("jbsq-").map(Self::Jbsq).ok_or_else(|| {
-            let expected =
-                "it must be random, round-robin, by-flow, shortest, power-of-K or jbsq-N, with a number above zero";
+        let racks = number("racks-").filter(|&racks| racks <= MOST_SERVERS as u64);
+        let racks = racks.map(|racks| Self::Racks(racks as usize));
+        number("jbsq-").map(Self::Jbsq).or(racks).ok_or_else(|| {
+            let expected = "it must be random, round-robin, by-flow, shortest, power-of-K, jbsq-N or racks-N, \
+                            with a number above zero";
             SimError::parameter("balancer", format!("{text:?}"), expected)
         })
     }
@@ -158,10 +171,19 @@ pub struct RackScenario {
     pub policy: Scheduler,
     /// Each server.
     pub shape: Shape,
+    /// The workers of each server, from the first, where they are not as many as in `shape`.
+    pub workers: Vec<usize>,
     /// How servers are chosen.
     pub balancer: BalancerSpec,
     /// What the choice is based on.
     pub load_info: LoadInfo,
+    /// How many choose, each by what it has learnt itself: 1, the switch; more, clients to which
+    /// the flows hash.
+    pub views: usize,
+    /// From a reply's arrival at the switch until the load that it carries is known, in ns.
+    pub report_delay_ns: u64,
+    /// The share of replies whose load is not learnt.
+    pub report_loss: f64,
     /// One-way delay between switch and server, in ns.
     pub network_ns: u64,
     /// The share of packets lost between switch and server, each way.
@@ -268,8 +290,12 @@ impl RackScenario {
                 capacity: 1 << 13,
                 ..Shape::ideal(workers)
             },
+            workers: Vec::new(),
             balancer: BalancerSpec::PowerOf(2),
             load_info: LoadInfo::Int1,
+            views: 1,
+            report_delay_ns: 0,
+            report_loss: 0.0,
             network_ns: 0,
             loss: 0.0,
             packets: 1,
@@ -310,6 +336,25 @@ impl RackScenario {
             let expected = "it must be at least 0 and below 1";
             return Err(SimError::parameter("loss", self.loss, expected));
         }
+        if !(0.0..1.0).contains(&self.report_loss) {
+            let expected = "it must be at least 0 and below 1";
+            return Err(SimError::parameter(
+                "report_loss",
+                self.report_loss,
+                expected,
+            ));
+        }
+        if !(1..=MOST_VIEWS).contains(&self.views) {
+            let expected = "choose 1 to 4096";
+            return Err(SimError::parameter("views", self.views, expected));
+        }
+        if self.views > 1 && matches!(self.balancer, BalancerSpec::Jbsq(_)) {
+            let expected = "JBSQ holds requests in the switch, and clients have none";
+            return Err(SimError::parameter("views", self.views, expected));
+        }
+        if let Some(workers) = self.workers.iter().find(|n| !(1..=4096).contains(*n)) {
+            return Err(SimError::parameter("workers", workers, "choose 1 to 4096"));
+        }
         if !(1..=MOST_PACKETS).contains(&self.packets) {
             let expected = "choose 1 to 64";
             return Err(SimError::parameter("packets", self.packets, expected));
@@ -347,6 +392,20 @@ impl RackScenario {
             return Err(SimError::parameter("servers x capacity", room, expected));
         }
         Ok(())
+    }
+
+    /// The workers of a server.
+    fn workers_of(&self, server: usize) -> usize {
+        let own = self.workers.get(server);
+        own.copied().unwrap_or(self.shape.workers)
+    }
+
+    /// A server.
+    fn shape_of(&self, server: usize) -> Shape {
+        Shape {
+            workers: self.workers_of(server),
+            ..self.shape
+        }
     }
 
     /// How many servers there ever are, counting up to the last that is added.

@@ -8,12 +8,20 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::affinity::RequestTable;
 use super::balancer::Balancer;
 use super::load::{LoadView, Report};
-use super::{Action, Change, RackRun, RackScenario};
+use super::{Action, Change, LoadInfo, RackRun, RackScenario};
 use crate::calendar::{Calendar, NEVER};
 use crate::machine::{Machine, spread};
 use crate::scenario::Drive;
 use crate::tally::Tally;
 use crate::{Outcome, Request, SimError};
+
+fn gcd(one: usize, other: usize) -> usize {
+    if other == 0 {
+        one
+    } else {
+        gcd(other, one % other)
+    }
+}
 
 /// A packet on its way to a server.
 struct Packet {
@@ -23,6 +31,7 @@ struct Packet {
 }
 
 /// A reply on its way to the switch.
+#[derive(Clone, Copy)]
 struct Reply {
     at_ns: u64,
     server: usize,
@@ -52,16 +61,21 @@ struct Partial {
 pub(super) struct Rack {
     hosts: Vec<Host>,
     calendar: Calendar,
-    /// Servers that the balancer may choose, rising.
+    /// Servers that the balancer may choose, rising; each as often as it is to be drawn.
     open: Vec<usize>,
+    /// How often each server is among them.
+    slots: Vec<usize>,
     balancer: Box<dyn Balancer>,
-    loads: LoadView,
+    /// What is known of the load, by whoever chooses.
+    views: Vec<LoadView>,
     table: Option<RequestTable>,
     /// Later packets on their way to the switch: one queue for the second of each request, one for
     /// the third, ...
     later: Vec<VecDeque<(u64, Request)>>,
     forward: VecDeque<Packet>,
     backward: VecDeque<Reply>,
+    /// Replies that have passed the switch, whose load is not known yet.
+    reports: VecDeque<Reply>,
     held: VecDeque<Request>,
     partials: HashMap<u64, Partial>,
     /// By time, the first last.
@@ -81,11 +95,25 @@ impl Rack {
         let classes = scenario.mix.classes().len();
         let host = |server| {
             Ok(Host {
-                machine: Machine::new(&scenario.policy, scenario.shape, seed ^ server as u64)?,
+                machine: Machine::new(
+                    &scenario.policy,
+                    scenario.shape_of(server),
+                    seed ^ server as u64,
+                )?,
                 alive: server < scenario.servers,
                 unfinished: vec![Report::default(); classes],
                 counted: 0,
             })
+        };
+        let workers: Vec<_> = (0..most)
+            .map(|server| scenario.workers_of(server))
+            .collect();
+        let unit = workers.iter().copied().fold(0, gcd);
+        let slots: Vec<_> = workers.iter().map(|workers| workers / unit).collect();
+        // All know the truth.
+        let views = match scenario.load_info {
+            LoadInfo::Exact => 1,
+            _ => scenario.views,
         };
         let mut changes = Vec::new();
         for change in &scenario.changes {
@@ -99,9 +127,14 @@ impl Rack {
         Ok(Self {
             hosts: (0..most).map(host).collect::<Result<_, SimError>>()?,
             calendar: Calendar::new(most),
-            open: (0..scenario.servers).collect(),
+            open: (0..scenario.servers)
+                .flat_map(|server| std::iter::repeat_n(server, slots[server]))
+                .collect(),
+            slots,
             balancer,
-            loads: LoadView::new(scenario.load_info, most, classes),
+            views: (0..views)
+                .map(|_| LoadView::new(scenario.load_info, &workers, classes))
+                .collect(),
             table: scenario
                 .request_table
                 .filter(|_| scenario.packets > 1)
@@ -109,6 +142,7 @@ impl Rack {
             later: (1..scenario.packets).map(|_| VecDeque::new()).collect(),
             forward: VecDeque::new(),
             backward: VecDeque::new(),
+            reports: VecDeque::new(),
             held: VecDeque::new(),
             partials: HashMap::new(),
             changes,
@@ -127,7 +161,9 @@ impl Rack {
     }
 
     pub(super) fn run(mut self, scenario: &RackScenario, seed: u64) -> Result<RackRun, SimError> {
-        let workers = scenario.servers * scenario.shape.workers;
+        let workers = (0..scenario.servers)
+            .map(|server| scenario.workers_of(server))
+            .sum();
         let mut drive = Drive::new(
             &scenario.mix,
             &scenario.arrivals,
@@ -150,7 +186,13 @@ impl Rack {
                 .filter_map(|(number, queue)| Some((queue.front()?.0, number)))
                 .min()
                 .unwrap_or((NEVER, 0));
-            let first = change.min(forward).min(backward).min(server).min(later);
+            let report = self.reports.front().map_or(NEVER, |reply| reply.at_ns);
+            let first = change
+                .min(forward)
+                .min(backward)
+                .min(server)
+                .min(later)
+                .min(report);
             if let Some(request) = drive.due(first) {
                 self.send(request.sent_ns, request, scenario, &mut drive);
                 for (number, queue) in (1..).zip(&mut self.later) {
@@ -172,6 +214,10 @@ impl Rack {
             } else if first == backward {
                 if let Some(reply) = self.backward.pop_front() {
                     self.reply(reply, scenario, &mut drive);
+                }
+            } else if first == report {
+                if let Some(reply) = self.reports.pop_front() {
+                    self.learn(&reply);
                 }
             } else if let Some((at_ns, request)) = self.later[number].pop_front() {
                 self.follow(at_ns, request, scenario, &mut drive);
@@ -217,8 +263,7 @@ impl Rack {
             return;
         }
         let choice = if self.held.is_empty() {
-            self.balancer
-                .choose(&request, &self.open, &self.loads, &mut self.random)
+            self.choose(&request)
         } else {
             None
         };
@@ -232,7 +277,7 @@ impl Rack {
             self.run.table_overflows += 1;
             server = self.open[spread(request.tag, self.open.len())];
         }
-        self.loads.sent(server, request.class);
+        self.view(&request).sent(server, request.class);
         self.run.sent[server] += 1;
         self.forward(now, server, request, scenario, drive);
     }
@@ -251,9 +296,7 @@ impl Rack {
             Some(table) => table
                 .find(request.tag)
                 .or_else(|| Some(self.open[spread(request.tag, self.open.len())])),
-            None => self
-                .balancer
-                .choose(&request, &self.open, &self.loads, &mut self.random),
+            None => self.choose(&request),
         };
         match server {
             Some(server) => self.forward(now, server, request, scenario, drive),
@@ -281,7 +324,7 @@ impl Rack {
     }
 
     fn lose_packet(&mut self, request: Request, server: usize, drive: &mut Drive<'_>) {
-        self.loads.left(server, request.class);
+        self.view(&request).left(server, request.class);
         if self.later.is_empty() {
             self.lose(&request, drive);
         } else {
@@ -388,7 +431,7 @@ impl Rack {
         unfinished.requests -= 1;
         unfinished.work_ns -= request.service_ns;
         let report = *unfinished;
-        self.loads.left(server, request.class);
+        self.view(&request).left(server, request.class);
         if refused {
             self.run.tally.refuse();
             if drive.counts(&request) {
@@ -411,13 +454,15 @@ impl Rack {
     /// A reply is at the switch.
     fn reply(&mut self, reply: Reply, scenario: &RackScenario, drive: &mut Drive<'_>) {
         self.events += 1;
-        let Reply {
-            at_ns,
-            server,
-            request,
-            report,
-        } = reply;
-        self.loads.replied(server, request.class, report);
+        let Reply { at_ns, request, .. } = reply;
+        let is_lost =
+            scenario.report_loss > 0.0 && self.random.random::<f64>() < scenario.report_loss;
+        if !is_lost && scenario.report_delay_ns == 0 {
+            self.learn(&reply);
+        } else if !is_lost {
+            let at_ns = at_ns.saturating_add(scenario.report_delay_ns);
+            self.reports.push_back(Reply { at_ns, ..reply });
+        }
         if let Some(table) = &mut self.table {
             table.clear(request.tag);
         }
@@ -431,19 +476,41 @@ impl Rack {
         self.send_held(at_ns, scenario, drive);
     }
 
+    /// The load that a reply carried is known from now on.
+    fn learn(&mut self, reply: &Reply) {
+        let Reply {
+            server,
+            request,
+            report,
+            ..
+        } = reply;
+        self.view(request).replied(*server, request.class, *report);
+    }
+
+    /// What is known to whoever chooses for this request.
+    fn view(&mut self, request: &Request) -> &mut LoadView {
+        let view = spread(request.flow, self.views.len());
+        &mut self.views[view]
+    }
+
+    fn choose(&mut self, request: &Request) -> Option<usize> {
+        let view = &self.views[spread(request.flow, self.views.len())];
+        self.balancer
+            .choose(request, &self.open, view, &mut self.random)
+    }
+
     fn send_held(&mut self, now: u64, scenario: &RackScenario, drive: &mut Drive<'_>) {
         while let Some(request) = self.held.pop_front() {
             let choice = if self.open.is_empty() {
                 None
             } else {
-                self.balancer
-                    .choose(&request, &self.open, &self.loads, &mut self.random)
+                self.choose(&request)
             };
             let Some(server) = choice else {
                 self.held.push_front(request);
                 return;
             };
-            self.loads.sent(server, request.class);
+            self.view(&request).sent(server, request.class);
             self.run.sent[server] += 1;
             self.forward(now, server, request, scenario, drive);
         }
@@ -466,9 +533,11 @@ impl Rack {
         match action {
             Action::Add => {
                 self.hosts[server].alive = true;
-                self.loads.forget(server);
-                if let Err(at) = self.open.binary_search(&server) {
-                    self.open.insert(at, server);
+                self.forget(server);
+                let at = self.open.partition_point(|open| *open < server);
+                if self.open.get(at) != Some(&server) {
+                    let slots = std::iter::repeat_n(server, self.slots[server]);
+                    self.open.splice(at..at, slots);
                 }
                 self.send_held(at_ns, scenario, drive);
             }
@@ -477,9 +546,15 @@ impl Rack {
             Action::Fail if known && self.hosts[server].alive => {}
             Action::Fail if known => {
                 self.open.retain(|open| *open != server);
-                self.loads.forget(server);
+                self.forget(server);
             }
             Action::Fail => self.fail(server, scenario, drive),
+        }
+    }
+
+    fn forget(&mut self, server: usize) {
+        for view in &mut self.views {
+            view.forget(server);
         }
     }
 
@@ -493,7 +568,8 @@ impl Rack {
         }
         host.unfinished.fill(Report::default());
         // Building the same server a second time cannot fail.
-        if let Ok(fresh) = Machine::new(&scenario.policy, scenario.shape, server as u64) {
+        if let Ok(fresh) = Machine::new(&scenario.policy, scenario.shape_of(server), server as u64)
+        {
             self.events += host.machine.events();
             self.run.preemptions += host.machine.preemptions();
             host.machine = fresh;

@@ -644,15 +644,12 @@ fn tailguard_carries_more_load_than_fifo_priority_and_plain_edf() {
         ServiceTime::lognormal(176.0, 18.0).unwrap(),
     );
     let tail = Class::new("tail", 1.0, ServiceTime::fixed(475.0).unwrap());
+    let mix = Mix::new("store", vec![body, tail]).unwrap();
+    let fanouts = vec![(1, 100.0), (10, 10.0), (100, 1.0)];
+    let slos_us = vec![(1_000.0, 1.0), (1_500.0, 1.0)];
     let scenario = FanoutScenario {
-        mix: Mix::new("store", vec![body, tail]).unwrap(),
-        servers: 100,
-        fanouts: vec![(1, 100.0), (10, 10.0), (100, 1.0)],
-        slos_us: vec![(1_000.0, 1.0), (1_500.0, 1.0)],
-        percentile: 0.99,
-        discipline: Discipline::Fifo,
-        load: 0.5,
         queries: 80_000,
+        ..FanoutScenario::new(mix, 100, fanouts, slos_us)
     };
     let loads = Discipline::ALL.map(|discipline| {
         let scenario = FanoutScenario {

@@ -364,7 +364,7 @@ fn the_documentation_shows_good_plans() {
         .iter()
         .map(|b| b.split("```").next().unwrap())
         .collect();
-    let [plan, rack] = blocks[..] else {
+    let [plan, rack, fanout] = blocks[..] else {
         panic!("{} examples", blocks.len());
     };
     let server = Plan::parse(plan, Path::new("simulator.md")).unwrap();
@@ -372,4 +372,61 @@ fn the_documentation_shows_good_plans() {
     let rack = Plan::parse(&format!("{plan}\n{rack}"), Path::new("simulator.md")).unwrap();
     assert_eq!(rack.points.len(), 4 * 3 * 2);
     assert!(matches!(rack.points[0].target, Target::Rack(_)));
+    let fanout = Plan::parse(fanout, Path::new("simulator.md")).unwrap();
+    // edf by either deadline, and two policies that do not go by it, at two loads.
+    assert_eq!(fanout.points.len(), 2 * (2 + 2));
+    assert!(matches!(fanout.points[0].target, Target::Fanout(_)));
+}
+
+const FANOUT: &str = "\
+mix = \"exp\"
+workers = 2
+load = 0.4
+policy = [\"c-FCFS\", \"edf\"]
+quantum_us = 2
+requests = 2_000
+replications = 2
+[fanout]
+servers = 10
+fanouts = [{ servers = 1, weight = 9 }, { servers = 10, weight = 1 }]
+slos = [{ us = 50, weight = 1 }]
+deadline = [\"slo\", \"slo-and-fanout\"]
+";
+
+#[test]
+fn queries_that_fan_out_are_a_plan_whose_classes_are_the_types_of_query() {
+    let plan = Plan::parse(FANOUT, Path::new("plan.toml")).unwrap();
+    let measured = sweep::run(&plan, None, |_| {}).unwrap();
+    let csv = sweep::csv(&measured);
+    // A heading; of each of three points all queries, narrow ones and wide ones.
+    assert_eq!(csv.lines().count(), 1 + 3 * 3, "{csv}");
+    assert!(
+        csv.contains(",50us-of-1,") && csv.contains(",50us-of-10,"),
+        "{csv}"
+    );
+    assert!(
+        csv.contains(",none,") && csv.contains(",slo-and-fanout,"),
+        "{csv}"
+    );
+    let preemptions = |at: usize| measured[at].result.preemptions;
+    assert_eq!(preemptions(0), 0, "c-FCFS");
+    assert!(preemptions(1) > 0 && preemptions(2) > 0, "edf, by quantum");
+
+    for (from, to, line, key) in [
+        ("\"edf\"", "\"c-PRE-SQ\"", 4, "policy"),
+        (
+            "servers = 10, weight",
+            "servers = 11, weight",
+            10,
+            "fanouts",
+        ),
+        ("us = 50", "us = 0", 11, "slos"),
+        ("servers = 10\n", "servers = 0\n", 9, "servers"),
+        ("\"slo\",", "\"soon\",", 12, "deadline"),
+    ] {
+        let (at, named, what) = refused(&FANOUT.replacen(from, to, 1));
+        assert_eq!((at, named.as_str()), (line, key), "{what}");
+    }
+    let (_, key, what) = refused(&format!("{FANOUT}[rack]\nservers = 2\n"));
+    assert!(what.contains("either"), "{key}: {what}");
 }

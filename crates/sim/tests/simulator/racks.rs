@@ -327,3 +327,84 @@ fn impossible_racks_are_refused() {
         ..packets()
     });
 }
+
+#[test]
+fn a_server_with_more_workers_gets_more_requests() {
+    for (name, load_info) in [
+        ("random", LoadInfo::Int1),
+        ("power-of-2", LoadInfo::Int1),
+        ("power-of-2", LoadInfo::Counters),
+        ("shortest", LoadInfo::Counters),
+    ] {
+        let scenario = RackScenario {
+            workers: vec![2, 2, 4, 8],
+            balancer: name.parse().unwrap(),
+            load_info,
+            load: 0.8,
+            ..rack()
+        };
+        let run = scenario.run(3).unwrap();
+        let sent: u64 = run.sent.iter().sum();
+        for (server, workers) in scenario.workers.iter().enumerate() {
+            let share = run.sent[server] as f64 / sent as f64;
+            let fair = *workers as f64 / 16.0;
+            assert!((share / fair - 1.0).abs() < 0.1, "{name}: {:?}", run.sent);
+        }
+        assert_eq!(run.tally.refused(), 0, "{name}");
+    }
+}
+
+#[test]
+fn load_that_comes_late_or_never_misleads() {
+    let p99 = |report_delay_ns, report_loss, views| {
+        let scenario = RackScenario {
+            load: 0.85,
+            network_ns: 0,
+            report_delay_ns,
+            report_loss,
+            views,
+            ..rack()
+        };
+        let run = scenario.run(5).unwrap();
+        assert_eq!(run.lost, 0);
+        run.tally.all().p99_ns
+    };
+    let fresh = p99(0, 0.0, 1);
+    assert!(p99(100_000, 0.0, 1) > 1.1 * fresh);
+    assert!(p99(0, 0.9, 1) > fresh);
+    // A client of a hundred has last heard long ago.
+    assert!(p99(0, 0.0, 100) > 1.1 * fresh);
+    let views = RackScenario { views: 0, ..rack() }.run(1);
+    assert!(matches!(views, Err(SimError::Parameter { .. })));
+}
+
+#[test]
+fn racks_of_racks_spread_over_all_servers_and_close_ones_get_nothing() {
+    let mut scenario = RackScenario {
+        servers: 16,
+        balancer: "racks-4".parse().unwrap(),
+        load: 0.7,
+        ..rack()
+    };
+    let run = scenario.run(1).unwrap();
+    assert_eq!(run.tally.all().requests, REQUESTS);
+    let fair = run.sent.iter().sum::<u64>() / 16;
+    assert!(
+        run.sent.iter().all(|sent| sent.abs_diff(fair) < fair / 3),
+        "{:?}",
+        run.sent
+    );
+    // A whole rack, and one server of another.
+    scenario.load = 0.4;
+    scenario.changes = [4, 5, 6, 7, 12]
+        .map(|server| Change {
+            at_ns: 0,
+            server,
+            action: Action::Remove,
+        })
+        .to_vec();
+    let run = scenario.run(1).unwrap();
+    let got = |server: &usize| run.sent[*server] > 1;
+    let served: Vec<_> = (0..16).filter(got).collect();
+    assert_eq!(served, [0, 1, 2, 3, 8, 9, 10, 11, 13, 14, 15]);
+}

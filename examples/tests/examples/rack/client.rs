@@ -1,5 +1,6 @@
 //! A client of the rack: requests of two packets each, a few at a time.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -21,6 +22,9 @@ const WORK: u64 = 20_000;
 pub struct Client {
     socket: UdpSocket,
     next: u32,
+    /// Packets sent, and received.
+    sent: Cell<u64>,
+    received: Cell<u64>,
 }
 
 impl Client {
@@ -29,7 +33,12 @@ impl Client {
         let socket = here.within(|| UdpSocket::bind((CLIENT, 0)).unwrap());
         // Replies come from the address that requests go to, or they would not be received.
         socket.connect(SocketAddr::from(RACK)).unwrap();
-        Self { socket, next: 0 }
+        Self {
+            socket,
+            next: 0,
+            sent: Cell::new(0),
+            received: Cell::new(0),
+        }
     }
 
     /// Asks so often; all is answered.
@@ -45,6 +54,14 @@ impl Client {
         let lost = self.ask(requests, true, also);
         let few = requests / 20 + WINDOW as u32;
         assert!(lost <= few, "{lost} lost of {requests} requests");
+    }
+
+    /// Asks so often, and again what is not answered, until all is. Then takes the replies that are
+    /// left. Returns how many packets it has sent in all, and received.
+    pub fn ask_in_spite_of_all(&mut self, requests: u32) -> (u64, u64) {
+        self.ask(requests, true, |_| {});
+        while self.reply().is_some() {}
+        (self.sent.get(), self.received.get())
     }
 
     /// Asks so often, and does `also` after each request that is over; returns how many have been
@@ -104,7 +121,8 @@ impl Client {
         }
         for packet in packets {
             // A server that was killed has its kernel refuse; that is a lost request.
-            let _ = self.socket.send(&packet.to_bytes());
+            let sent = self.socket.send(&packet.to_bytes());
+            self.sent.set(self.sent.get() + u64::from(sent.is_ok()));
         }
     }
 
@@ -122,6 +140,7 @@ impl Client {
                 Ok(length) => {
                     let (message, _) = RackSchedMessage::parse(&bytes[..length]).unwrap();
                     assert_eq!(message.kind, RackSchedKind::Reply);
+                    self.received.set(self.received.get() + 1);
                     return Some(message.request);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,

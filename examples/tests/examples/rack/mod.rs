@@ -6,12 +6,14 @@
 //!
 //! Takes root, `ip`, `ethtool` and the XDP program; without them the tests say `SKIPPED`.
 
+mod bad_path;
 mod client;
 mod network;
 mod switch;
 
 use std::time::{Duration, Instant};
 
+use self::bad_path::{BadPath, behind};
 use self::client::Client;
 use self::network::{Network, RACK, gateway};
 use self::switch::{Switch, register};
@@ -195,4 +197,48 @@ fn a_switch_that_is_started_anew_recovers_by_itself() {
     let switch = Switch::start(&network, &[1, 2]);
     client.ask_all(BATCH);
     assert!(sent(&switch).iter().all(|sent| *sent > 0));
+}
+
+/// Between switch and servers a twentieth of all datagrams is lost, a tenth is doubled, and a tenth
+/// comes late: every request is answered in the end, and each packet is accounted for on either
+/// side.
+#[test]
+fn what_the_path_loses_doubles_and_delays_is_answered_or_counted() {
+    let test = "what_the_path_loses_doubles_and_delays_is_answered_or_counted";
+    let Some(network) = Network::new(test, 3, Mode::Generic) else {
+        return;
+    };
+    let _servers: Vec<_> = (1..=3)
+        .map(|number| network.serve_at(number, behind()))
+        .collect();
+    let paths: Vec<_> = (1..=3)
+        .map(|number| BadPath::to(&network, number))
+        .collect();
+    let switch = Switch::start(&network, &[1, 2, 3]);
+    let mut client = Client::new(&network);
+    let (sent, received) = client.ask_in_spite_of_all(BATCH / 2);
+
+    let sum = |replies: bool| {
+        let counts = paths.iter().map(|path| match replies {
+            true => path.replies.read(),
+            false => path.requests.read(),
+        });
+        counts.fold([0; 5], |sum, counts| {
+            std::array::from_fn(|at| sum[at] + counts[at])
+        })
+    };
+    // Nothing is under way any more but what the paths hold for 5 ms: the client has waited longer.
+    let [came, lost, doubled, late, went] = sum(false);
+    assert_eq!(came + doubled, lost + went);
+    assert!(lost > 0 && doubled > 0 && late > 0);
+    assert_eq!(count(&switch, "requests"), came);
+    assert_eq!(sent, came + count(&switch, "no-server"));
+    let [came, lost, doubled, _, went] = sum(true);
+    assert_eq!(came + doubled, lost + went);
+    assert!(lost > 0 && doubled > 0);
+    assert_eq!(count(&switch, "replies"), went);
+    assert_eq!(received, went);
+    for nothing in ["no-port", "table-full", "unknown-client", "bad-lengths"] {
+        assert_eq!(count(&switch, nothing), 0, "{nothing}");
+    }
 }

@@ -1,7 +1,7 @@
 //! The namespaces of client, switch and servers, and the servers in them.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use shinjuku_rack::Mode;
 use shinjuku_tests_support::namespace::Namespace;
@@ -93,6 +93,7 @@ impl Network {
         here.ip(&format!("addr add {host}/24 dev veth0"))?;
         switch.ip(&format!("link set {interface} up"))?;
         here.ip("link set veth0 up")?;
+        here.ip("link set lo up")?;
         here.ip(&format!("route add default via {gateway}"))?;
         self.namespaces.insert(name.to_owned(), here);
         Ok(())
@@ -113,8 +114,13 @@ impl Network {
 
     /// Starts the server with this number; it is killed when it is dropped.
     pub fn serve(&self, number: u8) -> Server {
+        self.serve_at(number, SocketAddr::from((address(number), RACK.1)))
+    }
+
+    /// The same, listening elsewhere.
+    pub fn serve_at(&self, number: u8, listen: SocketAddr) -> Server {
         let mut command = (self.namespace(&number.to_string())).command(executable("synthetic"));
-        command.args(["--listen", &format!("{}:{}", address(number), RACK.1)]);
+        command.args(["--listen", &listen.to_string()]);
         command.args(["--format", "racksched", "--config"]);
         let command = command.arg(self.config.path());
         Server::start(command, "listening on").unwrap()

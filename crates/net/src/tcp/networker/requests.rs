@@ -174,6 +174,7 @@ impl<C: Codec> Networker<C> {
             class,
             arrived_nanos: self.now,
             deadline_nanos: None,
+            due_nanos: None,
         });
     }
 
