@@ -13,7 +13,7 @@ mod target;
 
 pub use compare::{Comparison, Runs, by_repetition, comparisons};
 pub use options::{Effort, Efforts, Options, Settings};
-pub(crate) use process::{PATIENCE, POLL, Process};
+pub(crate) use process::{PATIENCE, POLL, Process, cpu_seconds};
 pub use results::{Measured, Results, SCHEMA, Section};
 pub use session::Session;
 pub use target::{Goal, Target, Verdict, passes, targets};
