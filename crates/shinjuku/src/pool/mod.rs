@@ -29,7 +29,7 @@ use crate::builder::Builder;
 use crate::completion_thread::CompletionThread;
 use crate::config::{
     ClassConfig, Config, CoresConfig, LayoutKind, MechanismKind, PolicyConfig, PreemptionConfig,
-    config_keys,
+    StallsConfig, config_keys,
 };
 use crate::handler::{RequestContext, RequestHandler};
 use crate::in_process::{Handle, RefusedAtSubmit, flow_of_this_thread};
