@@ -1,7 +1,8 @@
 //! What `cargo xtask bench` measures: policies and mechanisms in the runtime's own process
 //! ([`policies`]), the key-value server beside redis-server ([`kv`]), the network path without the
-//! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), and libraries with compiled probes
-//! ([`ordinary`]). [`mod@elevate`] is `cargo xtask elevate`.
+//! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), libraries with compiled probes
+//! ([`ordinary`]), and a web service beside the usual ways to compute in one ([`service`]).
+//! [`mod@elevate`] is `cargo xtask elevate`.
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
@@ -29,6 +30,7 @@ pub mod paths;
 pub mod policies;
 pub mod rack;
 pub mod report;
+pub mod service;
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
@@ -53,6 +55,8 @@ pub enum Of {
     Rack(rack::Options),
     /// Libraries that know nothing of preemption, with compiled probes and without.
     Ordinary(harness::Options),
+    /// A web service that computes in a pool, and in the ways that a pool replaces, over HTTP.
+    Service(service::Options),
 }
 
 /// Runs a bench and publishes what it found.
@@ -67,6 +71,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Of::Dataplane(options)) => dataplane::run(options),
         Some(Of::Rack(options)) => rack::run(options),
         Some(Of::Ordinary(options)) => ordinary::run(options),
+        Some(Of::Service(options)) => service::run(options),
     }
 }
 
@@ -85,7 +90,7 @@ mod tests {
 
     #[test]
     fn every_bench_takes_the_common_options() {
-        for bench in ["", " kv", " dataplane", " rack", " ordinary"] {
+        for bench in ["", " kv", " dataplane", " rack", " ordinary", " service"] {
             let line = format!("bench{bench} --quick --seed 3 --repetitions 2 --check --json x");
             let parsed: Options = harness::parse(&line).unwrap_or_else(|error| panic!("{error}"));
             let common = match &parsed.of {
@@ -94,6 +99,7 @@ mod tests {
                 Some(Of::Dataplane(options)) => &options.common,
                 Some(Of::Rack(options)) => &options.common,
                 Some(Of::Ordinary(options)) => options,
+                Some(Of::Service(options)) => &options.common,
             };
             assert!(common.quick && common.check && common.seed == 3, "{line}");
         }

@@ -30,7 +30,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use crate::clock::Cycles;
-use crate::context::{FINISHED, Generation, Head, PREEMPTED, Panicked, Slot};
+use crate::context::{ContextId, FINISHED, Generation, Head, PREEMPTED, Panicked, Slot};
 use crate::counters::{Counters, count};
 use crate::fault::{self, Defence};
 use crate::worker::{Ended, Successor};
@@ -95,6 +95,12 @@ pub fn give_way_until<Out>(
 #[must_use]
 pub fn in_context() -> bool {
     !CURRENT.get().is_null()
+}
+
+/// The context that the caller runs in; `None` outside.
+#[must_use]
+pub fn current_context() -> Option<ContextId> {
+    current().map(|head| head.id.get())
 }
 
 /// Runs `body` without being preempted (`call_safe` of Shinjuku, NSDI'19, section 3.6). Nests. A

@@ -93,6 +93,7 @@ mod scheduling;
 mod signal;
 mod slice;
 mod slots;
+mod stack_snapshot;
 #[cfg(feature = "stress")]
 pub mod stress;
 mod stride;
@@ -115,7 +116,8 @@ pub use context::{
 };
 pub use counters::{Counters, CountersSnapshot};
 pub use current::{
-    current_worker, give_way_until, in_context, preempt_point, preemptions, without_preemption,
+    current_context, current_worker, give_way_until, in_context, preempt_point, preemptions,
+    without_preemption,
 };
 pub use lend::{Lender, Lent, Work, lend};
 pub use mailbox::{Completion, Dispatched, MAX_DEPTH, Receiver, Sender, mailbox};
@@ -129,6 +131,7 @@ pub use realtime::{Realtime, RealtimeError};
 pub use scheduling::SchedulingClass;
 pub use signal::{Signal, SignalError};
 pub use slice::request_slice;
+pub use stack_snapshot::{StackSnapshot, StackSnapshots};
 pub use timer::{DeadlineTimer, TimerError};
 pub use token::HardPreemption;
 pub use worker::{Ended, Successor, Worker};

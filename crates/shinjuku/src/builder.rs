@@ -6,7 +6,7 @@ use shinjuku_preempt::HardPreemption;
 
 use crate::config::{
     ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, PolicyConfig, PreemptionConfig,
-    config_keys,
+    StallsConfig, config_keys,
 };
 use crate::handler::RequestHandler;
 use crate::runtime::{Runtime, Server};

@@ -3,14 +3,18 @@
 //! | page | about |
 //! |---|---|
 //! | [`getting_started`] | a server, handlers with state, a pool in a process, configuration |
+//! | [`choosing`] | probes or the token, which layout, which policy |
 //! | [`pool`] | closures beside an async runtime: waiting, cancelling, borrowing, sizing; from `spawn_blocking` and rayon |
 //! | [`serving`] | layouts, transports, past the kernel |
 //! | [`policies`] | which request runs next |
 //! | [`preemption`] | mechanisms, the token, what still differs from a thread |
 //! | [`compiled_probes`] | code without probes of its own, preempted at function entries: `cargo shinjuku` |
 //! | [`elevation`] | any threads and processes, scheduled by priorities from user space: `shinjuku-elevate` |
-//! | [`watching`] | statistics, `shinjuku top`, metrics, a dashboard, a timeline |
+//! | [`deploying`] | threads and memory, containers, bare metal |
+//! | [`watching`] | statistics, `shinjuku top`, metrics, a dashboard, a timeline, who holds others up |
+//! | [`troubleshooting`] | by symptom |
 //! | [`limits`] | where the crate runs, and when not to use it |
+//! | [`upgrading`] | versions, what counts as the interface, which Rust |
 //! | [`measurements`] | what was measured, and on which machine |
 //! | [`simulator`] | trying a policy, a quantum or a machine without having one |
 //! | [`soundness`] | the argument for the unsafe code |
@@ -27,14 +31,18 @@ macro_rules! pages {
 
 pages! {
     getting_started: "getting-started.md";
+    choosing: "choosing.md";
     pool: "pool.md";
     serving: "serving.md";
     policies: "policies.md";
     preemption: "preemption.md";
     compiled_probes: "compiled-probes.md";
     elevation: "elevation.md";
+    deploying: "deploying.md";
     watching: "watching.md";
+    troubleshooting: "troubleshooting.md";
     limits: "limits.md";
+    upgrading: "upgrading.md";
     measurements: "measurements.md";
     simulator: "simulator.md";
     soundness: "unsafe.md";

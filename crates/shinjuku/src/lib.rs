@@ -80,7 +80,9 @@ mod quantum_floor;
 mod request;
 mod runtime;
 mod shutdown;
+mod stalls;
 mod start_error;
+mod started;
 mod statistics;
 #[cfg(feature = "stub-workers")]
 #[doc(hidden)]
@@ -132,7 +134,7 @@ pub mod error {
 pub use builder::Builder;
 pub use config::{
     ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
-    PreemptionConfig,
+    PreemptionConfig, StallsConfig,
 };
 pub use handler::{RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};
@@ -149,7 +151,9 @@ pub use shinjuku_net as net;
 pub use shinjuku_policy as policy;
 pub use shinjuku_preempt::{HardPreemption, preempt_point, without_preemption};
 pub use shutdown::ShutdownReport;
+pub use stalls::Stalls;
 pub use start_error::StartError;
+pub use started::StartedRequest;
 pub use statistics::{ClassStatistics, Histogram, Preemptions, Refusals, Statistics};
 pub use ticket::{Ticket, TicketError};
 pub use watch::WatchSocket;

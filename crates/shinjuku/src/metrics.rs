@@ -98,6 +98,8 @@ metrics_list! {
         "Requests sent to a spare worker, in the place of a blocked one.";
     NO_SPARES: counter "shinjuku_spares_exhausted_total" [Count],
         "How often a worker was found blocked and no spare was left.";
+    STALLS: counter "shinjuku_stalls_total" [Count] by "kind",
+        "Requests that held their worker for longer than `stalls.report_after_ms`: they were `computing` or `blocked`.";
     OCCUPANCY: gauge "shinjuku_dispatcher_occupancy_ratio" [Count],
         "The share of its time that the dispatcher had something to do, 0 to 1.";
     SET_ASIDE: gauge "shinjuku_policy_set_aside" [Count],
@@ -243,6 +245,11 @@ impl Publisher {
         self.counter(BLOCKED, [], statistics.workers_blocked);
         self.counter(RESCUED, [], statistics.rescued);
         self.counter(NO_SPARES, [], statistics.spares_exhausted);
+        let stalls = &statistics.stalls;
+        for (kind, number) in [("computing", stalls.computing), ("blocked", stalls.blocked)] {
+            let label = Label::from_static_parts("kind", kind);
+            self.counter(STALLS, [label], number);
+        }
         self.gauge(OCCUPANCY, [], statistics.dispatcher_occupancy);
         self.gauge(SET_ASIDE, [], f64::from(statistics.policy_set_aside));
         self.counter(PROGRESS, [], statistics.progress_interventions);

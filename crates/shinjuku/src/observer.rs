@@ -8,6 +8,8 @@ use shinjuku_preempt::{Backend, WorkerLink};
 use crate::in_process::RefusedAtSubmit;
 use crate::pool::TurnedAway;
 use crate::preemption::InForce;
+use crate::stalls::StallCounts;
+use crate::started::Started;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 use crate::timeline::Recorder;
 
@@ -24,6 +26,8 @@ pub struct Observer {
     pub(crate) dispatchers: Arc<[Arc<DispatcherStatistics>]>,
     pub(crate) links: Arc<[WorkerLink]>,
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) started: Arc<Started>,
+    pub(crate) stalls: Arc<StallCounts>,
     pub(crate) class_names: Arc<[String]>,
     pub(crate) backend: Option<Arc<dyn Backend>>,
     /// The line that was logged at start.
@@ -72,6 +76,7 @@ impl Observer {
         }
         let backend = self.backend.as_ref();
         Statistics {
+            stalls: self.stalls.read(),
             delivery: backend.and_then(|backend| backend.delivery_to(&self.links)),
             ..statistics
         }

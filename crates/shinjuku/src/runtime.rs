@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use shinjuku_net::Transport;
+use shinjuku_preempt::in_context;
 
 use crate::builder::Builder;
 use crate::handler::RequestHandler;
@@ -37,16 +38,18 @@ const COMPLETION_PATIENCE: Duration = Duration::from_secs(1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Dropping it shuts it down, with a deadline of one second.
+/// Dropping it shuts it down, with a deadline of one second. Dropped within a request handler, it
+/// ends in the background: a request cannot wait for its own end.
 pub struct Runtime<Request: Send + 'static, Reply: Send + 'static> {
-    threads: Threads<InProcess<Request, Reply>>,
+    /// `None` only while it is dropped.
+    threads: Option<Threads<InProcess<Request, Reply>>>,
     handle: Handle<Request, Reply>,
     _watch: Option<WatchSocket>,
 }
 
 impl<Request: Send + 'static, Reply: Send + 'static> std::fmt::Debug for Runtime<Request, Reply> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Runtime({:?})", self.threads)
+        write!(formatter, "Runtime({:?})", self.threads())
     }
 }
 
@@ -79,7 +82,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
         })?;
         let watch = builder.config.watch.take();
         let mut runtime = Self {
-            threads: Threads::start(builder, transports)?,
+            threads: Some(Threads::start(builder, transports)?),
             handle,
             _watch: None,
         };
@@ -87,6 +90,10 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
             runtime._watch = Some(runtime.observer().listen(path)?);
         }
         Ok(runtime)
+    }
+
+    fn threads(&self) -> &Threads<InProcess<Request, Reply>> {
+        self.threads.as_ref().expect("there are some until the end")
     }
 
     /// Submits requests, from any thread.
@@ -107,7 +114,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
     pub fn observer(&self) -> Observer {
         Observer {
             at_submit: Some(self.handle.refused_at_submit()),
-            ..self.threads.observer()
+            ..self.threads().observer()
         }
     }
 
@@ -115,7 +122,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
     /// `auto` has in force now if it has changed them.
     #[must_use]
     pub fn description(&self) -> String {
-        self.threads.observer().description()
+        self.threads().observer().description()
     }
 
     /// Stops intake, lets admitted requests finish for at most `deadline`, and ends all threads.
@@ -123,27 +130,41 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
     /// no one waits for it: its context is leaked, with its backing thread and the handler.
     #[must_use = "the report says what did not finish"]
     pub fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
-        self.end(deadline)
+        let threads = self.threads.take().expect("it ends once");
+        end(threads, &self.handle, deadline)
     }
+}
 
-    fn end(&mut self, deadline: Duration) -> ShutdownReport {
-        let mut report = self.threads.shutdown(deadline);
-        let transports = std::mem::take(&mut self.threads.transports);
-        finish(transports, COMPLETION_PATIENCE);
-        // A thread that still waits for a leaked request is told.
-        self.handle.abandon();
-        if let Some(statistics) = &mut report.statistics {
-            statistics.add_refused_at_submit(self.handle.refusals());
-        }
-        report
+/// What was accepted may finish until the deadline; then all threads end.
+fn end<Request: Send + 'static, Reply: Send + 'static>(
+    mut threads: Threads<InProcess<Request, Reply>>,
+    handle: &Handle<Request, Reply>,
+    deadline: Duration,
+) -> ShutdownReport {
+    let mut report = threads.shutdown(deadline);
+    let transports = std::mem::take(&mut threads.transports);
+    finish(transports, COMPLETION_PATIENCE);
+    // A thread that still waits for a leaked request is told.
+    handle.abandon();
+    if let Some(statistics) = &mut report.statistics {
+        statistics.add_refused_at_submit(handle.refusals());
     }
+    report
 }
 
 impl<Request: Send + 'static, Reply: Send + 'static> Drop for Runtime<Request, Reply> {
     fn drop(&mut self) {
-        if self.threads.is_running() {
-            let _ = self.end(DROP_DEADLINE);
+        let Some(threads) = self.threads.take() else {
+            return;
+        };
+        let handle = self.handle.clone();
+        let end = move || drop(end(threads, &handle, DROP_DEADLINE));
+        if !in_context() {
+            return end();
         }
+        // Without a thread for it, the runtime ends here, after its deadline.
+        let name = "shinjuku-end".to_owned();
+        drop(std::thread::Builder::new().name(name).spawn(end));
     }
 }
 

@@ -11,7 +11,7 @@ use shinjuku_net::{Failure, Glance, Transport};
 use shinjuku_policy::{ClassId, Verified, WorkerId};
 use shinjuku_preempt::{
     Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Pool, PoolConfig, Realtime,
-    Signal, Worker, WorkerLink, mailbox, request_slice,
+    Signal, Worker, WorkerLink, current_context, mailbox, request_slice,
 };
 
 use crate::builder::{Builder, OwnPolicy, build_policy};
@@ -24,7 +24,9 @@ use crate::observer::Observer;
 use crate::preemption::{ChangeLog, InForce, Preemption};
 use crate::request::{Done, Job};
 use crate::shutdown::ShutdownReport;
+use crate::stalls::{StallCounts, StallWatch};
 use crate::start_error::StartError;
+use crate::started::Started;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 use crate::timeline::{Lane, Recorder};
 use crate::worker::{Orders, Port, WorkerLoop};
@@ -52,6 +54,8 @@ pub(crate) struct Threads<Tr: Transport> {
     handles: Option<Handles<Job<Tr>, Done<Tr>>>,
     worker_statistics: Vec<Arc<WorkerStatistics>>,
     recorder: Arc<Recorder>,
+    started: Arc<Started>,
+    stalls: Arc<StallCounts>,
     dispatcher_statistics: Vec<Arc<DispatcherStatistics>>,
     links: Vec<WorkerLink>,
     class_names: Vec<String>,
@@ -61,6 +65,7 @@ pub(crate) struct Threads<Tr: Transport> {
     /// What the first dispatcher tells of the quanta in force, where they move.
     in_force: Option<Arc<InForce>>,
     change_log: Option<ChangeLog>,
+    stall_watch: Option<StallWatch>,
     /// Given back by the dispatchers at their end.
     pub(crate) transports: Vec<Tr>,
 }
@@ -126,7 +131,9 @@ impl<Tr: Transport> Threads<Tr> {
         let states = Arc::new(PerCoreStates::new(threads, move |worker| {
             maker.init_per_core(worker)
         }));
-        let pool = start_pool(&config, &layout, handler, Arc::clone(&states))?;
+        let started = Started::new(config.contexts);
+        let entry = entry::<H, Tr>(handler, Arc::clone(&states), Arc::clone(&started));
+        let pool = start_pool::<Tr>(&config, &layout, entry)?;
         let names = (0..threads).map(|id| layout.lane_name(id));
         let recorder = Recorder::new(run_often(&layout), names);
         let mut core = Self::new(
@@ -134,7 +141,7 @@ impl<Tr: Transport> Threads<Tr> {
             transports.len(),
             pool.handles,
             &preemption,
-            recorder,
+            (recorder, started),
             description,
         );
         let alarm = Alarm::new(workers);
@@ -166,16 +173,22 @@ impl<Tr: Transport> Threads<Tr> {
             return Err(error);
         }
         tracing::info!(target: "shinjuku", "{}", core.description);
-        if let Some(in_force) = &core.in_force {
-            match ChangeLog::start(Arc::clone(in_force)) {
-                Ok(log) => core.change_log = Some(log),
-                Err(error) => {
-                    let _ = core.shutdown(Duration::ZERO);
-                    return Err(error);
-                }
-            }
+        if let Err(error) = core.start_telling(&config, layout.inline) {
+            let _ = core.shutdown(Duration::ZERO);
+            return Err(error);
         }
         Ok(core)
+    }
+
+    /// Starts the threads that tell what is going on, where there is anything to tell.
+    fn start_telling(&mut self, config: &Config, inline: bool) -> Result<(), StartError> {
+        if let Some(in_force) = &self.in_force {
+            self.change_log = Some(ChangeLog::start(Arc::clone(in_force))?);
+        }
+        if let Some(limit) = config.report_stalls_after() {
+            self.stall_watch = Some(StallWatch::start(self.observer(), limit, inline)?);
+        }
+        Ok(())
     }
 
     /// Without threads yet, but for the contexts'.
@@ -184,7 +197,7 @@ impl<Tr: Transport> Threads<Tr> {
         dispatchers: usize,
         handles: Handles<Job<Tr>, Done<Tr>>,
         preemption: &Preemption,
-        recorder: Arc<Recorder>,
+        (recorder, started): (Arc<Recorder>, Arc<Started>),
         description: String,
     ) -> Self {
         let class_names: Vec<_> = (config.class.iter())
@@ -201,6 +214,8 @@ impl<Tr: Transport> Threads<Tr> {
             handles: Some(handles),
             worker_statistics: Vec::new(),
             recorder,
+            started,
+            stalls: Arc::default(),
             dispatcher_statistics: (0..dispatchers)
                 .map(|_| Arc::new(DispatcherStatistics::new(class_names.len())))
                 .collect(),
@@ -210,6 +225,7 @@ impl<Tr: Transport> Threads<Tr> {
             description,
             in_force: preemption.in_force.clone(),
             change_log: None,
+            stall_watch: None,
             transports: Vec::new(),
         }
     }
@@ -422,6 +438,8 @@ impl<Tr: Transport> Threads<Tr> {
             links: self.links.clone().into(),
             class_names: self.class_names.clone().into(),
             recorder: Arc::clone(&self.recorder),
+            started: Arc::clone(&self.started),
+            stalls: Arc::clone(&self.stalls),
             description: self.description.as_str().into(),
             in_force: self.in_force.clone(),
             backend: self.backend.clone(),
@@ -488,8 +506,11 @@ impl<Tr: Transport> Threads<Tr> {
             }
         }
         report.statistics = Some(self.statistics());
-        if let Some(log) = self.change_log.take() {
-            let thread = log.end();
+        let telling = [
+            self.change_log.take().map(ChangeLog::end),
+            self.stall_watch.take().map(StallWatch::end),
+        ];
+        for thread in telling.into_iter().flatten() {
             if wait(WORKER_PATIENCE, || thread.is_finished()) {
                 let _ = thread.join();
             }
@@ -783,29 +804,25 @@ fn describe(config: &Config, layout: &Layout, policy: &str, preemption: &str) ->
     )
 }
 
-/// The contexts, which serve requests by `handler`.
-fn start_pool<H, Tr>(
+/// The contexts, each of which does `entry` with a request.
+fn start_pool<Tr: Transport>(
     config: &Config,
     layout: &Layout,
-    handler: Arc<H>,
-    states: Arc<PerCoreStates<H::PerCore>>,
-) -> Result<Pool<Job<Tr>, Done<Tr>>, StartError>
-where
-    H: RequestHandler<Request = Tr::Request, Reply = Tr::Reply>,
-    Tr: Transport,
-{
+    entry: impl Fn(Job<Tr>) -> Done<Tr> + Send + Sync + 'static,
+) -> Result<Pool<Job<Tr>, Done<Tr>>, StartError> {
     let contexts = PoolConfig {
         contexts: config.contexts,
         stack_size: config.stack_bytes() + between_requests::<Tr>(layout.inline),
         name: "shinjuku-context".to_owned(),
     };
-    Ok(Pool::new(contexts, entry::<H, Tr>(handler, states))?)
+    Ok(Pool::new(contexts, entry)?)
 }
 
 /// What every context does with a request.
 fn entry<H, Tr>(
     handler: Arc<H>,
     states: Arc<PerCoreStates<H::PerCore>>,
+    started: Arc<Started>,
 ) -> impl Fn(Job<Tr>) -> Done<Tr> + Send + Sync + 'static
 where
     H: RequestHandler<Request = Tr::Request, Reply = Tr::Reply>,
@@ -817,6 +834,10 @@ where
             request,
             route,
         } = job;
+        let number = current_context();
+        if let Some(number) = number {
+            started.begins(number, meta);
+        }
         let context = RequestContext {
             class: meta.class,
             arrival: AtomicU64::new(meta.arrival.0),
@@ -831,6 +852,9 @@ where
             }
             Failure::Panicked
         });
+        if let Some(number) = number {
+            started.ends(number);
+        }
         meta.arrival = context.arrival();
         let failed = match &result {
             Ok(reply) => handler.is_failure(reply),

@@ -28,13 +28,16 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use shinjuku_net::Refusal;
 
 use crate::observer::Observer;
-use crate::statistics::{ClassStatistics, Histogram, Statistics};
+use crate::started::StartedRequest;
+use crate::statistics::{ClassStatistics, Histogram};
 use crate::timeline::Quoted;
 
 /// What a client may take to send its line, and to take a part of the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest line.
 const LONGEST_LINE: u64 = 100;
+/// Requests that are told one by one.
+const OLDEST: usize = 8;
 /// The longest recording.
 const LONGEST_TRACE: Duration = Duration::from_secs(10);
 const BACKLOG: i32 = 16;
@@ -178,7 +181,7 @@ impl Server {
         let mut to = io::BufWriter::new(client);
         match words[..] {
             ["statistics"] => {
-                let text = report(&self.observer.statistics(), &self.observer.description());
+                let text = report(&self.observer);
                 to.write_all(text.as_bytes())?;
             }
             ["trace", micros] => match micros.parse() {
@@ -206,8 +209,16 @@ fn refuse(to: &mut impl Write, why: &str) -> io::Result<()> {
     writeln!(to, "{{\"error\":{}}}", Quoted(why))
 }
 
-/// The statistics as one JSON object, with the names of their fields.
-fn report(statistics: &Statistics, description: &str) -> String {
+/// The statistics and the oldest requests as one JSON object, with the names of their fields.
+fn report(observer: &Observer) -> String {
+    let (statistics, description) = (&observer.statistics(), observer.description());
+    let in_force = observer.in_force.as_ref();
+    let in_force = in_force.map(|quanta| Quoted(&quanta.to_string()).to_string());
+    let oldest: Vec<_> = observer
+        .oldest_requests(OLDEST)
+        .iter()
+        .map(request)
+        .collect();
     let refused = |cause: Refusal| {
         let name = format!("{cause:?}");
         format!("{}:{}", Quoted(&name), statistics.refused.of(cause))
@@ -217,12 +228,14 @@ fn report(statistics: &Statistics, description: &str) -> String {
     let preemptions = &statistics.preemptions;
     let mut text = format!(
         "{{\"description\":{},\"uptime_seconds\":{:.6},\"dispatcher_occupancy\":{:.4},\
-         \"policy_set_aside\":{},\"refused\":{{{refused}}},\"classes\":[{}]",
-        Quoted(description),
+         \"policy_set_aside\":{},\"refused\":{{{refused}}},\"classes\":[{}],\"oldest\":[{}],\"quantum_in_force\":{}",
+        Quoted(&description),
         statistics.uptime.as_secs_f64(),
         statistics.dispatcher_occupancy,
         statistics.policy_set_aside,
-        classes.join(",")
+        classes.join(","),
+        oldest.join(","),
+        in_force.as_deref().unwrap_or("null")
     );
     for (name, number) in [
         ("received", statistics.received),
@@ -235,6 +248,8 @@ fn report(statistics: &Statistics, description: &str) -> String {
         ("rescued", statistics.rescued),
         ("workers_blocked", statistics.workers_blocked),
         ("spares_exhausted", statistics.spares_exhausted),
+        ("stalls_computing", statistics.stalls.computing),
+        ("stalls_blocked", statistics.stalls.blocked),
         ("progress_interventions", statistics.progress_interventions),
         ("preempted_by_probe", preemptions.by_probe),
         ("preempted_by_compiled_probe", preemptions.by_compiled_probe),
@@ -251,6 +266,20 @@ fn report(statistics: &Statistics, description: &str) -> String {
     }
     text += "}\n";
     text
+}
+
+fn request(request: &StartedRequest) -> String {
+    let thread = request
+        .thread
+        .as_deref()
+        .map(|thread| Quoted(thread).to_string());
+    format!(
+        "{{\"class\":{},\"age_nanos\":{},\"thread\":{},\"runs_for_nanos\":{}}}",
+        Quoted(&request.class),
+        request.age.as_nanos(),
+        thread.as_deref().unwrap_or("null"),
+        request.runs_for.as_nanos()
+    )
 }
 
 fn class(class: &ClassStatistics) -> String {

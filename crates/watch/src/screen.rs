@@ -90,10 +90,17 @@ struct Shown {
 
 fn draw(frame: &mut Frame<'_>, shown: &Shown) {
     let classes = u16::try_from(shown.since.classes.len()).unwrap_or(u16::MAX);
-    let [head, queues, table, rest] = Layout::vertical([
+    let classes = classes.saturating_add(3);
+    // What the others leave, and nothing where that is not even a row.
+    let others = classes.saturating_add(4 + 4 + 5);
+    let room = frame.area().height.saturating_sub(others);
+    let oldest = shown.since.oldest.len() as u16 + 3;
+    let oldest = if room < 4 { 0 } else { oldest.min(room) };
+    let [head, queues, table, requests, rest] = Layout::vertical([
         Constraint::Length(4),
         Constraint::Length(4),
-        Constraint::Length(classes.saturating_add(3)),
+        Constraint::Length(classes),
+        Constraint::Length(oldest),
         Constraint::Min(5),
     ])
     .areas(frame.area());
@@ -108,6 +115,7 @@ fn draw(frame: &mut Frame<'_>, shown: &Shown) {
         .ratio(busy);
     frame.render_widget(gauge, dispatcher);
     frame.render_widget(class_table(&shown.since), table);
+    frame.render_widget(oldest_requests(&shown.since), requests);
     frame.render_widget(preemptions(&shown.since), rest);
 }
 
@@ -192,6 +200,31 @@ fn class_row<'a>(since: &Snapshot, class: &'a Class) -> Row<'a> {
     ])
 }
 
+/// What has started and not ended, however short a while ago.
+fn oldest_requests(since: &Snapshot) -> Table<'_> {
+    let rows = since.oldest.iter().map(|request| {
+        let (place, runs_for) = match &request.thread {
+            Some(thread) => (thread.as_str(), time(request.runs_for_nanos)),
+            None => ("waits, preempted", dash()),
+        };
+        Row::new([
+            Cell::from(request.class.as_str()),
+            Cell::from(time(request.age_nanos)),
+            Cell::from(place),
+            Cell::from(runs_for),
+        ])
+    });
+    let widths = [
+        Constraint::Min(12),
+        Constraint::Length(10),
+        Constraint::Length(18),
+        Constraint::Length(14),
+    ];
+    Table::new(rows, widths)
+        .header(Row::new(["class", "age", "runs at", "in one go for"]).bold())
+        .block(Block::bordered().title("oldest requests now"))
+}
+
 fn preemptions(since: &Snapshot) -> Paragraph<'_> {
     let rate = |count| format!("{:.0}", since.rate(count));
     let mut lines = vec![Line::from(format!(
@@ -204,12 +237,23 @@ fn preemptions(since: &Snapshot) -> Paragraph<'_> {
         rate(since.migrations),
         rate(since.helped)
     ))];
+    if let Some(quanta) = &since.quantum_in_force {
+        lines.push(Line::from(format!("in force: {quanta}")));
+    }
     for (count, what) in [
         (since.workers_blocked, "times a worker was found blocked"),
         (since.rescued, "requests went to a spare"),
         (
             since.spares_exhausted,
             "times no spare was left: raise `spare_workers`",
+        ),
+        (
+            since.stalls_computing,
+            "times a request computed for too long without giving way: the log says where",
+        ),
+        (
+            since.stalls_blocked,
+            "times a request blocked its worker for too long: the log says where",
         ),
         (since.lost, "requests were lost in the transport's code"),
         (
@@ -257,7 +301,7 @@ mod tests {
     fn the_screen_has_what_happened_since_the_last_look() {
         let since = told(12, 300).since(&told(10, 100));
         let shown = Shown { since, gone: None };
-        let text = text_of(&shown, 110, 20);
+        let text = text_of(&shown, 110, 26);
         for part in [
             "threads, probe",
             "4 waiting",
@@ -269,6 +313,11 @@ mod tests {
             "1.5",
             "1/s: 1 at probes",
             "25%",
+            "loop 1",
+            "7.0 ms",
+            "waits, preempted",
+            "no quantum below 5.0 us",
+            "2 times a request computed for too long",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }

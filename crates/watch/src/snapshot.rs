@@ -37,6 +37,8 @@ pub fn ask(socket: &Path, line: &str, duration: Duration) -> Result<String> {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 pub struct Snapshot {
     pub description: String,
+    /// The quanta that `auto` has in force, with its reasons; `None` where they do not move.
+    pub quantum_in_force: Option<String>,
     pub uptime_seconds: f64,
     pub dispatcher_occupancy: f64,
     pub policy_set_aside: bool,
@@ -55,7 +57,21 @@ pub struct Snapshot {
     pub preempted_by_interrupt: u64,
     pub preempted_at_guard: u64,
     pub migrations: u64,
+    pub stalls_computing: u64,
+    pub stalls_blocked: u64,
     pub classes: Vec<Class>,
+    /// Requests that have started and not ended now, the oldest first.
+    pub oldest: Vec<Started>,
+}
+
+/// A request that has started and not ended.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct Started {
+    pub class: String,
+    pub age_nanos: u64,
+    /// Where it runs; `None`: it is preempted and waits.
+    pub thread: Option<String>,
+    pub runs_for_nanos: u64,
 }
 
 /// Of one class.
@@ -161,6 +177,8 @@ impl Snapshot {
             ),
             (&mut since.preempted_at_guard, before.preempted_at_guard),
             (&mut since.migrations, before.migrations),
+            (&mut since.stalls_computing, before.stalls_computing),
+            (&mut since.stalls_blocked, before.stalls_blocked),
         ] {
             *now = now.saturating_sub(then);
         }
@@ -210,7 +228,10 @@ pub mod tests {
                "helped":0,"rescued":0,"workers_blocked":0,"spares_exhausted":0,
                "progress_interventions":0,"preempted_by_probe":{seconds},
                "preempted_by_compiled_probe":0,"preempted_by_interrupt":0,
-               "preempted_at_guard":0,"migrations":0}}"#
+               "preempted_at_guard":0,"migrations":0,"stalls_computing":{seconds},"stalls_blocked":0,
+               "quantum_in_force":"probe: no quantum below 5.0 us",
+               "oldest":[{{"class":"get","age_nanos":7000000,"thread":"loop 1","runs_for_nanos":2000}},
+                         {{"class":"get","age_nanos":6000000,"thread":null,"runs_for_nanos":0}}]}}"#
         );
         Snapshot::parse(&answer).unwrap()
     }

@@ -182,7 +182,7 @@ fn synthetic_serves_a_port_for_each_type_and_replies_from_another() {
 #[test]
 fn synthetic_serves_parts_of_queries() {
     let server = Server::start("synthetic", &["--format", "part"]);
-    let client = client(&server);
+    let client = server.client();
     let header = PartHeader {
         class: 1,
         number: 77,

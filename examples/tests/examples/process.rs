@@ -1,6 +1,6 @@
 //! Examples as processes.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -58,10 +58,20 @@ impl Server {
         &self.server.head
     }
 
+    /// Where the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// What the server says next.
+    pub fn line(&mut self) -> String {
+        self.server.line()
+    }
+
     /// A socket that talks only to the server, and waits for a bounded time.
     pub fn client(&self) -> UdpSocket {
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-        client.connect(self.server.address()).unwrap();
+        client.connect(self.address()).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         client
     }

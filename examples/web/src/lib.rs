@@ -1,6 +1,7 @@
 //! The routes: what is waited for is tokio's, what is computed is the pool's.
 #![forbid(unsafe_code)]
 
+mod compute;
 mod work;
 
 use std::sync::Arc;
@@ -12,21 +13,23 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
-use shinjuku::{Pool, RunError, RunOptions};
 
+pub use compute::{Class, Compute, NoResult};
 pub use work::Data;
 
 /// A search that has not started by then is not worth it any more.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(2);
+/// So many rows take microseconds.
+const FEW_ROWS: usize = 100;
 
 #[derive(Clone)]
 struct App {
-    pool: Arc<Pool>,
+    compute: Arc<Compute>,
     data: Arc<Data>,
 }
 
-/// The service's routes. The pool has the classes `interactive` and `batch`.
-pub fn router(pool: Arc<Pool>, data: Data) -> Router {
+/// The service's routes.
+pub fn router(compute: Arc<Compute>, data: Data) -> Router {
     let data = Arc::new(data);
     Router::new()
         .route("/health", get(health))
@@ -34,12 +37,12 @@ pub fn router(pool: Arc<Pool>, data: Data) -> Router {
         .route("/range", get(range))
         .route("/login", post(login))
         .route("/image", get(image))
-        .with_state(App { pool, data })
+        .with_state(App { compute, data })
 }
 
 /// Healthy is who computes something in time, not only who accepts connections.
 async fn health(State(app): State<App>) -> Result<&'static str, Failed> {
-    Ok(app.pool.run("interactive", || "ok\n").await?)
+    Ok(app.compute.run(Class::Interactive, || "ok\n").await?)
 }
 
 #[derive(Deserialize)]
@@ -52,8 +55,14 @@ async fn search(
     Query(Search { q }): Query<Search>,
 ) -> Result<String, Failed> {
     let data = app.data;
-    let options = RunOptions::new("batch").deadline(SEARCH_DEADLINE);
-    let hits = app.pool.run(options, move || data.search(&q)).await?;
+    let search = move || data.search(&q);
+    let hits = (app.compute)
+        .run_with(
+            Class::Batch,
+            |options| options.deadline(SEARCH_DEADLINE),
+            search,
+        )
+        .await?;
     Ok(format!("{}\n", hits.map_err(Failed::Bad)?))
 }
 
@@ -65,8 +74,15 @@ struct Range {
 
 async fn range(State(app): State<App>, Query(range): Query<Range>) -> Result<String, Failed> {
     let data = app.data;
+    let class = match range.count <= FEW_ROWS {
+        true => Class::Interactive,
+        false => Class::Batch,
+    };
     let rows = move || data.range(&range.from, range.count);
-    app.pool.run("batch", rows).await?.map_err(Failed::Internal)
+    app.compute
+        .run(class, rows)
+        .await?
+        .map_err(Failed::Internal)
 }
 
 #[derive(Deserialize)]
@@ -78,7 +94,7 @@ struct Login {
 async fn login(State(app): State<App>, Form(login): Form<Login>) -> Result<StatusCode, Failed> {
     let data = app.data;
     let verify = move || data.knows(&login.user, &login.password);
-    let known = app.pool.run("batch", verify).await?;
+    let known = app.compute.run(Class::Batch, verify).await?;
     Ok(match known {
         true => StatusCode::NO_CONTENT,
         false => StatusCode::UNAUTHORIZED,
@@ -93,20 +109,20 @@ struct Image {
 async fn image(State(app): State<App>, Query(image): Query<Image>) -> Result<Response, Failed> {
     let data = app.data;
     let resize = move || data.picture(image.width);
-    let png = app.pool.run("batch", resize).await?;
+    let png = app.compute.run(Class::Batch, resize).await?;
     let png = png.map_err(Failed::Bad)?;
     Ok(([(header::CONTENT_TYPE, "image/png")], png).into_response())
 }
 
 /// Why there is no good answer.
 enum Failed {
-    Run(RunError),
+    Run(NoResult),
     Bad(String),
     Internal(redb::Error),
 }
 
-impl From<RunError> for Failed {
-    fn from(error: RunError) -> Self {
+impl From<NoResult> for Failed {
+    fn from(error: NoResult) -> Self {
         Self::Run(error)
     }
 }
@@ -114,7 +130,13 @@ impl From<RunError> for Failed {
 impl IntoResponse for Failed {
     fn into_response(self) -> Response {
         match self {
-            Self::Run(error) => (shinjuku_tower::status(&error), format!("{error}\n")),
+            Self::Run(error) => {
+                let status = match &error {
+                    NoResult::Pool(error) => shinjuku_tower::status(error),
+                    NoResult::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+                };
+                (status, format!("{error}\n"))
+            }
             Self::Bad(why) => (StatusCode::BAD_REQUEST, format!("{why}\n")),
             Self::Internal(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }

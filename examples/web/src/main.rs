@@ -9,42 +9,104 @@
 //!
 //! Expect: `/health` answers at once while logins and searches are computed, since these are
 //! preempted. Without `--preempt-anywhere` only code with probes is: a login holds its worker.
+//! `--compute` takes other ways to compute beside the pool, to compare: `spawn-blocking`, say.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
-use clap::Parser;
-use shinjuku::{HardPreemption, Pool};
-use shinjuku_web::{Data, router};
+use clap::{Parser, ValueEnum};
+use rayon::ThreadPoolBuilder;
+use shinjuku::{HardPreemption, LayoutKind, Pool};
+use shinjuku_web::{Class, Compute, Data, router};
+use tokio::runtime::{Builder, Runtime};
 
 #[derive(Parser)]
 struct Options {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// Workers of the pool. Default: as many as cores.
+    /// Where to compute.
+    #[arg(long, value_enum, default_value_t = Way::Pool)]
+    compute: Way,
+    /// Threads that compute. Default: as many as cores; a second runtime has half of them.
     #[arg(long)]
     workers: Option<usize>,
-    /// Lets code without probes be preempted, too.
+    /// The pool: lets code without probes be preempted, too.
     #[arg(long)]
     preempt_anywhere: bool,
+    /// The pool: one of the cores only dispatches, which compiled probes take.
+    #[arg(long)]
+    dispatcher: bool,
 }
 
-fn main() -> anyhow::Result<()> {
-    let options = Options::parse();
-    let mut pool = Pool::builder(["interactive", "batch"]).workers(options.workers);
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Way {
+    /// In a preemptive pool.
+    Pool,
+    /// In the handler.
+    Inline,
+    /// By tokio's `spawn_blocking`.
+    SpawnBlocking,
+    /// On rayon's threads.
+    Rayon,
+    /// In a second tokio runtime, with half of the cores.
+    TwoRuntimes,
+}
+
+/// A tokio runtime with so many threads.
+fn tokio_runtime(threads: usize) -> std::io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+}
+
+fn start_pool(options: &Options) -> anyhow::Result<Pool> {
+    let mut pool = Pool::builder(Class::NAMES).workers(options.workers);
     if options.preempt_anywhere {
         // SAFETY: what runs in the pool is in `work.rs`: regex, redb, argon2, image and the
         // standard library. None of it relies on the kernel's thread identity, on priority
         // inheritance, on GS base, or on system calls that no signal interrupts.
         pool = pool.allow_hard_preemption(unsafe { HardPreemption::allow() });
     }
-    let pool = Arc::new(pool.start()?);
+    if options.dispatcher {
+        pool = pool.layout(LayoutKind::Threads);
+    }
+    let pool = pool.start()?;
     println!("{}", pool.description());
-    let app = router(Arc::clone(&pool), Data::generate(100_000)?);
+    Ok(pool)
+}
 
-    let runtime = tokio::runtime::Runtime::new()?;
+fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    let cores = available_parallelism()?.get();
+    let workers = options.workers.unwrap_or(cores);
+    let half = (cores / 2).max(1);
+    let (threads, second) = match options.compute {
+        Way::TwoRuntimes => {
+            let others = options.workers.unwrap_or((cores - half).max(1));
+            (half, Some(tokio_runtime(others)?))
+        }
+        _ => (cores, None),
+    };
+    let compute = match (options.compute, &second) {
+        (_, Some(second)) => Compute::SecondRuntime(second.handle().clone()),
+        (Way::SpawnBlocking, _) => Compute::SpawnBlocking,
+        // By default a panic there would end the process.
+        (Way::Rayon, _) => Compute::Rayon(
+            (ThreadPoolBuilder::new().num_threads(workers))
+                .panic_handler(|_| ())
+                .build()?,
+        ),
+        (Way::Pool, _) => Compute::Pool(start_pool(&options)?),
+        (Way::Inline | Way::TwoRuntimes, _) => Compute::Inline,
+    };
+    let compute = Arc::new(compute);
+    let app = router(Arc::clone(&compute), Data::generate(100_000)?);
+
+    let runtime = tokio_runtime(threads)?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(options.listen).await?;
         println!("listening on {}", listener.local_addr()?);
@@ -55,7 +117,7 @@ fn main() -> anyhow::Result<()> {
     })?;
     // Connections that outlived the server may still have the pool; it ends with them.
     drop(runtime);
-    if let Some(pool) = Arc::into_inner(pool) {
+    if let Some(Compute::Pool(pool)) = Arc::into_inner(compute) {
         let report = pool.shutdown(Duration::from_secs(5));
         if let Some(statistics) = &report.statistics {
             println!("{statistics}");

@@ -11,29 +11,32 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use shinjuku::{LayoutKind, Pool};
-use shinjuku_web::{Data, router};
+use shinjuku_web::{Class, Compute, Data, router};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Service {
     address: String,
     client: Client<HttpConnector, Body>,
-    pool: Arc<Pool>,
+    compute: Arc<Compute>,
+}
+
+fn in_a_pool() -> Compute {
+    let pool = Pool::builder(Class::NAMES).layout(LayoutKind::Symmetric);
+    Compute::Pool(pool.contexts(32).start().unwrap())
 }
 
 impl Service {
-    async fn start() -> Self {
-        let pool = Pool::builder(["interactive", "batch"]).layout(LayoutKind::Symmetric);
-        let pool = pool.contexts(32);
-        let pool = Arc::new(pool.start().unwrap());
-        let app = router(pool.clone(), Data::generate(5_000).unwrap());
+    async fn start(compute: Compute) -> Self {
+        let compute = Arc::new(compute);
+        let app = router(compute.clone(), Data::generate(5_000).unwrap());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async { axum::serve(listener, app).await });
         Self {
             address,
             client: Client::builder(TokioExecutor::new()).build_http(),
-            pool,
+            compute,
         }
     }
 
@@ -59,7 +62,26 @@ impl Service {
 
 #[tokio::test]
 async fn every_route_answers() {
-    let service = Service::start().await;
+    every_route_answers_by(in_a_pool()).await;
+}
+
+#[tokio::test]
+async fn every_route_answers_wherever_it_is_computed() {
+    let rayon = rayon::ThreadPoolBuilder::new().num_threads(1).build();
+    let second = tokio::runtime::Runtime::new().unwrap();
+    for compute in [
+        Compute::Inline,
+        Compute::SpawnBlocking,
+        Compute::Rayon(rayon.unwrap()),
+        Compute::SecondRuntime(second.handle().clone()),
+    ] {
+        every_route_answers_by(compute).await;
+    }
+    second.shutdown_background();
+}
+
+async fn every_route_answers_by(compute: Compute) {
+    let service = Service::start(compute).await;
     let ok = |text: &str| (StatusCode::OK, text.to_owned());
     assert_eq!(service.get("/health").await, ok("ok\n"));
     assert_eq!(service.get("/search?q=%5E4999%20").await, ok("1\n"));
@@ -93,7 +115,7 @@ async fn every_route_answers() {
 /// Many at once, short and long, over several connections.
 #[tokio::test]
 async fn short_and_long_ones_are_all_answered() {
-    let service = Arc::new(Service::start().await);
+    let service = Arc::new(Service::start(in_a_pool()).await);
     let tasks: Vec<_> = (0..60)
         .map(|n| {
             let service = service.clone();
@@ -109,7 +131,10 @@ async fn short_and_long_ones_are_all_answered() {
     for task in tasks {
         assert_eq!(task.await.unwrap(), StatusCode::OK);
     }
-    let statistics = service.pool.statistics();
+    let Compute::Pool(pool) = &*service.compute else {
+        unreachable!("it was started with one")
+    };
+    let statistics = pool.statistics();
     assert!(
         statistics.refused.total() == 0 && statistics.failed() == 0,
         "{statistics}"

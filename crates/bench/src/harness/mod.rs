@@ -15,7 +15,7 @@ pub use compare::{Comparison, Runs, by_repetition, comparisons};
 #[cfg(test)]
 pub use options::parse;
 pub use options::{Efforts, Options, Settings};
-pub(crate) use process::{PATIENCE, POLL, Process};
+pub(crate) use process::{PATIENCE, POLL, Process, cpu_seconds};
 pub use results::{Measured, Results, SCHEMA, Section};
 pub use session::Session;
 pub use target::{Goal, Target, Verdict, passes, targets};

@@ -108,3 +108,39 @@ impl Drop for Process {
         }
     }
 }
+
+/// CPU time that the process `pid` has used, user's and system's, in seconds (in steps of the
+/// kernel's 10 ms).
+///
+/// # Errors
+/// It is gone.
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    cpu_ticks(&stat)
+        .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+        .with_context(|| format!("{path} is not as expected: {stat:?}"))
+}
+
+/// User's and system's ticks of a `/proc/PID/stat`.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    // The program's name comes in parentheses and may hold anything; behind it the fields are
+    // counted from the third on.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_found_behind_any_name() {
+        let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 2 3 4 250 50 7 8 20 0 1 0 100 1 1";
+        assert_eq!(cpu_ticks(stat), Some(300));
+        assert_eq!(cpu_ticks("42 (a) S 1"), None);
+    }
+}

@@ -17,6 +17,7 @@ use shinjuku_loadgen::{Control, Settings};
 
 use super::contender::{Contender, Preemption, Program};
 use super::{KEYS, VALUE};
+use crate::harness::cpu_seconds;
 
 /// How long a server may take until it answers.
 const START: Duration = Duration::from_secs(60);
@@ -253,11 +254,7 @@ impl Server {
     /// # Errors
     /// It is gone.
     pub fn cpu_seconds(&self) -> Result<f64> {
-        let path = format!("/proc/{}/stat", self.child.id());
-        let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        cpu_ticks(&stat)
-            .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-            .with_context(|| format!("{path} is not as expected: {stat:?}"))
+        cpu_seconds(self.child.id())
     }
 
     /// Stops it where it is.
@@ -457,27 +454,9 @@ fn spawn(mut command: Command, core: Option<CoreId>) -> Result<Child> {
         .map_err(|_| anyhow::anyhow!("starting a server panicked"))?
 }
 
-/// User's and system's ticks of a `/proc/PID/stat`.
-fn cpu_ticks(stat: &str) -> Option<u64> {
-    // The program's name comes in parentheses and may hold anything; behind it the fields are
-    // counted from the third on.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(user + system)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cpu_time_is_found_behind_any_name() {
-        let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 2 3 4 250 50 7 8 20 0 1 0 100 1 1";
-        assert_eq!(cpu_ticks(stat), Some(300));
-        assert_eq!(cpu_ticks("42 (a) S 1"), None);
-    }
 
     #[test]
     fn a_server_that_is_not_there_or_ends_at_once_is_an_error() {

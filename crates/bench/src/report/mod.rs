@@ -18,6 +18,7 @@ use crate::harness::{Measured, Results, Section, targets};
 use crate::kv::KeyValue;
 use crate::ordinary::Ordinary;
 use crate::policies::Policies;
+use crate::service::Service;
 
 pub mod html;
 mod progress;
@@ -50,6 +51,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Dataplane::BENCH) => again::<Dataplane>(options),
         Some(Elevate::BENCH) => again::<Elevate>(options),
         Some(Ordinary::BENCH) => again::<Ordinary>(options),
+        Some(Service::BENCH) => again::<Service>(options),
         _ => bail!("{} does not say which bench it is of", path.display()),
     }
 }

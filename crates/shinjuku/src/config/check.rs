@@ -67,6 +67,10 @@ fn numbers(config: &Config) -> Result<(), ConfigError> {
         let advice = "leave it out to have ordinary scheduling";
         within("realtime_priority", priority, 1..=99, advice)?;
     }
+    if let Some(after) = config.stalls.report_after_ms {
+        let advice = "10 suits services; leave it out to look for none";
+        within("stalls.report_after_ms", after, 1.0..=6e4, advice)?;
+    }
     let grace = config.preemption.grace_us;
     let advice = "15 suits most; 0 does not wait for the probe";
     within("preemption.grace_us", grace, 0.0..=3.6e9, advice)

@@ -29,6 +29,7 @@ mod error;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,7 @@ macro_rules! config_keys {
             policy: PolicyConfig => policy;
             class: impl IntoIterator<Item = ClassConfig> => class.into_iter().collect();
             preemption: PreemptionConfig => preemption;
+            stalls: StallsConfig => stalls;
         }
     };
 }
@@ -174,6 +176,8 @@ pub struct Config {
     pub class: Vec<ClassConfig>,
     /// How a running request is interrupted.
     pub preemption: PreemptionConfig,
+    /// Which requests are reported for holding up others.
+    pub stalls: StallsConfig,
 }
 
 /// Which loops share a thread.
@@ -288,6 +292,20 @@ pub struct PreemptionConfig {
     pub grace_us: f64,
 }
 
+/// Which requests are reported for holding up others.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct StallsConfig {
+    /// A request that has run for so long without giving way, or has blocked its worker for so
+    /// long, is counted, and reported once for each place in the code by a `tracing` event, in
+    /// milliseconds, 1 to 60000. In the layout `threads` only while others wait. With the feature
+    /// `backtraces`, a request that computes is interrupted by a real-time signal for that; the
+    /// manual's page [`watching`](crate::guide::watching) has more. Default: none are looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub report_after_ms: Option<f64>,
+}
+
 /// The ways to interrupt a running request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -336,6 +354,7 @@ impl Default for Config {
             policy: PolicyConfig::default(),
             class: vec![ClassConfig::new("default")],
             preemption: PreemptionConfig::default(),
+            stalls: StallsConfig::default(),
         }
     }
 }
@@ -490,6 +509,12 @@ impl Config {
         nanos(self.rescue_after_ms * 1e6)
     }
 
+    /// `stalls.report_after_ms` as a time.
+    pub(crate) fn report_stalls_after(&self) -> Option<Duration> {
+        let after = self.stalls.report_after_ms?;
+        Some(Duration::from_secs_f64(after / 1e3))
+    }
+
     /// `idle_backoff_us` as a time; `None`: never sleep.
     pub(crate) fn idle_backoff(&self) -> Option<Nanos> {
         (self.idle_backoff_us > 0.0).then(|| micros(self.idle_backoff_us))
@@ -579,6 +604,13 @@ impl PreemptionConfig {
     /// `grace_us` as a time.
     pub(crate) fn grace(&self) -> Nanos {
         micros(self.grace_us)
+    }
+}
+
+impl StallsConfig {
+    setters! {
+        StallsConfig:
+        report_after_ms: impl Into<Option<f64>> => report_after_ms.into();
     }
 }
 

@@ -20,6 +20,8 @@ use crate::worker_state::WorkerState;
 
 /// After the shutdown's deadline, requests that are about to finish have this long.
 pub(super) const LAST_WORD: Nanos = Nanos::from_millis(5);
+/// A transport that delivers ever more after its end is left with that after so many polls.
+const LAST_POLLS: usize = 1024;
 /// In the background, this long from turn to turn.
 pub(crate) const BACKGROUND_TURN: Duration = Duration::from_micros(200);
 
@@ -86,12 +88,22 @@ impl<Tr: Transport> Dispatcher<Tr> {
         dismiss(&self.orders, &self.states);
     }
 
-    /// What never started is refused.
+    /// What never started is refused, with what is still in the transport.
     pub(super) fn turn_away_the_rest(&mut self) {
         let now = self.now();
         for at in 0..self.states.len() {
             while self.take_back(at, now) {}
         }
+        self.turn_away_fresh();
+        for _ in 0..LAST_POLLS {
+            if !self.poll(now) {
+                break;
+            }
+            self.turn_away_fresh();
+        }
+    }
+
+    fn turn_away_fresh(&mut self) {
         while let Some(task) = self.policy.take_fresh(WorkerId(0)) {
             let place = std::mem::replace(&mut self.records[task.id.0 as usize].place, Place::Free);
             if let Place::Fresh(request, route) = place {

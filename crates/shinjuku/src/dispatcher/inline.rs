@@ -379,8 +379,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
             self.transport.close();
         }
         let is_quiet = self.policy.is_empty() && self.inline.elsewhere.is_empty();
-        match self.inline.phase {
-            Phase::Serving if is_quiet => return Some(Turn::Over),
+        let phase = self.inline.phase;
+        match phase {
+            // What was accepted before the transport closed may still be in it.
+            Phase::Serving if is_quiet && !self.poll(now) => return Some(Turn::Over),
             Phase::Serving if state == Control::DRAIN => {}
             Phase::Serving => {
                 self.turn_away_the_rest();

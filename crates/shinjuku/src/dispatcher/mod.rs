@@ -286,7 +286,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     self.transport.close();
                     closed = true;
                 }
-                Control::DRAIN if !self.is_quiet() => {}
+                // What was accepted before the transport closed may still be in it.
+                Control::DRAIN if worked || !self.is_quiet() => {}
                 _ => return self.end(),
             }
         }

@@ -84,7 +84,6 @@ where
         intake: Some(intake),
         discards,
         outstanding: bounds.outstanding,
-        closed: false,
         gate: gate.clone(),
         number,
         completion_join: thread.take(),
@@ -459,7 +458,6 @@ pub struct InProcess<Request, Reply: Send + 'static> {
     intake: Option<Consumer<Submitted<Request, Reply>>>,
     discards: Producer<Discard<Request, Reply>>,
     outstanding: usize,
-    closed: bool,
     gate: Arc<Gate<Request, Reply>>,
     /// Its place among the gate's intakes.
     number: usize,
@@ -533,21 +531,11 @@ impl<Request: Send + 'static, Reply: Send + 'static> Transport for InProcess<Req
         room: usize,
         mut deliver: impl FnMut(Arrival<Request, Route<Reply>>),
     ) {
-        let room = if self.closed {
-            self.room()
-        } else {
-            room.min(self.room())
-        };
-        for _ in 0..room {
+        for _ in 0..room.min(self.room()) {
             let Some(arrival) = self.intake.as_mut().and_then(Consumer::pop) else {
                 return;
             };
-            if self.closed {
-                self.gate.count(Refusal::ShuttingDown);
-                self.discard(arrival.request, arrival.route, Refusal::ShuttingDown);
-            } else {
-                deliver(arrival);
-            }
+            deliver(arrival);
         }
     }
 
@@ -577,8 +565,8 @@ impl<Request: Send + 'static, Reply: Send + 'static> Transport for InProcess<Req
         Some(Box::new(move || ring.len() > 0))
     }
 
+    /// What was accepted before is delivered all the same: who submitted it was promised so.
     fn close(&mut self) {
-        self.closed = true;
         self.gate.closed.store(true, Ordering::Release);
     }
 }
@@ -602,7 +590,7 @@ impl<Request, Reply: Send + 'static> fmt::Debug for InProcess<Request, Reply> {
             .debug_struct("InProcess")
             .field("intake", &self.gate.intakes[self.number])
             .field("discards", &self.discards)
-            .field("closed", &self.closed)
+            .field("closed", &self.gate.closed)
             .finish_non_exhaustive()
     }
 }

@@ -29,7 +29,7 @@ use crate::builder::Builder;
 use crate::completion_thread::CompletionThread;
 use crate::config::{
     ClassConfig, Config, CoresConfig, LayoutKind, MechanismKind, PolicyConfig, PreemptionConfig,
-    config_keys,
+    StallsConfig, config_keys,
 };
 use crate::handler::{RequestContext, RequestHandler};
 use crate::in_process::{Handle, RefusedAtSubmit, flow_of_this_thread};
@@ -71,7 +71,8 @@ pub use scope::{Scope, ScopedJob};
 ///   `block_on`: a worker that is blocked is stood in for. With the mechanism `none` it is not, and
 ///   a closure that waits for another may wait for ever.
 /// - The pool is shared by reference or in an [`Arc`]. Dropping it shuts it down, with a deadline
-///   of one second, and blocks meanwhile.
+///   of one second, and blocks meanwhile; what was submitted before runs. Dropped within a closure,
+///   as the last `Arc` may be, it ends in the background.
 pub struct Pool {
     runtime: Runtime<Arc<dyn Call>, Ended>,
     handle: Handle<Arc<dyn Call>, Ended>,

@@ -17,6 +17,8 @@ use shinjuku_net::Refusal;
 use shinjuku_policy::{ClassId, Nanos};
 use shinjuku_preempt::{CountersSnapshot, Delivery};
 
+use crate::stalls::Stalls;
+
 pub use histogram::Histogram;
 use histogram::Recorder;
 
@@ -281,6 +283,11 @@ impl DispatcherStatistics {
         }
     }
 
+    /// Requests that wait, as told last.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting.get()
+    }
+
     /// Tells readers what is now: requests that wait (fresh, staged and preempted ones), requests
     /// that have a context (running or preempted), and workers that have a request; how often the
     /// progress rule put another request first so far; and whether the policy was set aside for a
@@ -353,6 +360,8 @@ pub struct Statistics {
     pub rescued: u64,
     /// How often a worker was found blocked and no spare was left.
     pub spares_exhausted: u64,
+    /// Requests that held their worker for longer than `stalls.report_after_ms`.
+    pub stalls: Stalls,
     /// Requests, fresh or suspended, that an idle loop ran for another (layout `symmetric`).
     pub helped: u64,
     /// The share of its time that the dispatcher had something to do, 0 to 1.
@@ -527,6 +536,7 @@ impl Statistics {
             workers_blocked: dispatcher.stuck.get(),
             rescued: dispatcher.rescued.get(),
             spares_exhausted: dispatcher.spares_exhausted.get(),
+            stalls: Stalls::default(),
             helped: workers.iter().map(|worker| worker.helped.get()).sum(),
             dispatcher_occupancy: busy.min(total) as f64 / total.max(1) as f64,
             policy_set_aside: dispatcher.policy_set_aside.get() > 0,

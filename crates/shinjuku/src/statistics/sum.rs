@@ -31,6 +31,8 @@ impl AddAssign<&Self> for Statistics {
         self.workers_blocked += other.workers_blocked;
         self.rescued += other.rescued;
         self.spares_exhausted += other.spares_exhausted;
+        self.stalls.computing += other.stalls.computing;
+        self.stalls.blocked += other.stalls.blocked;
         self.helped += other.helped;
         self.policy_set_aside |= other.policy_set_aside;
         self.progress_interventions += other.progress_interventions;

@@ -223,6 +223,16 @@ impl Recorder {
         }
     }
 
+    /// What each thread runs now, and since when.
+    pub(crate) fn running(&self) -> Vec<Option<(ContextId, Cycles)>> {
+        self.running.iter().map(|running| running.read()).collect()
+    }
+
+    /// A thread's name in timelines.
+    pub(crate) fn name(&self, thread: usize) -> &str {
+        &self.names[thread]
+    }
+
     /// Has the workers record until `wait` returns.
     fn record(&self, wait: impl FnOnce()) -> Result<Vec<Record>, RecordError> {
         let mut last = self.last_epoch.try_lock().map_err(|_| RecordError::Busy)?;
@@ -238,7 +248,7 @@ impl Recorder {
         self.epoch.store(*last, Ordering::Release);
         wait();
         // Before the epoch is over, so that what ends in between is in the ring.
-        let running: Vec<_> = self.running.iter().map(|running| running.read()).collect();
+        let running = self.running();
         let end = Cycles::now();
         self.epoch.store(OFF, Ordering::Release);
         let mut records: Vec<_> = rings.iter().map(|ring| ring.read(*last)).collect();

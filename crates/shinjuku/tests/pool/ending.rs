@@ -70,3 +70,48 @@ fn a_pool_with_defaults_says_what_it_took() {
     assert_eq!(observer.statistics().finished(), 1);
     assert!(Pool::new(["twice", "twice"]).is_err());
 }
+
+/// A pool that is dropped runs what it was given before, however much of that nobody has looked at.
+#[test]
+fn what_was_submitted_before_the_pool_is_dropped_runs() {
+    const CLOSURES: usize = 500;
+    in_each_layout(|layout| {
+        for round in 0..5 {
+            let pool = builder(layout).start().unwrap();
+            let jobs: Vec<_> = (0..CLOSURES)
+                .map(|n| pool.run("batch", move || n))
+                .collect();
+            let report = pool.shutdown(PATIENCE);
+            assert!(report.is_clean(), "{layout:?}, round {round}: {report}");
+            for (n, job) in jobs.into_iter().enumerate() {
+                let outcome = job.wait();
+                assert!(
+                    matches!(outcome, Ok(result) if result == n),
+                    "{layout:?}, round {round}, closure {n}: {outcome:?}"
+                );
+            }
+        }
+    });
+}
+
+/// The closure would wait for its own end: a second, and then it would count as unfinished.
+#[test]
+fn the_last_owner_may_be_one_of_the_pools_own_closures() {
+    in_each_layout(|layout| {
+        let pool = Arc::new(builder(layout).start().unwrap());
+        let (inner, observer) = (Arc::clone(&pool), pool.observer());
+        let (send, owned) = mpsc::channel();
+        let job = pool.run("batch", move || {
+            owned.recv_timeout(PATIENCE).unwrap();
+            let is_last = Arc::into_inner(inner).map(drop).is_some();
+            (is_last, thread::current().name().map(str::to_owned))
+        });
+        drop(pool);
+        send.send(()).unwrap();
+        let (is_last, name) = job
+            .wait()
+            .unwrap_or_else(|error| panic!("{layout:?}: {error}"));
+        assert!(is_last, "{layout:?}: {name:?}");
+        wait_for("the end", || observer.statistics().finished() == 1);
+    });
+}

@@ -2,7 +2,7 @@
 
 use shinjuku::{
     ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
-    PreemptionConfig,
+    PreemptionConfig, StallsConfig,
 };
 use shinjuku_policy::Requeue;
 
@@ -46,6 +46,9 @@ slo_us = 500.0
 [preemption]
 mechanism = "escalation"
 grace_us = 10.0
+
+[stalls]
+report_after_ms = 20.0
 "#;
 
 fn all_keys() -> Config {
@@ -83,6 +86,7 @@ fn all_keys() -> Config {
             ClassConfig::new("range").slo_us(500.0),
         ])
         .preemption(PreemptionConfig::new(MechanismKind::Escalation).grace_us(10.0))
+        .stalls(StallsConfig::default().report_after_ms(20.0))
 }
 
 #[test]
@@ -201,6 +205,10 @@ fn values_out_of_range_are_named_with_what_is_allowed() {
             "`preemption.grace_us` is inf, but must be 0 to 3600000000: 15 suits most; 0 does not wait for the probe",
         ),
         (
+            "stalls.report_after_ms = 0.5",
+            "`stalls.report_after_ms` is 0.5, but must be 1 to 60000: 10 suits services; leave it out to look for none",
+        ),
+        (
             "policy.quantum_us = 0",
             "`policy.quantum_us` is 0, but must be 0.001 to 3600000000: 5 suits probes; to run to completion choose \
              policy.kind = \"c-fcfs\"",
@@ -317,7 +325,7 @@ fn text_that_cannot_be_read_is_located() {
             "worker = 3",
             "line 1, column 1: unknown field `worker`, expected one of `workers`, `contexts`, `stack_kib`, `queue`, \
              `depth`, `spare_workers`, `rescue_after_ms`, `idle_backoff_us`, `realtime_priority`, `strict`, `watch`, \
-             `layout`, `cores`, `policy`, `class`, `preemption`",
+             `layout`, `cores`, `policy`, `class`, `preemption`, `stalls`",
         ),
         (
             "queue = 5\n[policy]\nquantum = 5",

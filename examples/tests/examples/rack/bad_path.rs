@@ -60,15 +60,11 @@ pub struct BadPath {
 impl BadPath {
     /// In the namespace of the server with this number, which listens at [`behind`].
     pub fn to(network: &Network, server: u8) -> Self {
-        let (outside, inside) = thread::scope(|scope| {
-            let sockets = scope.spawn(|| {
-                network.enter(&server.to_string());
-                let outside = UdpSocket::bind((address(server), RACK.1)).unwrap();
-                let inside = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-                inside.connect(behind()).unwrap();
-                (outside, inside)
-            });
-            sockets.join().unwrap()
+        let (outside, inside) = network.namespace(&server.to_string()).within(|| {
+            let outside = UdpSocket::bind((address(server), RACK.1)).unwrap();
+            let inside = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            inside.connect(behind()).unwrap();
+            (outside, inside)
         });
         for socket in [&outside, &inside] {
             socket.set_read_timeout(Some(TURN)).unwrap();

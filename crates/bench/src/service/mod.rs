@@ -1,0 +1,355 @@
+//! `cargo xtask bench service`: a web service (`examples/web`) whose requests take from microseconds
+//! to tens of milliseconds, computed in a pool and in the ways that a pool replaces.
+//!
+//! Every contender is a process of its own on the same two cores. All are started once; but for the
+//! one that is measured they are stopped (SIGSTOP), and they take turns point by point with the same
+//! seeds. The client is hyper over HTTP/1.1 with keep-alive: open loop, latency from the moment at
+//! which a request was due. Where there are no other cores the client shares the server's, and its
+//! share is told.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use rustix::thread::CpuSet;
+use serde::{Deserialize, Serialize};
+use shinjuku_workload::repeat::median;
+use shinjuku_workload::{ClassFigures, Length, Mix, Offered, Schedule, ScheduleConfig, Summary};
+
+use crate::harness::{self, Efforts, Runs, Session};
+use crate::machine::Machine;
+
+mod client;
+mod contender;
+mod report;
+mod routes;
+
+use client::{Outcome, Sending};
+use contender::{CONTENDERS, Contender, Programs, Server, share_cores};
+
+/// Making a server's data.
+const STARTING: Duration = Duration::from_secs(3);
+/// What a point takes beside its seconds: connecting, and what is under way at its end.
+const AROUND: Duration = Duration::from_millis(300);
+/// More than any contender answers, so that saturation never runs out of requests.
+const SATURATING_RPS: f64 = 100_000.0;
+
+/// Options of `cargo xtask bench service`.
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) common: harness::Options,
+    /// The server's program, `web` of `examples/web`, instead of building it.
+    #[arg(long, value_name = "PATH")]
+    web: Option<PathBuf>,
+    /// The same built by `cargo shinjuku`.
+    #[arg(long, value_name = "PATH", requires = "web")]
+    web_instrumented: Option<PathBuf>,
+}
+
+const EFFORTS: Efforts = Efforts {
+    quick: (3, 2.0),
+    default: (5, 5.0),
+    full: (9, 10.0),
+    seconds: 0.2..=60.0,
+};
+
+/// What the bench of services measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// Whether the client has cores of its own.
+    pub client_has_its_own_cores: bool,
+    /// What each contender said of itself.
+    pub descriptions: BTreeMap<String, String>,
+    /// What the contender `inline` answers at saturation: 100 %.
+    pub capacity_rps: f64,
+    /// As many requests under way as the client has connections.
+    pub saturation: Vec<Runs<Cell>>,
+    /// Open loop.
+    pub loads: Vec<AtLoad>,
+}
+
+/// All contenders under the same load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AtLoad {
+    /// Of [`Service::capacity_rps`].
+    pub share: f64,
+    /// Requests due in a second.
+    pub offered_rps: f64,
+    /// One for each contender.
+    pub contenders: Vec<Runs<Cell>>,
+}
+
+/// A repetition of a point.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cell {
+    /// Requests answered in a second, until the last answer.
+    pub answered_rps: f64,
+    /// Refused, or the connection broke.
+    pub failed: u64,
+    /// Without an answer ten seconds after the last was due.
+    pub unanswered: u64,
+    /// Cores that the server's process used.
+    pub server_cores: f64,
+    /// CPU time of the server's process for each answer.
+    pub server_us_per_request: f64,
+    /// Cores that the client used.
+    pub client_cores: f64,
+    /// Whether the client's thread was under SCHED_FIFO.
+    pub client_realtime: bool,
+    /// p99 of how late the client was to begin a request: behind others, or without a connection.
+    pub late_p99_us: f64,
+    /// The most memory that the server has had so far.
+    pub peak_mib: f64,
+    /// One for each route that was answered.
+    pub routes: Vec<RouteFigures>,
+}
+
+/// Latencies of a route, from when its requests were due.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteFigures {
+    /// Its name.
+    pub name: String,
+    /// How many were answered, warm-up left out.
+    pub requests: usize,
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile; the longest, below a thousand requests.
+    pub p999_us: f64,
+}
+
+impl Cell {
+    fn route(&self, name: &str) -> Option<&RouteFigures> {
+        self.routes.iter().find(|route| route.name == name)
+    }
+
+    /// # Errors
+    /// Nothing was answered.
+    fn of(outcome: &Outcome, mix: &Mix, server_cpu: f64, peak_mib: f64) -> Result<Self> {
+        let reason = outcome.reason.as_deref().unwrap_or("none came");
+        let summary = Summary::of(mix, &outcome.answered);
+        let summary = summary.with_context(|| format!("no answers: {reason}"))?;
+        let (seconds, answers) = (outcome.elapsed.as_secs_f64(), outcome.answered.len() as f64);
+        let mut late = outcome.late.clone();
+        late.sort_unstable();
+        let us = |ns: u64| ns as f64 / 1e3;
+        let route = |class: ClassFigures| RouteFigures {
+            requests: class.figures.requests,
+            p50_us: us(class.figures.p50_ns),
+            p99_us: us(class.figures.p99_ns),
+            p999_us: us(class.figures.p999_ns),
+            name: class.name,
+        };
+        Ok(Self {
+            answered_rps: answers / seconds,
+            failed: outcome.failed,
+            unanswered: outcome.unanswered,
+            server_cores: server_cpu / seconds,
+            server_us_per_request: server_cpu * 1e6 / answers,
+            client_cores: outcome.cpu.as_secs_f64() / seconds,
+            client_realtime: outcome.realtime,
+            late_p99_us: late.get(late.len() * 99 / 100).map_or(0.0, |&ns| us(ns)),
+            peak_mib,
+            routes: summary.classes.into_iter().map(route).collect(),
+        })
+    }
+}
+
+/// A contender with its server; `None` once that has failed.
+struct Entrant {
+    contender: &'static Contender,
+    server: Option<Server>,
+}
+
+impl Entrant {
+    fn name(&self) -> String {
+        self.contender.name.to_owned()
+    }
+}
+
+/// What all points share.
+struct Bench {
+    mix: Mix,
+    seconds: f64,
+    client: CpuSet,
+    stop: Arc<AtomicBool>,
+}
+
+/// Measures all contenders, and publishes that.
+///
+/// # Errors
+/// Nothing can be measured, it was interrupted, or results cannot be written.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let settings = options.common.settings(&EFFORTS, false)?;
+    let mut session = Session::begin::<Service>(&options.common, settings)?;
+    let given = (options.web.as_deref(), options.web_instrumented.as_deref());
+    let programs = Programs::find(given.0, given.1, &mut session.notes)?;
+    let machine = Machine::detect(false);
+    let (cores, client, shares) = share_cores(session.cores.iter().map(|core| core.id));
+    let loads = options.common.pick(
+        &[0.4, 0.6][..],
+        &[0.2, 0.4, 0.6, 0.8],
+        &[0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8],
+    );
+    let each = session.length() + AROUND;
+    let points = session.all(each, (loads.len() + 1) * CONTENDERS.len());
+    session.expect(&machine, points + STARTING * CONTENDERS.len() as u32);
+    let mut results = Service {
+        client_has_its_own_cores: !shares,
+        descriptions: BTreeMap::new(),
+        capacity_rps: 0.0,
+        saturation: Vec::new(),
+        loads: Vec::new(),
+    };
+    let bench = Bench {
+        mix: routes::mix()?,
+        seconds: session.settings.seconds_per_point,
+        client,
+        stop: Arc::clone(&session.stop),
+    };
+    let entrants = start_all(&programs, &cores, &mut session);
+    let measured = bench.measure(entrants, loads, &mut session, &mut results);
+    session.end(machine, results, measured)
+}
+
+/// All contenders that can be started; the notes say why others cannot.
+fn start_all(programs: &Programs, cores: &CpuSet, session: &mut Session) -> Vec<Entrant> {
+    session.progress.begin("starting servers");
+    let mut entrants = Vec::new();
+    for contender in &CONTENDERS {
+        session.progress.detail(contender.name);
+        match Server::start(contender, programs, cores, &session.directory) {
+            Ok(server) => entrants.push(Entrant {
+                contender,
+                server: Some(server),
+            }),
+            Err(error) => {
+                let note = format!("skipped: {}: {error:#}", contender.name);
+                session.notes.push(note);
+            }
+        }
+        session.progress.end(STARTING);
+    }
+    entrants
+}
+
+impl Bench {
+    fn measure(
+        &self,
+        mut entrants: Vec<Entrant>,
+        loads: &[f64],
+        session: &mut Session,
+        results: &mut Service,
+    ) -> Result<()> {
+        let told = |one: &Entrant| Some((one.name(), one.server.as_ref()?.description.clone()));
+        results.descriptions = entrants.iter().filter_map(told).collect();
+        let each = session.length() + AROUND;
+        let saturating = Sending::Saturating(Duration::from_secs_f64(self.seconds));
+        let what = "saturation";
+        results.saturation =
+            session.interleave(what, &mut entrants, Entrant::name, each, |one, seed| {
+                self.turn(one, SATURATING_RPS, saturating, seed)
+            })?;
+        results.capacity_rps = capacity(&results.saturation)?;
+        for &share in loads {
+            let offered_rps = share * results.capacity_rps;
+            let what = format!("{:.0} %", share * 100.0);
+            let contenders =
+                session.interleave(&what, &mut entrants, Entrant::name, each, |one, seed| {
+                    self.turn(one, offered_rps, Sending::OpenLoop, seed)
+                })?;
+            results.loads.push(AtLoad {
+                share,
+                offered_rps,
+                contenders,
+            });
+        }
+        Ok(())
+    }
+
+    /// A contender's turn. One whose server ended is out from then on.
+    fn turn(
+        &self,
+        entrant: &mut Entrant,
+        rps: f64,
+        sending: Sending,
+        seed: u64,
+    ) -> Result<Option<Cell>> {
+        let Some(server) = &mut entrant.server else {
+            return Ok(None);
+        };
+        let length = Length::lasting(Duration::from_secs_f64(self.seconds));
+        let offered = Offered::Rate { per_second: rps };
+        let config = ScheduleConfig::new(offered, length).with_seed(seed);
+        let schedule = Schedule::generate(&self.mix, &config)?;
+        let outcome = server.in_turn(|server| {
+            let before = server.cpu_seconds()?;
+            let (arrivals, cores) = (schedule.arrivals(), Some(&self.client));
+            let outcome = client::run(server.address, arrivals, sending, cores, &self.stop)?;
+            let used = server.cpu_seconds()? - before;
+            Cell::of(&outcome, &self.mix, used, server.peak_mib()?)
+        });
+        if outcome.is_err() && server.has_ended() {
+            entrant.server = None;
+        }
+        outcome.map(Some)
+    }
+}
+
+/// The reference's requests a second at saturation, by which loads are chosen for all.
+fn capacity(saturation: &[Runs<Cell>]) -> Result<f64> {
+    let reference = saturation
+        .iter()
+        .find(|runs| runs.name == contender::INLINE);
+    let reached = reference.into_iter().flat_map(Runs::measured);
+    let reached: Vec<f64> = reached.map(|cell| cell.answered_rps).collect();
+    let capacity = median(&reached).context("`inline` was not measured at saturation")?;
+    ensure!(capacity > 0.0, "`inline` answered nothing");
+    Ok(capacity)
+}
+
+#[cfg(test)]
+mod tests {
+    use shinjuku_workload::Record;
+
+    use super::*;
+
+    #[test]
+    fn a_cell_has_each_routes_latencies_from_when_they_were_due() {
+        let record = |n: u64| Record {
+            arrival_ns: n * 1_000_000,
+            service_ns: 1,
+            finish_ns: n * 1_000_000 + 5_000,
+            class: (n % 2) as u16,
+        };
+        let outcome = Outcome {
+            answered: (0..100).map(record).collect(),
+            late: (0..100).map(|n| n * 1_000).collect(),
+            elapsed: Duration::from_millis(200),
+            cpu: Duration::from_millis(20),
+            ..Outcome::default()
+        };
+        let cell = Cell::of(&outcome, &routes::mix().unwrap(), 0.1, 7.0).unwrap();
+        assert_eq!((cell.answered_rps, cell.late_p99_us), (500.0, 99.0));
+        assert!((cell.server_cores - 0.5).abs() < 1e-9 && (cell.client_cores - 0.1).abs() < 1e-9);
+        assert!((cell.server_us_per_request - 1000.0).abs() < 1e-9);
+        assert_eq!(cell.route(routes::HEALTH).unwrap().p99_us, 5.0);
+        assert!(cell.route("login").is_none());
+        let nothing = Outcome {
+            reason: Some("no such luck".to_owned()),
+            ..Outcome::default()
+        };
+        let error = Cell::of(&nothing, &routes::mix().unwrap(), 0.1, 7.0).unwrap_err();
+        assert!(error.to_string().contains("no such luck"), "{error:#}");
+    }
+}

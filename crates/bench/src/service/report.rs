@@ -1,0 +1,383 @@
+//! How the bench of services is shown: targets, a table a load, what it cost, and plots.
+
+use anyhow::{Result, ensure};
+use shinjuku_plot::{Figure, Point, Series, Style, Table, XAxis, YAxis};
+use shinjuku_workload::repeat::Spread;
+
+use super::contender::{INLINE, POOL, POOL_COMPILED, POOL_TOKEN, SPAWN_BLOCKING};
+use super::routes::{ROUTES, SHORT};
+use super::{AtLoad, Cell, RouteFigures, Service};
+use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target};
+use crate::report::figure;
+
+/// The load that the targets are about.
+const AT: f64 = 0.6;
+/// p99 of a short route, pool over others.
+const SHORTER: Goal = Goal::AtMost(0.1);
+/// Throughput at saturation, pool over the best of the others.
+const THROUGHPUT: Goal = Goal::AtLeast(0.95);
+/// Ways to run a pool.
+const POOLS: [&str; 3] = [POOL, POOL_TOKEN, POOL_COMPILED];
+
+/// A percentile: as a file's name, in words, and where it stands.
+type Measure = (&'static str, &'static str, fn(&RouteFigures) -> f64);
+const MEASURES: [Measure; 3] = [
+    ("p50", "median", |route| route.p50_us),
+    ("p99", "p99", |route| route.p99_us),
+    ("p999", "p99.9", |route| route.p999_us),
+];
+
+fn find<'a>(all: &'a [Runs<Cell>], name: &str) -> Option<&'a Runs<Cell>> {
+    all.iter().find(|runs| runs.name == name)
+}
+
+fn median(runs: &Runs<Cell>, value: impl Fn(&Cell) -> Option<f64>) -> Option<f64> {
+    runs.spread(value).map(|spread| spread.median)
+}
+
+impl Measured for Service {
+    const BENCH: &'static str = "service";
+    const TITLE: &'static str = "a web service";
+    const DIRECTORY: &'static str = "bench-service";
+
+    fn check(&self) -> Result<()> {
+        for load in &self.loads {
+            ensure!(
+                load.contenders.len() == self.saturation.len(),
+                "at {:.0} % there are not the contenders of saturation",
+                load.share * 100.0
+            );
+        }
+        Ok(())
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let client = match self.client_has_its_own_cores {
+            true => "on cores of its own",
+            false => "on the server's cores; its share is in the tables",
+        };
+        let mut cells = self.saturation.iter().flat_map(Runs::measured);
+        let class = match cells.all(|cell| cell.client_realtime) {
+            true => "under SCHED_FIFO",
+            false => "not under SCHED_FIFO, so late when the server is busy",
+        };
+        vec![
+            ("Server", "examples/web, on two cores".to_owned()),
+            (
+                "Client",
+                format!("hyper, HTTP/1.1 with keep-alive, {client}; {class}"),
+            ),
+            (
+                "100 %",
+                format!(
+                    "{:.0} requests/s: {INLINE} at saturation",
+                    self.capacity_rps
+                ),
+            ),
+        ]
+    }
+
+    fn targets(&self) -> Vec<Target> {
+        let at = self
+            .loads
+            .iter()
+            .find(|load| (load.share - AT).abs() < 1e-9);
+        let at = at.map_or(&[][..], |load| &load.contenders);
+        let mut targets = Vec::new();
+        for pool in POOLS {
+            for other in [SPAWN_BLOCKING, INLINE] {
+                for route in SHORT {
+                    targets.push(shorter(at, route, pool, other));
+                }
+            }
+            targets.push(self.throughput(pool));
+        }
+        targets
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        let mut sections: Vec<_> = self.loads.iter().map(at_load).collect();
+        let figures = ROUTES
+            .iter()
+            .flat_map(|route| MEASURES.map(|measure| self.plot(route.name, measure)));
+        if let Some(first) = sections.first_mut() {
+            first.figures = figures.filter(|one| !one.series.is_empty()).collect();
+            first.introduction = Some(
+                "Latency counts from the moment at which a request was due, open loop. Medians \
+                 over the repetitions, in which the contenders took turns with the same arrivals."
+                    .to_owned(),
+            );
+        }
+        sections.push(self.saturated());
+        sections.push(self.themselves());
+        sections
+    }
+}
+
+/// The target for p99 of a short route.
+fn shorter(at: &[Runs<Cell>], route: &str, pool: &str, other: &str) -> Target {
+    let what = format!("p99 of /{route} at {:.0} %", AT * 100.0);
+    let p99 = |cell: &Cell| Some(cell.route(route)?.p99_us);
+    let compared = match (find(at, pool), find(at, other)) {
+        (Some(pool), Some(other)) => pool.compare(other, what, Some(SHORTER), p99),
+        _ => Comparison::of(what, [pool, other], &[], Some(SHORTER)),
+    };
+    Target::of(&compared).expect("the comparison has a goal")
+}
+
+impl Service {
+    /// The target for throughput at saturation, beside the best that is no pool.
+    fn throughput(&self, pool: &str) -> Target {
+        let rps = |cell: &Cell| Some(cell.answered_rps);
+        let others = self
+            .saturation
+            .iter()
+            .filter(|one| !POOLS.contains(&one.name.as_str()));
+        let best = others.max_by(|one, other| {
+            let of = |runs| median(runs, rps).unwrap_or_default();
+            of(one).total_cmp(&of(other))
+        });
+        let what = "throughput at saturation";
+        let compared = match (find(&self.saturation, pool), best) {
+            (Some(pool), Some(best)) => pool.compare(best, what, Some(THROUGHPUT), rps),
+            _ => Comparison::of(what, [pool, "the best"], &[], Some(THROUGHPUT)),
+        };
+        Target::of(&compared).expect("the comparison has a goal")
+    }
+
+    fn plot(&self, route: &str, (file, words, value): Measure) -> Figure {
+        let names = self.saturation.iter().map(|runs| runs.name.clone());
+        let series = names.enumerate().map(|(number, name)| Series {
+            points: self
+                .loads
+                .iter()
+                .filter_map(|load| {
+                    let runs = find(&load.contenders, &name)?;
+                    let Spread { median, min, max } =
+                        runs.spread(|cell| cell.route(route).map(value))?;
+                    Some(Point {
+                        x: load.offered_rps,
+                        y: Some(median),
+                        spread: Some((min, max)),
+                    })
+                })
+                .collect(),
+            style: Style::Contender(number),
+            label: name,
+        });
+        Figure {
+            name: format!("{route}-{file}"),
+            title: format!("/{route}: {words}"),
+            x: XAxis::Linear("offered load (requests/s)"),
+            y: YAxis::Logarithmic,
+            y_label: format!("{words} (µs, log)"),
+            bars: "lowest and highest repetition",
+            series: series.filter(|one| !one.points.is_empty()).collect(),
+        }
+    }
+
+    fn saturated(&self) -> Section {
+        let mut table = Table::new(
+            "as many requests under way as connections",
+            [
+                "",
+                "answers/s",
+                "range",
+                "CPU us a request",
+                "client's cores",
+                "failed",
+            ],
+        );
+        for runs in &self.saturation {
+            let rps = runs.spread(|cell| Some(cell.answered_rps));
+            table.push([
+                runs.name.clone(),
+                rps.map_or_else(|| "-".to_owned(), |rps| figure(rps.median)),
+                rps.map_or_else(String::new, |rps| {
+                    format!("({}..{})", figure(rps.min), figure(rps.max))
+                }),
+                number(runs, |cell| cell.server_us_per_request),
+                number(runs, |cell| cell.client_cores),
+                failed(runs).to_string(),
+            ]);
+        }
+        Section {
+            heading: "Saturation".to_owned(),
+            tables: vec![table],
+            ..Section::default()
+        }
+    }
+
+    /// What the contenders said, and how much memory they took in all.
+    fn themselves(&self) -> Section {
+        let mut table = Table::new(
+            "servers",
+            ["", "most memory, MiB", "what it says of itself"],
+        );
+        for runs in &self.saturation {
+            let points = self
+                .loads
+                .iter()
+                .filter_map(|load| find(&load.contenders, &runs.name));
+            let cells = points.chain([runs]).flat_map(Runs::measured);
+            let peak = cells.map(|cell| cell.peak_mib).fold(0.0, f64::max);
+            let said = self.descriptions.get(&runs.name).cloned();
+            table.push([runs.name.clone(), figure(peak), said.unwrap_or_default()]);
+        }
+        Section {
+            heading: "The servers".to_owned(),
+            tables: vec![table],
+            ..Section::default()
+        }
+    }
+}
+
+fn number(runs: &Runs<Cell>, value: fn(&Cell) -> f64) -> String {
+    median(runs, |cell| Some(value(cell))).map_or_else(|| "-".to_owned(), figure)
+}
+
+fn failed(runs: &Runs<Cell>) -> u64 {
+    runs.measured()
+        .map(|cell| cell.failed + cell.unanswered)
+        .sum()
+}
+
+fn at_load(load: &AtLoad) -> Section {
+    let percentiles = ["p50", "p99", "p99.9"];
+    let mut header = vec![String::new()];
+    for route in &ROUTES {
+        header.push(format!("/{} {}", route.name, percentiles[0]));
+        header.extend(percentiles[1..].iter().map(ToString::to_string));
+    }
+    let mut latencies = Table::new("latencies in µs", header);
+    let mut costs = Table::new(
+        "costs",
+        [
+            "",
+            "answers/s",
+            "server's cores",
+            "CPU us a request",
+            "client's cores",
+            "client late, p99 us",
+            "failed",
+        ],
+    );
+    for runs in &load.contenders {
+        let mut row = vec![runs.name.clone()];
+        for route in &ROUTES {
+            for (.., value) in MEASURES {
+                let found = median(runs, |cell| cell.route(route.name).map(value));
+                row.push(found.map_or_else(|| "-".to_owned(), figure));
+            }
+        }
+        latencies.push(row);
+        costs.push([
+            runs.name.clone(),
+            number(runs, |cell| cell.answered_rps),
+            number(runs, |cell| cell.server_cores),
+            number(runs, |cell| cell.server_us_per_request),
+            number(runs, |cell| cell.client_cores),
+            number(runs, |cell| cell.late_p99_us),
+            failed(runs).to_string(),
+        ]);
+    }
+    let (percent, rps) = (load.share * 100.0, load.offered_rps);
+    Section {
+        heading: format!("{percent:.0} %: {rps:.0} requests/s"),
+        tables: vec![latencies, costs],
+        ..Section::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::harness::Verdict;
+
+    fn cell(rps: f64, p99_us: f64) -> Cell {
+        let route = |name: &&str| RouteFigures {
+            name: (*name).to_owned(),
+            requests: 100,
+            p50_us: p99_us / 2.0,
+            p99_us,
+            p999_us: p99_us * 2.0,
+        };
+        Cell {
+            answered_rps: rps,
+            failed: 0,
+            unanswered: 0,
+            server_cores: 1.0,
+            server_us_per_request: 500.0,
+            client_cores: 0.1,
+            client_realtime: true,
+            late_p99_us: 20.0,
+            peak_mib: 64.0,
+            routes: SHORT.iter().map(route).collect(),
+        }
+    }
+
+    fn service(contenders: &[(&str, f64, f64)]) -> Service {
+        let runs: Vec<_> = (contenders.iter())
+            .map(|&(name, rps, p99_us)| Runs {
+                name: name.to_owned(),
+                runs: vec![Some(cell(rps, p99_us)), None, Some(cell(rps, p99_us))],
+            })
+            .collect();
+        Service {
+            client_has_its_own_cores: false,
+            descriptions: BTreeMap::new(),
+            capacity_rps: 1000.0,
+            saturation: runs.clone(),
+            loads: vec![AtLoad {
+                share: AT,
+                offered_rps: 600.0,
+                contenders: runs,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_targets_are_each_pools_short_routes_and_throughput() {
+        let measured = service(&[
+            (INLINE, 1000.0, 9_000.0),
+            (SPAWN_BLOCKING, 900.0, 20_000.0),
+            (POOL, 960.0, 1_000.0),
+        ]);
+        measured.check().unwrap();
+        let verdict = |part: &str| {
+            let found = measured
+                .targets()
+                .into_iter()
+                .find(|one| one.name.contains(part));
+            found.unwrap_or_else(|| panic!("no target {part}")).verdict
+        };
+        assert_eq!(
+            verdict("/health at 60 %: pool / spawn_blocking"),
+            Verdict::Met
+        );
+        assert_eq!(verdict("/range at 60 %: pool / inline"), Verdict::Missed);
+        assert_eq!(verdict("saturation: pool / inline"), Verdict::Met);
+        assert_eq!(verdict("saturation: pool, signals"), Verdict::NotShown);
+    }
+
+    #[test]
+    fn every_contender_is_in_every_table_and_plot() {
+        let measured = service(&[(INLINE, 1000.0, 9_000.0), (POOL, 960.0, 1_000.0)]);
+        let sections = measured.sections();
+        assert_eq!(sections.len(), 3);
+        let mut tables = sections.iter().flat_map(|one| &one.tables);
+        assert!(tables.all(|table| table.rows.len() == 2));
+        let figures = &sections[0].figures;
+        assert_eq!(figures.len(), SHORT.len() * MEASURES.len());
+        assert!(figures.iter().all(|figure| figure.series.len() == 2));
+    }
+
+    #[test]
+    fn without_measurements_nothing_is_claimed() {
+        let nothing = service(&[]);
+        let shown = |target: &Target| target.verdict != Verdict::NotShown;
+        assert!(!nothing.targets().iter().any(shown));
+    }
+}

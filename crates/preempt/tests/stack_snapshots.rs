@@ -1,0 +1,93 @@
+//! Snapshots of the stack of a context, while its code computes and while it is blocked.
+#![allow(missing_docs)]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use shinjuku_preempt::{
+    ContextId, Generation, Outcome, Pool, PoolConfig, StackSnapshot, StackSnapshots, Worker,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const MARK: u64 = 0x5a17_0cab_1e5e_ed0f;
+
+/// Runs `job` in a context on a thread of its own, takes snapshots of it until one is as it should
+/// be, and then tells the job to end.
+fn snapshot_of(
+    job: fn(&AtomicBool),
+    is_good: impl Fn(&StackSnapshot) -> bool,
+) -> Option<StackSnapshot> {
+    let end = Arc::new(AtomicBool::new(false));
+    let (send, link) = mpsc::channel();
+    let ends = Arc::clone(&end);
+    let worker = thread::spawn(move || {
+        let config = PoolConfig {
+            contexts: 1,
+            ..PoolConfig::default()
+        };
+        let mut pool = Pool::new(config, move |()| job(&ends)).unwrap();
+        let mut worker = Worker::bind(0).unwrap();
+        send.send(worker.link()).unwrap();
+        let ready = pool.idle.pop().unwrap().load(());
+        let Outcome::Finished(finished) = worker.run(ready.into(), Generation(1)) else {
+            unreachable!("nobody preempts it")
+        };
+        let (context, result) = finished.take();
+        result.unwrap();
+        assert_eq!(pool.handles.hand_back(vec![context], PATIENCE).leaked, 0);
+    });
+    let link = link.recv_timeout(PATIENCE).unwrap();
+    let snapshots = StackSnapshots::install().unwrap();
+    let start = Instant::now();
+    let mut found = None;
+    while found.is_none() && start.elapsed() < PATIENCE {
+        found = snapshots.take(&link, ContextId(0)).filter(&is_good);
+    }
+    assert_eq!(
+        snapshots
+            .take(&link, ContextId(1))
+            .filter(|one| one.system_call.is_none()),
+        None
+    );
+    end.store(true, Relaxed);
+    worker.join().unwrap();
+    found
+}
+
+/// Whether the mark that the job keeps on its stack is in the snapshot.
+fn has_mark(snapshot: &StackSnapshot) -> bool {
+    let addresses = (snapshot.stack_pointer & !7..).step_by(8);
+    let mut words = addresses.map_while(|address| snapshot.word(address));
+    words.any(|word| word == MARK)
+}
+
+#[test]
+fn code_that_computes_is_found_with_its_stack() {
+    fn computes(end: &AtomicBool) {
+        let mark = AtomicU64::new(MARK);
+        while !end.load(Relaxed) {
+            black_box(&mark);
+        }
+    }
+    let found = snapshot_of(computes, has_mark);
+    let found = found.expect("it computes, with its mark on the stack");
+    assert!(found.instruction != 0 && found.system_call.is_none());
+}
+
+/// Its system call goes on: a sleep that is interrupted by a signal would end, or begin anew.
+#[test]
+fn code_that_is_blocked_is_found_and_left_alone() {
+    fn sleeps(end: &AtomicBool) {
+        let mark = AtomicU64::new(MARK);
+        while !end.load(Relaxed) {
+            thread::sleep(Duration::from_millis(20));
+            black_box(&mark);
+        }
+    }
+    let is_good = |one: &StackSnapshot| one.system_call.is_some() && has_mark(one);
+    assert!(snapshot_of(sleeps, is_good).is_some());
+}

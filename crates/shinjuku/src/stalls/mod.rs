@@ -1,0 +1,223 @@
+//! Who holds others up: requests that run for longer than a limit without giving way, or that block
+//! their worker, each reported once for a place in the code.
+//!
+//! ```text
+//!   shinjuku-stalls: looks at what each thread runs ─▶ the same for longer than the limit?
+//!                                                         │ yes: counted, as computing or blocked
+//!                                                         ▼
+//!                    snapshot of its stack ─▶ frames ─▶ names ─▶ a new place? ─▶ one event
+//! ```
+//!
+//! All of that is this thread's. Of the threads that serve, one that computes is interrupted once
+//! for a stall, by a signal whose handler copies its stack. Without the feature `backtraces` no
+//! signal is sent, and the place is the class.
+
+#[cfg(feature = "backtraces")]
+mod backtrace;
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use shinjuku_preempt::{Clock, ContextId, Cycles, WorkerLink};
+use tracing::Dispatch;
+
+use crate::observer::Observer;
+use crate::start_error::StartError;
+
+/// Looks for each limit, so that a stall is found within a quarter of it.
+const LOOKS: u32 = 4;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// Places that are told apart; what comes after that is only counted.
+const PLACES: usize = 256;
+
+/// How many stalls there were.
+#[derive(Debug, Default)]
+pub(crate) struct StallCounts {
+    computing: AtomicU64,
+    blocked: AtomicU64,
+}
+
+impl StallCounts {
+    pub(crate) fn read(&self) -> Stalls {
+        Stalls {
+            computing: self.computing.load(Ordering::Relaxed),
+            blocked: self.blocked.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// How often a request held its worker for longer than `stalls.report_after_ms`, by what it did;
+/// zeroes where that is not set.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct Stalls {
+    /// It computed, and gave way at no probe.
+    pub computing: u64,
+    /// It was blocked in the kernel.
+    pub blocked: u64,
+}
+
+/// What a thread runs, and since when.
+type Slice = (ContextId, Cycles);
+
+/// The thread that looks for stalls.
+pub(crate) struct StallWatch {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl StallWatch {
+    /// Starts it. In the layout `threads`, a request that nobody waits for is not asked to give
+    /// way: there it is no stall, unless `asks_always`.
+    ///
+    /// # Errors
+    /// [`StartError::Thread`] if the system has no more threads.
+    pub(crate) fn start(
+        observer: Observer,
+        limit: Duration,
+        asks_always: bool,
+    ) -> Result<Self, StartError> {
+        let name = "shinjuku-stalls".to_owned();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&is_over);
+        let subscriber = tracing::dispatcher::get_default(Dispatch::clone);
+        let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        let mut search = Search {
+            last: vec![None; observer.links.len()],
+            limit: Clock::get().to_cycles(nanos),
+            asks_always,
+            places: HashSet::new(),
+            #[cfg(feature = "backtraces")]
+            backtraces: backtrace::Backtraces::new(),
+            observer,
+        };
+        let pause = (limit / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        let body = move || {
+            tracing::dispatcher::with_default(&subscriber, || {
+                while !end.load(Ordering::Relaxed) {
+                    search.look();
+                    std::thread::park_timeout(pause);
+                }
+            });
+        };
+        let thread = (std::thread::Builder::new().name(name.clone()).spawn(body))
+            .map_err(|cause| StartError::Thread { name, cause })?;
+        Ok(Self { is_over, thread })
+    }
+
+    /// Tells the thread to end, and gives its handle.
+    pub(crate) fn end(self) -> JoinHandle<()> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+        self.thread
+    }
+}
+
+/// What the thread knows.
+struct Search {
+    observer: Observer,
+    limit: Cycles,
+    asks_always: bool,
+    /// For each thread, the stall that was found last.
+    last: Vec<Option<Slice>>,
+    /// What was reported, as hashes.
+    places: HashSet<u64>,
+    #[cfg(feature = "backtraces")]
+    backtraces: backtrace::Backtraces,
+}
+
+impl Search {
+    fn look(&mut self) {
+        let slices = self.observer.recorder.running();
+        for (thread, slice) in slices.into_iter().enumerate() {
+            let now = Cycles::now();
+            let is_long = |slice: &Slice| now.since(slice.1) > self.limit;
+            let Some(slice) = slice.filter(is_long) else {
+                continue;
+            };
+            let is_known = self.last[thread] == Some(slice);
+            if !is_known && (self.asks_always || self.somebody_waits()) {
+                self.last[thread] = Some(slice);
+                let link = self.observer.links[thread].clone();
+                self.found(thread, &link, slice);
+            }
+        }
+    }
+
+    fn somebody_waits(&self) -> bool {
+        let dispatchers = self.observer.dispatchers.iter();
+        dispatchers
+            .map(|one| one.waiting())
+            .any(|waiting| waiting > 0)
+    }
+
+    /// A thread has run a request for too long, and that is new.
+    fn found(&mut self, thread: usize, link: &WorkerLink, slice: Slice) {
+        let is_blocked = link.is_blocked();
+        let place = self.place(link, slice);
+        if self.observer.recorder.running()[thread] != Some(slice) {
+            // It gave way meanwhile, so what was seen is of something else.
+            return;
+        }
+        let counts = &self.observer.stalls;
+        let count = if is_blocked {
+            &counts.blocked
+        } else {
+            &counts.computing
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        let meta = self.observer.started.of(slice.0);
+        let class = meta.and_then(|meta| {
+            let names = &self.observer.class_names;
+            names.get(usize::from(meta.class.0)).map(String::as_str)
+        });
+        let class = class.unwrap_or("unknown");
+        let mut hasher = DefaultHasher::new();
+        (class, is_blocked, place.as_ref().map(|place| &place.key)).hash(&mut hasher);
+        if self.places.len() >= PLACES || !self.places.insert(hasher.finish()) {
+            return;
+        }
+        let clock = Clock::get();
+        let since = |cycles: Cycles| clock.to_nanos(Cycles::now().since(cycles)) as f64 / 1e6;
+        let age = meta.map_or(0, |meta| clock.now_nanos().saturating_sub(meta.arrival.0));
+        let did = if is_blocked {
+            "blocked its worker"
+        } else {
+            "computed without giving way"
+        };
+        tracing::warn!(
+            target: "shinjuku",
+            class,
+            thread = self.observer.recorder.name(thread),
+            context = slice.0.0,
+            age_ms = age as f64 / 1e6,
+            "stall: a request of class `{class}` has {did} for {:.1} ms{}",
+            since(slice.1),
+            place.map_or_else(String::new, |place| place.text)
+        );
+    }
+
+    #[cfg(feature = "backtraces")]
+    fn place(&mut self, link: &WorkerLink, (context, _): Slice) -> Option<Place> {
+        self.backtraces.take(link, context)
+    }
+
+    #[cfg(not(feature = "backtraces"))]
+    #[expect(clippy::unused_self, reason = "with backtraces it is used")]
+    fn place(&mut self, _: &WorkerLink, _: Slice) -> Option<Place> {
+        None
+    }
+}
+
+/// Where a request was.
+struct Place {
+    /// The same for the same place.
+    key: Vec<String>,
+    /// Frames with their source, a line each.
+    text: String,
+}
