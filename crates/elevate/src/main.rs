@@ -186,10 +186,11 @@ fn print(report: &Report) {
         all_slept,
         late,
         latest,
+        added,
         ..
     } = report;
     println!(
         "{slots} slots, {switches} switches; {slept} slots ended by sleep, {all_slept} times all slept; {late} slots \
-         ended more than a slice late, the latest by {latest:?}"
+         ended more than a slice late, the latest by {latest:?}; {added:?} were added to each for the scheduler's own sleep"
     );
 }

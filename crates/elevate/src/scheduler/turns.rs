@@ -125,6 +125,7 @@ impl Turns {
         turns.start_sentinel()?;
         if turns.config.pattern == Pattern::Shared {
             turns.lost = turns.lost_by_sleeping();
+            turns.report.added = turns.lost;
         }
         let (core, low) = (turns.config.core, turns.classes.low);
         for group in &mut turns.groups {
