@@ -26,8 +26,8 @@ struct Line {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Schedules until control-C, SIGTERM, SIGHUP, the time that was asked for, or the end of all that is
-    /// scheduled. Then all have their classes and cores again.
+    /// Schedules until control-C, SIGTERM, SIGHUP, the time that was asked for, or the end of all
+    /// that is scheduled. Then all have their classes and cores again.
     Run(Run),
     /// Is the supervisor: told by its standard input who is elevated, it gives back what a
     /// scheduler that was killed cannot.
