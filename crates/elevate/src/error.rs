@@ -54,7 +54,7 @@ pub enum ElevateError {
         core: usize,
     },
     /// A core that there is not, or that this process may not use.
-    #[error("core {core} cannot be used ({cause}): name one that `taskset -p $$` lists")]
+    #[error("core {core} cannot be used ({cause}): name one that `taskset -cp $$` lists")]
     Core {
         /// The core.
         core: usize,
@@ -66,6 +66,16 @@ pub enum ElevateError {
     Nothing {
         /// Who.
         target: String,
+    },
+    /// Two targets have a thread in common.
+    #[error("{first} and {second} both have thread {tid}: name each of the scheduled once")]
+    Twice {
+        /// The one.
+        first: String,
+        /// The other.
+        second: String,
+        /// The thread.
+        tid: u32,
     },
     /// Threads of another process, and no one to give them back if this process is killed.
     #[error("{target} is not of this process: scheduling it takes a supervisor")]
@@ -84,6 +94,17 @@ pub enum ElevateError {
         "the scheduler stood still for {0:?}, so the scheduled have their old classes again: was it stopped?"
     )]
     StoodStill(Duration),
+    /// One of the scheduled has not got its class and its cores back.
+    #[error(
+        "thread {tid} does not get its class and its cores back ({cause}): `chrt -p {tid}` and `taskset -cp {tid}` \
+         tell what it has"
+    )]
+    NotGivenBack {
+        /// Its number.
+        tid: u32,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
     /// Linux refuses something else.
     #[error("cannot {what}: {cause}")]
     System {

@@ -14,7 +14,7 @@ use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use shinjuku_elevate::{
     Config, Elevation, OnSleep, Pattern, Report, Reserve, Table, Target, supervise,
 };
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Schedules any threads and processes in slices of microseconds, by SCHED_FIFO priorities.
 #[derive(Parser)]
@@ -26,8 +26,8 @@ struct Line {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Schedules until control-C, SIGTERM, the time that was asked for, or the end of all that is
-    /// scheduled. Then all have their classes and cores again.
+    /// Schedules until control-C, SIGTERM, SIGHUP, the time that was asked for, or the end of all
+    /// that is scheduled. Then all have their classes and cores again.
     Run(Run),
     /// Is the supervisor: told by its standard input who is elevated, it gives back what a
     /// scheduler that was killed cannot.
@@ -119,7 +119,7 @@ impl Run {
             ..Config::new(self.core, table)
         };
         let stop = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        for signal in [SIGHUP, SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
         let mut supervisor = Command::new(std::env::current_exe()?);
@@ -186,10 +186,11 @@ fn print(report: &Report) {
         all_slept,
         late,
         latest,
+        added,
         ..
     } = report;
     println!(
         "{slots} slots, {switches} switches; {slept} slots ended by sleep, {all_slept} times all slept; {late} slots \
-         ended more than a slice late, the latest by {latest:?}"
+         ended more than a slice late, the latest by {latest:?}; {added:?} were added to each for the scheduler's own sleep"
     );
 }

@@ -16,7 +16,7 @@ pub(crate) struct Member {
     pub(crate) tid: u32,
     born: u64,
     class: [u64; 7],
-    cores: Vec<usize>,
+    pub(crate) cores: Vec<usize>,
 }
 
 impl Member {
@@ -40,6 +40,14 @@ impl Member {
             class,
             cores: cores.collect(),
         }))
+    }
+
+    /// Of a thread that was begun by one bound to `core`: it inherited that, and is to get what the
+    /// other one had before.
+    pub(crate) fn is_born_on(&mut self, core: usize, before: &[usize]) {
+        if self.cores == [core] {
+            self.cores = before.to_vec();
+        }
     }
 
     /// Whether this very thread is there: its number may be another's by now.
@@ -95,4 +103,36 @@ pub(crate) fn pin_current(core: usize) -> io::Result<()> {
     }
     set.set(core);
     Ok(sched_setaffinity(None, &set)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn another_thread_with_its_number_is_left_alone() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let own = Member::of(child.id()).unwrap().unwrap();
+        let other = Member {
+            born: own.born + 1,
+            cores: vec![own.cores[0]],
+            // The kernel refuses it.
+            class: [99, 0, 0, 0, 0, 0, 0],
+            ..own.clone()
+        };
+        let (is_there, given) = (other.is_there(), other.give_back());
+        let refused = Member {
+            born: own.born,
+            ..other.clone()
+        };
+        let refused = refused.give_back();
+        own.give_back().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_there.unwrap());
+        given.unwrap();
+        assert!(refused.is_err());
+    }
 }

@@ -174,7 +174,7 @@ pub enum SupervisorEnd {
 /// gives back everything that was elevated.
 ///
 /// # Errors
-/// The first line makes no sense, SCHED_FIFO is refused, or a class cannot be given back.
+/// A line makes no sense or cannot be read, SCHED_FIFO is refused, or a class cannot be given back.
 pub fn supervise(input: impl Read + AsFd, mut output: impl Write) -> io::Result<SupervisorEnd> {
     let mut lines = Lines {
         input,
@@ -193,24 +193,26 @@ pub fn supervise(input: impl Read + AsFd, mut output: impl Write) -> io::Result<
     output.flush()?;
     let end = deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
     let mut members = Vec::new();
+    // Whatever happens from here on, what was elevated is given back.
     let why = loop {
         let silent = Instant::now() + PATIENCE;
         let until = end.map_or(silent, |end| silent.min(end));
-        match lines.next(Some(until))? {
-            Next::Message(Message::Elevated(member)) => members.push(member),
-            Next::Message(Message::Done) => return Ok(SupervisorEnd::Done),
-            Next::Message(_) => {}
-            Next::End => break SupervisorEnd::SchedulerGone,
-            Next::Silence if until < silent => break SupervisorEnd::Deadline,
-            Next::Silence => break SupervisorEnd::SchedulerSilent,
+        match lines.next(Some(until)) {
+            Ok(Next::Message(Message::Elevated(member))) => members.push(member),
+            Ok(Next::Message(Message::Done)) => return Ok(SupervisorEnd::Done),
+            Ok(Next::Message(_)) => {}
+            Ok(Next::End) => break Ok(SupervisorEnd::SchedulerGone),
+            Ok(Next::Silence) if until < silent => break Ok(SupervisorEnd::Deadline),
+            Ok(Next::Silence) => break Ok(SupervisorEnd::SchedulerSilent),
+            Err(error) => break Err(error),
         }
         if end.is_some_and(|end| Instant::now() > end) {
-            break SupervisorEnd::Deadline;
+            break Ok(SupervisorEnd::Deadline);
         }
     };
     let given_back: Vec<_> = members.iter().map(Member::give_back).collect();
     given_back.into_iter().collect::<io::Result<()>>()?;
-    Ok(why)
+    why
 }
 
 enum Next {
@@ -267,13 +269,13 @@ mod tests {
 
     use super::*;
 
-    /// A process that is elevated, its class before, and the supervisor's end when it is told
-    /// these lines and then what `then` says.
+    /// The supervisor's end, if that is none with an error, when it is told of a process that is
+    /// elevated and then what `then` says; and whether the process has its class again.
     fn supervised(
         test: &str,
         deadline_ms: Option<u64>,
         then: impl FnOnce(&mut UnixStream),
-    ) -> Option<(SupervisorEnd, bool)> {
+    ) -> Option<(Option<SupervisorEnd>, bool)> {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = child.id();
         let member = Member::of(pid).unwrap().unwrap();
@@ -290,7 +292,7 @@ mod tests {
                 say(&mut scheduler, &message);
             }
             then(&mut scheduler);
-            let end = supervisor.join().unwrap().unwrap();
+            let end = supervisor.join().unwrap().ok();
             (end, SchedulingClass::of(pid).unwrap() == before)
         });
         child.kill().unwrap();
@@ -314,7 +316,7 @@ mod tests {
             scheduler.shutdown(std::net::Shutdown::Both).unwrap();
         });
         if let Some(ended) = ended {
-            assert_eq!(ended, (SupervisorEnd::SchedulerGone, true));
+            assert_eq!(ended, (Some(SupervisorEnd::SchedulerGone), true));
         }
     }
 
@@ -328,7 +330,7 @@ mod tests {
             }
         });
         if let Some(ended) = ended {
-            assert_eq!(ended, (SupervisorEnd::Deadline, true));
+            assert_eq!(ended, (Some(SupervisorEnd::Deadline), true));
         }
     }
 
@@ -342,7 +344,7 @@ mod tests {
                 drop(scheduler);
             });
         }) {
-            assert_eq!(ended, (SupervisorEnd::SchedulerSilent, true));
+            assert_eq!(ended, (Some(SupervisorEnd::SchedulerSilent), true));
         }
     }
 
@@ -351,7 +353,18 @@ mod tests {
         const TEST: &str = "one_that_has_given_back_itself_is_left_alone";
         let ended = supervised(TEST, None, |scheduler| say(scheduler, &Message::Done));
         if let Some(ended) = ended {
-            assert_eq!(ended, (SupervisorEnd::Done, false));
+            assert_eq!(ended, (Some(SupervisorEnd::Done), false));
+        }
+    }
+
+    #[test]
+    fn one_that_says_what_makes_no_sense_is_made_up_for() {
+        const TEST: &str = "one_that_says_what_makes_no_sense_is_made_up_for";
+        let ended = supervised(TEST, None, |scheduler| {
+            scheduler.write_all(b"\"nonsense\"\n").unwrap();
+        });
+        if let Some(ended) = ended {
+            assert_eq!(ended, (None, true));
         }
     }
 

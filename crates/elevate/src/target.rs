@@ -1,5 +1,6 @@
 //! Who can be scheduled: whatever has a thread number.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::str::FromStr;
@@ -40,6 +41,18 @@ impl FromStr for Target {
             "vcpus" => Ok(Self::Vcpus(number)),
             _ => Err(nothing()),
         }
+    }
+}
+
+/// As it is written on the command line.
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, number) = match self {
+            Self::Thread(tid) => ("thread", tid),
+            Self::Process(pid) => ("process", pid),
+            Self::Vcpus(pid) => ("vcpus", pid),
+        };
+        write!(formatter, "{kind}:{number}")
     }
 }
 
@@ -159,6 +172,7 @@ mod tests {
             ("vcpus:10", Target::Vcpus(10)),
         ] {
             assert_eq!(words.parse(), Ok(target));
+            assert_eq!(target.to_string().parse(), Ok(target));
         }
         for words in ["", "0", "-1", "thread:", "pid:7", "thread:4294967296"] {
             let error = words.parse::<Target>().unwrap_err();

@@ -161,11 +161,10 @@ fn processes(
     let elevation = elevate(config, &targets)?;
     moment.check()?;
     let [first, second] = both;
-    let turns = first.result(seconds, stop)?;
+    let turns: Turns = first.result(seconds, stop)?;
     let _: Turns = second.result(seconds, stop)?;
     scheduled.check()?;
-    elevation.stop()?;
-    Ok(turns)
+    Ok(turns.scheduled_by(&elevation.stop()?))
 }
 
 /// Threads of this process, or vCPUs: threads in guest mode.
@@ -196,10 +195,10 @@ fn threads(config: Config, length: Duration, guest: Option<&Guest>) -> Result<Tu
         joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     scheduled.check()?;
-    elevation.stop()?;
+    let report = elevation.stop()?;
     let [turns, other] = turns;
     other?;
-    turns
+    Ok(turns?.scheduled_by(&report))
 }
 
 /// The busy loop, as the code of a virtual machine.

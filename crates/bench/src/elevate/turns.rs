@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use shinjuku_elevate::Report;
 use shinjuku_preempt::{Clock, Cycles};
 use shinjuku_workload::repeat::median;
 
@@ -20,6 +21,9 @@ pub struct Turns {
     pub duration_us: Option<f64>,
     /// How long it then waited, us: the median.
     pub interval_us: Option<f64>,
+    /// How much longer than the switching period the scheduler made each slot, us.
+    #[serde(default)]
+    pub added_us: Option<f64>,
 }
 
 impl Turns {
@@ -49,6 +53,14 @@ impl Turns {
         Self::of(&absences[..count], clock)
     }
 
+    /// As scheduled by a scheduler that did that.
+    pub fn scheduled_by(self, report: &Report) -> Self {
+        Self {
+            added_us: Some(report.added.as_nanos() as f64 / 1e3),
+            ..self
+        }
+    }
+
     fn of(absences: &[(u64, u64)], clock: Clock) -> Self {
         let micros = |from: u64, to: u64| clock.to_nanos(Cycles(to - from)) as f64 / 1e3;
         let pairs = absences.windows(2);
@@ -58,6 +70,7 @@ impl Turns {
             turns: absences.len(),
             duration_us: median(&durations),
             interval_us: median(&intervals.collect::<Vec<_>>()),
+            added_us: None,
         }
     }
 }

@@ -12,6 +12,8 @@ pub(super) struct Group {
     members: Vec<Member>,
     /// The member that is raised first: another one each time.
     first: usize,
+    /// The cores of its first thread before it was taken: later threads inherit those.
+    cores: Vec<usize>,
 }
 
 impl Group {
@@ -21,13 +23,22 @@ impl Group {
             target,
             members: Vec::new(),
             first: 0,
+            cores: Vec::new(),
         };
         group.members = group.strangers()?;
-        if group.members.is_empty() {
-            let target = format!("{target:?}");
+        let Some(first) = group.members.first() else {
+            let target = target.to_string();
             return Err(ElevateError::Nothing { target });
-        }
+        };
+        group.cores.clone_from(&first.cores);
         Ok(group)
+    }
+
+    /// A thread that is in both.
+    pub(super) fn shares_with(&self, other: &Self) -> Option<u32> {
+        let tids = self.members.iter().map(|member| member.tid);
+        let mut both = tids.filter(|tid| other.members.iter().any(|member| member.tid == *tid));
+        both.next()
     }
 
     /// Whether all its threads are of process `pid`.
@@ -60,22 +71,29 @@ impl Group {
         take(&self.members, supervisor, core, class)
     }
 
-    /// Looks for threads that have come, which get `class`, and for such that have gone.
+    /// Looks for threads that have come, which get `class`, and for such that have gone. Whether
+    /// any is there.
     pub(super) fn look_again(
         &mut self,
         supervisor: Option<&mut Supervisor>,
         core: usize,
         class: &SchedulingClass,
-    ) -> Result<(), ElevateError> {
-        // One thread that is given can only go.
+    ) -> Result<bool, ElevateError> {
+        // Who cannot be looked at is still to get back what it had.
         self.members
-            .retain(|member| member.is_there().unwrap_or(false));
+            .retain(|member| member.is_there().unwrap_or(true));
+        // One thread that is given can only go.
         if !matches!(self.target, Target::Thread(_)) {
-            let strangers = self.strangers()?;
-            take(&strangers, supervisor, core, class)?;
+            let known = self.members.len();
+            let mut strangers = self.strangers()?;
+            for stranger in &mut strangers {
+                stranger.is_born_on(core, &self.cores);
+            }
+            // Members first: what fails halfway is given back, too.
             self.members.extend(strangers);
+            take(&self.members[known..], supervisor, core, class)?;
         }
-        Ok(())
+        Ok(!self.members.is_empty())
     }
 
     /// Raises all its threads, beginning with another one each time. Whether any is there.
@@ -110,10 +128,15 @@ impl Group {
         Ok(any)
     }
 
-    /// Gives all of them back what they had. Whether that succeeded.
-    pub(super) fn give_back(&self) -> bool {
-        let given = self.members.iter().map(|member| member.give_back().is_ok());
-        given.fold(true, |all, one| all & one)
+    /// Gives all of them back what they had.
+    pub(super) fn give_back(&self) -> Result<(), ElevateError> {
+        let given = self.members.iter().map(|member| {
+            let tid = member.tid;
+            let given = member.give_back();
+            given.map_err(|cause| ElevateError::NotGivenBack { tid, cause })
+        });
+        // One may be refused, and the others not.
+        given.fold(Ok(()), Result::and)
     }
 }
 
@@ -133,4 +156,37 @@ fn take(
         member.give(class).map_err(ElevateError::class)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn who_came_later_is_given_back_even_if_taking_it_failed() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let target = Target::Process(child.id());
+        // Of a process whose threads have all come later.
+        let Group { members, .. } = Group::of(target).unwrap();
+        let mut group = Group {
+            target,
+            members: Vec::new(),
+            first: 0,
+            cores: members[0].cores.clone(),
+        };
+        // It is bound to the core, but then the kernel refuses the class.
+        let core = *members[0].cores.last().unwrap();
+        let refused = group.look_again(None, core, &SchedulingClass::fifo(100));
+        let bound = Member::of(child.id()).unwrap().unwrap();
+        let given = group.give_back();
+        let after = Member::of(child.id()).unwrap().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(refused.is_err());
+        assert_eq!(bound.cores, [core]);
+        given.unwrap();
+        assert_eq!([after], members[..]);
+    }
 }

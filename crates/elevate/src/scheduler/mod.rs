@@ -157,6 +157,8 @@ pub struct Report {
     pub late: u64,
     /// The latest one, by so much.
     pub latest: Duration,
+    /// How much longer each slot was than the slice: what the scheduler's own sleep takes.
+    pub added: Duration,
 }
 
 /// A scheduler at work. Dropped, it ends, and the scheduled have their classes and cores again.

@@ -85,12 +85,13 @@ impl Turns {
         let on_staff = OnStaff::enter();
         let groups = targets.iter().map(|target| Group::of(*target));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
+        check_apart(&groups, targets)?;
         if supervisor.is_none() {
             let own = std::process::id();
             for (group, target) in groups.iter().zip(targets) {
                 let looking = ElevateError::system("look at this process's own threads");
                 if !group.is_of(own).map_err(looking)? {
-                    let target = format!("{target:?}");
+                    let target = target.to_string();
                     return Err(ElevateError::Unsupervised { target });
                 }
             }
@@ -124,6 +125,7 @@ impl Turns {
         turns.start_sentinel()?;
         if turns.config.pattern == Pattern::Shared {
             turns.lost = turns.lost_by_sleeping();
+            turns.report.added = turns.lost;
         }
         let (core, low) = (turns.config.core, turns.classes.low);
         for group in &mut turns.groups {
@@ -179,9 +181,8 @@ impl Turns {
     /// Schedules until it is told to stop, its time is over, or nobody is left.
     pub(super) fn run(mut self) -> Result<Report, ElevateError> {
         let outcome = self.turns();
-        let report = self.report;
-        drop(self);
-        outcome.map(|()| report)
+        let given_back = self.give_back();
+        given_back.and(outcome).map(|()| self.report)
     }
 
     fn turns(&mut self) -> Result<(), ElevateError> {
@@ -315,22 +316,45 @@ impl Turns {
                 true => self.classes.middle,
                 false => self.classes.low,
             };
-            group.look_again(self.supervisor.as_mut(), self.config.core, &class)?;
+            self.there[one] =
+                group.look_again(self.supervisor.as_mut(), self.config.core, &class)?;
         }
         Ok(())
     }
+
+    /// Ends all. What this cannot give back, the supervisor tries to.
+    fn give_back(&mut self) -> Result<(), ElevateError> {
+        // The sentinel is ready whenever the scheduled are not above it.
+        self.shared.over.store(true, Ordering::Release);
+        let groups = std::mem::take(&mut self.groups);
+        let given = groups.iter().map(Group::give_back);
+        let given = given.fold(Ok(()), Result::and);
+        if let Some(supervisor) = self.supervisor.take()
+            && given.is_ok()
+        {
+            supervisor.done();
+        }
+        given
+    }
+}
+
+/// Who is in two groups would be given two priorities at a time, and get back one of them.
+fn check_apart(groups: &[Group], targets: &[Target]) -> Result<(), ElevateError> {
+    for (second, group) in groups.iter().enumerate() {
+        for (first, other) in groups[..second].iter().enumerate() {
+            if let Some(tid) = other.shares_with(group) {
+                let [first, second] = [first, second].map(|one| targets[one].to_string());
+                return Err(ElevateError::Twice { first, second, tid });
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Turns {
     fn drop(&mut self) {
-        let given = self.groups.iter().map(Group::give_back);
-        let all = given.fold(true, |all, one| all & one);
-        if let Some(supervisor) = self.supervisor.take()
-            && all
-        {
-            supervisor.done();
-        }
-        self.shared.over.store(true, Ordering::Release);
+        // Whoever called `run` has heard of it; otherwise there is an error already.
+        let _ = self.give_back();
         if let Some(sentinel) = self.sentinel.take() {
             sentinel.thread().unpark();
             // It has nothing to panic about.

@@ -3,7 +3,7 @@
 //! The timer is not set for each request: on a virtual machine that takes longer than a short
 //! request. At most one is pending. When it rings, and the request that runs then has not run for
 //! the threshold, the switcher sets it for what is left. So each request has the whole threshold,
-//! and the timer rings once in such a time at most.
+//! and the timer rings twice in such a time at most.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -86,6 +86,9 @@ fn after_an_error_at_the_start() {
         Some(supervisor()),
     );
     assert!(matches!(error, ElevateError::Nothing { .. }), "{error}");
+    let main_thread = Target::Thread(busy[0].pid());
+    let error = start(config(), &[first, main_thread], Some(supervisor()));
+    assert!(matches!(error, ElevateError::Twice { .. }), "{error}");
     let error = start(config(), &targets(&busy), None);
     assert!(
         matches!(error, ElevateError::Unsupervised { .. }),

@@ -210,6 +210,12 @@ fn all_threads_of_a_process_take_turns_and_new_ones_join() {
     assert!(!elevation.is_over(), "{:?}", elevation.stop());
     elevation.stop().unwrap();
     assert_eq!(class().unwrap().fifo_priority(), None);
+    // It was born on the one core of the scheduled; its process had all.
+    let cores = |tid: u32| {
+        let tid = rustix::process::Pid::from_raw(tid.cast_signed());
+        rustix::thread::sched_getaffinity(tid).unwrap()
+    };
+    assert_eq!(cores(second.tids[0]), cores(std::process::id()));
 }
 
 #[test]
