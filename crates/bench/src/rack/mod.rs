@@ -1,5 +1,5 @@
-//! `cargo xtask bench rack`: what the rack's XDP program takes for a packet, and what whole racks do
-//! with it, simulated.
+//! `cargo xtask bench rack`: what the rack's XDP program takes for a packet, and what whole racks
+//! do with it, simulated.
 //!
 //! The kernel runs the program on a packet in memory, many times in a row (BPF_PROG_TEST_RUN), so
 //! that no network is in the figures. Caches are warm, as they are at high load: a table's miss
@@ -44,7 +44,8 @@ const REPLY: &str = "reply";
 pub struct Options {
     #[command(flatten)]
     pub(crate) common: harness::Options,
-    /// Only the simulated racks: needs no privileges. The switch then takes what `docs/rack.md` says.
+    /// Only the simulated racks: needs no privileges. The switch then takes what `docs/rack.md`
+    /// says.
     #[arg(long)]
     pub(crate) simulated: bool,
     /// Fewer requests in each simulated run; the figures then mean little.

@@ -182,6 +182,7 @@ const BALANCERS: [&str; 8] = [
 ];
 /// RackSched's choice.
 const CHOICE: &str = "power-of-2";
+const COUNTERS: &str = "counters";
 const CENTRAL: &str = "one queue for all";
 const BY_CLIENTS: &str = "power-of-2 by clients";
 
@@ -303,7 +304,11 @@ impl Simulation<'_> {
             // A longer run for more servers: each serves as many requests.
             let mut scenario = self.rack(servers)?;
             scenario.requests = self.effort.requests * servers as u64 / 4;
-            self.limit_of(Part::ScaleOut, &format!("{servers} servers"), &scenario)?;
+            let name = match servers {
+                1 => "one server".to_owned(),
+                _ => format!("{servers} servers"),
+            };
+            self.limit_of(Part::ScaleOut, &name, &scenario)?;
         }
         Ok(())
     }
@@ -361,7 +366,7 @@ impl Simulation<'_> {
             ("int1", LoadInfo::Int1),
             ("int2", LoadInfo::Int2),
             ("int3", LoadInfo::Int3),
-            ("counters", LoadInfo::Counters),
+            (COUNTERS, LoadInfo::Counters),
         ] {
             let scenario = RackScenario {
                 load_info,
@@ -434,22 +439,31 @@ impl Simulation<'_> {
         self.latency(Part::Failure, "no failure", &rack)
     }
 
+    /// With one seed: the servers are many. A hundred requests for each worker at least, or the
+    /// queues would have no time to grow.
     fn racks_of_racks(&mut self) -> Result<()> {
         self.session.progress.begin("racks of racks");
         let (servers, racks) = MANY;
+        let all_seeds = self.seeds.clone();
+        self.seeds.truncate(1);
         for (name, balancer) in [
             ("random", BalancerSpec::Random),
             ("power-of-2 over all", BalancerSpec::PowerOf(2)),
             ("power-of-2 twice", BalancerSpec::Racks(racks)),
         ] {
-            let mut scenario = RackScenario {
-                balancer,
-                requests: 4 * self.effort.requests,
-                ..self.rack(servers)?
-            };
-            scenario.shape.capacity = 512;
-            self.latencies(Part::RacksOfRacks, name, &scenario)?;
+            for load in [0.7, 0.9] {
+                let mut scenario = RackScenario {
+                    balancer,
+                    load,
+                    load_info: LoadInfo::Counters,
+                    requests: 20 * self.effort.requests,
+                    ..self.rack(servers)?
+                };
+                scenario.shape.capacity = 512;
+                self.latency(Part::RacksOfRacks, name, &scenario)?;
+            }
         }
+        self.seeds = all_seeds;
         Ok(())
     }
 
