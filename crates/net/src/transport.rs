@@ -133,8 +133,8 @@ pub trait Transport: Send + Sized + 'static {
     }
 
     /// No request is wanted any more: what comes is turned away by the transport. From now on
-    /// `poll` delivers what the transport had accepted before, if it tells senders that, and nothing
-    /// else.
+    /// `poll` delivers what the transport had accepted before, if it tells senders that, and
+    /// nothing else.
     fn close(&mut self);
 }
 

@@ -13,8 +13,9 @@
 //! EINTR. The kernel tells where such a thread is, and its stack does not change meanwhile.
 //!
 //! The handler touches the context's own words and one static buffer. It makes no system call and
-//! neither allocates nor locks, all other signals wait for it, and it returns on the thread on which
-//! it began. So it needs no token: to the code that it interrupts it is any other signal's handler.
+//! neither allocates nor locks, all other signals wait for it, and it returns on the thread on
+//! which it began. So it needs no token: to the code that it interrupts it is any other signal's
+//! handler.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -133,7 +134,12 @@ impl StackSnapshots {
     #[must_use]
     pub fn take(&self, worker: &WorkerLink, context: ContextId) -> Option<StackSnapshot> {
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        blocked(worker).or_else(|| self.interrupted(worker, context))
+        let path = format!("/proc/self/task/{}/syscall", worker.thread);
+        let told = std::fs::read_to_string(path).ok()?;
+        match told.starts_with("running") {
+            true => self.interrupted(worker, context),
+            false => blocked(&told),
+        }
     }
 
     fn interrupted(&self, worker: &WorkerLink, context: ContextId) -> Option<StackSnapshot> {
@@ -197,8 +203,8 @@ extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, frame: *mut lib
     if head.is_null() {
         return;
     }
-    // SAFETY: a context's head outlives the thread control block it was read from; the kernel passes
-    // a ucontext to handlers installed with SA_SIGINFO.
+    // SAFETY: a context's head outlives the thread control block it was read from; the kernel
+    // passes a ucontext to handlers installed with SA_SIGINFO.
     let (head, registers) = unsafe {
         let frame = &*frame.cast::<libc::ucontext_t>();
         (&*head, &frame.uc_mcontext.gregs)
@@ -230,11 +236,9 @@ extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, frame: *mut lib
     SLOT.state.store(DONE, Ordering::Release);
 }
 
-/// Where a thread is that is blocked in the kernel; `None` if it runs.
-fn blocked(worker: &WorkerLink) -> Option<StackSnapshot> {
-    let path = format!("/proc/self/task/{}/syscall", worker.thread);
-    let told = std::fs::read_to_string(path).ok()?;
-    let (system_call, instruction, stack_pointer) = blocked_at(&told)?;
+/// Where a thread is that is blocked in the kernel, of which `/proc` has told this.
+fn blocked(told: &str) -> Option<StackSnapshot> {
+    let (system_call, instruction, stack_pointer) = blocked_at(told)?;
     Some(StackSnapshot {
         instruction,
         stack_pointer,
@@ -275,8 +279,8 @@ fn own_memory(address: u64) -> Vec<u64> {
         });
         at = next;
     }
-    // SAFETY: the kernel writes into `words`, which has room for `bytes`; it reads wherever there is
-    // memory and says how much that was.
+    // SAFETY: the kernel writes into `words`, which has room for `bytes`; it reads wherever there
+    // is memory and says how much that was.
     let read = unsafe {
         libc::process_vm_readv(libc::getpid(), &to, 1, parts.as_ptr(), parts.len() as _, 0)
     };

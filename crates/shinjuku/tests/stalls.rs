@@ -139,6 +139,8 @@ fn what_holds_up_others_is_counted_and_reported_once_for_a_place() {
 /// Where nobody waits, or it gives way.
 #[test]
 fn what_gives_way_holds_up_nobody() {
+    // An event that is met first where nobody listens is cached as of no interest to anybody.
+    let _default = tracing::subscriber::set_default(Warnings::default());
     let pool = start(LayoutKind::Symmetric);
     let job = pool.run("long", || {
         let start = Instant::now();
@@ -157,6 +159,7 @@ fn what_gives_way_holds_up_nobody() {
 
 #[test]
 fn the_oldest_requests_are_told_with_where_they_run() {
+    let _default = tracing::subscriber::set_default(Warnings::default());
     let pool = Arc::new(start(LayoutKind::Symmetric));
     let observer = pool.observer();
     let inner = observer.clone();

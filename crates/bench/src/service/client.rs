@@ -5,9 +5,9 @@
 //!            └─ none: waits for one, and its latency counts from when it was due all the same
 //! ```
 //!
-//! A timer of the kernel's (timerfd) says when a request is due: tokio's own counts in milliseconds.
-//! The thread is under SCHED_FIFO where it may be, so that requests leave when they are due although
-//! the server wants all cores.
+//! A timer of the kernel's (timerfd) says when a request is due: tokio's own counts in
+//! milliseconds. The thread is under SCHED_FIFO where it may be, so that requests leave when they
+//! are due although the server wants all cores.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;

@@ -1,11 +1,11 @@
-//! `cargo xtask bench service`: a web service (`examples/web`) whose requests take from microseconds
-//! to tens of milliseconds, computed in a pool and in the ways that a pool replaces.
+//! `cargo xtask bench service`: a web service (`examples/web`) whose requests take from
+//! microseconds to tens of milliseconds, computed in a pool and in the ways that a pool replaces.
 //!
 //! Every contender is a process of its own on the same two cores. All are started once; but for the
-//! one that is measured they are stopped (SIGSTOP), and they take turns point by point with the same
-//! seeds. The client is hyper over HTTP/1.1 with keep-alive: open loop, latency from the moment at
-//! which a request was due. Where there are no other cores the client shares the server's, and its
-//! share is told.
+//! one that is measured they are stopped (SIGSTOP), and they take turns point by point with the
+//! same seeds. The client is hyper over HTTP/1.1 with keep-alive: open loop, latency from the
+//! moment at which a request was due. Where there are no other cores the client shares the
+//! server's, and its share is told.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

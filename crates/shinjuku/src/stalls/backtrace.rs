@@ -1,11 +1,11 @@
-//! From a snapshot of a stack to the names of its functions: by the unwind tables of the program and
-//! its libraries, which need no frame pointers, and by their debug information, as far as there is
-//! any.
+//! From a snapshot of a stack to the names of its functions: by the unwind tables of the program
+//! and its libraries, which need no frame pointers, and by their debug information, as far as there
+//! is any.
 //!
-//! Of a thread that is blocked the kernel does not tell RBP, by which code finds its frame if it was
-//! compiled with frame pointers, as the standard library is. So each place on the stack that could
-//! be such a frame is tried, and the one that leads through most frames is taken: a wrong one leads
-//! nowhere within a step or two.
+//! Of a thread that is blocked the kernel does not tell RBP, by which code finds its frame if it
+//! was compiled with frame pointers, as the standard library is. So each place on the stack that
+//! could be such a frame is tried, and the one that leads through most frames is taken: a wrong one
+//! leads nowhere within a step or two.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
