@@ -1,7 +1,7 @@
 //! What `cargo xtask bench` measures: policies and mechanisms in the runtime's own process
 //! ([`policies`]), the key-value server beside redis-server ([`kv`]), the network path without the
 //! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), and libraries with compiled probes
-//! ([`ordinary`]). [`mod@elevate`] is `cargo xtask elevate`.
+//! ([`ordinary`]). [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
@@ -25,6 +25,7 @@ pub mod harness;
 pub mod kv;
 pub mod machine;
 pub mod ordinary;
+pub mod paper;
 pub mod paths;
 pub mod policies;
 pub mod rack;

@@ -204,7 +204,7 @@ fn scale_out(effort: Effort) -> Result<Drawing> {
     let mix = high()?;
     let policy = preemptive();
     let limit_us = 1_000.0;
-    let counts = [1, 2, 4, 8, 16, 32];
+    let counts = [1, 2, 4, 8, 12, 16, 32];
     let choices = [
         (
             "two choices, exact load",
