@@ -419,14 +419,14 @@ fn shinjuku_5_light_tails_come_close_to_ix() {
     }
 }
 
-/// Shinjuku, section 4.2 (figure 5c, measured there): SQ carries more within 300 us than IX and
-/// ZygOS; there it is five times the throughput. The load and the factor are ours.
+/// Shinjuku, section 4.2 (figure 5c, measured there): SQ has a lower tail latency than ZygOS, and at
+/// a load at which IX does not keep 300 us. The load and the factor are ours.
 #[test]
-fn shinjuku_5c_sq_carries_more_within_300_us() {
+fn shinjuku_5c_sq_has_the_lower_tail() {
     let mix = Mix::named("hi").unwrap();
-    let [ix, zygos, shinjuku] = sixteen(&mix, 0.8, sq(5), Measure::P99Us);
+    let [ix, zygos, shinjuku] = sixteen(&mix, 0.6, sq(5), Measure::P99Us);
     assert!(
-        shinjuku < 300.0 && 3.0 * shinjuku < zygos && 300.0 < ix,
+        3.0 * shinjuku < zygos && zygos < 300.0 && 300.0 < ix,
         "{shinjuku}, IX {ix}, ZygOS {zygos}"
     );
 }
