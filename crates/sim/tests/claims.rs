@@ -419,8 +419,8 @@ fn shinjuku_5_light_tails_come_close_to_ix() {
     }
 }
 
-/// Shinjuku, section 4.2 (figure 5c, measured there): SQ has a lower tail latency than ZygOS, and at
-/// a load at which IX does not keep 300 us. The load and the factor are ours.
+/// Shinjuku, section 4.2 (figure 5c, measured there): SQ has a lower tail latency than ZygOS, and
+/// at a load at which IX does not keep 300 us. The load and the factor are ours.
 #[test]
 fn shinjuku_5c_sq_has_the_lower_tail() {
     let mix = Mix::named("hi").unwrap();

@@ -95,11 +95,6 @@ impl Session {
         }
     }
 
-    /// Whether the run is to end.
-    pub fn is_stopped(&self) -> bool {
-        self.stop.load(Relaxed)
-    }
-
     /// Length of a repetition.
     pub fn length(&self) -> Duration {
         Duration::from_secs_f64(self.settings.seconds_per_point)

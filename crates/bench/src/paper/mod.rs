@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -195,7 +196,7 @@ fn outcome(
         }
     };
     session.progress.end(length(run, &options.common));
-    if session.is_stopped() {
+    if session.stop.load(Relaxed) {
         bail!("interrupted");
     }
     Ok(outcome.unwrap_or_else(|error| {
