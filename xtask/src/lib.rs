@@ -8,7 +8,7 @@
 //!   have.
 //! - [`stress`]: ordinary code under hostile preemption, a program of its own.
 //!
-//! `bench`, `elevate` and `report` are the package `shinjuku-bench`.
+//! `bench`, `elevate`, `paper` and `report` are the package `shinjuku-bench`.
 
 #![forbid(unsafe_code)]
 

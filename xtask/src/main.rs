@@ -22,6 +22,8 @@ struct Arguments {
 enum Command {
     /// Measure the contenders on this machine; tables, plots and one page to read.
     Bench(Box<shinjuku_bench::Options>),
+    /// Reproduce the papers item by item: our numbers beside theirs, with a verdict each.
+    Paper(shinjuku_bench::paper::Options),
     /// Measure priority elevation, beside what its authors' slides say; tables, plots and one page.
     Elevate(Box<shinjuku_bench::elevate::Options>),
     /// Run every test of the workspace: unit, end-to-end, documentation and model-checked tests.
@@ -43,6 +45,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Command::Bench(options) => shinjuku_bench::run(&options),
+        Command::Paper(options) => shinjuku_bench::paper::run(&options, &xtask::figures::simulate),
         Command::Elevate(options) => shinjuku_bench::elevate::run(&options),
         Command::Test(options) => xtask::test::run(&options),
         Command::Stress(options) => xtask::stress::run(&options),

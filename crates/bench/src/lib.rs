@@ -2,7 +2,7 @@
 //! ([`policies`]), the key-value server beside redis-server ([`kv`]), the network path without the
 //! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), libraries with compiled probes
 //! ([`ordinary`]), and a web service beside the usual ways to compute in one ([`service`]).
-//! [`mod@elevate`] is `cargo xtask elevate`.
+//! [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
@@ -26,6 +26,7 @@ pub mod harness;
 pub mod kv;
 pub mod machine;
 pub mod ordinary;
+pub mod paper;
 pub mod paths;
 pub mod policies;
 pub mod rack;

@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use shinjuku_bench::paper::Simulated;
 use shinjuku_bench::report::html::{document, drawings, escape};
 use shinjuku_bench::report::{Progress, draw};
 use shinjuku_plot::Figure;
 use source::{Caption, Claim, Source};
 
+mod evaluation;
 mod racksched;
 mod shinjuku;
 mod source;
@@ -98,6 +100,7 @@ struct Entry {
 fn entries() -> impl Iterator<Item = &'static Entry> {
     let all = [
         shinjuku::FIGURES,
+        evaluation::FIGURES,
         zygos::FIGURES,
         racksched::FIGURES,
         tailguard::FIGURES,
@@ -158,6 +161,18 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Draws one figure by name, for `cargo xtask paper`.
+///
+/// # Errors
+/// There is no such figure, or a simulation fails.
+pub fn simulate(name: &str, quick: bool) -> Result<Simulated> {
+    let effort = if quick { Effort::QUICK } else { Effort::FULL };
+    let entry = entries().find(|entry| entry.name == name);
+    let entry = entry.with_context(|| format!("there is no figure {name}"))?;
+    let Drawing { figure, found } = (entry.draw)(effort)?;
+    Ok(Simulated { figure, found })
+}
+
 /// Writes a figure's files, and answers its part of the page.
 fn write(entry: &Entry, Drawing { figure, found }: &Drawing, directory: &Path) -> Result<String> {
     let name = &figure.name;
@@ -214,6 +229,10 @@ fn page(body: &str, quick: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use shinjuku_bench::paper::{List, Run};
+
     use super::*;
 
     #[test]
@@ -223,6 +242,38 @@ mod tests {
             assert_eq!((loads[0], loads[loads.len() - 1]), (10.0, 95.0));
             assert!(loads.is_sorted_by(|a, b| a < b), "{loads:?}");
         }
+    }
+
+    #[test]
+    fn every_figure_and_line_of_the_list_of_claims_is_drawn() {
+        let effort = Effort {
+            requests: 500,
+            search_requests: 500,
+            replications: 2,
+            load_step: 10,
+            halvings: 1,
+        };
+        let list = List::read().unwrap();
+        let mut drawn = BTreeMap::new();
+        for item in &list.items {
+            let Run::Figure(name) = &item.run else {
+                continue;
+            };
+            let figure = drawn.entry(name).or_insert_with(|| {
+                let entry = entries().find(|entry| entry.name == name);
+                let entry = entry.unwrap_or_else(|| panic!("{}: {name}", item.name));
+                (entry.draw)(effort).unwrap().figure
+            });
+            let labels: Vec<_> = figure.series.iter().map(|one| &*one.label).collect();
+            for line in item.checks.iter().flat_map(|check| check.reads.lines()) {
+                assert!(
+                    labels.contains(&line),
+                    "{}: {line} of {labels:?}",
+                    item.name
+                );
+            }
+        }
+        assert!(drawn.len() > 15, "the list is of figures");
     }
 
     #[test]

@@ -21,7 +21,7 @@ const SLO_LOAD: f64 = 0.7;
 
 /// What a posted interrupt costs (sections 3.2 and 3.3): 298 cycles to send, 1212 to take, 109 to
 /// switch at most, at the 2 GHz at which the paper converts cycles.
-const POSTED: Overheads = Overheads {
+pub(super) const POSTED: Overheads = Overheads {
     preempt_send_ns: 149,
     preempt_receive_ns: 606,
     switch_ns: 55,
@@ -255,7 +255,7 @@ const COSTS_OURS: &str = "the whole figure; the paper has none of preemption tha
                           paper's 2 GHz, with 109 cycles a switch (section 3.3). Of a signal the paper says roughly 2.5 µs for \
                           sender and receiver (section 3.2): half each.";
 
-fn single_queue(quantum_us: u64) -> Scheduler {
+pub(super) fn single_queue(quantum_us: u64) -> Scheduler {
     Scheduler::of(single_queue::REGISTERED).with_quantum(Nanos::from_micros(quantum_us))
 }
 
@@ -330,7 +330,7 @@ fn bimodal(effort: Effort) -> Result<Drawing> {
 
 /// c-PRE-MQ as the paper sets it up: a class's SLO is its p99 alone, preempted requests go to the
 /// head (section 3.4).
-fn multi_queue_at_the_head(mix: &Mix, quantum_us: u64) -> Result<Scheduler> {
+pub(super) fn multi_queue_at_the_head(mix: &Mix, quantum_us: u64) -> Result<Scheduler> {
     let quantum = Nanos::from_micros(quantum_us);
     let mix = with_slos_alone(mix, SLO_LOAD, WORKERS, quantum)?;
     let scheduler = Scheduler::of(multi_queue::REGISTERED).with_classes(classes(&mix));
@@ -399,7 +399,7 @@ fn all_of_two(effort: Effort) -> Result<Drawing> {
 }
 
 const LATENCY: &str = "p99 latency in µs (log)";
-const SLOWDOWN: &str = "p99 slowdown (latency / service time, log)";
+pub(super) const SLOWDOWN: &str = "p99 slowdown (latency / service time, log)";
 
 fn priced(name: &str, mix: &str, title: &str, effort: Effort) -> Result<Drawing> {
     let mix = Mix::named(mix)?;

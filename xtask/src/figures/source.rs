@@ -74,6 +74,8 @@ pub(super) const TAILGUARD: Source = Source {
 
 #[cfg(test)]
 mod tests {
+    use shinjuku_bench::paper::List;
+
     use super::*;
     use crate::figures::{Entry, entries};
 
@@ -137,6 +139,19 @@ mod tests {
                 let Claim { place, test, .. } = claim;
                 assert!(source.places.contains(place), "{name}: {place}");
                 assert!(tests.contains(test), "{name}: no test {test}");
+            }
+        }
+    }
+
+    #[test]
+    fn places_are_those_of_the_list_of_claims() {
+        let documents = List::read().unwrap().documents;
+        for source in SOURCES {
+            let document = documents.values().find(|one| one.name == source.name);
+            let document = document.unwrap_or_else(|| panic!("{}", source.name));
+            assert_eq!(document.reference, source.reference);
+            for place in source.places {
+                assert!(document.places.contains_key(*place), "{place}");
             }
         }
     }

@@ -66,6 +66,16 @@ impl Process {
         serde_json::from_str(&told).with_context(|| format!("this is no result: {told:?}"))
     }
 
+    /// Waits until it has ended well.
+    ///
+    /// # Errors
+    /// It fails, takes longer, or was interrupted.
+    pub fn end(mut self, patience: Duration, stop: &AtomicBool) -> Result<()> {
+        let status = self.wait(patience, stop)?;
+        ensure!(status.success(), "{status}; {}", self.last_words());
+        Ok(())
+    }
+
     /// Waits for its end.
     fn wait(&mut self, patience: Duration, stop: &AtomicBool) -> Result<ExitStatus> {
         let deadline = Instant::now() + patience;

@@ -22,6 +22,8 @@ pub trait Measured: Serialize + DeserializeOwned {
     const TITLE: &'static str;
     /// Where its results go in Cargo's target directory.
     const DIRECTORY: &'static str;
+    /// Whether its plots show this machine, whose name is then in their titles.
+    const DRAWS_THIS_MACHINE: bool = true;
 
     /// Checks what the types cannot.
     ///

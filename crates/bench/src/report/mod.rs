@@ -17,6 +17,7 @@ use crate::elevate::Elevate;
 use crate::harness::{Measured, Results, Section, targets};
 use crate::kv::KeyValue;
 use crate::ordinary::Ordinary;
+use crate::paper::Paper;
 use crate::policies::Policies;
 use crate::service::Service;
 
@@ -52,6 +53,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Elevate::BENCH) => again::<Elevate>(options),
         Some(Ordinary::BENCH) => again::<Ordinary>(options),
         Some(Service::BENCH) => again::<Service>(options),
+        Some(Paper::BENCH) => again::<Paper>(options),
         _ => bail!("{} does not say which bench it is of", path.display()),
     }
 }
@@ -92,7 +94,7 @@ pub fn publish<M: Measured>(results: &Results<M>, directory: &Path) -> Result<()
 }
 
 /// Writes `results.json`, the bench's own CSV files, every plot as SVG, PNG and CSV, and
-/// `report.html`. Every plot is under the name of the CPU.
+/// `report.html`. A plot of this machine is under the name of its CPU.
 ///
 /// # Errors
 /// If the results contradict themselves ([`Results::check`]) or a file cannot be written.
@@ -109,7 +111,9 @@ pub fn write<M: Measured>(results: &Results<M>, directory: &Path) -> Result<Vec<
     }
     let mut sections = results.measured.sections();
     for figure in sections.iter_mut().flat_map(|one| &mut one.figures) {
-        figure.title += &format!(" ({})", results.machine.cpu);
+        if M::DRAWS_THIS_MACHINE {
+            figure.title += &format!(" ({})", results.machine.cpu);
+        }
         draw(figure, directory)?;
     }
     put("report.html", &html::page(results, &sections)?)?;

@@ -1,0 +1,281 @@
+//! `docs/paper.toml`: what the documents claim, each claim once, with its place, and how far a run
+//! of ours is held to it.
+//!
+//! The documents' texts are not in the repository. So a place is checked against the headings that
+//! the list itself has of each document, copied from the texts by hand.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use shinjuku_plot::Table;
+
+use super::reading::Reading;
+use crate::harness::Goal;
+
+/// The list, as it was when this program was built.
+const LIST: &str = include_str!("../../../../docs/paper.toml");
+
+/// All documents, and all that is claimed in them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    /// By the name that items have for them.
+    #[serde(rename = "document")]
+    pub documents: BTreeMap<String, Document>,
+    /// In reading order, those of one document together.
+    #[serde(rename = "item")]
+    pub items: Vec<Item>,
+}
+
+/// A document.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Document {
+    /// What it is called here.
+    pub name: String,
+    /// Who wrote it, and where.
+    pub reference: String,
+    /// Its sections or slides, with their headings.
+    pub places: BTreeMap<String, String>,
+}
+
+/// A table, a figure or a claim.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Item {
+    /// What to call it on the command line.
+    pub name: String,
+    /// The document that claims it.
+    pub document: String,
+    /// Where: a key of the document's `places`.
+    pub place: String,
+    /// What is claimed, in our words, with the numbers and parameters of the text.
+    pub claim: String,
+    /// What of the set-up the document does not say, and what is otherwise different here.
+    #[serde(default)]
+    pub ours: String,
+    /// How it is reproduced.
+    pub run: Run,
+    /// What is read from that, and what it is held to.
+    #[serde(default, rename = "check")]
+    pub checks: Vec<Check>,
+}
+
+/// How an item is reproduced.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Run {
+    /// Simulated: a figure of `cargo xtask figures`.
+    Figure(String),
+    /// Measured: a command of `cargo xtask` that writes a results.json.
+    Command(Vec<String>),
+    /// Not at all, and why.
+    Missing(String),
+}
+
+impl Run {
+    /// The command that does this alone, or why there is none.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Figure(name) => format!("simulated: `figures --only {name}`"),
+            Self::Command(arguments) => format!("measured: `{}`", arguments.join(" ")),
+            Self::Missing(why) => why.clone(),
+        }
+    }
+}
+
+/// A number that a run gives, and what it should be.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// What the number is, with its unit.
+    pub what: String,
+    /// Where it stands.
+    pub reads: Reading,
+    /// The document's number.
+    pub paper: Option<f64>,
+    /// How far from the document's it may be, as a share; without, it stands beside the
+    /// document's and is not held to it.
+    pub within: Option<f64>,
+    /// Which difference is an improvement; without, none is.
+    pub better: Option<Better>,
+    /// The least that it must be, whatever the document's.
+    pub at_least: Option<f64>,
+    /// The most that it may be.
+    pub at_most: Option<f64>,
+}
+
+/// Which way a number improves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// The more the better.
+    More,
+    /// The less the better.
+    Less,
+}
+
+impl Check {
+    /// What `--check` holds the number to.
+    pub fn goals(&self) -> Vec<Goal> {
+        let near = self.paper.zip(self.within);
+        let least = near.filter(|_| self.better != Some(Better::Less));
+        let most = near.filter(|_| self.better != Some(Better::More));
+        [
+            self.at_least.map(Goal::AtLeast),
+            self.at_most.map(Goal::AtMost),
+            least.map(|(paper, within)| Goal::AtLeast(paper * (1.0 - within))),
+            most.map(|(paper, within)| Goal::AtMost(paper * (1.0 + within))),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+impl List {
+    /// The project's list.
+    ///
+    /// # Errors
+    /// If it is no such list.
+    pub fn read() -> Result<Self> {
+        toml::from_str(LIST).context("docs/paper.toml")
+    }
+
+    /// The items to run: all, or those of these names.
+    ///
+    /// # Errors
+    /// There is no item of a name.
+    pub fn chosen(&self, names: &[String]) -> Result<Vec<&Item>> {
+        for name in names {
+            let known = self.items.iter().any(|item| item.name == *name);
+            ensure!(known, "docs/paper.toml has no item {name:?}");
+        }
+        let wanted = |item: &&Item| names.is_empty() || names.contains(&item.name);
+        Ok(self.items.iter().filter(wanted).collect())
+    }
+
+    /// What was reproduced and how far, as Markdown: a line an item.
+    pub fn table(&self) -> String {
+        let mut text = String::from("| item | place | how | held to |\n|---|---|---|---|\n");
+        for item in &self.items {
+            let goals = item.checks.iter().flat_map(|check| {
+                let goals = check.goals().into_iter();
+                goals.map(|goal| format!("{}: {goal}", check.what))
+            });
+            let held = goals.collect::<Vec<_>>().join("; ");
+            let held = match (&item.run, held.is_empty()) {
+                (Run::Missing(_), _) => "not reproduced",
+                (_, true) => "nothing: it stands beside",
+                _ => &held,
+            };
+            let document = &self.documents[&item.document].name;
+            let row = [
+                format!("`{}`", item.name),
+                format!("{document}, {}", item.place),
+                item.run.words(),
+                held.to_owned(),
+            ];
+            text += &format!("| {} |\n", row.join(" | "));
+        }
+        text
+    }
+
+    /// The list on a terminal.
+    pub fn names(&self) -> Table {
+        let mut table = Table::new("items", ["name", "how"]);
+        for item in &self.items {
+            table.push([item.name.clone(), item.run.words()]);
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_without_a_source_and_no_claim_is_there_twice() {
+        let list = List::read().unwrap();
+        let (mut names, mut claims) = (BTreeSet::new(), BTreeSet::new());
+        for item in &list.items {
+            let name = &item.name;
+            let document = list.documents.get(&item.document);
+            let document = document.unwrap_or_else(|| panic!("{name}: {}", item.document));
+            let is_there = document.places.contains_key(&item.place);
+            assert!(is_there, "{name}: {}", item.place);
+            assert!(item.claim.split_whitespace().count() > 4, "{name}");
+            assert!(names.insert(name), "{name} is there twice");
+            assert!(
+                claims.insert(&item.claim),
+                "{name}: its claim is there twice"
+            );
+        }
+        let used: BTreeSet<_> = list.items.iter().map(|item| &item.document).collect();
+        let known: BTreeSet<_> = list.documents.keys().collect();
+        assert_eq!(used, known);
+    }
+
+    #[test]
+    fn what_runs_is_read_and_every_number_is_compared() {
+        for item in List::read().unwrap().items {
+            let runs = !matches!(item.run, Run::Missing(_));
+            assert_eq!(runs, !item.checks.is_empty(), "{}", item.name);
+            for check in item.checks {
+                let compared = check.paper.is_some() || !check.goals().is_empty();
+                assert!(compared, "{}: {}", item.name, check.what);
+                let held = check.within.is_none() || check.paper.is_some();
+                assert!(held, "{}: within of no number", item.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_manual_has_the_table_of_what_was_reproduced() {
+        let manual = include_str!("../../../../docs/results.md");
+        let table = List::read().unwrap().table();
+        assert!(
+            manual.contains(&table),
+            "docs/results.md should have\n{table}"
+        );
+    }
+
+    #[test]
+    fn a_number_is_held_to_the_side_that_is_worse() {
+        let check = |better| Check {
+            what: "gain".to_owned(),
+            reads: Reading::Value {
+                line: "a".to_owned(),
+                at: 1.0,
+            },
+            paper: Some(4.0),
+            within: Some(0.25),
+            better,
+            at_least: None,
+            at_most: None,
+        };
+        let (least, most) = (Goal::AtLeast(3.0), Goal::AtMost(5.0));
+        assert_eq!(check(Some(Better::More)).goals(), [least]);
+        assert_eq!(check(Some(Better::Less)).goals(), [most]);
+        assert_eq!(check(None).goals(), [least, most]);
+        let beside = Check {
+            within: None,
+            ..check(None)
+        };
+        assert_eq!(beside.goals(), []);
+    }
+
+    #[test]
+    fn an_item_that_is_not_there_is_an_error() {
+        let list = List::read().unwrap();
+        let first = list.items[0].name.clone();
+        let chosen = list.chosen(std::slice::from_ref(&first)).unwrap();
+        assert_eq!(chosen[0].name, first);
+        let error = list.chosen(&["none".to_owned()]).unwrap_err();
+        assert!(error.to_string().contains("none"), "{error}");
+    }
+}

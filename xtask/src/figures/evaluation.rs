@@ -1,0 +1,336 @@
+//! What Kaffes et al., *Shinjuku*, NSDI 2019, measure in sections 4.2 to 4.4, simulated on sixteen
+//! hyperthreads: Shinjuku beside what IX and ZygOS do.
+//!
+//! IX and ZygOS serve with all sixteen, Shinjuku with fourteen. So load is that of sixteen.
+
+use anyhow::Result;
+use shinjuku_policy::{Requeue, dfcfs, stealing};
+use shinjuku_sim::plan::Target;
+use shinjuku_sim::{Measure, Overheads, Scenario, Scheduler};
+use shinjuku_workload::{Class, Mix, ServiceTime};
+
+use super::shinjuku::{POSTED, SLOWDOWN, multi_queue_at_the_head, single_queue};
+use super::source::{Caption, Claim, SHINJUKU};
+use super::sweep::{SEED, against_load, at, latency_figure};
+use super::{Drawing, Effort, Entry};
+use shinjuku_plot::{Figure, Series, Style};
+
+/// Hyperthreads of each system (section 4.1).
+const THREADS: usize = 16;
+/// Shinjuku's for workers: one is the dispatcher's, one the networker's (section 4.1).
+const WORKERS: usize = THREADS - 2;
+/// Connections (section 4.1).
+const FLOWS: u32 = 1920;
+
+/// What Shinjuku's parts cost, by the paper's own numbers at its 2 GHz: besides interrupts and
+/// switches, 70 cycles to send a message and half of the round trip of 211 cycles (section 3.5).
+const SHINJUKU_COSTS: Overheads = Overheads {
+    dispatch_ns: 35,
+    message_ns: 53,
+    ..POSTED
+};
+
+/// What TCP adds to a request of ZygOS: less than 0.25 us (section 4.1). Stealing costs nothing.
+const ZYGOS_COSTS: Overheads = Overheads {
+    switch_ns: 250,
+    ..Overheads::IDEAL
+};
+
+pub(super) const FIGURES: &[Entry] = &[
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-5a",
+        seconds: 12,
+        caption: Caption {
+            claims: &[CLOSE_TO_IX],
+            ours: SIXTEEN_OURS,
+        },
+        draw: fixed,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-5b",
+        seconds: 12,
+        caption: Caption {
+            claims: &[CLOSE_TO_IX],
+            ours: SIXTEEN_OURS,
+        },
+        draw: exponential,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-5c",
+        seconds: 12,
+        caption: Caption {
+            claims: &[Claim {
+                place: "section 4.2",
+                says: "where 99.5 % take 0.5 µs and 0.5 % take 500 µs SQ, with the tail for preempted requests, has up to \
+                       50 % lower tail latency at low load, and 5 times the throughput at 300 µs (figure 5c, measured \
+                       there).",
+                test: "shinjuku_5c_sq_has_the_lower_tail",
+            }],
+            ours: SIXTEEN_OURS,
+        },
+        draw: bimodal,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-6a",
+        seconds: 12,
+        caption: Caption {
+            claims: &[SLOWDOWNS],
+            ours: SIXTEEN_OURS,
+        },
+        draw: two_types,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-6b",
+        seconds: 12,
+        caption: Caption {
+            claims: &[SLOWDOWNS],
+            ours: SIXTEEN_OURS,
+        },
+        draw: three_types,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-7a",
+        seconds: 15,
+        caption: Caption {
+            claims: &[Claim {
+                place: "section 4.3",
+                says: "on half 1 µs and half 100 µs under MQ, the shorter the preemption interval the better, and 5 µs does \
+                       well (figure 7a, measured there).",
+                test: "shinjuku_7a_shorter_intervals_are_better",
+            }],
+            ours: "to simulate this, and the intervals above 5 µs. Costs are the paper's, at 2 GHz.",
+        },
+        draw: intervals,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-8a",
+        seconds: 12,
+        caption: Caption {
+            claims: &[Claim {
+                place: "section 4.4",
+                says: "with 99.5 % GETs of 6 µs, 0.5 % SCANs of 240 µs and a slice of 15 µs SQ has an 88 % lower tail \
+                       latency than ZygOS and 6.6 times its throughput; IX does worse (figure 8a, measured there).",
+                test: "shinjuku_8a_sq_keeps_scans_out_of_the_tail",
+            }],
+            ours: SIXTEEN_OURS,
+        },
+        draw: gets_and_scans,
+    },
+];
+
+const CLOSE_TO_IX: Claim = Claim {
+    place: "section 4.2",
+    says: "with fixed and with exponential service times of 1 µs SQ performs close to IX, although two hyperthreads do \
+           not serve and requests of more than 5 µs are preempted, to the head (figures 5a and 5b, measured there).",
+    test: "shinjuku_5_light_tails_come_close_to_ix",
+};
+
+const SLOWDOWNS: Claim = Claim {
+    place: "section 4.2",
+    says: "with two types, 1 and 100 µs, and with three, 1, 10 and 100 µs, MQ has a 94 % lower p99 slowdown at low \
+           load and more than twice the throughput of IX and ZygOS (figures 6a and 6b, measured there).",
+    test: "shinjuku_6_mq_lowers_slowdowns",
+};
+
+const SIXTEEN_OURS: &str = "to simulate this. Shinjuku costs what the paper says at 2 GHz: 298, 1,212 and 109 cycles (sections 3.2, \
+                            3.3), 70 a message and 211 a round trip (section 3.5). A request of ZygOS has 0.25 µs of TCP \
+                            (section 4.1), its stealing is free, and so is all of IX: both do better than the real systems.";
+
+/// A system: its label, and the server that it is at a load of sixteen hyperthreads.
+struct System<'a> {
+    label: &'a str,
+    policy: Scheduler,
+    workers: usize,
+    overheads: Overheads,
+}
+
+impl System<'_> {
+    fn scenario(&self, mix: &Mix, effort: Effort, load: f64) -> Scenario {
+        let load = load * THREADS as f64 / self.workers as f64;
+        let mut scenario = Scenario::new(mix.clone(), load, self.policy.clone(), self.workers)
+            .with_requests(effort.requests);
+        scenario.flows = Some(FLOWS);
+        scenario.shape.overheads = self.overheads;
+        scenario
+    }
+
+    /// Whether it cannot keep up: then its latency is the length of the simulation.
+    fn is_overloaded(&self, mix: &Mix, effort: Effort, load: f64) -> Result<bool> {
+        let scenario = self.scenario(mix, effort, load);
+        let runs = u64::from(effort.replications);
+        let mut growing = 0;
+        for seed in 0..runs {
+            growing += u64::from(scenario.run(SEED + seed)?.growing);
+        }
+        Ok(scenario.load >= 1.0 || growing > runs / 2)
+    }
+}
+
+/// IX, ZygOS, and Shinjuku under a policy.
+fn three(shinjuku: Scheduler) -> [System<'static>; 3] {
+    [
+        System {
+            label: "IX(16)",
+            policy: Scheduler::of(dfcfs::REGISTERED),
+            workers: THREADS,
+            overheads: Overheads::IDEAL,
+        },
+        System {
+            label: "ZygOS(16)",
+            policy: Scheduler::of(stealing::REGISTERED),
+            workers: THREADS,
+            overheads: ZYGOS_COSTS,
+        },
+        System {
+            label: "Shinjuku(16)",
+            policy: shinjuku,
+            workers: WORKERS,
+            overheads: SHINJUKU_COSTS,
+        },
+    ]
+}
+
+/// A line for each system. Where a system cannot keep up it has no value.
+fn compared(
+    (name, title, y_label): (&str, &str, &str),
+    mix: &Mix,
+    systems: &[System<'_>],
+    measure: Measure,
+    effort: Effort,
+) -> Result<Drawing> {
+    let line = |(number, system): (usize, &System<'_>)| {
+        let target = |load| Target::Server(Box::new(system.scenario(mix, effort, load)));
+        let style = Style::Contender(number);
+        let mut line = against_load(system.label, style, effort, (measure, None), target)?;
+        for point in &mut line.points {
+            if system.is_overloaded(mix, effort, point.x / 100.0)? {
+                (point.y, point.spread) = (None, None);
+            }
+        }
+        Ok(line)
+    };
+    let series: Vec<Series> = systems
+        .iter()
+        .enumerate()
+        .map(line)
+        .collect::<Result<_>>()?;
+    let values: Vec<_> = series
+        .iter()
+        .map(|one| format!("{} {} and {}", one.label, at(one, 30.0), at(one, 60.0)))
+        .collect();
+    let found = format!("at 30 and 60 % load: {}.", values.join(", "));
+    let figure = Figure {
+        y_label: y_label.to_owned(),
+        ..latency_figure(name, title, series)
+    };
+    Ok(Drawing { figure, found })
+}
+
+const LATENCY: &str = "p99 latency, all requests (µs, log)";
+
+/// A part of figure 5, preempted requests at head or tail.
+fn single(
+    name: &str,
+    title: &str,
+    mix: &str,
+    shinjuku: Scheduler,
+    effort: Effort,
+) -> Result<Drawing> {
+    let mix = Mix::named(mix)?;
+    compared(
+        (name, title, LATENCY),
+        &mix,
+        &three(shinjuku),
+        Measure::P99Us,
+        effort,
+    )
+}
+
+fn fixed(effort: Effort) -> Result<Drawing> {
+    let title = "Sixteen hyperthreads, 1 µs each";
+    single(
+        "shinjuku-5a",
+        title,
+        "fixed",
+        single_queue(5).with_requeue(Requeue::Head),
+        effort,
+    )
+}
+
+fn exponential(effort: Effort) -> Result<Drawing> {
+    let title = "Sixteen hyperthreads, exponential, mean 1 µs";
+    single(
+        "shinjuku-5b",
+        title,
+        "exp",
+        single_queue(5).with_requeue(Requeue::Head),
+        effort,
+    )
+}
+
+fn bimodal(effort: Effort) -> Result<Drawing> {
+    let title = "Sixteen hyperthreads, 99.5 % of 0.5 µs and 0.5 % of 500 µs";
+    single("shinjuku-5c", title, "hi", single_queue(5), effort)
+}
+
+/// A part of figure 6.
+fn types(name: &str, title: &str, mix: &str, effort: Effort) -> Result<Drawing> {
+    let mix = Mix::named(mix)?;
+    let systems = three(multi_queue_at_the_head(&mix, 5)?);
+    compared(
+        (name, title, SLOWDOWN),
+        &mix,
+        &systems,
+        Measure::P99Slowdown,
+        effort,
+    )
+}
+
+fn two_types(effort: Effort) -> Result<Drawing> {
+    let title = "Sixteen hyperthreads, half 1 µs and half 100 µs";
+    types("shinjuku-6a", title, "mid", effort)
+}
+
+fn three_types(effort: Effort) -> Result<Drawing> {
+    let title = "Sixteen hyperthreads, a third each of 1, 10 and 100 µs";
+    types("shinjuku-6b", title, "tri", effort)
+}
+
+fn intervals(effort: Effort) -> Result<Drawing> {
+    let mix = Mix::named("mid")?;
+    let quanta = [(5, "5 µs"), (10, "10 µs"), (15, "15 µs"), (50, "50 µs")];
+    let system = |(quantum_us, label)| {
+        Ok(System {
+            label,
+            policy: multi_queue_at_the_head(&mix, quantum_us)?,
+            workers: WORKERS,
+            overheads: SHINJUKU_COSTS,
+        })
+    };
+    let systems: Vec<_> = quanta.into_iter().map(system).collect::<Result<_>>()?;
+    let title = "Preemption interval: half 1 µs and half 100 µs, c-PRE-MQ";
+    let names = ("shinjuku-7a", title, SLOWDOWN);
+    compared(names, &mix, &systems, Measure::P99Slowdown, effort)
+}
+
+fn gets_and_scans(effort: Effort) -> Result<Drawing> {
+    let get = Class::new("GET", 99.5, ServiceTime::fixed(6.0)?);
+    let scan = Class::new("SCAN", 0.5, ServiceTime::fixed(240.0)?);
+    let mix = Mix::new("GET and SCAN", vec![get, scan])?;
+    let title = "Sixteen hyperthreads, 99.5 % GETs of 6 µs and 0.5 % SCANs of 240 µs";
+    let names = ("shinjuku-8a", title, LATENCY);
+    compared(
+        names,
+        &mix,
+        &three(single_queue(15)),
+        Measure::P99Us,
+        effort,
+    )
+}
