@@ -1,7 +1,8 @@
 //! What `cargo xtask bench` measures: policies and mechanisms in the runtime's own process
 //! ([`policies`]), the key-value server beside redis-server ([`kv`]), the network path without the
-//! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), and libraries with compiled probes
-//! ([`ordinary`]).
+//! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), libraries with compiled probes
+//! ([`ordinary`]), the layouts beside other pools ([`layouts`]), and what `auto` chooses beside all
+//! that could be chosen ([`auto`]).
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
@@ -18,16 +19,19 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use shinjuku_preempt::HardPreemption;
 
+pub mod auto;
 pub mod costs;
 pub mod dataplane;
 pub mod harness;
 pub mod kv;
+pub mod layouts;
 pub mod machine;
 pub mod ordinary;
 pub mod paths;
 pub mod policies;
 pub mod rack;
 pub mod report;
+pub mod service;
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
@@ -52,6 +56,10 @@ pub enum Of {
     Rack(rack::Options),
     /// Libraries that know nothing of preemption, with compiled probes and without.
     Ordinary(ordinary::Options),
+    /// The layout `symmetric` beside `threads`, and pools beside rayon and tokio.
+    Layouts(layouts::Options),
+    /// What `auto` chooses, beside all that could be chosen.
+    Auto(auto::Options),
 }
 
 /// Runs a bench and publishes what it found.
@@ -66,6 +74,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Of::Dataplane(options)) => dataplane::run(options),
         Some(Of::Rack(options)) => rack::run(options),
         Some(Of::Ordinary(options)) => ordinary::run(options),
+        Some(Of::Layouts(options)) => layouts::run(options),
+        Some(Of::Auto(options)) => auto::run(options),
     }
 }
 
@@ -93,7 +103,15 @@ mod tests {
     #[test]
     fn every_bench_takes_the_common_options() {
         Line::command().debug_assert();
-        for bench in ["", " kv", " dataplane", " rack", " ordinary"] {
+        for bench in [
+            "",
+            " kv",
+            " dataplane",
+            " rack",
+            " ordinary",
+            " layouts",
+            " auto",
+        ] {
             let line = format!("bench{bench} --quick --seed 3 --repetitions 2 --check --json x");
             let parsed = Line::try_parse_from(line.split(' ')).map(|line| line.options);
             let parsed = parsed.unwrap_or_else(|error| panic!("{error}"));
@@ -103,6 +121,8 @@ mod tests {
                 Some(Of::Dataplane(options)) => &options.common,
                 Some(Of::Rack(options)) => &options.common,
                 Some(Of::Ordinary(options)) => &options.common,
+                Some(Of::Layouts(options)) => &options.common,
+                Some(Of::Auto(options)) => &options.common,
             };
             assert!(common.quick && common.check && common.seed == 3, "{line}");
         }

@@ -12,9 +12,11 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use shinjuku_plot::Figure;
 
+use crate::auto::Auto;
 use crate::dataplane::Dataplane;
 use crate::harness::{Measured, Results, Section, targets};
 use crate::kv::KeyValue;
+use crate::layouts::Layouts;
 use crate::ordinary::Ordinary;
 use crate::policies::Policies;
 
@@ -48,6 +50,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(KeyValue::BENCH) => again::<KeyValue>(options),
         Some(Dataplane::BENCH) => again::<Dataplane>(options),
         Some(Ordinary::BENCH) => again::<Ordinary>(options),
+        Some(Layouts::BENCH) => again::<Layouts>(options),
+        Some(Auto::BENCH) => again::<Auto>(options),
         _ => bail!("{} does not say which bench it is of", path.display()),
     }
 }
