@@ -340,6 +340,7 @@ impl<Tr: Transport> Threads<Tr> {
             orders: Arc::clone(&self.orders),
             shares_core: start.layout.shared,
             idle_backoff: start.idle_backoff(id),
+            beside_others: start.layout.slice.is_some(),
         };
         let thread = spawn(&name, move || worker.run(ready))?;
         let link = readiness.recv();
@@ -700,6 +701,8 @@ struct WorkerStart<S, Tr: Transport> {
     orders: Arc<Orders>,
     shares_core: bool,
     idle_backoff: Option<Cycles>,
+    /// Whether it runs beside other threads.
+    beside_others: bool,
 }
 
 impl<S, Tr: Transport> WorkerStart<S, Tr> {
@@ -741,6 +744,7 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
                 loops,
                 idling: Idling {
                     backoff: idle_backoff,
+                    learns: self.beside_others,
                     shares_core,
                 },
             })

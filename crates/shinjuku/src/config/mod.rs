@@ -195,7 +195,7 @@ pub enum LayoutKind {
     /// `symmetric`: as many loops as `workers` says, each of which is networker, dispatcher and
     /// worker in turn, as inline, over its own part of the requests; a loop with nothing to do
     /// serves the others' parts. Each part has its share of `queue` and `contexts`. Without cores
-    /// of the process's own nothing is pinned, and loops spin for some tens of microseconds before
+    /// of the process's own nothing is pinned, and loops spin for 20 microseconds at most before
     /// they sleep: for processes that do other things besides.
     Symmetric,
 }
