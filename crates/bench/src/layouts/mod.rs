@@ -3,9 +3,9 @@
 //!
 //! | part | |
 //! |---|---|
-//! | [`service`] | a pool within an ordinary process, at rising load |
-//! | [`bursts`] | capacity, latency and the price of preemptions, on cores of the runtime's own |
-//! | [`idle`] | processor time at little load |
+//! | `service` | a pool within an ordinary process, at rising load |
+//! | `bursts` | capacity, latency and the price of preemptions, on cores of the runtime's own |
+//! | `idle` | processor time at little load |
 //!
 //! In each part the contenders take turns with the same requests.
 

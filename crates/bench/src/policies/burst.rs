@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use shinjuku::{ClassConfig, ClassStatistics, Config, HardPreemption, LayoutKind, Runtime};
 use shinjuku_examples::store::Store;
-use shinjuku_preempt::Clock;
+use shinjuku_preempt::{Clock, Realtime};
 use shinjuku_workload::Record;
 
 use super::contender::Contender;
@@ -200,7 +200,9 @@ impl Bench {
         .allow_hard_preemption(self.token)
         .serve_each(Injector::several(dispatchers, arrivals, &progress))
         .context("it does not start")?;
-        if dispatchers > 1 {
+        if progress.is_attended() {
+            // In time, whatever else this machine does.
+            let _realtime = self.realtime_priority.map(Realtime::enter);
             progress.begin();
         }
         // Where real-time threads have all cores, this thread gets on when the burst is over.

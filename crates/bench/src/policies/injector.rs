@@ -52,6 +52,12 @@ impl fmt::Debug for Progress {
 }
 
 impl Progress {
+    /// Whether loops sleep until requests come, which somebody has to tell them.
+    pub fn is_attended(&self) -> bool {
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        !wakes.is_empty()
+    }
+
     /// Waits until the first arrival is due, and wakes whoever sleeps by then: what has had
     /// nothing to do since the runtime's start.
     pub fn begin(&self) {
