@@ -287,7 +287,7 @@ impl<Tr: Transport> Threads<Tr> {
             idle: part.idle,
             capacity: share.task_capacity(layout.workers.len()),
             rules: Rules {
-                depth: if layout.inline { 1 } else { config.depth },
+                depth: depth(config, layout),
                 inline: layout.inline,
                 queue: share.queue,
                 leaves_excess: start.loops.parts() > 1 && start.loops.tells(number),
@@ -324,7 +324,7 @@ impl<Tr: Transport> Threads<Tr> {
         let parker = Arc::new(Parker::new());
         let (senders, ports): (Vec<_>, Vec<_>) = (repliers.into_iter())
             .map(|replier| {
-                let (sender, receiver) = mailbox(start.config.depth);
+                let (sender, receiver) = mailbox(depth(start.config, start.layout));
                 (sender, Port { receiver, replier })
             })
             .unzip();
@@ -781,10 +781,22 @@ fn describe(config: &Config, layout: &Layout, policy: &str, preemption: &str) ->
         true => layout.to_string(),
         false => format!("{} workers", layout.workers.len()),
     };
+    let depth = match depth(config, layout) {
+        1 => String::new(),
+        depth => format!(" at depth {depth}"),
+    };
     format!(
-        "{threads}, {} contexts, policy {policy}; preemption {preemption}",
+        "{threads}{depth}, {} contexts, policy {policy}; preemption {preemption}",
         config.contexts
     )
+}
+
+/// How many requests a worker is given at a time. A loop takes what it runs.
+fn depth(config: &Config, layout: &Layout) -> usize {
+    match layout.inline {
+        true => 1,
+        false => config.depth_at(layout.workers.len()),
+    }
 }
 
 /// The contexts, which serve requests by `handler`.

@@ -103,14 +103,10 @@ impl Contender {
         let Choice::Fixed(layout, _) = self.choice else {
             return config.workers(None);
         };
-        let mut config = self.fix(config);
+        let config = self.fix(config);
         if layout == LayoutKind::Symmetric {
             let loops = CoresConfig::default().workers(cores.iter().copied());
             return config.workers(cores.len()).cores(loops);
-        }
-        if cores.len() == 2 {
-            // A single worker need not wait for the dispatcher then.
-            config.depth = 2;
         }
         config
     }
@@ -187,7 +183,6 @@ mod tests {
             let mechanism = config.preemption.mechanism;
             assert_eq!(mechanism == MechanismKind::Auto, is_auto);
             assert_eq!(config.class.len(), 2);
-            assert_eq!(config.workers.is_none(), is_auto || config.depth == 2);
         }
     }
 }

@@ -169,7 +169,7 @@ impl Contender {
                     .map(|class| ClassConfig::new(&class.name)),
             )
             .strict(true);
-        config.depth = self.depth;
+        config.depth = Some(self.depth);
         config.cores = CoresConfig::default();
         if self.layout == LayoutKind::Symmetric {
             config.cores = config.cores.workers(rig.cores.iter().copied());

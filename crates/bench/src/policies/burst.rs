@@ -142,7 +142,7 @@ impl Bench {
     ) -> Result<Outcome> {
         let mut config = self.config();
         contender.apply(&mut config);
-        config.depth = depth;
+        config.depth = Some(depth);
         config.class = (0..classes)
             .map(|class| {
                 let slo_us = slos_us.get(class).copied();
