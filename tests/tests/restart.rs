@@ -40,7 +40,7 @@ fn configuration(round: usize) -> Config {
     }
     config.contexts = [2, 5, 12][round % 3];
     config.stack_kib = [64, 256][round % 2];
-    config.depth = 1 + round % 3;
+    config.depth = Some(1 + round % 3);
     config.spare_workers = Some(round % 3);
     config.queue = 64;
     config.policy.kind = registry::ALL[round % registry::ALL.len()].into();

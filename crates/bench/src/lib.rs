@@ -1,8 +1,9 @@
 //! What `cargo xtask bench` measures: policies and mechanisms in the runtime's own process
 //! ([`policies`]), the key-value server beside redis-server ([`kv`]), the network path without the
 //! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), libraries with compiled probes
-//! ([`ordinary`]), and a web service beside the usual ways to compute in one ([`service`]).
-//! [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
+//! ([`ordinary`]), the layouts beside other pools ([`layouts`]), what `auto` chooses beside all that
+//! could be chosen ([`auto`]), and a web service beside the usual ways to compute in one
+//! ([`service`]). [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
@@ -19,11 +20,14 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use shinjuku_preempt::HardPreemption;
 
+pub mod auto;
+pub mod closures;
 pub mod costs;
 pub mod dataplane;
 pub mod elevate;
 pub mod harness;
 pub mod kv;
+pub mod layouts;
 pub mod machine;
 pub mod ordinary;
 pub mod paper;
@@ -56,6 +60,10 @@ pub enum Of {
     Rack(rack::Options),
     /// Libraries that know nothing of preemption, with compiled probes and without.
     Ordinary(harness::Options),
+    /// The layout `symmetric` beside `threads`, and pools beside rayon and tokio.
+    Layouts(layouts::Options),
+    /// What `auto` chooses, beside all that could be chosen.
+    Auto(auto::Options),
     /// A web service that computes in a pool, and in the ways that a pool replaces, over HTTP.
     Service(service::Options),
 }
@@ -72,6 +80,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Of::Dataplane(options)) => dataplane::run(options),
         Some(Of::Rack(options)) => rack::run(options),
         Some(Of::Ordinary(options)) => ordinary::run(options),
+        Some(Of::Layouts(options)) => layouts::run(options),
+        Some(Of::Auto(options)) => auto::run(options),
         Some(Of::Service(options)) => service::run(options),
     }
 }
@@ -91,7 +101,16 @@ mod tests {
 
     #[test]
     fn every_bench_takes_the_common_options() {
-        for bench in ["", " kv", " dataplane", " rack", " ordinary", " service"] {
+        for bench in [
+            "",
+            " kv",
+            " dataplane",
+            " rack",
+            " ordinary",
+            " layouts",
+            " auto",
+            " service",
+        ] {
             let line = format!("bench{bench} --quick --seed 3 --repetitions 2 --check --json x");
             let parsed: Options = harness::parse(&line).unwrap_or_else(|error| panic!("{error}"));
             let common = match &parsed.of {
@@ -100,6 +119,8 @@ mod tests {
                 Some(Of::Dataplane(options)) => &options.common,
                 Some(Of::Rack(options)) => &options.common,
                 Some(Of::Ordinary(options)) => options,
+                Some(Of::Layouts(options)) => &options.common,
+                Some(Of::Auto(options)) => &options.common,
                 Some(Of::Service(options)) => &options.common,
             };
             assert!(common.quick && common.check && common.seed == 3, "{line}");

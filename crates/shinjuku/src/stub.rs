@@ -132,8 +132,9 @@ impl StubWorkers {
         )?;
         let statistics = Arc::new(DispatcherStatistics::new(config.class.len()));
         let stop = Arc::new(AtomicBool::new(false));
-        let (senders, receivers): (Vec<_>, Vec<_>) =
-            (0..workers).map(|_| mailbox(config.depth)).unzip();
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers)
+            .map(|_| mailbox(config.depth_at(workers)))
+            .unzip();
         let (send_link, links) = std::sync::mpsc::channel();
         let core = layout.workers.first().copied().flatten();
         let serving = Arc::new(AtomicBool::new(false));
@@ -199,7 +200,7 @@ impl StubWorkers {
             capacity,
             rules: Rules {
                 inline: false,
-                depth: config.depth,
+                depth: config.depth_at(workers),
                 queue: config.queue,
                 leaves_excess: false,
                 rescue_after: config.rescue_after(),

@@ -303,7 +303,7 @@ impl<Tr: Transport> Threads<Tr> {
             idle: part.idle,
             capacity: share.task_capacity(layout.workers.len()),
             rules: Rules {
-                depth: if layout.inline { 1 } else { config.depth },
+                depth: depth(config, layout),
                 inline: layout.inline,
                 queue: share.queue,
                 leaves_excess: start.loops.parts() > 1 && start.loops.tells(number),
@@ -340,7 +340,7 @@ impl<Tr: Transport> Threads<Tr> {
         let parker = Arc::new(Parker::new());
         let (senders, ports): (Vec<_>, Vec<_>) = (repliers.into_iter())
             .map(|replier| {
-                let (sender, receiver) = mailbox(start.config.depth);
+                let (sender, receiver) = mailbox(depth(start.config, start.layout));
                 (sender, Port { receiver, replier })
             })
             .unzip();
@@ -356,6 +356,7 @@ impl<Tr: Transport> Threads<Tr> {
             orders: Arc::clone(&self.orders),
             shares_core: start.layout.shared,
             idle_backoff: start.idle_backoff(id),
+            beside_others: start.layout.slice.is_some(),
         };
         let thread = spawn(&name, move || worker.run(ready))?;
         let link = readiness.recv();
@@ -721,6 +722,8 @@ struct WorkerStart<S, Tr: Transport> {
     orders: Arc<Orders>,
     shares_core: bool,
     idle_backoff: Option<Cycles>,
+    /// Whether it runs beside other threads.
+    beside_others: bool,
 }
 
 impl<S, Tr: Transport> WorkerStart<S, Tr> {
@@ -762,6 +765,7 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
                 loops,
                 idling: Idling {
                     backoff: idle_backoff,
+                    learns: self.beside_others,
                     shares_core,
                 },
             })
@@ -798,10 +802,22 @@ fn describe(config: &Config, layout: &Layout, policy: &str, preemption: &str) ->
         true => layout.to_string(),
         false => format!("{} workers", layout.workers.len()),
     };
+    let depth = match depth(config, layout) {
+        1 => String::new(),
+        depth => format!(" at depth {depth}"),
+    };
     format!(
-        "{threads}, {} contexts, policy {policy}; preemption {preemption}",
+        "{threads}{depth}, {} contexts, policy {policy}; preemption {preemption}",
         config.contexts
     )
+}
+
+/// How many requests a worker is given at a time. A loop takes what it runs.
+fn depth(config: &Config, layout: &Layout) -> usize {
+    match layout.inline {
+        true => 1,
+        false => config.depth_at(layout.workers.len()),
+    }
 }
 
 /// The contexts, each of which does `entry` with a request.

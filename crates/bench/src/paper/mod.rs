@@ -23,7 +23,7 @@ use serde_json::Value;
 use shinjuku_plot::{Figure, Point, Series, Style};
 use shinjuku_preempt::Realtime;
 
-use crate::harness::{self, Effort, Efforts, Process, Session};
+use crate::harness::{self, Efforts, Process, Session};
 use crate::machine::Machine;
 
 mod list;
@@ -97,18 +97,9 @@ const PRIORITY: i32 = 50;
 
 /// Of the commands that measure; figures have two efforts of their own.
 const EFFORTS: Efforts = Efforts {
-    quick: Effort {
-        repetitions: 3,
-        seconds: 0.35,
-    },
-    default: Effort {
-        repetitions: 5,
-        seconds: 0.4,
-    },
-    full: Effort {
-        repetitions: 7,
-        seconds: 0.6,
-    },
+    quick: (3, 0.35),
+    default: (5, 0.4),
+    full: (7, 0.6),
     seconds: 0.05..=0.9,
 };
 

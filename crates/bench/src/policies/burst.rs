@@ -3,14 +3,15 @@
 use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use shinjuku::{ClassConfig, ClassStatistics, Config, HardPreemption, Preemptions, Runtime};
+use shinjuku::{
+    ClassConfig, ClassStatistics, Config, HardPreemption, LayoutKind, Preemptions, Runtime,
+};
 use shinjuku_examples::store::Store;
-use shinjuku_preempt::Clock;
+use shinjuku_preempt::{Clock, Realtime};
 use shinjuku_workload::Record;
 
 use super::contender::Contender;
@@ -50,6 +51,9 @@ pub struct Outcome {
     pub served: Vec<Served>,
     /// Interrupts that came to workers.
     pub interrupts: Interrupts,
+    /// Time of the dispatcher's turns in which there was something to do; where its thread runs
+    /// requests as well, these are in it.
+    pub dispatcher_busy: Duration,
     /// How the runtime preempted, in its own words.
     pub description: String,
     /// How interrupts came to workers in guest mode.
@@ -159,18 +163,9 @@ impl Bench {
         slos_us: &[f64],
         depth: usize,
     ) -> Result<Outcome> {
-        self.rest();
-        let span = Duration::from_nanos(arrivals.last().map_or(0, |(last, _)| last.at_ns));
-        let mut config = Config::default()
-            .workers(self.workers)
-            .contexts(CONTEXTS)
-            .queue(QUEUE)
-            .stack_kib(64)
-            .spare_workers(1)
-            .idle_backoff_us(BACKOFF_US)
-            .realtime_priority(self.realtime_priority);
+        let mut config = self.config();
         contender.apply(&mut config);
-        config.depth = depth;
+        config.depth = Some(depth);
         config.class = (0..classes)
             .map(|class| {
                 let slo_us = slos_us.get(class).copied();
@@ -178,8 +173,47 @@ impl Bench {
                     .slo_us(slo_us.filter(|_| contender.wants_slos()))
             })
             .collect();
+        self.serve(config, arrivals, PATIENCE).with_context(|| {
+            format!(
+                "{} with {}",
+                contender.policy_name(),
+                contender.mechanism_name()
+            )
+        })
+    }
+
+    /// What every configuration of a burst begins with.
+    pub fn config(&self) -> Config {
+        Config::default()
+            .workers(self.workers)
+            .contexts(CONTEXTS)
+            .queue(QUEUE)
+            .stack_kib(64)
+            .spare_workers(1)
+            .idle_backoff_us(BACKOFF_US)
+            .realtime_priority(self.realtime_priority)
+    }
+
+    /// Serves `arrivals` (in order of time) by a runtime of this configuration. In the layout
+    /// `symmetric`, each loop injects its share. What has not finished so long after the last
+    /// arrival is unfinished.
+    ///
+    /// # Errors
+    /// The runtime does not start, its policy fails, or a worker hangs.
+    pub fn serve(
+        &self,
+        config: Config,
+        arrivals: &Arc<[Planned]>,
+        patience: Duration,
+    ) -> Result<Outcome> {
+        self.rest();
+        let span = Duration::from_nanos(arrivals.last().map_or(0, |(last, _)| last.at_ns));
+        let classes = config.class.len();
+        let dispatchers = match config.layout {
+            LayoutKind::Symmetric => config.workers.unwrap_or(1),
+            _ => 1,
+        };
         let progress = Arc::new(Progress::default());
-        let injector = Injector::new(Arc::clone(arrivals), Arc::clone(&progress));
         let over = Arc::new(AtomicBool::new(false));
         let server = Runtime::builder(Worker {
             store: self.store.clone(),
@@ -187,22 +221,20 @@ impl Bench {
         })
         .config(config)
         .allow_hard_preemption(self.token)
-        .serve(injector)
-        .with_context(|| {
-            format!(
-                "starting {} with {}",
-                contender.policy_name(),
-                contender.mechanism_name()
-            )
-        })?;
+        .serve_each(Injector::several(dispatchers, arrivals, &progress))
+        .context("it does not start")?;
+        if progress.is_attended() {
+            // In time, whatever else this machine does.
+            let _realtime = self.realtime_priority.map(Realtime::enter);
+            progress.begin();
+        }
         // Where real-time threads have all cores, this thread gets on when the burst is over.
-        if !progress.exhausted.load(Ordering::Acquire) {
+        if !progress.is_exhausted() {
             std::thread::sleep(span);
         }
         // The drain counts as well: wait for its end before reading, as far as patience goes.
-        let patience = Instant::now() + PATIENCE;
-        let is_over =
-            || progress.exhausted.load(Ordering::Acquire) && server.statistics().in_system() == 0;
+        let patience = Instant::now() + patience;
+        let is_over = || progress.is_exhausted() && server.statistics().in_system() == 0;
         while !is_over() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -210,44 +242,18 @@ impl Bench {
         let description = server.description();
         let end_of_patience = Clock::get().now_nanos();
         over.store(true, Ordering::Relaxed);
-        let (report, transport) = server.shutdown(DRAIN);
+        let (report, transports) = server.shutdown_each(DRAIN);
         self.ended.set(Some(Instant::now()));
         ensure!(report.policy_error.is_none(), "the policy failed: {report}");
         ensure!(
             report.workers_leaked == 0,
             "a worker hangs in a request that ends by itself: {report}\n{last}"
         );
-        // Dropped, it says what was refused.
-        drop(transport);
+        // Dropped, they say what was refused.
+        drop(transports);
         let start = progress.start.load(Ordering::Acquire);
-        let mut finished: Vec<(u32, u64)> = progress
-            .finished
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .flatten()
-            .copied()
-            .filter(|(_, at)| *at <= end_of_patience)
-            .collect();
-        finished.sort_unstable();
-        let records: Vec<Record> = finished
-            .iter()
-            .map(|&(index, at)| {
-                let arrival = &arrivals[index as usize].0;
-                let arrival_ns = start + arrival.at_ns;
-                Record {
-                    arrival_ns,
-                    service_ns: arrival.service_ns,
-                    finish_ns: at.max(arrival_ns),
-                    class: arrival.class,
-                }
-            })
-            .collect();
-        let refused = progress
-            .refused
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let records = progress.records(arrivals, end_of_patience);
+        let refused = progress.refused();
         let end_ns = span.as_nanos() as u64;
         let from_ns = end_ns / 5;
         let counts = count(
@@ -263,6 +269,7 @@ impl Bench {
             counts,
             served: last.classes.iter().map(Served::from).collect(),
             interrupts: Interrupts::from(&last.preemptions),
+            dispatcher_busy: last.uptime.mul_f64(last.dispatcher_occupancy),
             description,
             delivery: last.delivery().map(|delivery| delivery.to_string()),
             window_ns: end_ns - from_ns,

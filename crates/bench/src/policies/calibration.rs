@@ -104,6 +104,11 @@ impl Pace {
         })
     }
 
+    /// The time that requests ran over their work as calibrated, whatever else is in it.
+    pub fn over_work(&self) -> f64 {
+        self.ran / self.work
+    }
+
     /// How many times slower the work ran than calibrated, at least.
     pub fn times_slower(&self, prices: &Prices) -> f64 {
         let preempting = self.preemptions * prices.preemption + self.interrupts * prices.interrupt;
@@ -162,6 +167,8 @@ fn marked<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use shinjuku_workload::Record;
 
     use super::super::burst::{Interrupts, Served};
@@ -199,6 +206,7 @@ mod tests {
                 },
             ],
             interrupts,
+            dispatcher_busy: Duration::ZERO,
             description: String::new(),
             delivery: None,
             window_ns: 1,

@@ -2,70 +2,166 @@
 //! thread at their intended moments, finish times noted by the workers. No network, no other
 //! thread: what is measured is the scheduling alone.
 //!
+//! Where several dispatchers serve, each injects its share of the arrivals, in turn.
+//!
 //! Open loop: an arrival's time is the intended one, however late the dispatcher comes to see it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use shinjuku::net::{self, Failure, Refusal, Replier, Transport};
+use shinjuku::net::{self, Failure, Glance, Refusal, Replier, Transport, Wake};
 use shinjuku_preempt::Clock;
-use shinjuku_workload::Arrival;
+use shinjuku_workload::{Arrival, Record};
 
 use super::work::Work;
 
 /// Time between the dispatcher's first look and the first arrival, ns: every thread has its core by
 /// then.
 const LEAD_IN: u64 = 2_000_000;
+/// What the dispatcher may take until that look.
+const LONGEST_START: Duration = Duration::from_secs(5);
 
 /// One arrival: when, whose, and the work it brings.
 pub type Planned = (Arrival, Work);
 
 /// What the burst's threads tell the thread that waits for them.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Progress {
     /// When the first arrival was due, ns of the process's [`Clock`]; 0 before.
     pub start: AtomicU64,
-    /// Whether every arrival has been injected.
-    pub exhausted: AtomicBool,
+    /// Injectors that have not injected all their arrivals.
+    left: AtomicUsize,
+    /// Where loops sleep that have nothing to do: what wakes them.
+    wakes: Mutex<Vec<Wake>>,
     /// Refused arrivals, by index.
-    pub refused: Mutex<Vec<u32>>,
+    refused: Mutex<Vec<u32>>,
     /// Index and finish time of the others, per worker; filled when the workers have ended.
-    pub finished: Mutex<Vec<Vec<(u32, u64)>>>,
+    finished: Mutex<Vec<Vec<(u32, u64)>>>,
 }
 
-/// Injects one burst.
+impl fmt::Debug for Progress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Progress")
+            .field("start", &self.start)
+            .field("left", &self.left)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Progress {
+    /// Whether loops sleep until requests come, which somebody has to tell them.
+    pub fn is_attended(&self) -> bool {
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        !wakes.is_empty()
+    }
+
+    /// Waits until the first arrival is due, and wakes whoever sleeps by then: what has had
+    /// nothing to do since the runtime's start.
+    pub fn begin(&self) {
+        let clock = Clock::get();
+        let give_up = Instant::now() + LONGEST_START;
+        let is_due = || {
+            let start = self.start.load(Ordering::Acquire);
+            start > 0 && clock.now_nanos() > start
+        };
+        while !is_due() && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        for wake in wakes.iter() {
+            wake();
+        }
+    }
+
+    /// Whether every arrival has been injected.
+    pub fn is_exhausted(&self) -> bool {
+        self.left.load(Ordering::Acquire) == 0
+    }
+
+    /// Requests that finished by `until`, in order of arrival, once the workers have ended.
+    pub fn records(&self, arrivals: &[Planned], until: u64) -> Vec<Record> {
+        let start = self.start.load(Ordering::Acquire);
+        let finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut finished: Vec<_> = finished.iter().flatten().copied().collect();
+        finished.retain(|(_, at)| *at <= until);
+        finished.sort_unstable();
+        let record = |(index, at): (u32, u64)| {
+            let arrival = &arrivals[index as usize].0;
+            let arrival_ns = start + arrival.at_ns;
+            Record {
+                arrival_ns,
+                service_ns: arrival.service_ns,
+                finish_ns: at.max(arrival_ns),
+                class: arrival.class,
+            }
+        };
+        finished.into_iter().map(record).collect()
+    }
+
+    /// Refused arrivals, by index, once the injectors are gone.
+    pub fn refused(&self) -> Vec<u32> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.clone()
+    }
+
+    /// When the first arrival is due, if it is `now`, unless another injector has set that.
+    fn start(&self, now_nanos: u64) -> u64 {
+        let ours = now_nanos + LEAD_IN;
+        let set = (self.start).compare_exchange(0, ours, Ordering::AcqRel, Ordering::Acquire);
+        set.map_or_else(|theirs| theirs, |_| ours)
+    }
+}
+
+/// Injects one burst, or every so-manieth request of it.
 #[derive(Debug)]
 pub struct Injector {
     arrivals: Arc<[Planned]>,
     next: usize,
+    /// From one of its requests to the next.
+    step: usize,
     start: u64,
+    /// When the next one is due, for whoever wants to know whether to poll; 0 before the start.
+    next_due: Arc<AtomicU64>,
     refused: Vec<u32>,
     progress: Arc<Progress>,
 }
 
 impl Injector {
-    /// Will inject `arrivals`, which are in order of time.
-    pub fn new(arrivals: Arc<[Planned]>, progress: Arc<Progress>) -> Self {
-        let refused = Vec::with_capacity(arrivals.len());
-        Self {
-            arrivals,
-            next: 0,
+    /// So many, which together inject `arrivals`, in order of time.
+    pub fn several(
+        number: usize,
+        arrivals: &Arc<[Planned]>,
+        progress: &Arc<Progress>,
+    ) -> Vec<Self> {
+        progress.left.store(number, Ordering::Release);
+        let injector = |first| Self {
+            arrivals: Arc::clone(arrivals),
+            next: first,
+            step: number,
             start: 0,
-            refused,
-            progress,
-        }
+            next_due: Arc::default(),
+            refused: Vec::with_capacity(arrivals.len() / number + 1),
+            progress: Arc::clone(progress),
+        };
+        (0..number).map(injector).collect()
+    }
+
+    /// When the next one is due; never, after the last.
+    fn due(&self) -> u64 {
+        let next = self.arrivals.get(self.next);
+        next.map_or(u64::MAX, |(arrival, _)| self.start + arrival.at_ns)
     }
 }
 
 impl Drop for Injector {
     fn drop(&mut self) {
-        let refused = std::mem::take(&mut self.refused);
-        *self
-            .progress
-            .refused
+        let mut refused = (self.progress.refused)
             .lock()
-            .unwrap_or_else(PoisonError::into_inner) = refused;
+            .unwrap_or_else(PoisonError::into_inner);
+        refused.append(&mut self.refused);
     }
 }
 
@@ -83,29 +179,27 @@ impl Transport for Injector {
         mut deliver: impl FnMut(net::Arrival<Work, u32>),
     ) {
         if self.start == 0 {
-            self.start = now_nanos + LEAD_IN;
-            self.progress.start.store(self.start, Ordering::Release);
+            self.start = self.progress.start(now_nanos);
+        } else if self.next >= self.arrivals.len() {
+            return;
         }
-        let end = self.arrivals.len().min(self.next + room);
-        while self.next < end {
+        let end = self.arrivals.len().min(self.next + room * self.step);
+        while self.next < end && self.due() <= now_nanos {
             let (arrival, work) = &self.arrivals[self.next];
-            let due = self.start + arrival.at_ns;
-            if due > now_nanos {
-                return;
-            }
             deliver(net::Arrival {
                 request: *work,
                 route: self.next as u32,
                 class: arrival.class,
                 flow: u64::from(arrival.flow),
-                arrived_nanos: due,
+                arrived_nanos: self.start + arrival.at_ns,
                 deadline_nanos: None,
                 due_nanos: None,
             });
-            self.next += 1;
+            self.next += self.step;
         }
-        if self.next == self.arrivals.len() {
-            self.progress.exhausted.store(true, Ordering::Release);
+        self.next_due.store(self.due(), Ordering::Relaxed);
+        if self.next >= self.arrivals.len() {
+            self.progress.left.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -132,6 +226,17 @@ impl Transport for Injector {
         // Between two arrivals nobody sleeps: the runtime's own back-off is set longer than any gap
         // that matters.
         std::thread::sleep(patience.min(Duration::from_millis(1)));
+    }
+
+    /// Whoever sleeps before the first arrival is woken by [`Progress::begin`], and after it
+    /// nobody sleeps: see `wait`.
+    fn attend(&mut self, wake: Wake) -> Option<Glance> {
+        let wakes = self.progress.wakes.lock();
+        wakes.unwrap_or_else(PoisonError::into_inner).push(wake);
+        let (next_due, clock) = (Arc::clone(&self.next_due), Clock::get());
+        Some(Box::new(move || {
+            next_due.load(Ordering::Relaxed) <= clock.now_nanos()
+        }))
     }
 
     fn close(&mut self) {

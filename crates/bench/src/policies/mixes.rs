@@ -73,6 +73,15 @@ impl BenchMix {
         })
     }
 
+    /// Spinning requests of one class, of so many microseconds each, as fast as this one's.
+    pub fn all_alike(&self, name: &str, us: f64) -> Result<Self> {
+        let class = Class::new("all", 1.0, ServiceTime::fixed(us)?);
+        Ok(Self {
+            mix: Mix::new(name, vec![class])?,
+            kind: self.kind,
+        })
+    }
+
     /// GETs with a share of RANGEs on the store, both timed on the calling core first.
     pub fn store(name: &str, range_share: f64, store: &Arc<Store>) -> Result<Self> {
         let worker = Worker {

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use core_affinity::CoreId;
@@ -19,17 +20,17 @@ use crate::machine::Machine;
 use crate::{allow_signals, costs};
 
 pub(crate) mod burst;
-mod calibration;
+pub(crate) mod calibration;
 pub(crate) mod contender;
 pub mod csv;
 pub mod figures;
 pub(crate) mod injector;
-mod mechanisms;
-mod mixes;
+pub(crate) mod mechanisms;
+pub(crate) mod mixes;
 mod point;
 mod report;
 pub mod results;
-mod saturation;
+pub(crate) mod saturation;
 mod scope;
 pub(crate) mod simulated;
 mod slo;
@@ -74,7 +75,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let scope = Scope::of(options, workers, &mechanisms)?;
     let mut session = Session::begin::<Policies>(&options.common, scope.settings.clone())?;
     let bench = prepare(&scope, &mut session, workers, mechanisms)?;
-    let all = mixes_of(&scope, &bench, session.cores[1])?;
+    let all = mixes_of(&scope.mixes, &bench, session.cores[1])?;
     let competing = all
         .iter()
         .flat_map(|mix| scope.contenders(mix, bench.workers, &bench.mechanisms));
@@ -113,6 +114,26 @@ fn prepare(
     workers: usize,
     mechanisms: Mechanisms,
 ) -> Result<Bench> {
+    if workers == 1 {
+        session.notes.push(
+            "With one worker d-FCFS and work stealing are the same as c-FCFS, so they are left out.".to_owned(),
+        );
+    }
+    let length = session.length();
+    permitted(session, &scope.mixes, workers, mechanisms, length)
+}
+
+/// The bench of bursts of this length, with what is permitted here; notes what is not.
+///
+/// # Errors
+/// The bursts are too long for SCHED_FIFO, or the store cannot be opened where `mixes` need it.
+pub(crate) fn permitted(
+    session: &mut Session,
+    mixes: &[String],
+    workers: usize,
+    mechanisms: Mechanisms,
+    burst: Duration,
+) -> Result<Bench> {
     let fifo = Realtime::enter(PRIORITY);
     if let Err(error) = &fifo {
         session.notes.push(format!("Expect noise: {error}"));
@@ -121,14 +142,9 @@ fn prepare(
     drop(fifo);
     let throttling = realtime_priority.and_then(|_| Throttling::in_force());
     if let Some(throttling) = throttling {
-        throttling.check(session.length())?;
+        throttling.check(burst)?;
     }
-    if workers == 1 {
-        session.notes.push(
-            "With one worker d-FCFS and work stealing are the same as c-FCFS, so they are left out.".to_owned(),
-        );
-    }
-    let needs_store = scope.mixes.iter().any(|name| name.starts_with("store"));
+    let needs_store = mixes.iter().any(|name| name.starts_with("store"));
     let store = needs_store.then(open_store).transpose()?.map(Arc::new);
     Ok(Bench {
         workers,
@@ -141,15 +157,18 @@ fn prepare(
     })
 }
 
-/// The mixes, with their work timed where the first worker will run.
-fn mixes_of(scope: &Scope, bench: &Bench, core: CoreId) -> Result<Vec<BenchMix>> {
+/// The mixes of these names, with their work timed where the first worker will run.
+///
+/// # Errors
+/// There is no such mix, or its work cannot be timed.
+pub(crate) fn mixes_of(names: &[String], bench: &Bench, core: CoreId) -> Result<Vec<BenchMix>> {
     let nanos_per_step = on_worker_core(core, || 1.0 / steps_per_nano())?;
     let mix = |name: &String| match (name.as_str(), &bench.store) {
         ("store", Some(store)) => on_worker_core(core, || BenchMix::store(name, 0.005, store))?,
         ("store-50", Some(store)) => on_worker_core(core, || BenchMix::store(name, 0.5, store))?,
         _ => BenchMix::spinning(name, nanos_per_step),
     };
-    scope.mixes.iter().map(mix).collect()
+    names.iter().map(mix).collect()
 }
 
 fn settings(bench: &Bench) -> RuntimeSettings {

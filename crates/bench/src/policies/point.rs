@@ -263,6 +263,8 @@ fn of_class<'a>(summary: &'a Summary, mix: &BenchMix, class: Class) -> Option<&'
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use shinjuku_workload::Record;
 
     use super::super::burst::Interrupts;
@@ -295,6 +297,7 @@ mod tests {
                 },
             ],
             interrupts: Interrupts::default(),
+            dispatcher_busy: Duration::ZERO,
             description: String::new(),
             delivery: None,
             window_ns: 1_000_000_000,

@@ -12,13 +12,16 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use shinjuku_plot::Figure;
 
+use crate::auto::Auto;
 use crate::dataplane::Dataplane;
 use crate::elevate::Elevate;
 use crate::harness::{Measured, Results, Section, targets};
 use crate::kv::KeyValue;
+use crate::layouts::Layouts;
 use crate::ordinary::Ordinary;
 use crate::paper::Paper;
 use crate::policies::Policies;
+use crate::rack::Rack;
 use crate::service::Service;
 
 pub mod html;
@@ -51,9 +54,12 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(KeyValue::BENCH) => again::<KeyValue>(options),
         Some(Dataplane::BENCH) => again::<Dataplane>(options),
         Some(Elevate::BENCH) => again::<Elevate>(options),
+        Some(Rack::BENCH) => again::<Rack>(options),
         Some(Ordinary::BENCH) => again::<Ordinary>(options),
         Some(Service::BENCH) => again::<Service>(options),
         Some(Paper::BENCH) => again::<Paper>(options),
+        Some(Layouts::BENCH) => again::<Layouts>(options),
+        Some(Auto::BENCH) => again::<Auto>(options),
         _ => bail!("{} does not say which bench it is of", path.display()),
     }
 }

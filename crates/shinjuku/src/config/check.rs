@@ -48,7 +48,9 @@ fn numbers(config: &Config) -> Result<(), ConfigError> {
     let advice = "choose how many requests may wait before more are refused";
     within("queue", config.queue, 1..=1 << 24, advice)?;
     let advice = "1 suits most, 2 handlers so short that the dispatcher is waited for";
-    within("depth", config.depth, 1..=MAX_DEPTH, advice)?;
+    if let Some(depth) = config.depth {
+        within("depth", depth, 1..=MAX_DEPTH, advice)?;
+    }
     let advice = "choose how many handlers may block in the kernel at a time";
     if let Some(spare_workers) = config.spare_workers {
         within("spare_workers", spare_workers, 0..=65535, advice)?;

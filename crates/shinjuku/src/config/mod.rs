@@ -33,7 +33,9 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use shinjuku_policy::{ClassParameters, Nanos, Parameters, PolicyName, Requeue};
+use shinjuku_policy::{
+    ClassParameters, Nanos, Parameters, PolicyName, Requeue, cfcfs, dfcfs, single_queue, stealing,
+};
 
 pub use error::ConfigError;
 
@@ -47,7 +49,7 @@ macro_rules! config_keys {
             contexts: usize => contexts;
             stack_kib: usize => stack_kib;
             queue: usize => queue;
-            depth: usize => depth;
+            depth: impl Into<Option<usize>> => depth.into();
             spare_workers: impl Into<Option<usize>> => spare_workers.into();
             rescue_after_ms: f64 => rescue_after_ms;
             idle_backoff_us: f64 => idle_backoff_us;
@@ -135,8 +137,11 @@ pub struct Config {
     pub queue: usize,
     /// JBSQ depth: requests staged at a worker, the running one included, 1 to 4. More than 1
     /// spares a worker the wait for the dispatcher between short requests. Under c-pre-mq keep 1: a
-    /// request staged already is ahead of a more urgent one that arrives later. Default 1.
-    pub depth: usize,
+    /// request staged already is ahead of a more urgent one that arrives later. Among several
+    /// workers a staged one may wait while another worker idles. Default: 2 with one worker under
+    /// policies that know no classes (c-fcfs, d-fcfs, stealing, c-pre-sq), else 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub depth: Option<usize>,
     /// Threads that go on in the place of workers that are blocked in the kernel, 0 to 65535; with
     /// 0, a handler that blocks holds up its worker. Each handler blocked for a lock takes one
     /// until the lock's holder, suspended, has had its turn; with too few, that turn never comes.
@@ -199,7 +204,7 @@ pub enum LayoutKind {
     /// `symmetric`: as many loops as `workers` says, each of which is networker, dispatcher and
     /// worker in turn, as inline, over its own part of the requests; a loop with nothing to do
     /// serves the others' parts. Each part has its share of `queue` and `contexts`. Without cores
-    /// of the process's own nothing is pinned, and loops spin for some tens of microseconds before
+    /// of the process's own nothing is pinned, and loops spin for 20 microseconds at most before
     /// they sleep: for processes that do other things besides.
     Symmetric,
 }
@@ -342,7 +347,7 @@ impl Default for Config {
             contexts: 256,
             stack_kib: 256,
             queue: 16384,
-            depth: 1,
+            depth: None,
             spare_workers: None,
             rescue_after_ms: 5.0,
             idle_backoff_us: 100.0,
@@ -475,12 +480,30 @@ impl Config {
         parameters
     }
 
+    /// `depth`, or its default with so many workers.
+    pub(crate) fn depth_at(&self, workers: usize) -> usize {
+        let knows_no_classes = [
+            single_queue::REGISTERED,
+            cfcfs::REGISTERED,
+            dfcfs::REGISTERED,
+            stealing::REGISTERED,
+        ]
+        .map(PolicyName::from)
+        .contains(&self.policy.kind);
+        let automatic = if workers == 1 && knows_no_classes {
+            2
+        } else {
+            1
+        };
+        self.depth.unwrap_or(automatic)
+    }
+
     /// Task slots: requests in the system at most. Those waiting, those started, and those staged
     /// at `workers` workers.
     pub(crate) fn task_capacity(&self, workers: usize) -> usize {
         self.queue
             .saturating_add(self.contexts)
-            .saturating_add(workers.saturating_mul(self.depth))
+            .saturating_add(workers.saturating_mul(self.depth_at(workers)))
     }
 
     /// The same for each of so many dispatchers: its share of the bounds, rounded up.

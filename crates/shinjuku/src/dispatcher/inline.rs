@@ -44,9 +44,10 @@ const SHORT_IN_A_ROW: u8 = 32;
 /// needed or not.
 const LENIENCE: u64 = 8;
 
-/// No deadline is sooner: entering a context, and more so going back into what a signal stopped,
-/// takes some of it, and the request shall get on.
-const SHORTEST: Nanos = Nanos(5_000);
+/// No deadline is sooner: entering a context takes some of it, and the request shall get on.
+const SHORTEST: Nanos = Nanos(1_000);
+/// The same where a signal can have stopped the request: going back takes microseconds.
+const SHORTEST_BESIDE_SIGNALS: Nanos = Nanos(5_000);
 
 /// What the thread has to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -436,8 +437,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
             soft = soft.min(quantum.max(PROGRESS_QUANTUM));
             hard = hard.min(graced.max(PROGRESS_QUANTUM));
         }
-        soft = soft.max(SHORTEST);
-        hard = hard.max(SHORTEST);
+        let shortest = match timer {
+            Some(_) => SHORTEST_BESIDE_SIGNALS,
+            None => SHORTEST,
+        };
+        soft = soft.max(shortest);
+        hard = hard.max(shortest);
         let record = &self.records[running.task.0 as usize];
         let is_short =
             self.inline.to_be_short[usize::from(record.class.0)] == 0 && record.ran == Nanos(0);

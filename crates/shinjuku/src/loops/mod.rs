@@ -436,10 +436,49 @@ impl<Tr: Transport> Loops<Tr> {
 /// How a loop idles.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Idling {
-    /// For so long it spins before it parks; `None`: it never parks.
+    /// For so long it spins at most before it parks; `None`: it never parks.
     pub(crate) backoff: Option<Cycles>,
+    /// Whether it spins for less where that finds nothing: others have use for the core.
+    pub(crate) learns: bool,
     /// Whether other threads of the runtime may need its core.
     pub(crate) shares_core: bool,
+}
+
+/// For how long a loop spins before it parks.
+///
+/// Beside other threads a loop that spins in vain takes processor time from them. So where nothing
+/// came within `longest`, the loop spins for half as long the next time, and where something came,
+/// for twice as long, also if the loop had parked by then.
+#[derive(Clone, Copy, Debug)]
+struct Spin {
+    now: Cycles,
+    longest: Cycles,
+    learns: bool,
+}
+
+impl Spin {
+    /// It never becomes shorter than one in so many of the longest.
+    const SHORTEST: u64 = 16;
+
+    fn new(longest: Cycles, learns: bool) -> Self {
+        Self {
+            now: longest,
+            longest,
+            learns,
+        }
+    }
+
+    /// The loop has had nothing to do for so long.
+    fn learn(&mut self, idle: Cycles) {
+        if !self.learns {
+            return;
+        }
+        self.now = Cycles(if idle.0 <= self.longest.0 {
+            self.longest.0.min(2 * self.now.0)
+        } else {
+            (self.longest.0 / Self::SHORTEST).max(self.now.0 / 2)
+        });
+    }
 }
 
 /// One of the threads.
@@ -453,7 +492,9 @@ pub(crate) struct LoopThread<Tr: Transport> {
     /// The hard mechanism, where there is one.
     timer: Option<DeadlineTimer>,
     loops: Arc<Loops<Tr>>,
-    idling: Idling,
+    /// `None`: it never parks.
+    spin: Option<Spin>,
+    shares_core: bool,
     clock: Clock,
     /// Since when it has nothing to do, and counts among those that search.
     idle_since: Option<Cycles>,
@@ -500,7 +541,8 @@ impl<Tr: Transport> LoopThread<Tr> {
             lane,
             timer,
             loops,
-            idling,
+            spin: (idling.backoff).map(|longest| Spin::new(longest, idling.learns)),
+            shares_core: idling.shares_core,
             clock: Clock::get(),
             idle_since: None,
             next_visit: Cycles(0),
@@ -712,13 +754,9 @@ impl<Tr: Transport> LoopThread<Tr> {
         if self.loops.orders.get() == Orders::BACKGROUND {
             return std::thread::sleep(BACKGROUND_TURN);
         }
-        let Idling {
-            backoff,
-            shares_core,
-        } = self.idling;
-        let is_idle_for_long = match backoff {
-            Some(backoff) => shares_core || now.since(since) > backoff,
-            None if shares_core => return std::thread::sleep(SHARED_PAUSE),
+        let is_idle_for_long = match self.spin {
+            Some(spin) => self.shares_core || now.since(since) > spin.now,
+            None if self.shares_core => return std::thread::sleep(SHARED_PAUSE),
             None => false,
         };
         if !is_idle_for_long {
@@ -734,9 +772,13 @@ impl<Tr: Transport> LoopThread<Tr> {
     }
 
     fn stop_idling(&mut self, seat: usize) {
-        if self.idle_since.take().is_some() {
+        if let Some(since) = self.idle_since.take() {
+            let now = Cycles::now();
             self.loops.alarm.parking.found();
-            self.loops.idle_time.end(seat, Cycles::now());
+            self.loops.idle_time.end(seat, now);
+            if let Some(spin) = &mut self.spin {
+                spin.learn(now.since(since));
+            }
         }
     }
 

@@ -97,6 +97,24 @@ fn config() -> Config {
     config
 }
 
+#[test]
+fn beside_others_a_loop_spins_where_that_finds_something() {
+    let longest = Cycles(1600);
+    let mut spin = Spin::new(longest, true);
+    for expected in [800, 400, 200, 100, 100] {
+        spin.learn(Cycles(5000));
+        assert_eq!(spin.now, Cycles(expected));
+    }
+    // It came after the loop had parked, and soon enough to have been spun for.
+    for expected in [200, 400, 800, 1600, 1600] {
+        spin.learn(longest);
+        assert_eq!(spin.now, Cycles(expected));
+    }
+    let mut own = Spin::new(longest, false);
+    own.learn(Cycles(5000));
+    assert_eq!(own.now, longest, "a core of its own is nobody else's");
+}
+
 /// Whichever thread has the dispatcher when it rests, an arrival wakes that one.
 #[test]
 fn arrivals_wake_the_thread_that_took_the_dispatcher_over() {

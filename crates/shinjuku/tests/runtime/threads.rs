@@ -37,7 +37,7 @@ fn nothing_is_preempted_while_nothing_waits() {
 #[test]
 fn a_staged_request_does_not_outlive_its_deadline() {
     let mut config = config(1, MechanismKind::None);
-    config.depth = 2;
+    config.depth = Some(2);
     let runtime = jobs(config);
     let handle = runtime.handle();
     let stop = Arc::new(AtomicBool::new(false));
@@ -123,7 +123,7 @@ fn full_is_a_counted_refusal() {
 fn an_idle_worker_takes_what_is_staged_elsewhere() {
     let mut config = config(2, MechanismKind::None);
     config.policy.kind = "c-fcfs".into();
-    config.depth = 2;
+    config.depth = Some(2);
     let runtime = jobs(config);
     let handle = runtime.handle();
     let (stop, started) = (

@@ -111,7 +111,6 @@ fn what_is_left_out_takes_its_default() {
         contexts = 256
         stack_kib = 256
         queue = 16384
-        depth = 1
         rescue_after_ms = 5
         idle_backoff_us = 100
         strict = false

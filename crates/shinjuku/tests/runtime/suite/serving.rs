@@ -33,7 +33,7 @@ fn every_policy_serves() {
         for depth in [1, 4] {
             let mut config = config(2, MechanismKind::Probe);
             config.policy.kind = (*registered).into();
-            config.depth = depth;
+            config.depth = Some(depth);
             config.class = ["short", "long"]
                 .map(|name| ClassConfig::new(name).slo_us(100.0))
                 .to_vec();

@@ -1,0 +1,167 @@
+//! `cargo xtask bench layouts`: the layout `symmetric` beside `threads`, rayon and tokio's
+//! `spawn_blocking`.
+//!
+//! | part | |
+//! |---|---|
+//! | `service` | a pool within an ordinary process, at rising load |
+//! | `bursts` | capacity, latency and the price of preemptions, on cores of the runtime's own |
+//! | `idle` | processor time at little load |
+//!
+//! In each part the contenders take turns with the same requests.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::harness::{self, Comparison, Efforts, Measured, Section, Session, Target, comparisons};
+use crate::machine::Machine;
+
+mod bursts;
+mod idle;
+mod service;
+
+use bursts::Bursts;
+
+/// Options of `cargo xtask bench layouts`.
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) common: harness::Options,
+    /// Only this part (may be given several times).
+    #[arg(long, value_enum)]
+    part: Vec<Part>,
+}
+
+/// What is measured apart from the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// A pool within an ordinary process.
+    Service,
+    /// Capacity, latency and preemptions.
+    Bursts,
+    /// Processor time at little load.
+    Idle,
+}
+
+const EFFORTS: Efforts = Efforts {
+    quick: (3, 1.0),
+    default: (5, 2.0),
+    full: (7, 4.0),
+    seconds: 0.05..=20.0,
+};
+
+/// What the bench of the layouts measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layouts {
+    /// Cores that the contenders had.
+    pub cores: usize,
+    /// The service experiment, load by load.
+    pub service: Vec<service::Point>,
+    /// What was measured on cores of the runtime's own; null if that was not asked for.
+    pub bursts: Option<Bursts>,
+    /// Processor time at little load, load by load.
+    pub idle: Vec<idle::Point>,
+    /// Ratios, of which those with a goal are targets.
+    pub comparisons: Vec<Comparison>,
+}
+
+/// Measures what is asked for, and publishes that.
+///
+/// # Errors
+/// Nothing can be measured, it was interrupted, or results cannot be written.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let settings = options
+        .common
+        .settings(&EFFORTS, !options.part.is_empty())?;
+    let mut session = Session::begin::<Layouts>(&options.common, settings)?;
+    let mut results = Layouts {
+        cores: session.cores.len(),
+        service: Vec::new(),
+        bursts: None,
+        idle: Vec::new(),
+        comparisons: Vec::new(),
+    };
+    let machine = Machine::detect(shinjuku_preempt::Realtime::enter(1).is_ok());
+    let measured = measure(options, &machine, &mut session, &mut results);
+    results.compare();
+    session.notes.push(
+        "Left out: the key-value server's GETs on two cores that it shares with its client. `cargo xtask bench kv` gives the server a \
+         core of its own."
+            .to_owned(),
+    );
+    session.end(machine, results, measured)
+}
+
+fn measure(
+    options: &Options,
+    machine: &Machine,
+    session: &mut Session,
+    results: &mut Layouts,
+) -> Result<()> {
+    let is_wanted = |part| options.part.is_empty() || options.part.contains(&part);
+    let loads = (options.common).pick(&service::LOADS[2..5], &service::LOADS, &service::LOADS);
+    let expected = [
+        (Part::Service, service::duration(session, loads.len())),
+        (Part::Bursts, bursts::duration(session)),
+        (Part::Idle, idle::duration(session)),
+    ];
+    let wanted = expected.iter().filter(|(part, _)| is_wanted(*part));
+    session.expect(machine, wanted.map(|(_, time)| *time).sum::<Duration>());
+    if is_wanted(Part::Service) {
+        service::measure(session, loads, &mut results.service)?;
+    }
+    if is_wanted(Part::Bursts) {
+        bursts::measure(session, results.bursts.insert(Bursts::default()))?;
+    }
+    if is_wanted(Part::Idle) {
+        idle::measure(session, &mut results.idle)?;
+    }
+    Ok(())
+}
+
+impl Layouts {
+    fn compare(&mut self) {
+        let of_service = self.service.iter().flat_map(service::Point::compare);
+        let of_bursts = self.bursts.iter().flat_map(Bursts::compare);
+        self.comparisons = of_service.chain(of_bursts).collect();
+    }
+}
+
+impl Measured for Layouts {
+    const BENCH: &'static str = "layouts";
+    const TITLE: &'static str = "layouts";
+    const DIRECTORY: &'static str = "bench-layouts";
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        vec![("Cores of the contenders", self.cores.to_string())]
+    }
+
+    fn targets(&self) -> Vec<Target> {
+        let answered = self.service.iter().map(service::Point::answered);
+        let compared = self.comparisons.iter().filter_map(Target::of);
+        let never_worse = service::never_worse(&self.service);
+        let bursts = self.bursts.iter().flat_map(Bursts::targets);
+        (answered.chain(compared).chain(never_worse).chain(bursts)).collect()
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        let mut sections = Vec::new();
+        if !self.service.is_empty() {
+            sections.push(service::section(&self.service, self.cores));
+        }
+        sections.extend(self.bursts.iter().flat_map(Bursts::sections));
+        if !self.idle.is_empty() {
+            sections.push(idle::section(&self.idle));
+        }
+        sections.push(Section {
+            heading: "Ratios".to_owned(),
+            tables: comparisons(&self.comparisons).into_iter().collect(),
+            ..Section::default()
+        });
+        sections
+    }
+}
