@@ -798,6 +798,7 @@ where
         contexts: config.contexts,
         stack_size: config.stack_bytes() + between_requests::<Tr>(layout.inline),
         name: "shinjuku-context".to_owned(),
+        ..PoolConfig::default()
     };
     Ok(Pool::new(contexts, entry::<H, Tr>(handler, states))?)
 }

@@ -224,6 +224,7 @@ fn round(
         contexts: 1,
         stack_size: 64 * 1024,
         name: "shinjuku-calibrate".to_owned(),
+        ..PoolConfig::default()
     };
     let Pool { mut idle, handles } = Pool::new(config, work).ok()?;
     let stop = Arc::new(AtomicBool::new(false));
