@@ -131,8 +131,8 @@ pub mod error {
 
 pub use builder::Builder;
 pub use config::{
-    ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
-    PreemptionConfig,
+    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, LayoutKind, MechanismKind,
+    PolicyConfig, PreemptionConfig,
 };
 pub use handler::{RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};

@@ -197,6 +197,7 @@ impl StubWorkers {
             idle,
             capacity,
             rules: Rules {
+                kernel_threads: false,
                 inline: false,
                 depth: config.depth,
                 queue: config.queue,
