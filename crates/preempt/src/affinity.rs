@@ -10,10 +10,15 @@ impl Affinity {
     /// # Errors
     /// The kernel's error if the machine has more cores than the set (1024).
     pub fn of_current() -> std::io::Result<Self> {
+        Self::of(0)
+    }
+
+    /// That of a thread, by the kernel's number.
+    pub(crate) fn of(thread: libc::pid_t) -> std::io::Result<Self> {
         // SAFETY: plain data, for which zeroes are valid, and which the kernel fills in.
         let (set, answer) = unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
-            let answer = libc::sched_getaffinity(0, size_of_val(&set), &mut set);
+            let answer = libc::sched_getaffinity(thread, size_of_val(&set), &mut set);
             (set, answer)
         };
         match answer {
@@ -22,13 +27,39 @@ impl Affinity {
         }
     }
 
+    /// One core. `None` if sets have no such number.
+    pub(crate) fn of_core(core: usize) -> Option<Self> {
+        (core < Self::CORES).then(|| {
+            // SAFETY: zeroes are the empty set, and `core` is within the set.
+            unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(core, &mut set);
+                Self(set)
+            }
+        })
+    }
+
+    const CORES: usize = 8 * size_of::<libc::cpu_set_t>();
+
+    /// The core, if there is just one.
+    pub(crate) fn only_core(&self) -> Option<usize> {
+        // SAFETY: the number is within the set.
+        let has = |core: &usize| unsafe { libc::CPU_ISSET(*core, &self.0) };
+        (self.cores() == 1).then(|| (0..Self::CORES).find(has))?
+    }
+
     /// Gives the set to the calling thread.
     ///
     /// # Errors
     /// The kernel's error if the process has none of these cores any more.
     pub fn apply(&self) -> std::io::Result<()> {
-        // SAFETY: changes the calling thread's affinity only.
-        match unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &self.0) } {
+        self.apply_to(0)
+    }
+
+    /// Gives the set to a thread of this process, by the kernel's number.
+    pub(crate) fn apply_to(&self, thread: libc::pid_t) -> std::io::Result<()> {
+        // SAFETY: changes where one of our threads may run, on which no code may rely.
+        match unsafe { libc::sched_setaffinity(thread, size_of_val(&self.0), &self.0) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }

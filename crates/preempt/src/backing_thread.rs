@@ -4,6 +4,9 @@
 //! everything that a thread has is there and right (static TLS, the allocator's caches,
 //! `thread::current`, guard page, destructors at the end) with no knowledge of glibc's private
 //! layout.
+//!
+//! That of a context that is a [kernel thread](crate::kernel_thread) gives nothing away: it runs
+//! the context itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,8 +14,9 @@ use std::sync::atomic::Ordering;
 
 use crate::context::{Head, Panicked, Slot};
 use crate::current::{self, CURRENT};
-use crate::restartable;
+use crate::kernel_thread::Place;
 use crate::switch::{donate, fs_base};
+use crate::{overflow, restartable, signal};
 
 /// Size of the stack that a backing thread sleeps on: it holds a few words of a futex loop.
 const PRIVATE_STACK: usize = 16 * 1024;
@@ -65,20 +69,30 @@ impl Drop for PrivateStack {
     }
 }
 
-/// The backing thread's whole life.
+/// The backing thread's whole life. `private_top` is the end of the stack to sleep on while workers
+/// use the thread's own; without one the context is the thread itself.
 ///
 /// # Safety
 /// `head` must come from `Head::obtain` with these types, be served by no other backing thread and
 /// not be released before this thread ends; `private_top` must be the end of a [`PrivateStack`]
-/// that outlives this thread.
+/// that outlives this thread, or `None` just for a context that is a kernel thread.
 pub(crate) unsafe fn backing_thread_main<T, R>(
     head: &'static Head,
-    private_top: usize,
+    private_top: Option<usize>,
     entry: Arc<dyn Fn(T) -> R + Send + Sync>,
 ) {
-    block_all_signals();
-    if restartable::leave_none().is_err() {
-        return head.parked.store(REFUSED, Ordering::Release);
+    match private_top {
+        Some(_) => {
+            block_all_signals();
+            if restartable::leave_none().is_err() {
+                return head.parked.store(REFUSED, Ordering::Release);
+            }
+        }
+        None => {
+            overflow::ensure_alternate_stack();
+            signal::unblock();
+            head.place.set(Place::of_current());
+        }
     }
     let (low, high) = stack_bounds();
     head.stack_low.set(low);
@@ -89,19 +103,25 @@ pub(crate) unsafe fn backing_thread_main<T, R>(
     CURRENT.set(head);
     // A panic of our own would unwind into code of another thread.
     let abort = AbortOnUnwind;
-    // SAFETY: signals are blocked; the words live in the head; `hand_back` sets `wake` only once
-    // the context is idle, that is, with a frame in `stack_pointer` that no other thread will
-    // enter.
-    unsafe {
-        donate(
-            head.running.stack_pointer.as_ptr(),
-            private_top,
-            &raw const head.wake,
-            &raw const head.parked,
-        )
-    };
+    match private_top {
+        // SAFETY: signals are blocked; the words live in the head; `hand_back` sets `wake` only
+        // once the context is idle, that is, with a frame in `stack_pointer` that no other thread
+        // will enter.
+        Some(private_top) => unsafe {
+            donate(
+                head.running.stack_pointer.as_ptr(),
+                private_top,
+                &raw const head.wake,
+                &raw const head.parked,
+            )
+        },
+        None => {
+            head.parked.store(1, Ordering::Release);
+            head.turn.wait();
+        }
+    }
     // From here on the code runs on whichever worker entered the context, or, at the end, on the
-    // backing thread itself.
+    // backing thread itself. (That of a kernel thread always does.)
     while !head.hand_back.load(Ordering::Relaxed) {
         // SAFETY: the types are the pool's. The context runs, so no handle exists and the slot is
         // ours.

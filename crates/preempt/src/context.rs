@@ -24,6 +24,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::clock::Cycles;
 use crate::fault::{self, Defence};
+use crate::kernel_thread::{ContextKind, Place, Turn};
 use crate::stride::Stride;
 use crate::worker::WorkerHead;
 
@@ -72,6 +73,11 @@ pub(crate) struct Head {
     pub(crate) wake: AtomicU32,
     pub(crate) parked: AtomicU32,
     pub(crate) hand_back: AtomicBool,
+
+    // Of contexts that are kernel threads:
+    pub(crate) turn: Turn,
+    /// Where the thread runs.
+    pub(crate) place: Cell<Place>,
 }
 
 /// What the worker and the running context write.
@@ -84,6 +90,8 @@ pub(crate) struct Running {
     pub(crate) generation: AtomicU64,
     pub(crate) worker: Cell<*const WorkerHead>,
     pub(crate) last_worker: Cell<u32>,
+    /// Whether the context is a kernel thread. Never changes while there is a handle.
+    is_kernel_thread: Cell<bool>,
     /// The stack pointer while the context does not run.
     pub(crate) stack_pointer: Cell<usize>,
     /// The part of its signal frame for which the next worker must have room (`extended_state`); 0:
@@ -113,7 +121,7 @@ static UNUSED: Mutex<Vec<&'static Head>> = Mutex::new(Vec::new());
 
 impl Head {
     /// A head for a new context: one from an earlier pool, or a leaked new one.
-    pub(crate) fn obtain<T, R>(id: ContextId) -> &'static Self {
+    pub(crate) fn obtain<T, R>(id: ContextId, kind: ContextKind) -> &'static Self {
         let used = UNUSED.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let head = used.unwrap_or_else(|| Box::leak(Box::new(Self::new())));
         head.requested.store(0, Ordering::Relaxed);
@@ -130,6 +138,9 @@ impl Head {
         head.wake.store(0, Ordering::Relaxed);
         head.parked.store(0, Ordering::Relaxed);
         head.hand_back.store(false, Ordering::Relaxed);
+        let is_kernel_thread = kind == ContextKind::KernelThread;
+        head.running.is_kernel_thread.set(is_kernel_thread);
+        head.turn.reset();
         head
     }
 
@@ -178,6 +189,7 @@ impl Head {
                 generation: AtomicU64::new(0),
                 worker: Cell::new(std::ptr::null()),
                 last_worker: Cell::new(u32::MAX),
+                is_kernel_thread: Cell::new(false),
                 stack_pointer: Cell::new(0),
                 frame: Cell::new(0),
                 run_time: Cell::new(0),
@@ -193,7 +205,16 @@ impl Head {
             wake: AtomicU32::new(0),
             parked: AtomicU32::new(0),
             hand_back: AtomicBool::new(false),
+            turn: Turn::new(),
+            place: Cell::default(),
         }
+    }
+
+    /// Whether the context is a kernel thread of its own. Asked by the context's own code, or by
+    /// the holder of its handle.
+    #[inline(always)]
+    pub(crate) fn is_kernel_thread(&self) -> bool {
+        self.running.is_kernel_thread.get()
     }
 
     /// Prefetches the lines that entering the context will touch first. A hint: it reads no value.
@@ -488,6 +509,12 @@ impl<T, R> Runnable<T, R> {
             Self::Ready(ready) => ready.id(),
             Self::Suspended(suspended) => suspended.id(),
         }
+    }
+
+    /// Whether the context is a kernel thread of its own.
+    pub(crate) fn is_kernel_thread(&self) -> bool {
+        let (Self::Ready(Ready(handle)) | Self::Suspended(Suspended(handle))) = self;
+        handle.head().is_kernel_thread()
     }
 
     pub(crate) fn into_handle(self) -> Handle<T, R> {

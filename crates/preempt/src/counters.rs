@@ -1,8 +1,9 @@
 //! What happened to preemptions, counted per worker.
 //!
 //! Each worker's counters have one writer at a time (the worker's thread, or the signal handler on
-//! it), so a load and a store are enough; an increment can be lost only between a handler and the
-//! code it interrupted.
+//! it, or the thread of the context that it runs), so a load and a store are enough; an increment
+//! can be lost only between a handler and the code it interrupted, and where a signal comes to the
+//! worker's own thread while a context that is a kernel thread runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -35,7 +35,7 @@ use crate::counters::{Counters, count};
 use crate::fault::{self, Defence};
 use crate::worker::{Ended, Successor};
 use crate::x87::Exceptions;
-use crate::{switch, timer, worker};
+use crate::{kernel_thread, switch, timer, worker};
 
 thread_local! {
     /// The context that owns this thread control block, or null on every other thread. Constant
@@ -122,7 +122,7 @@ pub fn current_worker() -> Option<u32> {
     let _guard = Guard::raise();
     // SAFETY: the guard is up, so the context cannot leave the worker whose head this is, and that
     // worker is in `Worker::run`, which borrows the head.
-    Some(unsafe { (*head.running.worker.get()).id })
+    has_worker(head).then(|| unsafe { (*head.running.worker.get()).id })
 }
 
 /// How often the calling context was preempted so far, in this job and in those before. 0 outside a
@@ -194,12 +194,24 @@ fn probe_found(head: &Head) {
         return;
     }
     if head.running.guard.load(Ordering::Relaxed) != 0 {
+        return deferred(head);
+    }
+    give_way(head, Cause::Probe);
+}
+
+/// Whether a worker runs the context, asked on the context's stack with the guard up. A kernel
+/// thread has no worker while it is parked, and handlers of the program's signals run there then.
+fn has_worker(head: &Head) -> bool {
+    !head.is_kernel_thread() || head.turn.is_given()
+}
+
+/// The guard holds off what was found on the context's stack.
+pub(crate) fn deferred(head: &Head) {
+    if has_worker(head) {
         // SAFETY: the guard is up, hence the worker is the one that runs this context, now and
         // while it is read.
         count(unsafe { &worker_counters(head).deferred });
-        return;
     }
-    give_way(head, Cause::Probe);
 }
 
 /// An interrupt arrived in the context's own code, at guard 0.
@@ -250,9 +262,18 @@ enum Cause {
     Guard,
 }
 
+impl Cause {
+    /// Whether the code called for it itself, so that other code can be called there, too. An
+    /// interrupt comes within any function, and a compiled probe within an allocator.
+    fn is_a_call(self) -> bool {
+        matches!(self, Self::Probe | Self::Guard)
+    }
+}
+
 /// Leaves to the worker as long as the running generation is asked for; called at guard 0, returns
 /// at guard 0.
 fn give_way(head: &Head, mut cause: Cause) {
+    let is_a_call = cause.is_a_call();
     loop {
         head.running.guard.store(1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
@@ -273,7 +294,7 @@ fn give_way(head: &Head, mut cause: Cause) {
                 .store(preemptions + 1, Ordering::Relaxed);
             let exceptions = Exceptions::take();
             // SAFETY: the guard is up, and this is the context's own code.
-            unsafe { leave(head, PREEMPTED) };
+            unsafe { leave(head, PREEMPTED, is_a_call) };
             exceptions.put_back();
         } else if cause == Cause::Interrupt {
             count(&counters.late);
@@ -297,14 +318,18 @@ pub(crate) unsafe fn worker_counters(head: &Head) -> &Counters {
 }
 
 /// Goes back to the worker's loop, which sees `status`. Returns when a worker runs the context
-/// again.
+/// again. A kernel thread goes on with that loop itself meanwhile if the code called for it itself.
 ///
 /// # Safety
 /// Must be called on the context's stack with its guard at 1; and the worker's pointer must be read
 /// here, after the guard was raised, not kept from before.
-unsafe fn leave(head: &Head, status: u32) {
-    let worker: *const worker::WorkerHead = head.running.worker.get();
+unsafe fn leave(head: &Head, status: u32, is_a_call: bool) {
     head.running.status.set(status);
+    if head.is_kernel_thread() {
+        // SAFETY: on the context's stack, which is its own thread's, at guard 1.
+        return unsafe { kernel_thread::leave(head, is_a_call) };
+    }
+    let worker: *const worker::WorkerHead = head.running.worker.get();
     worker::publish_early(head, status);
     // SAFETY: the worker waits in `Worker::run` with its stack pointer and thread control block in
     // its head, and this stack is handed on only after the switch has saved it (the worker
@@ -366,7 +391,7 @@ pub(crate) unsafe fn finish<T, R>(head: &Head, result: Result<R, Panicked>) -> O
         }
     }
     // SAFETY: on the context's stack at guard 1.
-    unsafe { leave(head, FINISHED) };
+    unsafe { leave(head, FINISHED, true) };
     None
 }
 
@@ -383,13 +408,13 @@ pub(crate) fn is_between_jobs() -> bool {
 }
 
 #[cfg(feature = "stress")]
-fn note_between_jobs(so: bool) {
+pub(crate) fn note_between_jobs(so: bool) {
     BETWEEN_JOBS.set(so);
 }
 
 #[cfg(not(feature = "stress"))]
 #[inline(always)]
-fn note_between_jobs(_: bool) {}
+pub(crate) fn note_between_jobs(_: bool) {}
 
 /// What was to be asked for the next job has panicked: that is the worker's affair. Returns as
 /// [`finish`] does.
@@ -405,7 +430,7 @@ pub(crate) unsafe fn fail(head: &Head, payload: Box<dyn Any + Send>) {
     }
     worker.panic.set(Some(payload));
     // SAFETY: on the context's stack at guard 1.
-    unsafe { leave(head, FINISHED) };
+    unsafe { leave(head, FINISHED, true) };
 }
 
 /// The next dispatch begins, without a way out and in. As [`start`], but a request with a moment is

@@ -38,7 +38,8 @@
 //! | `switch`, `x87` | the assembly; the x87 state that it leaves to preemptions |
 //! | `current`, `stride` | [`preempt_point`], [`without_preemption`]: the code inside a context; which probes read the clock |
 //! | `lend` | [`lend`]: work that borrows, for pools of threads |
-//! | `worker` | [`Worker::run`]: entering and leaving contexts |
+//! | `worker`, `service` | [`Worker::run`]: entering and leaving contexts; [`Worker::serve`]: a worker's loop |
+//! | `kernel_thread` | contexts that are kernel threads, and who runs a worker's loop there |
 //! | `mailbox`, `slots`, `parker` | handing contexts between dispatcher and workers; sleep when there are none |
 //! | `parking` | how loops that serve each other's queues sleep, and which one is woken |
 //! | `extended_state` | the needs of signal frames beyond general registers |
@@ -76,6 +77,7 @@ mod extended_state;
 pub mod fault;
 #[cfg(feature = "kvm")]
 pub mod guest;
+mod kernel_thread;
 mod lend;
 mod mailbox;
 #[cfg(feature = "measure")]
@@ -90,6 +92,7 @@ mod probe;
 mod realtime;
 mod restartable;
 mod scheduling;
+mod service;
 mod signal;
 mod slice;
 mod slots;
@@ -119,6 +122,7 @@ pub use current::{
     current_context, current_worker, give_way_until, in_context, preempt_point, preemptions,
     without_preemption,
 };
+pub use kernel_thread::ContextKind;
 pub use lend::{Lender, Lent, Work, lend};
 pub use mailbox::{Completion, Dispatched, MAX_DEPTH, Receiver, Sender, mailbox};
 pub use mechanism::{InterruptError, Mechanism, WorkerLink};
@@ -129,6 +133,7 @@ pub use pool::{HandBack, Handles, Pool, PoolConfig, PoolError};
 pub use probe::Probe;
 pub use realtime::{Realtime, RealtimeError};
 pub use scheduling::SchedulingClass;
+pub use service::{Service, Step};
 pub use signal::{Signal, SignalError};
 pub use slice::request_slice;
 pub use stack_snapshot::{StackSnapshot, StackSnapshots};

@@ -9,8 +9,10 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::Arc;
 
+use crate::affinity::Affinity;
 use crate::backend::ModeLink;
 use crate::counters::{Counters, CountersSnapshot};
+use crate::kernel_thread::Seat;
 
 /// A worker as other threads see it: the thread to interrupt, and its counters.
 #[derive(Clone, Debug)]
@@ -18,6 +20,7 @@ pub struct WorkerLink {
     pub(crate) process: libc::pid_t,
     pub(crate) thread: libc::pid_t,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) seat: Arc<Seat>,
     /// The link of the mode that the worker entered.
     pub(crate) mode: Option<Arc<dyn ModeLink>>,
 }
@@ -30,6 +33,7 @@ impl WorkerLink {
             process,
             thread,
             counters,
+            seat: Arc::new(Seat::of_this_thread()),
             mode: None,
         }
     }
@@ -46,37 +50,27 @@ impl WorkerLink {
         self.thread
     }
 
-    /// Whether the worker's thread is blocked in the kernel: it neither runs nor waits for its core
-    /// (its state in `/proc/self/task` is not `R`). If `/proc` does not tell, it counts as blocked.
+    /// Whether the worker is blocked in the kernel: its thread, or that of the context that it
+    /// runs if that is a kernel thread, neither runs nor waits for its core (its state in
+    /// `/proc/self/task` is not `R`). If `/proc` does not tell, it counts as blocked.
     ///
     /// Takes three system calls, some ten microseconds, and does not allocate.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        thread_state(self.thread).is_none_or(|state| state != b'R')
+        thread_state(self.seat.running()).is_none_or(|state| state != b'R')
     }
 
-    /// Binds the worker's thread to `core`, by the kernel's number. A system call; does not
-    /// allocate.
+    /// Binds the worker's thread to `core`, by the kernel's number, and the threads of contexts
+    /// that it runs from now on, if these are kernel threads. A system call; does not allocate.
     ///
     /// # Errors
     /// The kernel's error, if the process may not use that core, or the thread has ended. The
     /// thread then stays on its cores.
     pub fn pin(&self, core: usize) -> std::io::Result<()> {
-        // SAFETY: `cpu_set_t` is plain data, and zeroes are the empty set.
-        let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        if core >= 8 * size_of_val(&cores) {
-            return Err(std::io::ErrorKind::InvalidInput.into());
-        }
-        // SAFETY: `core` is within the set; the call reads the set and changes where one of our
-        // threads may run.
-        let answer = unsafe {
-            libc::CPU_SET(core, &mut cores);
-            libc::sched_setaffinity(self.thread, size_of_val(&cores), &cores)
-        };
-        match answer {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        }
+        let core_alone = Affinity::of_core(core).ok_or(std::io::ErrorKind::InvalidInput)?;
+        core_alone.apply_to(self.thread)?;
+        self.seat.is_pinned_to(core);
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::backing_thread::{PrivateStack, REFUSED, backing_thread_main};
 use crate::context::{ContextId, Handle, Head, Idle, InAndOut};
+use crate::kernel_thread::ContextKind;
 use crate::platform::{Unsupported, check_platform};
 use crate::{credentials, overflow, signal};
 
@@ -27,6 +28,8 @@ pub struct PoolConfig {
     pub stack_size: usize,
     /// Backing threads are named `<name>-<number>`; a stack overflow reports the number.
     pub name: String,
+    /// What the contexts are made of.
+    pub kind: ContextKind,
 }
 
 impl PoolConfig {
@@ -42,6 +45,7 @@ impl Default for PoolConfig {
             contexts: 64,
             stack_size: 256 * 1024,
             name: "context".to_owned(),
+            kind: ContextKind::default(),
         }
     }
 }
@@ -97,7 +101,8 @@ pub struct Handles<T, R> {
 
 struct BackingThread {
     head: &'static Head,
-    private: PrivateStack,
+    /// `None`: the context is a kernel thread.
+    private: Option<PrivateStack>,
     thread: JoinHandle<()>,
 }
 
@@ -143,7 +148,8 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
         let PoolConfig {
             contexts,
             stack_size,
-            name,
+            kind,
+            ..
         } = config;
         if !(1..=PoolConfig::MAX_CONTEXTS).contains(&contexts) {
             let allowed = format!("1 to {}", PoolConfig::MAX_CONTEXTS);
@@ -171,13 +177,7 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
             },
         };
         for number in 0..contexts {
-            let made = pool.add_context(
-                number,
-                stack_size + signal::frame_room(),
-                &name,
-                Arc::clone(&entry),
-            );
-            if let Err(refusal) = made {
+            if let Err(refusal) = pool.add_context(number, &config, Arc::clone(&entry)) {
                 pool.handles.hand_back(pool.idle, Duration::from_secs(10));
                 return Err(match refusal {
                     Refusal::Thread(cause) => PoolError::Thread {
@@ -189,25 +189,28 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
                 });
             }
         }
-        credentials::install();
+        if kind == ContextKind::Stack {
+            credentials::install();
+        }
         Ok(pool)
     }
 
     fn add_context(
         &mut self,
         number: usize,
-        stack_size: usize,
-        name: &str,
+        config: &PoolConfig,
         entry: Arc<dyn Fn(T) -> R + Send + Sync>,
     ) -> Result<(), Refusal> {
-        let private = PrivateStack::new()?;
-        let head = Head::obtain::<T, R>(ContextId(
-            u16::try_from(number).expect("contexts are at most 2^16"),
-        ));
-        let private_top = private.top();
+        let private = match config.kind {
+            ContextKind::Stack => Some(PrivateStack::new()?),
+            ContextKind::KernelThread => None,
+        };
+        let id = ContextId(u16::try_from(number).expect("contexts are at most 2^16"));
+        let head = Head::obtain::<T, R>(id, config.kind);
+        let private_top = private.as_ref().map(PrivateStack::top);
         let spawned = std::thread::Builder::new()
-            .name(format!("{name}-{number}"))
-            .stack_size(stack_size)
+            .name(format!("{}-{number}", config.name))
+            .stack_size(config.stack_size + signal::frame_room())
             .spawn(
                 // SAFETY: the head is released, and the private stack freed, only after this thread
                 // has ended.
@@ -284,6 +287,11 @@ impl<T, R> Handles<T, R> {
             };
             let head = handle.head();
             head.hand_back.store(true, Ordering::Relaxed);
+            if head.is_kernel_thread() {
+                head.turn.give();
+                ending.push(backing_thread);
+                continue;
+            }
             head.wake.store(1, Ordering::Release);
             // SAFETY: wakes a thread that sleeps on the word; the context lives until it is freed
             // below.

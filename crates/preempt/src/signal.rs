@@ -24,9 +24,10 @@
 //! frame must be on the context's stack.
 
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::clock::Clock;
+use crate::context::Head;
 use crate::counters::count;
 use crate::current::{self, CURRENT};
 use crate::extended_state;
@@ -78,6 +79,9 @@ pub enum SignalError {
 
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
+/// Whether contexts on stacks may be stopped: the token was given.
+static STACKS_ALLOWED: AtomicBool = AtomicBool::new(false);
+
 impl Signal {
     /// Installs the handler for SIGURG in this process, once; an earlier handler still gets signals
     /// that are not meant for a worker.
@@ -85,6 +89,19 @@ impl Signal {
     /// # Errors
     /// [`SignalError`] if the kernel refuses.
     pub fn install(_: HardPreemption) -> Result<Self, SignalError> {
+        let signal = Self::for_kernel_threads()?;
+        STACKS_ALLOWED.store(true, Ordering::Relaxed);
+        Ok(signal)
+    }
+
+    /// As [`install`](Self::install), without the permission: it stops contexts that are kernel
+    /// threads ([`ContextKind::KernelThread`](crate::ContextKind)), and no others unless the
+    /// permission is given elsewhere. Stopping a thread where it stands, and letting it go on, is
+    /// what the kernel does all the time.
+    ///
+    /// # Errors
+    /// [`SignalError`] if the kernel refuses.
+    pub fn for_kernel_threads() -> Result<Self, SignalError> {
         static INSTALLED: std::sync::Mutex<bool> = std::sync::Mutex::new(false);
         let mut installed = INSTALLED
             .lock()
@@ -119,12 +136,12 @@ impl Mechanism for Signal {
     }
 
     fn interrupt(&self, worker: &WorkerLink) -> Result<(), InterruptError> {
-        // SAFETY: sends a signal for which `install` has put a handler; a thread that ended gives
-        // ESRCH.
-        match unsafe { libc::syscall(libc::SYS_tgkill, worker.process, worker.thread, SIGNAL) } {
+        let thread = worker.seat.running();
+        // SAFETY: sends a signal for which a handler was put in; a thread that ended gives ESRCH.
+        match unsafe { libc::syscall(libc::SYS_tgkill, worker.process, thread, SIGNAL) } {
             0 => Ok(()),
             _ => Err(InterruptError::Refused {
-                thread: worker.thread,
+                thread,
                 cause: std::io::Error::last_os_error(),
             }),
         }
@@ -188,6 +205,13 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     }
     // SAFETY: a context's head outlives the thread control block it was read from.
     let head = unsafe { &*head };
+    if head.is_kernel_thread() {
+        // SAFETY: the kernel passes a ucontext to handlers installed with SA_SIGINFO.
+        return on_kernel_thread(head, unsafe { &*frame.cast::<libc::ucontext_t>() });
+    }
+    if !STACKS_ALLOWED.load(Ordering::Relaxed) {
+        return call_previous(signal, info, frame);
+    }
     // SAFETY: the handler is installed with SA_SIGINFO.
     let timer = unsafe { timer::sender(info) };
     if let (Some(timer), Some(left)) = (timer, head.not_due_for()) {
@@ -199,14 +223,14 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
     let stack_pointer = frame.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
     let guarded = head.running.guard.load(Ordering::Relaxed) != 0;
-    let on_its_stack = (head.stack_low.get()..head.stack_high.get()).contains(&stack_pointer);
+    let on_its_stack = is_on_stack(head, stack_pointer);
     if guarded || !on_its_stack {
         // Within the switch, or the job holds preemption off: the context looks at the request when
         // that ends. Counting is right only in the latter case; in the former the worker may be
         // another one.
         if on_its_stack {
-            // SAFETY: on the context's own stack with the guard up: its worker runs it.
-            count(unsafe { &current::worker_counters(head).deferred });
+            // With the guard up: its worker runs it.
+            current::deferred(head);
         }
         match timer {
             // On another stack: no code looks at the request when that stack is left.
@@ -217,8 +241,7 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
         }
         return;
     }
-    // The frame itself is some way below the interrupted code.
-    let has_room = &raw const *frame as usize >= head.stack_low.get() + handler_room();
+    let has_room = has_room(head, frame);
     // A mask other than the worker's own: the code is within another signal's handler, or blocks
     // signals for a while. On another worker its frame, or its end, would install this worker's
     // mask there, and a handler's frame also this worker's alternate stack. The dispatcher asks
@@ -243,6 +266,34 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
     if fault::without(Defence::VectorState) {
         forget_vectors(frame);
     }
+}
+
+/// The signal found a context that is a kernel thread. That stops wherever it has room: it is not
+/// moved, so mask, alternate stack and vector state stay where they are. In a guard, and while it
+/// is parked, or plays a worker's part, it goes on.
+fn on_kernel_thread(head: &Head, frame: &libc::ucontext_t) {
+    let stack_pointer = frame.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+    if head.running.guard.load(Ordering::Relaxed) != 0 {
+        return current::deferred(head);
+    }
+    if !is_on_stack(head, stack_pointer) || !has_room(head, frame) {
+        return current::interrupted_in_vain(head);
+    }
+    // SAFETY: the address of the thread's errno, which the handler must not change.
+    let errno = unsafe { *libc::__errno_location() };
+    current::interrupted(head);
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Whether the interrupted code ran on the context's own stack.
+fn is_on_stack(head: &Head, stack_pointer: usize) -> bool {
+    (head.stack_low.get()..head.stack_high.get()).contains(&stack_pointer)
+}
+
+/// Whether the handler has room to leave. The frame itself is some way below the interrupted code.
+fn has_room(head: &Head, frame: &libc::ucontext_t) -> bool {
+    std::ptr::from_ref(frame).addr() >= head.stack_low.get() + handler_room()
 }
 
 /// Abandons a system call that has not begun, or that would be restarted, if the signal interrupted

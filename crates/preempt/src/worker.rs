@@ -19,6 +19,7 @@ use crate::context::{
 };
 use crate::counters::{Counters, CountersSnapshot, count};
 use crate::fault::{self, Defence};
+use crate::kernel_thread::{self, Part, Seat};
 use crate::mailbox::Completion;
 use crate::mechanism::WorkerLink;
 use crate::platform::{Unsupported, check_platform};
@@ -45,6 +46,11 @@ pub(crate) struct WorkerHead {
     pub(crate) panic: Cell<Option<Box<dyn Any + Send>>>,
     /// The mode that the worker entered.
     pub(crate) mode: Option<Box<dyn Mode>>,
+    /// The kernel's number of the worker's own thread.
+    pub(crate) thread: libc::pid_t,
+    pub(crate) seat: Arc<Seat>,
+    /// Of a worker whose contexts are kernel threads.
+    pub(crate) part: Part,
 }
 
 thread_local! {
@@ -87,6 +93,23 @@ impl std::fmt::Debug for WorkerHead {
     }
 }
 
+impl WorkerHead {
+    /// The context runs on this worker from now on, as the dispatch `generation`.
+    #[inline]
+    pub(crate) fn begin(&self, head: &Head, generation: Generation, resumed: bool) {
+        let running = &head.running;
+        running.generation.store(generation.0, Ordering::Relaxed);
+        running.worker.set(self);
+        running.stride.begin(!resumed);
+        let last_worker = running.last_worker.replace(self.id);
+        if !resumed {
+            running.run_time.set(0);
+        } else if last_worker != self.id {
+            count(&self.counters.migrations);
+        }
+    }
+}
+
 impl Worker {
     /// Makes the calling thread a worker, numbered `id` as
     /// [`current_worker`](crate::current_worker) reports. Unblocks the preemption signal on the
@@ -111,6 +134,9 @@ impl Worker {
         SCHEDULING.set(Arc::as_ptr(&counters));
         let link = WorkerLink::of_this_thread(Arc::clone(&counters));
         let head = Box::new(WorkerHead {
+            thread: link.thread,
+            seat: Arc::clone(&link.seat),
+            part: Part::default(),
             id,
             stack_pointer: Cell::new(0),
             fs: fs_base(),
@@ -163,20 +189,20 @@ impl Worker {
     /// [`mailbox`](crate::mailbox) makes sure of that).
     ///
     /// Allocates nothing and calls nothing but the context.
+    ///
+    /// # Panics
+    /// If the context is a kernel thread and the worker in the mode of a [`Backend`].
     #[inline]
     pub fn run<T, R>(&mut self, runnable: Runnable<T, R>, generation: Generation) -> Outcome<T, R> {
         let resumed = matches!(runnable, Runnable::Suspended(_));
         let handle = runnable.into_handle();
         let head = handle.head();
         let running = &head.running;
-        running.generation.store(generation.0, Ordering::Relaxed);
-        running.worker.set(&raw const *self.head);
-        running.stride.begin(!resumed);
-        let last_worker = running.last_worker.replace(self.head.id);
-        if !resumed {
-            running.run_time.set(0);
-        } else if last_worker != self.head.id {
-            count(&self.head.counters.migrations);
+        self.head.begin(head, generation, resumed);
+        if head.is_kernel_thread() {
+            // SAFETY: the handle was consumed, and this is the worker's own thread.
+            unsafe { kernel_thread::run(&self.head, head) };
+            return outcome(handle);
         }
         self.make_room(head);
         if let Some(mode) = &self.head.mode {
@@ -250,7 +276,8 @@ impl Worker {
     /// in it are the context's and not the worker's; preemption is held off. If `next` panics,
     /// `run_on` panics, and the context is leaked.
     ///
-    /// In the mode of a [`Backend`] this is only a loop around `run`.
+    /// In the mode of a [`Backend`], and where the context is a kernel thread, this is only a loop
+    /// around `run`, and `next` is called on the worker's own thread.
     #[inline]
     pub fn run_on<T, R>(
         &mut self,
@@ -258,7 +285,8 @@ impl Worker {
         generation: Generation,
         mut next: Successor<'_, T, R>,
     ) -> Completion<T, R> {
-        if self.head.mode.is_some() {
+        // A kernel thread cannot call what is not `Send`.
+        if self.head.mode.is_some() || runnable.is_kernel_thread() {
             return self.run_one_by_one(runnable, generation, next);
         }
         let asked = Asked(self);

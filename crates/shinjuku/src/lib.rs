@@ -133,8 +133,8 @@ pub mod error {
 
 pub use builder::Builder;
 pub use config::{
-    ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
-    PreemptionConfig, StallsConfig,
+    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, LayoutKind, MechanismKind,
+    PolicyConfig, PreemptionConfig, StallsConfig,
 };
 pub use handler::{RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};

@@ -62,6 +62,15 @@ pub enum StartError {
         /// What was asked for.
         mechanism: MechanismKind,
     },
+    /// A worker's special mode does not extend to contexts that are kernel threads.
+    #[error(
+        "preemption.mechanism is \"{mechanism}\", but context_kind is \"kernel-thread\", and a request's own thread \
+         is not in a worker's special mode: take \"signal\" or \"escalation\", or leave context_kind out"
+    )]
+    KernelThreads {
+        /// What was asked for.
+        mechanism: MechanismKind,
+    },
     /// A thread of the layouts `inline` and `symmetric` cannot have its timer.
     #[error(transparent)]
     Timer(#[from] TimerError),

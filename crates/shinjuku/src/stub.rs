@@ -199,6 +199,7 @@ impl StubWorkers {
             idle,
             capacity,
             rules: Rules {
+                kernel_threads: false,
                 inline: false,
                 depth: config.depth_at(workers),
                 queue: config.queue,

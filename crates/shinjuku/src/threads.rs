@@ -15,7 +15,7 @@ use shinjuku_preempt::{
 };
 
 use crate::builder::{Builder, OwnPolicy, build_policy};
-use crate::config::{ClassConfig, Config, ConfigError, MechanismKind};
+use crate::config::{ClassConfig, Config, ConfigError, ContextKind, MechanismKind};
 use crate::dispatcher::{Control, Dispatcher, Parts, Rules, ShutdownHandoff};
 use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
 use crate::layout::{self, Layout};
@@ -304,6 +304,7 @@ impl<Tr: Transport> Threads<Tr> {
             capacity: share.task_capacity(layout.workers.len()),
             rules: Rules {
                 depth: depth(config, layout),
+                kernel_threads: config.context_kind.is_kernel_thread(),
                 inline: layout.inline,
                 queue: share.queue,
                 leaves_excess: start.loops.parts() > 1 && start.loops.tells(number),
@@ -732,7 +733,7 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
         let prepared = self.place.take(&self.states);
         drop(self.states);
         let Prepared {
-            worker,
+            mut worker,
             _realtime,
             timer,
         } = match prepared {
@@ -743,8 +744,8 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
         drop(ready);
         let (shares_core, idle_backoff) = (self.shares_core, self.idle_backoff);
         match self.loops {
-            None => WorkerLoop::<Tr> {
-                worker,
+            None => worker.serve(&mut WorkerLoop::<Tr> {
+                link: worker.link(),
                 port: self.ports.pop().expect("there is one dispatcher"),
                 statistics: self.statistics,
                 lane: self.lane,
@@ -753,8 +754,10 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
                 shares_core,
                 clock: Clock::get(),
                 idle_backoff,
-            }
-            .run(),
+                idle_since: Cycles::now(),
+                idle_turns: 0,
+                running: None,
+            }),
             Some(loops) => LoopThread::new(LoopThreadParts {
                 me: self.place.id,
                 worker,
@@ -806,8 +809,12 @@ fn describe(config: &Config, layout: &Layout, policy: &str, preemption: &str) ->
         1 => String::new(),
         depth => format!(" at depth {depth}"),
     };
+    let kind = match config.context_kind {
+        ContextKind::Stack => "",
+        ContextKind::KernelThread => " that are kernel threads",
+    };
     format!(
-        "{threads}{depth}, {} contexts, policy {policy}; preemption {preemption}",
+        "{threads}{depth}, {} contexts{kind}, policy {policy}; preemption {preemption}",
         config.contexts
     )
 }
@@ -826,10 +833,12 @@ fn start_pool<Tr: Transport>(
     layout: &Layout,
     entry: impl Fn(Job<Tr>) -> Done<Tr> + Send + Sync + 'static,
 ) -> Result<Pool<Job<Tr>, Done<Tr>>, StartError> {
+    let tells_itself = layout.inline || config.context_kind.is_kernel_thread();
     let contexts = PoolConfig {
         contexts: config.contexts,
-        stack_size: config.stack_bytes() + between_requests::<Tr>(layout.inline),
+        stack_size: config.stack_bytes() + between_requests::<Tr>(tells_itself),
         name: "shinjuku-context".to_owned(),
+        kind: config.context_kind.into(),
     };
     Ok(Pool::new(contexts, entry)?)
 }
@@ -884,13 +893,14 @@ where
     }
 }
 
-/// What contexts' stacks have to have on top of what was promised to handlers, in bytes: inline,
-/// the next request is taken from the dispatcher there, and moved some times on its way.
-fn between_requests<Tr: Transport>(inline: bool) -> usize {
+/// What contexts' stacks have to have on top of what was promised to handlers, in bytes, where they
+/// send their replies themselves: inline, and as kernel threads. Inline the next request is taken
+/// from the dispatcher there, too, and moved some times on its way.
+fn between_requests<Tr: Transport>(tells_itself: bool) -> usize {
     const CALLS: usize = 16 * 1024;
     // An unoptimised build has a place on the stack for each move.
     const MOVES: usize = if cfg!(debug_assertions) { 24 } else { 6 };
-    if inline {
+    if tells_itself {
         CALLS + MOVES * (size_of::<Job<Tr>>() + size_of::<Done<Tr>>())
     } else {
         0

@@ -16,7 +16,7 @@ use std::thread::Thread;
 use shinjuku_net::Transport;
 use shinjuku_policy::{Nanos, TaskId, WorkerId};
 use shinjuku_preempt::{
-    Dispatched, Generation, MAX_DEPTH, Outstanding, Parker, Runnable, Sender, WorkerLink,
+    ContextId, Dispatched, Generation, MAX_DEPTH, Outstanding, Parker, Runnable, Sender, WorkerLink,
 };
 
 use crate::request::{Done, Job};
@@ -38,6 +38,8 @@ pub(crate) struct WorkerState<Tr: Transport> {
     /// Sent and not answered, oldest first; the first one runs.
     sent: [Option<Sent>; MAX_DEPTH],
     count: usize,
+    /// The context that it answered for last.
+    last_context: Option<ContextId>,
     /// It was woken after what was sent last.
     is_woken: bool,
     /// Since when the first one runs, as far as the dispatcher can know.
@@ -110,6 +112,7 @@ impl<Tr: Transport> WorkerState<Tr> {
             parker,
             sent: [const { None }; MAX_DEPTH],
             count: 0,
+            last_context: None,
             is_woken: false,
             running_since: Nanos(0),
             asked: None,
@@ -126,6 +129,11 @@ impl<Tr: Transport> WorkerState<Tr> {
     /// Sent and not answered.
     pub(crate) fn out(&self) -> usize {
         self.count
+    }
+
+    /// The context that it answered for last.
+    pub(crate) fn last_context(&self) -> Option<ContextId> {
+        self.last_context
     }
 
     /// Those of them that do not run yet.
@@ -227,6 +235,7 @@ impl<Tr: Transport> WorkerState<Tr> {
             .expect("workers answer what they were sent");
         let ran = now.since(self.running_since);
         let was_blocked = self.was_blocked;
+        self.last_context = Some(sent.dispatched.id());
         self.sent.rotate_left(1);
         self.count -= 1;
         self.begin_anew(now);

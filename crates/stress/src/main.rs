@@ -67,10 +67,19 @@ struct Options {
 enum MechanismName {
     /// At any instruction.
     Signal,
+    /// At any instruction, by signal, with contexts that are kernel threads.
+    KernelThread,
     /// At the operations' own probes.
     Probe,
     /// At any instruction, with the workers in guest mode under /dev/kvm.
     Guest,
+}
+
+impl MechanismName {
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 fn defence_name(name: &str) -> Result<String, String> {
@@ -95,6 +104,7 @@ impl Options {
     fn interruption(&self) -> Interruption {
         match self.mechanism {
             MechanismName::Signal => Interruption::Signal,
+            MechanismName::KernelThread => Interruption::KernelThread,
             MechanismName::Probe => Interruption::Probe,
             MechanismName::Guest => Interruption::Backend("guest"),
         }

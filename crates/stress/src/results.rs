@@ -93,7 +93,7 @@ impl Results {
         let by_name = |(name, count): &(&str, u64)| ((*name).to_owned(), *count);
         Self {
             seconds: report.elapsed.as_secs_f64(),
-            mechanism: format!("{:?}", options.mechanism).to_lowercase(),
+            mechanism: options.mechanism.name(),
             quantum_us: quantum.length.as_micros() as u64,
             preemption_us: quantum.preemption.map(|cost| cost.as_secs_f64() * 1e6),
             workers: options.workers.into(),

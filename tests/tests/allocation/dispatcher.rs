@@ -18,8 +18,8 @@ use shinjuku::policy::{
     registry::{self, Registered},
 };
 use shinjuku::{
-    ClassConfig, Config, Handle, LayoutKind, MechanismKind, RequestContext, RequestHandler,
-    Runtime, ShutdownReport, Statistics, SubmitOptions, Ticket,
+    ClassConfig, Config, ContextKind, Handle, LayoutKind, MechanismKind, RequestContext,
+    RequestHandler, Runtime, ShutdownReport, Statistics, SubmitOptions, Ticket,
 };
 use shinjuku_preempt::in_context;
 use shinjuku_preempt::stress::{allocations_between_jobs, contexts_in_the_allocator};
@@ -389,6 +389,22 @@ impl Client for InProcess {
 
     fn statistics(&self) -> Statistics {
         self.runtime.statistics()
+    }
+}
+
+/// There the loops run on the contexts' own threads, in handlers of signals that came within
+/// malloc.
+#[test]
+fn on_kernel_threads_no_thread_allocates() {
+    let _turn = turn();
+    for &kind in registry::ALL.iter().filter(|kind| kind.preempts) {
+        let watch = Arc::default();
+        let config = configuration(kind).context_kind(ContextKind::KernelThread);
+        let mut client = InProcess::start(config, &watch, false);
+        let grown = steady_state(&mut client, &watch, Enough::under(kind));
+        assert_none(&grown, &THREADS, &format!("{kind}"));
+        let report = client.shutdown();
+        assert!(report.is_clean(), "{kind}: {report}");
     }
 }
 

@@ -19,6 +19,10 @@ pub const ROWS: &[(&str, &str)] = &[
         "one way: glibc's, with a system call for the signal mask",
     ),
     (
+        "switch/kernel-thread",
+        "one way: from a kernel thread to another on the same core, a futex wake and a wait",
+    ),
+    (
         "wrfsbase",
         "sets the thread control block; part of every switch between contexts",
     ),
@@ -106,6 +110,14 @@ pub const ROWS: &[(&str, &str)] = &[
         "worker time lost, the next context staged in the mailbox",
     ),
     (
+        "preempt/kernel-thread-end-to-end",
+        "from before tgkill until the sender has the suspended context, which is a kernel thread",
+    ),
+    (
+        "preempt/kernel-thread",
+        "worker time lost, the next context staged in the mailbox",
+    ),
+    (
         "preempt/guest-request",
         "what asking for it takes the sender, a write to an eventfd included",
     ),
@@ -161,6 +173,7 @@ pub const COMPARED: &[(&str, &str)] = &[
     ("context/start-finish", "context/start-finish-bound"),
     ("preempt/probe", "cache-line/round-trip"),
     ("preempt/signal", "signal/bare"),
+    ("preempt/kernel-thread", "preempt/signal"),
     ("preempt/guest", "preempt/signal"),
     ("preempt/guest-msi", "preempt/guest"),
     ("preempt/guest-apic", "preempt/guest"),
@@ -170,10 +183,11 @@ pub const COMPARED: &[(&str, &str)] = &[
 ];
 
 /// The wholes whose notes are in the report's own: what a reader wants to know first.
-pub const TOLD: [&str; 4] = [
+pub const TOLD: [&str; 5] = [
     "context/start-finish",
     "preempt/probe",
     "preempt/signal",
+    "preempt/kernel-thread",
     "preempt/guest",
 ];
 

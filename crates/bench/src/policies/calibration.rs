@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use shinjuku::MechanismKind;
+use shinjuku::{ContextKind, MechanismKind};
 
 use super::burst::Outcome;
 use super::contender::Contender;
@@ -52,10 +52,15 @@ impl Prices {
             MechanismKind::Dune => return None,
             // Whichever `auto` and escalation picked.
             _ if in_guest_mode => cost("preempt/guest")?,
-            _ => cost("preempt/signal")?,
+            _ => cost(contender.preemption_row())?,
+        };
+        // A kernel thread goes and comes back by two switches.
+        let preemption = match contender.contexts {
+            ContextKind::KernelThread => 2.0 * cost("switch/kernel-thread")?,
+            _ => cost("preempt/probe")?,
         };
         Some(Self {
-            preemption: cost("preempt/probe")?,
+            preemption,
             interrupt,
         })
     }

@@ -1,7 +1,7 @@
 //! Who competes.
 
 use shinjuku::policy::{Registered, cfcfs, dfcfs, multi_queue, single_queue, stealing};
-use shinjuku::{Config, MechanismKind};
+use shinjuku::{Config, ContextKind, MechanismKind};
 
 use super::mechanisms::Mechanisms;
 use super::results::contender_name;
@@ -11,6 +11,8 @@ use super::results::contender_name;
 pub struct Contender {
     /// Order of requests.
     pub policy: Registered,
+    /// What they run on.
+    pub contexts: ContextKind,
     /// What stops them.
     pub mechanism: MechanismKind,
     /// After how long, us; `None`: to completion, or as `auto` finds.
@@ -39,6 +41,7 @@ impl Contender {
     ) -> Self {
         Self {
             policy,
+            contexts: ContextKind::Stack,
             mechanism,
             quantum_us,
             probes,
@@ -66,6 +69,14 @@ impl Contender {
             Some(quantum_us),
             Probes::None,
         )
+    }
+
+    /// c-PRE-SQ with a kernel thread for each started request, on code without probes.
+    pub const fn kernel_thread(quantum_us: f64) -> Self {
+        Self {
+            contexts: ContextKind::KernelThread,
+            ..Self::signal(quantum_us)
+        }
     }
 
     /// c-PRE-SQ with workers in guest mode, on code without probes.
@@ -128,6 +139,7 @@ impl Contender {
             Self::probe(5.0),
             Self::probe(10.0),
             Self::signal(50.0),
+            Self::kernel_thread(50.0),
             Self::AUTO,
             Self::ESCALATION,
             Self::MQ,
@@ -162,9 +174,20 @@ impl Contender {
         self.policy.label
     }
 
-    /// The mechanism's name.
+    /// The mechanism's name; where requests have kernel threads, that of these.
     pub fn mechanism_name(&self) -> String {
-        self.mechanism.to_string()
+        match self.contexts {
+            ContextKind::KernelThread => "kernel-thread".to_owned(),
+            _ => self.mechanism.to_string(),
+        }
+    }
+
+    /// The row of the table of costs that says what a preemption by signal takes.
+    pub fn preemption_row(&self) -> &'static str {
+        match self.contexts {
+            ContextKind::KernelThread => "preempt/kernel-thread",
+            _ => "preempt/signal",
+        }
     }
 
     /// Policy, mechanism, quantum, as the report writes them.
@@ -180,9 +203,10 @@ impl Contender {
     /// Requests staged at a worker, the running one included. With two, a worker need not wait for
     /// the dispatcher (JBSQ(2), Concord section 3.2). Under MQ the staged one would be ahead of
     /// more urgent ones that come later; and among several workers it may wait behind a long
-    /// request while another worker idles, which would handicap whoever cannot preempt.
+    /// request while another worker idles, which would handicap whoever cannot preempt. Kernel
+    /// threads would be switched between for each request.
     pub fn depth(&self, workers: usize) -> usize {
-        if workers > 1 || self.wants_slos() {
+        if workers > 1 || self.wants_slos() || self.contexts == ContextKind::KernelThread {
             1
         } else {
             2
@@ -192,6 +216,7 @@ impl Contender {
     /// Sets the runtime's configuration up for it.
     pub fn apply(&self, config: &mut Config) {
         config.policy.kind = self.policy.into();
+        config.context_kind = self.contexts;
         config.preemption.mechanism = self.mechanism;
         config.strict = true;
         if let Some(quantum) = self.quantum_us {
@@ -210,11 +235,8 @@ mod tests {
     fn among_several_workers_nobody_has_requests_staged() {
         for workers in 1..4 {
             for one in Contender::all(workers, &Mechanisms::signals_alone()) {
-                let depth = if workers == 1 && !one.wants_slos() {
-                    2
-                } else {
-                    1
-                };
+                let may_stage = !one.wants_slos() && one.contexts == ContextKind::Stack;
+                let depth = if workers == 1 && may_stage { 2 } else { 1 };
                 assert_eq!(one.depth(workers), depth, "{} on {workers}", one.name());
             }
         }

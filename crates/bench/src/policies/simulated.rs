@@ -103,7 +103,7 @@ fn overheads(contender: &Contender, costs: &BTreeMap<String, f64>) -> Option<Ove
         _ => Overheads {
             preempt_send_ns: cost("signal/send")?,
             preempt_delay_ns: cost("signal/until-handler")?.saturating_sub(cost("signal/send")?),
-            preempt_receive_ns: cost("preempt/signal")?,
+            preempt_receive_ns: cost(contender.preemption_row())?,
             ..by_probe
         },
     })

@@ -50,6 +50,7 @@ impl InGuestMode {
             contexts: 1,
             stack_size: 64 * 1024,
             name: "measure".to_owned(),
+            ..PoolConfig::default()
         };
         let mut pool = Pool::new(config, move |kernel| run(kernel, ring))?;
         Ok(Self {

@@ -52,6 +52,7 @@ impl InContext {
             contexts: 1,
             stack_size: 64 * 1024,
             name: "measure".to_owned(),
+            ..PoolConfig::default()
         };
         let mut pool = Pool::new(config, move |job| match job {
             Job::Empty => 0.0,

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `instructions` | `wrfsbase`, `rdfsbase`, `syscall/empty` |
 //! | `switches` | `switch/...`: a stack switch by several means |
+//! | `kernel_switch` | `switch/kernel-thread`: between kernel threads on one core |
 //! | `in_context` | `context/...`, `probe/...`, `guard/...`: what code in a context pays |
 //! | `cache_line` | `cache-line/...`: a word from core to core |
 //! | `signals` | `signal/...`: an interrupt whose handler does nothing |
@@ -35,6 +36,7 @@ mod cores;
 mod guest;
 mod in_context;
 mod instructions;
+mod kernel_switch;
 mod preemptions;
 mod samples;
 mod signals;
@@ -84,6 +86,7 @@ impl Cost {
 /// The rows of all parts, in the table's order.
 const ALL: &[samples::Rows] = &[
     switches::ROWS,
+    kernel_switch::ROWS,
     instructions::ROWS,
     in_context::ROWS,
     cache_line::ROWS,
@@ -148,6 +151,8 @@ trait Part {
 pub enum Interrupter {
     /// Signals.
     Signal(HardPreemption),
+    /// Signals, with contexts that are kernel threads.
+    KernelThread,
     /// Interrupts in this backend's mode.
     Backend(Arc<dyn Backend>),
 }
@@ -193,6 +198,10 @@ pub fn preemption(
             Interrupter::Signal(token) => (
                 preemptions::Preemptions::new(worker_core, Some(*token))?,
                 "preempt/signal",
+            ),
+            Interrupter::KernelThread => (
+                preemptions::Preemptions::on_kernel_threads(worker_core)?,
+                "preempt/kernel-thread",
             ),
             Interrupter::Backend(backend) => {
                 let row = format!("preempt/{}", backend.name());
@@ -289,6 +298,8 @@ fn measure(
         Box::new(cache_line::CacheLine::new(worker_core)),
         Box::new(signals::Signals::new(worker_core)),
         Box::new(preemptions::Preemptions::new(worker_core, options.hard)?),
+        Box::new(kernel_switch::KernelSwitch::new(sender_core)),
+        Box::new(preemptions::Preemptions::on_kernel_threads(worker_core)?),
     ];
     #[cfg(feature = "kvm")]
     for (sending, row) in [

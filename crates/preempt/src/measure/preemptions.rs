@@ -23,8 +23,9 @@ use super::{MeasureError, Part, signals};
 use crate::clock::Cycles;
 use crate::realtime::Realtime;
 use crate::{
-    Backend, Completion, Dispatched, Handles, HardPreemption, Idle, Mechanism, Outcome, Pool,
-    PoolConfig, Probe, Receiver, Runnable, Sender, SenderMode, Signal, Worker, WorkerLink, mailbox,
+    Backend, Completion, ContextKind, Dispatched, Finished, Handles, HardPreemption, Idle,
+    Mechanism, Pool, PoolConfig, Probe, Receiver, Runnable, Sender, SenderMode, Service, Signal,
+    Step, Suspended, Worker, WorkerLink, mailbox,
 };
 
 pub(super) const ROWS: Rows = &[
@@ -34,6 +35,8 @@ pub(super) const ROWS: Rows = &[
     "preempt/probe-unstaged",
     "preempt/signal-end-to-end",
     "preempt/signal",
+    "preempt/kernel-thread-end-to-end",
+    "preempt/kernel-thread",
     "preempt/guest-request",
     "preempt/guest-end-to-end",
     "preempt/guest",
@@ -66,6 +69,8 @@ pub(super) struct Preemptions {
 enum Hard {
     None,
     Signal(Signal),
+    /// Alone, with contexts that are kernel threads.
+    KernelThread(Signal),
     /// Alone: probes are another's to measure.
     Backend(Arc<dyn Backend>, &'static str),
 }
@@ -110,11 +115,23 @@ impl Preemptions {
         Self::with(worker_core, Hard::Backend(backend, row))
     }
 
+    /// With contexts that are kernel threads.
+    pub(super) fn on_kernel_threads(worker_core: usize) -> Result<Self, MeasureError> {
+        Self::with(
+            worker_core,
+            Hard::KernelThread(Signal::for_kernel_threads()?),
+        )
+    }
+
     fn with(worker_core: usize, hard: Hard) -> Result<Self, MeasureError> {
         let config = PoolConfig {
             contexts: 2,
             stack_size: 64 * 1024,
             name: "measure".to_owned(),
+            kind: match hard {
+                Hard::KernelThread(_) => ContextKind::KernelThread,
+                _ => ContextKind::Stack,
+            },
         };
         let pool = Pool::new(config, Work::run)?;
         Ok(Self {
@@ -165,6 +182,24 @@ impl Preemptions {
     }
 }
 
+impl Preemptions {
+    fn round_by_signal(&mut self, signal: &Signal, row: &str, samples: &mut Samples) {
+        let taken = self.measure(Way {
+            mechanism: signal,
+            work: Work {
+                steps: signals::STEPS / 2,
+                probes: false,
+            },
+            pause: signals::PAUSE,
+            staged: true,
+        });
+        if taken.preemptions > 0 {
+            samples.add(row, taken.lost());
+            samples.add(&format!("{row}-end-to-end"), taken.each(taken.end_to_end));
+        }
+    }
+}
+
 impl Part for Preemptions {
     fn round(&mut self, samples: &mut Samples) {
         if let Hard::Backend(backend, row) = &self.hard {
@@ -195,6 +230,9 @@ impl Part for Preemptions {
             }
             return;
         }
+        if let Hard::KernelThread(signal) = self.hard {
+            return self.round_by_signal(&signal, "preempt/kernel-thread", samples);
+        }
         let probe = Way {
             mechanism: &Probe,
             work: Work {
@@ -220,19 +258,7 @@ impl Part for Preemptions {
         let Hard::Signal(signal) = self.hard else {
             return;
         };
-        let taken = self.measure(Way {
-            mechanism: &signal,
-            work: Work {
-                steps: signals::STEPS / 2,
-                probes: false,
-            },
-            pause: signals::PAUSE,
-            staged: true,
-        });
-        if taken.preemptions > 0 {
-            samples.add("preempt/signal", taken.lost());
-            samples.add("preempt/signal-end-to-end", taken.each(taken.end_to_end));
-        }
+        self.round_by_signal(&signal, "preempt/signal", samples);
     }
 
     fn remark(&self) -> Option<(&'static str, String)> {
@@ -255,7 +281,7 @@ impl Hard {
     fn backend(&self) -> Option<&dyn Backend> {
         match self {
             Self::Backend(backend, _) => Some(&**backend),
-            Self::None | Self::Signal(_) => None,
+            Self::None | Self::Signal(_) | Self::KernelThread(_) => None,
         }
     }
 
@@ -299,7 +325,7 @@ impl Drop for Stop<'_> {
 
 /// The worker: runs what it is sent.
 fn serve(
-    mut receiver: Receiver<Work, u64>,
+    receiver: Receiver<Work, u64>,
     hard: &Hard,
     send_link: &mpsc::Sender<WorkerLink>,
     stop: &AtomicBool,
@@ -307,15 +333,33 @@ fn serve(
     let mut worker = Worker::bind(1).unwrap_or_else(|error| panic!("it worked at first: {error}"));
     hard.prepare(&mut worker);
     let _ = send_link.send(worker.link());
-    while !stop.load(Ordering::Relaxed) {
-        let Some((runnable, generation)) = receiver.poll() else {
-            continue;
-        };
-        receiver.answer(match worker.run(runnable, generation) {
-            Outcome::Finished(finished) => Completion::Finished(finished.take().0),
-            Outcome::Preempted(suspended) => Completion::Preempted(suspended),
-        });
+    worker.serve(&mut Loop { receiver, stop });
+}
+
+struct Loop<'a> {
+    receiver: Receiver<Work, u64>,
+    stop: &'a AtomicBool,
+}
+
+impl Service<Work, u64> for Loop<'_> {
+    fn next(&mut self) -> Step<Work, u64> {
+        match self.receiver.poll() {
+            _ if self.stop.load(Ordering::Relaxed) => Step::End,
+            Some((runnable, generation)) => Step::Run(runnable, generation),
+            None => Step::Nothing,
+        }
     }
+
+    fn finished(&mut self, finished: Finished<Work, u64>) {
+        self.receiver
+            .answer(Completion::Finished(finished.take().0));
+    }
+
+    fn preempted(&mut self, suspended: Suspended<Work, u64>) {
+        self.receiver.answer(Completion::Preempted(suspended));
+    }
+
+    fn sleep(&mut self) {}
 }
 
 /// The dispatcher's side.

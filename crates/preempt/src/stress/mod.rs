@@ -24,7 +24,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::{
-    Backend, BackendError, HardPreemption, Mechanism, PoolError, Probe, Signal, SignalError, Worker,
+    Backend, BackendError, ContextKind, HardPreemption, Mechanism, PoolError, Probe, Signal,
+    SignalError, Worker,
 };
 
 mod allocator;
@@ -113,6 +114,8 @@ impl Default for Config {
 pub enum Interruption {
     /// At any instruction.
     Signal,
+    /// At any instruction, by signal, with contexts that are kernel threads.
+    KernelThread,
     /// At the operations' own probes.
     Probe,
     /// At any instruction, with the workers in the mode of the [backend](crate::BACKENDS) of this
@@ -124,6 +127,7 @@ pub enum Interruption {
 enum Chosen {
     Probe,
     Signal(Signal),
+    KernelThread(Signal),
     Backend(Arc<dyn Backend>),
 }
 
@@ -135,6 +139,7 @@ impl Chosen {
         Ok(match interruption {
             Interruption::Probe => Self::Probe,
             Interruption::Signal => Self::Signal(Signal::install(token)?),
+            Interruption::KernelThread => Self::KernelThread(Signal::for_kernel_threads()?),
             Interruption::Backend(name) => Self::Backend(install(name, token)?),
         })
     }
@@ -142,7 +147,7 @@ impl Chosen {
     fn mechanism(&self) -> Arc<dyn Mechanism> {
         match self {
             Self::Probe => Arc::new(Probe),
-            Self::Signal(signal) => Arc::new(*signal),
+            Self::Signal(signal) | Self::KernelThread(signal) => Arc::new(*signal),
             Self::Backend(backend) => Arc::clone(backend) as _,
         }
     }
@@ -150,7 +155,14 @@ impl Chosen {
     fn backend(&self) -> Option<&dyn Backend> {
         match self {
             Self::Backend(backend) => Some(&**backend),
-            Self::Probe | Self::Signal(_) => None,
+            Self::Probe | Self::Signal(_) | Self::KernelThread(_) => None,
+        }
+    }
+
+    fn contexts(&self) -> ContextKind {
+        match self {
+            Self::KernelThread(_) => ContextKind::KernelThread,
+            _ => ContextKind::Stack,
         }
     }
 
@@ -337,6 +349,13 @@ mod tests {
     #[test]
     fn half_a_second_under_signals_finds_nothing_wrong() {
         let report = short(Interruption::Signal);
+        assert_eq!(report.failure(), None);
+        assert!(report.counters.taken_by_interrupt > 0);
+    }
+
+    #[test]
+    fn half_a_second_on_kernel_threads_finds_nothing_wrong() {
+        let report = short(Interruption::KernelThread);
         assert_eq!(report.failure(), None);
         assert!(report.counters.taken_by_interrupt > 0);
     }

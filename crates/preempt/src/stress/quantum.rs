@@ -44,6 +44,7 @@ impl Quantum {
                 });
             }
             Interruption::Signal => Interrupter::Signal(token),
+            Interruption::KernelThread => Interrupter::KernelThread,
             Interruption::Backend(name) => Interrupter::Backend(super::install(name, token)?),
         };
         let cost = match worker::allowed_cores()[..] {

@@ -39,6 +39,7 @@ impl Scheduler {
         let pool_config = PoolConfig {
             contexts: config.contexts,
             name: "stress".to_owned(),
+            kind: mechanism.contexts(),
             ..PoolConfig::default()
         };
         let states: Vec<_> = (0..config.contexts)

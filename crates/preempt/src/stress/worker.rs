@@ -10,7 +10,10 @@ use std::thread::JoinHandle;
 use super::scheduler::{Done, Job};
 use super::world::{Check, World};
 use super::{Chosen, Config};
-use crate::{Completion, Outcome, Receiver, Worker, WorkerLink};
+use crate::{
+    Completion, ContextId, ContextKind, Finished, Receiver, Service, Step, Suspended, Worker,
+    WorkerLink,
+};
 
 /// Set while a worker runs the context; only one worker may.
 static RUNNING: [AtomicBool; Config::MAX_CONTEXTS] =
@@ -40,7 +43,12 @@ pub(super) fn start(
                 return;
             }
             drop(send_link);
-            run_contexts(worker, receiver, &world);
+            worker.serve(&mut Loop {
+                receiver,
+                world,
+                found: (mechanism.contexts() == ContextKind::Stack).then(OwnState::now),
+                running: None,
+            });
         })?;
     let link = link.recv().expect("the worker sends its link first")?;
     Ok((thread, link))
@@ -54,35 +62,79 @@ pub(super) fn reset() {
 }
 
 /// A worker's loop, until it is told to stop.
-fn run_contexts(mut worker: Worker, mut receiver: Receiver<Job, Done>, world: &World) {
-    let (stack, words) = (alternate_stack(), control_words());
-    while !world.workers_stop.load(Ordering::Relaxed) {
-        let Some((runnable, generation)) = receiver.poll() else {
+struct Loop {
+    receiver: Receiver<Job, Done>,
+    world: Arc<World>,
+    /// The worker's own state at the start. `None`: the loop goes from thread to thread.
+    found: Option<OwnState>,
+    running: Option<ContextId>,
+}
+
+impl Service<Job, Done> for Loop {
+    fn next(&mut self) -> Step<Job, Done> {
+        if self.world.workers_stop.load(Ordering::Relaxed) {
+            return Step::End;
+        }
+        let Some((runnable, generation)) = self.receiver.poll() else {
             std::thread::yield_now();
-            continue;
+            return Step::Nothing;
         };
-        let running = &RUNNING[usize::from(runnable.id().0)];
-        if running.swap(true, Ordering::AcqRel) {
-            world.wrong(Check::RunTwice);
+        let context = runnable.id();
+        if RUNNING[usize::from(context.0)].swap(true, Ordering::AcqRel) {
+            self.world.wrong(Check::RunTwice);
         }
-        let outcome = worker.run(runnable, generation);
-        running.store(false, Ordering::Release);
-        if alternate_stack() != stack {
-            world.wrong(Check::AlternateStack);
+        self.running = Some(context);
+        Step::Run(runnable, generation)
+    }
+
+    fn finished(&mut self, finished: Finished<Job, Done>) {
+        self.check();
+        let (idle, done) = finished.take();
+        if done.is_err() {
+            self.world.wrong(Check::JobPanicked);
         }
-        if control_words() != words {
-            world.wrong(Check::WorkersControlWords);
+        self.receiver.answer(Completion::Finished(idle));
+    }
+
+    fn preempted(&mut self, suspended: Suspended<Job, Done>) {
+        self.check();
+        self.receiver.answer(Completion::Preempted(suspended));
+    }
+
+    fn sleep(&mut self) {}
+}
+
+impl Loop {
+    /// After every run.
+    fn check(&mut self) {
+        if let Some(context) = self.running.take() {
+            RUNNING[usize::from(context.0)].store(false, Ordering::Release);
         }
-        receiver.answer(match outcome {
-            Outcome::Preempted(suspended) => Completion::Preempted(suspended),
-            Outcome::Finished(finished) => {
-                let (idle, done) = finished.take();
-                if done.is_err() {
-                    world.wrong(Check::JobPanicked);
-                }
-                Completion::Finished(idle)
-            }
-        });
+        let Some(found) = &self.found else {
+            return;
+        };
+        let now = OwnState::now();
+        if now.alternate_stack != found.alternate_stack {
+            self.world.wrong(Check::AlternateStack);
+        }
+        if now.control_words != found.control_words {
+            self.world.wrong(Check::WorkersControlWords);
+        }
+    }
+}
+
+/// What a context's code must not change of its worker.
+struct OwnState {
+    alternate_stack: (usize, i32),
+    control_words: (u32, u16),
+}
+
+impl OwnState {
+    fn now() -> Self {
+        Self {
+            alternate_stack: alternate_stack(),
+            control_words: control_words(),
+        }
     }
 }
 

@@ -48,6 +48,7 @@ impl Stage {
             contexts: 1,
             stack_size: 64 * 1024,
             name: "shinjuku-calibrate".to_owned(),
+            ..PoolConfig::default()
         };
         let Pool { idle, handles } = Pool::new(config, work).ok()?;
         let (sender, receiver) = mailbox(1);

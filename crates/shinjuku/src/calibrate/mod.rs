@@ -24,6 +24,7 @@ use shinjuku_preempt::{
     preempt_point,
 };
 
+use crate::config::ContextKind;
 use crate::layout::{self, Layout};
 
 /// Worker time a preemption takes.
@@ -63,6 +64,15 @@ const LONGEST_RUN: Duration = Duration::from_millis(500);
 /// given up.
 const LONGEST_MEASUREMENT: Duration = Duration::from_secs(2);
 
+/// What is assumed of the two switches between kernel threads that a preemption takes, if contexts
+/// are such.
+fn kernel_switches(contexts: ContextKind) -> Nanos {
+    match contexts {
+        ContextKind::Stack => Nanos(0),
+        ContextKind::KernelThread => Nanos(4_000),
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Work {
     steps: u64,
@@ -74,12 +84,14 @@ struct Work {
 pub(crate) fn measure(
     layout: &Layout,
     realtime_priority: Option<i32>,
+    contexts: ContextKind,
     signal: Option<Signal>,
     backend: Option<&Arc<dyn Backend>>,
 ) -> Costs {
+    let switches = kernel_switches(contexts);
     let assumed = |why: &str| Costs {
-        probe: ASSUMED_PROBE,
-        signal: ASSUMED_SIGNAL,
+        probe: Nanos(ASSUMED_PROBE.0 + switches.0),
+        signal: Nanos(ASSUMED_SIGNAL.0 + switches.0),
         backend: None,
         how: format!("assumed: {why}"),
     };
@@ -96,6 +108,7 @@ pub(crate) fn measure(
         dispatcher: own,
         worker: other,
         realtime_priority,
+        contexts,
         backend: None,
     };
     measure_at(place, signal, backend).unwrap_or_else(|| assumed("the calibration could not run"))
@@ -127,6 +140,7 @@ fn measure_at(
     signal: Option<Signal>,
     backend: Option<&Arc<dyn Backend>>,
 ) -> Option<Costs> {
+    let most_probe = MOST_PROBE + 4.0 * kernel_switches(place.contexts).0 as f64;
     let (probe, _) = cost(place, &Probe, true, PROBE_PAUSE)?;
     let signal = match signal {
         Some(signal) => cost(place, &signal, false, SIGNAL_PAUSE)?
@@ -145,7 +159,7 @@ fn measure_at(
         Some((nanos(cost.clamp(LEAST_BACKEND, MOST_BACKEND)), delivery))
     });
     Some(Costs {
-        probe: nanos(probe.clamp(LEAST_PROBE, MOST_PROBE)),
+        probe: nanos(probe.clamp(LEAST_PROBE, most_probe)),
         signal: nanos(signal),
         backend,
         how: "measured".to_owned(),
@@ -160,6 +174,7 @@ struct Place<'a> {
     /// The core of the worker that is measured.
     worker: usize,
     realtime_priority: Option<i32>,
+    contexts: ContextKind,
     /// Whose mode the worker is in, if it is in one.
     backend: Option<&'a Arc<dyn Backend>>,
 }
@@ -224,6 +239,7 @@ fn round(
         contexts: 1,
         stack_size: 64 * 1024,
         name: "shinjuku-calibrate".to_owned(),
+        kind: place.contexts.into(),
     };
     let Pool { mut idle, handles } = Pool::new(config, work).ok()?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -377,6 +393,7 @@ mod tests {
             dispatcher: dispatcher.id,
             worker: worker.id,
             realtime_priority: None,
+            contexts: ContextKind::Stack,
             backend: None,
         };
         // On a busy machine it may measure nothing, which is not the question.

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use shinjuku_policy::registry;
 use shinjuku_preempt::{MAX_DEPTH, PoolConfig};
 
-use super::{ClassConfig, Config, ConfigError};
+use super::{ClassConfig, Config, ConfigError, LayoutKind};
 use crate::layout::{CORES, Layout};
 
 /// From the shortest time that is one, to an hour.
@@ -18,6 +18,7 @@ const MAX_CLASSES: usize = u16::MAX as usize;
 
 pub(super) fn config(config: &Config, own_policies: &[&str]) -> Result<(), ConfigError> {
     numbers(config)?;
+    layout(config)?;
     policy(config)?;
     classes(config)?;
     policy_name(config, own_policies)?;
@@ -76,6 +77,25 @@ fn numbers(config: &Config) -> Result<(), ConfigError> {
     let grace = config.preemption.grace_us;
     let advice = "15 suits most; 0 does not wait for the probe";
     within("preemption.grace_us", grace, 0.0..=3.6e9, advice)
+}
+
+/// Contexts that are kernel threads have a dispatcher's thread beside them.
+fn layout(config: &Config) -> Result<(), ConfigError> {
+    let layout = match config.layout {
+        LayoutKind::Inline => "\"inline\"",
+        LayoutKind::Symmetric => "\"symmetric\"",
+        LayoutKind::Auto | LayoutKind::Threads => return Ok(()),
+    };
+    if !config.context_kind.is_kernel_thread() {
+        return Ok(());
+    }
+    Err(ConfigError::invalid(
+        "layout",
+        layout,
+        "\"threads\", since context_kind is \"kernel-thread\"",
+        "a request that has a thread of its own is stopped by a dispatcher on another; leave `layout` or \
+         `context_kind` out",
+    ))
 }
 
 fn policy(config: &Config) -> Result<(), ConfigError> {

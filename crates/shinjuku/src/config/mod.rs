@@ -47,6 +47,7 @@ macro_rules! config_keys {
             Config:
             workers: impl Into<Option<usize>> => workers.into();
             contexts: usize => contexts;
+            context_kind: ContextKind => context_kind;
             stack_kib: usize => stack_kib;
             queue: usize => queue;
             depth: impl Into<Option<usize>> => depth.into();
@@ -130,6 +131,8 @@ pub struct Config {
     /// Contexts: requests that have started and not finished, 1 to 65536, at least one per worker.
     /// Each takes a sleeping thread and a stack. Default 256.
     pub contexts: usize,
+    /// What contexts are made of. Default `stack`.
+    pub context_kind: ContextKind,
     /// Stack of a context in KiB, 16 to 1048576, touched lazily. Default 256.
     pub stack_kib: usize,
     /// Admission bound: requests that may wait unstarted, 1 to 16777216; more are refused. Default
@@ -185,6 +188,38 @@ pub struct Config {
     pub stalls: StallsConfig,
 }
 
+/// What contexts are made of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ContextKind {
+    /// `stack`: a stack and a thread control block, which the workers' threads run in turn.
+    #[default]
+    Stack,
+    /// `kernel-thread`: a kernel thread of its own for each started request, which is parked where
+    /// it stands. Nothing that a handler can see differs from a thread, so the mechanisms `signal`
+    /// and `escalation`, and `auto` by these, need no token. A preemption costs a switch between
+    /// kernel threads more, and so does the resumption. A request that runs to its end costs none,
+    /// as long as `depth` is 1. For the layout `threads`, which `auto` then means, and not for the
+    /// mechanisms `guest` and `dune`.
+    KernelThread,
+}
+
+impl ContextKind {
+    pub(crate) fn is_kernel_thread(self) -> bool {
+        self == Self::KernelThread
+    }
+}
+
+impl From<ContextKind> for shinjuku_preempt::ContextKind {
+    fn from(kind: ContextKind) -> Self {
+        match kind {
+            ContextKind::Stack => Self::Stack,
+            ContextKind::KernelThread => Self::KernelThread,
+        }
+    }
+}
+
 /// Which loops share a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -192,7 +227,8 @@ pub struct Config {
 pub enum LayoutKind {
     /// `auto`: `inline` if the process may use one core only and nothing is said of workers and
     /// cores; else `threads`. In a [`Pool`](crate::Pool): `symmetric`, unless a core is named for
-    /// the dispatcher, or the mechanism is `guest` or `dune`.
+    /// the dispatcher, or the mechanism is `guest` or `dune`. With contexts that are kernel
+    /// threads: `threads`.
     #[default]
     Auto,
     /// `threads`: networker and dispatcher on one thread, each worker on one of its own.
@@ -327,10 +363,10 @@ pub enum MechanismKind {
     /// `compiled-probe`: where the code polls, and at function entries of crates that
     /// `cargo shinjuku` has built; needs the token.
     CompiledProbe,
-    /// `signal`: anywhere; needs the token.
+    /// `signal`: anywhere; needs the token, unless contexts are kernel threads.
     Signal,
     /// `escalation`: by probe, hand-written or compiled, and after a grace period by a hard
-    /// mechanism; needs the token.
+    /// mechanism; needs the token, unless contexts are kernel threads.
     Escalation,
     /// `guest`: anywhere, with the workers in guest mode under /dev/kvm; needs the token and the
     /// feature `kvm`.
@@ -345,6 +381,7 @@ impl Default for Config {
         Self {
             workers: None,
             contexts: 256,
+            context_kind: ContextKind::default(),
             stack_kib: 256,
             queue: 16384,
             depth: None,

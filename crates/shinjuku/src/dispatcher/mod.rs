@@ -148,6 +148,8 @@ pub(crate) struct Dispatcher<Tr: Transport> {
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) depth: usize,
+    /// Contexts are kernel threads.
+    pub(crate) kernel_threads: bool,
     /// Every worker is a thread's that may have the dispatcher, and one has it at a time.
     pub(crate) inline: bool,
     /// Waiting requests at the most.
@@ -577,11 +579,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                         class: record.class,
                         arrival: record.arrival,
                     };
-                    let context = self
-                        .idle
-                        .pop()
-                        .expect("fresh requests are asked for only with a context free");
-                    context
+                    self.idle_context(at)
                         .load(Job {
                             meta,
                             request,
@@ -597,6 +595,21 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return true;
         }
         false
+    }
+
+    /// A context for a fresh request at the worker `at`: the one used last, whose stack is in a
+    /// cache. One that is a kernel thread is better the worker's own last one, which goes on
+    /// without a switch; each worker has put back one since, at the most.
+    fn idle_context(&mut self, at: usize) -> Idle<Job<Tr>, Done<Tr>> {
+        let last = self.states[at].last_context();
+        if self.rules.kernel_threads
+            && let recent = self.idle.iter().enumerate().rev().take(self.in_use().len())
+            && let Some((found, _)) = recent.into_iter().find(|(_, idle)| Some(idle.id()) == last)
+        {
+            return self.idle.swap_remove(found);
+        }
+        let idle = self.idle.pop();
+        idle.expect("fresh requests are asked for only with a context free")
     }
 
     /// A worker is idle, nothing waits for it, and others have requests staged: those come back.

@@ -125,7 +125,9 @@ impl Layout {
         if config.layout == LayoutKind::Symmetric {
             return symmetric(machine, config, workers);
         }
-        if config.layout == LayoutKind::Inline || only_core && config.layout == LayoutKind::Auto {
+        let may_be_inline =
+            config.layout == LayoutKind::Auto && !config.context_kind.is_kernel_thread();
+        if config.layout == LayoutKind::Inline || only_core && may_be_inline {
             return inline(machine, config, workers);
         }
         if cores.share || only_core {

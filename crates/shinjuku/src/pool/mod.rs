@@ -28,8 +28,8 @@ use shinjuku_preempt::{Clock, HardPreemption, lend};
 use crate::builder::Builder;
 use crate::completion_thread::CompletionThread;
 use crate::config::{
-    ClassConfig, Config, CoresConfig, LayoutKind, MechanismKind, PolicyConfig, PreemptionConfig,
-    StallsConfig, config_keys,
+    ClassConfig, Config, ContextKind, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
+    PreemptionConfig, StallsConfig, config_keys,
 };
 use crate::handler::{RequestContext, RequestHandler};
 use crate::in_process::{Handle, RefusedAtSubmit, flow_of_this_thread};
@@ -343,6 +343,7 @@ impl PoolBuilder {
         // A pool is a guest in its process, which needs the cores for other things besides. Who
         // asks for what only a dispatcher's thread can do gets one.
         let wants_dispatcher = config.cores.dispatcher.is_some()
+            || config.context_kind.is_kernel_thread()
             || matches!(
                 config.preemption.mechanism,
                 MechanismKind::Guest | MechanismKind::Dune

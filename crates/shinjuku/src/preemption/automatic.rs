@@ -162,8 +162,17 @@ impl Preemption {
     ) -> Result<Self, StartError> {
         let grace = config.preemption.grace();
         let priority = config.realtime_priority;
+        let kind = config.context_kind;
+        if kind.is_kernel_thread() {
+            let signal = Signal::for_kernel_threads()?;
+            let costs = calibrate::measure(layout, priority, kind, Some(signal), None);
+            let mut chosen = Self::soft(true, grace, "");
+            chosen.hard = Some(Arc::new(signal));
+            let chosen = chosen.taking_the_best(Vec::new(), &costs);
+            return Ok(chosen.with_compiled_probes(layout, token));
+        }
         let Some(token) = token else {
-            let costs = calibrate::measure(layout, priority, None, None);
+            let costs = calibrate::measure(layout, priority, kind, None, None);
             let why = format!(
                 "auto: probe ({:.2} us a preemption); nothing else, since `allow_hard_preemption` was not called; {}",
                 costs.probe.as_micros_f64(),
@@ -189,7 +198,7 @@ impl Preemption {
         let mut measured =
             (candidates.iter_mut()).find(|one| one.backend.is_some() && !one.is_for_good());
         let backend = measured.as_ref().and_then(|one| one.backend.clone());
-        let costs = calibrate::measure(layout, priority, signal, backend.as_ref());
+        let costs = calibrate::measure(layout, priority, kind, signal, backend.as_ref());
         if let (Some(one), Some((cost, delivery))) = (&mut measured, costs.backend) {
             one.finding = Finding::Measured(cost, delivery);
         }

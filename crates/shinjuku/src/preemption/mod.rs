@@ -16,6 +16,9 @@
 //! either: a compiled probe that gives way asks the kernel for the signal mask, which leaves the
 //! mode.
 //!
+//! Where contexts are kernel threads, `signal`, `escalation` and `auto` need no token: stopping a
+//! thread where it stands takes nothing from it. Special modes are the workers' alone there.
+//!
 //! Inline there are no special modes. What they save is the way through the kernel from one core to
 //! another. A thread that stops itself has its timer alone, which leaves the mode to fire, so it
 //! would cost what the timer's signal costs; and each look at the network would leave the mode on
@@ -210,7 +213,10 @@ impl Given<'_> {
     }
 
     fn signal(self, grace: Nanos, why: &str) -> Result<Preemption, StartError> {
-        let signal = Signal::install(self.token()?)?;
+        let signal = match self.config.context_kind.is_kernel_thread() {
+            true => Signal::for_kernel_threads()?,
+            false => Signal::install(self.token()?)?,
+        };
         Ok(Preemption {
             hard: Some(Arc::new(signal)),
             timer_signal: self.layout.inline.then_some(signal),
@@ -222,6 +228,9 @@ impl Given<'_> {
     /// By the backend of the mechanism's name, which `feature` of this crate builds.
     fn in_mode(self, feature: &'static str) -> Result<Preemption, StartError> {
         let mechanism = self.mechanism();
+        if self.config.context_kind.is_kernel_thread() {
+            return Err(StartError::KernelThreads { mechanism });
+        }
         let token = self.token()?;
         if self.layout.inline {
             return Err(StartError::Inline { mechanism });
@@ -254,7 +263,8 @@ impl Given<'_> {
     }
 
     fn fall_back_on_signals(self, error: StartError) -> Result<Preemption, StartError> {
-        if self.token.is_some() && !self.config.strict {
+        let has_signals = self.token.is_some() || self.config.context_kind.is_kernel_thread();
+        if has_signals && !self.config.strict {
             return self.signal(Nanos(0), &format!("signal, because {error}"));
         }
         self.fall_back_on_probes(error)

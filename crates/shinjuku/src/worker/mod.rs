@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use shinjuku_net::{Replier, Transport};
 use shinjuku_preempt::{
-    Clock, Completion, Cycles, Generation, Outcome, Panicked, Parker, Receiver, Runnable, Worker,
+    Clock, Completion, ContextId, CountersSnapshot, Cycles, Finished, Generation, Panicked, Parker,
+    Receiver, Service, Step, Suspended, Worker, WorkerLink,
 };
 
 use crate::request::{Done, Job, Meta};
@@ -69,8 +70,6 @@ impl Orders {
     }
 }
 
-type Message<Tr> = (Runnable<Job<Tr>, Done<Tr>>, Generation);
-
 /// A worker's end of its mailbox from one dispatcher, and its way to that one's transport.
 pub(crate) struct Port<Tr: Transport> {
     pub(crate) receiver: Receiver<Job<Tr>, Done<Tr>>,
@@ -116,8 +115,9 @@ impl<Tr: Transport> Port<Tr> {
     }
 }
 
+/// A worker's loop. Where contexts are kernel threads, it goes from one to the other.
 pub(crate) struct WorkerLoop<Tr: Transport> {
-    pub(crate) worker: Worker,
+    pub(crate) link: WorkerLink,
     pub(crate) port: Port<Tr>,
     pub(crate) statistics: Arc<WorkerStatistics>,
     pub(crate) lane: Lane,
@@ -128,83 +128,101 @@ pub(crate) struct WorkerLoop<Tr: Transport> {
     pub(crate) idle_backoff: Option<Cycles>,
     /// Whether other threads of the runtime may need the worker's core.
     pub(crate) shares_core: bool,
+    /// Since when there is nothing to do.
+    pub(crate) idle_since: Cycles,
+    pub(crate) idle_turns: u32,
+    pub(crate) running: Option<Slice>,
 }
 
-impl<Tr: Transport> WorkerLoop<Tr> {
-    /// Runs until told to end.
-    pub(crate) fn run(mut self) {
-        let mut idle_since = Cycles::now();
-        let mut turns = 0u32;
-        loop {
-            if self.step() {
-                idle_since = Cycles::now();
-                turns = 0;
-                continue;
-            }
-            let orders = self.orders.get();
-            if orders == Orders::END {
-                return;
-            }
-            if self.shares_core {
-                std::thread::sleep(SHARED_PAUSE);
-            } else {
-                std::hint::spin_loop();
-            }
-            turns = turns.wrapping_add(1);
-            let idle_for_long = || {
-                let backoff = self.idle_backoff;
-                backoff.is_some_and(|backoff| Cycles::now().since(idle_since) > backoff)
-            };
-            if turns.is_multiple_of(64) && (orders == Orders::BACKGROUND || idle_for_long()) {
-                self.sleep();
-            }
-        }
-    }
+/// What runs, from when, and the counters at that moment, if something is recorded.
+pub(crate) struct Slice {
+    context: ContextId,
+    start: Cycles,
+    counters: Option<CountersSnapshot>,
+}
 
-    /// Serves one message, if there is one.
-    fn step(&mut self) -> bool {
-        let Some(message) = self.port.receiver.poll() else {
-            return false;
+impl<Tr: Transport> Service<Job<Tr>, Done<Tr>> for WorkerLoop<Tr> {
+    /// The next message, until told to end.
+    fn next(&mut self) -> Step<Job<Tr>, Done<Tr>> {
+        if let Some((runnable, generation)) = self.port.receiver.poll() {
+            self.begin(runnable.id());
+            return Step::Run(runnable, generation);
+        }
+        let orders = self.orders.get();
+        if orders == Orders::END {
+            return Step::End;
+        }
+        if self.shares_core {
+            std::thread::sleep(SHARED_PAUSE);
+        } else {
+            std::hint::spin_loop();
+        }
+        self.idle_turns = self.idle_turns.wrapping_add(1);
+        let idle_for_long = || {
+            let backoff = self.idle_backoff;
+            backoff.is_some_and(|backoff| Cycles::now().since(self.idle_since) > backoff)
         };
-        self.serve(message, Cycles::now());
-        true
-    }
-
-    fn serve(&mut self, (runnable, generation): Message<Tr>, start: Cycles) {
-        let context = runnable.id();
-        let counters = self.lane.is_recording().then(|| self.worker.counters());
-        self.lane.begins(context, start);
-        let outcome = self.worker.run(runnable, generation);
-        self.lane.idles();
-        match outcome {
-            Outcome::Finished(finished) => {
-                let end = Cycles::now();
-                let service = Cycles(finished.run_time().0 + end.since(start).0);
-                let (idle, result) = finished.take();
-                let Self {
-                    port: Port { replier, .. },
-                    statistics,
-                    clock,
-                    ..
-                } = self;
-                let meta = deliver::<Tr>(result, service, end, replier, statistics, *clock);
-                self.lane.ended(context, (start, end), meta);
-                self.port.receiver.answer(Completion::Finished(idle));
-            }
-            Outcome::Preempted(mut suspended) => {
-                let end = Cycles::now();
-                suspended.add_run_time(end.since(start));
-                let after = || self.worker.counters();
-                self.lane.preempted(context, (start, end), counters, after);
-                self.port.receiver.answer(Completion::Preempted(suspended));
-            }
+        let looks = self.idle_turns.is_multiple_of(64);
+        match looks && (orders == Orders::BACKGROUND || idle_for_long()) {
+            true => Step::Sleep,
+            false => Step::Nothing,
         }
     }
 
-    fn sleep(&self) {
+    fn finished(&mut self, finished: Finished<Job<Tr>, Done<Tr>>) {
+        let (Slice { context, start, .. }, end) = self.end_slice();
+        let service = Cycles(finished.run_time().0 + end.since(start).0);
+        let (idle, result) = finished.take();
+        let Self {
+            port: Port { replier, .. },
+            statistics,
+            clock,
+            ..
+        } = self;
+        let meta = deliver::<Tr>(result, service, end, replier, statistics, *clock);
+        self.lane.ended(context, (start, end), meta);
+        self.port.receiver.answer(Completion::Finished(idle));
+    }
+
+    fn preempted(&mut self, mut suspended: Suspended<Job<Tr>, Done<Tr>>) {
+        let (slice, end) = self.end_slice();
+        let Slice {
+            context,
+            start,
+            counters,
+        } = slice;
+        suspended.add_run_time(end.since(start));
+        let after = || self.link.counters();
+        self.lane.preempted(context, (start, end), counters, after);
+        self.port.receiver.answer(Completion::Preempted(suspended));
+    }
+
+    fn sleep(&mut self) {
         self.parker.sleep(LONGEST_SLEEP, || {
             self.port.receiver.is_waiting() || self.orders.get() == Orders::END
         });
+    }
+}
+
+impl<Tr: Transport> WorkerLoop<Tr> {
+    fn begin(&mut self, context: ContextId) {
+        let start = Cycles::now();
+        let counters = self.lane.is_recording().then(|| self.link.counters());
+        self.lane.begins(context, start);
+        self.running = Some(Slice {
+            context,
+            start,
+            counters,
+        });
+    }
+
+    /// What ran, and when that ended.
+    fn end_slice(&mut self) -> (Slice, Cycles) {
+        self.lane.idles();
+        let end = Cycles::now();
+        (self.idle_since, self.idle_turns) = (end, 0);
+        let slice = self.running.take();
+        (slice.expect("it was told to run something"), end)
     }
 }
 

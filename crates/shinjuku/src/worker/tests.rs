@@ -45,7 +45,8 @@ impl Replier for Nothing {
 /// A worker's loop on this thread, with the dispatcher's end of its mailbox. A request tells
 /// whether it looks for preemption.
 struct Stage {
-    worker: WorkerLoop<Nothing>,
+    worker: Worker,
+    its_loop: WorkerLoop<Nothing>,
     sender: Sender<Job<Nothing>, Done<Nothing>>,
     idle: Vec<Idle<Job<Nothing>, Done<Nothing>>>,
     handles: Option<Handles<Job<Nothing>, Done<Nothing>>>,
@@ -69,8 +70,9 @@ impl Stage {
         };
         let Pool { idle, handles } = Pool::new(config, serve).unwrap();
         let (sender, receiver) = mailbox(1);
-        let worker = WorkerLoop {
-            worker: Worker::bind(1).unwrap(),
+        let worker = Worker::bind(1).unwrap();
+        let its_loop = WorkerLoop {
+            link: worker.link(),
             port: Port {
                 receiver,
                 replier: Nothing,
@@ -82,9 +84,13 @@ impl Stage {
             clock: Clock::get(),
             idle_backoff: None,
             shares_core: true,
+            idle_since: Cycles::now(),
+            idle_turns: 0,
+            running: None,
         };
         Self {
             worker,
+            its_loop,
             sender,
             idle,
             handles: Some(handles),
@@ -104,14 +110,14 @@ impl Stage {
         let mut dispatched = sent.unwrap_or_else(|_| panic!("there is room"));
         let mut second = Some(job(SECOND));
         let sender = &mut self.sender;
+        let worker = &mut self.worker;
         let WorkerLoop {
-            worker,
             port,
             statistics,
             lane,
             clock,
             ..
-        } = &mut self.worker;
+        } = &mut self.its_loop;
         port.step_inline(worker, (statistics, lane), *clock, start, |end| {
             let second = second.take()?;
             let generation = sender.renew(&mut dispatched);
@@ -123,7 +129,7 @@ impl Stage {
 
     /// By class, the slowdown of its one request.
     fn slowdowns(&self) -> [f64; 2] {
-        let workers = [Arc::clone(&self.worker.statistics)];
+        let workers = [Arc::clone(&self.its_loop.statistics)];
         let dispatcher = DispatcherStatistics::new(2);
         let statistics = Statistics::gather(&workers, &dispatcher, [], &["first", "second"]);
         [0, 1].map(|class| {
@@ -183,14 +189,14 @@ fn whoever_follows_and_is_preempted_is_served_from_its_own_start() {
     };
     let sent = stage.sender.send(suspended.into());
     assert!(sent.is_ok(), "there is room");
+    let worker = &mut stage.worker;
     let WorkerLoop {
-        worker,
         port,
         statistics,
         lane,
         clock,
         ..
-    } = &mut stage.worker;
+    } = &mut stage.its_loop;
     port.step_inline(worker, (statistics, lane), *clock, Cycles::now(), |_| None);
     let Some((_, Completion::Finished(idle))) = stage.sender.poll() else {
         panic!("it was asked once");

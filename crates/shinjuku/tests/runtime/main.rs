@@ -6,5 +6,6 @@
 #![allow(clippy::duplicate_mod, reason = "the suite is that of each layout")]
 
 mod inline;
+mod kernel_threads;
 mod symmetric;
 mod threads;

@@ -2,7 +2,7 @@
 //! staged at them, and a dispatcher that sees whether any request waits before it preempts.
 
 #[path = "suite/mod.rs"]
-mod suite;
+pub mod suite;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

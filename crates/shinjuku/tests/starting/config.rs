@@ -1,8 +1,8 @@
 //! The configuration: TOML and code say the same, and what is wrong is named.
 
 use shinjuku::{
-    ClassConfig, Config, ConfigError, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
-    PreemptionConfig, StallsConfig,
+    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, LayoutKind, MechanismKind,
+    PolicyConfig, PreemptionConfig, StallsConfig,
 };
 use shinjuku_policy::Requeue;
 
@@ -10,6 +10,7 @@ use shinjuku_policy::Requeue;
 const ALL_KEYS: &str = r#"
 workers = 3
 contexts = 512
+context_kind = "kernel-thread"
 stack_kib = 64
 queue = 100
 depth = 2
@@ -56,6 +57,7 @@ fn all_keys() -> Config {
         .layout(LayoutKind::Threads)
         .workers(3)
         .contexts(512)
+        .context_kind(ContextKind::KernelThread)
         .stack_kib(64)
         .queue(100)
         .depth(2)
@@ -322,7 +324,7 @@ fn text_that_cannot_be_read_is_located() {
     let cases = [
         (
             "worker = 3",
-            "line 1, column 1: unknown field `worker`, expected one of `workers`, `contexts`, `stack_kib`, `queue`, \
+            "line 1, column 1: unknown field `worker`, expected one of `workers`, `contexts`, `context_kind`, `stack_kib`, `queue`, \
              `depth`, `spare_workers`, `rescue_after_ms`, `idle_backoff_us`, `realtime_priority`, `strict`, `watch`, \
              `layout`, `cores`, `policy`, `class`, `preemption`, `stalls`",
         ),

@@ -18,8 +18,9 @@ use shinjuku::policy::{
     WorkerId, registry,
 };
 use shinjuku::{
-    ClassConfig, Config, HardPreemption, LayoutKind, MechanismKind, RequestContext, RequestHandler,
-    Runtime, SubmitOptions, TicketError, handler_fn, preempt_point, without_preemption,
+    ClassConfig, Config, ContextKind, HardPreemption, LayoutKind, MechanismKind, RequestContext,
+    RequestHandler, Runtime, SubmitOptions, TicketError, handler_fn, preempt_point,
+    without_preemption,
 };
 pub use shinjuku_preempt::in_context;
 use shinjuku_tests_support::process::{must_pass, this_test};
@@ -36,6 +37,11 @@ fn layout() -> LayoutKind {
     }
 }
 
+/// Contexts that are kernel threads are stopped without the token.
+pub fn on_kernel_threads() -> bool {
+    module_path!().starts_with("runtime::kernel_threads")
+}
+
 /// Tests run on whatever cores there are, several at a time.
 pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
     let mut config = Config::default()
@@ -43,6 +49,9 @@ pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
         .workers((layout() != LayoutKind::Inline).then_some(workers))
         .contexts(16)
         .spare_workers(4);
+    if on_kernel_threads() {
+        config.context_kind = ContextKind::KernelThread;
+    }
     config.cores.share = true;
     config.preemption.mechanism = mechanism;
     config.policy.quantum_us = 100.0;
@@ -55,11 +64,12 @@ fn token() -> HardPreemption {
 }
 
 pub fn jobs(config: Config) -> Runtime<Job, u64> {
-    Runtime::builder(handler_fn(|job: Job| job()))
-        .config(config)
-        .allow_hard_preemption(token())
-        .start()
-        .unwrap()
+    let builder = Runtime::builder(handler_fn(|job: Job| job())).config(config);
+    let builder = match on_kernel_threads() {
+        true => builder,
+        false => builder.allow_hard_preemption(token()),
+    };
+    builder.start().unwrap()
 }
 
 pub fn spin_for(time: Duration) {
