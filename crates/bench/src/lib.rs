@@ -1,8 +1,8 @@
 //! What `cargo xtask bench` measures: policies and mechanisms in the runtime's own process
 //! ([`policies`]), the key-value server beside redis-server ([`kv`]), the network path without the
 //! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), libraries with compiled probes
-//! ([`ordinary`]), the layouts beside other pools ([`layouts`]), what `auto` chooses beside all that
-//! could be chosen ([`auto`]), and a web service beside the usual ways to compute in one
+//! ([`ordinary`]), the layouts beside other pools ([`layouts`]), what `auto` chooses beside all
+//! that could be chosen ([`auto`]), and a web service beside the usual ways to compute in one
 //! ([`service`]). [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,

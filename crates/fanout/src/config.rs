@@ -127,6 +127,6 @@ pub enum ClientError {
         given: usize,
     },
     /// The system gives no socket.
-    #[error("cannot open a UDP socket: {0}")]
+    #[error("cannot open a UDP socket")]
     Socket(#[from] io::Error),
 }

@@ -141,8 +141,9 @@ pub struct Config {
     /// JBSQ depth: requests staged at a worker, the running one included, 1 to 4. More than 1
     /// spares a worker the wait for the dispatcher between short requests. Under c-pre-mq keep 1: a
     /// request staged already is ahead of a more urgent one that arrives later. Among several
-    /// workers a staged one may wait while another worker idles. Default: 2 with one worker under
-    /// policies that know no classes (c-fcfs, d-fcfs, stealing, c-pre-sq), else 1.
+    /// workers a staged one may wait while another worker idles. Default: 2 with one worker whose
+    /// contexts are stacks, under policies that know no classes (c-fcfs, d-fcfs, stealing,
+    /// c-pre-sq), else 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<usize>,
     /// Threads that go on in the place of workers that are blocked in the kernel, 0 to 65535; with
@@ -517,7 +518,8 @@ impl Config {
         parameters
     }
 
-    /// `depth`, or its default with so many workers.
+    /// `depth`, or its default with so many workers. A kernel thread takes the worker's next request
+    /// itself, but not one that is staged, which is another thread's.
     pub(crate) fn depth_at(&self, workers: usize) -> usize {
         let knows_no_classes = [
             single_queue::REGISTERED,
@@ -527,7 +529,8 @@ impl Config {
         ]
         .map(PolicyName::from)
         .contains(&self.policy.kind);
-        let automatic = if workers == 1 && knows_no_classes {
+        let on_stacks = !self.context_kind.is_kernel_thread();
+        let automatic = if workers == 1 && knows_no_classes && on_stacks {
             2
         } else {
             1
