@@ -518,8 +518,8 @@ impl Config {
         parameters
     }
 
-    /// `depth`, or its default with so many workers. A kernel thread takes the worker's next request
-    /// itself, but not one that is staged, which is another thread's.
+    /// `depth`, or its default with so many workers. A kernel thread takes the worker's next
+    /// request itself, but not one that is staged, which is another thread's.
     pub(crate) fn depth_at(&self, workers: usize) -> usize {
         let knows_no_classes = [
             single_queue::REGISTERED,
