@@ -134,15 +134,21 @@ impl StackSnapshots {
     #[must_use]
     pub fn take(&self, worker: &WorkerLink, context: ContextId) -> Option<StackSnapshot> {
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let path = format!("/proc/self/task/{}/syscall", worker.thread);
-        let told = std::fs::read_to_string(path).ok()?;
+        // Where contexts are kernel threads that is not the worker's own.
+        let thread = worker.seat.running();
+        let told = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).ok()?;
         match told.starts_with("running") {
-            true => self.interrupted(worker, context),
+            true => self.interrupted(worker.process, thread, context),
             false => blocked(&told),
         }
     }
 
-    fn interrupted(&self, worker: &WorkerLink, context: ContextId) -> Option<StackSnapshot> {
+    fn interrupted(
+        &self,
+        process: libc::pid_t,
+        thread: libc::pid_t,
+        context: ContextId,
+    ) -> Option<StackSnapshot> {
         if SLOT.state.load(Ordering::Acquire) == TAKEN {
             // A handler that was begun long ago.
             return None;
@@ -150,8 +156,7 @@ impl StackSnapshots {
         SLOT.context.store(context.0.into(), Ordering::Relaxed);
         SLOT.state.store(ASKED, Ordering::Release);
         // SAFETY: sends a signal that has our handler; a thread that ended gives ESRCH.
-        let sent =
-            unsafe { libc::syscall(libc::SYS_tgkill, worker.process, worker.thread, self.signal) };
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, self.signal) };
         let is_done = || SLOT.state.load(Ordering::Acquire) == DONE;
         if sent != 0 || !wait(PATIENCE, is_done) {
             let back =

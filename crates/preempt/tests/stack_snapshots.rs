@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
-    ContextId, Generation, Outcome, Pool, PoolConfig, StackSnapshot, StackSnapshots, Worker,
+    ContextId, ContextKind, Generation, Outcome, Pool, PoolConfig, StackSnapshot, StackSnapshots,
+    Worker,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -18,6 +19,7 @@ const MARK: u64 = 0x5a17_0cab_1e5e_ed0f;
 /// Runs `job` in a context on a thread of its own, takes snapshots of it until one is as it should
 /// be, and then tells the job to end.
 fn snapshot_of(
+    kind: ContextKind,
     job: fn(&AtomicBool),
     is_good: impl Fn(&StackSnapshot) -> bool,
 ) -> Option<StackSnapshot> {
@@ -27,6 +29,7 @@ fn snapshot_of(
     let worker = thread::spawn(move || {
         let config = PoolConfig {
             contexts: 1,
+            kind,
             ..PoolConfig::default()
         };
         let mut pool = Pool::new(config, move |()| job(&ends)).unwrap();
@@ -34,7 +37,7 @@ fn snapshot_of(
         send.send(worker.link()).unwrap();
         let ready = pool.idle.pop().unwrap().load(());
         let Outcome::Finished(finished) = worker.run(ready.into(), Generation(1)) else {
-            unreachable!("nobody preempts it")
+            unreachable!("no thread preempts it")
         };
         let (context, result) = finished.take();
         result.unwrap();
@@ -58,6 +61,9 @@ fn snapshot_of(
     found
 }
 
+/// A kernel thread is not the worker's own.
+const KINDS: [ContextKind; 2] = [ContextKind::Stack, ContextKind::KernelThread];
+
 /// Whether the mark that the job keeps on its stack is in the snapshot.
 fn has_mark(snapshot: &StackSnapshot) -> bool {
     let addresses = (snapshot.stack_pointer & !7..).step_by(8);
@@ -73,9 +79,11 @@ fn code_that_computes_is_found_with_its_stack() {
             black_box(&mark);
         }
     }
-    let found = snapshot_of(computes, has_mark);
-    let found = found.expect("it computes, with its mark on the stack");
-    assert!(found.instruction != 0 && found.system_call.is_none());
+    for kind in KINDS {
+        let found = snapshot_of(kind, computes, has_mark);
+        let found = found.expect("it computes, with its mark on the stack");
+        assert!(found.instruction != 0 && found.system_call.is_none());
+    }
 }
 
 /// Its system call goes on: a sleep that is interrupted by a signal would end, or begin anew.
@@ -89,5 +97,7 @@ fn code_that_is_blocked_is_found_and_left_alone() {
         }
     }
     let is_good = |one: &StackSnapshot| one.system_call.is_some() && has_mark(one);
-    assert!(snapshot_of(sleeps, is_good).is_some());
+    for kind in KINDS {
+        assert!(snapshot_of(kind, sleeps, is_good).is_some(), "{kind:?}");
+    }
 }

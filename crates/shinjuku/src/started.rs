@@ -83,7 +83,7 @@ pub struct StartedRequest {
 
 impl Observer {
     /// The requests that have started and not ended now, the oldest first, `most` of them at the
-    /// most. Allocates; stops nobody.
+    /// most. Allocates; stops no thread.
     ///
     /// ```
     /// use shinjuku::Pool;
