@@ -67,7 +67,7 @@ impl Asking {
 }
 
 #[allow(unsafe_code)]
-fn token() -> HardPreemption {
+pub(crate) fn token() -> HardPreemption {
     // SAFETY: the works compute. None relies on its kernel thread, on priority inheritance, or on
     // system calls that never answer EINTR.
     unsafe { HardPreemption::allow() }

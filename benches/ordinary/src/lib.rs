@@ -7,6 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 pub mod answer;
+pub mod mixes;
+pub mod serving;
 pub mod works;
 
 /// How long a job takes.
@@ -30,6 +32,49 @@ pub struct Answers {
     pub p99_us: Option<f64>,
     /// Requests that were not answered within 100 us: these take a signal.
     pub unanswered: u64,
+}
+
+/// What a mix's requests take on a core of their own, microseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Times {
+    /// A short one.
+    pub short_us: f64,
+    /// A long one.
+    pub long_us: f64,
+}
+
+/// What came of a burst.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Served {
+    /// The median latency of short requests, microseconds.
+    pub short_p50_us: f64,
+    /// The 99th percentile; none where requests did not finish.
+    pub short_p99_us: Option<f64>,
+    /// How many arrived.
+    pub requests: u64,
+    /// How many of them did not finish.
+    pub unfinished: u64,
+    /// How often requests were preempted.
+    pub preemptions: u64,
+    /// How often short ones were: within a lock, that makes others wait.
+    pub short_preemptions: u64,
+    /// What the runtime said of itself.
+    pub description: String,
+}
+
+/// How a burst is scheduled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Way {
+    /// c-FCFS, to completion.
+    ToCompletion,
+    /// c-PRE-SQ, 5 us, by probes that were written by hand.
+    Probes,
+    /// c-PRE-SQ, 5 us, by compiled probes, and by a signal where none answers.
+    CompiledProbes,
+    /// c-PRE-SQ, 100 us, by signals.
+    Signals,
 }
 
 /// What makes code give way.

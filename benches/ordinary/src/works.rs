@@ -41,10 +41,11 @@ pub const WORKS: [(&str, Prepare); 14] = [
     ("plotters, SVG", plot),
 ];
 
-const TABLE: TableDefinition<u64, &[u8]> = TableDefinition::new("values");
-const KEYS: u64 = 20_000;
+pub(crate) const TABLE: TableDefinition<u64, &[u8]> = TableDefinition::new("values");
+pub(crate) const KEYS: u64 = 20_000;
 
-fn database() -> Result<Database> {
+/// Keys with values of 100 bytes.
+pub(crate) fn database() -> Result<Database> {
     let database = Database::builder().create_with_backend(InMemoryBackend::new())?;
     let transaction = database.begin_write()?;
     {
@@ -87,7 +88,7 @@ fn redb_lookups() -> Result<Job> {
 }
 
 /// Words with an address here and there.
-fn text() -> String {
+pub(crate) fn text() -> String {
     (0..400).fold(String::new(), |mut text, number| {
         // Writing to a string does not fail.
         let _ = write!(
@@ -99,17 +100,27 @@ fn text() -> String {
     })
 }
 
+/// A pattern for these.
+pub(crate) fn addresses() -> &'static str {
+    r"(\w+)@(\w+)\.com"
+}
+
 fn regex_captures() -> Result<Job> {
-    let (text, addresses) = (text(), Regex::new(r"(\w+)@(\w+)\.com")?);
+    let (text, addresses) = (text(), Regex::new(addresses())?);
     Ok(Box::new(move || {
         let captures = addresses.captures_iter(&text);
         captures.map(|found| found[1].len() as u64).sum()
     }))
 }
 
-fn json_parse() -> Result<Job> {
+/// An array of objects, as JSON.
+pub(crate) fn entries() -> String {
     let entries = (0..500).map(|key| format!("{{\"k{key}\": [{}, \"{key}\"]}}", key * 37));
-    let text = format!("[{}]", entries.collect::<Vec<_>>().join(", "));
+    format!("[{}]", entries.collect::<Vec<_>>().join(", "))
+}
+
+fn json_parse() -> Result<Job> {
+    let text = entries();
     Ok(Box::new(move || {
         let value: Result<serde_json::Value, _> = serde_json::from_str(&text);
         value.map_or(0, |value| value.as_array().map_or(0, Vec::len) as u64)

@@ -14,7 +14,8 @@
 //!     absent: straight to known when they ask for us
 //!     asked:  look_up after ASK_EVERY asks again, TRIES times in all
 //!     renewing: it is asked as if it were not known, and used all the same; any message of theirs leads back to known. What was
-//!             known for twice AGE and not used meanwhile is asked for instead
+//!             known for twice AGE and not used meanwhile is asked for instead, and so is what is
+//!             not looked up for RENEWED_WITHIN
 //!     given:  known from start to end, whatever anybody says
 //! ```
 //!
@@ -31,6 +32,8 @@ const SECOND: u64 = 1_000_000_000;
 const ASK_EVERY: u64 = SECOND;
 /// How often it is asked before the address counts as silent.
 const TRIES: u8 = 3;
+/// An address that is asked for anew is used meanwhile if it is looked up at least so often.
+const RENEWED_WITHIN: u64 = 4 * ASK_EVERY;
 /// How long an answer holds; RFC 1122 2.3.2.1 has "on the order of a minute".
 const AGE: u64 = 60 * SECOND;
 /// How long a silent address is not asked for again.
@@ -105,7 +108,7 @@ impl Neighbours {
                 Resolution::Renew(mac, ip),
             ),
             State::Renewing { mac, .. } if since < ASK_EVERY => return Resolution::Known(mac),
-            State::Renewing { mac, tries } if tries < TRIES => {
+            State::Renewing { mac, tries } if tries < TRIES && since < RENEWED_WITHIN => {
                 let tries = tries + 1;
                 (State::Renewing { mac, tries }, Resolution::Renew(mac, ip))
             }
@@ -176,6 +179,17 @@ mod tests {
         MacAddr([2, 0, 0, 0, 0, number])
     }
 
+    #[test]
+    fn what_is_asked_for_anew_and_then_forgotten_is_not_used() {
+        let mut cache = Neighbours::new(1, &[]);
+        cache.add(host(1), mac(1), 0);
+        let renewed = Resolution::Renew(mac(1), host(1));
+        assert_eq!(cache.look_up(host(1), AGE), renewed);
+        assert_eq!(cache.look_up(host(1), AGE + 3 * SECOND), renewed);
+        let long_after = AGE + 3 * SECOND + RENEWED_WITHIN;
+        assert_eq!(cache.look_up(host(1), long_after), Resolution::Ask(host(1)));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -209,7 +223,7 @@ mod tests {
                     _ => {
                         let heard_within = |age| heard.get(&ip).filter(|(_, at)| now - at < age).map(|heard| heard.0);
                         let fresh = heard_within(AGE);
-                        let usable = heard_within(2 * AGE + u64::from(TRIES) * 4 * SECOND);
+                        let usable = heard_within(2 * AGE + u64::from(TRIES) * RENEWED_WITHIN);
                         let resolution = cache.look_up(ip, now);
                         match resolution {
                             Resolution::Known(mac) => prop_assert_eq!(usable, Some(mac)),

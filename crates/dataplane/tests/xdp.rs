@@ -589,18 +589,20 @@ fn what_cannot_be_opened_says_why() {
     Program::attach(&veth.name, 1).unwrap();
 }
 
-/// Frames that this machine's kernel cannot be had to send, by another device at the other end:
-/// tagged ones, of the shortest and the longest length, with options, in fragments, and such as got
-/// broken, lost or doubled on their way.
-#[test]
-fn frames_of_all_kinds_are_answered_or_counted() {
-    let Some(veth) = Veth::new("frames_of_all_kinds_are_answered_or_counted") else {
-        return;
-    };
-    let server = EchoServer::start(veth.device());
-    let mut there = veth.device_there();
-    let (mac, ip) = (MacAddr([2, 0, 0, 0, 0x77, 2]).0, THEIRS.ip().octets());
-    let ethernet = || PacketBuilder::ethernet2(mac, OUR_MAC.0);
+/// The device at the other end.
+const THEIR_MAC: [u8; 6] = [2, 0, 0, 0, 0x77, 2];
+
+/// Frames of all kinds.
+struct Frames {
+    answered: [Vec<u8>; 7],
+    fragment: Vec<u8>,
+    /// Its checksum is another's.
+    broken: Vec<u8>,
+}
+
+fn frames_of_all_kinds() -> Frames {
+    let ip = THEIRS.ip().octets();
+    let ethernet = || PacketBuilder::ethernet2(THEIR_MAC, OUR_MAC.0);
     let vlan = |id: u16| VlanId::try_new(id).unwrap();
     let written = |builder: PacketBuilderStep<etherparse::IpHeaders>, payload: &[u8]| {
         let mut frame = Vec::new();
@@ -643,7 +645,47 @@ fn frames_of_all_kinds_are_answered_or_counted() {
         twice_tagged,
         with_options,
     ];
+    Frames {
+        answered,
+        fragment,
+        broken,
+    }
+}
 
+/// A reply echoes its request, with its tags, and has the checksums that another library computes.
+fn assert_echoes(reply: &[u8], request: &[u8]) {
+    assert_eq!(reply.len(), request.len());
+    let [sent, back] = [request, reply].map(|frame| SlicedPacket::from_ethernet(frame).unwrap());
+    assert_eq!(back.vlan_ids(), sent.vlan_ids());
+    let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Udp(udp))) = (back.net, back.transport)
+    else {
+        panic!("no datagram: {reply:02x?}");
+    };
+    let ip = ip.header().to_header();
+    assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+    let checksum = udp.to_header().calc_checksum_ipv4(&ip, udp.payload());
+    assert_eq!(udp.checksum(), checksum.unwrap());
+    let Some(TransportSlice::Udp(asked)) = sent.transport else {
+        unreachable!("it was written as one");
+    };
+    assert_eq!(udp.payload(), asked.payload());
+}
+
+/// Frames that this machine's kernel cannot be had to send, by another device at the other end:
+/// tagged ones, of the shortest and the longest length, with options, in fragments, and such as got
+/// broken, lost or doubled on their way.
+#[test]
+fn frames_of_all_kinds_are_answered_or_counted() {
+    let Some(veth) = Veth::new("frames_of_all_kinds_are_answered_or_counted") else {
+        return;
+    };
+    let server = EchoServer::start(veth.device());
+    let mut there = veth.device_there();
+    let Frames {
+        answered,
+        fragment,
+        broken,
+    } = frames_of_all_kinds();
     let mut expected = Vec::new();
     let mut send = |frame: &[u8]| {
         let mut buffer = there.allocate().unwrap();
@@ -667,7 +709,7 @@ fn frames_of_all_kinds_are_answered_or_counted() {
         there.receive(64, &mut frames);
         for Received { buffer, .. } in frames.drain(..) {
             // The kernel at the other end may have something of its own to say.
-            if buffer.frame()[..6] == mac {
+            if buffer.frame()[..6] == THEIR_MAC {
                 replies.push(buffer.frame().to_vec());
             }
             there.free(buffer);
@@ -675,22 +717,7 @@ fn frames_of_all_kinds_are_answered_or_counted() {
         replies.len() == expected.len()
     });
     for (reply, request) in replies.iter().zip(&expected) {
-        assert_eq!(reply.len(), request.len());
-        let [sent, back] =
-            [request, reply].map(|frame| SlicedPacket::from_ethernet(frame).unwrap());
-        assert_eq!(back.vlan_ids(), sent.vlan_ids());
-        let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Udp(udp))) = (back.net, back.transport)
-        else {
-            panic!("no datagram: {reply:02x?}");
-        };
-        let ip = ip.header().to_header();
-        assert_eq!(ip.header_checksum, ip.calc_header_checksum());
-        let checksum = udp.to_header().calc_checksum_ipv4(&ip, udp.payload());
-        assert_eq!(udp.checksum(), checksum.unwrap());
-        let Some(TransportSlice::Udp(asked)) = sent.transport else {
-            unreachable!("it was written as one");
-        };
-        assert_eq!(udp.payload(), asked.payload());
+        assert_echoes(reply, request);
     }
     let all = answered.len() as u64;
     wait_for("the last flaw", || {

@@ -63,3 +63,8 @@ mod latencies;
 pub use client::{Client, Counts, Ended, Part, Query, QueryId, Reply, SendError};
 pub use config::{ClientConfig, ClientError, Deadline, LONGEST_PAYLOAD, MOST_OPEN};
 pub use latencies::{Latencies, unloaded_nanos};
+
+/// The manual's page, compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/fanout.md")]
+pub struct Page;

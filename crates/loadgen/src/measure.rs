@@ -171,48 +171,75 @@ impl Plan {
         let cores = self.pinning()?;
         let mut line = self.line.as_ref().map(Line::take);
         let open = |line| Taken::open(line, control.stop);
-        let mut carrier = line.as_mut().map(open).transpose()?;
-        let mut clients = Vec::new();
-        let (mut connections, mut refused, mut refusals) = (0, 0, Vec::new());
+        let carrier = line.as_mut().map(open).transpose()?;
+        let clients = self.open(load, carrier)?;
+        let offer = |part| self.offer(load, seed, only, part);
+        let offers: Vec<_> = (0..self.threads).map(offer).collect::<Result<_, _>>()?;
+        let work = clients.open.into_iter().zip(offers).zip(cores).collect();
+        let mut outcomes = self.run_threads(work, control)?;
+        let (mut record, mut ended_ns, mut lost) = outcomes.swap_remove(0);
+        for (other, other_end, other_lost) in outcomes {
+            record.add(&other);
+            ended_ns = ended_ns.max(other_end);
+            lost += other_lost;
+        }
+        record.stray_errors.extend(clients.refusals);
+        let seconds = ended_ns.saturating_sub(record.window.start).max(1) as f64 / 1e9;
+        Ok(Gathered {
+            record,
+            seconds,
+            connections: clients.connections,
+            refused: clients.refused,
+            lost,
+        })
+    }
+
+    /// Opens each thread's connections. A `carrier` of packets serves a single thread.
+    fn open<'a>(
+        &self,
+        load: Load,
+        mut carrier: Option<&'a mut (dyn Carrier + Send)>,
+    ) -> Result<Clients<'a>, LoadError> {
+        let mut clients = Clients::default();
         for part in 0..self.threads {
             let shape = self.shape(load, part);
-            let client = match self.requests.format() {
-                None => {
+            let flows = shape.connections + shape.probes;
+            clients.connections += flows;
+            let client = match (self.requests.format(), carrier.take()) {
+                (None, _) => {
                     let (tcp, missing) = Tcp::connect(self.target, shape)?;
-                    connections += shape.connections + shape.probes;
                     if let Some(missing) = missing {
-                        connections -= missing.connections;
-                        refused += missing.connections;
-                        refusals.push(missing.why);
+                        clients.connections -= missing.connections;
+                        clients.refused += missing.connections;
+                        clients.refusals.push(missing.why);
                     }
                     Open::Tcp(tcp)
                 }
-                Some(format) => {
-                    let flows = shape.connections + shape.probes;
-                    connections += flows;
-                    match carrier.take() {
-                        // A line serves a single thread.
-                        Some(carrier) => Open::Line(Datagrams::new(carrier, shape, format)),
-                        None => {
-                            let sockets = Sockets::open(self.target, flows)?;
-                            Open::Udp(Datagrams::new(sockets, shape, format))
-                        }
-                    }
+                (Some(format), Some(carrier)) => Open::Line(Datagrams::new(carrier, shape, format)),
+                (Some(format), None) => {
+                    let sockets = Sockets::open(self.target, flows)?;
+                    Open::Udp(Datagrams::new(sockets, shape, format))
                 }
             };
-            clients.push((client, self.offer(load, seed, only, part)?));
+            clients.open.push(client);
         }
-        let lives: Vec<_> = (0..self.threads).map(|_| Live::default()).collect();
+        Ok(clients)
+    }
+
+    /// Runs one thread for each part of the work, and shows their progress until all have ended.
+    fn run_threads(
+        &self,
+        work: Vec<((Open<'_>, Offer), Option<CoreId>)>,
+        control: &Control<'_>,
+    ) -> Result<Vec<Ended>, LoadError> {
+        let lives: Vec<_> = work.iter().map(|_| Live::default()).collect();
         let stop = control.stop;
         let start = Instant::now() + LEAD;
-        let outcomes = thread::scope(|scope| {
-            let spawned: Vec<_> = clients
-                .into_iter()
-                .zip(&lives)
-                .zip(cores)
-                .map(|(((client, offer), live), core)| {
-                    let body = move || self.work(client, offer, start, core, live, stop);
-                    scope.spawn(body)
+        let joined = thread::scope(|scope| {
+            let parts = work.into_iter().zip(&lives);
+            let spawned: Vec<_> = parts
+                .map(|(((client, offer), core), live)| {
+                    scope.spawn(move || self.work(client, offer, start, core, live, stop))
                 })
                 .collect();
             if let Some(watch) = control.watch {
@@ -224,23 +251,8 @@ impl Plan {
             let joined = spawned.into_iter().map(|one| one.join());
             joined.collect::<Result<Vec<_>, _>>()
         });
-        let outcomes = outcomes.map_err(|_| LoadError::Panicked)?;
-        let mut outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let (mut record, mut ended_ns, mut lost) = outcomes.swap_remove(0);
-        for (other, other_end, other_lost) in outcomes {
-            record.add(&other);
-            ended_ns = ended_ns.max(other_end);
-            lost += other_lost;
-        }
-        record.stray_errors.extend(refusals);
-        let seconds = ended_ns.saturating_sub(record.window.start).max(1) as f64 / 1e9;
-        Ok(Gathered {
-            record,
-            seconds,
-            connections,
-            refused,
-            lost,
-        })
+        let ended = joined.map_err(|_| LoadError::Panicked)?;
+        ended.into_iter().collect()
     }
 
     /// One thread.
@@ -252,7 +264,7 @@ impl Plan {
         core: Option<CoreId>,
         live: &Live,
         stop: &AtomicBool,
-    ) -> Result<(Record, u64, usize), LoadError> {
+    ) -> Result<Ended, LoadError> {
         if let Some(core) = core
             && !core_affinity::set_for_current(core)
         {
@@ -351,6 +363,19 @@ impl Plan {
         self.cores.iter().map(known).collect()
     }
 }
+
+/// What all threads have to work with.
+#[derive(Default)]
+struct Clients<'a> {
+    open: Vec<Open<'a>>,
+    connections: usize,
+    refused: usize,
+    /// Why connections were refused.
+    refusals: Vec<String>,
+}
+
+/// What a thread counted, when its last request ended (ns after the start), and what it lost.
+type Ended = (Record, u64, usize);
 
 /// What all threads together counted.
 struct Gathered {

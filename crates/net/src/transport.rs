@@ -105,6 +105,14 @@ pub trait Transport: Send + Sized + 'static {
     /// A request that was delivered is turned away.
     fn refuse(&mut self, request: Self::Request, route: Self::Route, cause: Refusal);
 
+    /// Whether its sender still waits for the reply; asked of requests that wait, while the queue
+    /// is full. What is not wanted is turned away as [`Refusal::Cancelled`] and makes room. Costs a
+    /// load or two. Default: yes.
+    fn is_wanted(route: &Self::Route) -> bool {
+        let _ = route;
+        true
+    }
+
     /// The handler is done. Runs in the request's context, so it may allocate, lock and be
     /// preempted; what is to be sent when the context has ended is the answer.
     fn conclude(route: Self::Route, result: Result<Self::Reply, Failure>) -> Self::Outgoing;

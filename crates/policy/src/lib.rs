@@ -12,6 +12,7 @@
 //! | [`CFcfs`] | `c-fcfs` | one | none | the classic |
 //! | [`DFcfs`] | `d-fcfs` | one per worker, flows hashed to it | none | IX |
 //! | [`Stealing`] | `stealing` | one of flows per worker, idle workers steal | none | ZygOS |
+//! | [`Darc`] | `darc` | one per class, cores reserved by measured demand | none | Perséphone |
 //! | [`edf`] | `edf` | one, by deadline | per class | TailGuard |
 //! | [`priority`] | `priority` | one, by class | per class | TailGuard |
 //!
@@ -72,6 +73,7 @@
 extern crate alloc;
 
 pub mod cfcfs;
+pub mod darc;
 pub mod dfcfs;
 pub mod edf;
 pub mod multi_queue;
@@ -90,6 +92,8 @@ mod task;
 
 #[doc(inline)]
 pub use cfcfs::CFcfs;
+#[doc(inline)]
+pub use darc::Darc;
 #[doc(inline)]
 pub use dfcfs::DFcfs;
 #[doc(inline)]
@@ -175,6 +179,13 @@ pub trait Policy: Send {
     /// nothing.
     fn finished(&mut self, task: Task, worker: WorkerId) {
         let _ = (task, worker);
+    }
+
+    /// As [`finished`](Self::finished), with the time that the task ran in all: its service time.
+    /// Policies that do not go by service times leave this out.
+    fn finished_after(&mut self, task: Task, worker: WorkerId, ran: Nanos) {
+        let _ = ran;
+        self.finished(task, worker);
     }
 
     /// The next request for `worker`, which leaves the queues.

@@ -14,8 +14,8 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::{
-    ParameterError, Parameters, Policy, cfcfs, dfcfs, edf, multi_queue, priority, single_queue,
-    stealing,
+    ParameterError, Parameters, Policy, cfcfs, darc, dfcfs, edf, multi_queue, priority,
+    single_queue, stealing,
 };
 
 /// The policies, the runtime's default first.
@@ -27,6 +27,7 @@ pub const ALL: &[Registered] = &[
     stealing::REGISTERED,
     edf::REGISTERED,
     priority::REGISTERED,
+    darc::REGISTERED,
 ];
 
 /// A policy of [`ALL`]: its name, its description, and how to build it.

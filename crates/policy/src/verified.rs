@@ -262,14 +262,35 @@ impl Verified {
         }
     }
 
+    /// The same of a request that ran for so long in all. See [`Policy::finished_after`].
+    #[inline]
+    pub fn finished_after(&mut self, id: TaskId, worker: WorkerId, ran: Nanos) {
+        let Some(task) = self.take_in(id, State::Absent) else {
+            return;
+        };
+        if self.error.is_none() {
+            self.policy.finished_after(task, worker, ran);
+        }
+    }
+
     /// Takes out a request that never ran, to refuse it at shutdown; `None`: all waiting requests
     /// have run. It is out for `worker` now: call [`finished`](Self::finished) when it is refused.
     pub fn take_fresh(&mut self, worker: WorkerId) -> Option<Task> {
-        let task = *self.waiting.first_fresh(QUEUE)?;
+        let first = self.waiting.first_fresh(QUEUE)?.id;
+        self.take_waiting(first, worker)
+    }
+
+    /// The same of the request of slot `id`. `None`: it does not wait.
+    pub fn take_waiting(&mut self, id: TaskId, worker: WorkerId) -> Option<Task> {
+        let record = self.records.get(id.0 as usize)?;
+        if record.state != State::Waiting {
+            return None;
+        }
+        let task = *self.waiting.task(id);
         if self.error.is_none() {
             self.error = self.pull(task, worker).err();
         }
-        Some(self.send_out(task.id))
+        Some(self.send_out(id))
     }
 
     /// How long the request of slot `id`, which is out, may run before it is preempted if others

@@ -120,8 +120,21 @@ pub(crate) unsafe fn backing_thread_main<T, R>(
             head.turn.wait();
         }
     }
-    // From here on the code runs on whichever worker entered the context, or, at the end, on the
-    // backing thread itself. (That of a kernel thread always does.)
+    // SAFETY: the context was entered, on its own stack, with the pool's types.
+    unsafe { serve(head, &*entry) };
+    // Thread-local destructors run next, on an ordinary thread again.
+    CURRENT.set(std::ptr::null());
+    std::mem::forget(abort);
+}
+
+/// The context's loop, until it is handed back: job after job. It runs on whichever worker entered
+/// the context, or, at the end, on the backing thread itself. (That of a kernel thread always
+/// does.)
+///
+/// # Safety
+/// Must be called by the head's backing thread, with its pool's types, when the context was first
+/// entered.
+unsafe fn serve<T, R>(head: &Head, entry: &(dyn Fn(T) -> R + Send + Sync)) {
     while !head.hand_back.load(Ordering::Relaxed) {
         // SAFETY: the types are the pool's. The context runs, so no handle exists and the slot is
         // ours.
@@ -154,9 +167,6 @@ pub(crate) unsafe fn backing_thread_main<T, R>(
             unsafe { current::fail(head, payload) };
         }
     }
-    // Thread-local destructors run next, on an ordinary thread again.
-    CURRENT.set(std::ptr::null());
-    std::mem::forget(abort);
 }
 
 struct AbortOnUnwind;

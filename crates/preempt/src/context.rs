@@ -25,8 +25,15 @@ use std::sync::{Mutex, PoisonError};
 use crate::clock::Cycles;
 use crate::fault::{self, Defence};
 use crate::kernel_thread::{ContextKind, Place, Turn};
+use crate::processor_time::ProcessorTime;
 use crate::stride::Stride;
 use crate::worker::WorkerHead;
+
+/// Code that is found so much after its moment, about 10 us, may have been away from its CPU.
+const LATE: Cycles = Cycles(1 << 15);
+/// A quantum so long, about 50 us, can have been interrupted within. At its end the kernel is asked
+/// anyway, which takes less than a hundredth of it.
+const LONG: u64 = 1 << 17;
 
 /// A context, numbered from 0 within its pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -54,6 +61,11 @@ pub(crate) struct Head {
     requested: AtomicU64,
     /// The request holds from this moment on (TSC); 0: at once. Written before `requested`.
     not_before: AtomicU64,
+    /// The quantum that ends at that moment, in cycles of its thread's time on the CPU; 0: the
+    /// moment holds whatever the thread did. Written before `requested`.
+    quantum: AtomicU64,
+    /// Nothing but probes looks for that moment: no timer is set. Written before `requested`.
+    is_for_probes: AtomicBool,
     /// The generation that compiled probes may stop as well; 0: none was so far. Written before
     /// `requested`, by the dispatcher alone.
     at_entries: AtomicU64,
@@ -61,7 +73,7 @@ pub(crate) struct Head {
     pub(crate) running: Running,
 
     pub(crate) id: Cell<ContextId>,
-    /// The `UnsafeCell<Slot<T, R>>` of the head's pool.
+    /// The [`OwnLines<T, R>`] of the head's pool.
     slot: AtomicPtr<()>,
     /// Lowest and highest address of the stack.
     pub(crate) stack_low: Cell<usize>,
@@ -103,6 +115,8 @@ pub(crate) struct Running {
     pub(crate) preemptions: AtomicU64,
     /// How often its probes read the clock.
     pub(crate) stride: Stride,
+    /// Cycles within the last dispatch for which the worker's thread was away from its CPU.
+    pub(crate) away: Cell<u64>,
 }
 
 /// Where a job enters and its result leaves.
@@ -111,6 +125,10 @@ pub(crate) enum Slot<T, R> {
     Job(T),
     Result(Result<R, Panicked>),
 }
+
+/// A slot on cache lines of its own: a small job is one line to fetch.
+#[repr(align(128))]
+struct OwnLines<T, R>(UnsafeCell<Slot<T, R>>);
 
 // SAFETY: only the owner of the context touches the cells (its handle's holder, or the code that
 // runs in it), one at a time; handing over goes through atomics (`parked`, a mailbox) that order
@@ -126,6 +144,8 @@ impl Head {
         let head = used.unwrap_or_else(|| Box::leak(Box::new(Self::new())));
         head.requested.store(0, Ordering::Relaxed);
         head.not_before.store(0, Ordering::Relaxed);
+        head.quantum.store(0, Ordering::Relaxed);
+        head.running.away.set(0);
         head.at_entries.store(0, Ordering::Relaxed);
         head.running.guard.store(1, Ordering::Relaxed);
         head.running.generation.store(0, Ordering::Relaxed);
@@ -133,7 +153,7 @@ impl Head {
         head.running.last_worker.set(u32::MAX);
         head.running.frame.set(0);
         head.id.set(id);
-        let slot = Box::into_raw(Box::new(UnsafeCell::new(Slot::<T, R>::Empty)));
+        let slot = Box::into_raw(Box::new(OwnLines(UnsafeCell::new(Slot::<T, R>::Empty))));
         head.slot.store(slot.cast(), Ordering::Relaxed);
         head.wake.store(0, Ordering::Relaxed);
         head.parked.store(0, Ordering::Relaxed);
@@ -153,7 +173,7 @@ impl Head {
         let slot = self
             .slot
             .swap(std::ptr::null_mut(), Ordering::Relaxed)
-            .cast::<UnsafeCell<Slot<T, R>>>();
+            .cast::<OwnLines<T, R>>();
         // SAFETY: made by `Box::into_raw` in `obtain` with these types; no other code can reach it
         // any more.
         drop(unsafe { Box::from_raw(slot) });
@@ -170,11 +190,9 @@ impl Head {
     pub(crate) unsafe fn slot<T, R>(&self) -> *mut Slot<T, R> {
         // SAFETY: points to the box of `obtain` until `release`.
         unsafe {
-            (*self
-                .slot
-                .load(Ordering::Relaxed)
-                .cast::<UnsafeCell<Slot<T, R>>>())
-            .get()
+            (*self.slot.load(Ordering::Relaxed).cast::<OwnLines<T, R>>())
+                .0
+                .get()
         }
     }
 
@@ -182,6 +200,8 @@ impl Head {
         Self {
             requested: AtomicU64::new(0),
             not_before: AtomicU64::new(0),
+            quantum: AtomicU64::new(0),
+            is_for_probes: AtomicBool::new(false),
             at_entries: AtomicU64::new(0),
             running: Running {
                 guard: AtomicU32::new(1),
@@ -194,6 +214,7 @@ impl Head {
                 frame: Cell::new(0),
                 run_time: Cell::new(0),
                 preemptions: AtomicU64::new(0),
+                away: Cell::new(0),
                 stride: Stride::new(),
             },
             id: Cell::new(ContextId(0)),
@@ -231,10 +252,61 @@ impl Head {
     /// later.
     #[inline]
     pub(crate) fn request(&self, generation: Generation, not_before: Cycles) {
+        self.quantum.store(0, Ordering::Relaxed);
+        self.is_for_probes.store(false, Ordering::Relaxed);
+        self.ask(generation, not_before);
+    }
+
+    #[inline]
+    fn ask(&self, generation: Generation, not_before: Cycles) {
         debug_assert_ne!(generation.0, 0, "0 means that nothing is requested");
         self.not_before.store(not_before.0, Ordering::Relaxed);
         // Release: code that finds this generation finds its moment.
         self.requested.store(generation.0, Ordering::Release);
+    }
+
+    /// As [`request`](Self::request), at the end of a quantum that counts from `start` on, and
+    /// while the worker's thread is on its CPU.
+    #[inline]
+    pub(crate) fn request_after(
+        &self,
+        generation: Generation,
+        start: Cycles,
+        quantum: Cycles,
+        has_timer: bool,
+    ) {
+        self.quantum.store(quantum.0, Ordering::Relaxed);
+        self.is_for_probes.store(!has_timer, Ordering::Relaxed);
+        self.ask(generation, Cycles(start.0.saturating_add(quantum.0)));
+    }
+
+    /// Puts the moment off if the worker's thread was away from its CPU for some of the quantum.
+    /// Gives what is left of that; `None`: nothing. Of short quanta the kernel is asked only if the
+    /// moment is long past. An interrupt (`is_forced`) also stops what waits in the kernel. Called
+    /// by the context with its guard up; `read` is the clock if that was read a moment ago.
+    pub(crate) fn put_off(
+        &self,
+        time: &ProcessorTime,
+        is_forced: bool,
+        read: Option<Cycles>,
+    ) -> Option<Cycles> {
+        let quantum = self.quantum.load(Ordering::Relaxed);
+        if quantum == 0 {
+            return None;
+        }
+        let (moment, now) = (self.not_before(), read.unwrap_or_else(Cycles::now));
+        if quantum < LONG && now.since(Cycles(moment)) < LATE {
+            return None;
+        }
+        let before = time.away();
+        let gone = time.ask().since(before);
+        // Some of that may have been before this dispatch.
+        let moment = (moment.saturating_add(gone.0)).min(now.0.saturating_add(quantum));
+        if moment <= now.0 || is_forced && time.has_waited() {
+            return None;
+        }
+        self.not_before.store(moment, Ordering::Relaxed);
+        Some(Cycles(moment - now.0))
     }
 
     /// Lets compiled probes take the next request, if that is for dispatch `generation`.
@@ -265,10 +337,17 @@ impl Head {
         self.is_requested() && self.is_due()
     }
 
-    /// Whether what is asked of the running dispatch has a moment.
+    /// The same at the moment `now`.
     #[inline]
-    pub(crate) fn is_asked_for_later(&self) -> bool {
-        self.is_requested() && self.not_before() != 0
+    pub(crate) fn is_asked_by(&self, now: Cycles) -> bool {
+        self.is_requested() && self.not_before() <= now.0
+    }
+
+    /// Whether the next probes will find in time what is asked of the running dispatch, and no
+    /// other code has to look.
+    #[inline]
+    pub(crate) fn is_left_to_probes(&self) -> bool {
+        self.is_requested() && self.is_for_probes.load(Ordering::Relaxed)
     }
 
     /// How long it still has if it is asked to give way later. Of a timer that fires before the
@@ -285,19 +364,21 @@ impl Head {
         not_before == 0 || Cycles::now().0 >= not_before
     }
 
-    /// The same for a probe whose turn it is to read the clock.
+    /// The same for a probe whose turn it is to read the clock. Gives what that says if the moment
+    /// has come; 0 where it does not matter.
     #[inline]
-    pub(crate) fn is_due_at_probe(&self) -> bool {
+    pub(crate) fn due_at_probe(&self) -> Option<Cycles> {
         let not_before = self.not_before();
+        let mut now = Cycles(0);
         if not_before != 0 {
-            let now = Cycles::now();
+            now = Cycles::now();
             if now.0 < not_before {
                 self.running.stride.read(now, Cycles(not_before));
-                return false;
+                return None;
             }
         }
         self.running.stride.stay_over();
-        true
+        Some(now)
     }
 
     #[inline]
@@ -443,10 +524,21 @@ handle! {
 }
 
 impl<T, R> Idle<T, R> {
-    /// Puts a job in. Allocates nothing: the job moves into the context's memory.
-    pub fn load(mut self, job: T) -> Ready<T, R> {
-        let old = self.0.replace_slot(Slot::Job(job));
-        assert!(matches!(old, Slot::Empty), "an idle context holds nothing");
+    /// Puts a job in. Allocates nothing: the job moves into the context's memory. That memory is
+    /// not read: it may be in another core's cache, and waiting for it would take longer than all
+    /// the rest.
+    pub fn load(self, job: T) -> Ready<T, R> {
+        // SAFETY: the types are the pool's; the context does not run (there is a handle), and
+        // `self` is the one handle, so no other code touches the slot. An idle context's slot is
+        // empty, so nothing is to be dropped.
+        unsafe {
+            let slot = self.0.head().slot::<T, R>();
+            debug_assert!(
+                matches!(*slot, Slot::Empty),
+                "an idle context holds nothing"
+            );
+            slot.write(Slot::Job(job));
+        }
         Ready(self.0)
     }
 }

@@ -20,7 +20,8 @@
 //! that migration does change, the worker, is read only while the guard is up, afresh after every
 //! way out.
 //!
-//! Nothing here allocates, locks or calls the kernel.
+//! Nothing here allocates or locks. The kernel is asked for the thread's time on its CPU, where a
+//! deadline seems to have passed for long.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -33,9 +34,10 @@ use crate::clock::Cycles;
 use crate::context::{ContextId, FINISHED, Generation, Head, PREEMPTED, Panicked, Slot};
 use crate::counters::{Counters, count};
 use crate::fault::{self, Defence};
+use crate::processor_time::ProcessorTime;
 use crate::worker::{Ended, Successor};
 use crate::x87::Exceptions;
-use crate::{kernel_thread, switch, timer, worker};
+use crate::{kernel_thread, switch, worker};
 
 thread_local! {
     /// The context that owns this thread control block, or null on every other thread. Constant
@@ -183,20 +185,20 @@ fn lower(head: &Head) {
     head.running.guard.store(depth - 1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     if depth == 1 && head.is_asked() {
-        give_way(head, Cause::Guard);
+        let _ = give_way(head, Cause::Guard, None);
     }
 }
 
 #[cold]
 #[inline(never)]
 fn probe_found(head: &Head) {
-    if !head.is_due_at_probe() {
+    let Some(now) = head.due_at_probe() else {
         return;
-    }
+    };
     if head.running.guard.load(Ordering::Relaxed) != 0 {
         return deferred(head);
     }
-    give_way(head, Cause::Probe);
+    let _ = give_way(head, Cause::Probe, Some(now));
 }
 
 /// Whether a worker runs the context, asked on the context's stack with the guard up. A kernel
@@ -215,15 +217,18 @@ pub(crate) fn deferred(head: &Head) {
 }
 
 /// An interrupt arrived in the context's own code, at guard 0.
-pub(crate) fn interrupted(head: &Head) {
+///
+/// Gives what is left of the quantum if the context goes on because its thread was away from its
+/// CPU.
+pub(crate) fn interrupted(head: &Head) -> Option<Cycles> {
     debug_assert_eq!(head.running.guard.load(Ordering::Relaxed), 0);
-    give_way(head, Cause::Interrupt);
+    give_way(head, Cause::Interrupt, None)
 }
 
 /// A compiled probe found a request, at guard 0 and where the context can leave.
 #[cfg(feature = "compiled-probes")]
 pub(crate) fn entered(head: &Head) {
-    give_way(head, Cause::Entry);
+    let _ = give_way(head, Cause::Entry, None);
 }
 
 /// An interrupt arrived at guard 0, but where the context cannot leave: too little stack, or
@@ -271,15 +276,25 @@ impl Cause {
 }
 
 /// Leaves to the worker as long as the running generation is asked for; called at guard 0, returns
-/// at guard 0.
-fn give_way(head: &Head, mut cause: Cause) {
+/// at guard 0. Gives what is left of its quantum if it does not leave for an interrupt. `read` is
+/// the clock if that was read a moment ago: reading it takes longer than most of the rest.
+fn give_way(head: &Head, mut cause: Cause, mut read: Option<Cycles>) -> Option<Cycles> {
     let is_a_call = cause.is_a_call();
+    let mut left = None;
     loop {
         head.running.guard.store(1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: the guard is up; the reference is not used after leaving.
-        let counters = unsafe { worker_counters(head) };
-        if head.is_asked() {
+        // SAFETY: the guard is up; neither reference is used after leaving.
+        let (counters, time) = unsafe { (worker_counters(head), worker_time(head)) };
+        let is_forced = cause == Cause::Interrupt;
+        let now = read.take();
+        if !now.map_or_else(|| head.is_asked(), |now| head.is_asked_by(now)) {
+            if is_forced {
+                count(&counters.late);
+            }
+        } else if let Some(rest) = head.put_off(time, is_forced, now) {
+            left = is_forced.then_some(rest);
+        } else {
             head.take_down_request();
             count(match cause {
                 Cause::Probe => &counters.taken_by_probe,
@@ -296,15 +311,14 @@ fn give_way(head: &Head, mut cause: Cause) {
             // SAFETY: the guard is up, and this is the context's own code.
             unsafe { leave(head, PREEMPTED, is_a_call) };
             exceptions.put_back();
-        } else if cause == Cause::Interrupt {
-            count(&counters.late);
+            left = None;
         }
         compiler_fence(Ordering::SeqCst);
         head.running.guard.store(0, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         // What arrived while the guard was up found it up and relied on this look.
-        if !head.is_asked() {
-            return;
+        if head.is_left_to_probes() || !head.is_asked() {
+            return left;
         }
         cause = Cause::Guard;
     }
@@ -315,6 +329,13 @@ fn give_way(head: &Head, mut cause: Cause) {
 pub(crate) unsafe fn worker_counters(head: &Head) -> &Counters {
     // SAFETY: a running context's worker is in `Worker::run`, which borrows the worker's head.
     unsafe { &(*head.running.worker.get()).counters }
+}
+
+/// # Safety
+/// As for [`worker_counters`], and the caller runs in the context.
+unsafe fn worker_time(head: &Head) -> &ProcessorTime {
+    // SAFETY: as in `worker_counters`; the context runs on the worker's thread.
+    unsafe { &(*head.running.worker.get()).time }
 }
 
 /// Goes back to the worker's loop, which sees `status`. Returns when a worker runs the context
@@ -352,9 +373,14 @@ unsafe fn leave(head: &Head, status: u32, is_a_call: bool) {
 
 /// First thing in a context's own code after it was entered for a job: lowers the guard that held
 /// off preemption since the last way out. And looks: a timer that fired on the way in found nothing
-/// to stop.
+/// to stop. Without one, what has a moment is left to the probes.
 pub(crate) fn start(head: &Head) {
-    lower(head);
+    if !head.is_left_to_probes() {
+        return lower(head);
+    }
+    compiler_fence(Ordering::SeqCst);
+    head.running.guard.store(0, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
 }
 
 /// The job is over. With another one to go on with it returns at once, at guard 0. Else it returns
@@ -433,20 +459,14 @@ pub(crate) unsafe fn fail(head: &Head, payload: Box<dyn Any + Send>) {
     unsafe { leave(head, FINISHED, true) };
 }
 
-/// The next dispatch begins, without a way out and in. As [`start`], but a request with a moment is
-/// left to the probes if no timer is to fire: reading the TSC takes longer than all the rest.
+/// The next dispatch begins, without a way out and in.
 fn go_on(head: &Head, generation: Generation) {
     head.running
         .generation
         .store(generation.0, Ordering::Relaxed);
     head.running.run_time.set(0);
     head.running.stride.begin(true);
-    if timer::is_relied_on() || !head.is_asked_for_later() {
-        return lower(head);
-    }
-    compiler_fence(Ordering::SeqCst);
-    head.running.guard.store(0, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
+    start(head);
 }
 
 #[cfg(test)]

@@ -41,10 +41,12 @@
 //! | `worker`, `service` | [`Worker::run`]: entering and leaving contexts; [`Worker::serve`]: a worker's loop |
 //! | `kernel_thread` | contexts that are kernel threads, and who runs a worker's loop there |
 //! | `mailbox`, `slots`, `parker` | handing contexts between dispatcher and workers; sleep when there are none |
+//! | `handover` | where loops leave a dispatcher for each other |
 //! | `parking` | how loops that serve each other's queues sleep, and which one is woken |
 //! | `extended_state` | the needs of signal frames beyond general registers |
 //! | `compiled` | probes that the compiler inserts: their gate, and what they call (feature `compiled-probes`) |
 //! | `mechanism`, `probe`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
+//! | `processor_time` | how long a worker's thread was away from its CPU |
 //! | `backend`, `trampoline` | special modes for workers, behind traits; the code that code interrupted there enters |
 //! | `guest` (feature `kvm`) | workers in guest mode under /dev/kvm, interrupted by the APIC |
 //! | `dune` (feature `dune`) | workers under Dune, interrupted by posted interrupts |
@@ -77,6 +79,7 @@ mod extended_state;
 pub mod fault;
 #[cfg(feature = "kvm")]
 pub mod guest;
+mod handover;
 mod kernel_thread;
 mod lend;
 mod mailbox;
@@ -89,6 +92,7 @@ mod parking;
 mod platform;
 mod pool;
 mod probe;
+mod processor_time;
 mod realtime;
 mod restartable;
 mod scheduling;
@@ -122,6 +126,7 @@ pub use current::{
     current_context, current_worker, give_way_until, in_context, preempt_point, preemptions,
     without_preemption,
 };
+pub use handover::Handover;
 pub use kernel_thread::ContextKind;
 pub use lend::{Lender, Lent, Work, lend};
 pub use mailbox::{Completion, Dispatched, MAX_DEPTH, Receiver, Sender, mailbox};
@@ -131,6 +136,7 @@ pub use parking::Parking;
 pub use platform::{Unsupported, check_platform};
 pub use pool::{HandBack, Handles, Pool, PoolConfig, PoolError};
 pub use probe::Probe;
+pub use processor_time::ProcessorTime;
 pub use realtime::{Realtime, RealtimeError};
 pub use scheduling::SchedulingClass;
 pub use service::{Service, Step};

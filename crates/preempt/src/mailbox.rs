@@ -5,10 +5,10 @@
 //! protocol.
 //!
 //! ```text
-//!   63       48 47                      7 6     0
-//!   ┌──────────┬─────────────────────────┬───────┐
-//!   │ number   │ address (128-aligned)   │ state │
-//!   └──────────┴─────────────────────────┴───────┘
+//!   63       48 47                      7  6  5     0
+//!   ┌──────────┬─────────────────────────┬───┬───────┐
+//!   │ number   │ address (128-aligned)   │lap│ state │
+//!   └──────────┴─────────────────────────┴───┴───────┘
 //! ```
 //!
 //! Neither side allocates, locks or calls the kernel.
@@ -21,7 +21,7 @@ use crate::clock::Cycles;
 use crate::context::{
     ContextId, Generation, Handle, Head, Idle, InAndOut, Ready, Runnable, Suspended,
 };
-use crate::slots::{DEPTH, Slots, Turn};
+use crate::slots::{Answers, DEPTH, LAP, Slots, Turn};
 
 /// Most contexts that one worker can have been given and not answered (JBSQ's bound).
 pub const MAX_DEPTH: usize = DEPTH;
@@ -29,14 +29,14 @@ pub const MAX_DEPTH: usize = DEPTH;
 const READY: u64 = 1;
 const SUSPENDED: u64 = 2;
 const IDLE: u64 = 3;
-const STATE: u64 = 0x7f;
+const STATE: u64 = LAP - 1;
 const ADDRESS: u64 = 0x0000_ffff_ffff_ff80;
 
 static MAILBOXES: AtomicU64 = AtomicU64::new(0);
 
 struct Lines {
     to_worker: Slots,
-    from_worker: Slots,
+    from_worker: Answers,
 }
 
 /// Makes the two ends. At most `depth` contexts (1 to [`MAX_DEPTH`]) are out at a time.
@@ -51,7 +51,7 @@ pub fn mailbox<T, R>(depth: usize) -> (Sender<T, R>, Receiver<T, R>) {
     );
     let lines = Arc::new(Lines {
         to_worker: Slots::new(),
-        from_worker: Slots::new(),
+        from_worker: Answers::new(),
     });
     let sender = Sender {
         lines: Arc::clone(&lines),
@@ -189,6 +189,19 @@ impl Dispatched {
         self.head.request(self.generation, moment);
     }
 
+    /// As [`request_at`](Self::request_at), at the end of a quantum from `start` on, which is time
+    /// on the CPU. When it seems to be over, the context asks the kernel, and goes on for as long
+    /// as the worker's thread was away from its CPU. Of quanta below some 50 us it asks only if
+    /// they seem to have been over for 10 us. An interrupt stops the context all the same if the
+    /// thread waited in the kernel. Where no timer is set for it (`has_timer`), only probes look
+    /// for the end.
+    #[inline]
+    pub fn request_after(&self, start: Cycles, quantum: Cycles, has_timer: bool) {
+        let generation = self.generation;
+        self.head
+            .request_after(generation, start, quantum, has_timer);
+    }
+
     /// The context's number.
     #[must_use]
     pub fn id(&self) -> ContextId {
@@ -204,6 +217,26 @@ pub enum Completion<T, R> {
     Finished(Idle<T, R>),
     /// It was preempted.
     Preempted(Suspended<T, R>),
+}
+
+impl<T, R> Completion<T, R> {
+    /// Notes for how long the worker's thread was away from its CPU in this dispatch.
+    #[inline]
+    pub fn note_away(&mut self, away: Cycles) {
+        self.head().running.away.set(away.0);
+    }
+
+    /// What the worker has noted of the dispatch; 0 if nothing.
+    #[inline]
+    #[must_use]
+    pub fn away(&self) -> Cycles {
+        Cycles(self.head().running.away.get())
+    }
+
+    fn head(&self) -> &'static Head {
+        let (Self::Finished(Idle(handle)) | Self::Preempted(Suspended(handle))) = self;
+        handle.head()
+    }
 }
 
 impl<T: Send, R: Send> Sender<T, R> {
@@ -281,7 +314,7 @@ impl<T: Send, R: Send> Sender<T, R> {
     /// The next answer of the worker, in the order in which it took the contexts.
     #[inline]
     pub fn poll(&mut self) -> Option<(ContextId, Completion<T, R>)> {
-        let (word, _) = self.lines.from_worker.take_unrecalled(&mut self.take)?;
+        let word = self.lines.from_worker.take(&mut self.take)?;
         self.out -= 1;
         // SAFETY: `answer` encoded it with these types, and each word is taken once.
         let completion = match unsafe { decode(word) } {
@@ -321,6 +354,13 @@ impl<T: Send, R: Send> Receiver<T, R> {
         self.lines.to_worker.peek(self.take) != 0
     }
 
+    /// Brings what is staged here near, without waiting: the dispatcher wrote it while the last one
+    /// ran, and it is taken next. A hint.
+    #[inline]
+    pub fn prefetch(&self) {
+        self.lines.to_worker.prefetch_to_take();
+    }
+
     /// Answers for a context that was taken: each is answered once, in the order taken.
     ///
     /// # Panics
@@ -330,12 +370,10 @@ impl<T: Send, R: Send> Receiver<T, R> {
         // Or the sender's count, on which the slots rely, would be wrong.
         assert!(self.open > 0, "an answer to nothing");
         self.open -= 1;
-        // What is staged is taken next, and the dispatcher wrote it there while this one ran.
-        self.lines.to_worker.prefetch_to_take();
         let word = match completion {
             Completion::Finished(Idle(handle)) => encode(handle, IDLE),
             Completion::Preempted(Suspended(handle)) => encode(handle, SUSPENDED),
         };
-        self.lines.from_worker.put(&mut self.put, word, 0);
+        self.lines.from_worker.put(&mut self.put, word);
     }
 }

@@ -124,7 +124,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::slots::{Slots, Turn};
+    use crate::slots::{Answers, Slots, Turn};
     use loom::sync::Arc;
     use loom::sync::atomic::fence;
     use loom::thread;
@@ -142,7 +142,7 @@ mod loom_tests {
     /// A worker that sleeps whenever it finds no message gets two messages, the second one before
     /// the dispatcher has taken the answer to the first; the worker serves both.
     fn serve_two(look: Look) {
-        let (there, back) = (Arc::new(Slots::new()), Arc::new(Slots::new()));
+        let (there, back) = (Arc::new(Slots::new()), Arc::new(Answers::new()));
         let parker = Arc::new(Parker::new());
         let worker = {
             let (there, back, parker) =
@@ -152,7 +152,7 @@ mod loom_tests {
                 let mut served = 0;
                 while served < 2 {
                     if let Some((word, _)) = there.take(&mut take) {
-                        back.put(&mut put, word, 0);
+                        back.put(&mut put, word);
                         served += 1;
                     } else {
                         parker.sleep(Duration::MAX, || {
@@ -175,7 +175,7 @@ mod loom_tests {
         there.put(&mut put, 2, 0);
         let (mut answers, mut is_woken) = (0, false);
         while answers < 2 {
-            if back.take_unrecalled(&mut take).is_some() {
+            if back.take(&mut take).is_some() {
                 answers += 1;
             } else if look == Look::EachTurn && !is_woken {
                 is_woken = parker.wake(worker.thread());

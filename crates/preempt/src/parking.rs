@@ -54,6 +54,12 @@ impl Parking {
         }
     }
 
+    /// How many loops there are.
+    #[must_use]
+    pub fn loops(&self) -> usize {
+        self.places.len()
+    }
+
     /// The calling loop begins to search.
     #[inline]
     pub fn search(&self) {
@@ -70,6 +76,14 @@ impl Parking {
     #[must_use]
     pub fn has_idle(&self) -> bool {
         self.searching.0.load(Ordering::Relaxed) > 0 || self.parked.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a loop is parked. Asked after a fence, before which work was published, `false` says
+    /// that each loop will look for it before it parks.
+    #[inline]
+    #[must_use]
+    pub fn has_parked(&self) -> bool {
+        self.parked.0.load(Ordering::Acquire) > 0
     }
 
     /// Parks the calling thread, number `thread`, which searches as loop `at`: until it is claimed
@@ -107,13 +121,23 @@ impl Parking {
     #[inline]
     pub fn claim(&self, first: usize) -> Option<usize> {
         fence(Ordering::SeqCst);
-        let is_needed = self.parked.0.load(Ordering::Acquire) > 0
-            && self.searching.0.load(Ordering::Relaxed) == 0;
+        let is_needed = self.has_parked() && self.searching.0.load(Ordering::Relaxed) == 0;
         if is_needed {
             self.claim_parked(first)
         } else {
             None
         }
+    }
+
+    /// As [`claim`](Self::claim), for work that only loop `at` can do: whether others search does
+    /// not matter.
+    #[must_use = "the thread sleeps on unless it is unparked"]
+    #[inline]
+    pub fn claim_only(&self, at: usize) -> Option<usize> {
+        fence(Ordering::SeqCst);
+        let place = &self.places[at].0;
+        let thread = place.load(Ordering::Acquire);
+        (thread > 0 && self.take(place, thread)).then(|| thread - 1)
     }
 
     #[cold]
@@ -193,6 +217,22 @@ mod tests {
             true
         });
         parking.found();
+    }
+
+    #[test]
+    fn who_alone_can_do_it_is_woken_though_another_searches() {
+        let parking = Parking::new(2);
+        parking.search();
+        parking.park(0, 7, FOR_EVER, || {
+            parking.search();
+            assert_eq!(parking.claim_only(1), None);
+            assert_eq!(parking.claim_only(0), Some(7));
+            assert_eq!(parking.claim_only(0), None);
+            parking.found();
+            true
+        });
+        parking.found();
+        assert!(!parking.has_idle());
     }
 
     /// A loop's thread can be relieved by another, and both park there for a moment.
@@ -284,6 +324,38 @@ mod loom_tests {
         loom::model(|| one_piece_of_work(1, true));
     }
 
+    /// Work that only the first loop can do, while another searches and parks.
+    #[test]
+    fn loom_who_alone_can_do_it_is_woken() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(|| {
+            let parking = Arc::new(Parking::new(2));
+            let work = Arc::new(Work {
+                waiting: AtomicUsize::new(0),
+                done: AtomicUsize::new(0),
+            });
+            let first = {
+                let (parking, work) = (Arc::clone(&parking), Arc::clone(&work));
+                thread::spawn(move || serve(&parking, &work, 0, true))
+            };
+            let other = {
+                let parking = Arc::clone(&parking);
+                thread::spawn(move || {
+                    parking.search();
+                    parking.found();
+                })
+            };
+            work.waiting.store(1, Ordering::Relaxed);
+            if parking.claim_only(0).is_some() {
+                first.thread().unpark();
+            }
+            first.join().unwrap();
+            other.join().unwrap();
+            assert_eq!(work.done.load(Ordering::Relaxed), 1);
+        });
+    }
+
     #[test]
     fn loom_no_wake_up_is_lost_between_two_loops() {
         let mut model = loom::model::Builder::new();
@@ -336,7 +408,7 @@ mod loom_tests {
         } else {
             lies.store(1, Ordering::Release);
             fence(Ordering::SeqCst);
-            if wakes_when_lending && ring.load(Ordering::Relaxed) > 0 {
+            if wakes_when_lending && parking.has_parked() && ring.load(Ordering::Relaxed) > 0 {
                 wakes();
             }
         }

@@ -186,22 +186,7 @@ fn first_64(set: &libc::sigset_t) -> u64 {
 extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
     let head = CURRENT.get();
     if head.is_null() {
-        // SAFETY: the worker bound to this thread clears the pointer before it drops the counters.
-        match unsafe { SCHEDULING.get().as_ref() } {
-            // The worker's own code: the dispatch has ended, or its request is checked on the way
-            // in. Or the outer side of the worker's mode, which makes a system call for a context.
-            Some(counters) => {
-                if !gives_up_a_call(frame) {
-                    count(&counters.late);
-                }
-                // SAFETY: the handler is installed with SA_SIGINFO.
-                if let Some(timer) = unsafe { timer::sender(info) } {
-                    timer::fired_outside(timer);
-                }
-            }
-            None => call_previous(signal, info, frame),
-        }
-        return;
+        return on_no_context(signal, info, frame);
     }
     // SAFETY: a context's head outlives the thread control block it was read from.
     let head = unsafe { &*head };
@@ -241,6 +226,28 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
         }
         return;
     }
+    stop(head, frame, timer);
+}
+
+/// The signal found a thread that is no context.
+fn on_no_context(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
+    // SAFETY: the worker bound to this thread clears the pointer before it drops the counters.
+    let Some(counters) = (unsafe { SCHEDULING.get().as_ref() }) else {
+        return call_previous(signal, info, frame);
+    };
+    // The worker's own code: the dispatch has ended, or its request is checked on the way in. Or
+    // the outer side of the worker's mode, which makes a system call for a context.
+    if !gives_up_a_call(frame) {
+        count(&counters.late);
+    }
+    // SAFETY: the handler is installed with SA_SIGINFO.
+    if let Some(timer) = unsafe { timer::sender(info) } {
+        timer::fired_outside(timer);
+    }
+}
+
+/// Stops the context, which the signal found in its own code at guard 0, if it can leave there.
+fn stop(head: &Head, frame: &mut libc::ucontext_t, timer: Option<libc::c_int>) {
     let has_room = has_room(head, frame);
     // A mask other than the worker's own: the code is within another signal's handler, or blocks
     // signals for a while. On another worker its frame, or its end, would install this worker's
@@ -261,8 +268,12 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
         .running
         .frame
         .replace(extended_state::components(frame));
-    current::interrupted(head);
+    let left = current::interrupted(head);
     head.running.frame.set(outer);
+    if let (Some(timer), Some(left)) = (timer, left) {
+        // It has not left, so this is the thread whose timer it is.
+        timer::again(timer, left);
+    }
     if fault::without(Defence::VectorState) {
         forget_vectors(frame);
     }
@@ -281,7 +292,7 @@ fn on_kernel_thread(head: &Head, frame: &libc::ucontext_t) {
     }
     // SAFETY: the address of the thread's errno, which the handler must not change.
     let errno = unsafe { *libc::__errno_location() };
-    current::interrupted(head);
+    let _ = current::interrupted(head);
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }

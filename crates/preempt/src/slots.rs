@@ -1,4 +1,5 @@
-//! The word protocol under a mailbox: one cache line of slots from one producer to one consumer.
+//! The word protocols under a mailbox: a cache line of slots from one producer to one consumer. In
+//! [`Slots`] the producer can recall what the consumer has not taken; in [`Answers`] it cannot.
 //!
 //! ```text
 //!            put (producer)              take (consumer)
@@ -13,6 +14,10 @@
 //! never by both. The producer must not put more than [`DEPTH`] words that the consumer has not
 //! answered: then the slot at its turn is empty, and the consumer has read all of what was there
 //! before. The caller keeps that count.
+//!
+//! Nobody competes for an answer, so its consumer only reads: a word carries a bit that tells even
+//! laps around the line from odd ones. To empty the slot would take the line from the producer once
+//! more, and hold up what the consumer stores next.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +25,10 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Slots in a line: four words with a companion each are 64 bytes.
-pub(crate) const DEPTH: usize = 4;
+pub(crate) const DEPTH: usize = if cfg!(loom) { 2 } else { 4 };
+
+/// The bit of an answer's word that tells its lap; the caller's words have it clear.
+pub(crate) const LAP: u64 = 0x40;
 
 /// One line. A word of 0 means empty; the companion travels with the word.
 #[derive(Debug)]
@@ -39,17 +47,56 @@ impl Slots {
     }
 }
 
-/// The turn of one side.
+/// The turn of one side, of two laps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turn(usize);
 
 impl Turn {
     fn forward(&mut self) {
-        self.0 = (self.0 + 1) % DEPTH;
+        self.0 = (self.0 + 1) % (2 * DEPTH);
     }
 
     fn backward(&mut self) {
-        self.0 = (self.0 + DEPTH - 1) % DEPTH;
+        self.0 = (self.0 + 2 * DEPTH - 1) % (2 * DEPTH);
+    }
+
+    fn slot(self) -> usize {
+        self.0 % DEPTH
+    }
+
+    /// The lap's bit. Set in the first lap, since the slots are 0 before it.
+    fn lap(self) -> u64 {
+        if self.0 < DEPTH { LAP } else { 0 }
+    }
+}
+
+/// A line of answers, which are not recalled.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Answers([AtomicU64; DEPTH]);
+
+impl Answers {
+    pub(crate) fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// Producer: fills the slot at `turn` and moves on.
+    #[inline]
+    pub(crate) fn put(&self, turn: &mut Turn, word: u64) {
+        debug_assert!(word != 0 && word & LAP == 0);
+        self.0[turn.slot()].store(word | turn.lap(), Ordering::Release);
+        turn.forward();
+    }
+
+    /// Consumer: the word at `turn`, if this lap has filled the slot; moves on. The producer learns
+    /// of this by what the consumer sends it next, which is ordered after.
+    #[inline]
+    pub(crate) fn take(&self, turn: &mut Turn) -> Option<u64> {
+        let word = self.0[turn.slot()].load(Ordering::Acquire);
+        (word & LAP == turn.lap() && word != 0).then(|| {
+            turn.forward();
+            word & !LAP
+        })
     }
 }
 
@@ -58,7 +105,7 @@ impl Slots {
     #[inline]
     pub(crate) fn put(&self, turn: &mut Turn, word: u64, companion: u64) {
         debug_assert_ne!(word, 0);
-        let slot = turn.0;
+        let slot = turn.slot();
         debug_assert_eq!(
             self.words[slot].load(Ordering::Relaxed),
             0,
@@ -73,8 +120,8 @@ impl Slots {
     pub(crate) fn recall(&self, turn: &mut Turn) -> Option<u64> {
         let mut last = *turn;
         last.backward();
-        let word = self.words[last.0].load(Ordering::Relaxed);
-        self.win(last.0, word).then(|| {
+        let word = self.words[last.slot()].load(Ordering::Relaxed);
+        self.win(last.slot(), word).then(|| {
             *turn = last;
             word
         })
@@ -83,7 +130,7 @@ impl Slots {
     /// Consumer: the word and companion at `turn`, if the slot is full; moves on.
     #[inline]
     pub(crate) fn take(&self, turn: &mut Turn) -> Option<(u64, u64)> {
-        let slot = turn.0;
+        let slot = turn.slot();
         let word = self.words[slot].load(Ordering::Relaxed);
         self.win(slot, word).then(|| {
             turn.forward();
@@ -98,22 +145,6 @@ impl Slots {
             && self.words[slot]
                 .compare_exchange(word, 0, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
-    }
-
-    /// Consumer of a line that is never recalled from: like [`take`](Self::take) without the locked
-    /// instruction.
-    #[inline]
-    pub(crate) fn take_unrecalled(&self, turn: &mut Turn) -> Option<(u64, u64)> {
-        let slot = turn.0;
-        let word = self.words[slot].load(Ordering::Acquire);
-        (word != 0).then(|| {
-            let companion = self.companions[slot].load(Ordering::Relaxed);
-            // The producer learns of this by what the consumer sends it next, which is ordered
-            // after.
-            self.words[slot].store(0, Ordering::Relaxed);
-            turn.forward();
-            (word, companion)
-        })
     }
 
     /// Consumer: brings the line near to be written, which is one way to the producer and back. To
@@ -134,7 +165,7 @@ impl Slots {
     /// Consumer: the word at `turn`, or 0. It may be recalled at any time.
     #[inline]
     pub(crate) fn peek(&self, turn: Turn) -> u64 {
-        self.words[turn.0].load(Ordering::Relaxed)
+        self.words[turn.slot()].load(Ordering::Relaxed)
     }
 }
 
@@ -163,6 +194,22 @@ mod tests {
         assert!(DEPTH * 2 * size_of::<u64>() <= 64);
         assert_eq!(align_of::<Slots>(), 128);
     }
+
+    #[test]
+    fn answers_come_once_in_every_lap() {
+        let (answers, mut put, mut take) = (Answers::new(), Turn::default(), Turn::default());
+        for round in 1..=5 * DEPTH as u64 {
+            assert_eq!(answers.take(&mut take), None);
+            answers.put(&mut put, round << 7);
+            if round % 3 == 0 {
+                answers.put(&mut put, 1);
+                assert_eq!(answers.take(&mut take), Some(round << 7));
+                assert_eq!(answers.take(&mut take), Some(1));
+            } else {
+                assert_eq!(answers.take(&mut take), Some(round << 7));
+            }
+        }
+    }
 }
 
 #[cfg(all(test, loom))]
@@ -170,6 +217,9 @@ mod loom_tests {
     use super::*;
     use loom::sync::Arc;
     use loom::thread;
+
+    /// More than a line holds.
+    const WORDS: u64 = DEPTH as u64 + 1;
 
     /// Every word put is either taken or recalled, never both, never lost; companions belong to
     /// their words.
@@ -209,11 +259,12 @@ mod loom_tests {
     }
 
     /// There and back through two lines, one word more than a line holds: what is answered may be
-    /// put again, and what the consumer wrote before its answer is seen.
+    /// put again, an answer of the lap before is not taken twice, and what the consumer wrote
+    /// before its answer is seen.
     #[test]
     fn loom_round_trip_publishes() {
         loom::model(|| {
-            let (there, back) = (Arc::new(Slots::new()), Arc::new(Slots::new()));
+            let (there, back) = (Arc::new(Slots::new()), Arc::new(Answers::new()));
             let memory = Arc::new(loom::cell::UnsafeCell::new(0u64));
             let worker = {
                 let (there, back, memory) =
@@ -221,11 +272,11 @@ mod loom_tests {
                 thread::spawn(move || {
                     let (mut take, mut put) = (Turn::default(), Turn::default());
                     let mut served = 0;
-                    while served < 2 {
+                    while served < WORDS {
                         if let Some((word, _)) = there.take(&mut take) {
                             // SAFETY: the word hands the memory over; loom checks it.
                             memory.with_mut(|value| unsafe { *value += 1 });
-                            back.put(&mut put, word, 0);
+                            back.put(&mut put, word);
                             served += 1;
                         }
                         thread::yield_now();
@@ -233,10 +284,10 @@ mod loom_tests {
                 })
             };
             let (mut put, mut take) = (Turn::default(), Turn::default());
-            for word in 1..=2 {
+            for word in 1..=WORDS {
                 there.put(&mut put, word, 0);
                 loop {
-                    if let Some((answer, _)) = back.take_unrecalled(&mut take) {
+                    if let Some(answer) = back.take(&mut take) {
                         assert_eq!(answer, word);
                         // SAFETY: the answer hands the memory back; loom checks it.
                         memory.with(|value| assert_eq!(unsafe { *value }, word));

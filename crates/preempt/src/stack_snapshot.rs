@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   who asks                               the worker's thread
-//!   IDLE ──▶ ASKED ──tgkill──▶ handler: on the stack that is meant? ── no: returns
+//!   IDLE ──▶ ASKED ──signal──▶ handler: the request and the stack meant? ── no: returns
 //!                                 │ yes: TAKEN, copies registers and stack
 //!   reads ◀── DONE ◀──────────────┘
 //!   not in time: ASKED ──▶ IDLE, and the handler comes in vain
@@ -76,6 +76,9 @@ pub struct StackSnapshots {
 struct Slot {
     state: AtomicU32,
     context: AtomicU32,
+    /// Which request it is: its signal brings the same number. One that comes late, on a thread of
+    /// another pool perhaps whose contexts have the same numbers, brings another.
+    number: AtomicU64,
     registers: [AtomicU64; 3],
     length: AtomicUsize,
     words: [AtomicU64; WORDS],
@@ -84,10 +87,24 @@ struct Slot {
 static SLOT: Slot = Slot {
     state: AtomicU32::new(IDLE),
     context: AtomicU32::new(0),
+    number: AtomicU64::new(0),
     registers: [const { AtomicU64::new(0) }; 3],
     length: AtomicUsize::new(0),
     words: [const { AtomicU64::new(0) }; WORDS],
 };
+/// A `siginfo_t` with a value, as the kernel lays it out (`__sifields._rt`).
+#[repr(C, align(8))]
+struct Queued {
+    signal: libc::c_int,
+    error: libc::c_int,
+    code: libc::c_int,
+    padding: libc::c_int,
+    sender: [u32; 2],
+    number: u64,
+    rest: [u64; 12],
+}
+const _: () = assert!(size_of::<Queued>() == size_of::<libc::siginfo_t>());
+
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 impl StackSnapshots {
@@ -154,9 +171,29 @@ impl StackSnapshots {
             return None;
         }
         SLOT.context.store(context.0.into(), Ordering::Relaxed);
+        let number = SLOT.number.load(Ordering::Relaxed) + 1;
+        SLOT.number.store(number, Ordering::Relaxed);
         SLOT.state.store(ASKED, Ordering::Release);
-        // SAFETY: sends a signal that has our handler; a thread that ended gives ESRCH.
-        let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, self.signal) };
+        let information = Queued {
+            signal: self.signal,
+            error: 0,
+            code: libc::SI_QUEUE,
+            padding: 0,
+            sender: [0; 2],
+            number,
+            rest: [0; 12],
+        };
+        // SAFETY: sends a signal that has our handler, with a whole `siginfo_t`; a thread that
+        // ended gives ESRCH.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_rt_tgsigqueueinfo,
+                process,
+                thread,
+                self.signal,
+                &information,
+            )
+        };
         let is_done = || SLOT.state.load(Ordering::Acquire) == DONE;
         if sent != 0 || !wait(PATIENCE, is_done) {
             let back =
@@ -203,21 +240,27 @@ fn is_unused(signal: libc::c_int) -> bool {
     }
 }
 
-extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, frame: *mut libc::c_void) {
+extern "C" fn on_signal(
+    _: libc::c_int,
+    information: *mut libc::siginfo_t,
+    frame: *mut libc::c_void,
+) {
     let head = CURRENT.get();
     if head.is_null() {
         return;
     }
     // SAFETY: a context's head outlives the thread control block it was read from; the kernel
-    // passes a ucontext to handlers installed with SA_SIGINFO.
-    let (head, registers) = unsafe {
+    // passes a siginfo and a ucontext to handlers installed with SA_SIGINFO.
+    let (head, number, registers) = unsafe {
         let frame = &*frame.cast::<libc::ucontext_t>();
-        (&*head, &frame.uc_mcontext.gregs)
+        let number = (*information).si_value().sival_ptr as u64;
+        (&*head, number, &frame.uc_mcontext.gregs)
     };
     let register = |which: libc::c_int| registers[which as usize] as u64;
     let from = register(libc::REG_RSP) as usize & !7;
     let (low, high) = (head.stack_low.get(), head.stack_high.get());
-    let is_meant = u32::from(head.id.get().0) == SLOT.context.load(Ordering::Relaxed)
+    let is_meant = number == SLOT.number.load(Ordering::Relaxed)
+        && u32::from(head.id.get().0) == SLOT.context.load(Ordering::Relaxed)
         && (low..high).contains(&from)
         && (SLOT.state)
             .compare_exchange(ASKED, TAKEN, Ordering::AcqRel, Ordering::Relaxed)

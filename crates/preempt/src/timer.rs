@@ -156,11 +156,6 @@ pub(crate) unsafe fn sender(info: *const libc::siginfo_t) -> Option<libc::c_int>
     }
 }
 
-/// Whether whatever runs next with this thread control block relies on a timer.
-pub(crate) fn is_relied_on() -> bool {
-    RELIED_ON.get()
-}
-
 /// The timer fired in a worker's own code, or under a context's guard: again soon, if anything
 /// there relies on it. For the signal's handler.
 pub(crate) fn fired_outside(id: libc::c_int) {

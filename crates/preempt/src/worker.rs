@@ -23,6 +23,7 @@ use crate::kernel_thread::{self, Part, Seat};
 use crate::mailbox::Completion;
 use crate::mechanism::WorkerLink;
 use crate::platform::{Unsupported, check_platform};
+use crate::processor_time::ProcessorTime;
 use crate::restartable::Occupied;
 use crate::switch::{fs_base, switch, switch_same_tls};
 use crate::{extended_state, overflow, signal};
@@ -51,6 +52,7 @@ pub(crate) struct WorkerHead {
     pub(crate) seat: Arc<Seat>,
     /// Of a worker whose contexts are kernel threads.
     pub(crate) part: Part,
+    pub(crate) time: ProcessorTime,
 }
 
 thread_local! {
@@ -147,6 +149,7 @@ impl Worker {
             successor: Cell::new(std::ptr::null_mut()),
             panic: Cell::new(None),
             mode: None,
+            time: ProcessorTime::of_this_thread(),
         });
         Ok(Self {
             head,
@@ -176,6 +179,12 @@ impl Worker {
     #[must_use]
     pub fn link(&self) -> WorkerLink {
         self.link.clone()
+    }
+
+    /// How long the worker's thread was away from its CPU.
+    #[must_use]
+    pub fn processor_time(&self) -> ProcessorTime {
+        self.head.time.clone()
     }
 
     /// What the worker has counted so far.

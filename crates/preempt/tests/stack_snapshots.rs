@@ -101,3 +101,87 @@ fn code_that_is_blocked_is_found_and_left_alone() {
         assert!(snapshot_of(kind, sleeps, is_good).is_some(), "{kind:?}");
     }
 }
+
+/// Two pools number their contexts alike. A signal that one's thread had masked comes while the
+/// other's is asked for.
+#[test]
+fn a_signal_that_comes_late_answers_for_no_other_pool() {
+    let (late, other) = (Masks::start(), Masks::start());
+    let snapshots = StackSnapshots::install().unwrap();
+    assert_eq!(snapshots.take(&late.link, ContextId(0)), None, "masked");
+    let found = thread::scope(|scope| {
+        let asked = scope.spawn(|| snapshots.take(&other.link, ContextId(0)));
+        thread::sleep(Duration::from_millis(10));
+        late.unmasks.store(true, Relaxed);
+        asked.join().unwrap()
+    });
+    assert_eq!(found, None, "another pool's stack");
+    for pool in [late, other] {
+        pool.unmasks.store(true, Relaxed);
+        pool.ends.store(true, Relaxed);
+        pool.worker.join().unwrap();
+    }
+}
+
+/// A pool whose only context masks all signals until it is told otherwise.
+struct Masks {
+    link: shinjuku_preempt::WorkerLink,
+    unmasks: Arc<AtomicBool>,
+    ends: Arc<AtomicBool>,
+    worker: thread::JoinHandle<()>,
+}
+
+impl Masks {
+    fn start() -> Self {
+        let (unmasks, ends) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let (send, link) = mpsc::channel();
+        let (until, end) = (Arc::clone(&unmasks), Arc::clone(&ends));
+        let worker = thread::spawn(move || {
+            let mut worker = Worker::bind(0).unwrap();
+            let link = worker.link();
+            let config = PoolConfig {
+                contexts: 1,
+                ..PoolConfig::default()
+            };
+            let mut pool = Pool::new(config, move |()| {
+                mask(libc::SIG_BLOCK);
+                send.send(link.clone()).unwrap();
+                while !until.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+                mask(libc::SIG_UNBLOCK);
+                while !end.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+            .unwrap();
+            let ready = pool.idle.pop().unwrap().load(());
+            let Outcome::Finished(finished) = worker.run(ready.into(), Generation(1)) else {
+                unreachable!("no thread preempts it")
+            };
+            let (context, result) = finished.take();
+            result.unwrap();
+            assert_eq!(pool.handles.hand_back(vec![context], PATIENCE).leaked, 0);
+        });
+        let link = link.recv_timeout(PATIENCE).unwrap();
+        Self {
+            link,
+            unmasks,
+            ends,
+            worker,
+        }
+    }
+}
+
+/// Blocks or lets through all signals on the calling thread.
+fn mask(how: libc::c_int) {
+    // SAFETY: a set of the test's own, and the calling thread's mask, which nothing else relies on.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(how, &all, std::ptr::null_mut());
+    }
+}

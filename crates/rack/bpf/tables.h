@@ -75,7 +75,7 @@ struct members {
 	__u32 slots;
 	__u8 server[SERVERS];
 	__u8 slot[SLOTS];
-	__u16 weight[SERVERS];
+	__u16 weight[SERVERS];	/* 0: it is not open */
 };
 
 /* What is known of the servers' load for requests of a type. */

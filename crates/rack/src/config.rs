@@ -1,7 +1,7 @@
 //! The configuration file.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -25,6 +25,8 @@ pub struct Config {
     /// The socket of the commands.
     #[serde(default = "default_control")]
     pub control: PathBuf,
+    /// Where Prometheus reads the metrics, if it may: an address and TCP port of this host.
+    pub metrics: Option<SocketAddr>,
     /// The request table.
     #[serde(default)]
     pub table: TableConfig,
@@ -405,6 +407,7 @@ mod tests {
                 "registration = { from = [] }\ninterfaces",
                 "listen",
             ),
+            ("interfaces", "metrics = '9188'\ninterfaces", "metrics"),
             ("interfaces", "failure.silence = 9\ninterfaces", "silence"),
             ("1234", "0", "type.port of short"),
             ("1234", "70000", "70000"),

@@ -19,7 +19,7 @@
 //! | [`control`] | commands to a rack at work, as `shinjuku-rack` gives them |
 //! | [`registration`] | servers that register by themselves |
 //! | [`datapath`] | the program in the kernel, and its tables |
-//! | `metrics` | its status through the `metrics` facade (feature `metrics`) |
+//! | [`metrics`], [`exporter`] | its status as metrics, and the page for Prometheus |
 //! | [`tables`] | the layouts that the program and its control share |
 //!
 //! Building needs clang and libbpf's headers for the program; without them everything but loading
@@ -34,8 +34,8 @@ mod config;
 pub mod control;
 pub mod datapath;
 mod error;
+pub mod exporter;
 mod member;
-#[cfg(feature = "metrics")]
 pub mod metrics;
 mod neighbour;
 mod rack;

@@ -13,12 +13,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use shinjuku_rack::control::{Answer, Control, Order, command};
+use shinjuku_rack::exporter::Exporter;
 use shinjuku_rack::registration::{LONGEST_LEASE_MS, Registrar, Registration};
 use shinjuku_rack::{Config, Mac, Rack, ServerConfig, default_control};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// How often commands and servers are looked at.
 const TICK: Duration = Duration::from_millis(20);
+/// How old metrics may be.
+const METRICS_AGE: Duration = Duration::from_secs(1);
 
 /// A rack of servers that looks like one: requests scheduled by the kernel's XDP.
 #[derive(Parser)]
@@ -220,9 +223,15 @@ fn start(path: &std::path::Path) -> anyhow::Result<()> {
     let control = Control::listen(&config.control)?;
     let registrar = config.registration.as_ref().map(Registrar::listen);
     let registrar = registrar.transpose()?;
+    let exporter = config.metrics.map(Exporter::listen).transpose()?;
     let mut rack = Rack::start(config, |warning| eprintln!("shinjuku-rack: {warning}"))?;
     println!("{}", rack.status()?);
+    if let Some(exporter) = &exporter {
+        exporter.publish(&rack.status()?);
+        println!("metrics at http://{}/metrics", exporter.address());
+    }
     println!("ready");
+    let mut published = Instant::now();
     while !stop.load(Ordering::Relaxed) && !control.serve(&mut rack) {
         let mut events = rack.tick()?;
         if let Some(registrar) = &registrar {
@@ -230,6 +239,12 @@ fn start(path: &std::path::Path) -> anyhow::Result<()> {
         }
         for event in events {
             println!("{event}");
+        }
+        if let Some(exporter) = &exporter
+            && published.elapsed() >= METRICS_AGE
+        {
+            exporter.publish(&rack.status()?);
+            published = Instant::now();
         }
         thread::sleep(TICK);
     }

@@ -1,19 +1,19 @@
-//! A rack's status through the [`metrics`](https://docs.rs/metrics) facade, for whichever exporter
-//! a program has installed. Feature `metrics`.
+//! A rack's status as metrics: a page for Prometheus, which `shinjuku-rack start` serves
+//! ([`exporter`](crate::exporter)); and, with the feature `metrics`, through the
+//! [`metrics`](https://docs.rs/metrics) facade, for whichever exporter a program has installed.
 //!
-//! [`publish`] hands over what [`Rack::status`](crate::Rack::status) tells, for example when a page
-//! is scraped. The program in the kernel counts anyhow; a status reads its tables and stops no
-//! packet. [`METRICS`] is the list of names and labels.
+//! [`METRICS`] is the list of names and labels; all of them are counts. The program in the kernel
+//! counts anyhow; [`Rack::status`](crate::Rack::status) reads its tables and stops no packet.
 
-use metrics::{Key, KeyName, Label, Level, Metadata, Unit, with_recorder};
+use std::fmt::Write;
 
-use crate::{ServerStatus, State, Status};
+use crate::{State, Status};
 
 /// One metric: what is published under a name.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Metric {
-    /// As the recorder gets it.
+    /// As Prometheus, or the recorder, gets it.
     pub name: &'static str,
     /// Whether the number only grows.
     pub is_counter: bool,
@@ -66,59 +66,102 @@ const OPEN: Metric = gauge(
     "1 if the server gets requests; 0 if it drains, leaves or has failed.",
 );
 
-/// Everything that [`publish`] publishes.
+/// Everything that there is.
 pub const METRICS: &[Metric] = &[PACKETS, SENT, REPLIES, OUTSTANDING, WORKERS, OPEN];
 
-/// Describes all metrics to the recorder that is installed now; once is enough.
-pub fn describe() {
-    with_recorder(|recorder| {
+/// The series of a metric: the label's value, and the number.
+fn series(metric: Metric, status: &Status) -> Vec<(&str, u64)> {
+    if metric == PACKETS {
+        let causes = status.causes.iter();
+        return causes
+            .map(|(cause, count)| (cause.as_str(), *count))
+            .collect();
+    }
+    let servers = status.servers.iter().map(|server| {
+        let number = match metric {
+            SENT => server.sent,
+            REPLIES => server.replies,
+            OUTSTANDING => server.outstanding.into(),
+            WORKERS => server.workers.into(),
+            _ => u64::from(server.state == State::Open),
+        };
+        (server.name.as_str(), number)
+    });
+    servers.collect()
+}
+
+/// The status in Prometheus' text format, version 0.0.4.
+#[must_use]
+pub fn page(status: &Status) -> String {
+    let mut page = String::new();
+    for &metric in METRICS {
+        let Metric {
+            name,
+            label,
+            description,
+            is_counter,
+        } = metric;
+        let kind = if is_counter { "counter" } else { "gauge" };
+        let mut line = |text: std::fmt::Arguments<'_>| {
+            page.write_fmt(text)
+                .expect("a string takes what is written");
+        };
+        line(format_args!("# HELP {name} {description}\n"));
+        line(format_args!("# TYPE {name} {kind}\n"));
+        for (value, number) in series(metric, status) {
+            let value = escaped(value);
+            line(format_args!("{name}{{{label}=\"{value}\"}} {number}\n"));
+        }
+    }
+    page
+}
+
+/// A label's value: any text, in which these three are written otherwise.
+fn escaped(value: &str) -> String {
+    let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+    value.replace('\n', "\\n")
+}
+
+#[cfg(feature = "metrics")]
+mod facade {
+    use metrics::{Key, KeyName, Label, Level, Metadata, Unit, with_recorder};
+
+    use super::{METRICS, series};
+    use crate::Status;
+
+    const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
+
+    /// Describes all metrics to the recorder that is installed now; once is enough.
+    pub fn describe() {
+        with_recorder(|recorder| {
+            for metric in METRICS {
+                let (name, unit) = (KeyName::from_const_str(metric.name), Some(Unit::Count));
+                if metric.is_counter {
+                    recorder.describe_counter(name, unit, metric.description.into());
+                } else {
+                    recorder.describe_gauge(name, unit, metric.description.into());
+                }
+            }
+        });
+    }
+
+    /// Hands a status over, for example when a page is scraped. Allocates.
+    pub fn publish(status: &Status) {
         for metric in METRICS {
-            let (name, unit) = (KeyName::from_const_str(metric.name), Some(Unit::Count));
-            if metric.is_counter {
-                recorder.describe_counter(name, unit, metric.description.into());
-            } else {
-                recorder.describe_gauge(name, unit, metric.description.into());
+            for (value, number) in series(*metric, status) {
+                let labels = vec![Label::new(metric.label, value.to_owned())];
+                let key = Key::from_parts(metric.name, labels);
+                with_recorder(|recorder| {
+                    if metric.is_counter {
+                        recorder.register_counter(&key, &METADATA).absolute(number);
+                    } else {
+                        recorder.register_gauge(&key, &METADATA).set(number as f64);
+                    }
+                });
             }
         }
-    });
-}
-
-/// Hands a status over. Allocates.
-pub fn publish(status: &Status) {
-    for (cause, &count) in &status.causes {
-        count_as(PACKETS, cause, count);
-    }
-    for server in &status.servers {
-        let ServerStatus {
-            name,
-            state,
-            workers,
-            sent,
-            replies,
-            outstanding,
-            ..
-        } = server;
-        count_as(SENT, name, *sent);
-        count_as(REPLIES, name, *replies);
-        set(OUTSTANDING, name, f64::from(*outstanding));
-        set(WORKERS, name, f64::from(*workers));
-        set(OPEN, name, f64::from(u8::from(*state == State::Open)));
     }
 }
 
-const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
-
-fn count_as(metric: Metric, label: &str, value: u64) {
-    let key = key(metric, label);
-    with_recorder(|recorder| recorder.register_counter(&key, &METADATA).absolute(value));
-}
-
-fn set(metric: Metric, label: &str, value: f64) {
-    let key = key(metric, label);
-    with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).set(value));
-}
-
-fn key(metric: Metric, label: &str) -> Key {
-    let labels = vec![Label::new(metric.label, label.to_owned())];
-    Key::from_parts(metric.name, labels)
-}
+#[cfg(feature = "metrics")]
+pub use facade::{describe, publish};

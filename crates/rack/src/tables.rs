@@ -108,7 +108,7 @@ impl Members {
             slots: 0,
             server: [0; SERVERS],
             slot: [0; SLOTS],
-            weight: [1; SERVERS],
+            weight: [0; SERVERS],
         };
         let servers = &servers[..servers.len().min(SERVERS)];
         let sum: u32 = servers.iter().map(|(_, weight)| u32::from(*weight)).sum();

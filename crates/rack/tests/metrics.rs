@@ -1,10 +1,11 @@
 //! What reaches an exporter is what the status says, under the names that are documented.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use shinjuku_rack::metrics::{METRICS, describe, publish};
+use shinjuku_rack::metrics::{METRICS, describe, page, publish};
 use shinjuku_rack::tables::Cause;
 use shinjuku_rack::{Mode, ServerStatus, State, Status};
 
@@ -62,4 +63,32 @@ fn an_exporter_shows_the_status() {
         .lines()
         .filter(|line| line.starts_with("shinjuku_rack_packets_total{"));
     assert_eq!(packets.count(), Cause::ALL.len());
+}
+
+/// The same lines, whatever their order: the exporter's format is the reference.
+#[test]
+fn the_own_page_says_what_the_exporter_says() {
+    let mut status = status();
+    status.servers[0].name = "a \"quoted\" \\ name,\nof two lines".to_owned();
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let exporter = recorder.handle();
+    let theirs = metrics::with_local_recorder(&recorder, || {
+        describe();
+        publish(&status);
+        exporter.render()
+    });
+    let lines = |page: &str| -> BTreeSet<String> {
+        let lines = page.lines().filter(|line| !line.is_empty());
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(lines(&page(&status)), lines(&theirs));
+}
+
+#[test]
+fn all_names_are_documented() {
+    let manual = include_str!("../../../docs/rack.md");
+    for metric in METRICS {
+        let row = format!("| `{}` | `{}` |", metric.name, metric.label);
+        assert!(manual.contains(&row), "{row}");
+    }
 }

@@ -5,7 +5,7 @@ use shinjuku_policy::{ParameterError, Parameters, Policy, registry};
 use shinjuku_preempt::HardPreemption;
 
 use crate::config::{
-    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, LayoutKind, PolicyConfig,
+    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, Help, LayoutKind, PolicyConfig,
     PreemptionConfig, StallsConfig, config_keys,
 };
 use crate::handler::RequestHandler;

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
 use shinjuku_preempt::without_preemption;
@@ -52,6 +52,8 @@ pub(crate) struct CompletionThread {
     /// Its other end: the completion thread's, until contexts that outlive it have to look after
     /// their wakers themselves.
     wakers_out: Mutex<Consumer<Waker>>,
+    /// The thread itself, once it runs.
+    itself: OnceLock<ThreadId>,
     sleeper: Sleeper,
     finishing: AtomicBool,
     ended: AtomicBool,
@@ -66,6 +68,7 @@ impl CompletionThread {
         Self {
             wakers: producer,
             wakers_out: Mutex::new(consumer),
+            itself: OnceLock::new(),
             sleeper: Sleeper::default(),
             finishing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -81,6 +84,7 @@ impl CompletionThread {
     }
 
     fn run(&self, mut round: impl Round) {
+        self.itself.get_or_init(|| thread::current().id());
         loop {
             // Looked at first: what came before it was set is dealt with below.
             let finishing = self.finishing.load(Ordering::Acquire);
@@ -99,11 +103,16 @@ impl CompletionThread {
         self.end();
     }
 
+    /// Whether the caller is a waker that it calls, or the drop of something that was turned away.
+    pub(crate) fn is_current(&self) -> bool {
+        self.itself.get() == Some(&thread::current().id())
+    }
+
     /// Has `waker` called soon; called here if the completion thread has too many to call. Any
     /// thread, contexts included.
     pub(crate) fn carry(&self, waker: Waker) {
         if let Err(waker) = self.wakers.push(waker) {
-            quietly(|| waker.wake());
+            call(waker);
         }
         self.wake();
         // After the fence in `wake`, either this sees the end, or the completion thread at its end
@@ -115,7 +124,7 @@ impl CompletionThread {
 
     fn call_wakers(&self) {
         while let Some(waker) = without_preemption(|| lock(&self.wakers_out).pop()) {
-            quietly(|| waker.wake());
+            call(waker);
         }
     }
 
@@ -180,6 +189,12 @@ impl fmt::Debug for CompletionThread {
     }
 }
 
+/// In a context not preempted: a waker takes the locks of its async runtime, for which that
+/// runtime's threads would wait.
+fn call(waker: Waker) {
+    without_preemption(|| quietly(|| waker.wake()));
+}
+
 /// No user's code runs under these locks, so nothing is half done after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -190,6 +205,10 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc;
     use std::task::Wake;
+
+    use shinjuku_preempt::{
+        Dispatched, Generation, Outcome, Pool, PoolConfig, Worker, mailbox, preempt_point,
+    };
 
     use super::*;
     use crate::in_process::tests::bounded;
@@ -278,6 +297,43 @@ mod tests {
         assert_eq!(called.load(Ordering::Relaxed), 0);
         bring();
         assert_eq!(called.load(Ordering::Relaxed), 1);
+    }
+
+    /// A preemption that is asked for meanwhile comes after the waker's call.
+    #[test]
+    fn what_a_context_calls_itself_is_not_preempted() {
+        let completion_thread = Arc::new(CompletionThread::new(2));
+        (0..2).for_each(|_| completion_thread.carry(waker(|| ())));
+        let config = PoolConfig {
+            contexts: 1,
+            ..PoolConfig::default()
+        };
+        let mut pool = Pool::new(config, |job: Box<dyn FnOnce() + Send>| job()).unwrap();
+        let (mut sender, mut receiver) = mailbox(1);
+        let dispatched = Arc::new(OnceLock::<Dispatched>::new());
+        let called = Arc::new(AtomicBool::new(false));
+        let (asks, calls) = (Arc::clone(&dispatched), Arc::clone(&called));
+        let locks = waker(move || {
+            asks.get().unwrap().request();
+            preempt_point();
+            calls.store(true, Ordering::Release);
+        });
+        let job: Box<dyn FnOnce() + Send> = Box::new(move || completion_thread.carry(locks));
+        let ready = pool.idle.pop().unwrap().load(job);
+        let sent = sender.send(ready.into()).ok().expect("there is room");
+        assert!(dispatched.set(sent).is_ok());
+        let mut worker = Worker::bind(0).unwrap();
+        let (runnable, generation) = receiver.poll().unwrap();
+        let Outcome::Preempted(suspended) = worker.run(runnable, generation) else {
+            panic!("it is preempted once the waker was called")
+        };
+        assert!(called.load(Ordering::Acquire), "preempted within the waker");
+        let Outcome::Finished(finished) = worker.run(suspended.into(), Generation(1)) else {
+            panic!("no one preempts it again")
+        };
+        let (context, result) = finished.take();
+        result.unwrap();
+        assert_eq!(pool.handles.hand_back(vec![context], PATIENCE).leaked, 0);
     }
 
     #[test]

@@ -74,6 +74,7 @@ mod loops;
 pub mod metrics;
 mod networker;
 mod observer;
+mod on_cpu;
 mod pool;
 mod preemption;
 mod quantum_floor;
@@ -133,8 +134,8 @@ pub mod error {
 
 pub use builder::Builder;
 pub use config::{
-    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, LayoutKind, MechanismKind,
-    PolicyConfig, PreemptionConfig, StallsConfig,
+    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, Help, LayoutKind, MechanismKind,
+    PolicyConfig, PreemptionConfig, QuantaKind, StallsConfig,
 };
 pub use handler::{RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};

@@ -78,6 +78,8 @@ metrics_list! {
         "How often requests of the class were preempted.";
     PREEMPTIONS: counter "shinjuku_preemptions_total" [Count] by "way",
         "How often requests gave way: at a probe, in an interrupt, or at the end of a guard.";
+    FLOOR: gauge "shinjuku_quantum_floor_seconds" [Seconds] by "mechanism",
+        "The shortest quantum that `auto` lets the mechanism have now; 0 as `configured`.";
     ASKED: counter "shinjuku_preemptions_requested_total" [Count],
         "How often a running request was asked to give way.";
     SENT: counter "shinjuku_interrupts_sent_total" [Count],
@@ -232,12 +234,26 @@ impl Publisher {
             let label = Label::from_static_parts("way", way);
             self.counter(PREEMPTIONS, [label], number);
         }
+        self.floors();
         self.counter(ASKED, [], preemptions.requested);
         self.counter(SENT, [], preemptions.interrupts_sent);
         self.counter(UNSENT, [], preemptions.interrupts_failed);
         self.counter(LATE, [], preemptions.late);
         self.counter(DEFERRED, [], preemptions.deferred);
         self.counter(MIGRATIONS, [], preemptions.migrations);
+    }
+
+    /// The quantum in force is the longer of the policy's and this.
+    fn floors(&self) {
+        let floor = |mechanism: &str, seconds| {
+            let label = Label::new("mechanism", mechanism.to_owned());
+            self.gauge(FLOOR, [label], seconds);
+        };
+        match &self.observer.in_force {
+            None => floor("configured", 0.0),
+            Some(in_force) => (in_force.floors())
+                .for_each(|(mechanism, nanos)| floor(mechanism, nanos.0 as f64 / NANOS)),
+        }
     }
 
     fn workers(&self, statistics: &Statistics) {

@@ -293,6 +293,10 @@ impl<Tr: Transport> Transport for Networker<Tr> {
         }
     }
 
+    fn is_wanted(route: &Tr::Route) -> bool {
+        Tr::is_wanted(route)
+    }
+
     fn conclude(route: Tr::Route, result: Result<Tr::Reply, Failure>) -> Tr::Outgoing {
         Tr::conclude(route, result)
     }

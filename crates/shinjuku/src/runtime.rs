@@ -38,8 +38,8 @@ const COMPLETION_PATIENCE: Duration = Duration::from_secs(1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Dropping it shuts it down, with a deadline of one second. Dropped within a request handler, it
-/// ends in the background: a request cannot wait for its own end.
+/// Dropping it shuts it down, with a deadline of one second. Dropped within a request handler, or
+/// by a waker of an answer, it ends in the background: neither can wait for its own end.
 pub struct Runtime<Request: Send + 'static, Reply: Send + 'static> {
     /// `None` only while it is dropped.
     threads: Option<Threads<InProcess<Request, Reply>>>,
@@ -69,7 +69,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
         builder.validate()?;
         let layout = Layout::plan(&builder.config)?;
         let workers = layout.workers.len();
-        let dispatchers = if layout.symmetric { workers } else { 1 };
+        let dispatchers = layout.dispatchers();
         let share = builder.config.share_of(dispatchers);
         let bounds = InProcessBounds {
             intake: INTAKE,
@@ -159,7 +159,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Drop for Runtime<Request, R
         };
         let handle = self.handle.clone();
         let end = move || drop(end(threads, &handle, DROP_DEADLINE));
-        if !in_context() {
+        if !in_context() && !self.handle.completion_thread().is_current() {
             return end();
         }
         // Without a thread for it, the runtime ends here, after its deadline.

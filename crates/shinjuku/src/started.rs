@@ -61,7 +61,8 @@ impl Started {
         Some(Meta { class, arrival })
     }
 
-    fn all(&self) -> impl Iterator<Item = (ContextId, Meta)> {
+    /// What has started and not ended, by its context.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (ContextId, Meta)> {
         let contexts = (0..=u16::MAX).map(ContextId).take(self.0.len());
         contexts.filter_map(|context| Some((context, self.of(context)?)))
     }

@@ -12,14 +12,15 @@ use std::time::Duration;
 use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
 use shinjuku_policy::{Nanos, Verified, WorkerId};
 use shinjuku_preempt::{
-    Clock, Completion, Handles, Parker, Pool, PoolConfig, Realtime, Runnable, Worker, mailbox,
+    Clock, Completion, Handles, Parker, Pool, PoolConfig, Realtime, Receiver, Runnable, Worker,
+    WorkerLink, mailbox,
 };
 
 use crate::config::{Config, MechanismKind};
-use crate::dispatcher::{Control, Dispatcher, Parts, Rules, ShutdownHandoff};
+use crate::dispatcher::{Contexts, Control, Dispatcher, Parts, Rules, ShutdownHandoff};
 use crate::layout;
 pub use crate::layout::Layout;
-use crate::loops::{IdleTime, SeenBlocked};
+use crate::loops::IdleTime;
 use crate::preemption::Preemption;
 use crate::request::{Done, Job};
 use crate::statistics::DispatcherStatistics;
@@ -136,56 +137,27 @@ impl StubWorkers {
             .map(|_| mailbox(config.depth_at(workers)))
             .unzip();
         let (send_link, links) = std::sync::mpsc::channel();
-        let core = layout.workers.first().copied().flatten();
         let serving = Arc::new(AtomicBool::new(false));
-        let (their_stop, their_serving, realtime_priority) = (
-            Arc::clone(&stop),
-            Arc::clone(&serving),
-            config.realtime_priority,
-        );
+        let stubs = Stubs {
+            core: layout.workers.first().copied().flatten(),
+            realtime_priority: config.realtime_priority,
+            receivers,
+            stop: Arc::clone(&stop),
+            serving: Arc::clone(&serving),
+        };
         let thread = std::thread::Builder::new()
             .name("stub-workers".to_owned())
-            .spawn(move || {
-                if let Some(core) = core {
-                    let _ = layout::pin_current(core);
-                }
-                let _realtime = realtime_priority.map(Realtime::enter);
-                let Ok(worker) = Worker::bind(0) else { return };
-                let _ = send_link.send(worker.link());
-                let mut receivers: Vec<shinjuku_preempt::Receiver<Job<Endless>, Done<Endless>>> =
-                    receivers;
-                while !their_stop.load(Ordering::Relaxed) {
-                    if !their_serving.load(Ordering::Relaxed) {
-                        std::thread::park_timeout(Duration::from_millis(1));
-                        continue;
-                    }
-                    for receiver in &mut receivers {
-                        while let Some((runnable, _)) = receiver.poll() {
-                            let Runnable::Ready(ready) = runnable else {
-                                continue;
-                            };
-                            receiver.answer(Completion::Finished(ready.unload().0));
-                        }
-                    }
-                }
-            })?;
+            .spawn(move || stubs.run(&send_link))?;
         let link = links.recv()?;
         if let Some(core) = layout.dispatcher {
             layout::pin_current(core)?;
         }
-        let states = senders
-            .into_iter()
-            .zip(0u16..)
-            .map(|(sender, id)| {
-                WorkerState::new(
-                    WorkerId(id),
-                    sender,
-                    link.clone(),
-                    thread.thread().clone(),
-                    Some(Arc::new(Parker::new())),
-                )
-            })
-            .collect();
+        let state = |(sender, id)| {
+            let (link, thread) = (link.clone(), thread.thread().clone());
+            let parker = Arc::new(Parker::new());
+            WorkerState::new(WorkerId(id), sender, link, thread, Some(parker))
+        };
+        let states = senders.into_iter().zip(0u16..).map(state).collect();
         let parts = Parts {
             transport: Endless {
                 delivered: 0,
@@ -196,27 +168,15 @@ impl StubWorkers {
             workers: states,
             spares: Vec::new(),
             cores: vec![None; workers],
-            idle,
+            contexts: Contexts::share(idle, 1).remove(0),
             capacity,
-            rules: Rules {
-                kernel_threads: false,
-                inline: false,
-                depth: config.depth_at(workers),
-                queue: config.queue,
-                leaves_excess: false,
-                rescue_after: config.rescue_after(),
-                idle_backoff: None,
-                shares_core: false,
-                realtime: config.realtime_priority.is_some(),
-                deadlines: vec![None; config.class.len()],
-            },
+            rules: rules(config, workers),
             preemption: Preemption::choose(&probes_only, layout, None)?,
             statistics: Arc::clone(&statistics),
             control: Arc::new(Control::new()),
             orders: Arc::new(Orders::new(1)),
             shutdown_handoff: Arc::new(ShutdownHandoff::new()),
             idle_time: IdleTime::new(0),
-            seen_blocked: SeenBlocked::new(0),
         };
         Ok(Self {
             dispatcher: Some(Dispatcher::new(parts)),
@@ -224,7 +184,7 @@ impl StubWorkers {
             statistics,
             stop,
             serving,
-            realtime_priority,
+            realtime_priority: config.realtime_priority,
             thread: Some(thread),
             clock: Clock::get(),
         })
@@ -253,6 +213,57 @@ impl StubWorkers {
             dispatcher.turn(Nanos(now));
         }
         self.serving.store(false, Ordering::Relaxed);
+    }
+}
+
+/// As for a runtime in the layout `threads`, without deadlines and back-off.
+fn rules(config: &Config, workers: usize) -> Rules {
+    Rules {
+        kernel_threads: false,
+        inline: false,
+        depth: config.depth_at(workers),
+        queue: config.queue,
+        leaves_excess: false,
+        rescue_after: config.rescue_after(),
+        idle_backoff: None,
+        shares_core: false,
+        realtime: config.realtime_priority.is_some(),
+        deadlines: vec![None; config.class.len()],
+    }
+}
+
+/// The stub workers' thread.
+struct Stubs {
+    core: Option<usize>,
+    realtime_priority: Option<i32>,
+    receivers: Vec<Receiver<Job<Endless>, Done<Endless>>>,
+    stop: Arc<AtomicBool>,
+    serving: Arc<AtomicBool>,
+}
+
+impl Stubs {
+    /// Answers what comes, until it is to stop.
+    fn run(mut self, send_link: &std::sync::mpsc::Sender<WorkerLink>) {
+        if let Some(core) = self.core {
+            let _ = layout::pin_current(core);
+        }
+        let _realtime = self.realtime_priority.map(Realtime::enter);
+        let Ok(worker) = Worker::bind(0) else { return };
+        let _ = send_link.send(worker.link());
+        while !self.stop.load(Ordering::Relaxed) {
+            if !self.serving.load(Ordering::Relaxed) {
+                std::thread::park_timeout(Duration::from_millis(1));
+                continue;
+            }
+            for receiver in &mut self.receivers {
+                while let Some((runnable, _)) = receiver.poll() {
+                    let Runnable::Ready(ready) = runnable else {
+                        continue;
+                    };
+                    receiver.answer(Completion::Finished(ready.unload().0));
+                }
+            }
+        }
     }
 }
 

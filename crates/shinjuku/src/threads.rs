@@ -16,7 +16,7 @@ use shinjuku_preempt::{
 
 use crate::builder::{Builder, OwnPolicy, build_policy};
 use crate::config::{ClassConfig, Config, ConfigError, ContextKind, MechanismKind};
-use crate::dispatcher::{Control, Dispatcher, Parts, Rules, ShutdownHandoff};
+use crate::dispatcher::{Contexts, Control, Dispatcher, Parts, Rules, ShutdownHandoff};
 use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
 use crate::layout::{self, Layout};
 use crate::loops::{Alarm, IdleTime, Idling, LoopThread, LoopThreadParts, Loops, LoopsParts};
@@ -90,8 +90,29 @@ type Ready = Result<WorkerLink, StartError>;
 struct Part<Tr: Transport> {
     transport: Tr,
     policy: Verified,
-    idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
+    contexts: Contexts<Idle<Job<Tr>, Done<Tr>>>,
     preemption: Preemption,
+}
+
+/// A part for each dispatcher, with contexts of its own and a share in the others.
+fn parts<Tr: Transport>(
+    transports: Vec<Tr>,
+    policies: Vec<Verified>,
+    idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
+    preemption: &Preemption,
+) -> Vec<Part<Tr>> {
+    let contexts = Contexts::share(idle, transports.len());
+    let part = |(number, ((transport, policy), contexts))| Part {
+        transport,
+        policy,
+        contexts,
+        preemption: match number {
+            0 => preemption.clone(),
+            _ => preemption.for_another(),
+        },
+    };
+    let pairs = transports.into_iter().zip(policies).zip(contexts);
+    pairs.enumerate().map(part).collect()
 }
 
 impl<Tr: Transport> Threads<Tr> {
@@ -144,27 +165,14 @@ impl<Tr: Transport> Threads<Tr> {
             (recorder, started),
             description,
         );
-        let alarm = Alarm::new(workers);
+        let alarm = Alarm::new(workers, transports.len(), config.help);
         let attend = |(number, transport): (usize, &mut Tr)| {
             let is_symmetric = layout.symmetric;
             is_symmetric.then(|| transport.attend(alarm.wake_for(number)))?
         };
         let glances = transports.iter_mut().enumerate().map(attend).collect();
         let start = Start::new(&config, &layout, &preemption, states, &core, alarm, glances);
-        let mut idle = pool.idle;
-        let mut parts = Vec::with_capacity(transports.len());
-        for (transport, policy) in transports.into_iter().zip(policies) {
-            let left = start.loops.parts() - parts.len();
-            parts.push(Part {
-                transport,
-                policy,
-                idle: idle.split_off(idle.len() - idle.len() / left),
-                preemption: match parts.is_empty() {
-                    true => preemption.clone(),
-                    false => preemption.for_another(),
-                },
-            });
-        }
+        let parts = parts(transports, policies, pool.idle, &preemption);
         if let Err((error, idle)) = core.start_threads(start, parts) {
             if let Some(handles) = core.handles.take() {
                 handles.hand_back(idle, Duration::from_secs(5));
@@ -243,8 +251,8 @@ impl<Tr: Transport> Threads<Tr> {
     ) -> Result<(), (StartError, Vec<Idle<Job<Tr>, Done<Tr>>>)> {
         match self.start_workers(&start, &mut parts) {
             Err(error) => {
-                let idle = parts.into_iter().flat_map(|part| part.idle);
-                Err((error, idle.collect()))
+                let contexts = parts.into_iter().map(|part| part.contexts);
+                Err((error, Contexts::unused(contexts)))
             }
             Ok(states) => {
                 let dispatchers = (parts.into_iter().zip(states).enumerate())
@@ -300,7 +308,7 @@ impl<Tr: Transport> Threads<Tr> {
             workers: states,
             spares,
             cores: layout.workers.clone(),
-            idle: part.idle,
+            contexts: part.contexts,
             capacity: share.task_capacity(layout.workers.len()),
             rules: Rules {
                 depth: depth(config, layout),
@@ -320,7 +328,6 @@ impl<Tr: Transport> Threads<Tr> {
             orders: Arc::clone(&self.orders),
             shutdown_handoff: Arc::clone(&self.shutdown_handoffs[number]),
             idle_time: Arc::clone(&start.idle_time),
-            seen_blocked: start.loops.seen_blocked(),
         })
     }
 
@@ -587,7 +594,7 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
             config,
             layout,
             backend: preemption.backend.clone(),
-            timer_signal: preemption.timer_signal.filter(|_| layout.inline),
+            timer_signal: preemption.signal.filter(|_| layout.inline),
             states,
             loops: Arc::new(loops),
             idle_time,
@@ -805,16 +812,26 @@ fn describe(config: &Config, layout: &Layout, policy: &str, preemption: &str) ->
         true => layout.to_string(),
         false => format!("{} workers", layout.workers.len()),
     };
-    let depth = match depth(config, layout) {
-        1 => String::new(),
-        depth => format!(" at depth {depth}"),
+    let why = match layout.why {
+        Some(why) => format!(" (auto: {why})"),
+        None => " (as configured)".to_owned(),
+    };
+    let depth = match (depth(config, layout), config.depth) {
+        (1, _) if layout.inline => String::new(),
+        (depth, Some(_)) => format!(" at depth {depth} (as configured)"),
+        (1, None) => String::new(),
+        (depth, None) => format!(" at depth {depth} (auto)"),
+    };
+    let quanta = match config.preemption.raises_quanta() {
+        true => "auto",
+        false => "as configured",
     };
     let kind = match config.context_kind {
         ContextKind::Stack => "",
         ContextKind::KernelThread => " that are kernel threads",
     };
     format!(
-        "{threads}{depth}, {} contexts{kind}, policy {policy}; preemption {preemption}",
+        "{threads}{why}{depth}, {} contexts{kind}, policy {policy}; preemption {preemption}; quanta {quanta}",
         config.contexts
     )
 }

@@ -90,6 +90,11 @@ pub(crate) trait Deliver<Reply>: Send + Sync {
     /// Takes the outcome, once. Runs in the request's context or on the completion thread. Does not
     /// allocate; it may drop what a user gave.
     fn deliver(&self, outcome: Result<Reply, TicketError>);
+
+    /// Whether anyone waits for it.
+    fn is_wanted(&self) -> bool {
+        true
+    }
 }
 
 impl<Reply: Send> Deliver<Reply> for Answer<Outcome<Reply>> {
@@ -111,6 +116,11 @@ impl<Reply: Send + 'static> Route<Reply> {
     /// The way to `end`.
     pub(crate) fn new(end: Arc<dyn Deliver<Reply>>) -> Self {
         Self(Some(end))
+    }
+
+    /// Whether anyone waits at its end.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.0.as_ref().is_some_and(|end| end.is_wanted())
     }
 
     /// Answers the ticket. Does not allocate; what it frees or drops is dropped here.

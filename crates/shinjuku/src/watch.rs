@@ -9,8 +9,9 @@
 //! | anything else | `{"error": "..."}` |
 //!
 //! The socket only tells; nothing can be changed by it. Its file is of mode 0600, from its first
-//! moment on. One thread serves one client after the other, and no read or write waits for longer
-//! than five seconds. No thread that serves requests has a part in that.
+//! moment on. A few threads serve a client each at a time, so that a long trace leaves the others,
+//! and no read or write waits for longer than five seconds. No thread that serves requests has a
+//! part in that.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -41,7 +42,9 @@ const OLDEST: usize = 8;
 /// The longest recording.
 const LONGEST_TRACE: Duration = Duration::from_secs(10);
 const BACKLOG: i32 = 16;
-/// How long the end waits for the thread.
+/// Clients at once.
+const SERVERS: usize = 4;
+/// How long the end waits for the threads.
 const LONGEST_END: Duration = Duration::from_millis(500);
 
 /// Why a runtime cannot be watched.
@@ -72,7 +75,7 @@ pub struct WatchSocket {
     path: PathBuf,
     listener: Arc<UnixListener>,
     is_over: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Observer {
@@ -91,21 +94,25 @@ impl Observer {
         let listener = listen(&path).map_err(failed)?;
         let listener = Arc::new(listener);
         let is_over = Arc::new(AtomicBool::new(false));
-        let server = Server {
-            observer: self.clone(),
-            is_over: Arc::clone(&is_over),
-        };
-        let accepts = Arc::clone(&listener);
-        let thread = std::thread::Builder::new()
-            .name("shinjuku-watch".to_owned())
-            .spawn(move || server.run(&accepts))
-            .map_err(failed)?;
-        Ok(WatchSocket {
-            path,
+        let mut socket = WatchSocket {
+            path: path.clone(),
             listener,
             is_over,
-            thread,
-        })
+            threads: Vec::with_capacity(SERVERS),
+        };
+        for _ in 0..SERVERS {
+            let server = Server {
+                observer: self.clone(),
+                is_over: Arc::clone(&socket.is_over),
+            };
+            let accepts = Arc::clone(&socket.listener);
+            let thread = std::thread::Builder::new()
+                .name("shinjuku-watch".to_owned())
+                .spawn(move || server.run(&accepts))
+                .map_err(failed)?;
+            socket.threads.push(thread);
+        }
+        Ok(socket)
     }
 }
 
@@ -115,9 +122,10 @@ impl Drop for WatchSocket {
         // It ends the wait for clients.
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         let _ = fs::remove_file(&self.path);
-        // A client that is slow to take its answer is not waited for: the thread ends by itself.
+        // A client that is slow to take its answer is not waited for: its thread ends by itself.
         let begin = Instant::now();
-        while !self.thread.is_finished() && begin.elapsed() < LONGEST_END {
+        let are_over = || self.threads.iter().all(JoinHandle::is_finished);
+        while !are_over() && begin.elapsed() < LONGEST_END {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -154,7 +162,7 @@ fn remove_what_is_left(path: &Path) -> Result<(), WatchError> {
     }
 }
 
-/// The thread behind the socket.
+/// One of the threads behind the socket.
 struct Server {
     observer: Observer,
     is_over: Arc<AtomicBool>,

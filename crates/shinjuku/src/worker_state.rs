@@ -35,9 +35,12 @@ pub(crate) struct WorkerState<Tr: Transport> {
     pub(crate) thread: Thread,
     /// `None`: the worker runs what it is sent at once, on the dispatcher's own thread.
     pub(crate) parker: Option<Arc<Parker>>,
-    /// Sent and not answered, oldest first; the first one runs.
+    /// Sent and not answered: a ring whose oldest entry, which runs, is at `first`.
     sent: [Option<Sent>; MAX_DEPTH],
+    first: usize,
     count: usize,
+    /// Those of the staged that never ran.
+    staged_fresh: usize,
     /// The context that it answered for last.
     last_context: Option<ContextId>,
     /// It was woken after what was sent last.
@@ -51,6 +54,9 @@ pub(crate) struct WorkerState<Tr: Transport> {
     pub(crate) was_blocked: bool,
     /// When the reason for its silence is looked for next.
     pub(crate) look_at: Nanos,
+    /// It is blocked: so many suspended requests run in its place before fresh ones do, since one
+    /// of them may have the lock that it waits for.
+    pub(crate) suspended_first: usize,
     /// It is blocked, and there was no spare; counted once.
     pub(crate) without_spare: bool,
     /// A recall brought nothing: not again before the next answer.
@@ -111,7 +117,9 @@ impl<Tr: Transport> WorkerState<Tr> {
             thread,
             parker,
             sent: [const { None }; MAX_DEPTH],
+            first: 0,
             count: 0,
+            staged_fresh: 0,
             last_context: None,
             is_woken: false,
             running_since: Nanos(0),
@@ -119,6 +127,7 @@ impl<Tr: Transport> WorkerState<Tr> {
             silence: None,
             was_blocked: false,
             look_at: Nanos(0),
+            suspended_first: 0,
             without_spare: false,
             recalled_in_vain: false,
             idle_since: Nanos(0),
@@ -143,17 +152,25 @@ impl<Tr: Transport> WorkerState<Tr> {
 
     /// Those of the staged that never ran: they count as waiting.
     pub(crate) fn staged_fresh(&self) -> usize {
-        self.sent
-            .iter()
-            .skip(1)
-            .flatten()
-            .filter(|sent| sent.fresh)
-            .count()
+        debug_assert_eq!(
+            self.staged_fresh,
+            self.all_staged().filter(|sent| sent.fresh).count()
+        );
+        self.staged_fresh
+    }
+
+    /// The place of the `number`-th one sent and not answered.
+    fn place(&self, number: usize) -> usize {
+        (self.first + number) % MAX_DEPTH
     }
 
     /// Those that do not run yet.
     pub(crate) fn staged_tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
-        self.sent.iter().skip(1).flatten().map(|sent| sent.task)
+        self.all_staged().map(|sent| sent.task)
+    }
+
+    fn all_staged(&self) -> impl Iterator<Item = &Sent> {
+        (1..self.count).filter_map(|number| self.sent[self.place(number)].as_ref())
     }
 
     /// For how long it had nothing to run since the last call.
@@ -167,7 +184,7 @@ impl<Tr: Transport> WorkerState<Tr> {
 
     /// The request that runs.
     pub(crate) fn running(&self) -> Option<&Sent> {
-        self.sent[0].as_ref()
+        self.sent[self.first].as_ref()
     }
 
     /// Sends, and wakes the worker if it is seen to sleep. That can be missed: [`wake`](Self::wake)
@@ -183,8 +200,10 @@ impl<Tr: Transport> WorkerState<Tr> {
             self.asked = None;
             self.idle_time += now.since(self.idle_since).0;
             self.wake(now);
+        } else {
+            self.staged_fresh += usize::from(fresh);
         }
-        self.sent[self.count] = Some(Sent {
+        self.sent[self.place(self.count)] = Some(Sent {
             task,
             fresh,
             dispatched,
@@ -219,7 +238,7 @@ impl<Tr: Transport> WorkerState<Tr> {
     /// The worker goes straight on from the request that runs to `task`, which never ran, on the
     /// same context.
     pub(crate) fn went_on(&mut self, task: TaskId, now: Nanos) -> Generation {
-        let sent = self.sent[0]
+        let sent = self.sent[self.first]
             .as_mut()
             .expect("it goes on from what it was sent");
         sent.task = task;
@@ -230,14 +249,16 @@ impl<Tr: Transport> WorkerState<Tr> {
 
     /// The oldest one was answered: takes its note, and lets the next one's time begin.
     pub(crate) fn answered(&mut self, now: Nanos) -> Answered {
-        let sent = self.sent[0]
+        let sent = self.sent[self.first]
             .take()
             .expect("workers answer what they were sent");
         let ran = now.since(self.running_since);
         let was_blocked = self.was_blocked;
         self.last_context = Some(sent.dispatched.id());
-        self.sent.rotate_left(1);
+        self.first = self.place(1);
         self.count -= 1;
+        let is_fresh = self.running().is_some_and(|next| next.fresh);
+        self.staged_fresh -= usize::from(is_fresh);
         self.begin_anew(now);
         Answered {
             sent,
@@ -254,6 +275,7 @@ impl<Tr: Transport> WorkerState<Tr> {
         self.silence = None;
         self.was_blocked = false;
         self.look_at = Nanos(0);
+        self.suspended_first = 0;
         self.without_spare = false;
         self.recalled_in_vain = false;
     }
@@ -265,9 +287,10 @@ impl<Tr: Transport> WorkerState<Tr> {
         if self.count == 0 {
             self.begin_anew(now);
         }
-        let sent = self.sent[self.count]
+        let sent = self.sent[self.place(self.count)]
             .take()
             .expect("noted when it was sent");
+        self.staged_fresh -= usize::from(sent.fresh && self.count > 0);
         Some((sent.task, runnable))
     }
 }

@@ -60,6 +60,11 @@ impl Calendar {
         self.nodes[1].slot as usize
     }
 
+    /// The time of the next event of `slot`; [`NEVER`] if there is none.
+    pub(crate) fn at_ns(&self, slot: usize) -> u64 {
+        self.nodes[self.nodes.len() / 2 + slot].at_ns
+    }
+
     /// Sets the time of the next event of `slot`; [`NEVER`] for none.
     pub(crate) fn set(&mut self, slot: usize, at_ns: u64) {
         let mut node = self.nodes.len() / 2 + slot;

@@ -11,6 +11,7 @@
 //! User-Facing Applications*, ICDCS 2023.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use rand::RngExt;
 use shinjuku_policy::{ClassParameters, Nanos, cfcfs, edf, priority};
@@ -236,13 +237,34 @@ impl FanoutScenario {
     /// A parameter is out of range, or a policy breaks its contract.
     pub fn run(&self, seed: u64) -> Result<FanoutRun, SimError> {
         self.check()?;
-        let scheduler = self.scheduler();
-        let machines: Result<Vec<_>, _> = (0..self.servers)
-            .map(|_| Machine::new(&scheduler, self.shape, seed))
-            .collect();
-        let mut machines = machines?;
-        let mut calendar = Calendar::new(self.servers);
         let mut draws = Draws::new(seed);
+        let mut gaps = self.arrivals.gaps(self.gap_ns())?;
+        let mut run = Run::new(self, seed)?;
+        let mut at = gaps.next_gap_ns(&mut draws.gaps);
+        loop {
+            let now = at.round() as u64;
+            let first = run.calendar.first_ns();
+            if run.issued < run.recorded.end + run.recorded.start && now < first {
+                run.issue(now, &mut draws)?;
+                at += gaps.next_gap_ns(&mut draws.gaps);
+            } else if first == NEVER {
+                break;
+            } else {
+                run.step();
+            }
+        }
+        for machine in &run.machines {
+            machine.check()?;
+        }
+        Ok(FanoutRun {
+            tally: run.tally,
+            events: run.events,
+            preemptions: run.machines.iter().map(Machine::preemptions).sum(),
+        })
+    }
+
+    /// The mean time between two queries that gives the load, in ns.
+    fn gap_ns(&self) -> f64 {
         let total: f64 = self.fanouts.iter().map(|(_, weight)| weight).sum();
         let tasks = self
             .fanouts
@@ -250,84 +272,7 @@ impl FanoutScenario {
             .map(|(fanout, weight)| *fanout as f64 * weight / total)
             .sum::<f64>();
         let workers = (self.servers * self.shape.workers) as f64;
-        let gap_ns = self.mix.mean_ns() * tasks / (self.load * workers);
-        let mut gaps = self.arrivals.gaps(gap_ns)?;
-
-        let warm_up = self.queries / (WARM_UP - 1);
-        let (end, stop) = (warm_up + self.queries, 2 * warm_up + self.queries);
-        let mut open: HashMap<u64, Query> = HashMap::new();
-        let mut tally = Tally::new(self.kinds());
-        let mut order: Vec<usize> = (0..self.servers).collect();
-        let (mut number, mut events) = (0_u64, 0_u64);
-        let mut at = gaps.next_gap_ns(&mut draws.gaps);
-        loop {
-            let now = at.round() as u64;
-            let first = calendar.first_ns();
-            let mut outcome = None;
-            if number < stop && now < first {
-                let slo = pick(&self.slos_us, draws.gaps.random());
-                let fan = pick(&self.fanouts, draws.gaps.random());
-                let kind = (slo * self.fanouts.len() + fan) as u16;
-                let fanout = self.fanouts[fan].0;
-                let mut longest_ns = 0;
-                for task in 0..fanout {
-                    // The first `fanout` of a random permutation (Fisher and Yates).
-                    let chosen = draws.gaps.random_range(task..self.servers);
-                    order.swap(task, chosen);
-                    let server = order[task];
-                    let (_, service_ns) = draws.service(&self.mix);
-                    longest_ns = longest_ns.max(service_ns);
-                    let request = Request {
-                        sent_ns: now,
-                        service_ns,
-                        flow: number,
-                        class: kind,
-                        tag: number,
-                    };
-                    if machines[server].arrive(now, request).is_some() {
-                        let expected = "queues overflow: choose a lower load";
-                        return Err(SimError::parameter("load", self.load, expected));
-                    }
-                    calendar.set(server, machines[server].next_ns());
-                    events += 1;
-                }
-                let query = Query {
-                    sent_ns: now,
-                    kind,
-                    left: fanout,
-                    longest_ns,
-                };
-                open.insert(number, query);
-                number += 1;
-                at += gaps.next_gap_ns(&mut draws.gaps);
-            } else if first == NEVER {
-                break;
-            } else {
-                let server = calendar.first_slot();
-                outcome = machines[server].step();
-                calendar.set(server, machines[server].next_ns());
-                events += 1;
-            }
-            if let Some(Outcome::Finished { request, at_ns }) = outcome
-                && let Some(query) = open.get_mut(&request.tag)
-            {
-                query.left -= 1;
-                if query.left == 0 {
-                    if (warm_up..end).contains(&request.tag) {
-                        tally.record(query.kind, at_ns - query.sent_ns, query.longest_ns);
-                    }
-                    open.remove(&request.tag);
-                }
-            }
-        }
-        for machine in &machines {
-            machine.check()?;
-        }
-        Ok(FanoutRun {
-            tally,
-            events,
-            preemptions: machines.iter().map(Machine::preemptions).sum(),
-        })
+        self.mix.mean_ns() * tasks / (self.load * workers)
     }
 
     /// Whether every type of query meets its SLO in this run.
@@ -358,6 +303,107 @@ impl FanoutScenario {
             }
         }
         Ok(met)
+    }
+}
+
+/// A replication under way.
+struct Run<'a> {
+    scenario: &'a FanoutScenario,
+    machines: Vec<Machine>,
+    calendar: Calendar,
+    /// Queries that wait for tasks, by number.
+    open: HashMap<u64, Query>,
+    /// The servers, in an order of which each query takes the first ones.
+    order: Vec<usize>,
+    /// How many queries were sent.
+    issued: u64,
+    /// The numbers of the queries that count: as many come before them and after them, to warm up
+    /// and to keep up the load.
+    recorded: Range<u64>,
+    events: u64,
+    tally: Tally,
+}
+
+impl<'a> Run<'a> {
+    fn new(scenario: &'a FanoutScenario, seed: u64) -> Result<Self, SimError> {
+        let scheduler = scenario.scheduler();
+        let machine = |_| Machine::new(&scheduler, scenario.shape, seed);
+        let warm_up = scenario.queries / (WARM_UP - 1);
+        Ok(Self {
+            scenario,
+            machines: (0..scenario.servers)
+                .map(machine)
+                .collect::<Result<_, _>>()?,
+            calendar: Calendar::new(scenario.servers),
+            open: HashMap::new(),
+            order: (0..scenario.servers).collect(),
+            issued: 0,
+            recorded: warm_up..warm_up + scenario.queries,
+            events: 0,
+            tally: Tally::new(scenario.kinds()),
+        })
+    }
+
+    /// A query comes: its tasks go to servers chosen at random.
+    fn issue(&mut self, now: u64, draws: &mut Draws) -> Result<(), SimError> {
+        let Self { scenario, .. } = *self;
+        let slo = pick(&scenario.slos_us, draws.gaps.random());
+        let fan = pick(&scenario.fanouts, draws.gaps.random());
+        let kind = (slo * scenario.fanouts.len() + fan) as u16;
+        let fanout = scenario.fanouts[fan].0;
+        let mut longest_ns = 0;
+        for task in 0..fanout {
+            // The first `fanout` of a random permutation (Fisher and Yates).
+            let chosen = draws.gaps.random_range(task..scenario.servers);
+            self.order.swap(task, chosen);
+            let server = self.order[task];
+            let (_, service_ns) = draws.service(&scenario.mix);
+            longest_ns = longest_ns.max(service_ns);
+            let request = Request {
+                sent_ns: now,
+                service_ns,
+                flow: self.issued,
+                class: kind,
+                tag: self.issued,
+            };
+            if self.machines[server].arrive(now, request).is_some() {
+                let expected = "queues overflow: choose a lower load";
+                return Err(SimError::parameter("load", scenario.load, expected));
+            }
+            self.calendar.set(server, self.machines[server].next_ns());
+            self.events += 1;
+        }
+        let query = Query {
+            sent_ns: now,
+            kind,
+            left: fanout,
+            longest_ns,
+        };
+        self.open.insert(self.issued, query);
+        self.issued += 1;
+        Ok(())
+    }
+
+    /// The next event of a server. A query ends with the last of its tasks.
+    fn step(&mut self) {
+        let server = self.calendar.first_slot();
+        let outcome = self.machines[server].step();
+        self.calendar.set(server, self.machines[server].next_ns());
+        self.events += 1;
+        let Some(Outcome::Finished { request, at_ns }) = outcome else {
+            return;
+        };
+        let Some(query) = self.open.get_mut(&request.tag) else {
+            return;
+        };
+        query.left -= 1;
+        if query.left == 0 {
+            if self.recorded.contains(&request.tag) {
+                let sojourn_ns = at_ns - query.sent_ns;
+                self.tally.record(query.kind, sojourn_ns, query.longest_ns);
+            }
+            self.open.remove(&request.tag);
+        }
     }
 }
 

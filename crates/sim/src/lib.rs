@@ -27,6 +27,7 @@
 //! | a server by hand, event by event | [`Machine`], [`Server`] |
 //! | processor sharing, exactly | [`sharing`], by [`Scheduler::sharing`] |
 //! | what scheduling costs | [`Overheads`] |
+//! | cores that dispatch for themselves, IX, ZygOS, Tiny Quanta | [`Layout`] |
 //! | a rack behind a load-balancing switch | [`rack`] |
 //! | queries that fan out | [`fanout`] |
 //! | how many connections balance queues | [`imbalance`] |
@@ -49,10 +50,13 @@ mod error;
 mod estimate;
 pub mod fanout;
 pub mod imbalance;
+mod layout;
+pub mod loops;
 pub mod machine;
 pub mod overheads;
 pub mod plan;
 mod predict;
+mod presence;
 pub mod rack;
 pub mod replicate;
 mod request;
@@ -67,6 +71,8 @@ pub mod theory;
 
 pub use error::SimError;
 pub use estimate::Estimate;
+pub use layout::Layout;
+pub use loops::Loops;
 pub use machine::Machine;
 pub use overheads::Overheads;
 pub use predict::{Predicted, Prediction, REQUESTS as PREDICT_REQUESTS, predict, with_slos_alone};

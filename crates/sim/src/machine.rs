@@ -1,11 +1,12 @@
-//! A server of either kind: under a policy, or with shared cores.
+//! A server of any kind: under a policy, with one queue or one a core, or with shared cores.
 
 use crate::calendar::{Calendar, NEVER};
+use crate::loops::Loops;
 use crate::scheduler::{Built, Scheduler};
 use crate::server::{Server, Shape};
 use crate::sharing::Sharing;
 use crate::source::split_mix;
-use crate::{Outcome, Request, SimError};
+use crate::{Layout, Outcome, Request, SimError};
 
 /// Separates a machine's seed from that of its requests.
 const SALT: u64 = 0x6D61_6368_696E_6500;
@@ -14,6 +15,8 @@ const SALT: u64 = 0x6D61_6368_696E_6500;
 pub enum Machine {
     /// Workers under a policy.
     Server(Box<Server>),
+    /// Cores that each have a queue under a policy.
+    Loops(Box<Loops>),
     /// Cores shared by all requests.
     Sharing(Sharing),
     /// Cores each shared by the requests of the flows that hash to it.
@@ -31,9 +34,12 @@ impl Machine {
     /// same `seed`.
     ///
     /// # Errors
-    /// As [`Server::new`].
+    /// As [`Server::new`] and [`Loops::new`].
     pub fn new(scheduler: &Scheduler, shape: Shape, seed: u64) -> Result<Self, SimError> {
         let seed = split_mix(seed, SALT);
+        if shape.layout != Layout::Central {
+            return Ok(Self::Loops(Box::new(Loops::new(scheduler, shape, seed)?)));
+        }
         let Shape {
             capacity, workers, ..
         } = shape;
@@ -61,6 +67,7 @@ impl Machine {
     pub fn next_ns(&self) -> u64 {
         match self {
             Self::Server(server) => server.next_ns(),
+            Self::Loops(loops) => loops.next_ns(),
             Self::Sharing(sharing) => sharing.next_ns(),
             Self::Partitioned(partitioned) => partitioned.calendar.first_ns(),
         }
@@ -71,6 +78,7 @@ impl Machine {
     pub fn arrive(&mut self, now_ns: u64, request: Request) -> Option<Outcome> {
         match self {
             Self::Server(server) => server.arrive(now_ns, request),
+            Self::Loops(loops) => loops.arrive(now_ns, request),
             Self::Sharing(sharing) => sharing.arrive(now_ns, request),
             Self::Partitioned(Partitioned { cores, calendar }) => {
                 let at = spread(request.flow, cores.len());
@@ -86,6 +94,7 @@ impl Machine {
     pub fn step(&mut self) -> Option<Outcome> {
         match self {
             Self::Server(server) => server.step(),
+            Self::Loops(loops) => loops.step(),
             Self::Sharing(sharing) => sharing.step(),
             Self::Partitioned(Partitioned { cores, calendar }) => {
                 if calendar.first_ns() == NEVER {
@@ -104,6 +113,7 @@ impl Machine {
     pub fn len(&self) -> usize {
         match self {
             Self::Server(server) => server.len(),
+            Self::Loops(loops) => loops.len(),
             Self::Sharing(sharing) => sharing.len(),
             Self::Partitioned(partitioned) => partitioned.cores.iter().map(Sharing::len).sum(),
         }
@@ -120,6 +130,7 @@ impl Machine {
     pub fn events(&self) -> u64 {
         match self {
             Self::Server(server) => server.events(),
+            Self::Loops(loops) => loops.events(),
             Self::Sharing(sharing) => sharing.events(),
             Self::Partitioned(partitioned) => partitioned.cores.iter().map(Sharing::events).sum(),
         }
@@ -130,7 +141,17 @@ impl Machine {
     pub fn preemptions(&self) -> u64 {
         match self {
             Self::Server(server) => server.preemptions(),
+            Self::Loops(loops) => loops.preemptions(),
             Self::Sharing(_) | Self::Partitioned(_) => 0,
+        }
+    }
+
+    /// How many turns loops took of parts that are not their home.
+    #[must_use]
+    pub fn helps(&self) -> u64 {
+        match self {
+            Self::Loops(loops) => loops.helps(),
+            Self::Server(_) | Self::Sharing(_) | Self::Partitioned(_) => 0,
         }
     }
 
@@ -141,6 +162,7 @@ impl Machine {
     pub fn check(&self) -> Result<(), SimError> {
         match self {
             Self::Server(server) => server.check(),
+            Self::Loops(loops) => loops.check(),
             Self::Sharing(_) | Self::Partitioned(_) => Ok(()),
         }
     }

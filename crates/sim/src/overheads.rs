@@ -16,6 +16,12 @@
 //! | `sim/probe-interval` | [`probe_interval_ns`](Overheads::probe_interval_ns) |
 //! | `sim/late-share` | [`late_share`](Overheads::late_share) (a share, not ns) |
 //! | `sim/late` | [`late_ns`](Overheads::late_ns) |
+//! | `sim/steal` | [`steal_ns`](Overheads::steal_ns) |
+//! | `sim/interrupt` | [`interrupt_ns`](Overheads::interrupt_ns) |
+//! | `sim/away-every` | [`away_every_ns`](Overheads::away_every_ns) |
+//! | `sim/away` | [`away_ns`](Overheads::away_ns) |
+//!
+//! The last four are those of the layouts without a dispatcher of their own ([`crate::Layout`]).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,6 +58,14 @@ pub struct Overheads {
     pub late_share: f64,
     /// How late the late preemptions are.
     pub late_ns: u64,
+    /// An idle loop's time to take over the turn of another.
+    pub steal_ns: u64,
+    /// The time that an interrupt takes from a loop within a request, beside what it is for.
+    pub interrupt_ns: u64,
+    /// The mean time between bursts of other programs' work on a core; 0: none come.
+    pub away_every_ns: u64,
+    /// The mean length of such a burst, exponentially distributed.
+    pub away_ns: u64,
 }
 
 impl Overheads {
@@ -67,6 +81,10 @@ impl Overheads {
         probe_interval_ns: 0,
         late_share: 0.0,
         late_ns: 0,
+        steal_ns: 0,
+        interrupt_ns: 0,
+        away_every_ns: 0,
+        away_ns: 0,
     };
 
     /// The costs with the names of the [module](self)'s table.
@@ -96,6 +114,10 @@ impl Overheads {
             probe_interval_ns: ns("sim/probe-interval")?,
             late_share: cost("sim/late-share")?,
             late_ns: ns("sim/late")?,
+            steal_ns: ns("sim/steal")?,
+            interrupt_ns: ns("sim/interrupt")?,
+            away_every_ns: ns("sim/away-every")?,
+            away_ns: ns("sim/away")?,
         }
         .checked()
     }
@@ -134,6 +156,10 @@ impl Overheads {
             probe_interval_ns,
             late_share,
             late_ns,
+            steal_ns,
+            interrupt_ns,
+            away_every_ns,
+            away_ns,
         } = self;
         let costs = [
             ("network_ns", network_ns),
@@ -145,6 +171,10 @@ impl Overheads {
             ("preempt_receive_ns", preempt_receive_ns),
             ("probe_interval_ns", probe_interval_ns),
             ("late_ns", late_ns),
+            ("steal_ns", steal_ns),
+            ("interrupt_ns", interrupt_ns),
+            ("away_every_ns", away_every_ns),
+            ("away_ns", away_ns),
         ];
         if let Some((name, ns)) = costs.into_iter().find(|(_, ns)| *ns > MOST_NS) {
             let expected = "it must be at most 1e9 ns";
@@ -153,6 +183,10 @@ impl Overheads {
         if !(0.0..=1.0).contains(&late_share) {
             let expected = "it must lie between 0 and 1";
             return Err(SimError::parameter("late_share", late_share, expected));
+        }
+        if away_every_ns > 0 && away_ns >= away_every_ns {
+            let expected = "bursts must be shorter than the time between them";
+            return Err(SimError::parameter("away_ns", away_ns, expected));
         }
         Ok(self)
     }

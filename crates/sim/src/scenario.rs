@@ -51,6 +51,9 @@ pub struct Run {
     pub events: u64,
     /// How many preemptions took effect, warm-up included.
     pub preemptions: u64,
+    /// How many turns loops took of parts that are not their home, warm-up included; none with a
+    /// central queue.
+    pub helps: u64,
     /// Simulated time until the last event, in ns.
     pub span_ns: u64,
     /// Whether requests piled up: during the last quarter of the counted arrivals there were always
@@ -132,6 +135,7 @@ impl Scenario {
             tally,
             events: machine.events(),
             preemptions: machine.preemptions(),
+            helps: machine.helps(),
             span_ns,
             growing: crowd.growing(),
         })

@@ -71,6 +71,17 @@ pub fn sharing_sojourn(load: f64, service: f64) -> f64 {
     service / (1.0 - load)
 }
 
+/// The mean sojourn time in M/M/1 beside bursts that come in a Poisson stream, a mean of `every`
+/// apart, last an exponential time of mean `burst`, and go first: preemptive-resume priority
+/// (Kleinrock, volume 2, section 3.6).
+#[must_use]
+pub fn mm1_beside_bursts(load: f64, mean_service: f64, every: f64, burst: f64) -> f64 {
+    let left = 1.0 - burst / every;
+    // Half the second moment of an exponential time is the square of its mean.
+    let residual = burst * burst / every + load * mean_service;
+    mean_service / left + residual / (left * (left - load))
+}
+
 /// The share of servers with at least `length` requests, `load^((choices^length - 1) / (choices -
 /// 1))`, with many servers, exponential service times and first come, first served. Each request
 /// joins the shortest of `choices` queues drawn at random.

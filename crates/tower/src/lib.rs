@@ -43,16 +43,38 @@ mod service;
 
 use http::StatusCode;
 use shinjuku::RunError;
+use shinjuku::net::Refusal;
 
 pub use classify::{Classify, Rules};
 pub use service::{PoolLayer, PoolService};
 
-/// The HTTP status of a request whose handler has no result: 500 if the handler panicked, else
-/// 503, since another attempt may succeed.
+/// The HTTP status of a request whose handler has no result: 500 if the handler panicked or the
+/// pool has no such class, 504 if the request's deadline passed, else 503, since another attempt
+/// may succeed.
 #[must_use]
 pub fn status(error: &RunError) -> StatusCode {
     match error {
-        RunError::Panicked(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        RunError::Panicked(_) | RunError::Refused(Refusal::UnknownClass) => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
+        RunError::Refused(Refusal::DeadlinePassed) => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_says_whose_fault_it_is() {
+        for (cause, expected) in [
+            (Refusal::QueueFull, 503),
+            (Refusal::ShuttingDown, 503),
+            (Refusal::UnknownClass, 500),
+            (Refusal::DeadlinePassed, 504),
+        ] {
+            assert_eq!(status(&cause.into()).as_u16(), expected, "{cause}");
+        }
     }
 }

@@ -91,7 +91,7 @@ async fn requests_run_in_the_class_that_the_rules_say() {
     let refused = by_closure.layer(handler).oneshot(request("/")).await;
     let error = refused.unwrap_err();
     assert!(matches!(error, RunError::Refused(Refusal::UnknownClass)));
-    assert_eq!(status(&error), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(status(&error), StatusCode::INTERNAL_SERVER_ERROR);
 }
 
 #[tokio::test]

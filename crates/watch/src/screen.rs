@@ -3,14 +3,16 @@
 //! ```text
 //!   first look ──▶ draw ──▶ a key? ── q, Esc, Ctrl-C ──▶ the terminal as it was
 //!                   ▲         │ none, until the time is over
-//!                   └── look ◀┘   (a server that is gone is said, and looked for again)
+//!                   └── look ◀┘   (a server that is gone is said, and looked for again;
+//!                                   keys are looked for meanwhile)
 //! ```
 
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -20,7 +22,10 @@ use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Table, Wrap};
 
 use super::snapshot::{Class, Snapshot};
 
-/// Shows the server until a key ends it.
+/// Keys are looked for at least this often.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Shows the server until a key ends it, also while the server does not answer.
 ///
 /// # Errors
 /// If there is no server at first, or no terminal.
@@ -37,24 +42,41 @@ pub fn top(socket: &Path, every: Duration) -> Result<()> {
     let mut terminal = ratatui::try_init()?;
     let outcome = loop {
         let drawn = terminal.draw(|frame| draw(frame, &shown));
-        match drawn.map_err(Into::into).and_then(|_| is_left(every)) {
-            Ok(false) => {}
-            Ok(true) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-        match Snapshot::of(socket) {
-            Ok(now) => {
+        let looked = drawn.map_err(Into::into).and_then(|_| {
+            let is_left = is_left(every)?;
+            if is_left { Ok(None) } else { look(socket) }
+        });
+        match looked {
+            Ok(None) => break Ok(()),
+            Ok(Some(Ok(now))) => {
                 shown = Shown {
                     since: now.since(&last),
                     gone: None,
                 };
                 last = now;
             }
-            Err(error) => shown.gone = Some(format!("{error:#}")),
+            Ok(Some(Err(error))) => shown.gone = Some(format!("{error:#}")),
+            Err(error) => break Err(error),
         }
     };
     ratatui::try_restore()?;
     outcome
+}
+
+/// Asks the server, and looks for keys meanwhile; `None`: one says that it is enough. What is asked
+/// then is left to itself: its time is bounded.
+fn look(socket: &Path) -> Result<Option<Result<Snapshot>>> {
+    let (tell, told) = mpsc::channel();
+    let socket = socket.to_owned();
+    std::thread::spawn(move || drop(tell.send(Snapshot::of(&socket))));
+    loop {
+        match told.recv_timeout(Duration::from_millis(1)) {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(RecvTimeoutError::Timeout) if is_left(GLANCE)? => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => bail!("asking the server has panicked"),
+        }
+    }
 }
 
 /// Waits for `time`, or until a key says that it is enough; tells whether one did.

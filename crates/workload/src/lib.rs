@@ -30,12 +30,15 @@
 //! | [`Schedule`] | all arrivals of a run, drawn from a seed |
 //! | [`Record`], [`Summary`] | latency, slowdown and throughput of a run |
 //! | [`repeat`] | medians, spread and paired ratios over repeated runs |
+//! | `injector` | with the feature of this name: a schedule as a transport of the runtime's |
 //! | [`lindley`] | exact first-come-first-served baselines: Lindley, Kiefer and Wolfowitz, Pollaczek and Khinchine |
 
 #![forbid(unsafe_code)]
 
 mod arrival;
 mod error;
+#[cfg(feature = "injector")]
+pub mod injector;
 mod mix;
 mod record;
 mod schedule;

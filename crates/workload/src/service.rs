@@ -1,6 +1,6 @@
 //! Service times: how long a request runs if nothing disturbs it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rand::{Rng, RngExt};
@@ -219,6 +219,52 @@ pub(crate) fn squared_variation(mean: f64, second_moment: f64) -> f64 {
     (second_moment / (mean * mean) - 1.0).max(0.0)
 }
 
+/// A law with its mean, ns, and its second moment, ns squared.
+type Moments = (Law, f64, f64);
+
+fn pareto(mean_us: f64, shape: f64) -> Result<Moments, WorkloadError> {
+    let mean = nanos("mean_us", mean_us)?;
+    if !(shape.is_finite() && shape > 1.0) {
+        return Err(WorkloadError::Parameter {
+            what: "shape",
+            value: shape,
+            expected: "it must be finite and above 1, or there is no mean",
+        });
+    }
+    let least = mean * (shape - 1.0) / shape;
+    let second = if shape > 2.0 {
+        least * least * shape / (shape - 2.0)
+    } else {
+        f64::INFINITY
+    };
+    let law = Pareto::new(least, shape).expect("both are positive");
+    Ok((Law::Pareto(law), mean, second))
+}
+
+fn zipf(values_us: &[f64], exponent: f64) -> Result<Moments, WorkloadError> {
+    if !(exponent.is_finite() && exponent >= 0.0) {
+        return Err(WorkloadError::Parameter {
+            what: "exponent",
+            value: exponent,
+            expected: "it must be finite, zero or more",
+        });
+    }
+    if values_us.is_empty() {
+        return Err(WorkloadError::Empty { what: "values_us" });
+    }
+    let ranks = 1..=values_us.len();
+    let weights: Vec<_> = ranks.map(|rank| (rank as f64).powf(-exponent)).collect();
+    Ok(discrete(all_nanos(values_us)?, &weights))
+}
+
+fn empirical(file: &Path) -> Result<Moments, WorkloadError> {
+    let values = values_file::read(file, Accept::Positive)?;
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let second = values.iter().map(|value| value * value).sum::<f64>() / count;
+    Ok((Law::Empirical(values.into()), mean, second))
+}
+
 impl TryFrom<Spec> for ServiceTime {
     type Error = WorkloadError;
 
@@ -250,24 +296,7 @@ impl TryFrom<Spec> for ServiceTime {
                 discrete(vec![short, long], &[1.0 - share, share])
             }
             Spec::Trimodal { values_us } => discrete(all_nanos(values_us)?, &[1.0; 3]),
-            Spec::Pareto { mean_us, shape } => {
-                let mean = nanos("mean_us", *mean_us)?;
-                if !(shape.is_finite() && *shape > 1.0) {
-                    return Err(WorkloadError::Parameter {
-                        what: "shape",
-                        value: *shape,
-                        expected: "it must be finite and above 1, or there is no mean",
-                    });
-                }
-                let least = mean * (shape - 1.0) / shape;
-                let second = if *shape > 2.0 {
-                    least * least * shape / (shape - 2.0)
-                } else {
-                    f64::INFINITY
-                };
-                let law = Pareto::new(least, *shape).expect("both are positive");
-                (Law::Pareto(law), mean, second)
-            }
+            Spec::Pareto { mean_us, shape } => pareto(*mean_us, *shape)?,
             Spec::Tpcc {} => discrete(
                 all_nanos(&TPCC.map(|(_, us, _)| us))?,
                 &TPCC.map(|(_, _, share)| share),
@@ -275,28 +304,8 @@ impl TryFrom<Spec> for ServiceTime {
             Spec::Zipf {
                 values_us,
                 exponent,
-            } => {
-                if !(exponent.is_finite() && *exponent >= 0.0) {
-                    return Err(WorkloadError::Parameter {
-                        what: "exponent",
-                        value: *exponent,
-                        expected: "it must be finite, zero or more",
-                    });
-                }
-                if values_us.is_empty() {
-                    return Err(WorkloadError::Empty { what: "values_us" });
-                }
-                let ranks = 1..=values_us.len();
-                let weights: Vec<_> = ranks.map(|rank| (rank as f64).powf(-exponent)).collect();
-                discrete(all_nanos(values_us)?, &weights)
-            }
-            Spec::Empirical { file } => {
-                let values = values_file::read(file, Accept::Positive)?;
-                let count = values.len() as f64;
-                let mean = values.iter().sum::<f64>() / count;
-                let second = values.iter().map(|value| value * value).sum::<f64>() / count;
-                (Law::Empirical(values.into()), mean, second)
-            }
+            } => zipf(values_us, *exponent)?,
+            Spec::Empirical { file } => empirical(file)?,
         };
         Ok(Self {
             spec,
@@ -332,7 +341,7 @@ fn all_nanos(values_us: &[f64]) -> Result<Vec<f64>, WorkloadError> {
 }
 
 /// The law of `values`, in ns, and its first two moments. The weights are positive, one a value.
-fn discrete(values: Vec<f64>, weights: &[f64]) -> (Law, f64, f64) {
+fn discrete(values: Vec<f64>, weights: &[f64]) -> Moments {
     let total: f64 = weights.iter().sum();
     let moment = |power| {
         let terms = values

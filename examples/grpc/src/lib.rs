@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::uri::PathAndQuery;
+use shinjuku::net::Refusal;
 use shinjuku::{Cancelled, Pool, RunError, cancellation_point};
 use tonic::body::Body;
 use tonic::client::Grpc;
@@ -86,7 +87,9 @@ fn count(text: &str, word: &str) -> Result<u64, Cancelled> {
 fn status(error: &RunError) -> Status {
     let why = error.to_string();
     match error {
-        RunError::Refused(_) => Status::resource_exhausted(why),
+        RunError::Refused(Refusal::QueueFull) => Status::resource_exhausted(why),
+        RunError::Refused(Refusal::DeadlinePassed) => Status::deadline_exceeded(why),
+        RunError::Refused(Refusal::ShuttingDown) => Status::unavailable(why),
         RunError::Cancelled => Status::cancelled(why),
         RunError::RuntimeEnded => Status::unavailable(why),
         _ => Status::internal(why),
@@ -134,4 +137,24 @@ pub async fn ask(channel: Channel, word: &str) -> Result<u64, Status> {
     let path = PathAndQuery::from_static(COUNT);
     let reply = client.unary(request, path, codec).await?;
     Ok(reply.into_inner().lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    #[test]
+    fn every_refusal_has_the_code_of_its_cause() {
+        for (cause, code) in [
+            (Refusal::QueueFull, Code::ResourceExhausted),
+            (Refusal::DeadlinePassed, Code::DeadlineExceeded),
+            (Refusal::ShuttingDown, Code::Unavailable),
+            (Refusal::UnknownClass, Code::Internal),
+        ] {
+            assert_eq!(status(&cause.into()).code(), code, "{cause}");
+        }
+        assert_eq!(status(&RunError::RuntimeEnded).code(), Code::Unavailable);
+    }
 }

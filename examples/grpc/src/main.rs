@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::Context;
 use shinjuku::Pool;
 use shinjuku_grpc::Search;
+use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
 
 fn main() -> anyhow::Result<()> {
@@ -30,9 +31,17 @@ fn main() -> anyhow::Result<()> {
     let search = Search::new(Arc::clone(&pool), text);
     let runtime = tokio::runtime::Runtime::new()?;
     println!("listening on {address}");
-    let stop = async { drop(tokio::signal::ctrl_c().await) };
     let server = Server::builder().add_service(search);
-    runtime.block_on(server.serve_with_shutdown(address, stop))?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let stop = async move {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+        };
+        anyhow::Ok(server.serve_with_shutdown(address, stop).await?)
+    })?;
     drop(runtime);
     if let Some(pool) = Arc::into_inner(pool) {
         println!("{}", pool.shutdown(Duration::from_secs(5)));

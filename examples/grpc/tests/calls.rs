@@ -45,8 +45,8 @@ async fn many_calls_at_once_are_answered() {
 }
 
 #[tokio::test]
-async fn what_the_pool_refuses_is_a_status() {
+async fn a_class_that_the_pool_does_not_have_is_the_servers_fault() {
     let (channel, _pool) = serve("other", String::new()).await;
     let status = ask(channel, "x").await.unwrap_err();
-    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert_eq!(status.code(), Code::Internal, "{status}");
 }

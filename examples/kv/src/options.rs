@@ -58,11 +58,11 @@ pub struct Options {
     /// Objectives on latency by class, for c-pre-mq [default: get=50us,scan=5ms].
     #[arg(long, value_parser = slo, value_delimiter = ',', value_name = "CLASS=TIME")]
     pub slo: Vec<(Class, f64)>,
-    /// Worker threads [default: one for each core but the dispatcher's].
+    /// Worker threads [default: one for each core, but for the dispatcher's if that has one].
     #[arg(long)]
     pub workers: Option<usize>,
-    /// Which loops share a thread: auto, threads, inline or symmetric [default: auto: inline if
-    /// there is one core].
+    /// Which loops share a thread: auto, threads, inline or symmetric [default: auto: inline on one
+    /// core, symmetric on few].
     #[arg(long, value_parser = named::<LayoutKind>)]
     pub layout: Option<LayoutKind>,
     /// How requests are preempted: auto, none, probe, compiled-probe, signal, escalation, guest or

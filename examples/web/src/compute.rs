@@ -3,6 +3,9 @@
 //! A service of your own has one of these and calls it by its name. All of them are here so that
 //! they can be tried with the same routes, and so that `cargo xtask bench service` compares them.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use rayon::ThreadPool;
 use shinjuku::{Pool, RunError, RunOptions};
 use tokio::runtime::Handle;
@@ -32,14 +35,15 @@ impl Class {
 
 /// Where the service computes.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a service has one")]
 pub enum Compute {
     /// In a pool with the classes [`Class::NAMES`].
-    Pool(Pool),
+    Pool(Arc<Pool>),
     /// In the handler, on tokio's own thread.
     Inline,
     /// On tokio's threads for blocking work.
     SpawnBlocking,
+    /// Short ones in the handler, long ones on tokio's threads for blocking work.
+    SpawnBlockingLong,
     /// On rayon's threads, with a channel back.
     Rayon(ThreadPool),
     /// Short ones in the handler, long ones in a tokio runtime of their own.
@@ -52,13 +56,16 @@ pub enum NoResult {
     /// The pool says why.
     #[error(transparent)]
     Pool(#[from] RunError),
-    /// Elsewhere only a panic keeps a result from coming.
+    /// It panicked elsewhere than in the pool.
     #[error("the computation panicked")]
     Panicked,
+    /// It would have started too late, elsewhere than in the pool.
+    #[error("not started by its deadline")]
+    Late,
 }
 
 impl Compute {
-    /// Computes something. Only the pool knows of priorities and deadlines.
+    /// Computes something.
     ///
     /// # Errors
     /// [`NoResult`]: why there is no result.
@@ -67,35 +74,48 @@ impl Compute {
         class: Class,
         compute: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, NoResult> {
-        self.run_with(class, |options| options, compute).await
+        match self {
+            Self::Pool(pool) => Ok(pool.run(class.name(), compute).await?),
+            _ => self.elsewhere(class, compute).await,
+        }
     }
 
-    /// The same with options for the pool.
+    /// The same unless it cannot start within `allowed`.
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub async fn run_with<R: Send + 'static>(
+    pub async fn run_within<R: Send + 'static>(
         &self,
         class: Class,
-        options: impl FnOnce(RunOptions<'static>) -> RunOptions<'static>,
+        allowed: Duration,
         compute: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, NoResult> {
+        if let Self::Pool(pool) = self {
+            let options = RunOptions::new(class.name()).deadline(allowed);
+            return Ok(pool.run(options, compute).await?);
+        }
+        let asked = Instant::now();
+        let in_time = move || (asked.elapsed() <= allowed).then(compute);
+        self.elsewhere(class, in_time).await?.ok_or(NoResult::Late)
+    }
+
+    async fn elsewhere<R: Send + 'static>(
+        &self,
+        class: Class,
+        compute: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, NoResult> {
+        let is_long = class == Class::Batch;
         let joined = match self {
-            Self::Pool(pool) => {
-                let options = options(RunOptions::new(class.name()));
-                return Ok(pool.run(options, compute).await?);
-            }
             Self::Rayon(threads) => {
                 let (send, result) = oneshot::channel();
                 // Whoever asked may have hung up.
                 threads.spawn(move || drop(send.send(compute())));
                 return result.await.map_err(|_| NoResult::Panicked);
             }
-            Self::SecondRuntime(handle) if class == Class::Batch => {
-                handle.spawn(async { compute() }).await
-            }
+            Self::SecondRuntime(handle) if is_long => handle.spawn(async { compute() }).await,
             Self::SpawnBlocking => tokio::task::spawn_blocking(compute).await,
-            Self::Inline | Self::SecondRuntime(_) => return Ok(compute()),
+            Self::SpawnBlockingLong if is_long => tokio::task::spawn_blocking(compute).await,
+            _ => return Ok(compute()),
         };
         joined.map_err(|_| NoResult::Panicked)
     }

@@ -8,11 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Form, Query, State};
+use axum::error_handling::HandleError;
+use axum::extract::{Form, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
+use shinjuku::{Pool, RunError};
+use shinjuku_tower::{PoolLayer, Rules};
+use tower::Layer;
 
 pub use compute::{Class, Compute, NoResult};
 pub use work::Data;
@@ -31,6 +35,10 @@ struct App {
 /// The service's routes.
 pub fn router(compute: Arc<Compute>, data: Data) -> Router {
     let data = Arc::new(data);
+    let by_function = match &*compute {
+        Compute::Pool(pool) => computed_by_function(pool, &data),
+        _ => Router::new(),
+    };
     Router::new()
         .route("/health", get(health))
         .route("/search", get(search))
@@ -38,6 +46,23 @@ pub fn router(compute: Arc<Compute>, data: Data) -> Router {
         .route("/login", post(login))
         .route("/image", get(image))
         .with_state(App { compute, data })
+        .merge(by_function)
+}
+
+/// `/lines?q=WORD`: a whole handler that is no async code, as a service that the layer makes.
+fn computed_by_function(pool: &Arc<Pool>, data: &Arc<Data>) -> Router {
+    let data = Arc::clone(data);
+    let layer = PoolLayer::new(Arc::clone(pool), Rules::otherwise(Class::Batch.name()));
+    let service = layer.layer(move |request: Request| lines(&data, &request));
+    let answer = |error: RunError| async move { Failed::from(NoResult::from(error)) };
+    Router::new().route_service("/lines", HandleError::new(service, answer))
+}
+
+fn lines(data: &Data, request: &Request) -> Response {
+    match Query::<Search>::try_from_uri(request.uri()) {
+        Ok(Query(Search { q })) => format!("{}\n", data.lines_with(&q)).into_response(),
+        Err(why) => why.into_response(),
+    }
 }
 
 /// Healthy is who computes something in time, not only who accepts connections.
@@ -57,11 +82,7 @@ async fn search(
     let data = app.data;
     let search = move || data.search(&q);
     let hits = (app.compute)
-        .run_with(
-            Class::Batch,
-            |options| options.deadline(SEARCH_DEADLINE),
-            search,
-        )
+        .run_within(Class::Batch, SEARCH_DEADLINE, search)
         .await?;
     Ok(format!("{}\n", hits.map_err(Failed::Bad)?))
 }
@@ -134,6 +155,7 @@ impl IntoResponse for Failed {
                 let status = match &error {
                     NoResult::Pool(error) => shinjuku_tower::status(error),
                     NoResult::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+                    NoResult::Late => StatusCode::GATEWAY_TIMEOUT,
                 };
                 (status, format!("{error}\n"))
             }

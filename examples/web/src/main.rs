@@ -18,9 +18,11 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use rayon::ThreadPoolBuilder;
-use shinjuku::{HardPreemption, LayoutKind, Pool};
+use rustix::process::set_parent_process_death_signal;
+use shinjuku::{ContextKind, HardPreemption, LayoutKind, Pool};
 use shinjuku_web::{Class, Compute, Data, router};
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Parser)]
 struct Options {
@@ -36,9 +38,18 @@ struct Options {
     /// The pool: lets code without probes be preempted, too.
     #[arg(long)]
     preempt_anywhere: bool,
+    /// The pool: closures run on kernel threads of their own, so that any code may be preempted.
+    #[arg(long, conflicts_with = "preempt_anywhere")]
+    kernel_threads: bool,
     /// The pool: one of the cores only dispatches, which compiled probes take.
     #[arg(long)]
     dispatcher: bool,
+    /// Rows of the database, and lines of the text.
+    #[arg(long, default_value_t = 100_000)]
+    rows: u64,
+    /// Ends when the thread that started it does, even if it is stopped then.
+    #[arg(long)]
+    ends_with_parent: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -49,6 +60,8 @@ enum Way {
     Inline,
     /// By tokio's `spawn_blocking`.
     SpawnBlocking,
+    /// Short ones in the handler, long ones by `spawn_blocking`.
+    SpawnBlockingLong,
     /// On rayon's threads.
     Rayon,
     /// In a second tokio runtime, with half of the cores.
@@ -71,6 +84,9 @@ fn start_pool(options: &Options) -> anyhow::Result<Pool> {
         // inheritance, on GS base, or on system calls that no signal interrupts.
         pool = pool.allow_hard_preemption(unsafe { HardPreemption::allow() });
     }
+    if options.kernel_threads {
+        pool = pool.context_kind(ContextKind::KernelThread);
+    }
     if options.dispatcher {
         pool = pool.layout(LayoutKind::Threads);
     }
@@ -81,6 +97,9 @@ fn start_pool(options: &Options) -> anyhow::Result<Pool> {
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
+    if options.ends_with_parent {
+        set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    }
     let cores = available_parallelism()?.get();
     let workers = options.workers.unwrap_or(cores);
     let half = (cores / 2).max(1);
@@ -94,30 +113,39 @@ fn main() -> anyhow::Result<()> {
     let compute = match (options.compute, &second) {
         (_, Some(second)) => Compute::SecondRuntime(second.handle().clone()),
         (Way::SpawnBlocking, _) => Compute::SpawnBlocking,
+        (Way::SpawnBlockingLong, _) => Compute::SpawnBlockingLong,
         // By default a panic there would end the process.
         (Way::Rayon, _) => Compute::Rayon(
             (ThreadPoolBuilder::new().num_threads(workers))
                 .panic_handler(|_| ())
                 .build()?,
         ),
-        (Way::Pool, _) => Compute::Pool(start_pool(&options)?),
+        (Way::Pool, _) => Compute::Pool(Arc::new(start_pool(&options)?)),
         (Way::Inline | Way::TwoRuntimes, _) => Compute::Inline,
     };
     let compute = Arc::new(compute);
-    let app = router(Arc::clone(&compute), Data::generate(100_000)?);
+    let app = router(Arc::clone(&compute), Data::generate(options.rows)?);
 
     let runtime = tokio_runtime(threads)?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(options.listen).await?;
         println!("listening on {}", listener.local_addr()?);
-        let stop = async { drop(tokio::signal::ctrl_c().await) };
+        let mut terminate = signal(SignalKind::terminate())?;
+        let stop = async move {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+        };
         axum::serve(listener, app)
             .with_graceful_shutdown(stop)
             .await
     })?;
     // Connections that outlived the server may still have the pool; it ends with them.
     drop(runtime);
-    if let Some(Compute::Pool(pool)) = Arc::into_inner(compute) {
+    if let Some(Compute::Pool(pool)) = Arc::into_inner(compute)
+        && let Some(pool) = Arc::into_inner(pool)
+    {
         let report = pool.shutdown(Duration::from_secs(5));
         if let Some(statistics) = &report.statistics {
             println!("{statistics}");

@@ -79,6 +79,16 @@ impl Data {
         Ok(hits)
     }
 
+    /// How many lines have this word.
+    pub(crate) fn lines_with(&self, word: &str) -> usize {
+        let mut lines = 0;
+        for line in self.text.lines() {
+            preempt_point();
+            lines += usize::from(line.contains(word));
+        }
+        lines
+    }
+
     /// So many rows, a line each.
     pub(crate) fn range(&self, from: &str, count: usize) -> Result<String, redb::Error> {
         let table = self.rows.begin_read()?.open_table(ROWS)?;

@@ -1,8 +1,11 @@
 //! The service over loopback, with a client of the ecosystem's.
 #![allow(missing_docs)]
 
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
@@ -10,20 +13,27 @@ use http_body_util::BodyExt;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use rustix::process::{Pid, Signal, kill_process};
 use shinjuku::{LayoutKind, Pool};
 use shinjuku_web::{Class, Compute, Data, router};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-struct Service {
+/// A client of a service, wherever that is.
+struct Asks {
     address: String,
     client: Client<HttpConnector, Body>,
+}
+
+/// One in this process.
+struct Service {
+    asks: Asks,
     compute: Arc<Compute>,
 }
 
 fn in_a_pool() -> Compute {
     let pool = Pool::builder(Class::NAMES).layout(LayoutKind::Symmetric);
-    Compute::Pool(pool.contexts(32).start().unwrap())
+    Compute::Pool(Arc::new(pool.contexts(32).start().unwrap()))
 }
 
 impl Service {
@@ -31,12 +41,17 @@ impl Service {
         let compute = Arc::new(compute);
         let app = router(compute.clone(), Data::generate(5_000).unwrap());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
+        let asks = Asks::new(listener.local_addr().unwrap());
         tokio::spawn(async { axum::serve(listener, app).await });
+        Self { asks, compute }
+    }
+}
+
+impl Asks {
+    fn new(address: impl std::fmt::Display) -> Self {
         Self {
-            address,
+            address: format!("http://{address}"),
             client: Client::builder(TokioExecutor::new()).build_http(),
-            compute,
         }
     }
 
@@ -62,7 +77,26 @@ impl Service {
 
 #[tokio::test]
 async fn every_route_answers() {
-    every_route_answers_by(in_a_pool()).await;
+    let service = Service::start(in_a_pool()).await;
+    every_route_answers_to(&service.asks).await;
+    let lines = |path| service.asks.get(path);
+    let found = lines("/lines?q=ab").await;
+    assert!(found.0 == StatusCode::OK && found.1 != "0\n", "{found:?}");
+    assert_eq!(lines("/lines?q=no-such-word").await.1, "0\n");
+    assert_eq!(lines("/lines").await.0, StatusCode::BAD_REQUEST);
+}
+
+/// What the pool refuses is an answer of the layer's route as of any other.
+#[tokio::test]
+async fn what_the_pool_refuses_is_an_answer() {
+    let pool = Pool::builder(["interactive"]).layout(LayoutKind::Symmetric);
+    let pool = pool.contexts(16).start().unwrap();
+    let service = Service::start(Compute::Pool(Arc::new(pool))).await;
+    for path in ["/lines?q=ab", "/search?q=ab"] {
+        let (status, why) = service.asks.get(path).await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{path}");
+        assert!(why.contains("no such request class"), "{path}: {why}");
+    }
 }
 
 #[tokio::test]
@@ -72,16 +106,16 @@ async fn every_route_answers_wherever_it_is_computed() {
     for compute in [
         Compute::Inline,
         Compute::SpawnBlocking,
+        Compute::SpawnBlockingLong,
         Compute::Rayon(rayon.unwrap()),
         Compute::SecondRuntime(second.handle().clone()),
     ] {
-        every_route_answers_by(compute).await;
+        every_route_answers_to(&Service::start(compute).await.asks).await;
     }
     second.shutdown_background();
 }
 
-async fn every_route_answers_by(compute: Compute) {
-    let service = Service::start(compute).await;
+async fn every_route_answers_to(service: &Asks) {
     let ok = |text: &str| (StatusCode::OK, text.to_owned());
     assert_eq!(service.get("/health").await, ok("ok\n"));
     assert_eq!(service.get("/search?q=%5E4999%20").await, ok("1\n"));
@@ -121,9 +155,9 @@ async fn short_and_long_ones_are_all_answered() {
             let service = service.clone();
             tokio::spawn(async move {
                 match n % 4 {
-                    0 => service.get("/search?q=(ab)%2Bc").await.0,
-                    1 => service.get("/range?from=key-000000&count=500").await.0,
-                    _ => service.get("/health").await.0,
+                    0 => service.asks.get("/search?q=(ab)%2Bc").await.0,
+                    1 => service.asks.get("/range?from=key-000000&count=500").await.0,
+                    _ => service.asks.get("/health").await.0,
                 }
             })
         })
@@ -140,4 +174,96 @@ async fn short_and_long_ones_are_all_answered() {
         "{statistics}"
     );
     assert!(statistics.finished() > 0, "{statistics}");
+}
+
+/// The program as `cargo xtask bench service` starts it, once for each contender.
+#[tokio::test]
+async fn every_contender_serves_and_ends_when_it_is_told_to() {
+    for arguments in [
+        &["--compute", "inline"][..],
+        &["--compute", "spawn-blocking"],
+        &["--compute", "spawn-blocking-long"],
+        &["--compute", "rayon"],
+        &["--compute", "two-runtimes"],
+        &[],
+        &["--preempt-anywhere"],
+        &["--kernel-threads"],
+        &["--dispatcher"],
+        &["--preempt-anywhere", "--dispatcher"],
+    ] {
+        let mut server = Process::start(arguments);
+        every_route_answers_to(&Asks::new(&server.address)).await;
+        server.end();
+    }
+}
+
+/// A bench that is killed leaves no server behind, although it had stopped that.
+#[test]
+fn a_stopped_server_ends_with_the_thread_that_started_it() {
+    let started = std::thread::spawn(|| {
+        let server = Process::start(&["--compute", "inline", "--ends-with-parent"]);
+        server.signal(Signal::STOP);
+        server
+    });
+    let mut server = started.join().unwrap();
+    assert_eq!(server.wait().signal(), Some(Signal::KILL.as_raw()));
+}
+
+/// A running program. Dropped, it is gone.
+struct Process {
+    child: Child,
+    address: String,
+    arguments: String,
+}
+
+impl Process {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_web"))
+            .args(["--listen", "127.0.0.1:0", "--rows", "5000"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let told = BufReader::new(child.stdout.take().unwrap());
+        let mut server = Self {
+            child,
+            address: String::new(),
+            arguments: arguments.join(" "),
+        };
+        let mut lines = told.lines().map(|line| line.unwrap());
+        let address = lines.find_map(|line| Some(line.strip_prefix("listening on ")?.to_owned()));
+        server.address = address.unwrap_or_else(|| panic!("{} ended", server.arguments));
+        // What it says at its end finds a reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        server
+    }
+
+    /// Sends SIGTERM, upon which it ends well.
+    fn end(&mut self) {
+        self.signal(Signal::TERM);
+        let status = self.wait();
+        assert!(status.success(), "{}: {status}", self.arguments);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "{} goes on", self.arguments);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

@@ -115,6 +115,18 @@ struct WatchedPolicy {
     sloppy: bool,
 }
 
+impl WatchedPolicy {
+    /// A request has ended.
+    fn note(&self, task: Task) {
+        if self.sloppy {
+            drop(std::hint::black_box(Box::new(task)));
+        }
+        let followed = usize::from(in_context());
+        self.watch.followed.fetch_add(followed, Ordering::Release);
+        self.watch.finished.fetch_add(1, Ordering::Release);
+    }
+}
+
 impl Policy for WatchedPolicy {
     fn arrive(&mut self, task: Task) -> Result<(), Full> {
         if !std::mem::replace(&mut self.seen, true) {
@@ -131,13 +143,12 @@ impl Policy for WatchedPolicy {
         self.policy.returned(task, worker);
     }
     fn finished(&mut self, task: Task, worker: WorkerId) {
-        if self.sloppy {
-            drop(std::hint::black_box(Box::new(task)));
-        }
-        let followed = usize::from(in_context());
-        self.watch.followed.fetch_add(followed, Ordering::Release);
-        self.watch.finished.fetch_add(1, Ordering::Release);
+        self.note(task);
         self.policy.finished(task, worker);
+    }
+    fn finished_after(&mut self, task: Task, worker: WorkerId, ran: Nanos) {
+        self.note(task);
+        self.policy.finished_after(task, worker, ran);
     }
     fn next(&mut self, worker: WorkerId, now: Nanos, want: Want) -> Option<Task> {
         self.policy.next(worker, now, want)

@@ -3,13 +3,17 @@
 //! same time, and requests are reassembled.
 
 use std::mem::ManuallyDrop;
-use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
+use shinjuku::net::Classifier;
+use shinjuku::net::udp::{Datagram, Udp, UdpConfig, UdpCounters};
 use shinjuku::net::wire::{RackSchedKind, RackSchedMessage, ReassemblyConfig};
-use shinjuku::{ClassConfig, MechanismKind, Networker, NetworkerConfig, Runtime, handler_fn};
+use shinjuku::{
+    ClassConfig, MechanismKind, Networker, NetworkerConfig, Runtime, Server, handler_fn,
+};
 use shinjuku_preempt::stress::contexts_in_the_allocator;
 use shinjuku_tests_support::runtime::{config, token};
 use shinjuku_tests_support::watch::{Watched, WatchedThreads, churn, grown};
@@ -23,10 +27,27 @@ static THREADS: WatchedThreads = WatchedThreads::new();
 /// While true, requests that start wait.
 static HELD: AtomicBool = AtomicBool::new(false);
 
-/// Serves until there was enough of everything; returns how often each thread called the allocator
-/// meanwhile.
-fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
-    THREADS.clear();
+/// The class is the time that the request asks for.
+struct TimeAsked;
+
+impl Classifier for TimeAsked {
+    fn classify(&mut self, request: &[u8], _: SocketAddr) -> Option<u16> {
+        Some(RackSchedMessage::parse(request).ok()?.0.run_nanos as u16)
+    }
+}
+
+type Outer = Watched<Networker<Watched<Udp<TimeAsked>>>>;
+
+/// A server behind a networker.
+struct House {
+    /// Not dropped when the test fails: a dispatcher that hangs in malloc does not end.
+    server: ManuallyDrop<Server<Outer>>,
+    address: SocketAddr,
+    counters: UdpCounters,
+    delivered: Arc<AtomicU64>,
+}
+
+fn start(sloppy: bool) -> House {
     let mut config = config(WORKERS, MechanismKind::Signal);
     config.contexts = CONTEXTS;
     config.policy.quantum_us = 50.0;
@@ -38,11 +59,7 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
     let listen = UdpConfig::new("127.0.0.1:0".parse().unwrap())
         .max_datagram(64)
         .racksched(2, bounds);
-    let udp = Udp::bind_classified(listen, |request: &[u8], _| {
-        // The class is the time that the request asks for.
-        Some(RackSchedMessage::parse(request).ok()?.0.run_nanos as u16)
-    })
-    .unwrap();
+    let udp = Udp::bind_classified(listen, TimeAsked).unwrap();
     let (address, counters) = (udp.local_addr(), udp.counters());
     let inner = Watched::new(udp, &THREADS, sloppy);
     let delivered = inner.delivered();
@@ -62,13 +79,25 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
         .allow_hard_preemption(token())
         .serve(outer)
         .unwrap();
-    // Not dropped when the test fails: a dispatcher that hangs in malloc does not end.
-    let server = ManuallyDrop::new(server);
+    House {
+        server: ManuallyDrop::new(server),
+        address,
+        counters,
+        delivered,
+    }
+}
 
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.connect(address).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let send_packet = |class: u64, number: u64, sequence: u8| {
+struct Client(UdpSocket);
+
+impl Client {
+    fn connect(address: SocketAddr) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(socket)
+    }
+
+    fn send_packet(&self, class: u64, number: u64, sequence: u8) {
         let message = RackSchedMessage {
             kind: if sequence == 0 {
                 RackSchedKind::Request
@@ -80,13 +109,31 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
             ..RackSchedMessage::request(0, number as u32, class, 0)
         };
         let packet = [&message.to_bytes()[..], &[1 + sequence]].concat();
-        socket.send(&packet).unwrap();
-    };
-    // In two packets, the second one first.
-    let send = |class: u64, number: u64| {
-        send_packet(class, number, 1);
-        send_packet(class, number, 0);
-    };
+        self.0.send(&packet).unwrap();
+    }
+
+    /// In two packets, the second one first.
+    fn send(&self, class: u64, number: u64) {
+        self.send_packet(class, number, 1);
+        self.send_packet(class, number, 0);
+    }
+
+    fn receive(&self) {
+        self.0.recv(&mut [0; 64]).expect("a reply in time");
+    }
+}
+
+/// Serves until there was enough of everything; returns how often each thread called the allocator
+/// meanwhile.
+fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
+    THREADS.clear();
+    let House {
+        server,
+        address,
+        counters,
+        delivered,
+    } = start(sloppy);
+    let client = Client::connect(address);
     let start = Instant::now();
     let (mut sent, mut answered, mut most_in_the_allocator) = (0, 0, 0);
     let mut warm = None;
@@ -95,17 +142,17 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
             // Else, with fewer free cores than threads, each could be served before the next one is
             // sent.
             HELD.store(true, Ordering::Release);
-            (0..WINDOW).for_each(|number| send(0, sent + number));
+            (0..WINDOW).for_each(|number| client.send(0, sent + number));
             sent += WINDOW;
             HELD.store(false, Ordering::Release);
         }
-        socket.recv(&mut [0; 64]).expect("a reply in time");
+        client.receive();
         answered += 1;
         if answered % 8 == 0 {
-            send(1, sent);
-            send(2, sent);
+            client.send(1, sent);
+            client.send(2, sent);
             // The rest of this request never comes.
-            send_packet(0, answered | 1 << 31, 0);
+            client.send_packet(0, answered | 1 << 31, 0);
         }
         most_in_the_allocator = most_in_the_allocator.max(contexts_in_the_allocator());
         let Some((at, before)) = &warm else {
@@ -133,7 +180,7 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
         );
     };
     while answered < sent {
-        socket.recv(&mut [0; 64]).expect("a reply in time");
+        client.receive();
         answered += 1;
     }
     wait_for("the last answer's count", || {

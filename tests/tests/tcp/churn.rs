@@ -10,6 +10,7 @@ use crate::service::{House, REPEATED, connect, listen, runtime};
 /// Some connections' lives, by several clients at once.
 fn come_and_go(house: &House, rounds: usize) {
     let address = house.address;
+    let accepted = house.counters.read().accepted + 4 * rounds as u64;
     std::thread::scope(|scope| {
         for client in 0..4 {
             scope.spawn(move || {
@@ -35,8 +36,10 @@ fn come_and_go(house: &House, rounds: usize) {
             });
         }
     });
+    // A client may be gone before the server has accepted its connection.
     wait_for("the end of all connections", || {
-        house.counters.read().open == 0
+        let counts = house.counters.read();
+        counts.accepted == accepted && counts.open == 0
     });
 }
 

@@ -6,14 +6,15 @@
 use anyhow::Result;
 use shinjuku_policy::{Requeue, dfcfs, stealing};
 use shinjuku_sim::plan::Target;
+use shinjuku_sim::rack::{BalancerSpec, RackScenario};
 use shinjuku_sim::{Measure, Overheads, Scenario, Scheduler};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::shinjuku::{POSTED, SLOWDOWN, multi_queue_at_the_head, single_queue};
 use super::source::{Caption, Claim, SHINJUKU};
-use super::sweep::{SEED, against_load, at, latency_figure};
-use super::{Drawing, Effort, Entry};
-use shinjuku_plot::{Figure, Series, Style};
+use super::sweep::{SEED, against_load, at, highest_load, latency_figure, simulate};
+use super::{Drawing, Effort, Entry, layouts};
+use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 
 /// Hyperthreads of each system (section 4.1).
 const THREADS: usize = 16;
@@ -110,6 +111,23 @@ pub(super) const FIGURES: &[Entry] = &[
     },
     Entry {
         source: &SHINJUKU,
+        name: "shinjuku-7b",
+        seconds: 60,
+        caption: Caption {
+            claims: &[Claim {
+                place: "section 4.3",
+                says: "with requests of 1 µs one dispatcher scales almost linearly to 11 workers and 5 million requests a \
+                       second, two dispatchers to 22 and 9.5 million (figure 7b, measured there).",
+                test: "shinjuku_7b_one_dispatcher_scales_until_it_is_busy",
+            }],
+            ours: "to simulate this, with the costs of the figure `layouts`, measured here; exponential service times, SQ with \
+                   5 µs, p99 within 50 µs; two dispatchers have half of the workers each, and flows hash to them.",
+        },
+        draw: workers,
+    },
+    super::zygos::STEAL_RATE,
+    Entry {
+        source: &SHINJUKU,
         name: "shinjuku-8a",
         seconds: 12,
         caption: Caption {
@@ -138,6 +156,81 @@ const SLOWDOWNS: Claim = Claim {
            load and more than twice the throughput of IX and ZygOS (figures 6a and 6b, measured there).",
     test: "shinjuku_6_mq_lowers_slowdowns",
 };
+
+/// Numbers of workers in all.
+const WORKER_COUNTS: [usize; 9] = [1, 2, 4, 6, 8, 11, 16, 22, 32];
+
+/// Figure 7b: what one and two dispatchers carry, by the workers behind them.
+fn workers(effort: Effort) -> Result<Drawing> {
+    let effort = Effort {
+        replications: 2,
+        search_requests: effort.search_requests / 3,
+        ..effort
+    };
+    let mix = Mix::named("exp")?;
+    let carried = |dispatchers: usize, workers: usize| -> Result<f64> {
+        let load = highest_load(effort, |load| {
+            let mut scenario = RackScenario::new(
+                mix.clone(),
+                load,
+                single_queue(5),
+                dispatchers,
+                workers / dispatchers,
+            );
+            scenario.balancer = BalancerSpec::ByFlow;
+            scenario.requests = effort.search_requests;
+            scenario.shape.overheads = layouts::DISPATCHER;
+            scenario.shape.depth = 2;
+            let result = simulate(&Target::Rack(Box::new(scenario)), effort)?;
+            let p99 = result.estimate(Measure::P99Us, None).value;
+            Ok(result.refused == 0 && p99 <= 50.0)
+        })?;
+        // Million requests a second.
+        Ok(load / 100.0 * workers as f64 / mix.mean_ns() * 1e3)
+    };
+    let line = |dispatchers: usize, label: &str| -> Result<Series> {
+        let counts = WORKER_COUNTS
+            .iter()
+            .filter(|workers| *workers % dispatchers == 0);
+        let point = |workers: &usize| -> Result<Point> {
+            Ok(Point {
+                x: *workers as f64,
+                y: Some(carried(dispatchers, *workers)?),
+                spread: None,
+            })
+        };
+        Ok(Series {
+            label: label.to_owned(),
+            style: Style::Contender(dispatchers - 1),
+            points: counts.map(point).collect::<Result<_>>()?,
+        })
+    };
+    let series = vec![line(1, "one dispatcher")?, line(2, "two dispatchers")?];
+    let most = |series: &Series| {
+        let values = series.points.iter().filter_map(|point| point.y);
+        values.fold(0.0, f64::max)
+    };
+    let found = format!(
+        "one dispatcher carries {} million requests a second over 4 workers, {} over 11 and {:.1} at most; two carry {:.1} at \
+         most.",
+        at(&series[0], 4.0),
+        at(&series[0], 11.0),
+        most(&series[0]),
+        most(&series[1]),
+    );
+    Ok(Drawing {
+        figure: Figure {
+            name: "shinjuku-7b".to_owned(),
+            title: "Requests of 1 µs by the number of workers".to_owned(),
+            x: XAxis::Linear("workers"),
+            y: YAxis::Logarithmic,
+            y_label: "highest throughput (million requests / s, log)".to_owned(),
+            bars: "",
+            series,
+        },
+        found,
+    })
+}
 
 const SIXTEEN_OURS: &str = "to simulate this. Shinjuku costs what the paper says at 2 GHz: 298, 1,212 and 109 cycles (sections 3.2, \
                             3.3), 70 a message and 211 a round trip (section 3.5). A request of ZygOS has 0.25 µs of TCP \

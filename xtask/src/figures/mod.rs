@@ -20,6 +20,7 @@ use shinjuku_plot::Figure;
 use source::{Caption, Claim, Source};
 
 mod evaluation;
+mod layouts;
 mod racksched;
 mod shinjuku;
 mod source;
@@ -104,6 +105,7 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
         zygos::FIGURES,
         racksched::FIGURES,
         tailguard::FIGURES,
+        layouts::FIGURES,
     ];
     all.into_iter().flatten()
 }

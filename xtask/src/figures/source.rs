@@ -55,7 +55,8 @@ pub(super) const ZYGOS: Source = Source {
     reference: "Prekas, Kogias and Bugnion, ZygOS: Achieving Low Tail Latency for Microsecond-scale Networked Tasks, \
                 SOSP 2017, the slides of the talk",
     places: &[
-        "slide 4", "slide 6", "slide 7", "slide 8", "slide 11", "slide 29", "slide 33", "slide 36",
+        "slide 4", "slide 6", "slide 7", "slide 8", "slide 11", "slide 29", "slide 32", "slide 33",
+        "slide 36",
     ],
 };
 
@@ -70,6 +71,13 @@ pub(super) const TAILGUARD: Source = Source {
     reference: "Wang et al., TailGuard: Tail Latency SLO Guaranteed Task Scheduling for Data-Intensive User-Facing \
                 Applications, ICDCS 2023, the abstract",
     places: &["abstract"],
+};
+
+/// What this project says itself.
+pub(super) const OURS: Source = Source {
+    name: "This project",
+    reference: "Its own manual",
+    places: &["docs/choosing.md"],
 };
 
 #[cfg(test)]

@@ -70,7 +70,13 @@ impl Emulator for Qemu {
     const NAME: &'static str = "qemu";
     const OPTIONS: &'static str = "--qemu";
     const MODULE_PARAMETERS: &'static str = "";
-    const LIMIT: Duration = Duration::from_secs(5 * 60);
+    const LIMIT: Duration = Duration::from_secs(8 * 60);
+    /// The rack's XDP program, under the verifier of Debian 12's kernel (6.1).
+    const MORE_TARGETS: &'static [&'static str] = &["rack"];
+    const INSISTS_ON: &'static [&'static str] = &[
+        "the_verifier_has_room_for_the_largest_configurations",
+        "states::a_request_and_its_reply_go_there_and_back",
+    ];
 
     fn find(directory: &Path, mirror: &str) -> Result<Self, Missing> {
         fetch_programs(directory, "trixie-qemu", &["qemu-system-x86"], mirror)

@@ -1,9 +1,10 @@
-//! `cargo xtask guest-test`: the guest-mode tests on virtualisation hardware that this machine does
-//! not have.
+//! `cargo xtask guest-test`: the guest-mode tests on virtualisation hardware, and the rack's on a
+//! kernel, that this machine does not have.
 //!
 //! An emulator boots Debian's kernel with KVM in it and runs test binaries from a small initramfs:
 //!
-//! - `--qemu`: QEMU's emulation with kvm-amd (`-cpu max,+svm`);
+//! - `--qemu`: QEMU's emulation with kvm-amd (`-cpu max,+svm`); and the tests of the rack's XDP
+//!   program, which the verifier of Linux 6.1 must take;
 //! - `--bochs`: Bochs 3 with kvm-intel;
 //! - `--bochs --apicv`: the same with posted interrupts ([`posting`]), and the stress test besides.
 //!
@@ -49,8 +50,8 @@ pub struct Options {
     /// With --bochs: with APICv, where interrupts must be found posted, and with the stress test.
     #[arg(long, requires = "bochs")]
     apicv: bool,
-    /// A test target of crates/preempt to run (may be given several times); those named guest* by
-    /// default.
+    /// A test target of crates/preempt, or `rack`, to run (may be given several times); those named
+    /// guest* by default, with `--qemu` and rack.
     #[arg(long, value_name = "NAME")]
     test: Vec<String>,
     /// Run only tests whose name contains this.

@@ -17,8 +17,11 @@ pub struct Suite {
     pub binary: PathBuf,
 }
 
-/// Builds the test targets `wanted` of crates/preempt; without any, those whose name begins with
-/// `guest`, and `more`.
+/// Test targets outside of crates/preempt, with their packages.
+const ELSEWHERE: [(&str, &str); 1] = [("rack", "shinjuku-rack")];
+
+/// Builds the test targets `wanted`, of crates/preempt or `ELSEWHERE`; without any, those of
+/// crates/preempt whose name begins with `guest`, and `more`.
 ///
 /// # Errors
 /// If there are none, or they do not build.
@@ -58,19 +61,15 @@ fn guest_targets(directory: &Path) -> Result<Vec<String>> {
 
 fn build_one(name: &str) -> Result<Suite> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let elsewhere = ELSEWHERE.iter().find(|(target, _)| *target == name);
+    let package = match elsewhere {
+        Some((_, package)) => vec!["--package", package],
+        None => vec!["--package", "shinjuku-preempt", "--features", "kvm,stress"],
+    };
     let output = Command::new(cargo)
         // Emulators are slow; unoptimised code is tested on this machine.
-        .args([
-            "test",
-            "-p",
-            "shinjuku-preempt",
-            "--release",
-            "--features",
-            "kvm,stress",
-            "--no-run",
-            "--test",
-            name,
-        ])
+        .args(["test", "--release", "--no-run", "--test", name])
+        .args(package)
         .arg("--message-format=json-render-diagnostics")
         .current_dir(paths::workspace_root())
         .stdin(Stdio::null())

@@ -8,7 +8,6 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -17,8 +16,9 @@ use shinjuku_plot::Table;
 
 pub mod libtest;
 pub mod step;
+mod steps;
 
-use step::{End, Need, Outcome, Step};
+use step::{End, Outcome};
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ pub struct Options {
 }
 
 fn step_name(name: &str) -> Result<String, String> {
-    let names: Vec<_> = steps().iter().map(|step| step.name).collect();
+    let names: Vec<_> = steps::all().iter().map(|step| step.name).collect();
     if names.contains(&name) {
         Ok(name.to_owned())
     } else {
@@ -45,145 +45,6 @@ pub(crate) fn patience(text: &str) -> Result<f64, String> {
         Ok(factor) if (0.01..=1000.0).contains(&factor) => Ok(factor),
         _ => Err("a number from 0.01 to 1000 is wanted".to_owned()),
     }
-}
-
-/// What serves and loads without the kernel's stack, with all that it can.
-const PAST_THE_KERNEL: &str = "-p shinjuku-loadgen -p shinjuku-examples --features \
-    shinjuku-loadgen/dpdk,shinjuku-loadgen/xdp,shinjuku-examples/dpdk,shinjuku-examples/xdp";
-
-/// The steps in the order they run: what builds first, then what is most likely to fail.
-fn steps() -> Vec<Step> {
-    let minutes = |n: u64| Duration::from_secs(60 * n);
-    let cargo = |name, arguments: &str, limit, has_tests| Step {
-        name,
-        program: std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()),
-        arguments: arguments.split_whitespace().map(String::from).collect(),
-        environment: Vec::new(),
-        limit,
-        has_tests,
-        need: None,
-    };
-    let dpdk = Some(Need {
-        probe: "pkg-config --atleast-version=22.11 libdpdk",
-        missing: "the transport over DPDK takes Debian's libdpdk-dev, 22.11 or later, and pkg-config",
-    });
-    let loom_flags = format!(
-        "{} --cfg loom",
-        std::env::var("RUSTFLAGS").unwrap_or_default()
-    );
-    vec![
-        cargo("build", "test --workspace --no-run", minutes(25), false),
-        cargo(
-            "examples",
-            "build --workspace --examples --bins",
-            minutes(8),
-            false,
-        ),
-        // --show-output, because libtest hides what passing tests print, and a skipped test passes.
-        cargo(
-            "tests",
-            "test --workspace --tests --no-fail-fast -- --show-output",
-            minutes(20),
-            true,
-        ),
-        cargo(
-            "doc",
-            "test --workspace --doc --no-fail-fast -- --show-output",
-            minutes(12),
-            false,
-        ),
-        Step {
-            need: Some(Need {
-                probe: "test -e /usr/include/rocksdb/c.h",
-                missing: "the key-value server's engine over RocksDB takes Debian's librocksdb-dev and libclang-dev",
-            }),
-            ..cargo(
-                "rocksdb",
-                "test -p shinjuku-kv --features rocksdb --no-fail-fast -- --show-output",
-                minutes(8),
-                true,
-            )
-        },
-        Step {
-            need: dpdk.clone(),
-            ..cargo(
-                "dpdk",
-                "test -p shinjuku-dpdk-sys -p shinjuku-dataplane -p shinjuku-tests -p shinjuku-bench-dataplane --features \
-                 shinjuku-dpdk-sys/link,shinjuku-dataplane/dpdk,shinjuku-tests/dpdk,shinjuku-bench-dataplane/dpdk --no-fail-fast --lib \
-                 --test failed_start --test dpdk --test dpdk_ring --test dpdk_allocation --test dpdk_packets --test contenders -- \
-                 --show-output",
-                minutes(10),
-                true,
-            )
-        },
-        cargo(
-            "xdp",
-            "test -p shinjuku-dataplane -p shinjuku-xdp-sys --features shinjuku-dataplane/xdp --no-fail-fast --lib --test xdp -- \
-             --show-output",
-            minutes(5),
-            true,
-        ),
-        Step {
-            need: dpdk.clone(),
-            ..cargo(
-                "dataplane-build",
-                &format!("build {PAST_THE_KERNEL} --bins --examples"),
-                minutes(8),
-                false,
-            )
-        },
-        // Servers and clients in processes of their own, with both transports built in.
-        Step {
-            need: dpdk,
-            ..cargo(
-                "dataplane",
-                &format!(
-                    "test {PAST_THE_KERNEL} --no-fail-fast --test suite --test dataplane -- --show-output"
-                ),
-                minutes(5),
-                true,
-            )
-        },
-        // As users get it who turn no feature on: no guest mode and no Dune.
-        cargo(
-            "plain",
-            "test -p shinjuku --no-fail-fast --lib --test starting -- --show-output",
-            minutes(5),
-            true,
-        ),
-        // The callbacks of compiled probes: their names are those of fuzzers' callbacks, too.
-        cargo(
-            "compiled-probes",
-            "test -p shinjuku-preempt --features compiled-probes --no-fail-fast --lib --test interrupts -- --show-output",
-            minutes(5),
-            true,
-        ),
-        // The stress test, with every defence in place and with each one out.
-        cargo(
-            "faults",
-            "test -p shinjuku-preempt --release --features fault-injection --test faults -- --show-output",
-            minutes(5),
-            true,
-        ),
-        Step {
-            environment: vec![
-                ("RUSTFLAGS".to_owned(), loom_flags.trim().to_owned()),
-                // Its own directory: other flags would have cargo rebuild everything, each time,
-                // both ways.
-                (
-                    "CARGO_TARGET_DIR".to_owned(),
-                    paths::target_dir().join("loom").display().to_string(),
-                ),
-            ],
-            ..cargo(
-                "loom",
-                "test -p shinjuku-preempt -p dune-sys --features shinjuku-preempt/dune,shinjuku-preempt/kvm --release --lib loom -- \
-                 --show-output",
-                minutes(8),
-                true,
-            )
-        },
-    ]
 }
 
 /// Runs `cargo xtask test`.
@@ -199,7 +60,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             .context("cannot watch for Ctrl-C")?;
     }
     let mut outcomes = Vec::new();
-    for mut step in steps() {
+    for mut step in steps::all() {
         if !options.steps.is_empty() && !options.steps.iter().any(|name| name == step.name) {
             continue;
         }
@@ -296,6 +157,8 @@ impl std::fmt::Display for Summary {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::libtest::{Skip, Tally};
     use super::*;
 

@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn auto_is_given_nothing_and_the_others_all() {
-        let mix = BenchMix::spinning("hi", 1.0).unwrap();
+        let mix = BenchMix::spinning("hi").unwrap();
         for one in Contender::of_bursts(true) {
             let config = one.config(Config::default(), &[0, 1], &mix);
             let is_auto = one.choice == Choice::Auto;

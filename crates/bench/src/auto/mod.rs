@@ -159,7 +159,7 @@ fn measure(
     let length = session.length();
     let mechanisms = Mechanisms::find(allow_signals());
     let bench = permitted(session, &bursts, workers, mechanisms, length)?;
-    let mixes = mixes_of(&bursts, &bench, session.cores[1])?;
+    let mixes = mixes_of(&bursts, &bench)?;
     let of_mix = |mix: &BenchMix| Contender::of_bursts(!mix.is_real_code()).len();
     let contenders: usize = mixes.iter().map(of_mix).sum();
     let in_service = services.len() * Contender::of_service(true).len();
@@ -203,7 +203,7 @@ fn burst(session: &mut Session, bench: &Bench, mix: &BenchMix, load: f64) -> Res
         each,
         |one, seed| {
             let schedule = mix.arrivals(load, bench.workers, length, seed)?;
-            let arrivals = mix.plan(&schedule, one.probes());
+            let arrivals = bench.plan(mix, &schedule, one.probes())?;
             let config = one.config(bench.config(), &cores, mix);
             let outcome = bench.serve(config, &arrivals, PATIENCE)?;
             let summary = match is_saturated(&outcome.counts) || outcome.records.is_empty() {

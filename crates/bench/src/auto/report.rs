@@ -5,7 +5,7 @@ use shinjuku_plot::{Figure, Point as Plotted, Series, Style, Table, XAxis, YAxis
 use shinjuku_workload::repeat::Spread;
 
 use super::contender::{AUTO, to_completion};
-use super::{Auto, Point, Served, is_service};
+use super::{Auto, Point, Served};
 use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, distinct};
 use crate::policies::summary::percent;
 use crate::report::figure;
@@ -57,13 +57,12 @@ impl Point {
         }
     }
 
-    /// `auto`'s lowest repetition over the highest of what runs to completion in the same layout:
-    /// a pool's is symmetric, a server's has threads.
+    /// `auto`'s lowest repetition over the highest of what runs to completion in the layout that
+    /// `auto` chose.
     fn over_completion(&self) -> Option<f64> {
-        let layout = if is_service(&self.mix) {
-            "symmetric"
-        } else {
-            "threads"
+        let layout = match self.choice()?.contains("symmetric") {
+            true => "symmetric",
+            false => "threads",
         };
         let under = steady(self.of(&to_completion(layout))?)?;
         let auto = self

@@ -18,9 +18,9 @@ use shinjuku_workload::repeat::Spread;
 
 use crate::policies::burst::Bench;
 use crate::policies::contender::Contender;
-use crate::policies::injector::Planned;
 use crate::policies::results::CostDetail;
 use crate::policies::simulated;
+use crate::policies::work::Planned;
 use crate::policies::work::Work;
 
 pub mod operations;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
-use shinjuku::policy::{cfcfs, single_queue};
-use shinjuku::{ClassConfig, Config, CoresConfig, LayoutKind, MechanismKind, PolicyConfig};
+use shinjuku::policy::{cfcfs, single_queue, stealing};
+use shinjuku::{ClassConfig, Config, CoresConfig, Help, LayoutKind, MechanismKind, PolicyConfig};
 use shinjuku_plot::Table;
 use shinjuku_workload::repeat::Spread;
 use shinjuku_workload::{Length, Summary};
@@ -20,10 +20,10 @@ use crate::allow_signals;
 use crate::harness::{Comparison, Goal, Runs, Section, Session, Target, by_repetition};
 use crate::policies::burst::Bench;
 use crate::policies::contender::Probes;
-use crate::policies::injector::Planned;
 use crate::policies::mechanisms::Mechanisms;
 use crate::policies::mixes::BenchMix;
 use crate::policies::saturation::is_saturated;
+use crate::policies::work::Planned;
 use crate::policies::{mixes_of, permitted};
 use crate::report::figure;
 
@@ -114,6 +114,8 @@ struct Contender {
     quantum_us: Option<f64>,
     /// Requests staged at a worker of `threads`, the running one included.
     depth: usize,
+    /// What idle loops of `symmetric` do for others.
+    help: Help,
 }
 
 impl Contender {
@@ -122,6 +124,7 @@ impl Contender {
             layout: LayoutKind::Symmetric,
             quantum_us,
             depth: 1,
+            help: Help::All,
         }
     }
 
@@ -130,6 +133,15 @@ impl Contender {
             layout: LayoutKind::Threads,
             quantum_us,
             depth,
+            help: Help::All,
+        }
+    }
+
+    /// Loops that help no more than the loops of another system do.
+    const fn helping(help: Help) -> Self {
+        Self {
+            help,
+            ..Self::symmetric(None)
         }
     }
 
@@ -142,6 +154,13 @@ impl Contender {
             1 => String::new(),
             depth => format!(", depth {depth}"),
         };
+        match self.help {
+            Help::None => return "IX: no help, to completion".to_owned(),
+            Help::Polled => {
+                return "ZygOS without interrupts: flows stolen, to completion".to_owned();
+            }
+            _ => {}
+        }
         match self.quantum_us {
             Some(quantum) => format!("{layout}, {quantum} us{staged}"),
             None => format!("{layout}, to completion{staged}"),
@@ -175,18 +194,23 @@ impl Contender {
             config.cores = config.cores.workers(rig.cores.iter().copied());
         }
         config.preemption.mechanism = MechanismKind::Probe;
+        config.help = self.help;
         config.policy = match self.quantum_us {
             Some(quantum) => PolicyConfig::new(single_queue::REGISTERED).quantum_us(quantum),
+            None if self.help == Help::Polled => PolicyConfig::new(stealing::REGISTERED),
             None => PolicyConfig::new(cfcfs::REGISTERED),
         };
         config
     }
 }
 
-/// Who competes for capacity; staged, `threads` loses least.
-const CAPACITIES: [Contender; 2] = [
+/// Who competes for capacity; staged, `threads` loses least. The last two are what IX and ZygOS do
+/// on the same loops.
+const CAPACITIES: [Contender; 4] = [
     Contender::symmetric(Some(5.0)),
     Contender::threads(Some(5.0), 2),
+    Contender::helping(Help::None),
+    Contender::helping(Help::Polled),
 ];
 
 /// Who shows the price of a preemption. What lies between two quanta is preemptions alone; probes
@@ -216,7 +240,7 @@ impl Rig {
             _ => BATCH,
         };
         let schedule = mix.arrivals(OFFERED, self.cores.len(), Length::lasting(length), seed)?;
-        let arrivals = mix.plan(&schedule, Probes::All);
+        let arrivals = self.bench.plan(mix, &schedule, Probes::All)?;
         let mut config = one.config(self, mix, arrivals.len());
         if mix.mix.name() == LONG {
             config = config.contexts(TURNS);
@@ -307,8 +331,8 @@ pub fn measure(session: &mut Session, bursts: &mut Bursts) -> Result<()> {
     let bench = permitted(session, &[], cores.len() - 1, mechanisms, longest)?;
     bursts.realtime = bench.realtime_priority.is_some();
     let names = ["fixed", "hi"].map(str::to_owned);
-    let mut mixes = mixes_of(&names, &bench, session.cores[1])?;
-    mixes.push(mixes[0].all_alike(LONG, 500.0)?);
+    let mut mixes = mixes_of(&names, &bench)?;
+    mixes.push(BenchMix::all_alike(LONG, 500.0)?);
     let rig = Rig { bench, cores };
     for mix in &mixes[..2] {
         let name = mix.mix.name();
@@ -380,7 +404,7 @@ fn half(
         length + AROUND,
         |one, seed| {
             let schedule = mix.arrivals(load, 1, Length::lasting(length), seed)?;
-            rig.serve_open_loop(one, mix, &mix.plan(&schedule, Probes::All))
+            rig.serve_open_loop(one, mix, &rig.bench.plan(mix, &schedule, Probes::All)?)
                 .map(Some)
         },
     )
@@ -436,16 +460,19 @@ impl Bursts {
     pub fn compare(&self) -> Vec<Comparison> {
         let mut all = Vec::new();
         for batches in &self.capacity {
-            if let [symmetric, threads] = &batches.runs[..] {
+            if let [symmetric, threads, ..] = &batches.runs[..] {
                 let what = format!("capacity, {}", batches.mix);
                 all.push(symmetric.compare(threads, what, Some(CAPACITY), |one| Some(one.rate())));
             }
         }
-        if let [symmetric, threads] = &self.half[..] {
+        if let [symmetric, threads, others @ ..] = &self.half[..] {
             let what = |of| format!("hi at half of threads' capacity: {of}");
             let short = |one: &Latency| one.short_p99_us;
             all.push(symmetric.compare(threads, what("short p99"), Some(HALF), short));
             all.push(symmetric.compare(threads, what("long p99"), None, |one| one.long_p99_us));
+            for other in others {
+                all.push(symmetric.compare(other, what("short p99"), None, short));
+            }
         }
         let [_, _, often, most, .., unstaged, staged] = &PRICES;
         for (central, goal) in [(unstaged, Some(PRICE)), (staged, None)] {
@@ -677,7 +704,10 @@ mod tests {
 
     #[test]
     fn names_tell_contenders_apart() {
-        let names: std::collections::BTreeSet<_> = PRICES.iter().map(Contender::name).collect();
-        assert_eq!(names.len(), PRICES.len(), "{names:?}");
+        for contenders in [&PRICES[..], &CAPACITIES[..]] {
+            let names: std::collections::BTreeSet<_> =
+                contenders.iter().map(Contender::name).collect();
+            assert_eq!(names.len(), contenders.len(), "{names:?}");
+        }
     }
 }

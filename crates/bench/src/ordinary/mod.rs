@@ -1,5 +1,6 @@
 //! `cargo xtask bench ordinary`: what compiled probes cost libraries that know nothing of
-//! preemption, and how soon these give way to them, beside signals.
+//! preemption, how soon these give way to them, beside signals, and what that is worth to short
+//! requests beside long ones of these libraries.
 //!
 //! The program `bench-ordinary` (`benches/ordinary`) is built twice, plainly and by `cargo
 //! shinjuku`. Every figure is one process's; plain and instrumented ones take turns, and so do
@@ -20,7 +21,10 @@ use crate::harness::{self, Efforts, Process, Runs, Session};
 use crate::machine::Machine;
 use crate::paths;
 
+mod mixes;
 mod report;
+
+use mixes::MixResults;
 
 const PACKAGE: &str = "shinjuku-bench-ordinary";
 /// The contenders, by the names that results give them.
@@ -43,6 +47,8 @@ const EFFORTS: Efforts = Efforts {
 pub struct Ordinary {
     /// One for each work.
     pub works: Vec<Work>,
+    /// Short requests beside long ones.
+    pub mixes: Vec<MixResults>,
 }
 
 /// A library's work.
@@ -121,10 +127,14 @@ pub fn run(options: &harness::Options) -> Result<ExitCode> {
     let settings = options.settings(&EFFORTS, false)?;
     let mut session = Session::begin::<Ordinary>(options, settings)?;
     let programs = Programs::build()?;
-    let mut results = Ordinary { works: Vec::new() };
+    let mut results = Ordinary {
+        works: Vec::new(),
+        mixes: Vec::new(),
+    };
     let machine = Machine::detect(false);
     let each = session.length() + AROUND;
-    session.expect(&machine, session.all(each, 4) * WORKS.len() as u32);
+    let points = 4 * WORKS.len() + mixes::bursts();
+    session.expect(&machine, session.all(each, points));
     let measured = measure(&programs, &mut session, &mut results);
     session.end(machine, results, measured)
 }
@@ -168,5 +178,6 @@ fn measure(programs: &Programs, session: &mut Session, results: &mut Ordinary) -
             answers,
         });
     }
+    results.mixes = mixes::measure(programs, measuring, session)?;
     Ok(())
 }

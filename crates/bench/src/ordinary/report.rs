@@ -6,6 +6,7 @@ use shinjuku_bench_ordinary::Answers;
 use shinjuku_plot::Table;
 use shinjuku_workload::repeat::Spread;
 
+use super::mixes::{self, MixResults};
 use super::{Ordinary, Work};
 use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, by_repetition};
 use crate::report::figure;
@@ -82,7 +83,7 @@ impl Measured for Ordinary {
             Some(measured) => Target::measured(name, goal, measured),
             None => Target::not_shown(name, goal, "no work has both figures"),
         };
-        vec![
+        let overheads = [
             target(
                 "duration with compiled probes / plain, mean of all works",
                 MEAN,
@@ -93,11 +94,17 @@ impl Measured for Ordinary {
                 WORST,
                 self.worst_overhead(),
             ),
-        ]
+        ];
+        let mixes = self.mixes.iter().map(MixResults::target);
+        overheads.into_iter().chain(mixes).collect()
     }
 
     fn sections(&self) -> Vec<Section> {
-        vec![self.durations(), self.answers()]
+        vec![
+            self.durations(),
+            self.answers(),
+            mixes::section(&self.mixes),
+        ]
     }
 }
 
@@ -196,6 +203,7 @@ mod tests {
                 work("a", [10.0; 3], [10.0, 10.2, 10.1]),
                 work("b", [100.0; 3], [120.0, 119.0, 118.0]),
             ],
+            mixes: Vec::new(),
         };
         ordinary.check().unwrap();
         let [mean, worst] = &ordinary.targets()[..] else {
@@ -214,7 +222,10 @@ mod tests {
 
     #[test]
     fn without_works_nothing_is_claimed() {
-        let nothing = Ordinary { works: Vec::new() };
+        let nothing = Ordinary {
+            works: Vec::new(),
+            mixes: Vec::new(),
+        };
         let shown = |target: &Target| target.verdict != Verdict::NotShown;
         assert!(!nothing.targets().iter().any(shown));
     }

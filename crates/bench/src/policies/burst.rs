@@ -7,25 +7,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use shinjuku::{
-    ClassConfig, ClassStatistics, Config, HardPreemption, LayoutKind, Preemptions, Runtime,
-};
+use core_affinity::CoreId;
+use shinjuku::{ClassConfig, ClassStatistics, Config, HardPreemption, Preemptions, Runtime};
 use shinjuku_examples::store::Store;
 use shinjuku_preempt::{Clock, Realtime};
-use shinjuku_workload::Record;
+use shinjuku_workload::injector::{Injector, Progress};
+use shinjuku_workload::{Record, Schedule};
 
-use super::contender::Contender;
-use super::injector::{Injector, Planned, Progress};
+use super::contender::{Contender, Probes};
 use super::mechanisms::Mechanisms;
+use super::mixes::BenchMix;
+use super::on_worker_core;
 use super::saturation::Counts;
 use super::throttling::Throttling;
-use super::work::Worker;
+use super::work::{Planned, Worker, nanos_per_step};
 
 /// What is common to all bursts.
 #[derive(Clone, Debug)]
 pub struct Bench {
     /// Worker cores.
     pub workers: usize,
+    /// The first of these.
+    pub worker_core: CoreId,
     /// SCHED_FIFO priority of the measured threads, where permitted.
     pub realtime_priority: Option<i32>,
     /// Permission for signals.
@@ -136,6 +139,22 @@ impl Bench {
         }
     }
 
+    /// The arrivals with work that takes as long on a worker's core as it does there now: clocks
+    /// and neighbours on the host change a core's speed from one minute to the next.
+    ///
+    /// # Errors
+    /// The work cannot be timed.
+    pub fn plan(
+        &self,
+        mix: &BenchMix,
+        schedule: &Schedule,
+        probes: Probes,
+    ) -> Result<Arc<[Planned]>> {
+        self.rest();
+        let nanos_per_step = on_worker_core(self.worker_core, nanos_per_step)?;
+        Ok(mix.plan(schedule, probes, nanos_per_step))
+    }
+
     /// Serves `arrivals` (in order of time) by `contender`; `slos_us` has the classes' SLOs where
     /// it wants them.
     pub fn burst(
@@ -209,10 +228,7 @@ impl Bench {
         self.rest();
         let span = Duration::from_nanos(arrivals.last().map_or(0, |(last, _)| last.at_ns));
         let classes = config.class.len();
-        let dispatchers = match config.layout {
-            LayoutKind::Symmetric => config.workers.unwrap_or(1),
-            _ => 1,
-        };
+        let dispatchers = config.transports()?;
         let progress = Arc::new(Progress::default());
         let over = Arc::new(AtomicBool::new(false));
         let server = Runtime::builder(Worker {

@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn times_slower(contender: &Contender, outcome: Outcome) -> Option<f64> {
-        let mix = BenchMix::spinning("hi", 2.0).unwrap();
+        let mix = BenchMix::spinning("hi").unwrap();
         let mut point = Point::default();
         let mut runs = vec![];
         point
@@ -282,7 +282,7 @@ mod tests {
     /// middle latency, the p99 is marked; where they had the highest or lowest, its spread alone.
     #[test]
     fn one_slow_repetition_marks_what_it_is_in() {
-        let mix = BenchMix::spinning("hi", 2.0).unwrap();
+        let mix = BenchMix::spinning("hi").unwrap();
         let marks = |short_us: [u64; 3]| {
             let mut point = Point::default();
             for (short_us, ran_us) in short_us.into_iter().zip([530, 830, 530]) {
@@ -321,7 +321,7 @@ mod tests {
         // Preemptions that would have taken longer than the requests ran.
         let cheap = outcome(700, 1000);
         assert_eq!(times_slower(&Contender::signal(50.0), cheap), None);
-        let short = BenchMix::spinning("fixed", 2.0).unwrap();
+        let short = BenchMix::spinning("fixed").unwrap();
         let mut outcome = outcome(5000, 0);
         outcome.served.truncate(1);
         assert_eq!(Pace::of(&short, &outcome), None);

@@ -8,10 +8,9 @@ use shinjuku_examples::store::Store;
 use shinjuku_workload::{Class, Length, Mix, Schedule, ScheduleConfig, ServiceTime};
 
 use super::contender::{Contender, Probes};
-use super::injector::Planned;
 use super::mechanisms::Mechanisms;
 use super::results::Class as Leading;
-use super::work::{Work, Worker};
+use super::work::{Planned, Work, Worker};
 
 /// Keys that a RANGE of the store mixes reads.
 const RANGE_KEYS: usize = 5_000;
@@ -60,25 +59,25 @@ pub struct BenchMix {
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    Spin { nanos_per_step: f64 },
+    Spin,
     Store { keys: u64 },
 }
 
 impl BenchMix {
     /// One of the workload crate's mixes, spinning.
-    pub fn spinning(name: &str, nanos_per_step: f64) -> Result<Self> {
+    pub fn spinning(name: &str) -> Result<Self> {
         Ok(Self {
             mix: Mix::named(name)?,
-            kind: Kind::Spin { nanos_per_step },
+            kind: Kind::Spin,
         })
     }
 
-    /// Spinning requests of one class, of so many microseconds each, as fast as this one's.
-    pub fn all_alike(&self, name: &str, us: f64) -> Result<Self> {
+    /// Requests of one class that spin for so many microseconds each.
+    pub fn all_alike(name: &str, us: f64) -> Result<Self> {
         let class = Class::new("all", 1.0, ServiceTime::fixed(us)?);
         Ok(Self {
             mix: Mix::new(name, vec![class])?,
-            kind: self.kind,
+            kind: Kind::Spin,
         })
     }
 
@@ -200,10 +199,10 @@ impl BenchMix {
         })
     }
 
-    /// The arrivals with their work.
-    pub fn plan(&self, schedule: &Schedule, probes: Probes) -> Arc<[Planned]> {
+    /// The arrivals with their work, where a step of spinning takes so long.
+    pub fn plan(&self, schedule: &Schedule, probes: Probes, nanos_per_step: f64) -> Arc<[Planned]> {
         let work = |index: usize, class: u16, service_ns: u64| match self.kind {
-            Kind::Spin { nanos_per_step } => {
+            Kind::Spin => {
                 let has_probes = match probes {
                     Probes::All => true,
                     Probes::None => false,
@@ -251,7 +250,7 @@ mod tests {
 
     #[test]
     fn mixes_of_several_classes_are_about_their_short_requests() {
-        let leading = |name| BenchMix::spinning(name, 1.0).unwrap().leading_class();
+        let leading = |name| BenchMix::spinning(name).unwrap().leading_class();
         for name in ["hi", "mid", "tri", "tpcc"] {
             assert_eq!(leading(name), Leading::Short, "{name}");
         }

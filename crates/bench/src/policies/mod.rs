@@ -12,7 +12,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use core_affinity::CoreId;
 use shinjuku_examples::store::Store;
-use shinjuku_examples::work::steps_per_nano;
 use shinjuku_preempt::Realtime;
 
 use crate::harness::{Comparison, Session, distinct};
@@ -24,7 +23,6 @@ pub(crate) mod calibration;
 pub(crate) mod contender;
 pub mod csv;
 pub mod figures;
-pub(crate) mod injector;
 pub(crate) mod mechanisms;
 pub(crate) mod mixes;
 mod point;
@@ -75,7 +73,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let scope = Scope::of(options, workers, &mechanisms)?;
     let mut session = Session::begin::<Policies>(&options.common, scope.settings.clone())?;
     let bench = prepare(&scope, &mut session, workers, mechanisms)?;
-    let all = mixes_of(&scope.mixes, &bench, session.cores[1])?;
+    let all = mixes_of(&scope.mixes, &bench)?;
     let competing = all
         .iter()
         .flat_map(|mix| scope.contenders(mix, bench.workers, &bench.mechanisms));
@@ -148,6 +146,7 @@ pub(crate) fn permitted(
     let store = needs_store.then(open_store).transpose()?.map(Arc::new);
     Ok(Bench {
         workers,
+        worker_core: session.cores[1],
         realtime_priority,
         token: allow_signals(),
         mechanisms,
@@ -157,16 +156,16 @@ pub(crate) fn permitted(
     })
 }
 
-/// The mixes of these names, with their work timed where the first worker will run.
+/// The mixes of these names, those of queries timed where the first worker will run.
 ///
 /// # Errors
-/// There is no such mix, or its work cannot be timed.
-pub(crate) fn mixes_of(names: &[String], bench: &Bench, core: CoreId) -> Result<Vec<BenchMix>> {
-    let nanos_per_step = on_worker_core(core, || 1.0 / steps_per_nano())?;
+/// There is no such mix, or its queries cannot be timed.
+pub(crate) fn mixes_of(names: &[String], bench: &Bench) -> Result<Vec<BenchMix>> {
+    let core = bench.worker_core;
     let mix = |name: &String| match (name.as_str(), &bench.store) {
         ("store", Some(store)) => on_worker_core(core, || BenchMix::store(name, 0.005, store))?,
         ("store-50", Some(store)) => on_worker_core(core, || BenchMix::store(name, 0.5, store))?,
-        _ => BenchMix::spinning(name, nanos_per_step),
+        _ => BenchMix::spinning(name),
     };
     names.iter().map(mix).collect()
 }

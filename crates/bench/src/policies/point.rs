@@ -65,7 +65,7 @@ impl Schedules {
         let each = bench.per_burst(session.length());
         let mut turns = contenders.to_vec();
         let all = session.interleave(name, &mut turns, Contender::name, each, |one, seed| {
-            let arrivals = mix.plan(&self.0[(seed - first) as usize], one.probes);
+            let arrivals = bench.plan(mix, &self.0[(seed - first) as usize], one.probes)?;
             let classes = mix.mix.classes().len();
             bench.burst(one, &arrivals, classes, slos_us).map(Some)
         })?;
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn each_class_has_its_own_counts() {
-        let mix = BenchMix::spinning("hi", 1.0).unwrap();
+        let mix = BenchMix::spinning("hi").unwrap();
         let point = point(&mix, [outcome([1000, 10]), outcome([1000, 30])]);
         let runs = point.runs(&mix, 0.5, &Contender::FCFS);
         let throughputs: Vec<f64> = runs.iter().map(|run| run.throughput_rps).collect();
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_class_without_requests_has_no_percentiles_and_is_not_saturated() {
-        let mix = BenchMix::spinning("hi", 1.0).unwrap();
+        let mix = BenchMix::spinning("hi").unwrap();
         let runs = point(&mix, [outcome([1000, 0])]).runs(&mix, 0.5, &Contender::FCFS);
         assert_eq!((runs[1].n, runs[1].p99_us), (0, None));
         assert!(!runs[1].saturated && runs[0].p99_us.is_some());
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_repetition_without_records_keeps_its_place() {
-        let mix = BenchMix::spinning("hi", 1.0).unwrap();
+        let mix = BenchMix::spinning("hi").unwrap();
         let empty = Outcome {
             records: Vec::new(),
             ..outcome([1000, 10])

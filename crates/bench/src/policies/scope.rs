@@ -241,7 +241,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_baseline_competes_whoever_else_does() {
-        let mix = BenchMix::spinning("hi", 1.0).unwrap();
+        let mix = BenchMix::spinning("hi").unwrap();
         let names = |line| -> Vec<String> {
             let here = Mechanisms::signals_alone();
             let contenders = scope(line).unwrap().contenders(&mix, 1, &here);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn slos(line: &str) -> Vec<f64> {
-        let mix = BenchMix::spinning("mid", 2.0).unwrap();
+        let mix = BenchMix::spinning("mid").unwrap();
         of(&scope(line).unwrap(), &mix, &Contender::MQ, 1).unwrap()
     }
 

@@ -3,10 +3,15 @@
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use shinjuku::{RequestContext, RequestHandler};
 use shinjuku_examples::store::Store;
 use shinjuku_examples::work::{spin, spin_with_probes};
+use shinjuku_workload::repeat::median;
+
+/// One arrival: when, whose, and the work it brings.
+pub type Planned = shinjuku_workload::injector::Planned<Work>;
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +94,17 @@ impl Worker {
             .as_ref()
             .expect("mixes with queries come with a store")
     }
+}
+
+/// What a step of spinning takes on this core now, ns: the median of 2 ms of short runs.
+pub fn nanos_per_step() -> f64 {
+    const STEPS: u64 = 20_000;
+    let run = |_| {
+        let start = Instant::now();
+        spin(STEPS);
+        start.elapsed().as_nanos() as f64 / STEPS as f64
+    };
+    median(&(0..50).map(run).collect::<Vec<_>>()).expect("fifty runs")
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! `cargo xtask bench rack`: what the rack's XDP program takes for a packet, and what whole racks
-//! do with it, simulated.
+//! `cargo xtask bench rack`: what the rack's XDP program takes for a packet, what the switch adds
+//! to a round trip, and what whole racks do with it, simulated.
 //!
 //! The kernel runs the program on a packet in memory, many times in a row (BPF_PROG_TEST_RUN), so
 //! that no network is in the figures. Caches are warm, as they are at high load: a table's miss
@@ -20,9 +20,11 @@ use crate::machine::Machine;
 use crate::report::figure;
 
 mod contender;
+mod hop;
 mod simulated;
 
 use contender::Contender;
+use hop::{Between, Hop, RoundTrips};
 use simulated::Simulated;
 
 /// Runs of a program between two looks at the clock.
@@ -104,12 +106,31 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         true => Vec::new(),
         false => contender::all()?,
     };
+    let mut hops = match options.simulated {
+        true => Vec::new(),
+        false => hops(&mut session),
+    };
     let length = session.length();
-    let expected = session.all(length, contenders.len()) + simulated::expected(effort);
-    session.expect(&machine, expected);
+    let packets = session.all(length, contenders.len() + hops.len());
+    session.expect(&machine, packets + simulated::expected(effort));
     let mut measured = Rack::default();
-    let outcome = measured.fill(&mut session, &mut contenders, effort);
+    let outcome = measured.fill(&mut session, &mut contenders, &mut hops, effort);
+    drop(hops);
     session.end(machine, measured, outcome)
+}
+
+/// All ways between a client and a server; none, which the notes say, if this machine cannot.
+fn hops(session: &mut Session) -> Vec<Hop> {
+    let cores = [session.cores[0], session.cores[1]];
+    let all: Result<Vec<_>> = Between::ALL
+        .into_iter()
+        .map(|between| Hop::new(between, cores))
+        .collect();
+    all.unwrap_or_else(|error| {
+        let note = format!("Round trips were not measured: {error:#}");
+        session.notes.push(note);
+        Vec::new()
+    })
 }
 
 /// What the bench of the rack measured.
@@ -117,6 +138,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 pub struct Rack {
     /// One for each contender.
     pub rows: Vec<Row>,
+    /// One for each way between a client and a server.
+    #[serde(default)]
+    pub round_trips: Vec<RoundTripRow>,
     /// Whole racks; `None`: the bench ended before.
     #[serde(default)]
     pub simulated: Option<Simulated>,
@@ -134,6 +158,35 @@ pub struct Row {
     pub nanos: Vec<f64>,
 }
 
+/// Round trips of one request at a time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoundTripRow {
+    /// What is between client and server.
+    pub name: String,
+    /// What that is.
+    pub note: String,
+    /// The median in microseconds, by repetition; `None`: it failed.
+    pub median_us: Vec<Option<f64>>,
+    /// The 99th percentile.
+    pub p99_us: Vec<Option<f64>>,
+}
+
+impl RoundTripRow {
+    fn of(between: Between, runs: &Runs<RoundTrips>) -> Self {
+        let of = |value: fn(&RoundTrips) -> f64| {
+            let runs = runs.runs.iter();
+            runs.map(|one| one.as_ref().map(value)).collect()
+        };
+        Self {
+            name: between.name().to_owned(),
+            note: between.note().to_owned(),
+            median_us: of(|one| one.median_us),
+            p99_us: of(|one| one.p99_us),
+        }
+    }
+}
+
 impl Row {
     fn of(contender: &Contender, runs: &Runs<Duration>) -> Self {
         let nanos = runs.measured().map(|one| one.as_secs_f64() * 1e9);
@@ -146,11 +199,12 @@ impl Row {
 }
 
 impl Rack {
-    /// Measures packets, then simulates racks whose switch takes so long.
+    /// Measures packets and round trips, then simulates racks whose switch takes so long.
     fn fill(
         &mut self,
         session: &mut Session,
         contenders: &mut [Contender],
+        hops: &mut [Hop],
         effort: simulated::Effort,
     ) -> Result<()> {
         if !contenders.is_empty() {
@@ -164,6 +218,20 @@ impl Rack {
             )?;
             let rows = contenders.iter().zip(&runs);
             self.rows = rows.map(|(one, runs)| Row::of(one, runs)).collect();
+        }
+        if !hops.is_empty() {
+            let length = session.length();
+            let runs = session.interleave(
+                "a round trip",
+                hops,
+                |one| one.between.name().to_owned(),
+                length,
+                |one, _| one.measure(length).map(Some),
+            )?;
+            let rows = hops.iter().zip(&runs);
+            self.round_trips = rows
+                .map(|(one, runs)| RoundTripRow::of(one.between, runs))
+                .collect();
         }
         let switch_ns =
             [(WITH_TABLE, SWITCH_NS[0]), (REPLY, SWITCH_NS[1])].map(|(name, default)| {
@@ -183,6 +251,51 @@ impl Rack {
         let pairs = self.nanos(name).iter().zip(self.nanos(base));
         let differences: Vec<_> = pairs.map(|(one, other)| one - other).collect();
         Spread::of(&differences)
+    }
+}
+
+impl Rack {
+    fn round_trip_section(&self) -> Option<Section> {
+        let plain = self.round_trips.first()?;
+        let columns = [
+            "",
+            "median, us",
+            "spread",
+            "beyond one veth",
+            "p99, us",
+            "what it is",
+        ];
+        let mut table = Table::new("a round trip", columns);
+        for row in &self.round_trips {
+            let of = |values: &[Option<f64>]| {
+                Spread::of(&values.iter().flatten().copied().collect::<Vec<_>>())
+            };
+            let (Some(median), Some(p99)) = (of(&row.median_us), of(&row.p99_us)) else {
+                continue;
+            };
+            let pairs = row.median_us.iter().zip(&plain.median_us);
+            let beyond: Vec<_> = pairs
+                .filter_map(|(one, other)| Some((*one)? - (*other)?))
+                .collect();
+            table.push([
+                row.name.clone(),
+                figure(median.median),
+                format!("({}..{})", figure(median.min), figure(median.max)),
+                Spread::of(&beyond).map_or_else(String::new, |beyond| figure(beyond.median)),
+                figure(p99.median),
+                row.note.clone(),
+            ]);
+        }
+        Some(Section {
+            heading: "What the switch adds to a round trip".to_owned(),
+            tables: vec![table],
+            notes: vec![
+                "One request at a time over veth pairs, client and server polling on a core each: how long the way \
+                 is, not how much it carries. A real network card and its driver are not in it."
+                    .to_owned(),
+            ],
+            ..Section::default()
+        })
     }
 }
 
@@ -243,7 +356,8 @@ impl Measured for Rack {
         };
         let packets = Some(packets).filter(|_| !self.rows.is_empty());
         let racks = self.simulated.iter().flat_map(simulated::sections);
-        packets.into_iter().chain(racks).collect()
+        let measured = packets.into_iter().chain(self.round_trip_section());
+        measured.chain(racks).collect()
     }
 }
 
@@ -260,7 +374,7 @@ mod tests {
         };
         Rack {
             rows: rows.iter().map(row).collect(),
-            simulated: None,
+            ..Rack::default()
         }
     }
 
@@ -282,8 +396,37 @@ mod tests {
     }
 
     #[test]
+    fn a_round_trip_is_compared_within_its_repetition() {
+        let row = |name: &str, median_us: &[Option<f64>]| RoundTripRow {
+            name: name.to_owned(),
+            note: String::new(),
+            median_us: median_us.to_vec(),
+            p99_us: median_us.to_vec(),
+        };
+        let measured = Rack {
+            round_trips: vec![
+                row("plain", &[Some(5.0), Some(50.0), Some(6.0)]),
+                row("switch", &[Some(7.0), Some(51.0), None]),
+            ],
+            ..Rack::default()
+        };
+        let sections = measured.sections();
+        let [_, switch] = &sections[0].tables[0].rows[..] else {
+            panic!("{sections:?}");
+        };
+        assert_eq!(switch[3], figure(1.5));
+        assert!(rack(&[]).sections().is_empty());
+    }
+
+    #[test]
     fn results_survive_their_json() {
-        let measured = rack(&[(BARE, &[10.0, 11.0])]);
+        let mut measured = rack(&[(BARE, &[10.0, 11.0])]);
+        measured.round_trips.push(RoundTripRow {
+            name: "n".to_owned(),
+            note: String::new(),
+            median_us: vec![Some(1.0), None],
+            p99_us: vec![Some(2.0), None],
+        });
         let text = serde_json::to_string(&measured).unwrap();
         assert_eq!(serde_json::from_str::<Rack>(&text).unwrap(), measured);
         assert_eq!(measured.sections()[0].tables[0].rows.len(), 1);

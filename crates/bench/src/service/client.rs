@@ -10,6 +10,7 @@
 //! are due although the server wants all cores.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -45,14 +46,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Above the server's threads, below the kernel's own.
 const PRIORITY: i32 = 1;
 
+/// When a request ends that has no answer, in ns: later than any that has.
+pub const NEVER: u64 = u64::MAX / 2;
+
 /// What became of a run's requests.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Those that were answered.
+    /// Those that were answered as they should be.
     pub answered: Vec<Record>,
+    /// All others: refused, broken off, answered wrongly or not at all. They end at [`NEVER`].
+    pub lost: Vec<Record>,
     /// How long after its moment each request was begun, in ns.
     pub late: Vec<u64>,
-    /// Those that were refused or whose connection broke.
+    /// Those that were refused or answered wrongly, or whose connection broke.
     pub failed: u64,
     /// Why the first of them was.
     pub reason: Option<String>,
@@ -135,11 +141,12 @@ async fn send(
         permits: Semaphore::new(connections),
         free: RefCell::new(free),
         start: Instant::now(),
+        under_way: RefCell::default(),
         outcome: RefCell::default(),
     });
     let alarm = Alarm::new()?;
     let mut under_way = JoinSet::new();
-    for &arrival in arrivals {
+    for (number, &arrival) in arrivals.iter().enumerate() {
         if stop.load(Relaxed) || client.start.elapsed() >= window {
             break;
         }
@@ -157,7 +164,9 @@ async fn send(
             }
         };
         let client = Rc::clone(&client);
-        under_way.spawn_local(async move { client.request(due, arrival.class).await });
+        let class = arrival.class;
+        (client.under_way.borrow_mut()).insert(number, (due, class));
+        under_way.spawn_local(async move { client.request(number, due, class).await });
         while under_way.try_join_next().is_some() {}
         if matches!(sending, Sending::Saturating(_)) {
             // It takes its connection before the next is looked for.
@@ -167,7 +176,10 @@ async fn send(
     let ends = async { while under_way.join_next().await.is_some() {} };
     let _ = timeout(PATIENCE, ends).await;
     let mut outcome = client.outcome.take();
-    outcome.unanswered = under_way.len() as u64;
+    let unanswered = client.under_way.take();
+    outcome.unanswered = unanswered.len() as u64;
+    let never = unanswered.into_values();
+    (outcome.lost).extend(never.map(|(due, class)| record(due, NEVER, class)));
     outcome.elapsed = client.start.elapsed();
     Ok(outcome)
 }
@@ -179,12 +191,23 @@ struct Client {
     /// As many as there are permits, or less where one broke.
     free: RefCell<Vec<SendRequest<String>>>,
     start: Instant,
+    /// When each was due, and its class.
+    under_way: RefCell<BTreeMap<usize, (u64, u16)>>,
     outcome: RefCell<Outcome>,
+}
+
+fn record(due: u64, finish_ns: u64, class: u16) -> Record {
+    Record {
+        arrival_ns: due,
+        service_ns: 1,
+        finish_ns: finish_ns.max(due),
+        class,
+    }
 }
 
 impl Client {
     /// A request that is due at `due` ns.
-    async fn request(&self, due: u64, class: u16) {
+    async fn request(&self, number: usize, due: u64, class: u16) {
         let Ok(_permit) = self.permits.acquire().await else {
             return;
         };
@@ -194,15 +217,12 @@ impl Client {
         let now = self.nanos();
         let outcome = &mut *self.outcome.borrow_mut();
         outcome.late.push(begun.saturating_sub(due));
+        self.under_way.borrow_mut().remove(&number);
         match answer {
-            Ok(()) => outcome.answered.push(Record {
-                arrival_ns: due,
-                service_ns: 1,
-                finish_ns: now.max(due),
-                class,
-            }),
+            Ok(()) => outcome.answered.push(record(due, now, class)),
             Err(error) => {
                 outcome.failed += 1;
+                outcome.lost.push(record(due, NEVER, class));
                 let reason = || format!("{}: {error:#}", route.name);
                 outcome.reason.get_or_insert_with(reason);
             }
@@ -226,9 +246,14 @@ impl Client {
             .body(route.form.unwrap_or_default().to_owned())?;
         let reply = connection.send_request(request).await?;
         let status = reply.status();
-        reply.into_body().collect().await?;
+        let body = reply.into_body().collect().await?.to_bytes();
         self.free.borrow_mut().push(connection);
         ensure!(status.is_success(), "the server answers {status}");
+        ensure!(
+            (route.is_right)(&body),
+            "the server answers {status} with a wrong body of {} bytes",
+            body.len()
+        );
         Ok(())
     }
 
@@ -297,8 +322,9 @@ mod tests {
 
     use super::*;
 
-    /// Answers every request with `status`, on as many connections as come.
-    fn server(status: &'static str) -> SocketAddr {
+    /// Answers every request with `status` and `body`, on as many connections as come; if the
+    /// status is empty, never.
+    fn server(status: &'static str, body: &'static str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
@@ -308,7 +334,12 @@ mod tests {
                     let mut told = [0; 4096];
                     // A request is one packet here.
                     while connection.read(&mut told).is_ok_and(|read| read > 0) {
-                        let reply = format!("HTTP/1.1 {status}\r\ncontent-length: 3\r\n\r\nok\n");
+                        if status.is_empty() {
+                            continue;
+                        }
+                        let length = body.len();
+                        let reply =
+                            format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}");
                         connection.write_all(reply.as_bytes()).unwrap();
                     }
                 });
@@ -322,7 +353,7 @@ mod tests {
             at_ns: n * 500_000,
             service_ns: 1,
             flow: 0,
-            class: (n % ROUTES.len() as u64) as u16,
+            class: 0,
         };
         (0..count).map(arrival).collect()
     }
@@ -331,7 +362,14 @@ mod tests {
     fn all_requests_are_sent_when_they_are_due_and_counted() {
         let stop = AtomicBool::new(false);
         let arrivals = arrivals(200);
-        let sent = run(server("200 OK"), &arrivals, Sending::OpenLoop, None, &stop).unwrap();
+        let sent = run(
+            server("200 OK", "ok\n"),
+            &arrivals,
+            Sending::OpenLoop,
+            None,
+            &stop,
+        )
+        .unwrap();
         assert_eq!(
             (sent.answered.len(), sent.late.len()),
             (200, 200),
@@ -350,12 +388,25 @@ mod tests {
     #[test]
     fn refusals_are_failures_and_saturation_ends() {
         let (stop, arrivals) = (AtomicBool::new(false), arrivals(50));
-        let refuses = server("503 Service Unavailable");
+        let refuses = server("503 Service Unavailable", "ok\n");
         let sent = run(refuses, &arrivals, Sending::OpenLoop, None, &stop).unwrap();
         assert_eq!((sent.answered.len(), sent.failed), (0, 50));
         assert!(sent.reason.unwrap().contains("503"));
+        assert!(sent.lost.len() == 50 && sent.lost.iter().all(|one| one.finish_ns == NEVER));
         let window = Sending::Saturating(Duration::from_millis(20));
-        let sent = run(server("200 OK"), &arrivals, window, None, &stop).unwrap();
+        let sent = run(server("200 OK", "ok\n"), &arrivals, window, None, &stop).unwrap();
         assert!(!sent.answered.is_empty() && sent.failed == 0);
+    }
+
+    #[test]
+    fn a_wrong_body_is_a_failure() {
+        let (stop, arrivals) = (AtomicBool::new(false), arrivals(5));
+        let wrong = server("200 OK", "no\n");
+        let sent = run(wrong, &arrivals, Sending::OpenLoop, None, &stop).unwrap();
+        assert_eq!(
+            (sent.answered.len(), sent.failed, sent.lost.len()),
+            (0, 5, 5)
+        );
+        assert!(sent.reason.unwrap().contains("wrong body"));
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::harness::{Process, cpu_seconds};
 use crate::paths;
@@ -23,6 +23,7 @@ pub const INLINE: &str = "inline";
 pub const SPAWN_BLOCKING: &str = "spawn_blocking";
 pub const POOL: &str = "pool";
 pub const POOL_TOKEN: &str = "pool, signals";
+pub const POOL_KERNEL_THREADS: &str = "pool, kernel threads";
 pub const POOL_COMPILED: &str = "pool, compiled probes";
 
 /// One way to compute.
@@ -36,13 +37,18 @@ pub struct Contender {
 }
 
 /// All of them, the reference first.
-pub const CONTENDERS: [Contender; 7] = [
+pub const CONTENDERS: [Contender; 9] = [
     contender(INLINE, &["--compute", "inline"]),
     contender(SPAWN_BLOCKING, &["--compute", "spawn-blocking"]),
+    contender(
+        "spawn_blocking, long only",
+        &["--compute", "spawn-blocking-long"],
+    ),
     contender("rayon", &["--compute", "rayon"]),
     contender("two runtimes", &["--compute", "two-runtimes"]),
     contender(POOL, &[]),
     contender(POOL_TOKEN, &["--preempt-anywhere"]),
+    contender(POOL_KERNEL_THREADS, &["--kernel-threads"]),
     Contender {
         instrumented: true,
         // The layout of a pool's own choice leaves them out.
@@ -143,18 +149,15 @@ impl Server {
         directory: &Path,
     ) -> Result<Self> {
         let program = programs.of(contender)?;
-        let mut arguments = vec!["--listen", "127.0.0.1:0"];
+        // Stopped, it would outlive a bench that is killed.
+        let mut arguments = vec!["--listen", "127.0.0.1:0", "--ends-with-parent"];
         arguments.extend(contender.arguments);
-        // A child has the cores of the thread that makes it.
-        let started = thread::scope(|scope| {
-            let starts = scope.spawn(|| {
-                sched_setaffinity(None, cores).context("the server's cores")?;
-                Process::start(program, directory, &arguments)
-            });
-            starts
-                .join()
-                .map_err(|_| anyhow::anyhow!("starting panicked"))?
-        });
+        // A child has the cores of the thread that makes it, and ends with this very thread: so not
+        // one of its own for the cores.
+        let own = sched_getaffinity(None).context("the bench's cores")?;
+        sched_setaffinity(None, cores).context("the server's cores")?;
+        let started = Process::start(program, directory, &arguments);
+        sched_setaffinity(None, &own).context("the bench's cores")?;
         let mut process = started?;
         let deadline = Instant::now() + START;
         let told = loop {
@@ -287,7 +290,7 @@ mod tests {
         let start = |contender| Server::start(contender, &programs, &cores, directory.path());
         let error = start(&CONTENDERS[0]).unwrap_err();
         assert!(error.to_string().contains("ended at once"), "{error:#}");
-        let error = start(&CONTENDERS[6]).unwrap_err();
+        let error = start(&CONTENDERS[8]).unwrap_err();
         assert!(error.to_string().contains("instrumented"), "{error:#}");
     }
 }

@@ -29,7 +29,7 @@ mod contender;
 mod report;
 mod routes;
 
-use client::{Outcome, Sending};
+use client::{NEVER, Outcome, Sending};
 use contender::{CONTENDERS, Contender, Programs, Server, share_cores};
 
 /// Making a server's data.
@@ -92,7 +92,7 @@ pub struct AtLoad {
 pub struct Cell {
     /// Requests answered in a second, until the last answer.
     pub answered_rps: f64,
-    /// Refused, or the connection broke.
+    /// Refused or answered wrongly, or the connection broke.
     pub failed: u64,
     /// Without an answer ten seconds after the last was due.
     pub unanswered: u64,
@@ -112,21 +112,25 @@ pub struct Cell {
     pub routes: Vec<RouteFigures>,
 }
 
-/// Latencies of a route, from when its requests were due.
+/// Latencies of a route, from when its requests were due. A request that was lost counts as one
+/// that takes for ever; where that reaches a percentile, there is none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteFigures {
     /// Its name.
     pub name: String,
-    /// How many were answered, warm-up left out.
+    /// How many were sent, warm-up left out.
     pub requests: usize,
     /// Median.
-    pub p50_us: f64,
+    pub p50_us: Option<f64>,
     /// 99th percentile.
-    pub p99_us: f64,
-    /// 99.9th percentile; the longest, below a thousand requests.
-    pub p999_us: f64,
+    pub p99_us: Option<f64>,
+    /// 99.9th percentile, of a thousand requests or more.
+    pub p999_us: Option<f64>,
 }
+
+/// As few requests have no p99.9.
+const FEWEST_FOR_P999: usize = 1_000;
 
 impl Cell {
     fn route(&self, name: &str) -> Option<&RouteFigures> {
@@ -137,17 +141,21 @@ impl Cell {
     /// Nothing was answered.
     fn of(outcome: &Outcome, mix: &Mix, server_cpu: f64, peak_mib: f64) -> Result<Self> {
         let reason = outcome.reason.as_deref().unwrap_or("none came");
-        let summary = Summary::of(mix, &outcome.answered);
-        let summary = summary.with_context(|| format!("no answers: {reason}"))?;
+        ensure!(!outcome.answered.is_empty(), "no answers: {reason}");
+        let all = [&outcome.answered[..], &outcome.lost].concat();
+        let summary = Summary::of(mix, &all)?;
         let (seconds, answers) = (outcome.elapsed.as_secs_f64(), outcome.answered.len() as f64);
         let mut late = outcome.late.clone();
         late.sort_unstable();
         let us = |ns: u64| ns as f64 / 1e3;
+        // A lost request was due long before a percentile as long as that.
+        let answered = |ns: u64| (ns < NEVER / 2).then(|| us(ns));
         let route = |class: ClassFigures| RouteFigures {
             requests: class.figures.requests,
-            p50_us: us(class.figures.p50_ns),
-            p99_us: us(class.figures.p99_ns),
-            p999_us: us(class.figures.p999_ns),
+            p50_us: answered(class.figures.p50_ns),
+            p99_us: answered(class.figures.p99_ns),
+            p999_us: answered(class.figures.p999_ns)
+                .filter(|_| class.figures.requests >= FEWEST_FOR_P999),
             name: class.name,
         };
         Ok(Self {
@@ -324,6 +332,37 @@ mod tests {
 
     use super::*;
 
+    /// Of 2000 requests 30 are lost, late ones: p50 stands, p99 and p99.9 would be made of answers
+    /// alone.
+    #[test]
+    fn losses_leave_out_the_percentiles_that_they_reach() {
+        let record = |n: u64| Record {
+            arrival_ns: n * 1_000,
+            service_ns: 1,
+            finish_ns: n * 1_000 + 5_000,
+            class: 0,
+        };
+        let lost = |n| Record {
+            finish_ns: NEVER,
+            ..record(n)
+        };
+        let figures = |losses: u64| {
+            let outcome = Outcome {
+                answered: (0..2_000 - losses).map(record).collect(),
+                lost: (2_000 - losses..2_000).map(lost).collect(),
+                elapsed: Duration::from_millis(200),
+                ..Outcome::default()
+            };
+            let cell = Cell::of(&outcome, &routes::mix().unwrap(), 0.1, 7.0).unwrap();
+            let route = cell.route(routes::HEALTH).unwrap();
+            (route.requests, [route.p50_us, route.p99_us, route.p999_us])
+        };
+        let five = Some(5.0);
+        assert_eq!(figures(0), (1_900, [five, five, five]));
+        assert_eq!(figures(10), (1_900, [five, five, None]));
+        assert_eq!(figures(30), (1_900, [five, None, None]));
+    }
+
     #[test]
     fn a_cell_has_each_routes_latencies_from_when_they_were_due() {
         let record = |n: u64| Record {
@@ -343,7 +382,8 @@ mod tests {
         assert_eq!((cell.answered_rps, cell.late_p99_us), (500.0, 99.0));
         assert!((cell.server_cores - 0.5).abs() < 1e-9 && (cell.client_cores - 0.1).abs() < 1e-9);
         assert!((cell.server_us_per_request - 1000.0).abs() < 1e-9);
-        assert_eq!(cell.route(routes::HEALTH).unwrap().p99_us, 5.0);
+        let health = cell.route(routes::HEALTH).unwrap();
+        assert_eq!((health.p99_us, health.p999_us), (Some(5.0), None));
         assert!(cell.route("login").is_none());
         let nothing = Outcome {
             reason: Some("no such luck".to_owned()),

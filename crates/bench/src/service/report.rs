@@ -4,7 +4,9 @@ use anyhow::{Result, ensure};
 use shinjuku_plot::{Figure, Point, Series, Style, Table, XAxis, YAxis};
 use shinjuku_workload::repeat::Spread;
 
-use super::contender::{INLINE, POOL, POOL_COMPILED, POOL_TOKEN, SPAWN_BLOCKING};
+use super::contender::{
+    INLINE, POOL, POOL_COMPILED, POOL_KERNEL_THREADS, POOL_TOKEN, SPAWN_BLOCKING,
+};
 use super::routes::{ROUTES, SHORT};
 use super::{AtLoad, Cell, RouteFigures, Service};
 use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target};
@@ -17,10 +19,10 @@ const SHORTER: Goal = Goal::AtMost(0.1);
 /// Throughput at saturation, pool over the best of the others.
 const THROUGHPUT: Goal = Goal::AtLeast(0.95);
 /// Ways to run a pool.
-const POOLS: [&str; 3] = [POOL, POOL_TOKEN, POOL_COMPILED];
+const POOLS: [&str; 4] = [POOL, POOL_TOKEN, POOL_KERNEL_THREADS, POOL_COMPILED];
 
 /// A percentile: as a file's name, in words, and where it stands.
-type Measure = (&'static str, &'static str, fn(&RouteFigures) -> f64);
+type Measure = (&'static str, &'static str, fn(&RouteFigures) -> Option<f64>);
 const MEASURES: [Measure; 3] = [
     ("p50", "median", |route| route.p50_us),
     ("p99", "p99", |route| route.p99_us),
@@ -104,7 +106,9 @@ impl Measured for Service {
             first.figures = figures.filter(|one| !one.series.is_empty()).collect();
             first.introduction = Some(
                 "Latency counts from the moment at which a request was due, open loop. Medians \
-                 over the repetitions, in which the contenders took turns with the same arrivals."
+                 over the repetitions, in which the contenders took turns with the same arrivals. \
+                 A lost request counts as one that takes for ever: a percentile that this reaches \
+                 is left out, and so is p99.9 of fewer than a thousand requests."
                     .to_owned(),
             );
         }
@@ -117,7 +121,7 @@ impl Measured for Service {
 /// The target for p99 of a short route.
 fn shorter(at: &[Runs<Cell>], route: &str, pool: &str, other: &str) -> Target {
     let what = format!("p99 of /{route} at {:.0} %", AT * 100.0);
-    let p99 = |cell: &Cell| Some(cell.route(route)?.p99_us);
+    let p99 = |cell: &Cell| cell.route(route)?.p99_us;
     let compared = match (find(at, pool), find(at, other)) {
         (Some(pool), Some(other)) => pool.compare(other, what, Some(SHORTER), p99),
         _ => Comparison::of(what, [pool, other], &[], Some(SHORTER)),
@@ -154,7 +158,7 @@ impl Service {
                 .filter_map(|load| {
                     let runs = find(&load.contenders, &name)?;
                     let Spread { median, min, max } =
-                        runs.spread(|cell| cell.route(route).map(value))?;
+                        runs.spread(|cell| cell.route(route).and_then(value))?;
                     Some(Point {
                         x: load.offered_rps,
                         y: Some(median),
@@ -266,7 +270,7 @@ fn at_load(load: &AtLoad) -> Section {
         let mut row = vec![runs.name.clone()];
         for route in &ROUTES {
             for (.., value) in MEASURES {
-                let found = median(runs, |cell| cell.route(route.name).map(value));
+                let found = median(runs, |cell| cell.route(route.name).and_then(value));
                 row.push(found.map_or_else(|| "-".to_owned(), figure));
             }
         }
@@ -300,9 +304,9 @@ mod tests {
         let route = |name: &&str| RouteFigures {
             name: (*name).to_owned(),
             requests: 100,
-            p50_us: p99_us / 2.0,
-            p99_us,
-            p999_us: p99_us * 2.0,
+            p50_us: Some(p99_us / 2.0),
+            p99_us: Some(p99_us),
+            p999_us: Some(p99_us * 2.0),
         };
         Cell {
             answered_rps: rps,

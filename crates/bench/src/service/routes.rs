@@ -11,6 +11,8 @@ pub struct Route {
     /// `GET` unless there is a form to `POST`.
     pub path: &'static str,
     pub form: Option<&'static str>,
+    /// Whether this is the reply's body.
+    pub is_right: fn(&[u8]) -> bool,
     /// Out of a thousand requests.
     weight: f64,
     /// About how long it computes, by which the routes are in order; nothing is derived of it.
@@ -23,6 +25,7 @@ pub const ROUTES: [Route; 5] = [
         name: HEALTH,
         path: "/health",
         form: None,
+        is_right: |body| body == b"ok\n",
         weight: 700.0,
         about_us: 1.0,
     },
@@ -30,6 +33,7 @@ pub const ROUTES: [Route; 5] = [
         name: RANGE,
         path: "/range?from=key-004200&count=20",
         form: None,
+        is_right: |body| body.starts_with(b"key-004200 17640000\n") && lines(body) == 20,
         weight: 240.0,
         about_us: 20.0,
     },
@@ -37,6 +41,10 @@ pub const ROUTES: [Route; 5] = [
         name: "search",
         path: "/search?q=(ab)%2Bc",
         form: None,
+        is_right: |body| {
+            let count = body.strip_suffix(b"\n").unwrap_or_default();
+            !count.starts_with(b"0") && !count.is_empty() && count.iter().all(u8::is_ascii_digit)
+        },
         weight: 30.0,
         about_us: 8_000.0,
     },
@@ -44,6 +52,7 @@ pub const ROUTES: [Route; 5] = [
         name: "image",
         path: "/image?width=300",
         form: None,
+        is_right: |body| body.starts_with(b"\x89PNG") && body.len() > 1_000,
         weight: 15.0,
         about_us: 12_000.0,
     },
@@ -51,10 +60,15 @@ pub const ROUTES: [Route; 5] = [
         name: "login",
         path: "/login",
         form: Some("user=alice&password=wonderland"),
+        is_right: <[u8]>::is_empty,
         weight: 15.0,
         about_us: 30_000.0,
     },
 ];
+
+fn lines(body: &[u8]) -> usize {
+    body.iter().filter(|&&byte| byte == b'\n').count()
+}
 
 /// The short routes, about which there are targets.
 pub const HEALTH: &str = "health";

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
+use super::accept::NOBODY;
 use super::codec::Codec;
 use super::counters::{CloseReason, Counters, OutputCounters};
 use super::input::Input;
@@ -75,6 +76,24 @@ pub(super) enum Sent {
 }
 
 impl<C: Codec> Exchange<C> {
+    /// Of no connection yet.
+    pub(super) fn new(place: Place<C>) -> Self {
+        let memory = Arc::clone(&place.shared.memory);
+        Self {
+            place: Arc::new(place),
+            stream: None,
+            id: ConnectionId::default(),
+            peer: NOBODY,
+            session: C::Session::default(),
+            input: Input::new(),
+            output: Output::new(memory),
+            more: false,
+            close: None,
+            broken: false,
+            replies: 0,
+        }
+    }
+
     /// Hands the kernel what it takes of the output, without waiting, in one system call.
     pub(super) fn send(&mut self, counters: &OutputCounters) -> Sent {
         let Some(stream) = &self.stream else {

@@ -75,13 +75,12 @@ mod request;
 mod slot;
 mod socket;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, epoll};
+use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
 pub use codec::{Codec, Framing};
@@ -93,13 +92,10 @@ pub use replier::{Outgoing, TcpReplier};
 pub use request::{Reply, Request};
 
 use crate::{Arrival, Failure, ListenError, Refusal, Transport};
-use accept::{Acceptor, NOBODY};
-use counters::Counters;
-use exchange::{Exchange, Place, Shared};
-use input::Input;
-use memory::{Memory, buffers, empty_buffers};
-use networker::{BELL, LISTENER, Limits, Networker};
-use slot::Slot;
+use accept::Acceptor;
+use exchange::Shared;
+use memory::Memory;
+use networker::Networker;
 
 /// The transport: a listening socket, and everything of its connections.
 pub struct Tcp<C: Codec> {
@@ -137,64 +133,18 @@ impl<C: Codec> Tcp<C> {
             .map_err(|cause| ListenError::system("read the address", config.listen, cause))?;
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let bell = rustix::event::eventfd(0, flags).map_err(failed("make an eventfd"))?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll"))?;
-        let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), events)
-            .and_then(|()| {
-                let name = epoll::EventData::new_u64(LISTENER);
-                epoll::add(&epoll, &listener, name, events)
-            })
-            .map_err(failed("use epoll"))?;
-
+        let epoll = networker::watch(&bell, &listener).map_err(failed("use epoll"))?;
         let memory = Arc::new(Memory::new(config.max_reply, config.reply_memory));
-        let counters: Arc<Counters> = Arc::default();
         let shared = Arc::new(Shared {
             codec,
             send_from: config.buffer / 2,
             workers_send: config.reply_by == ReplyBy::Worker,
             sleeping: AtomicBool::new(false),
             bell,
-            memory: Arc::clone(&memory),
-            counters: Arc::clone(&counters),
+            memory,
+            counters: Arc::default(),
         });
-        let slots = u32::try_from(connections).expect("checked with the configuration");
-        let slot = |at| {
-            Slot::new(Exchange {
-                place: Arc::new(Place::new(at, Arc::clone(&shared))),
-                stream: None,
-                id: ConnectionId::default(),
-                peer: NOBODY,
-                session: C::Session::default(),
-                input: Input::new(),
-                output: Output::new(Arc::clone(&memory)),
-                more: false,
-                close: None,
-                broken: false,
-                replies: 0,
-            })
-        };
-        let networker = Networker {
-            counters: counters.output(),
-            epoll,
-            slots: (0..slots).map(slot).collect(),
-            free: (0..slots).rev().collect(),
-            inputs: buffers(connections, config.buffer),
-            large_inputs: buffers(config.large_buffers_needed(), config.max_request),
-            outputs: empty_buffers(connections, config.buffer),
-            scrap: vec![0; networker::SCRAP].into_boxed_slice(),
-            rings: Vec::new(),
-            queue: VecDeque::with_capacity(connections),
-            hungry: VecDeque::with_capacity(connections),
-            limits: Limits::of(&config),
-            now: 0,
-            looked: 0,
-            swept: 0,
-            sweep_at: 0,
-            close_at: 0,
-            acceptable: false,
-            closed: false,
-            shared,
-        };
+        let networker = Networker::new(&config, connections, epoll, shared);
         Ok(Self {
             local_addr,
             acceptor: Acceptor {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::house::{House, config, echo};
+use shinjuku_net::tcp::Request;
+
+use crate::house::{Delivered, House, Lines, config, echo};
 
 #[test]
 fn a_request_dropped_in_a_panic_fails_and_closes() {
@@ -123,6 +125,33 @@ fn a_kept_request_given_back_as_anothers_reply_is_not_sent() {
     );
 }
 
+/// One of the ways in which a handler may treat a request; `false` where it comes later.
+fn treat(
+    house: &mut House,
+    arrival: Delivered,
+    way: usize,
+    kept: &mut Vec<Request<Lines>>,
+) -> bool {
+    match way {
+        0 => {
+            drop(arrival.request);
+            house.fail(arrival.route);
+        }
+        1 => {
+            kept.push(arrival.request);
+            house.fail(arrival.route);
+        }
+        2 => house.answer(arrival.route, echo(arrival.request).close_after()),
+        3 => {
+            house.arrived.push_front(arrival);
+            return false;
+        }
+        4 => house.refuse(arrival, shinjuku_net::Refusal::QueueFull),
+        _ => house.answer(arrival.route, echo(arrival.request)),
+    }
+    true
+}
+
 #[test]
 fn whatever_handlers_do_the_sums_add_up_and_tags_stay_apart() {
     // A pseudo-random life: requests are answered, failed, swapped, kept, in any order, by ever new
@@ -160,22 +189,8 @@ fn whatever_handlers_do_the_sums_add_up_and_tags_stay_apart() {
             house.answer(two.route, echo(one.request));
         }
         while let Some(arrival) = house.arrived.pop_front() {
-            match draw(20) {
-                0 => {
-                    drop(arrival.request);
-                    house.fail(arrival.route);
-                }
-                1 => {
-                    kept.push(arrival.request);
-                    house.fail(arrival.route);
-                }
-                2 => house.answer(arrival.route, echo(arrival.request).close_after()),
-                3 => {
-                    house.arrived.push_front(arrival);
-                    break;
-                }
-                4 => house.refuse(arrival, shinjuku_net::Refusal::QueueFull),
-                _ => house.answer(arrival.route, echo(arrival.request)),
+            if !treat(&mut house, arrival, draw(20), &mut kept) {
+                break;
             }
         }
         if draw(5) == 0 {
@@ -184,14 +199,10 @@ fn whatever_handlers_do_the_sums_add_up_and_tags_stay_apart() {
         }
         clients.retain_mut(|(tag, client)| {
             client.receive();
-            let own = format!("{tag}");
             let text = std::str::from_utf8(&client.received).unwrap();
-            for line in text.lines() {
-                assert!(
-                    [&own, "failed", "refused", "full"].contains(&line),
-                    "{line:?} reached {tag}"
-                );
-            }
+            let own = format!("{tag}");
+            let is_its = |line| [&own, "failed", "refused", "full"].contains(&line);
+            assert!(text.lines().all(is_its), "{text:?} reached {tag}");
             !client.ended && draw(30) > 0
         });
     }
@@ -203,20 +214,14 @@ fn whatever_handlers_do_the_sums_add_up_and_tags_stay_apart() {
     });
     let counts = house.counts();
     assert!(counts.accepted > 100 && counts.received > 300, "{counts:?}");
-    for number in [
+    let ends = [
         counts.answered,
         counts.refused,
         counts.failed,
         counts.misdirected,
         counts.kept,
-    ] {
-        assert!(number > 0, "{counts:?}");
-    }
-    let resolved = counts.answered
-        + counts.refused
-        + counts.failed
-        + counts.misdirected
-        + counts.kept
-        + counts.cut_off;
+    ];
+    assert!(ends.iter().all(|&number| number > 0), "{counts:?}");
+    let resolved = ends.iter().sum::<u64>() + counts.cut_off;
     assert_eq!(counts.received, resolved, "{counts:?}");
 }

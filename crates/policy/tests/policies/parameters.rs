@@ -133,7 +133,7 @@ fn policies_are_found_by_name_in_either_case() {
         assert_eq!(same.count(), 1, "{one}");
     }
     let error = registry::named("sjf").unwrap_err();
-    let list = "c-pre-sq, c-pre-mq, c-fcfs, d-fcfs, stealing, edf, priority";
+    let list = "c-pre-sq, c-pre-mq, c-fcfs, d-fcfs, stealing, edf, priority, darc";
     assert_eq!(
         error.to_string(),
         format!("no policy is called \"sjf\": there are {list}")

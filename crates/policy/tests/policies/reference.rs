@@ -356,3 +356,51 @@ impl<R: Fn(&Task) -> i128> Reference for ByRank<R> {
         self.wanted(want).count()
     }
 }
+
+/// DARC with workers reserved: lines by class, and the workers that each class may use.
+pub struct ReservedLines {
+    pub lines: Vec<Line>,
+    /// Classes in the order in which a worker looks at them, each with its workers.
+    pub order: Vec<(usize, Vec<u16>)>,
+}
+
+impl ReservedLines {
+    fn line(&mut self, task: &Task) -> &mut Line {
+        let last = self.lines.len() - 1;
+        &mut self.lines[usize::from(task.class.0).min(last)]
+    }
+
+    fn open_to(&self, worker: WorkerId) -> impl Iterator<Item = &Line> {
+        let order = self.order.iter();
+        let open = order.filter(move |(_, workers)| workers.contains(&worker.0));
+        open.map(|(class, _)| &self.lines[*class])
+    }
+}
+
+impl Reference for ReservedLines {
+    fn full(&self, _task: &Task) -> bool {
+        false
+    }
+    fn arrive(&mut self, task: Task) {
+        self.line(&task).push_back(task);
+    }
+    fn preempted(&mut self, task: Task) {
+        self.line(&task).push_back(task);
+    }
+    fn returned(&mut self, task: Task) {
+        self.line(&task).put_back(task);
+    }
+    fn finished(&mut self, task: Task) {
+        self.line(&task).forget(task.id);
+    }
+    fn take(&mut self, id: TaskId) {
+        assert!(self.lines.iter_mut().any(|line| line.take(id)));
+    }
+    fn allowed(&self, worker: WorkerId, _now: Nanos, want: Want) -> Vec<TaskId> {
+        let first = self.open_to(worker).find_map(|line| line.first(want));
+        first.map(|task| task.id).into_iter().collect()
+    }
+    fn waiting(&self, worker: WorkerId, want: Want) -> usize {
+        self.open_to(worker).map(|line| line.len(want)).sum()
+    }
+}

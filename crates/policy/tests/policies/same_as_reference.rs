@@ -5,12 +5,16 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use shinjuku_policy::{
-    CFcfs, ClassParameters, ClassRule, DFcfs, MultiQueue, Nanos, Parameters, Policy, Requeue,
+    CFcfs, ClassParameters, ClassRule, DFcfs, Darc, MultiQueue, Nanos, Parameters, Policy, Requeue,
     SingleQueue, Stealing, Task, Want, WorkerId, registry,
 };
 
+use shinjuku_policy::darc::Demand;
+
 use crate::driver::{CAPACITY, Driver, Event, Step, WORKERS, steps};
-use crate::reference::{ByRank, FlowLines, Line, LinePerClass, LinePerWorker, OneLine, Reference};
+use crate::reference::{
+    ByRank, FlowLines, Line, LinePerClass, LinePerWorker, OneLine, Reference, ReservedLines,
+};
 
 /// Whether an idle worker gets something whenever anything waits.
 #[derive(PartialEq)]
@@ -151,6 +155,37 @@ proptest! {
         };
         let policy = registry::named("priority").unwrap().build(&parameters).unwrap();
         check(policy, ByRank::new(rank), Conserves::Work, steps);
+    }
+
+    // Classes 0 to 3 arrive: the last class takes the numbers beyond it. Means are a factor of ten
+    // apart, so that no two classes share.
+    #[test]
+    fn darc(
+        steps in steps(),
+        shares in prop::collection::vec(1_u64..9, 1..=4),
+        longest_first in any::<bool>(),
+    ) {
+        let classes = shares.len();
+        let rank = |class: usize| if longest_first { classes - 1 - class } else { class };
+        let demand = |(class, share): (usize, &u64)| {
+            let mean = 10_u64.pow(rank(class) as u32);
+            let requests = share * 10_000 / mean;
+            Demand { requests, time: Nanos(requests * mean) }
+        };
+        let demands: Vec<Demand> = shares.iter().enumerate().map(demand).collect();
+        let policy = Darc::new(CAPACITY, usize::from(WORKERS), classes).unwrap();
+        let sum: u64 = shares.iter().sum();
+        let mut order: Vec<usize> = (0..classes).collect();
+        order.sort_by_key(|class| rank(*class));
+        let mut first = 0;
+        let order = order.into_iter().map(|class| {
+            let workers = (first..WORKERS).collect();
+            let wanted = (shares[class] as f64 * f64::from(WORKERS) / sum as f64).round() as u16;
+            first = (first + wanted.max(1)).min(WORKERS - 1);
+            (class, workers)
+        });
+        let reference = ReservedLines { order: order.collect(), lines: lines(classes) };
+        check(Box::new(policy.with_demand(&demands)), reference, Conserves::Less, steps);
     }
 
     #[test]

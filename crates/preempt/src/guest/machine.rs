@@ -82,89 +82,24 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(config: GuestConfig) -> Result<Arc<Self>, GuestError> {
-        let kvm = Kvm::new().map_err(|error| match error.errno() {
-            libc::ENOENT | libc::ENODEV | libc::ENXIO => GuestError::NoDevice,
-            libc::EACCES | libc::EPERM => GuestError::NoPermission,
-            _ => GuestError::kvm("opening /dev/kvm")(error),
-        })?;
+        let kvm = open()?;
         if !(system_call::gate_is_as_drawn() && ring0::post_is_as_drawn()) {
             return Err(GuestError::Assembled);
         }
-        let registers = (KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS) as i32;
-        let halting = KVM_X86_DISABLE_EXITS_HLT as i32;
-        let needed = [
-            (
-                kvm.check_extension_raw(KVM_CAP_SYNC_REGS.into()) & registers == registers,
-                "KVM_CAP_SYNC_REGS",
-            ),
-            (kvm.check_extension(Cap::Xcrs), "KVM_CAP_XCRS"),
-            (
-                kvm.check_extension_raw(KVM_CAP_X2APIC_API.into()) > 0,
-                "KVM_CAP_X2APIC_API",
-            ),
-            (
-                kvm.check_extension(Cap::SplitIrqchip),
-                "KVM_CAP_SPLIT_IRQCHIP",
-            ),
-            (kvm.check_extension(Cap::SignalMsi), "KVM_CAP_SIGNAL_MSI"),
-            (
-                kvm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS.into()) & halting != 0,
-                "KVM_X86_DISABLE_EXITS_HLT (which kvm.mitigate_smt_rsb takes away)",
-            ),
-            (kvm.check_extension(Cap::Irqfd), "KVM_CAP_IRQFD"),
-            (
-                usize::try_from(kvm.check_extension_raw(KVM_CAP_XSAVE2.into()))
-                    .is_ok_and(|bytes| bytes <= native::MOST_VECTOR_BYTES),
-                "vector state of a size known here (KVM_CAP_XSAVE2)",
-            ),
-        ];
-        if let Some((_, what)) = needed.into_iter().find(|(there, _)| !there) {
-            return Err(GuestError::Lacking { what });
-        }
+        check_capabilities(&kvm)?;
         let most_vcpus =
             u32::try_from(kvm.get_max_vcpus()).map_or(MOST_VCPUS, |most| most.min(MOST_VCPUS));
         let cpuid = kvm
             .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
             .map_err(GuestError::kvm("reading what CPUs KVM supports"))?;
-        let leaf = |function, index| {
-            let found = |entry: &&kvm_bindings::kvm_cpuid_entry2| {
-                entry.function == function && entry.index == index
-            };
-            cpuid
-                .as_slice()
-                .iter()
-                .find(found)
-                .copied()
-                .unwrap_or_default()
-        };
-        let physical_bits = match leaf(0x8000_0008, 0).eax & 0xff {
+        let physical_bits = match leaf(&cpuid, 0x8000_0008).eax & 0xff {
             0 => 36,
             bits => bits,
         };
-        let supported = u64::from(leaf(0xd, 0).eax) | u64::from(leaf(0xd, 0).edx) << 32;
+        let vectors = leaf(&cpuid, 0xd);
+        let supported = u64::from(vectors.eax) | u64::from(vectors.edx) << 32;
         let (vector_state, vector_bytes) = trampoline::prepare(supported & native::VECTORS);
-        let vm = kvm
-            .create_vm()
-            .map_err(GuestError::kvm("making a virtual machine"))?;
-        // Old Intel CPUs require these to start in real mode, which this machine never uses; others
-        // may refuse.
-        let _ = vm.set_identity_map_address(0xfffb_c000);
-        let _ = vm.set_tss_address(0xfffb_d000);
-        match config.irqchip {
-            Irqchip::Kernel => vm
-                .create_irq_chip()
-                .map_err(GuestError::kvm("making interrupt controllers"))?,
-            Irqchip::Split => enable(&vm, kvm_bindings::KVM_CAP_SPLIT_IRQCHIP, 24)?,
-        }
-        enable(
-            &vm,
-            KVM_CAP_X2APIC_API,
-            KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
-        )?;
-        // If a guest may halt by itself, KVM does not put it to sleep while a page is fetched: the
-        // thread sleeps instead, as any other. Otherwise KVM would retry forever for a page that
-        // cannot be had (behind a file's end, or guarded by madvise), when a signal is due.
-        enable(&vm, KVM_CAP_X86_DISABLE_EXITS, halting as u32)?;
+        let vm = create(&kvm, config.irqchip)?;
         let memory = Memory::new(vm.as_raw_fd(), physical_bits)?;
         let gates = gates()?;
         // Without them the CPU delivers no exception, so no page fault could ask for them.
@@ -228,6 +163,85 @@ impl Machine {
             .register_irqfd(kick, apic)
             .map_err(GuestError::kvm("binding an eventfd to an interrupt"))
     }
+}
+
+/// Opens /dev/kvm.
+fn open() -> Result<Kvm, GuestError> {
+    Kvm::new().map_err(|error| match error.errno() {
+        libc::ENOENT | libc::ENODEV | libc::ENXIO => GuestError::NoDevice,
+        libc::EACCES | libc::EPERM => GuestError::NoPermission,
+        _ => GuestError::kvm("opening /dev/kvm")(error),
+    })
+}
+
+/// Says what KVM lacks of what a machine needs.
+fn check_capabilities(kvm: &Kvm) -> Result<(), GuestError> {
+    let registers = (KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS) as i32;
+    let halting = KVM_X86_DISABLE_EXITS_HLT as i32;
+    let needed = [
+        (
+            kvm.check_extension_raw(KVM_CAP_SYNC_REGS.into()) & registers == registers,
+            "KVM_CAP_SYNC_REGS",
+        ),
+        (kvm.check_extension(Cap::Xcrs), "KVM_CAP_XCRS"),
+        (
+            kvm.check_extension_raw(KVM_CAP_X2APIC_API.into()) > 0,
+            "KVM_CAP_X2APIC_API",
+        ),
+        (
+            kvm.check_extension(Cap::SplitIrqchip),
+            "KVM_CAP_SPLIT_IRQCHIP",
+        ),
+        (kvm.check_extension(Cap::SignalMsi), "KVM_CAP_SIGNAL_MSI"),
+        (
+            kvm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS.into()) & halting != 0,
+            "KVM_X86_DISABLE_EXITS_HLT (which kvm.mitigate_smt_rsb takes away)",
+        ),
+        (kvm.check_extension(Cap::Irqfd), "KVM_CAP_IRQFD"),
+        (
+            usize::try_from(kvm.check_extension_raw(KVM_CAP_XSAVE2.into()))
+                .is_ok_and(|bytes| bytes <= native::MOST_VECTOR_BYTES),
+            "vector state of a size known here (KVM_CAP_XSAVE2)",
+        ),
+    ];
+    match needed.into_iter().find(|(there, _)| !there) {
+        Some((_, what)) => Err(GuestError::Lacking { what }),
+        None => Ok(()),
+    }
+}
+
+/// A leaf of `cpuid`, its first part; zeroes if there is none.
+fn leaf(cpuid: &CpuId, function: u32) -> kvm_bindings::kvm_cpuid_entry2 {
+    let mut entries = cpuid.as_slice().iter();
+    let found = entries.find(|entry| entry.function == function && entry.index == 0);
+    found.copied().unwrap_or_default()
+}
+
+/// Makes the virtual machine, with its interrupt controllers where they shall be.
+fn create(kvm: &Kvm, irqchip: Irqchip) -> Result<VmFd, GuestError> {
+    let vm = kvm
+        .create_vm()
+        .map_err(GuestError::kvm("making a virtual machine"))?;
+    // Old Intel CPUs require these to start in real mode, which this machine never uses; others
+    // may refuse.
+    let _ = vm.set_identity_map_address(0xfffb_c000);
+    let _ = vm.set_tss_address(0xfffb_d000);
+    match irqchip {
+        Irqchip::Kernel => vm
+            .create_irq_chip()
+            .map_err(GuestError::kvm("making interrupt controllers"))?,
+        Irqchip::Split => enable(&vm, kvm_bindings::KVM_CAP_SPLIT_IRQCHIP, 24)?,
+    }
+    enable(
+        &vm,
+        KVM_CAP_X2APIC_API,
+        KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
+    )?;
+    // If a guest may halt by itself, KVM does not put it to sleep while a page is fetched: the
+    // thread sleeps instead, as any other. Otherwise KVM would retry forever for a page that
+    // cannot be had (behind a file's end, or guarded by madvise), when a signal is due.
+    enable(&vm, KVM_CAP_X86_DISABLE_EXITS, KVM_X86_DISABLE_EXITS_HLT)?;
+    Ok(vm)
 }
 
 fn enable(vm: &VmFd, cap: u32, argument: u32) -> Result<(), GuestError> {

@@ -18,6 +18,7 @@ use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::sync::atomic::Ordering;
 
+use super::machine::Machine;
 use super::system_call::{ioctl, system_call};
 use super::vcpu::{RING_3_CODE, RING_3_DATA, Vcpu};
 use crate::extended_state::{PROTECTION_KEYS, xcr0};
@@ -79,49 +80,11 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
     if unsafe { ioctl(vcpu.file(), GET_XSAVE, vectors) } < 0 {
         super::fatal("KVM does not hand out the vector registers", state);
     }
-    let mut restored = vcpu.machine.vector_state;
-    let mut bytes = vcpu.machine.vector_bytes;
-    if let Some((at, rights)) = protection_keys() {
-        bytes = bytes.max(at + 8);
-        restored |= PROTECTION_KEYS;
-        // SAFETY: within the memory for vectors, as all of the host's components below AMX are; the
-        // header's first word says which are present.
-        unsafe {
-            ((vectors + at) as *mut u64).write(u64::from(rights));
-            *((vectors + 512) as *mut u64) |= PROTECTION_KEYS;
-        }
-    }
-    // SAFETY: within the page of the frame. Zeroes are a valid `ucontext_t`.
+    let (restored, bytes) = with_keys(vectors, &vcpu.machine);
+    // SAFETY: within the pages of the frame, which nobody else uses.
     unsafe {
-        // The kernel's description of the frame's contents (`struct _fpx_sw_bytes`), and the mark
-        // behind it.
-        const FIRST_MARK: u32 = 0x4650_5853;
-        const SECOND_MARK: u32 = 0x4650_5845;
-        let marks = (vectors + 464) as *mut u32;
-        marks.cast::<[u32; 12]>().write([0; 12]);
-        marks.write(FIRST_MARK);
-        marks.add(1).write(bytes as u32 + 4);
-        marks.add(2).cast::<u64>().write(restored);
-        marks.add(4).write(bytes as u32);
-        ((vectors + bytes) as *mut u32).write_unaligned(SECOND_MARK);
-
-        let context = (way_out + 8) as *mut libc::ucontext_t;
-        context.write(std::mem::zeroed());
-        let context = &mut *context;
-        // Vector state, and stack segments, are present.
-        context.uc_flags = 0b111;
-        context.uc_stack.ss_flags = LEAVE_ALTERNATE_STACK;
-        (&raw mut context.uc_sigmask).cast::<u64>().write(mask);
-        context.uc_mcontext.fpregs = vectors as *mut _;
-        let r = &state.general;
-        let segments = u64::from(RING_3_CODE) | u64::from(RING_3_DATA) << 48;
-        let all = [
-            r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx,
-            r.rdx, r.rax, r.rcx, r.rsp, r.rip, r.rflags, segments,
-        ];
-        for (register, value) in context.uc_mcontext.gregs.iter_mut().zip(all) {
-            *register = value as i64;
-        }
+        describe_vectors(vectors, restored, bytes);
+        write_context(way_out + 8, vectors, mask, &state.general);
         asm!(
             "wrfsbase {fs}",
             "wrgsbase {gs}",
@@ -134,6 +97,69 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
             in("rax") libc::SYS_rt_sigreturn,
             options(noreturn),
         );
+    }
+}
+
+/// Adds the thread's protection keys to the vector state that KVM wrote at `vectors`. Returns the
+/// components that are to be restored, and the bytes that they take.
+fn with_keys(vectors: usize, machine: &Machine) -> (u64, usize) {
+    let (restored, bytes) = (machine.vector_state, machine.vector_bytes);
+    let Some((at, rights)) = protection_keys() else {
+        return (restored, bytes);
+    };
+    // SAFETY: within the memory for vectors, as all of the host's components below AMX are; the
+    // header's first word says which are present.
+    unsafe {
+        ((vectors + at) as *mut u64).write(u64::from(rights));
+        *((vectors + 512) as *mut u64) |= PROTECTION_KEYS;
+    }
+    (restored | PROTECTION_KEYS, bytes.max(at + 8))
+}
+
+/// Writes the kernel's description of the frame's contents (`struct _fpx_sw_bytes`), and the mark
+/// behind it.
+///
+/// # Safety
+/// `vectors` must be the address of [`MOST_VECTOR_BYTES`] bytes and a page, for the caller alone.
+unsafe fn describe_vectors(vectors: usize, restored: u64, bytes: usize) {
+    const FIRST_MARK: u32 = 0x4650_5853;
+    const SECOND_MARK: u32 = 0x4650_5845;
+    let marks = (vectors + 464) as *mut u32;
+    // SAFETY: within that memory, as the caller promises.
+    unsafe {
+        marks.cast::<[u32; 12]>().write([0; 12]);
+        marks.write(FIRST_MARK);
+        marks.add(1).write(bytes as u32 + 4);
+        marks.add(2).cast::<u64>().write(restored);
+        marks.add(4).write(bytes as u32);
+        ((vectors + bytes) as *mut u32).write_unaligned(SECOND_MARK);
+    }
+}
+
+/// Writes the registers, the signal mask and the way to `vectors`, as a signal's frame has them.
+///
+/// # Safety
+/// `at` must be the address of room for a `ucontext_t`, for the caller alone.
+unsafe fn write_context(at: usize, vectors: usize, mask: u64, r: &kvm_bindings::kvm_regs) {
+    let context = at as *mut libc::ucontext_t;
+    // SAFETY: the caller promises the room. Zeroes are a valid `ucontext_t`.
+    let context = unsafe {
+        context.write(std::mem::zeroed());
+        &mut *context
+    };
+    // Vector state, and stack segments, are present.
+    context.uc_flags = 0b111;
+    context.uc_stack.ss_flags = LEAVE_ALTERNATE_STACK;
+    // SAFETY: the kernel's mask is the first word of glibc's.
+    unsafe { (&raw mut context.uc_sigmask).cast::<u64>().write(mask) };
+    context.uc_mcontext.fpregs = vectors as *mut _;
+    let segments = u64::from(RING_3_CODE) | u64::from(RING_3_DATA) << 48;
+    let all = [
+        r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx,
+        r.rax, r.rcx, r.rsp, r.rip, r.rflags, segments,
+    ];
+    for (register, value) in context.uc_mcontext.gregs.iter_mut().zip(all) {
+        *register = value as i64;
     }
 }
 

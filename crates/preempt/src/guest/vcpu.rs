@@ -213,61 +213,10 @@ impl Vcpu {
         registers.apic_base |= 0xc00;
         file.set_sregs(&registers)
             .map_err(GuestError::kvm("setting registers"))?;
-        let stub = ring0::system_call_stub as *const () as u64;
-        let star = (u64::from(RING_3_CODE - 16) << 48) | (u64::from(RING_0_CODE) << 32);
-        let wanted = [(STAR, star), (LSTAR, stub), (SYSCALL_MASK, MASKED_FLAGS)];
-        let msrs = wanted.map(|(index, data)| kvm_msr_entry {
-            index,
-            data,
-            ..kvm_msr_entry::default()
-        });
-        let msrs = Msrs::from_entries(&msrs).expect("three are few");
-        if file
-            .set_msrs(&msrs)
-            .map_err(GuestError::kvm("setting MSRs"))?
-            != wanted.len()
-        {
-            return Err(GuestError::Lacking {
-                what: "the system call MSRs",
-            });
-        }
-        let mut xcrs = kvm_xcrs {
-            nr_xcrs: 1,
-            ..kvm_xcrs::default()
-        };
-        xcrs.xcrs[0].value = machine.vector_state;
-        file.set_xcrs(&xcrs)
-            .map_err(GuestError::kvm("enabling vector registers"))?;
-        let no_offset = 0u64;
-        let attribute = kvm_device_attr {
-            group: KVM_VCPU_TSC_CTRL,
-            attr: u64::from(KVM_VCPU_TSC_OFFSET),
-            addr: (&raw const no_offset) as u64,
-            flags: 0,
-        };
-        const SET_DEVICE_ATTR: u64 = 0x4018_aee1;
-        // SAFETY: sets a register of the guest's from the number above.
-        let answer = unsafe {
-            ioctl(
-                file.as_raw_fd(),
-                SET_DEVICE_ATTR,
-                (&raw const attribute) as usize,
-            )
-        };
-        if answer < 0 {
-            return Err(GuestError::Lacking {
-                what: "control over the TSC's offset (KVM_VCPU_TSC_OFFSET)",
-            });
-        }
-        let mut apic = file
-            .get_lapic()
-            .map_err(GuestError::kvm("reading the APIC"))?;
-        // The spurious-interrupt register: enabled, spurious vector 255.
-        for (at, byte) in 0x1ffu32.to_le_bytes().into_iter().enumerate() {
-            apic.regs[0xf0 + at] = byte as i8;
-        }
-        file.set_lapic(&apic)
-            .map_err(GuestError::kvm("setting the APIC"))?;
+        lead_system_calls(file)?;
+        enable_vectors(file, machine.vector_state)?;
+        share_hosts_clock(file)?;
+        enable_apic(file)?;
         file.set_mp_state(kvm_mp_state {
             mp_state: KVM_MP_STATE_RUNNABLE,
         })
@@ -352,6 +301,78 @@ fn cpu_number_descriptor() -> u64 {
         | DescriptorFlags::ACCESSED
         | DescriptorFlags::DEFAULT_SIZE)
         .bits()
+}
+
+/// Has the guest's system calls enter ring 0 at its stub.
+fn lead_system_calls(file: &VcpuFd) -> Result<(), GuestError> {
+    let stub = ring0::system_call_stub as *const () as u64;
+    let star = (u64::from(RING_3_CODE - 16) << 48) | (u64::from(RING_0_CODE) << 32);
+    let wanted = [(STAR, star), (LSTAR, stub), (SYSCALL_MASK, MASKED_FLAGS)];
+    let msrs = wanted.map(|(index, data)| kvm_msr_entry {
+        index,
+        data,
+        ..kvm_msr_entry::default()
+    });
+    let msrs = Msrs::from_entries(&msrs).expect("three are few");
+    let set = file
+        .set_msrs(&msrs)
+        .map_err(GuestError::kvm("setting MSRs"))?;
+    if set != wanted.len() {
+        return Err(GuestError::Lacking {
+            what: "the system call MSRs",
+        });
+    }
+    Ok(())
+}
+
+/// Gives the guest the vector registers of these bits of XCR0.
+fn enable_vectors(file: &VcpuFd, state: u64) -> Result<(), GuestError> {
+    let mut xcrs = kvm_xcrs {
+        nr_xcrs: 1,
+        ..kvm_xcrs::default()
+    };
+    xcrs.xcrs[0].value = state;
+    file.set_xcrs(&xcrs)
+        .map_err(GuestError::kvm("enabling vector registers"))
+}
+
+/// Makes the guest's TSC that of the host.
+fn share_hosts_clock(file: &VcpuFd) -> Result<(), GuestError> {
+    const SET_DEVICE_ATTR: u64 = 0x4018_aee1;
+    let no_offset = 0u64;
+    let attribute = kvm_device_attr {
+        group: KVM_VCPU_TSC_CTRL,
+        attr: u64::from(KVM_VCPU_TSC_OFFSET),
+        addr: (&raw const no_offset) as u64,
+        flags: 0,
+    };
+    // SAFETY: sets a register of the guest's from the number above.
+    let answer = unsafe {
+        ioctl(
+            file.as_raw_fd(),
+            SET_DEVICE_ATTR,
+            (&raw const attribute) as usize,
+        )
+    };
+    if answer < 0 {
+        return Err(GuestError::Lacking {
+            what: "control over the TSC's offset (KVM_VCPU_TSC_OFFSET)",
+        });
+    }
+    Ok(())
+}
+
+/// Has the vCPU's APIC take interrupts.
+fn enable_apic(file: &VcpuFd) -> Result<(), GuestError> {
+    let mut apic = file
+        .get_lapic()
+        .map_err(GuestError::kvm("reading the APIC"))?;
+    // The spurious-interrupt register: enabled, spurious vector 255.
+    for (at, byte) in 0x1ffu32.to_le_bytes().into_iter().enumerate() {
+        apic.regs[0xf0 + at] = byte as i8;
+    }
+    file.set_lapic(&apic)
+        .map_err(GuestError::kvm("setting the APIC"))
 }
 
 fn segment(selector: u16, code: bool) -> kvm_segment {

@@ -351,11 +351,13 @@ impl Service<Work, u64> for Loop<'_> {
     }
 
     fn finished(&mut self, finished: Finished<Work, u64>) {
+        self.receiver.prefetch();
         self.receiver
             .answer(Completion::Finished(finished.take().0));
     }
 
     fn preempted(&mut self, suspended: Suspended<Work, u64>) {
+        self.receiver.prefetch();
         self.receiver.answer(Completion::Preempted(suspended));
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use shinjuku_preempt::{
     Clock, Completion, CountersSnapshot, Cycles, DeadlineTimer, Dispatched, Handles,
     HardPreemption, Idle, Outcome, Pool, PoolConfig, Receiver, Runnable, Sender, Signal, Suspended,
-    Worker, mailbox, preempt_point, without_preemption,
+    Worker, mailbox, preempt_point, preemptions, without_preemption,
 };
 
 type Job = Box<dyn FnOnce() -> u64 + Send>;
@@ -26,6 +26,8 @@ struct Stage {
     clock: Clock,
     /// A delay between setting the timer and running its request.
     delay: Duration,
+    /// Whether the quantum is time on the CPU.
+    on_cpu: bool,
 }
 
 impl Stage {
@@ -47,6 +49,7 @@ impl Stage {
             timer: DeadlineTimer::new(signal).unwrap(),
             clock: Clock::get(),
             delay: Duration::ZERO,
+            on_cpu: false,
         }
     }
 
@@ -73,7 +76,10 @@ impl Stage {
         let Ok(dispatched) = self.sender.send(runnable) else {
             panic!("no room");
         };
-        dispatched.request_at(moment);
+        match self.on_cpu {
+            true => dispatched.request_after(now, quantum, timer),
+            false => dispatched.request_at(moment),
+        }
         let (runnable, generation) = self.receiver.poll().unwrap();
         let mut value = None;
         std::thread::sleep(self.delay);
@@ -334,4 +340,73 @@ fn the_timer_reaches_what_is_blocked_in_the_kernel() {
         assert!(start.elapsed() < PATIENCE);
     };
     assert_eq!(value, 10);
+}
+
+/// What the calling thread has spent on the CPU.
+fn time_on_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// After a sleep that is longer than the quantum.
+#[test]
+fn a_quantum_on_the_cpu_is_not_over_after_a_sleep() {
+    for (on_cpu, at_once) in [(false, 1), (true, 0)] {
+        let mut stage = Stage::new();
+        stage.on_cpu = on_cpu;
+        let job = stage.load(|| {
+            let before = preemptions();
+            std::thread::sleep(10 * SHORT);
+            preempt_point();
+            let at_once = preemptions() - before;
+            let (start, patience) = (time_on_cpu(), Instant::now() + PATIENCE);
+            while preemptions() == before && Instant::now() < patience {
+                preempt_point();
+            }
+            assert!(at_once > 0 || time_on_cpu() - start > SHORT / 2);
+            at_once
+        });
+        let suspended = stage.run(job, SHORT, false).unwrap_err();
+        assert_eq!(stage.run(suspended.into(), LONG, false).unwrap(), at_once);
+    }
+}
+
+/// Two threads compute on one core, which Linux gives to each in turn; this one gives way when it
+/// has had its quantum.
+#[test]
+fn a_quantum_on_the_cpu_outlasts_the_slices_of_others() {
+    const QUANTUM: Duration = Duration::from_millis(20);
+    let over = Arc::new(AtomicU64::new(0));
+    let ends = Arc::clone(&over);
+    let core = rustix::thread::sched_getcpu();
+    let mut only = rustix::thread::CpuSet::new();
+    only.set(core);
+    let other = std::thread::spawn(move || {
+        let pinned = rustix::thread::sched_setaffinity(None, &only).is_ok();
+        while pinned && ends.load(Ordering::Relaxed) == 0 {
+            std::hint::spin_loop();
+        }
+    });
+    let mut stage = Stage::new();
+    stage.on_cpu = true;
+    rustix::thread::sched_setaffinity(None, &only).unwrap();
+    for timer in [false, true] {
+        let job = stage.load(move || {
+            let (before, start) = (preemptions(), time_on_cpu());
+            let (mut last, patience) = (start, Instant::now() + PATIENCE);
+            while preemptions() == before && Instant::now() < patience {
+                last = time_on_cpu();
+                if !timer {
+                    preempt_point();
+                }
+            }
+            (last - start).as_micros() as u64
+        });
+        let suspended = stage.run(job, QUANTUM, timer).unwrap_err();
+        let ran = stage.run(suspended.into(), LONG, false).unwrap();
+        // What is away for less than some microseconds at a time is not noticed.
+        assert!(ran >= 19_000, "{ran} us of 20 ms, by timer: {timer}");
+    }
+    over.store(1, Ordering::Relaxed);
+    other.join().unwrap();
 }

@@ -1,23 +1,36 @@
 //! Each balancer against the simulator's: in simulated runs, whenever the simulator chooses, the
-//! program chooses, too, given the same knowledge of the load and the same random numbers.
+//! program chooses, too, with the same random numbers. What it knows of the load it has learnt
+//! itself, from the replies that the simulator has seen; that must be what the simulator knows.
 
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
 use rand::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use shinjuku_net::wire::RackSchedMessage;
-use shinjuku_rack::datapath::Program;
-use shinjuku_rack::tables::{Injection, Loads};
+use shinjuku_rack::datapath::Action as Verdict;
+use shinjuku_rack::tables::{Cause, Injection, Loads, Members};
 use shinjuku_sim::rack::balancer::Balancer;
 use shinjuku_sim::rack::{Action, BalancerSpec, Change, LoadInfo, LoadView, RackScenario};
 use shinjuku_sim::{Request, Scheduler};
 use shinjuku_workload::Mix;
 
-use crate::frames::{destination, racksched_from};
-use crate::{NOW, Switch, address, settings};
+use crate::frames::{datagram, destination};
+use crate::{NOW, OTHER_PORT, RACK, RACKSCHED_PORT, Switch, TYPES, address, settings};
 
 /// The simulator's servers have these numbers in the switch, with gaps.
 const NUMBERS: [u8; 6] = [0, 1, 7, 20, 41, 63];
+/// Each class is a type: its number in the switch, and its port.
+const CLASSES: [(usize, u16); 2] = [(0, RACKSCHED_PORT), (2, OTHER_PORT)];
+/// The workers of servers of different size; powers of two, which the simulator divides exactly.
+const SIZES: [usize; 6] = [1, 2, 4, 1, 2, 4];
+
+/// A request without a reply.
+struct Out {
+    class: u16,
+    number: u32,
+    client: (Ipv4Addr, u16),
+}
 
 /// Chooses as the simulator does, and has the switch choose beside it.
 struct Both {
@@ -25,48 +38,121 @@ struct Both {
     balancer: Box<dyn Balancer>,
     switch: Switch,
     load_info: LoadInfo,
-    /// The servers that the switch has open.
+    /// All classes are the first one's type.
+    one_type: bool,
+    /// What the simulator multiplies a server's load by.
+    scales: [u64; 6],
+    /// The servers that the switch has open, as the simulator lists them.
     open: Vec<usize>,
+    /// By server.
+    out: [VecDeque<Out>; 6],
     number: u32,
 }
 
 impl Both {
-    /// What the switch knows is what the simulator knows.
-    fn tell(&mut self, request: &Request, servers: &[usize], loads: &LoadView) {
-        if self.open != servers {
-            self.open = servers.to_vec();
-            let open: Vec<_> = servers.iter().map(|server| NUMBERS[*server]).collect();
-            self.switch.open(&open);
+    /// The type of a class.
+    fn of(&self, class: u16) -> (usize, u16) {
+        CLASSES[if self.one_type { 0 } else { usize::from(class) }]
+    }
+
+    /// Opens the simulator's servers; returns them in the order of the switch's slots, in which a
+    /// server with several lies apart from itself.
+    fn open(&mut self, servers: &[usize]) -> Vec<usize> {
+        let mut weights: Vec<(u8, u16)> = Vec::new();
+        for &server in servers {
+            match weights.last_mut() {
+                Some((number, weight)) if *number == NUMBERS[server] => *weight += 1,
+                _ => weights.push((NUMBERS[server], 1)),
+            }
         }
-        let is_counters = self.load_info == LoadInfo::Counters;
-        let table = if is_counters { crate::TYPES } else { 0 };
-        let known = self.switch.datapath.loads(table).unwrap();
+        let members = Members::new(&weights);
+        if self.open != servers {
+            for server in servers.iter().filter(|server| !self.open.contains(server)) {
+                self.switch.datapath.forget(NUMBERS[*server]).unwrap();
+                self.out[*server].clear();
+            }
+            self.open = servers.to_vec();
+            self.switch.datapath.set_members(&[members; TYPES]).unwrap();
+        }
+        let at = |number| NUMBERS.iter().position(|one| *one == number).unwrap();
+        members.slots().iter().map(|number| at(*number)).collect()
+    }
+
+    /// A reply to the server's oldest request, of this class if one is named.
+    fn reply(&mut self, server: usize, class: Option<u16>, load: u32) {
+        let out = &mut self.out[server];
+        let place = out
+            .iter()
+            .position(|one| class.is_none_or(|class| one.class == class));
+        let one = out.remove(place.expect("it has such a request")).unwrap();
+        let (_, port) = self.of(one.class);
+        let message = RackSchedMessage::request(3, one.number, 1000, 5).reply(load);
+        let from = (address(NUMBERS[server]), port);
+        let frame = datagram(from, one.client, &[], 0, &message.to_bytes());
+        let (action, _, causes) = self.switch.run(&frame);
+        assert_eq!((action, &*causes), (Verdict::Redirect, &[Cause::Reply][..]));
+    }
+
+    /// The switch sees the replies that the simulator has seen, as far as they tell anything.
+    fn learn(&mut self, loads: &LoadView) {
+        for server in self.open.clone() {
+            let number = NUMBERS[server];
+            if self.load_info == LoadInfo::Counters {
+                while u64::from(self.switch.outstanding(number)) > loads.counter(server) {
+                    self.reply(server, None, 0);
+                }
+                let counted = u64::from(self.switch.outstanding(number));
+                assert_eq!(counted, loads.counter(server));
+                continue;
+            }
+            for class in 0..CLASSES.len() as u16 {
+                let (table, _) = self.of(class);
+                let told = (loads.load(server, class) / self.scales[server]) as u32;
+                let known = |switch: &Switch| {
+                    let loads = switch.datapath.loads(table).unwrap();
+                    loads.load[usize::from(number)]
+                };
+                if known(&self.switch) != told {
+                    self.reply(server, (!self.one_type).then_some(class), told);
+                    assert_eq!(known(&self.switch), told);
+                }
+            }
+        }
+    }
+
+    /// Of the server that INT2 knows, the simulator tells only that it has less.
+    fn tell_least(&mut self, request: &Request, loads: &LoadView) {
+        let (table, _) = self.of(request.class);
         let mut told = Loads {
+            turn: self.switch.datapath.loads(table).unwrap().turn,
             load: [0; 64],
             least: 0,
-            turn: known.turn,
         };
-        for (server, number) in NUMBERS.into_iter().enumerate() {
-            let load = loads.load(server, request.class);
-            told.load[usize::from(number)] = load as u32;
-            let others = (0..NUMBERS.len()).map(|other| loads.load(other, request.class));
-            // Of the one that INT2 knows, the simulator tells only that it has less.
-            if self.load_info == LoadInfo::Int2 && load == 0 && others.sum::<u64>() > 0 {
-                told.least = u64::from(number + 1) << 32;
-            }
+        let load = |server: &usize| loads.load(*server, request.class);
+        if self.open.iter().any(|server| load(server) > 0) {
+            let least = self.open.iter().find(|server| load(server) == 0);
+            let number = least.map_or(62, |server| NUMBERS[*server]);
+            told.least = u64::from(number + 1) << 32;
         }
         self.switch.datapath.set_loads(table, &told).unwrap();
     }
 
     /// A request of the simulator's flow; its number is new each time.
-    fn frame(&mut self, request: &Request) -> Vec<u8> {
+    fn request(&mut self, request: &Request) -> (Out, Vec<u8>) {
         self.number += 1;
         // To the program a flow is the client's address and port, as they lie in memory.
         let flow = request.flow;
         let source = Ipv4Addr::from(((flow >> 16) as u32).to_ne_bytes());
-        let port = u16::from_be_bytes((flow as u16).to_ne_bytes());
+        let client = (source, u16::from_be_bytes((flow as u16).to_ne_bytes()));
         let message = RackSchedMessage::request(3, self.number, 1000, 5);
-        racksched_from((source, port), message)
+        let (_, port) = self.of(request.class);
+        let frame = datagram(client, (RACK, port), &[], 0, &message.to_bytes());
+        let out = Out {
+            class: request.class,
+            number: self.number,
+            client,
+        };
+        (out, frame)
     }
 }
 
@@ -83,22 +169,23 @@ impl Balancer for Both {
             flow: request.flow & 0xffff_ffff_ffff,
             ..*request
         };
-        self.tell(request, servers, loads);
+        let slots = self.open(servers);
+        match self.load_info {
+            LoadInfo::Int2 => self.tell_least(request, loads),
+            _ => self.learn(loads),
+        }
         let mut ahead = random.clone();
         let draws: Vec<_> = (0..16).map(|_| ahead.next_u32()).collect();
         let injection = Injection::new(NOW, &draws);
         self.switch.datapath.inject(&injection).unwrap();
-        let frame = self.frame(request);
-        let verdict = self.switch.datapath.run(Program::Rack, &frame, 1).unwrap();
+        let (out, frame) = self.request(request);
+        let (_, sent, _) = self.switch.run(&frame);
 
         let mut before = random.clone();
-        let chosen = self.balancer.choose(request, servers, loads, random)?;
+        let chosen = self.balancer.choose(request, &slots, loads, random)?;
         let what = (self.name.as_str(), self.load_info, self.number, servers);
-        assert_eq!(
-            destination(&verdict.frame),
-            address(NUMBERS[chosen]),
-            "{what:?}"
-        );
+        assert_eq!(destination(&sent), address(NUMBERS[chosen]), "{what:?}");
+        self.out[chosen].push_back(out);
         // Both have used as many random numbers.
         for _ in 0..self.switch.datapath.drawn().unwrap() {
             before.next_u32();
@@ -106,6 +193,58 @@ impl Balancer for Both {
         assert_eq!(before, *random);
         Some(chosen)
     }
+}
+
+/// A simulated run of 3000 requests, with servers that come and go.
+fn choose_alike(test: &str, balancer: &str, load_info: LoadInfo, sizes: &[usize]) {
+    let name = format!("{load_info:?}").to_lowercase();
+    // Room for all: no request without a reply is in the way of another.
+    let settings = shinjuku_rack::tables::Settings {
+        bucket_mask: 0xffff,
+        ..settings(balancer, &name)
+    };
+    let Some(switch) = Switch::with(test, &settings, &NUMBERS) else {
+        return;
+    };
+    // Nanoseconds of work exceed 32 bits only in the simulator's longest queues.
+    let mix = Mix::named("hi").unwrap();
+    let mut scenario = RackScenario::new(mix, 0.8, Scheduler::sharing(), 4, 2);
+    scenario.workers = sizes.to_vec();
+    scenario.load_info = load_info;
+    scenario.balancer = balancer.parse::<BalancerSpec>().unwrap();
+    // The simulator has one turn for all classes, the switch one for each type.
+    scenario.one_type = balancer == "round-robin";
+    scenario.network_ns = 2000;
+    scenario.requests = 3000;
+    scenario.flows = Some(64);
+    let change = |at_ns, server, action| Change {
+        at_ns,
+        server,
+        action,
+    };
+    scenario.changes = vec![
+        change(200_000, 5, Action::Add),
+        change(400_000, 1, Action::Remove),
+        change(600_000, 4, Action::Add),
+    ];
+    let both = Both {
+        name: balancer.to_owned(),
+        balancer: scenario.balancer.build(),
+        switch,
+        load_info,
+        one_type: scenario.one_type,
+        scales: std::array::from_fn(|server| {
+            let workers = sizes.get(server);
+            workers.map_or(1, |workers| (1 << 20) / *workers as u64)
+        }),
+        open: Vec::new(),
+        out: Default::default(),
+        number: 0,
+    };
+    let run = scenario.run_with(Box::new(both), 7).unwrap();
+    assert!(run.sent.iter().sum::<u64>() >= 3000, "{balancer}");
+    let used = run.sent.iter().filter(|sent| **sent > 0).count();
+    assert!(used > 2, "{balancer}: {:?}", run.sent);
 }
 
 #[test]
@@ -125,46 +264,22 @@ fn the_program_chooses_as_the_simulator_does() {
         ("power-of-3", LoadInfo::Int1),
         ("power-of-4", LoadInfo::Int3),
     ] {
-        let name = format!("{load_info:?}").to_lowercase();
-        // Room for all: each packet is a choice, and no counter goes down.
-        let settings = shinjuku_rack::tables::Settings {
-            bucket_mask: 0xffff,
-            ..settings(balancer, &name)
-        };
-        let Some(mut switch) = Switch::with(test, &settings, &NUMBERS) else {
-            return;
-        };
-        switch.open(&NUMBERS[..4]);
-        // Nanoseconds of work exceed 32 bits only in the simulator's longest queues.
-        let mix = Mix::named("hi").unwrap();
-        let policy = Scheduler::sharing();
-        let mut scenario = RackScenario::new(mix, 0.8, policy, 4, 2);
-        scenario.load_info = load_info;
-        scenario.balancer = balancer.parse::<BalancerSpec>().unwrap();
-        scenario.network_ns = 2000;
-        scenario.requests = 3000;
-        scenario.flows = Some(64);
-        let change = |at_ns, server, action| Change {
-            at_ns,
-            server,
-            action,
-        };
-        scenario.changes = vec![
-            change(200_000, 5, Action::Add),
-            change(400_000, 1, Action::Remove),
-            change(600_000, 4, Action::Add),
-        ];
-        let both = Both {
-            name: balancer.to_owned(),
-            balancer: scenario.balancer.build(),
-            switch,
-            load_info,
-            open: (0..4).collect(),
-            number: 0,
-        };
-        let run = scenario.run_with(Box::new(both), 7).unwrap();
-        assert!(run.sent.iter().sum::<u64>() >= 3000, "{balancer}");
-        let used = run.sent.iter().filter(|sent| **sent > 0).count();
-        assert!(used > 2, "{balancer}: {:?}", run.sent);
+        choose_alike(test, balancer, load_info, &[]);
+    }
+}
+
+/// But for `shortest`, which looks at each server once here, and at each slot there.
+#[test]
+fn the_program_weighs_as_the_simulator_does() {
+    let test = "the_program_weighs_as_the_simulator_does";
+    for (balancer, load_info) in [
+        ("random", LoadInfo::Int1),
+        ("round-robin", LoadInfo::Int1),
+        ("by-flow", LoadInfo::Int1),
+        ("power-of-2", LoadInfo::Int1),
+        ("power-of-2", LoadInfo::Counters),
+        ("power-of-4", LoadInfo::Int3),
+    ] {
+        choose_alike(test, balancer, load_info, &SIZES);
     }
 }

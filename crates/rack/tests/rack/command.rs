@@ -2,7 +2,10 @@
 //!
 //! Takes root, `ip`, and the XDP program; without them the tests say `SKIPPED`.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use shinjuku_rack::{Mode, State, Status};
@@ -184,6 +187,56 @@ fn servers_come_and_go_while_it_runs() {
     assert!(!is_attached(&place));
     let said = place.refuses("status");
     assert!(said.contains("socket"), "{said}");
+}
+
+/// From another host; one that asks only half is turned away in time.
+#[test]
+fn prometheus_reads_what_the_status_says() {
+    let Some(place) = Place::new("prometheus_reads_what_the_status_says") else {
+        return;
+    };
+    let path = place.configure();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let address = "10.78.0.1:9188";
+    std::fs::write(&path, format!("metrics = '{address}'\n{text}")).unwrap();
+    let rack = Server::start(&mut place.prepare(&format!("start {path}")), "ready").unwrap();
+    let ask = |asked: &str| {
+        let here = || TcpStream::connect(address).unwrap();
+        let mut stream = place.server.within(here);
+        stream.write_all(asked.as_bytes()).unwrap();
+        stream
+    };
+    let read = |mut stream: TcpStream| {
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let mut page = String::new();
+        // One that is cut off may be reset.
+        let _ = stream.read_to_string(&mut page);
+        page
+    };
+    let half = ask("GET /metrics HTTP/1.1\r\n");
+    let page = read(ask("GET /metrics HTTP/1.1\r\nHost: rack\r\n\r\n"));
+    let (header, body) = page.split_once("\r\n\r\n").unwrap();
+    assert!(header.starts_with("HTTP/1.1 200 OK"), "{header}");
+    assert!(
+        header.contains(&format!("Content-Length: {}", body.len())),
+        "{header}"
+    );
+    let open = "shinjuku_rack_server_open{server=\"a\"} ";
+    assert!(body.contains(&format!("{open}1")), "{body}");
+    assert_eq!(read(half), "");
+    // It follows the status.
+    place.does("drain a");
+    let is_drained = || read(ask("GET / HTTP/1.0\r\n\r\n")).contains(&format!("{open}0"));
+    assert!(comes_true(is_drained));
+
+    std::fs::write(&path, format!("metrics = '10.78.0.99:9188'\n{text}")).unwrap();
+    place.does("stop");
+    rack.ended();
+    let output = place.command(&format!("start {path}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("metrics: 10.78.0.99:9188: "), "{said}");
 }
 
 /// The loopback's driver knows no XDP.

@@ -7,7 +7,7 @@
 //! | `frames` | the frames that go in, and a check of those that come out, by etherparse |
 //! | `states` | every state of the tables, a case each |
 //! | `malformed` | packets cut at each byte, with wrong lengths, options, fragments, tags; random ones |
-//! | `choice` | each balancer against the simulator's, packet by packet, with the same random numbers |
+//! | `choice` | each balancer, and what it learns of the load, against the simulator's, packet by packet |
 //!
 //! Takes root (or CAP_BPF and CAP_NET_ADMIN), clang and libbpf's headers at build time; without
 //! them the tests say `SKIPPED`.

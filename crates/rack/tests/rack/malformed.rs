@@ -156,10 +156,10 @@ fn random_packets_are_all_counted() {
     random_packets("random_packets_are_all_counted", 60_000);
 }
 
-/// The same, many times: `cargo test --release -p shinjuku-rack --test program -- --ignored
-/// --nocapture ten_million`.
+/// The same, many times: `cargo test -p shinjuku-rack --test rack -- --ignored --nocapture
+/// ten_million`.
 #[test]
-#[ignore = "takes minutes; in release builds"]
+#[ignore = "takes a minute or two"]
 fn ten_million_random_packets_are_all_counted() {
     random_packets("ten_million_random_packets_are_all_counted", 10_000_000);
 }
@@ -214,4 +214,8 @@ fn random_packets(test: &str, frames: u32) {
     assert_eq!(all, u64::from(frames));
     assert_eq!(of(Cause::Request) + of(Cause::Reply), redirected);
     assert!(redirected > 0 && of(Cause::BadLength) > 0 && of(Cause::NotTheFormat) > 0);
+    let counted = Cause::ALL
+        .iter()
+        .map(|cause| format!("{} {}", of(*cause), cause.name()));
+    println!("{test}: {}", counted.collect::<Vec<_>>().join(", "));
 }

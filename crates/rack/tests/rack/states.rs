@@ -349,6 +349,26 @@ fn int2_keeps_the_least_loaded_server_alone() {
     assert_eq!(switch.datapath.loads(0).unwrap().least, 0);
 }
 
+/// A closed server's load would hide all others', as it is never corrected.
+#[test]
+fn int2_knows_none_that_is_closed() {
+    let test = "int2_knows_none_that_is_closed";
+    let Some(mut switch) = Switch::new(test, "shortest", "int2", &SERVERS) else {
+        return;
+    };
+    switch.serves(&request(1));
+    switch.answers(&reply(9, 1, 0));
+    let least = |switch: &Switch| (switch.datapath.loads(0).unwrap().least >> 32) as u8 - 1;
+    assert_eq!(least(&switch), 9);
+    switch.open(&[2, 5, 40]);
+    switch.answers(&reply(5, 1, 7));
+    assert_eq!(least(&switch), 5);
+    assert_eq!(switch.serves(&request(2)), 5);
+    // It answers what it has.
+    switch.answers(&reply(9, 1, 0));
+    assert_eq!(least(&switch), 5);
+}
+
 #[test]
 fn further_packets_of_a_reply_go_back_and_report_nothing() {
     let test = "further_packets_of_a_reply_go_back_and_report_nothing";

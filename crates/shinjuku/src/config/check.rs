@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use shinjuku_policy::registry;
 use shinjuku_preempt::{MAX_DEPTH, PoolConfig};
 
-use super::{ClassConfig, Config, ConfigError, LayoutKind};
+use super::{ClassConfig, Config, ConfigError, LayoutKind, MechanismKind, QuantaKind};
 use crate::layout::{CORES, Layout};
 
 /// From the shortest time that is one, to an hour.
@@ -20,6 +20,7 @@ pub(super) fn config(config: &Config, own_policies: &[&str]) -> Result<(), Confi
     numbers(config)?;
     layout(config)?;
     policy(config)?;
+    quanta(config)?;
     classes(config)?;
     policy_name(config, own_policies)?;
     let workers = Layout::plan(config)?.workers.len();
@@ -37,7 +38,7 @@ pub(super) fn config(config: &Config, own_policies: &[&str]) -> Result<(), Confi
 fn numbers(config: &Config) -> Result<(), ConfigError> {
     let listed = Some(config.cores.workers.len()).filter(|&listed| listed > 0);
     if let Some(workers) = config.workers.or(listed) {
-        let advice = "leave it out to have one less than there are cores";
+        let advice = "leave it out to have as many as the cores suit";
         within("workers", workers, 1..=CORES, advice)?;
     }
     let contexts = 1..=PoolConfig::MAX_CONTEXTS;
@@ -95,6 +96,27 @@ fn layout(config: &Config) -> Result<(), ConfigError> {
         "\"threads\", since context_kind is \"kernel-thread\"",
         "a request that has a thread of its own is stopped by a dispatcher on another; leave `layout` or \
          `context_kind` out",
+    ))
+}
+
+/// What a special mode costs is measured where `auto` chooses it.
+fn quanta(config: &Config) -> Result<(), ConfigError> {
+    let preemption = &config.preemption;
+    let has_mode = matches!(
+        preemption.mechanism,
+        MechanismKind::Guest | MechanismKind::Dune
+    );
+    if preemption.quanta != QuantaKind::Raised || !has_mode {
+        return Ok(());
+    }
+    Err(ConfigError::invalid(
+        "preemption.quanta",
+        "\"raised\"",
+        format!(
+            "\"configured\", since preemption.mechanism is \"{}\"",
+            preemption.mechanism
+        ),
+        "leave it out, or choose preemption.mechanism = \"auto\"",
     ))
 }
 

@@ -39,6 +39,8 @@ use shinjuku_policy::{
 
 pub use error::ConfigError;
 
+use crate::layout::Layout;
+
 /// Every key of [`Config`], with what its setter takes and what it makes of that: the one list from
 /// which `Config` and [`Builder`](crate::Builder) have their setters.
 macro_rules! config_keys {
@@ -58,6 +60,7 @@ macro_rules! config_keys {
             strict: bool => strict;
             watch: impl Into<Option<std::path::PathBuf>> => watch.into();
             layout: LayoutKind => layout;
+            help: Help => help;
             cores: CoresConfig => cores;
             policy: PolicyConfig => policy;
             class: impl IntoIterator<Item = ClassConfig> => class.into_iter().collect();
@@ -177,6 +180,8 @@ pub struct Config {
     pub watch: Option<PathBuf>,
     /// Which loops share a thread. Default `auto`.
     pub layout: LayoutKind,
+    /// In the layout `symmetric`: what idle loops do for others. Default `all`.
+    pub help: Help,
     /// Which thread runs on which core.
     pub cores: CoresConfig,
     /// Which request runs next, and for how long.
@@ -227,9 +232,13 @@ impl From<ContextKind> for shinjuku_preempt::ContextKind {
 #[non_exhaustive]
 pub enum LayoutKind {
     /// `auto`: `inline` if the process may use one core only and nothing is said of workers and
-    /// cores; else `threads`. In a [`Pool`](crate::Pool): `symmetric`, unless a core is named for
-    /// the dispatcher, or the mechanism is `guest` or `dune`. With contexts that are kernel
-    /// threads: `threads`.
+    /// cores. On two to seven cores `symmetric`, and `threads` on more. `threads` anyway in these
+    /// cases: `workers`, or the cores listed for these, leave a core for the dispatcher, or share
+    /// cores; the policy is your own, or has a queue for each worker (d-fcfs, stealing); or
+    /// something is asked for that takes a dispatcher's thread: a core for it, contexts that are
+    /// kernel threads, a `depth` above 1, the mechanisms `compiled-probe`, `guest` and `dune`. In a
+    /// [`Pool`](crate::Pool): `symmetric`, but for the last case. `description()` tells the choice
+    /// and the reason.
     #[default]
     Auto,
     /// `threads`: networker and dispatcher on one thread, each worker on one of its own.
@@ -240,10 +249,26 @@ pub enum LayoutKind {
     Inline,
     /// `symmetric`: as many loops as `workers` says, each of which is networker, dispatcher and
     /// worker in turn, as inline, over its own part of the requests; a loop with nothing to do
-    /// serves the others' parts. Each part has its share of `queue` and `contexts`. Without cores
-    /// of the process's own nothing is pinned, and loops spin for 20 microseconds at most before
-    /// they sleep: for processes that do other things besides.
+    /// serves the others' parts. Each part has its share of `queue`. Without cores of the process's
+    /// own, or real-time priority, nothing is pinned, and loops spin for 20 microseconds at most
+    /// before they sleep: for processes that do other things besides.
     Symmetric,
+}
+
+/// What idle loops of the layout `symmetric` do for others. All but the default are for
+/// comparisons: with them requests wait at one loop while another idles.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Help {
+    /// `all`: they poll for others, and run fresh and suspended requests of theirs.
+    #[default]
+    All,
+    /// `polled`: they run what the others have polled. With the policy `stealing` that is ZygOS's
+    /// stealing of flows, without its interrupts, and with replies from where a request ran.
+    Polled,
+    /// `none`: nothing. With the policy `c-fcfs` that is IX.
+    None,
 }
 
 /// Which thread runs on which core.
@@ -329,6 +354,8 @@ pub struct PreemptionConfig {
     /// The mechanism. Names narrow what the builder's token allows and never grant it. Default
     /// `auto`.
     pub mechanism: MechanismKind,
+    /// Whether quanta are as the policy says. Default `auto`.
+    pub quanta: QuantaKind,
     /// Under escalation, how long the hard mechanism waits for the probe, in microseconds, 0 to
     /// 3600000000. Default 15.
     pub grace_us: f64,
@@ -346,6 +373,22 @@ pub struct StallsConfig {
     /// manual's page [`watching`](crate::guide::watching) has more. Default: none are looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report_after_ms: Option<f64>,
+}
+
+/// Whether the quantum in force is the policy's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum QuantaKind {
+    /// `auto`: `raised` if the mechanism is `auto`, else `configured`.
+    #[default]
+    Auto,
+    /// `configured`: it is, whatever preemption costs.
+    Configured,
+    /// `raised`: not below what a preemption is worth, by its measured cost and the load; nothing
+    /// is preempted where that helps no request. Not for the mechanisms `guest` and `dune`, whose
+    /// cost is measured only by `auto`.
+    Raised,
 }
 
 /// The ways to interrupt a running request.
@@ -393,6 +436,7 @@ impl Default for Config {
             strict: false,
             watch: None,
             layout: LayoutKind::default(),
+            help: Help::default(),
             cores: CoresConfig::default(),
             policy: PolicyConfig::default(),
             class: vec![ClassConfig::new("default")],
@@ -417,6 +461,7 @@ impl Default for PreemptionConfig {
     fn default() -> Self {
         Self {
             mechanism: MechanismKind::Auto,
+            quanta: QuantaKind::Auto,
             grace_us: 15.0,
         }
     }
@@ -500,6 +545,16 @@ impl Config {
         check::config(self, &[])
     }
 
+    /// How many transports [`serve_each`](crate::Builder::serve_each) can be given with this
+    /// configuration: in the layout `symmetric`, chosen by `auto` as well, one for each loop; else
+    /// one.
+    ///
+    /// # Errors
+    /// As [`validate`](Self::validate), for workers and cores.
+    pub fn transports(&self) -> Result<usize, ConfigError> {
+        Ok(Layout::plan(self)?.dispatchers())
+    }
+
     /// The same, where there are policies of these names, too.
     pub(crate) fn validate_with(&self, own_policies: &[&str]) -> Result<(), ConfigError> {
         check::config(self, own_policies)
@@ -546,12 +601,11 @@ impl Config {
             .saturating_add(workers.saturating_mul(self.depth_at(workers)))
     }
 
-    /// The same for each of so many dispatchers: its share of the bounds, rounded up.
+    /// The same for each of so many dispatchers: its share of the queue, rounded up. Contexts go to
+    /// whichever needs them.
     pub(crate) fn share_of(&self, dispatchers: usize) -> Self {
-        let dispatchers = dispatchers.max(1);
         Self {
-            queue: self.queue.div_ceil(dispatchers),
-            contexts: self.contexts.div_ceil(dispatchers),
+            queue: self.queue.div_ceil(dispatchers.max(1)),
             ..self.clone()
         }
     }
@@ -661,7 +715,17 @@ impl PreemptionConfig {
     setters! {
         PreemptionConfig:
         mechanism: MechanismKind => mechanism;
+        quanta: QuantaKind => quanta;
         grace_us: f64 => grace_us;
+    }
+
+    /// Whether quanta are raised to what preemption is worth.
+    pub(crate) fn raises_quanta(&self) -> bool {
+        match self.quanta {
+            QuantaKind::Auto => self.mechanism == MechanismKind::Auto,
+            QuantaKind::Configured => false,
+            QuantaKind::Raised => self.mechanism != MechanismKind::None,
+        }
     }
 
     /// `grace_us` as a time.

@@ -150,10 +150,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
             .iter()
             .filter(|record| !matches!(record.place, Place::Free));
         unfinished.extend(started.map(|record| record.class));
-        let second_idle = std::mem::take(&mut self.second_idle);
         Remaining {
             transport: None,
-            idle: std::mem::replace(&mut self.idle, second_idle),
+            idle: self.contexts.give_up(),
             unfinished,
             busy_workers: self.states.iter().filter(|state| state.out() > 0).count(),
             policy_error: self.policy.error().cloned(),

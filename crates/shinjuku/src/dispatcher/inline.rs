@@ -30,7 +30,7 @@ use shinjuku_preempt::{CountersSnapshot, Cycles, DeadlineTimer, Generation};
 
 use super::end::LAST_WORD;
 use super::{Control, Dispatcher, Place};
-use crate::loops::{IdleTime, SeenBlocked};
+use crate::loops::IdleTime;
 use crate::quantum_floor::PERIOD;
 use crate::request::{Job, Meta};
 
@@ -100,6 +100,8 @@ pub(crate) struct Inline {
     elsewhere: Vec<usize>,
     /// No thread of a higher number has served yet.
     highest: usize,
+    /// Whether the active thread polls the transport.
+    polls: bool,
     phase: Phase,
     closed: bool,
     next_poll: Nanos,
@@ -110,7 +112,6 @@ pub(crate) struct Inline {
     idle_time: Arc<IdleTime>,
     /// What that was when the floors were looked at last.
     idle_before: Cycles,
-    pub(super) seen_blocked: Arc<SeenBlocked>,
     threads: Box<[ThreadNotes]>,
     /// For each class, 0: its last requests were all short. Else how many more it takes.
     to_be_short: Box<[u8]>,
@@ -128,7 +129,6 @@ impl Inline {
         threads: usize,
         classes: usize,
         idle_time: Arc<IdleTime>,
-        seen_blocked: Arc<SeenBlocked>,
         now: Nanos,
     ) -> Self {
         let notes = ThreadNotes {
@@ -138,6 +138,7 @@ impl Inline {
             active: 0,
             elsewhere: Vec::with_capacity(threads),
             highest: 0,
+            polls: true,
             phase: Phase::Serving,
             closed: false,
             next_poll: now,
@@ -146,7 +147,6 @@ impl Inline {
             rested: false,
             idle_before: idle_time.sum(),
             idle_time,
-            seen_blocked,
             threads: vec![notes; threads].into(),
             to_be_short: vec![SHORT_IN_A_ROW; classes].into(),
         }
@@ -185,7 +185,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if let Some(over) = self.inline_phase(now) {
             return over;
         }
-        if self.policy.is_empty() || now >= self.inline.next_poll {
+        if self.inline.polls && (self.policy.is_empty() || now >= self.inline.next_poll) {
             if self.poll(now) {
                 // That can have taken longer than a quantum, and none of it is the next request's.
                 moment = Cycles::now();
@@ -265,22 +265,24 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.room() == 0
     }
 
-    /// The active thread's request has finished at `end`: what follows it on the same context, if
-    /// that is a request that never ran, and nothing else is to be done first. `None`: the
-    /// request's end is answered for as ever.
+    /// The active thread's request has finished at `end`, in whose time the thread was `away` from
+    /// its CPU for so long: what follows it on the same context, if that is a request that never
+    /// ran, and nothing else is to be done first. `None`: the request's end is answered for as
+    /// ever.
     ///
     /// Runs on the context's stack (see [`Worker::run_on`](shinjuku_preempt::Worker::run_on)), so
     /// it stays away from the network, whose code may have thread-locals.
     pub(crate) fn inline_next(
         &mut self,
         end: Cycles,
+        away: Cycles,
         timer: Option<&mut DeadlineTimer>,
     ) -> Option<Next<Tr>> {
         let now = Nanos(self.clock.nanos_at(end));
         if !self.inline.elsewhere.is_empty() {
             self.answers_from_elsewhere(now);
         }
-        let is_nothing_else_due = now < self.inline.next_poll
+        let is_nothing_else_due = (now < self.inline.next_poll || !self.inline.polls)
             && now < self.next_look
             && self.policy.waiting_started() == 0
             && self.control.state() == Control::SERVE;
@@ -307,6 +309,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let done = state.running().expect("it has just finished").task;
         let ran = now.since(state.running_since);
         let generation = state.went_on(task, now);
+        let ran = self.on_cpu(ran, away);
         self.note_time(done, ran, at, false);
         self.settle(done, worker);
         self.tell_of_running(now);
@@ -320,6 +323,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
             generation,
             deadline,
         })
+    }
+
+    /// Whether the thread that has the dispatcher polls the transport.
+    pub(crate) fn may_poll(&mut self, may: bool) {
+        self.inline.polls = may;
     }
 
     /// Thread `thread` has the dispatcher from now on.
@@ -454,16 +462,24 @@ impl<Tr: Transport> Dispatcher<Tr> {
         // For a timer that fires before the moment is known: it shall find that its own is not that
         // of this request.
         if timer.is_some() {
-            let about = Cycles(moment.0.saturating_add(cycles(soft).0));
-            running.dispatched.request_at(about);
+            running.dispatched.request_after(moment, cycles(soft), true);
         }
+        let has_timer = timer.is_some();
         let start = timer.map_or(moment, |timer| timer.arm(cycles(hard)));
-        let soft = Cycles(start.0.saturating_add(cycles(soft).0));
-        running.dispatched.request_at(soft);
+        (running.dispatched).request_after(start, cycles(soft), has_timer);
         Deadline {
             start,
-            soft: Some(soft),
+            soft: Some(Cycles(start.0.saturating_add(cycles(soft).0))),
             expected: Some(Cycles(start.0.saturating_add(cycles(quantum).0))),
+        }
+    }
+
+    /// What is left of a time if the thread was away from its CPU for so long.
+    #[inline]
+    pub(super) fn on_cpu(&self, time: Nanos, away: Cycles) -> Nanos {
+        match away.0 {
+            0 => time,
+            _ => Nanos(time.0.saturating_sub(self.clock.to_nanos(away))),
         }
     }
 

@@ -1,9 +1,9 @@
 //! The dispatcher: sees every request, hands them out, and stops those that run too long while
 //! others wait.
 //!
-//! One turn of its loop: take the workers' answers, poll the transport, hand out, look at who has
-//! run too long, help where a worker is blocked. The policy decides the order; this file keeps the
-//! requests and the rules that hold whatever the policy says:
+//! One turn of its loop: take the workers' answers and hand out, poll the transport and hand out,
+//! look at who has run too long, help where a worker is blocked. The policy decides the order; this
+//! file keeps the requests and the rules that hold whatever the policy says:
 //! - nothing is preempted while nothing waits, but what has a quantum and runs at a spare whose
 //!   worker is back;
 //! - a preempted request keeps its arrival time;
@@ -18,6 +18,7 @@
 //! calls are the interrupt's, the transport's, waking a worker that sleeps, and, of one that is
 //! silent for milliseconds, its thread's state and core.
 
+mod contexts;
 mod end;
 mod inline;
 mod watch;
@@ -30,11 +31,12 @@ use shinjuku_net::{Arrival, Refusal, Transport};
 use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want, WorkerId};
 use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Idle, Runnable, Suspended};
 
+pub(crate) use contexts::Contexts;
 pub(crate) use end::{BACKGROUND_TURN, ShutdownHandoff};
 use inline::Inline;
 pub(crate) use inline::{Deadline, Next, Turn};
 
-use crate::loops::{IdleTime, SeenBlocked};
+use crate::loops::IdleTime;
 use crate::preemption::Preemption;
 use crate::request::{Done, Job, Meta};
 use crate::statistics::DispatcherStatistics;
@@ -43,11 +45,15 @@ use crate::worker_state::{Answered, WorkerState};
 
 /// Requests taken from the transport in one turn.
 const BATCH: usize = 64;
+/// While the queue is full, so many slots are looked through in one turn for requests that are no
+/// longer wanted.
+const SWEEP: usize = 4 * BATCH;
 /// An idle dispatcher looks around this often even if no thread wakes it.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
-/// What the runtime wants of the dispatcher.
+/// What the runtime wants of the dispatcher, which looks each turn: on cache lines of its own.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Control(AtomicU8);
 
 impl Control {
@@ -119,11 +125,12 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     stands_in: Vec<Option<usize>>,
     /// For each spare, the core that it was pinned to last.
     spare_cores: Vec<Option<usize>>,
-    idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
-    contexts: usize,
+    contexts: Contexts<Idle<Job<Tr>, Done<Tr>>>,
     records: Vec<Record<Tr>>,
     free: Vec<TaskId>,
     turned_away: Vec<(Tr::Request, Tr::Route, Refusal)>,
+    /// The slot where the next sweep begins.
+    next_swept: usize,
     spares_out: usize,
     /// Spares that were ever sent anything: those before this one, since the first that is free is
     /// taken.
@@ -140,7 +147,6 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
     /// Taken at start for the end: there may be no allocating then.
     unfinished: Vec<ClassId>,
-    second_idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
     inline: Inline,
 }
 
@@ -176,7 +182,7 @@ pub(crate) struct Parts<Tr: Transport> {
     pub(crate) workers: Vec<WorkerState<Tr>>,
     pub(crate) spares: Vec<WorkerState<Tr>>,
     pub(crate) cores: Vec<Option<usize>>,
-    pub(crate) idle: Vec<Idle<Job<Tr>, Done<Tr>>>,
+    pub(crate) contexts: Contexts<Idle<Job<Tr>, Done<Tr>>>,
     /// Task slots: what the policy was built for.
     pub(crate) capacity: usize,
     pub(crate) rules: Rules,
@@ -187,7 +193,6 @@ pub(crate) struct Parts<Tr: Transport> {
     pub(crate) shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
     /// Of the loops, in the layouts that have them.
     pub(crate) idle_time: Arc<IdleTime>,
-    pub(crate) seen_blocked: Arc<SeenBlocked>,
 }
 
 impl<Tr: Transport> Dispatcher<Tr> {
@@ -199,7 +204,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             mut workers,
             spares,
             cores,
-            idle,
+            contexts,
             capacity,
             rules,
             preemption,
@@ -226,7 +231,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 workers.len(),
                 rules.deadlines.len(),
                 parts.idle_time,
-                parts.seen_blocked,
                 Nanos(clock.now_nanos()),
             ),
             states: workers,
@@ -234,13 +238,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
             cores,
             stands_in,
             spare_cores,
-            contexts: idle.len(),
-            unfinished: Vec::with_capacity(idle.len()),
-            second_idle: Vec::with_capacity(idle.len()),
-            idle,
+            contexts,
+            unfinished: Vec::with_capacity(capacity),
             records: std::iter::repeat_with(record).take(capacity).collect(),
             free: (0..slots).rev().map(TaskId).collect(),
             turned_away: Vec::with_capacity(BATCH),
+            next_swept: 0,
             spares_out: 0,
             spares_used: 0,
             rules,
@@ -269,18 +272,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
             worked = self.turn(now);
             if worked {
                 worked_at = now;
-            } else if self.is_quiet() {
-                self.relax();
-                if self
-                    .rules
-                    .idle_backoff
-                    .is_some_and(|backoff| now.since(worked_at) > backoff)
-                {
+            } else {
+                let is_quiet = self.is_quiet();
+                self.relax(is_quiet);
+                let backoff = self.rules.idle_backoff;
+                if is_quiet && backoff.is_some_and(|backoff| now.since(worked_at) > backoff) {
                     self.publish_gauges();
                     self.transport.wait(LONGEST_SLEEP);
                 }
-            } else {
-                self.relax();
             }
             match self.control.state() {
                 Control::SERVE => {}
@@ -295,11 +294,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Nothing to do at this moment.
-    fn relax(&self) {
+    /// Nothing to do at this moment. While something is out its answer may come at any time, and a
+    /// PAUSE takes as long as several turns on some CPUs.
+    fn relax(&self, is_quiet: bool) {
         if self.rules.shares_core {
             std::thread::sleep(SHARED_PAUSE);
-        } else {
+        } else if is_quiet {
             std::hint::spin_loop();
         }
     }
@@ -319,10 +319,17 @@ impl<Tr: Transport> Dispatcher<Tr> {
         for state in 0..listening {
             worked |= self.take_answers(state, now);
         }
-        worked |= self.poll(now);
-        if !self.policy.is_empty() {
+        // Whoever has answered may wait for more: the network is polled after that.
+        let answered = worked;
+        if answered {
+            self.hand_out(now);
+        }
+        let received = self.poll(now);
+        worked |= received;
+        if received || !answered {
             worked |= self.hand_out(now);
-        } else if self.rules.depth > 1 {
+        }
+        if self.rules.depth > 1 {
             worked |= self.recall_for_the_idle(now);
         }
         for state in 0..listening {
@@ -370,10 +377,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 "workers answer in the order in which they were sent"
             );
             let (task, worker) = (sent.task, state.worker);
+            let ran = self.on_cpu(ran, completion.away());
             self.note_time(task, ran, at, was_blocked);
             match completion {
                 Completion::Finished(idle) => {
-                    self.idle.push(idle);
+                    self.contexts.put(idle);
                     self.settle(task, worker);
                 }
                 Completion::Preempted(suspended) => {
@@ -401,9 +409,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
         record.ran = Nanos(record.ran.0 + ran.0);
         record.was_blocked |= was_blocked;
         if self.rules.inline {
-            // Before that, no thread is looked at.
-            let is_long = ran > self.rules.rescue_after;
-            record.was_blocked |= is_long && self.inline.seen_blocked.take(at);
             self.inline.learn(record.class, ran, at);
         }
     }
@@ -415,7 +420,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if !record.was_blocked {
             self.preemption.finished(record.ran);
         }
-        self.policy.finished(task, worker);
+        self.policy.finished_after(task, worker, record.ran);
         self.release(task);
         self.statistics.finished();
     }
@@ -441,16 +446,47 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.policy.len() - self.policy.waiting_started()
     }
 
+    /// Refuses waiting requests that no one wants any more, among the next slots.
+    fn sweep(&mut self) {
+        let slots = self.records.len();
+        let mut found = 0;
+        for _ in 0..SWEEP.min(slots) {
+            let slot = self.next_swept;
+            self.next_swept = (slot + 1) % slots;
+            let place = &mut self.records[slot].place;
+            if !matches!(place, Place::Fresh(_, route) if !Tr::is_wanted(route)) {
+                continue;
+            }
+            let Place::Fresh(request, route) = std::mem::replace(place, Place::Out) else {
+                unreachable!("it was just looked at")
+            };
+            let id = TaskId(slot as u32);
+            let task = self.policy.take_waiting(id, WorkerId(0));
+            debug_assert!(task.is_some(), "what never ran and is not out waits");
+            self.policy.finished(id, WorkerId(0));
+            self.release(id);
+            self.statistics.refused(Refusal::Cancelled);
+            self.transport.refuse(request, route, Refusal::Cancelled);
+            found += 1;
+            if found == BATCH {
+                return;
+            }
+        }
+    }
+
     fn poll(&mut self, now: Nanos) -> bool {
-        // Every slot may be taken by admitted requests; then the transport keeps the rest, or turns
-        // it away. It has replies to send all the same.
-        let room = BATCH.min(self.room());
         let staged: usize = if self.rules.depth > 1 {
             let workers = &self.states[..self.workers];
             workers.iter().map(WorkerState::staged_fresh).sum()
         } else {
             0
         };
+        if self.fresh() + staged + BATCH > self.rules.queue && !self.policy.is_empty() {
+            self.sweep();
+        }
+        // Every slot may be taken by admitted requests; then the transport keeps the rest, or turns
+        // it away. It has replies to send all the same.
+        let room = BATCH.min(self.room());
         let Self {
             transport,
             policy,
@@ -520,31 +556,33 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Gives every worker with room what the policy says, the emptiest first.
     fn hand_out(&mut self, now: Nanos) -> bool {
         let mut worked = false;
+        if self.policy.is_empty() {
+            return worked;
+        }
         for level in 0..self.rules.depth {
-            for turn in 0..self.workers {
-                let at = (self.first_desk + turn) % self.workers;
+            // From `first_desk` on, and around.
+            let mut at = self.first_desk;
+            for _ in 0..self.workers {
+                let next = if at + 1 < self.workers { at + 1 } else { 0 };
                 let state = &self.states[at];
                 if state.out() == level && state.silence.is_none() {
                     worked |= self.hand_one(at, at, now);
                     if self.policy.is_empty() {
-                        self.first_desk = (at + 1) % self.workers;
+                        self.first_desk = next;
                         return worked;
                     }
                 }
+                at = next;
             }
-        }
-        if self.rules.depth > 1 {
-            worked |= self.recall_for_the_idle(now);
         }
         worked
     }
 
     /// Which waiting requests can run.
     fn wanted(&self) -> Want {
-        if self.idle.is_empty() {
-            Want::StartedOnly
-        } else {
-            Want::Any
+        match self.contexts.is_any() {
+            true => Want::Any,
+            false => Want::StartedOnly,
         }
     }
 
@@ -556,6 +594,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// The same of such requests only.
     fn hand_one_of(&mut self, want: Want, at: usize, worker: usize, now: Nanos) -> bool {
+        let want = match want {
+            Want::Any if self.contexts.prepare() => Want::Any,
+            _ => Want::StartedOnly,
+        };
         let id = self.states[worker].worker;
         let mut refused = 0;
         while let Some(task) = self.policy.next(id, now, want) {
@@ -602,14 +644,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// without a switch; each worker has put back one since, at the most.
     fn idle_context(&mut self, at: usize) -> Idle<Job<Tr>, Done<Tr>> {
         let last = self.states[at].last_context();
-        if self.rules.kernel_threads
-            && let recent = self.idle.iter().enumerate().rev().take(self.in_use().len())
-            && let Some((found, _)) = recent.into_iter().find(|(_, idle)| Some(idle.id()) == last)
-        {
-            return self.idle.swap_remove(found);
-        }
-        let idle = self.idle.pop();
-        idle.expect("fresh requests are asked for only with a context free")
+        let recent = match self.rules.kernel_threads {
+            true => self.in_use().len(),
+            false => 0,
+        };
+        let own = (self.contexts).take_among(recent, |idle| Some(idle.id()) == last);
+        own.or_else(|| self.contexts.take())
+            .expect("fresh requests are asked for only with a context free")
     }
 
     /// A worker is idle, nothing waits for it, and others have requests staged: those come back.
@@ -651,7 +692,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.records[task.0 as usize].place = match runnable {
             Runnable::Ready(ready) => {
                 let (idle, Job { request, route, .. }) = ready.unload();
-                self.idle.push(idle);
+                self.contexts.put(idle);
                 Place::Fresh(request, route)
             }
             Runnable::Suspended(suspended) => Place::Suspended(suspended),
@@ -662,7 +703,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// What is left of a dispatcher that was only turned by hand.
     #[cfg(feature = "stub-workers")]
-    pub(crate) fn into_idle(self) -> Vec<Idle<Job<Tr>, Done<Tr>>> {
-        self.idle
+    pub(crate) fn into_idle(mut self) -> Vec<Idle<Job<Tr>, Done<Tr>>> {
+        self.contexts.give_up()
     }
 }

@@ -212,8 +212,15 @@ impl<Tr: Transport> Dispatcher<Tr> {
             _ => Silence::Computing { since: now },
         });
         state.was_blocked |= state.is_blocked();
-        if at < self.workers && state.is_blocked() && !was_blocked {
-            self.statistics.stuck();
+        if state.is_blocked() && !was_blocked {
+            let relieved = match at.checked_sub(self.workers) {
+                Some(spare) => self.stands_in[spare].unwrap_or(at),
+                None => at,
+            };
+            self.states[relieved].suspended_first = self.policy.waiting_started();
+            if at < self.workers {
+                self.statistics.stuck();
+            }
         }
     }
 
@@ -221,8 +228,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
     fn recall_unbegun(&mut self, spare: usize, now: Nanos) -> bool {
         let recalled = self.recall(spare, now);
         if recalled {
-            self.stands_in[spare - self.workers] = None;
             self.spares_out -= 1;
+            if let Some(relieved) = self.stands_in[spare - self.workers].take() {
+                // It has not had its turn.
+                self.states[relieved].suspended_first += 1;
+            }
         }
         recalled
     }
@@ -274,6 +284,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
             let _ = core.map(|core| self.states[at].link.pin(core));
         }
         self.states[at].worker = self.states[silent].worker;
+        // Fresh requests would run into the same lock, one spare each. Each suspended one has its
+        // turn first, once; then fresh ones too, of which one may be waited for.
+        let of_suspended = &mut self.states[silent].suspended_first;
+        let is_first = *of_suspended > 0 && self.policy.waiting_started() > 0;
+        *of_suspended = of_suspended.saturating_sub(1);
+        let want = if is_first { Want::StartedOnly } else { want };
         self.hand_one_of(want, at, silent, now);
         // What was answered can all have been too late, and refused.
         if self.states[at].out() > 0 {
@@ -355,7 +371,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let staged: usize = states.iter().map(WorkerState::staged_fresh).sum();
         self.statistics.gauges(
             self.policy.len() + staged,
-            self.contexts - self.idle.len(),
+            self.contexts.in_use(),
             states.iter().filter(|state| state.out() > 0).count(),
             self.policy.progress_interventions(),
             self.policy.error().is_some(),

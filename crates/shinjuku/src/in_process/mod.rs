@@ -543,6 +543,10 @@ impl<Request: Send + 'static, Reply: Send + 'static> Transport for InProcess<Req
         self.discard(request, route, cause);
     }
 
+    fn is_wanted(route: &Route<Reply>) -> bool {
+        route.is_wanted()
+    }
+
     fn conclude(route: Route<Reply>, result: Result<Reply, Failure>) {
         route.answer(result.map_err(TicketError::Failed));
     }

@@ -1,5 +1,6 @@
 //! Which thread runs on which core.
 
+mod automatic;
 mod core_list;
 mod machine;
 #[cfg(test)]
@@ -12,7 +13,8 @@ use std::time::Duration;
 use core_affinity::CoreId;
 use shinjuku_preempt::Affinity;
 
-use crate::config::{Config, ConfigError, CoresConfig, LayoutKind};
+use crate::config::{Config, ConfigError, LayoutKind};
+pub(crate) use automatic::needs_dispatcher;
 use core_list::CoreList;
 use machine::Machine;
 
@@ -44,6 +46,8 @@ pub struct Layout {
     /// so or because there is only one: a loop that waits for another thread has to give up the
     /// core meanwhile.
     pub shared: bool,
+    /// Why `auto` chose it; `None`: it was asked for.
+    pub why: Option<&'static str>,
 }
 
 /// A thread could not be pinned.
@@ -116,70 +120,41 @@ impl Layout {
     }
 
     fn plan_on(machine: &Machine, config: &Config) -> Result<Self, ConfigError> {
-        let cores = &config.cores;
+        if config.layout != LayoutKind::Auto {
+            return Self::plan_chosen(machine, config);
+        }
+        let (kind, why) = automatic::choose(machine, config);
+        let layout = Self::plan_chosen(machine, &config.clone().layout(kind))?;
+        Ok(Self {
+            why: Some(why),
+            ..layout
+        })
+    }
+
+    /// The layout that `config` names.
+    fn plan_chosen(machine: &Machine, config: &Config) -> Result<Self, ConfigError> {
         let workers = machine.workers(config);
         check_given(machine, config, workers)?;
-        let only_core = machine.allowed.len() == 1
-            && config.workers.is_none()
-            && *cores == CoresConfig::default();
-        if config.layout == LayoutKind::Symmetric {
-            return symmetric(machine, config, workers);
+        match config.layout {
+            LayoutKind::Symmetric => symmetric(machine, config, workers),
+            LayoutKind::Inline => inline(machine, config, workers),
+            LayoutKind::Threads | LayoutKind::Auto => threads(machine, config, workers),
         }
-        let may_be_inline =
-            config.layout == LayoutKind::Auto && !config.context_kind.is_kernel_thread();
-        if config.layout == LayoutKind::Inline || only_core && may_be_inline {
-            return inline(machine, config, workers);
-        }
-        if cores.share || only_core {
-            let mut pinned: Vec<_> = cores.workers.iter().copied().map(Some).collect();
-            pinned.resize(workers, None);
-            return Ok(Self {
-                dispatcher: cores.dispatcher,
-                workers: pinned,
-                inline: false,
-                symmetric: false,
-                slice: None,
-                shared: true,
-            });
-        }
-
-        let is_isolated = |core: &usize| machine.isolated.contains(core);
-        let mut free = machine.allowed.clone();
-        free.retain(|core| cores.dispatcher != Some(*core) && !cores.workers.contains(core));
-        // A stable sort: by number otherwise.
-        free.sort_by_key(|core| !is_isolated(core));
-        if free.len() < automatic_threads(config, workers) {
-            return Err(too_many_threads(machine, workers));
-        }
-        let dispatcher = cores.dispatcher.unwrap_or_else(|| {
-            let shared_with_others = free.iter().position(|core| !is_isolated(core));
-            free.remove(shared_with_others.unwrap_or(0))
-        });
-        let workers = if cores.workers.is_empty() {
-            free.truncate(workers);
-            free
-        } else {
-            cores.workers.clone()
-        };
-        Ok(Self {
-            dispatcher: Some(dispatcher),
-            workers: workers.into_iter().map(Some).collect(),
-            inline: false,
-            symmetric: false,
-            slice: None,
-            shared: false,
-        })
     }
 }
 
 impl Layout {
+    /// How many dispatchers there can be.
+    pub(crate) fn dispatchers(&self) -> usize {
+        match self.symmetric {
+            true => self.workers.len(),
+            false => 1,
+        }
+    }
+
     /// Checks that there are loops for so many dispatchers.
     pub(crate) fn check_dispatchers(&self, dispatchers: usize) -> Result<(), ConfigError> {
-        let most = if self.symmetric {
-            self.workers.len()
-        } else {
-            1
-        };
+        let most = self.dispatchers();
         if (1..=most).contains(&dispatchers) {
             return Ok(());
         }
@@ -220,8 +195,56 @@ impl Layout {
     }
 }
 
+/// A thread for the dispatcher and one for each worker, on cores of their own unless these are
+/// shared.
+fn threads(machine: &Machine, config: &Config, workers: usize) -> Result<Layout, ConfigError> {
+    let cores = &config.cores;
+    if cores.share || automatic::has_only_core(machine, config) {
+        let mut pinned: Vec<_> = cores.workers.iter().copied().map(Some).collect();
+        pinned.resize(workers, None);
+        return Ok(Layout {
+            dispatcher: cores.dispatcher,
+            workers: pinned,
+            inline: false,
+            symmetric: false,
+            slice: None,
+            shared: true,
+            why: None,
+        });
+    }
+
+    let is_isolated = |core: &usize| machine.isolated.contains(core);
+    let mut free = machine.allowed.clone();
+    free.retain(|core| cores.dispatcher != Some(*core) && !cores.workers.contains(core));
+    // A stable sort: by number otherwise.
+    free.sort_by_key(|core| !is_isolated(core));
+    if free.len() < automatic_threads(config, workers) {
+        return Err(too_many_threads(machine, workers));
+    }
+    let dispatcher = cores.dispatcher.unwrap_or_else(|| {
+        let shared_with_others = free.iter().position(|core| !is_isolated(core));
+        free.remove(shared_with_others.unwrap_or(0))
+    });
+    let workers = if cores.workers.is_empty() {
+        free.truncate(workers);
+        free
+    } else {
+        cores.workers.clone()
+    };
+    Ok(Layout {
+        dispatcher: Some(dispatcher),
+        workers: workers.into_iter().map(Some).collect(),
+        inline: false,
+        symmetric: false,
+        slice: None,
+        shared: false,
+        why: None,
+    })
+}
+
 /// A loop on each core that is given, or on each that the process may use if all of these are
-/// isolated. Else the cores are not the process's own: loops run wherever the kernel puts them.
+/// isolated, or taken by real-time priority. Else the cores are not the process's own: loops run
+/// wherever the kernel puts them.
 fn symmetric(machine: &Machine, config: &Config, loops: usize) -> Result<Layout, ConfigError> {
     let cores = &config.cores;
     if let Some(dispatcher) = cores.dispatcher {
@@ -232,8 +255,9 @@ fn symmetric(machine: &Machine, config: &Config, loops: usize) -> Result<Layout,
             "give the loops' cores in `cores.workers`, or choose layout = \"threads\"",
         ));
     }
-    let own = match cores.workers.as_slice() {
+    let own: &[usize] = match cores.workers.as_slice() {
         [] if cores.share => &[],
+        [] if config.realtime_priority.is_some() => machine.allowed.as_slice(),
         [] => machine.own(),
         given => given,
     };
@@ -250,6 +274,7 @@ fn symmetric(machine: &Machine, config: &Config, loops: usize) -> Result<Layout,
         symmetric: true,
         slice: (is_beside_others && config.realtime_priority.is_none()).then_some(SLICE),
         shared: cores.share || machine.allowed.len() < loops || machine.allowed.len() == 1,
+        why: None,
     })
 }
 
@@ -291,6 +316,7 @@ fn inline(machine: &Machine, config: &Config, workers: usize) -> Result<Layout, 
         symmetric: false,
         slice: None,
         shared: cores.share || machine.allowed.len() == 1,
+        why: None,
     })
 }
 

@@ -21,8 +21,8 @@ fn plan(machine: &Machine, toml: &str) -> String {
 }
 
 #[test]
-fn by_default_dispatcher_and_workers_take_a_core_each() {
-    let layout = Layout::plan_on(&machine(4), &Config::default()).unwrap();
+fn dispatcher_and_workers_take_a_core_each() {
+    let layout = Layout::plan_on(&machine(4), &config("layout = \"threads\"")).unwrap();
     let expected = Layout {
         dispatcher: Some(0),
         workers: vec![Some(1), Some(2), Some(3)],
@@ -30,6 +30,7 @@ fn by_default_dispatcher_and_workers_take_a_core_each() {
         symmetric: false,
         slice: None,
         shared: false,
+        why: None,
     };
     assert_eq!(layout, expected);
     assert_eq!(
@@ -77,10 +78,17 @@ fn isolated_cores_go_to_workers() {
     );
     // All isolated: one of them has to do for the dispatcher.
     machine.allowed = vec![4, 5];
-    assert_eq!(plan(&machine, ""), "dispatcher on core 4, worker on core 5");
+    let threads = "layout = \"threads\"";
+    assert_eq!(
+        plan(&machine, threads),
+        "dispatcher on core 4, worker on core 5"
+    );
     // Not allowed: only if named.
     machine.allowed = vec![1, 2];
-    assert_eq!(plan(&machine, ""), "dispatcher on core 1, worker on core 2");
+    assert_eq!(
+        plan(&machine, threads),
+        "dispatcher on core 1, worker on core 2"
+    );
     assert_eq!(
         plan(&machine, "[cores]\nworkers = [4, 5]"),
         "dispatcher on core 1, workers on cores 4-5"
@@ -122,10 +130,11 @@ fn one_core_is_shared_unless_told_otherwise() {
         symmetric: false,
         slice: None,
         shared: true,
+        why: None,
     };
     assert_eq!(layout, expected);
     assert_eq!(
-        plan(&machine(1), "workers = 1"),
+        plan(&machine(1), "layout = \"threads\"\nworkers = 1"),
         "`workers` is 1, but must be at most 0 for each thread to have a core: the dispatcher takes one too, and \
          this process may use 1 (0): set cores.share = true"
     );
@@ -141,6 +150,7 @@ fn inline_is_one_thread_on_one_core() {
         symmetric: false,
         slice: None,
         shared: true,
+        why: Some("there is one core"),
     };
     assert_eq!(layout, expected, "the default where there is one core");
     let inline = |rest: &str| plan(&machine(4), &format!("layout = \"inline\"\n{rest}"));
@@ -187,12 +197,12 @@ fn a_quota_and_the_contexts_bound_the_automatic_number_of_workers() {
 fn what_does_not_fit_is_named() {
     let cases = [
         (
-            "workers = 4",
+            "layout = \"threads\"\nworkers = 4",
             "`workers` is 4, but must be at most 3 for each thread to have a core: the dispatcher takes one too, and \
              this process may use 4 (0-3): lower `workers`, or set cores.share = true",
         ),
         (
-            "[cores]\nworkers = [0, 1, 2, 3]",
+            "layout = \"threads\"\n[cores]\nworkers = [0, 1, 2, 3]",
             "`workers` is 4, but must be at most 3 for each thread to have a core: the dispatcher takes one too, and \
              this process may use 4 (0-3): lower `workers`, or set cores.share = true",
         ),
@@ -328,4 +338,66 @@ fn beside_other_threads_loops_spin_briefly_and_ask_for_short_slices() {
     // The only core is everybody's.
     let alone = Layout::plan_on(&machine(1), &config("layout = \"symmetric\""));
     assert!(alone.unwrap().shared);
+}
+
+/// The layout that `auto` means, and why.
+fn automatic(machine: &Machine, toml: &str) -> (String, &'static str) {
+    let layout = Layout::plan_on(machine, &config(toml)).unwrap();
+    let why = layout.why.expect("auto has its reason");
+    (layout.to_string(), why)
+}
+
+#[test]
+fn on_few_cores_auto_spares_none_for_a_dispatcher() {
+    for (cores, layout) in [
+        (2, "2 symmetric loops on any core"),
+        (7, "7 symmetric loops on any core"),
+        (8, "dispatcher on core 0, workers on cores 1-7"),
+    ] {
+        assert_eq!(automatic(&machine(cores), "").0, layout);
+    }
+    let quota = Machine {
+        parallelism: 2,
+        ..machine(16)
+    };
+    assert_eq!(automatic(&quota, "").0, "2 symmetric loops on any core");
+    // As many workers as cores leave none for a dispatcher.
+    for (toml, layout) in [
+        ("workers = 4", "4 symmetric loops on any core"),
+        (
+            "[cores]\nworkers = [0, 1, 2, 3]",
+            "4 symmetric loops on cores 0-3",
+        ),
+        ("realtime_priority = 1", "4 symmetric loops on cores 0-3"),
+        ("[cores]\nshare = true", "4 symmetric loops on any core"),
+        ("policy.kind = \"c-fcfs\"", "4 symmetric loops on any core"),
+        (
+            "preemption.mechanism = \"signal\"",
+            "4 symmetric loops on any core",
+        ),
+    ] {
+        assert_eq!(automatic(&machine(4), toml).0, layout, "{toml}");
+    }
+}
+
+#[test]
+fn what_the_user_has_set_goes_before_what_auto_would_choose() {
+    for (toml, why) in [
+        ("workers = 3", "leave a core"),
+        ("[cores]\nworkers = [1, 3]", "leave a core"),
+        ("workers = 4\ncores.share = true", "share cores"),
+        ("[cores]\ndispatcher = 2", "names a core"),
+        ("context_kind = \"kernel-thread\"", "kernel threads"),
+        ("depth = 2", "`depth`"),
+        ("preemption.mechanism = \"guest\"", "the mechanism"),
+        ("preemption.mechanism = \"compiled-probe\"", "the mechanism"),
+        ("policy.kind = \"stealing\"", "a queue for each worker"),
+        ("policy.kind = \"mine\"", "own policy"),
+    ] {
+        let (layout, said) = automatic(&machine(4), toml);
+        assert!(layout.starts_with("dispatcher on "), "{toml}: {layout}");
+        assert!(said.contains(why), "{toml}: {said}");
+    }
+    let given = Layout::plan_on(&machine(2), &config("layout = \"threads\"")).unwrap();
+    assert_eq!(given.why, None);
 }

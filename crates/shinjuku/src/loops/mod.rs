@@ -20,7 +20,7 @@
 //! taken a thread off its core within a request, only that request waits for Linux.
 //!
 //! A thread that is back from its request answers by its mailbox and takes the dispatcher if that
-//! lies there. If not, it leaves word in [`Part::news`] for whoever takes the dispatcher next.
+//! lies there. If not, it leaves word by [`Part::tell`] for whoever takes the dispatcher next.
 //!
 //! A request that blocks its thread in the kernel leaves the dispatcher lying, and so does one that
 //! computes and does not give way. While other loops are idle, they serve the requests that come.
@@ -36,7 +36,7 @@ mod part;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
@@ -47,9 +47,11 @@ use shinjuku_preempt::{
     Clock, Cycles, DeadlineTimer, Parking, Worker, WorkerLink, without_preemption,
 };
 
+use crate::config::Help;
 use crate::dispatcher::{
     BACKGROUND_TURN, Control, Deadline, Dispatcher, LONGEST_SLEEP, Next, Turn,
 };
+use crate::on_cpu::OnCpu;
 use crate::statistics::WorkerStatistics;
 use crate::timeline::Lane;
 use crate::worker::{LONGEST_SLEEP as LONGEST_STAND_BY, Orders, Port, SHARED_PAUSE};
@@ -73,13 +75,18 @@ const REST_BESIDE_OTHERS: Duration = Duration::from_micros(50);
 /// Wakes parked loops.
 pub(crate) struct Alarm {
     parking: Parking,
+    parts: usize,
+    help: Help,
     threads: OnceLock<Vec<Thread>>,
 }
 
 impl Alarm {
-    pub(crate) fn new(loops: usize) -> Arc<Self> {
+    /// For so many loops over so many parts.
+    pub(crate) fn new(loops: usize, parts: usize, help: Help) -> Arc<Self> {
         Arc::new(Self {
             parking: Parking::new(loops),
+            parts,
+            help,
             threads: OnceLock::new(),
         })
     }
@@ -87,19 +94,36 @@ impl Alarm {
     /// What wakes a loop for the transport that is the home of loop `first`.
     pub(crate) fn wake_for(self: &Arc<Self>, first: usize) -> Wake {
         let alarm = Arc::clone(self);
-        Box::new(move || alarm.wake(first))
+        match self.help {
+            Help::All => Box::new(move || alarm.wake(first)),
+            Help::Polled | Help::None => Box::new(move || alarm.wake_at_home(first)),
+        }
     }
 
     /// Wakes a loop, `first` if that is parked, unless one searches or all are busy. Contexts are
     /// not preempted meanwhile: what they have claimed sleeps until they unpark it.
     fn wake(&self, first: usize) {
+        if self.help == Help::None {
+            return self.wake_at_home(first);
+        }
+        without_preemption(|| self.unpark(self.parking.claim(first)));
+    }
+
+    /// Wakes the loops that are at home in this part, and no others: these cannot do it.
+    fn wake_at_home(&self, part: usize) {
         without_preemption(|| {
-            let thread = self.parking.claim(first);
-            let threads = self.threads.get();
-            if let Some(thread) = thread.and_then(|thread| threads?.get(thread)) {
-                thread.unpark();
+            let loops = self.parking.loops();
+            for seat in (part..loops).step_by(self.parts) {
+                self.unpark(self.parking.claim_only(seat));
             }
         });
+    }
+
+    fn unpark(&self, thread: Option<usize>) {
+        let threads = self.threads.get();
+        if let Some(thread) = thread.and_then(|thread| threads?.get(thread)) {
+            thread.unpark();
+        }
     }
 }
 
@@ -152,26 +176,6 @@ impl IdleTime {
     }
 }
 
-/// Which threads were seen blocked in the kernel within a request, for the dispatchers.
-#[derive(Debug)]
-pub(crate) struct SeenBlocked(Box<[CachePadded<AtomicBool>]>);
-
-impl SeenBlocked {
-    pub(crate) fn new(threads: usize) -> Arc<Self> {
-        Arc::new(Self((0..threads).map(|_| CachePadded::default()).collect()))
-    }
-
-    /// Whether the thread was seen blocked since this was asked last. A look that comes late is
-    /// told of the next request instead, which does little harm.
-    pub(crate) fn take(&self, thread: usize) -> bool {
-        self.0[thread].swap(false, Ordering::Relaxed)
-    }
-
-    fn note(&self, thread: usize) {
-        self.0[thread].store(true, Ordering::Relaxed);
-    }
-}
-
 /// A loop's place, which another thread can take.
 struct Seat {
     /// The thread that is the loop.
@@ -204,7 +208,6 @@ pub(crate) struct Loops<Tr: Transport> {
     seats: Box<[CachePadded<Seat>]>,
     alarm: Arc<Alarm>,
     idle_time: Arc<IdleTime>,
-    seen_blocked: Arc<SeenBlocked>,
     /// Of all threads.
     links: OnceLock<Vec<WorkerLink>>,
     watcher: AtomicUsize,
@@ -250,7 +253,6 @@ impl<Tr: Transport> Loops<Tr> {
                 .collect(),
             alarm,
             idle_time,
-            seen_blocked: SeenBlocked::new(threads),
             links: OnceLock::new(),
             watcher: AtomicUsize::new(NOBODY),
             roster: Mutex::new(Vec::with_capacity(threads)),
@@ -279,11 +281,6 @@ impl<Tr: Transport> Loops<Tr> {
         }
     }
 
-    /// Which threads were seen blocked, for the dispatchers.
-    pub(crate) fn seen_blocked(&self) -> Arc<SeenBlocked> {
-        Arc::clone(&self.seen_blocked)
-    }
-
     /// How many dispatchers there are.
     pub(crate) fn parts(&self) -> usize {
         self.parts.len()
@@ -298,6 +295,11 @@ impl<Tr: Transport> Loops<Tr> {
         seat % self.parts.len()
     }
 
+    /// Whether the loop of this seat polls in its turns of a part. At the end everybody does.
+    fn polls(&self, seat: usize, part: usize) -> bool {
+        self.alarm.help == Help::All || part == self.home_of(seat) || !self.control.is_serving()
+    }
+
     fn is_over(&self) -> bool {
         self.orders.get() == Orders::END
     }
@@ -310,6 +312,17 @@ impl<Tr: Transport> Loops<Tr> {
     /// be told. Where only polling tells, `unless_told` is the answer.
     fn has_work(&self, part: usize, unless_told: bool) -> bool {
         self.parts[part].has_work(unless_told, || !self.control.is_serving())
+    }
+
+    /// Whether the loop of this seat finds something to do at a part. Away from home, that is what
+    /// `help` leaves to it.
+    fn has_work_for(&self, seat: usize, part: usize, unless_told: bool) -> bool {
+        let is_home = part == self.home_of(seat);
+        match self.alarm.help {
+            Help::Polled if !is_home && self.control.is_serving() => self.parts[part].has_polled(),
+            Help::None if !is_home && self.control.is_serving() => false,
+            _ => self.has_work(part, unless_told),
+        }
     }
 
     /// Thread `me` in this seat is about to run a request of `part`, whose dispatcher others may
@@ -334,7 +347,7 @@ impl<Tr: Transport> Loops<Tr> {
         if self.seats.len() > 1 {
             // What came too late for this turn may have found nobody to wake.
             std::sync::atomic::fence(Ordering::SeqCst);
-            if self.has_work(part, true) {
+            if self.alarm.parking.has_parked() && self.has_work(part, true) {
                 self.alarm.wake(part);
             }
         }
@@ -384,12 +397,14 @@ impl<Tr: Transport> Loops<Tr> {
         } = &*self.seats[seat];
         let before = occupant.load(Ordering::Relaxed);
         let since = stuck_at.load(Ordering::Relaxed);
-        // Looked at while others are idle, too: the dispatchers want to know.
-        let is_stuck = self.is_blocked(seat, before)
-            || Cycles::now().0 >= since
-            // At the end even what has no deadline is left behind, or nobody would report it.
-            || self.control.is_ending() && since != NEVER;
-        if !is_stuck || self.alarm.parking.has_idle() {
+        let is_stuck = || {
+            self.is_blocked(seat, before)
+                || Cycles::now().0 >= since
+                // At the end even what has no deadline is left behind, or nobody would report it.
+                || self.control.is_ending() && since != NEVER
+        };
+        let is_helped = self.alarm.help == Help::All && self.alarm.parking.has_idle();
+        if is_helped || !is_stuck() {
             return false;
         }
         // Should another request have begun meanwhile, its thread finds itself relieved, which does
@@ -411,13 +426,9 @@ impl<Tr: Transport> Loops<Tr> {
             return false;
         }
         let link = self.links.get().and_then(|links| links.get(occupant));
-        let is_blocked = link.is_some_and(WorkerLink::is_blocked)
+        link.is_some_and(WorkerLink::is_blocked)
             // A thread that is back meanwhile may be parked.
-            && from.load(Ordering::Relaxed) == before;
-        if is_blocked {
-            self.seen_blocked.note(occupant);
-        }
-        is_blocked
+            && from.load(Ordering::Relaxed) == before
     }
 
     /// Another thread watches from now on; tells whether there is one.
@@ -496,6 +507,7 @@ pub(crate) struct LoopThread<Tr: Transport> {
     spin: Option<Spin>,
     shares_core: bool,
     clock: Clock,
+    on_cpu: OnCpu,
     /// Since when it has nothing to do, and counts among those that search.
     idle_since: Option<Cycles>,
     /// When it looks after its home next, whatever is known of it; and after transports that only
@@ -535,6 +547,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         } = parts;
         Self {
             me,
+            on_cpu: OnCpu::new(worker.processor_time()),
             worker,
             ports,
             statistics,
@@ -604,7 +617,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         if loops.has_work(home, polls) {
             return Some(home);
         }
-        if parts == 1 {
+        if parts == 1 || loops.alarm.help == Help::None {
             return None;
         }
         let mut other = || {
@@ -617,7 +630,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         };
         [other(), other()]
             .into_iter()
-            .filter(|&part| loops.has_work(part, polls))
+            .filter(|&part| loops.has_work_for(seat, part, polls))
             .max_by_key(|&part| loops.parts[part].waiting())
     }
 
@@ -632,6 +645,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             return false;
         };
         dispatcher.served_by(self.me);
+        dispatcher.may_poll(self.loops.polls(seat, part));
         if let Some(spares_left) = self.relief.take() {
             dispatcher.has_relief(spares_left);
         }
@@ -696,11 +710,13 @@ impl<Tr: Transport> LoopThread<Tr> {
             timer,
             loops,
             clock,
+            on_cpu,
             ..
         } = self;
         let home = loops.home_of(seat);
         let mut back = None;
-        ports[part].step_inline(worker, (statistics, lane), *clock, start, |end| {
+        let told = (&**statistics, &*lane);
+        ports[part].step_inline(worker, told, (*clock, on_cpu), start, |end, away| {
             if let Some(timer) = timer {
                 timer.disarm();
             }
@@ -710,7 +726,8 @@ impl<Tr: Transport> LoopThread<Tr> {
             }
             let mut dispatcher = loops.parts[part].take_soon()?;
             dispatcher.served_by(*me);
-            match dispatcher.inline_next(end, timer.as_mut()) {
+            dispatcher.may_poll(loops.polls(seat, part));
+            match dispatcher.inline_next(end, away, timer.as_mut()) {
                 Some(Next {
                     job,
                     generation,
@@ -735,6 +752,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         let dispatcher = back.or_else(|| {
             let mut dispatcher = loops.parts[part].take_soon()?;
             dispatcher.served_by(*me);
+            dispatcher.may_poll(loops.polls(seat, part));
             Some(dispatcher)
         });
         if dispatcher.is_none() {
@@ -785,7 +803,7 @@ impl<Tr: Transport> LoopThread<Tr> {
     fn park(&mut self, seat: usize, longest: Duration) {
         let loops = &*self.loops;
         loops.alarm.parking.park(seat, self.me, longest, || {
-            let is_needed = |part| loops.has_work(part, false);
+            let is_needed = |part| loops.has_work_for(seat, part, false);
             loops.is_over() || (0..loops.parts.len()).any(is_needed)
         });
         // Its backoff begins anew only with something to do.
@@ -801,6 +819,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             return self.park(seat, LONGEST_SLEEP);
         };
         dispatcher.served_by(self.me);
+        dispatcher.may_poll(true);
         self.next_poll = Cycles(0);
         // What was told is taken note of, or it would be waited over.
         dispatcher.inline_answers();

@@ -11,10 +11,9 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use shinjuku_net::Refusal;
 use shinjuku_policy::ClassId;
 use shinjuku_preempt::{Clock, preemptions};
 use tracing::Span;
@@ -51,8 +50,8 @@ pub(crate) struct Order {
     /// Refused from then on.
     pub(crate) deadline_nanos: Option<u64>,
     span: Option<Span>,
-    /// Where it waits, too, if it has a priority: other tokens than its own may start it.
-    urgent: Option<Weak<Urgent>>,
+    /// Where it stands in order of priority, if it does: other tokens than its own may start it.
+    urgent: OnceLock<Weak<Urgent>>,
 }
 
 impl Order {
@@ -64,7 +63,7 @@ impl Order {
             arrived_nanos,
             deadline_nanos: None,
             span: None,
-            urgent: None,
+            urgent: OnceLock::new(),
         }
     }
 
@@ -79,8 +78,12 @@ impl Order {
         Self { span, ..self }
     }
 
-    pub(crate) fn urgent(self, urgent: Option<Weak<Urgent>>) -> Self {
-        Self { urgent, ..self }
+    /// It stands in this order of priority from now on; told before it does, and once.
+    pub(crate) fn joins(&self, urgent: &Arc<Urgent>) {
+        let is_first = self.urgent.set(Arc::downgrade(urgent)).is_ok();
+        debug_assert!(is_first, "a closure joins once");
+        // Between this and `take_away`, one at least sees what the other has done.
+        fence(Ordering::SeqCst);
     }
 
     /// Whether the caller is the one to start it.
@@ -105,6 +108,23 @@ impl Order {
         self.advance(QUEUED, phase)
     }
 
+    /// Takes it out of the queue, and out of the order of priority, not to run.
+    fn take_away(&self, phase: u8) -> bool {
+        let taken = self.take(phase);
+        if taken {
+            fence(Ordering::SeqCst);
+            if let Some(urgent) = self.urgent() {
+                urgent.leave(self);
+            }
+        }
+        taken
+    }
+
+    /// Where it stands in order of priority, if it ever did.
+    fn urgent(&self) -> Option<Arc<Urgent>> {
+        self.urgent.get().and_then(Weak::upgrade)
+    }
+
     fn advance(&self, from: u8, to: u8) -> bool {
         self.phase
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
@@ -118,10 +138,23 @@ impl Order {
         };
         let queued = Clock::get().now_nanos().saturating_sub(self.arrived_nanos);
         span.record("queue_us", queued / 1_000);
-        let before = preemptions();
-        let out = span.in_scope(body);
-        span.record("preemptions", preemptions() - before);
-        out
+        let _told_at_the_end = TellsPreemptions {
+            span,
+            before: preemptions(),
+        };
+        span.in_scope(body)
+    }
+}
+
+/// Tells the span how often the closure was preempted, also if it panics.
+struct TellsPreemptions<'a> {
+    span: &'a Span,
+    before: u64,
+}
+
+impl Drop for TellsPreemptions<'_> {
+    fn drop(&mut self) {
+        self.span.record("preemptions", preemptions() - self.before);
     }
 }
 
@@ -206,30 +239,33 @@ where
     R: Send,
 {
     fn deliver(&self, outcome: Result<Ended, TicketError>) {
-        let error = match outcome {
-            Ok(_) => return,
-            Err(TicketError::Refused(cause)) => RunError::Refused(cause),
-            Err(_) => RunError::RuntimeEnded,
+        let Err(why) = outcome else {
+            return;
         };
-        if self.order.take(REFUSED) {
-            return self.refuse(error);
+        if refuse_queued(self, why) {
+            return;
         }
         // Another token has started or refused it, whose own closure waits and now has none.
         let is_cancelled = self.order.phase.load(Ordering::Acquire) == CANCELLED;
-        if !is_cancelled
-            && let Some(urgent) = self.order.urgent.as_ref().and_then(Weak::upgrade)
-            && let RunError::Refused(cause) = error
-        {
-            urgent.refuse_least(cause);
+        if !is_cancelled && let Some(urgent) = self.order.urgent() {
+            urgent.refuse_least(why);
         }
+    }
+
+    /// One that has started at another's token has a closure in its place, which needs this one.
+    fn is_wanted(&self) -> bool {
+        self.order.phase.load(Ordering::Relaxed) != CANCELLED
     }
 }
 
 /// Refuses a closure that others may still start. Tells whether it was the one.
-pub(crate) fn refuse_queued(call: &dyn Call, cause: Refusal) -> bool {
-    let taken = call.order().take(REFUSED);
+pub(crate) fn refuse_queued(call: &dyn Call, why: TicketError) -> bool {
+    let taken = call.order().take_away(REFUSED);
     if taken {
-        call.refuse(RunError::Refused(cause));
+        call.refuse(match why {
+            TicketError::Refused(cause) => RunError::Refused(cause),
+            _ => RunError::RuntimeEnded,
+        });
     }
     taken
 }
@@ -240,7 +276,7 @@ where
     R: Send + 'static,
 {
     fn cancel(&self) {
-        if self.order.take(CANCELLED) {
+        if self.order.take_away(CANCELLED) {
             let closure = self.take();
             // First, so that the job does not depend on what dropping the closure does.
             self.answer.answer(Err(RunError::Cancelled));

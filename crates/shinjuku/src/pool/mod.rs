@@ -28,11 +28,12 @@ use shinjuku_preempt::{Clock, HardPreemption, lend};
 use crate::builder::Builder;
 use crate::completion_thread::CompletionThread;
 use crate::config::{
-    ClassConfig, Config, ContextKind, CoresConfig, LayoutKind, MechanismKind, PolicyConfig,
+    ClassConfig, Config, ContextKind, CoresConfig, Help, LayoutKind, PolicyConfig,
     PreemptionConfig, StallsConfig, config_keys,
 };
 use crate::handler::{RequestContext, RequestHandler};
 use crate::in_process::{Handle, RefusedAtSubmit, flow_of_this_thread};
+use crate::layout::needs_dispatcher;
 use crate::observer::Observer;
 use crate::runtime::Runtime;
 use crate::shutdown::ShutdownReport;
@@ -71,8 +72,8 @@ pub use scope::{Scope, ScopedJob};
 ///   `block_on`: a worker that is blocked is stood in for. With the mechanism `none` it is not, and
 ///   a closure that waits for another may wait for ever.
 /// - The pool is shared by reference or in an [`Arc`]. Dropping it shuts it down, with a deadline
-///   of one second, and blocks meanwhile; what was submitted before runs. Dropped within a closure,
-///   as the last `Arc` may be, it ends in the background.
+///   of one second, and blocks meanwhile; what was submitted before runs. Dropped within a closure
+///   or by a job's waker, as the last `Arc` may be, it ends in the background.
 pub struct Pool {
     runtime: Runtime<Arc<dyn Call>, Ended>,
     handle: Handle<Arc<dyn Call>, Ended>,
@@ -144,18 +145,16 @@ impl Pool {
                 .and_then(|class| class.deadline)
                 .map(|allowed| allowed.0),
         };
-        let urgent = known.filter(|_| options.priority > 0);
         let order = Order::new(class.unwrap_or_default(), options.priority, arrived_nanos)
             .deadline(allowed.map(|allowed| arrived_nanos.saturating_add(allowed)))
-            .span(options.span)
-            .urgent(urgent.map(|class| Arc::downgrade(&class.urgent)));
+            .span(options.span);
         let closure = Arc::new(Closure::new(order, closure, Arc::clone(&self.completion)));
         let job = Job::new(Arc::clone(&closure) as _);
         if known.is_some() {
             self.send(closure);
         } else {
             self.handle.refused_at_submit().count(Refusal::UnknownClass);
-            refuse_queued(&*closure, Refusal::UnknownClass);
+            refuse_queued(&*closure, Refusal::UnknownClass.into());
         }
         job
     }
@@ -342,13 +341,7 @@ impl PoolBuilder {
         let Self { mut config, token } = self;
         // A pool is a guest in its process, which needs the cores for other things besides. Who
         // asks for what only a dispatcher's thread can do gets one.
-        let wants_dispatcher = config.cores.dispatcher.is_some()
-            || config.context_kind.is_kernel_thread()
-            || matches!(
-                config.preemption.mechanism,
-                MechanismKind::Guest | MechanismKind::Dune
-            );
-        if config.layout == LayoutKind::Auto && !wants_dispatcher {
+        if config.layout == LayoutKind::Auto && needs_dispatcher(&config).is_none() {
             config.layout = LayoutKind::Symmetric;
         }
         config.validate()?;

@@ -3,44 +3,73 @@
 //! To the runtime every closure is a *token*, and the policy decides which token is next. With
 //! priorities in use, a token runs the most urgent closure of its class in the place of its own:
 //!
-//! - A closure with a priority joins its class's heap before its token is sent.
-//! - While the heap is not empty, a token that comes to run adds its own closure to the heap and
-//!   takes the first. A closure that runs at another's token leaves that other one in the heap, for
-//!   its own token to find. So there are as many tokens as closures, always.
+//! - A closure with a priority joins its class's order before its token is sent.
+//! - While the order is not empty, a token that comes to run adds its own closure and takes the
+//!   first. A closure that runs at another's token leaves that other one in the order, for its own
+//!   token to find. So there are as many tokens as closures, always.
 //! - A token that is turned away takes its own closure along. If that runs already, it takes the
-//!   last in the heap.
+//!   last in the order.
+//! - A closure that is cancelled or turned away leaves the order there and then.
 //!
 //! Without priorities a token costs a load more.
 
-use std::cmp::Ordering as Compare;
-use std::collections::BinaryHeap;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use shinjuku_net::Refusal;
 use shinjuku_preempt::without_preemption;
 
-use super::call::{Call, refuse_queued};
+use super::call::{Call, Order, refuse_queued};
+use crate::ticket::TicketError;
 
 /// A class's closures that stand in order of priority.
 #[derive(Default)]
 pub(crate) struct Urgent {
-    /// As many as are in the heap.
+    /// As many as stand in the order.
     len: AtomicUsize,
-    heap: Mutex<BinaryHeap<Entry>>,
+    order: Mutex<BTreeMap<Place, Arc<dyn Call>>>,
 }
 
-struct Entry(Arc<dyn Call>);
+/// Where a closure stands: the higher priority is first, then the earlier arrival. The address
+/// tells two of the same moment apart.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    priority: Reverse<u8>,
+    arrived_nanos: u64,
+    address: usize,
+}
+
+impl Place {
+    fn of(order: &Order) -> Self {
+        Self {
+            priority: Reverse(order.priority),
+            arrived_nanos: order.arrived_nanos,
+            address: ptr::from_ref(order).addr(),
+        }
+    }
+}
 
 impl Urgent {
     /// One with a priority joins, before its token is sent.
-    pub(crate) fn join(&self, call: Arc<dyn Call>) {
-        self.change(|heap| heap.push(Entry(call)));
+    pub(crate) fn join(self: &Arc<Self>, call: Arc<dyn Call>) {
+        // In this order: who takes it out of the queue from here on finds it, or it is not added.
+        call.order().joins(self);
+        self.change(|order| match call.order().is_queued() {
+            true => order.insert(Place::of(call.order()), call),
+            false => Some(call),
+        });
+    }
+
+    /// One that was cancelled or turned away is no longer there.
+    pub(crate) fn leave(&self, order: &Order) {
+        self.change(|all| all.remove(&Place::of(order)));
     }
 
     /// Which closure a token runs: `own`, or the first. It is started for the caller. `None`: its
     /// own was cancelled, and no other waits.
-    pub(crate) fn start(&self, own: Arc<dyn Call>) -> Option<Arc<dyn Call>> {
+    pub(crate) fn start(self: &Arc<Self>, own: Arc<dyn Call>) -> Option<Arc<dyn Call>> {
         if own.order().priority == 0 {
             if self.len.load(Ordering::Acquire) == 0 {
                 return own.order().start().then_some(own);
@@ -49,8 +78,7 @@ impl Urgent {
                 self.join(own);
             }
         }
-        // Outside of the lock, since the last reference to what was cancelled may be dropped.
-        while let Some(Entry(first)) = self.change(BinaryHeap::pop) {
+        while let Some((_, first)) = self.change(BTreeMap::pop_first) {
             if first.order().start() {
                 return Some(first);
             }
@@ -59,54 +87,106 @@ impl Urgent {
     }
 
     /// Turns the last away.
-    pub(crate) fn refuse_least(&self, cause: Refusal) {
-        while let Some(Entry(last)) = self.change(take_last) {
-            if refuse_queued(&*last, cause) {
+    pub(crate) fn refuse_least(&self, why: TicketError) {
+        while let Some((_, last)) = self.change(BTreeMap::pop_last) {
+            if refuse_queued(&*last, why) {
                 return;
             }
         }
     }
 
-    /// Not preempted, since the next token needs the lock.
-    fn change<Out>(&self, change: impl FnOnce(&mut BinaryHeap<Entry>) -> Out) -> Out {
+    /// Not preempted, since the next token needs the lock. What comes out is dropped after it, as
+    /// it may be the last reference to a user's value.
+    fn change<Out>(&self, change: impl FnOnce(&mut BTreeMap<Place, Arc<dyn Call>>) -> Out) -> Out {
         without_preemption(|| {
-            let mut heap: MutexGuard<'_, _> =
-                self.heap.lock().unwrap_or_else(PoisonError::into_inner);
-            let out = change(&mut heap);
-            self.len.store(heap.len(), Ordering::Release);
+            let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+            let out = change(&mut order);
+            self.len.store(order.len(), Ordering::Release);
             out
         })
     }
 }
 
-/// Linear: it takes a queue that is full, and a closure that was started by another's token.
-fn take_last(heap: &mut BinaryHeap<Entry>) -> Option<Entry> {
-    let mut entries = std::mem::take(heap).into_vec();
-    let last = (0..entries.len()).min_by_key(|&at| &entries[at]);
-    let last = last.map(|at| entries.swap_remove(at));
-    *heap = entries.into();
-    last
-}
+#[cfg(test)]
+mod tests {
+    use shinjuku_net::Refusal;
+    use shinjuku_policy::ClassId;
 
-/// The greatest goes first: the higher priority, then the earlier arrival.
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> Compare {
-        let (own, other) = (self.0.order(), other.0.order());
-        let by_priority = own.priority.cmp(&other.priority);
-        by_priority.then(other.arrived_nanos.cmp(&own.arrived_nanos))
+    use super::*;
+    use crate::completion_thread::CompletionThread;
+    use crate::pool::call::{Cancel, Closure};
+    use crate::ticket::Deliver;
+
+    type Returned = Closure<fn() -> usize, usize>;
+
+    fn closure(priority: u8, arrived_nanos: u64) -> Arc<Returned> {
+        let completion = Arc::new(CompletionThread::new(4));
+        let order = Order::new(ClassId(0), priority, arrived_nanos);
+        Arc::new(Closure::new(order, || 1, completion))
+    }
+
+    fn len(urgent: &Urgent) -> usize {
+        urgent.len.load(Ordering::Relaxed)
+    }
+
+    /// What was cancelled or refused is referred to by no one, however little ever runs.
+    #[test]
+    fn cancelled_and_refused_ones_leave_at_once() {
+        let urgent = Arc::<Urgent>::default();
+        for round in 0..100 {
+            let [cancelled, refused] = [closure(1, round), closure(2, round)];
+            urgent.join(cancelled.clone());
+            urgent.join(refused.clone());
+            cancelled.cancel();
+            refused.deliver(Err(Refusal::QueueFull.into()));
+            assert_eq!(len(&urgent), 0, "round {round}");
+            assert_eq!(Arc::strong_count(&cancelled), 1);
+            assert_eq!(Arc::strong_count(&refused), 1);
+        }
+        // One without a priority that an urgent one's token has displaced, and one that is
+        // cancelled before it would join.
+        let [urgent_one, displaced, too_late] = [closure(1, 0), closure(0, 0), closure(3, 0)];
+        urgent.join(urgent_one.clone());
+        let started = urgent.start(displaced.clone()).unwrap();
+        assert_eq!(started.order().priority, 1);
+        assert_eq!(len(&urgent), 1);
+        displaced.cancel();
+        assert_eq!(len(&urgent), 0);
+        too_late.cancel();
+        urgent.join(too_late.clone());
+        assert_eq!(len(&urgent), 0);
+        assert_eq!(Arc::strong_count(&too_late), 1);
+    }
+
+    #[test]
+    fn the_first_starts_and_the_last_is_turned_away() {
+        let urgent = Arc::<Urgent>::default();
+        let [low, early, late] = [closure(1, 0), closure(5, 1), closure(5, 2)];
+        for call in [&low, &late, &early] {
+            urgent.join(call.clone());
+        }
+        urgent.refuse_least(Refusal::QueueFull.into());
+        assert!(!low.order().is_queued());
+        let start = || {
+            urgent
+                .start(low.clone())
+                .map(|call| call.order().arrived_nanos)
+        };
+        assert_eq!([start(), start(), start()], [Some(1), Some(2), None]);
+    }
+
+    /// A token that is lost at the end takes the closure that waits in its own one's place along.
+    #[test]
+    fn a_lost_token_answers_the_closure_in_its_place() {
+        let urgent = Arc::<Urgent>::default();
+        let [started, waits] = [closure(2, 0), closure(1, 0)];
+        urgent.join(started.clone());
+        urgent.join(waits.clone());
+        let other = closure(0, 0);
+        assert!(urgent.start(other.clone()).is_some());
+        started.deliver(Err(TicketError::RuntimeEnded));
+        assert!(!other.order().is_queued() && waits.order().is_queued());
+        waits.deliver(Err(TicketError::RuntimeEnded));
+        assert_eq!(len(&urgent), 0);
     }
 }
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Compare> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Compare::Equal
-    }
-}
-
-impl Eq for Entry {}

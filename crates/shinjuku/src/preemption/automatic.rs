@@ -17,11 +17,10 @@ use shinjuku_preempt::{
     BACKENDS, Backend, BackendKind, Delivery, HardPreemption, Prospect, Signal,
 };
 
-use super::{InForce, Preemption};
+use super::Preemption;
 use crate::calibrate::{self, Costs};
 use crate::config::Config;
 use crate::layout::Layout;
-use crate::quantum_floor::QuantumFloor;
 use crate::start_error::StartError;
 
 /// What was found out of a backend.
@@ -168,7 +167,7 @@ impl Preemption {
             let costs = calibrate::measure(layout, priority, kind, Some(signal), None);
             let mut chosen = Self::soft(true, grace, "");
             chosen.hard = Some(Arc::new(signal));
-            let chosen = chosen.taking_the_best(Vec::new(), &costs);
+            let chosen = chosen.taking_the_best(Vec::new(), &costs, config);
             return Ok(chosen.with_compiled_probes(layout, token));
         }
         let Some(token) = token else {
@@ -178,11 +177,10 @@ impl Preemption {
                 costs.probe.as_micros_f64(),
                 costs.how
             );
-            let floor = QuantumFloor::at_cost(costs.probe);
-            return Ok(Self {
-                probe_floor: floor,
-                in_force: Some(Arc::new(InForce::new([("probe", &floor)]))),
-                ..Self::soft(true, grace, &why)
+            let chosen = Self::soft(true, grace, &why);
+            return Ok(match config.preemption.raises_quanta() {
+                true => chosen.raising_quanta(costs.probe, None),
+                false => chosen,
             });
         };
         let places = Places {
@@ -204,13 +202,18 @@ impl Preemption {
         }
         let mut chosen = Self::soft(true, grace, "");
         chosen.hard = signal.map(|signal| Arc::new(signal) as _);
-        chosen.timer_signal = signal.filter(|_| layout.inline);
-        let chosen = chosen.taking_the_best(candidates, &costs);
+        chosen.signal = signal;
+        let chosen = chosen.taking_the_best(candidates, &costs, config);
         Ok(chosen.with_compiled_probes(layout, Some(token)))
     }
 
     /// Replaces the signal where a candidate is better, and says why.
-    fn taking_the_best(mut self, mut candidates: Vec<Candidate>, costs: &Costs) -> Self {
+    fn taking_the_best(
+        mut self,
+        mut candidates: Vec<Candidate>,
+        costs: &Costs,
+        config: &Config,
+    ) -> Self {
         let found: Vec<_> = (candidates.iter())
             .map(|one| (one.name, one.finding.clone()))
             .collect();
@@ -219,7 +222,7 @@ impl Preemption {
             None => ("signal".to_owned(), costs.signal),
             Some(one) => {
                 self.hard = one.backend.clone().map(|backend| backend as _);
-                self.timer_signal = None;
+                self.signal = None;
                 self.backend = one.backend;
                 match one.finding {
                     Finding::Measured(cost, delivery) => {
@@ -231,17 +234,15 @@ impl Preemption {
             }
         };
         let micros = |nanos: Nanos| nanos.as_micros_f64();
-        self.probe_floor = QuantumFloor::at_cost(costs.probe);
-        self.hard_floor = QuantumFloor::at_cost(cost);
-        let floors = [("probe", &self.probe_floor), (&*name, &self.hard_floor)];
-        self.in_force = Some(Arc::new(InForce::new(floors)));
         self.why = format!(
-            "auto: probe ({:.2} us a preemption), then {name} ({:.1} us, so not below {:.0} us of running); {}",
+            "auto: probe ({:.2} us a preemption), then {name} ({:.1} us); {}",
             micros(costs.probe),
             micros(cost),
-            micros(self.hard_floor.raise(Nanos(0))),
             costs.how,
         );
+        if config.preemption.raises_quanta() {
+            self = self.raising_quanta(costs.probe, Some((&name, cost)));
+        }
         for words in said {
             self.why += "; ";
             self.why += &words;

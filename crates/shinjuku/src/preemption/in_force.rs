@@ -76,8 +76,15 @@ impl InForce {
         }
     }
 
+    /// The floor under each mechanism's quantum.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn floors(&self) -> impl Iterator<Item = (&str, Nanos)> {
+        let floor = |told: &Told| Nanos(told.quantum.load(Relaxed));
+        (self.mechanisms.iter()).map(move |told| (told.name.as_str(), floor(told)))
+    }
+
     /// How often a quantum has changed since the start.
-    fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Relaxed)
     }
 

@@ -8,7 +8,10 @@
 //! | signal | request and interrupt | interrupt again, ever more seldom |
 //! | escalation | request, found as by compiled-probe if the program has compiled probes | interrupt |
 //! | guest, dune | request and interrupt, with the workers in a special mode ([`Backend`]) | interrupt again, ever more seldom |
-//! | auto | as escalation; probe alone without the token | interrupt, by what [`automatic`] chooses; all under a [`QuantumFloor`] |
+//! | auto | as escalation; probe alone without the token | interrupt, by what [`automatic`] chooses |
+//!
+//! Quanta are the policy's, or are kept above a [`QuantumFloor`] for each mechanism: under `auto`,
+//! and where `preemption.quanta` asks for it.
 //!
 //! Compiled probes look at the request only while their gate is up, and the dispatcher raises it
 //! with the request. Inline, the request is there before the code runs, with its deadline: the gate
@@ -34,6 +37,7 @@ use shinjuku_preempt::{
     BACKENDS, Backend, CompiledProbes, HardPreemption, Mechanism, Prospect, Signal,
 };
 
+use crate::calibrate;
 use crate::config::{Config, MechanismKind};
 use crate::layout::Layout;
 use crate::load_profile::{LoadProfile, Period};
@@ -51,8 +55,9 @@ pub(crate) struct Preemption {
     pub(crate) compiled: Option<CompiledProbes>,
     /// The mechanism for code that does not answer the request.
     pub(crate) hard: Option<Arc<dyn Mechanism>>,
-    /// In the inline layout nobody is there to send it: a timer on the request's own thread does.
-    pub(crate) timer_signal: Option<Signal>,
+    /// The signal, if that is it. In the inline layout nobody is there to send it: a timer on the
+    /// request's own thread does.
+    pub(crate) signal: Option<Signal>,
     /// The workers, and the dispatcher where it must, enter this mode, in which `hard` interrupts
     /// them.
     pub(crate) backend: Option<Arc<dyn Backend>>,
@@ -84,7 +89,7 @@ impl Preemption {
         let on_probes = |error| given.fall_back_on_probes(error);
         let on_signals = |error| given.fall_back_on_signals(error);
         let grace = config.preemption.grace();
-        match config.preemption.mechanism {
+        let chosen = match config.preemption.mechanism {
             MechanismKind::None => Ok(given.soft(false, "none, as configured")),
             MechanismKind::Probe => Ok(given.soft(true, "probe, as configured")),
             MechanismKind::CompiledProbe => given.compiled_probes().or_else(on_probes),
@@ -99,8 +104,44 @@ impl Preemption {
             }
             MechanismKind::Guest => given.in_mode("kvm").or_else(on_signals),
             MechanismKind::Dune => given.in_mode("dune").or_else(on_signals),
-            MechanismKind::Auto => Self::automatic(config, layout, token),
+            MechanismKind::Auto => return Self::automatic(config, layout, token),
+        }?;
+        Ok(match config.preemption.raises_quanta() {
+            true => chosen.raising_measured_quanta(config, layout),
+            false => chosen,
+        })
+    }
+
+    /// As [`raising_quanta`](Self::raising_quanta), by what the mechanism costs on the cores of
+    /// `layout`.
+    fn raising_measured_quanta(self, config: &Config, layout: &Layout) -> Self {
+        if !self.enabled {
+            return self;
         }
+        let (priority, kind) = (config.realtime_priority, config.context_kind);
+        let costs = calibrate::measure(layout, priority, kind, self.signal, None);
+        let by_signal = self.signal.map(|_| ("signal", costs.signal));
+        self.raising_quanta(costs.probe, by_signal)
+    }
+
+    /// Keeps every quantum above what preemptions by probe cost, and by the hard mechanism of that
+    /// name, as the load suggests.
+    fn raising_quanta(mut self, by_probe: Nanos, hard: Option<(&str, Nanos)>) -> Self {
+        self.probe_floor = QuantumFloor::at_cost(by_probe);
+        let mut floors = vec![("probe", &self.probe_floor)];
+        if let Some((name, cost)) = hard {
+            self.hard_floor = QuantumFloor::at_cost(cost);
+            floors.push((name, &self.hard_floor));
+        }
+        self.why += "; no quantum below";
+        for (place, (name, floor)) in floors.iter().enumerate() {
+            let and = if place > 0 { "," } else { "" };
+            let micros = floor.raise(Nanos(0)).as_micros_f64();
+            self.why += &format!("{and} {micros:.1} us by {name}");
+        }
+        self.why += ", at first";
+        self.in_force = Some(Arc::new(InForce::new(floors)));
+        self
     }
 
     /// The same for one more dispatcher, which does not tell of its floors: all of them draw the
@@ -162,7 +203,7 @@ impl Preemption {
             enabled,
             compiled: None,
             hard: None,
-            timer_signal: None,
+            signal: None,
             backend: None,
             grace,
             probe_floor: QuantumFloor::NONE,
@@ -219,7 +260,7 @@ impl Given<'_> {
         };
         Ok(Preemption {
             hard: Some(Arc::new(signal)),
-            timer_signal: self.layout.inline.then_some(signal),
+            signal: Some(signal),
             grace,
             ..self.soft(true, why)
         })

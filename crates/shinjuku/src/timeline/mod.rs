@@ -8,7 +8,7 @@
 //! Workers know nothing of requests' names: a slice says which context ran, from when to when, why
 //! it stopped, and, where the request finished, its class and its arrival. A context belongs to one
 //! request from its start to its end, so the reader puts a request together from its context's
-//! slices, the last one first.
+//! slices, the last one first. What has not finished by the end has left a note (`Started`).
 //!
 //! Each ring has one writer. The writer begins it anew by itself when it meets a new epoch, and
 //! never overwrites what the epoch has: a full ring counts what it drops. So a reader needs no lock
@@ -25,6 +25,7 @@
 
 mod trace;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -118,6 +119,19 @@ struct Event {
 }
 
 impl Event {
+    fn meta(&self) -> Meta {
+        Meta {
+            class: self.class,
+            arrival: self.arrival,
+        }
+    }
+
+    /// Whether this is the end of such a request.
+    fn ends(&self, request: &Meta) -> bool {
+        let is_end = matches!(self.stop, Stop::Finished | Stop::Failed);
+        is_end && self.arrival == request.arrival
+    }
+
     fn to_words(self) -> [u64; WORDS] {
         let stop = Stop::ENDS.iter().position(|&stop| stop == self.stop);
         let stop = stop.expect("a slice that is written has ended") as u64;
@@ -389,7 +403,7 @@ impl Observer {
         is_over: impl Fn() -> bool,
     ) -> Result<Trace, RecordError> {
         let clock = Clock::get();
-        let mut samples = Vec::new();
+        let (mut samples, mut open) = (Vec::new(), HashMap::new());
         let start = clock.nanos_at(Cycles::now());
         let records = self.recorder.record(|| {
             let begin = Instant::now();
@@ -401,6 +415,7 @@ impl Observer {
                     break;
                 }
             }
+            open.extend(self.started.all());
         })?;
         let end = clock.nanos_at(Cycles::now());
         let mut trace = Trace {
@@ -412,7 +427,7 @@ impl Observer {
             workers: self.recorder.workers,
             classes: self.class_names.to_vec(),
         };
-        trace.take_up(&records, start, clock);
+        trace.take_up(&records, &open, start, clock);
         Ok(trace)
     }
 }

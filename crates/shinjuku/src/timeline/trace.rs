@@ -14,10 +14,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use shinjuku_policy::ClassId;
-use shinjuku_preempt::Clock;
+use shinjuku_preempt::{Clock, ContextId};
 
 use super::{Event, Record};
 use crate::observer::Observer;
+use crate::request::Meta;
 
 /// Why a request stopped running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,7 +91,7 @@ pub struct Slice {
     pub lane: usize,
     /// The request: the same number in all of its slices.
     pub request: u64,
-    /// `None` if the request did not finish while the recording lasted.
+    /// `None` where nothing is known of the request: it was lost, or had begun at the very end.
     pub class: Option<ClassId>,
     /// From the recording's start; 0 for what ran already.
     pub start: Duration,
@@ -118,6 +119,10 @@ pub struct Sample {
     pub workers_blocked: u64,
     /// Requests that were sent to a spare, since the runtime's start.
     pub rescued: u64,
+    /// Requests that idle loops took from others' queues, since the runtime's start.
+    pub helped: u64,
+    /// How often `auto` has changed a quantum, since the runtime's start.
+    pub quanta_changed: u64,
 }
 
 /// What the workers did in a while; see [`Observer::record`].
@@ -157,6 +162,13 @@ impl Observer {
             sample.workers_blocked += levels.workers_blocked;
             sample.rescued += levels.rescued;
         }
+        sample.helped = self
+            .workers
+            .iter()
+            .map(|worker| worker.helped_others())
+            .sum();
+        let in_force = self.in_force.as_ref();
+        sample.quanta_changed = in_force.map_or(0, |in_force| in_force.changes());
         sample
     }
 }
@@ -199,8 +211,15 @@ impl Trace {
         &self.lanes
     }
 
-    /// Puts requests together from what each thread wrote. `start` is the recording's, by `clock`.
-    pub(super) fn take_up(&mut self, records: &[Record], start: u64, clock: Clock) {
+    /// Puts requests together from what each thread wrote. `start` is the recording's, by `clock`;
+    /// `open` is what had started in each context, and not ended, right before its end.
+    pub(super) fn take_up(
+        &mut self,
+        records: &[Record],
+        open: &HashMap<ContextId, Meta>,
+        start: u64,
+        clock: Clock,
+    ) {
         self.dropped = records.iter().map(|record| record.dropped).sum();
         let cut = records
             .iter()
@@ -211,33 +230,40 @@ impl Trace {
             self.duration = self.duration.min(Duration::from_nanos(end));
             self.samples.retain(|sample| sample.at <= self.duration);
         }
-        let mut contexts = HashMap::<u16, Vec<Piece>>::new();
+        let mut contexts = HashMap::<ContextId, Vec<Piece>>::new();
         for (lane, record) in records.iter().enumerate() {
             let is_whole = |event: &&Event| cut.is_none_or(|cut| event.start < cut);
             for &event in record.events.iter().filter(is_whole) {
-                let pieces = contexts.entry(event.context.0).or_default();
+                let pieces = contexts.entry(event.context).or_default();
                 pieces.push(Piece { lane, event });
             }
         }
         let from_start = |nanos: u64| Duration::from_nanos(nanos.saturating_sub(start));
         let mut request = 0;
-        for mut pieces in contexts.into_values() {
+        for (context, mut pieces) in contexts {
             pieces.sort_by_key(|piece| piece.event.start);
+            // What came after a cut was another request, perhaps.
+            let open = open.get(&context).filter(|_| cut.is_none());
+            let open = open.filter(|open| !pieces.iter().any(|piece| piece.event.ends(open)));
             for of_one in pieces.split_inclusive(|piece| !piece.event.stop.is_preempted()) {
                 let last = of_one.last().expect("a request has a slice").event;
-                let is_known = matches!(last.stop, Stop::Finished | Stop::Failed);
+                let meta = match last.stop {
+                    Stop::Finished | Stop::Failed => Some(last.meta()),
+                    Stop::Lost => None,
+                    _ => open.copied(),
+                };
                 self.slices
                     .extend(of_one.iter().map(|Piece { lane, event }| {
                         let begin = clock.nanos_at(event.start);
-                        let age = begin.saturating_sub(last.arrival.0);
+                        let age = |meta: Meta| begin.saturating_sub(meta.arrival.0);
                         Slice {
                             lane: *lane,
                             request,
-                            class: is_known.then_some(last.class),
+                            class: meta.map(|meta| meta.class),
                             start: from_start(begin),
                             end: from_start(clock.nanos_at(event.end)),
                             stop: event.stop,
-                            age: is_known.then_some(Duration::from_nanos(age)),
+                            age: meta.map(|meta| Duration::from_nanos(age(meta))),
                         }
                     }));
                 request += 1;
@@ -288,7 +314,7 @@ impl Trace {
         {
             Some(Some(name)) => name,
             Some(None) => "unknown class",
-            None => "unfinished",
+            None => "unknown",
         };
         let age = slice
             .age
@@ -345,6 +371,11 @@ impl Trace {
                     sample.workers_blocked > last.workers_blocked,
                 ),
                 ("rescued at a spare", sample.rescued > last.rescued),
+                ("an idle loop helps", sample.helped > last.helped),
+                (
+                    "auto changes a quantum",
+                    sample.quanta_changed > last.quanta_changed,
+                ),
             ] {
                 if happened {
                     write!(

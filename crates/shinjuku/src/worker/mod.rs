@@ -14,6 +14,7 @@ use shinjuku_preempt::{
     Receiver, Service, Step, Suspended, Worker, WorkerLink,
 };
 
+use crate::on_cpu::OnCpu;
 use crate::request::{Done, Job, Meta};
 use crate::statistics::WorkerStatistics;
 use crate::timeline::Lane;
@@ -25,8 +26,10 @@ pub(crate) const SHARED_PAUSE: Duration = Duration::from_micros(20);
 /// hundreds of spares.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
-/// What the workers shall do, as told by the dispatcher at the end.
+/// What the workers shall do, as told by the dispatcher at the end. Idle workers look all the time:
+/// on cache lines of its own.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Orders {
     order: AtomicU8,
     /// Dispatchers that are not over.
@@ -78,15 +81,15 @@ pub(crate) struct Port<Tr: Transport> {
 
 impl<Tr: Transport> Port<Tr> {
     /// Serves the message that was sent by the same thread, at the moment `start`, and after it
-    /// what `next` gives, being told when the one before ended: a job with its generation and its
-    /// start.
+    /// what `next` gives, being told when the one before ended, and for how long the thread was
+    /// away from its CPU within it: a job with its generation and its start.
     pub(crate) fn step_inline(
         &mut self,
         worker: &mut Worker,
         (statistics, lane): (&WorkerStatistics, &Lane),
-        clock: Clock,
+        (clock, on_cpu): (Clock, &OnCpu),
         mut start: Cycles,
-        mut next: impl FnMut(Cycles) -> Option<(Job<Tr>, Generation, Cycles)>,
+        mut next: impl FnMut(Cycles, Cycles) -> Option<(Job<Tr>, Generation, Cycles)>,
     ) {
         let Some((runnable, generation)) = self.receiver.poll() else {
             return;
@@ -94,23 +97,29 @@ impl<Tr: Transport> Port<Tr> {
         let context = runnable.id();
         let counters = lane.is_recording().then(|| worker.counters());
         lane.begins(context, start);
+        on_cpu.begin(start);
         let replier = &mut self.replier;
+        let mut away = Cycles(0);
         let mut completion = worker.run_on(runnable, generation, &mut |ended| {
             let end = Cycles::now();
-            let service = Cycles(ended.run_time.0 + end.since(start).0);
+            away = on_cpu.end(end);
+            let service = Cycles(ended.run_time.0 + end.since(start).since(away).0);
             let meta = deliver::<Tr>(ended.result, service, end, replier, statistics, clock);
             lane.ended(context, (start, end), meta);
-            let (job, generation, its_start) = next(end)?;
+            let (job, generation, its_start) = next(end, away)?;
             start = its_start;
             lane.begins(context, start);
+            on_cpu.begin(start);
             Some((job, generation))
         });
         lane.idles();
         if let Completion::Preempted(suspended) = &mut completion {
             let end = Cycles::now();
-            suspended.add_run_time(end.since(start));
+            away = on_cpu.end(end);
+            suspended.add_run_time(end.since(start).since(away));
             lane.preempted(context, (start, end), counters, || worker.counters());
         }
+        completion.note_away(away);
         self.receiver.answer(completion);
     }
 }
@@ -218,6 +227,7 @@ impl<Tr: Transport> WorkerLoop<Tr> {
 
     /// What ran, and when that ended.
     fn end_slice(&mut self) -> (Slice, Cycles) {
+        self.port.receiver.prefetch();
         self.lane.idles();
         let end = Cycles::now();
         (self.idle_since, self.idle_turns) = (end, 0);

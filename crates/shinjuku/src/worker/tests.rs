@@ -111,6 +111,7 @@ impl Stage {
         let mut second = Some(job(SECOND));
         let sender = &mut self.sender;
         let worker = &mut self.worker;
+        let on_cpu = OnCpu::new(worker.processor_time());
         let WorkerLoop {
             port,
             statistics,
@@ -118,7 +119,8 @@ impl Stage {
             clock,
             ..
         } = &mut self.its_loop;
-        port.step_inline(worker, (statistics, lane), *clock, start, |end| {
+        let told = (&**statistics, &*lane);
+        port.step_inline(worker, told, (*clock, &on_cpu), start, |end, _| {
             let second = second.take()?;
             let generation = sender.renew(&mut dispatched);
             before_second(&dispatched);
@@ -190,6 +192,7 @@ fn whoever_follows_and_is_preempted_is_served_from_its_own_start() {
     let sent = stage.sender.send(suspended.into());
     assert!(sent.is_ok(), "there is room");
     let worker = &mut stage.worker;
+    let on_cpu = OnCpu::new(worker.processor_time());
     let WorkerLoop {
         port,
         statistics,
@@ -197,7 +200,8 @@ fn whoever_follows_and_is_preempted_is_served_from_its_own_start() {
         clock,
         ..
     } = &mut stage.its_loop;
-    port.step_inline(worker, (statistics, lane), *clock, Cycles::now(), |_| None);
+    let (told, times) = ((&**statistics, &*lane), (*clock, &on_cpu));
+    port.step_inline(worker, told, times, Cycles::now(), |_, _| None);
     let Some((_, Completion::Finished(idle))) = stage.sender.poll() else {
         panic!("it was asked once");
     };

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shinjuku::policy::ClassId;
-use shinjuku::{Config, Runtime, handler_fn};
+use shinjuku::{
+    Config, LayoutKind, MechanismKind, PreemptionConfig, QuantaKind, Runtime, handler_fn,
+};
 use shinjuku_tests_support::PATIENCE;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -54,22 +56,16 @@ impl Subscriber for Messages {
     fn exit(&self, _: &Id) {}
 }
 
-/// Requests of a millisecond each are not worth preempting after a few microseconds, which is what
-/// `auto` starts with.
-#[test]
-fn a_change_of_the_quantum_is_described_and_logged_with_its_reason() {
-    let messages = Messages::default();
-    let _default = tracing::subscriber::set_default(messages.clone());
-    let spin = handler_fn(|length: Duration| {
-        let start = Instant::now();
-        while start.elapsed() < length {
-            std::hint::spin_loop();
-        }
-    });
-    let runtime = Runtime::builder(spin)
-        .config(Config::default().workers(1).contexts(4))
-        .start()
-        .unwrap();
+fn spin(length: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < length {
+        std::hint::spin_loop();
+    }
+}
+
+/// Runs requests of a millisecond until the quanta are others than at the start; gives what is said
+/// of them.
+fn until_quanta_change(runtime: &Runtime<Duration, ()>) -> String {
     assert!(!runtime.description().contains("; now "));
     let handle = runtime.handle();
     let give_up = Instant::now() + PATIENCE;
@@ -78,11 +74,24 @@ fn a_change_of_the_quantum_is_described_and_logged_with_its_reason() {
         ticket.wait().unwrap();
         let description = runtime.description();
         if let Some((_, now)) = description.split_once("; now ") {
-            assert!(now.starts_with("probe: no quantum below "), "{now}");
-            break;
+            return now.to_owned();
         }
         assert!(Instant::now() < give_up, "{description}");
     }
+}
+
+/// Requests of a millisecond each are not worth preempting after a few microseconds, which is what
+/// `auto` starts with.
+#[test]
+fn a_change_of_the_quantum_is_described_and_logged_with_its_reason() {
+    let messages = Messages::default();
+    let _default = tracing::subscriber::set_default(messages.clone());
+    let runtime = Runtime::builder(handler_fn(spin))
+        .config(Config::default().workers(1).contexts(4))
+        .start()
+        .unwrap();
+    let now = until_quanta_change(&runtime);
+    assert!(now.starts_with("probe: no quantum below "), "{now}");
     // What was not logged by then is at the end.
     assert!(runtime.shutdown(PATIENCE).is_clean());
     let logged = messages.of_thread("shinjuku-auto");
@@ -98,7 +107,7 @@ fn a_mechanism_by_name_has_nothing_to_say_later() {
     let messages = Messages::default();
     let _default = tracing::subscriber::set_default(messages.clone());
     let mut config = Config::default().workers(1).contexts(4);
-    config.preemption.mechanism = shinjuku::MechanismKind::Probe;
+    config.preemption.mechanism = MechanismKind::Probe;
     let runtime = (Runtime::builder(handler_fn(|()| ())).config(config))
         .start()
         .unwrap();
@@ -108,4 +117,71 @@ fn a_mechanism_by_name_has_nothing_to_say_later() {
     assert_eq!(runtime.description(), at_start);
     assert!(runtime.shutdown(PATIENCE).is_clean());
     assert_eq!(messages.of_thread("shinjuku-auto"), None);
+}
+
+#[test]
+fn the_layout_that_auto_chose_is_described_with_its_reason() {
+    let description = |config: Config| {
+        let builder = Runtime::builder(handler_fn(|()| ())).config(config.contexts(8));
+        builder.start().unwrap().description()
+    };
+    let chosen = description(Config::default());
+    let (layout, reason) = chosen.split_once(" (auto: ").expect(&chosen);
+    let expected = match std::thread::available_parallelism().unwrap().get() {
+        1 => ["inline", "there is one core"],
+        2..8 => ["symmetric", "none is spared"],
+        _ => ["workers", "one core of many"],
+    };
+    assert!(layout.contains(expected[0]), "{chosen}");
+    assert!(reason.contains(expected[1]), "{chosen}");
+    let given = description(Config::default().layout(LayoutKind::Inline));
+    assert!(!given.contains("(auto:"), "{given}");
+}
+
+/// Each of layout, depth, mechanism and quanta can be given while the rest is left to `auto`.
+#[test]
+fn what_is_given_is_kept_key_by_key_and_the_rest_is_automatic() {
+    let start = |config: Config| {
+        let builder = Runtime::builder(handler_fn(spin)).config(config.contexts(8));
+        builder.start().unwrap()
+    };
+    let one = || Config::default().workers(1);
+    let quanta = |mechanism, quanta| PreemptionConfig::new(mechanism).quanta(quanta);
+
+    let description = start(one().layout(LayoutKind::Threads)).description();
+    for said in [
+        "1 workers (as configured) at depth 2 (auto), ",
+        "preemption auto: probe",
+        "; quanta auto",
+    ] {
+        assert!(description.contains(said), "{said}: {description}");
+    }
+    let description = start(one().depth(1)).description();
+    assert!(
+        description.starts_with("1 workers (auto: ")
+            && description.contains(") at depth 1 (as configured), ")
+            && description.ends_with("; quanta auto"),
+        "{description}"
+    );
+    let fixed = quanta(MechanismKind::Auto, QuantaKind::Configured);
+    let description = start(one().preemption(fixed)).description();
+    assert!(
+        description.contains("preemption auto: probe")
+            && !description.contains("no quantum below")
+            && description.ends_with("; quanta as configured"),
+        "{description}"
+    );
+    for layout in [LayoutKind::Threads, LayoutKind::Symmetric] {
+        let raised = quanta(MechanismKind::Probe, QuantaKind::Raised);
+        let runtime = start(one().layout(layout).preemption(raised));
+        let description = runtime.description();
+        assert!(
+            description.contains("preemption probe, as configured; no quantum below ")
+                && description.ends_with("; quanta auto"),
+            "{description}"
+        );
+        let now = until_quanta_change(&runtime);
+        assert!(now.starts_with("probe: no quantum below "), "{now}");
+        assert!(runtime.shutdown(PATIENCE).is_clean());
+    }
 }

@@ -82,6 +82,8 @@ fn an_exporter_shows_what_the_runtime_counted() {
     assert!(value(&page, "shinjuku_uptime_seconds ") > 0.0);
     let sum = value(&page, "shinjuku_latency_seconds_sum{class=\"get\"}");
     assert!(sum > 30.0 * 1e-7, "30 requests took {sum} s together");
+    let floor = |line: &&str| line.starts_with("shinjuku_quantum_floor_seconds{mechanism=");
+    assert!(page.lines().any(|line| floor(&line)), "{page}");
     let named = "shinjuku_requests_finished_total{runtime=\"second\",class=\"get\"}";
     assert_eq!(value(&with_a_name, named), 30.0);
 }

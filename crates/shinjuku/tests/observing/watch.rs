@@ -178,6 +178,25 @@ fn a_long_trace_does_not_hold_up_the_end() {
     );
 }
 
+/// A client that records for long, and one that says nothing, leave the others their answers.
+#[test]
+fn clients_are_served_beside_each_other() {
+    let directory = Directory::new("beside");
+    let path = directory.socket();
+    let runtime = start(&path).unwrap();
+    let mut records = UnixStream::connect(&path).unwrap();
+    records.write_all(b"trace 10000000\n").unwrap();
+    let _silent = UnixStream::connect(&path).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    for _ in 0..10 {
+        assert_eq!(json(&path, "statistics\n")["received"], 0);
+    }
+    records.set_nonblocking(true).unwrap();
+    let answered = records.read(&mut [0]);
+    assert!(answered.is_err(), "the trace was over first: {answered:?}");
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
 #[test]
 fn a_pool_tells_its_own_statistics() {
     let directory = Directory::new("pool");

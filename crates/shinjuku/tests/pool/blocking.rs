@@ -152,3 +152,35 @@ fn closures_use_tokios_handle_and_tasks_await_jobs() {
         wait_for("the count", || refused(&pool, Refusal::Cancelled) == 1);
     });
 }
+
+/// One thread submits all closures, and each of the first ones waits for what the last one sends:
+/// more than one loop's part of the contexts.
+#[test]
+fn closures_that_wait_may_hold_nearly_all_contexts_of_all_loops() {
+    let config = Config::default().layout(LayoutKind::Symmetric).workers(8);
+    let cores = CoresConfig::default().share(true);
+    let pool = Pool::builder(["batch"]).config(config.contexts(64).cores(cores));
+    let pool = pool.start().unwrap();
+    let waits = 40;
+    let (send, receive) = mpsc::channel();
+    let receive = Arc::new(Mutex::new(receive));
+    let jobs: Vec<_> = (0..waits)
+        .map(|_| {
+            let receive = Arc::clone(&receive);
+            pool.run("batch", move || {
+                receive.lock().unwrap().recv_timeout(PATIENCE)
+            })
+        })
+        .collect();
+    let sends = pool.run("batch", move || {
+        (0..waits).for_each(|n| send.send(n).unwrap())
+    });
+    let mut received: Vec<_> = (jobs.into_iter())
+        .map(|job| job.wait().unwrap().expect("the sender never started"))
+        .collect();
+    sends.wait().unwrap();
+    received.sort_unstable();
+    assert!(received.into_iter().eq(0..waits));
+    let report = pool.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+}

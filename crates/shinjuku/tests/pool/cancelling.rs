@@ -192,3 +192,30 @@ fn an_unwanted_result_is_dropped_in_its_context() {
         assert_eq!(pool.run("batch", || 1).wait().unwrap(), 1);
     });
 }
+
+/// What was cancelled makes room in the queue before its turn would come.
+#[test]
+fn cancelled_ones_keep_no_place_in_the_queue() {
+    let pool = without_rescue(LayoutKind::Threads)
+        .queue(64)
+        .depth(1)
+        .start()
+        .unwrap();
+    let (gate, held) = Gate::close(&pool);
+    for round in 1..=3 {
+        let jobs: Vec<_> = (0..64).map(|_| pool.run("batch", || ())).collect();
+        wait_for("the queue", || pool.statistics().received > 64 * round);
+        assert_eq!(refused(&pool, Refusal::QueueFull), 0, "round {round}");
+        drop(jobs);
+    }
+    let live: Vec<_> = (0..64).map(|n| pool.run("batch", move || n)).collect();
+    wait_for("the queue", || pool.statistics().received > 64 * 4);
+    gate.open();
+    held.wait().unwrap();
+    for (n, job) in live.into_iter().enumerate() {
+        assert_eq!(job.wait().unwrap(), n);
+    }
+    wait_for("the count", || refused(&pool, Refusal::Cancelled) == 192);
+    let statistics = pool.shutdown(PATIENCE).statistics.unwrap();
+    assert_eq!((statistics.failed(), statistics.in_system()), (0, 0));
+}

@@ -115,3 +115,40 @@ fn the_last_owner_may_be_one_of_the_pools_own_closures() {
         wait_for("the end", || observer.statistics().finished() == 1);
     });
 }
+
+/// A future that owns the pool, and is dropped where its job wakes it.
+#[test]
+fn the_last_owner_may_be_a_waker() {
+    struct Owner {
+        pool: Mutex<Option<Arc<Pool>>>,
+        dropped: mpsc::Sender<(bool, Duration)>,
+    }
+    impl Wake for Owner {
+        fn wake(self: Arc<Self>) {
+            let pool = self.pool.lock().unwrap().take();
+            let start = Instant::now();
+            let is_last = pool.and_then(Arc::into_inner).map(drop).is_some();
+            let _ = self.dropped.send((is_last, start.elapsed()));
+        }
+    }
+    in_each_layout(|layout| {
+        let pool = Arc::new(builder(layout).start().unwrap());
+        let (gate, mut held) = Gate::close(&pool);
+        let (send, dropped) = mpsc::channel();
+        let owner = Arc::new(Owner {
+            pool: Mutex::new(Some(pool)),
+            dropped: send,
+        });
+        let waker = Waker::from(owner);
+        assert!(
+            Pin::new(&mut held)
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
+        gate.open();
+        let (is_last, took) = dropped.recv_timeout(PATIENCE).unwrap();
+        assert!(is_last, "{layout:?}");
+        // The end waits for the completion thread for a second.
+        assert!(took < Duration::from_millis(900), "{layout:?}: {took:?}");
+    });
+}

@@ -93,3 +93,17 @@ fn the_span_is_entered_in_the_closure_and_has_its_times() {
         );
     });
 }
+
+/// How often it was preempted is told of a closure that panics, too.
+#[test]
+fn a_closure_that_panics_tells_its_preemptions() {
+    let notes = Arc::new(Notes::default());
+    let _default = tracing::subscriber::set_default(Shared(notes.clone()));
+    let pool = builder(LayoutKind::Threads).start().unwrap();
+    let span = tracing::info_span!(target: "pool", "work", queue_us = Empty, preemptions = Empty);
+    let options = RunOptions::new("batch").span(span);
+    let job = pool.run(options, || panic!("on purpose: a closure"));
+    job.wait().unwrap_err();
+    let recorded = notes.recorded.lock().unwrap();
+    assert!(recorded.contains_key("preemptions"), "{recorded:?}");
+}

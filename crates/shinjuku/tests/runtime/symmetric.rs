@@ -13,9 +13,10 @@ use shinjuku::net::Refusal;
 use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
 use shinjuku::policy::{ClassId, FlowId};
 use shinjuku::{
-    Config, Handle, LayoutKind, MechanismKind, Runtime, SubmitOptions, TicketError, handler_fn,
-    preempt_point,
+    Config, Handle, Help, LayoutKind, MechanismKind, PolicyConfig, Runtime, SubmitOptions,
+    TicketError, handler_fn, preempt_point, without_preemption,
 };
+use shinjuku_preempt::Realtime;
 use shinjuku_tests_support::process::{must_pass, this_test};
 use shinjuku_tests_support::{PATIENCE, wait_for};
 
@@ -72,6 +73,75 @@ fn what_waits_at_a_busy_loop_is_served_by_the_other() {
     );
 }
 
+/// Loops that do not help: what comes to a busy loop waits for it, what comes to the other does
+/// not, and each is woken for what only it may serve.
+#[test]
+fn without_help_requests_wait_for_their_own_loop() {
+    let runtime = jobs(two_loops(MechanismKind::None).help(Help::None));
+    let handle = runtime.handle();
+    for round in 0..100 {
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let may_end = Arc::new(AtomicBool::new(false));
+        let (gate, end) = (Arc::clone(&may_end), Arc::clone(&has_ended));
+        let busy = move || {
+            let in_time = spin_until(|| gate.load(Ordering::Acquire));
+            end.store(true, Ordering::Release);
+            u64::from(in_time)
+        };
+        let busy = submit(&handle, round % 2, Box::new(busy));
+        let seen = Arc::clone(&has_ended);
+        let behind = move || u64::from(seen.load(Ordering::Acquire));
+        let mut behind = submit(&handle, round % 2, Box::new(behind));
+        let mut other = submit(&handle, (round + 1) % 2, Box::new(|| 2));
+        assert_eq!(other.wait_timeout(PATIENCE), Some(Ok(2)), "round {round}");
+        may_end.store(true, Ordering::Release);
+        assert_eq!(busy.wait(), Ok(1));
+        assert_eq!(behind.wait_timeout(PATIENCE), Some(Ok(1)), "round {round}");
+        if round % 10 == 0 {
+            // Both park.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(
+        report.statistics.map(|statistics| statistics.helped),
+        Some(0)
+    );
+}
+
+/// Loops that serve what others have polled: the second of two that a loop polled together runs at
+/// the other, while the first waits for that.
+#[test]
+fn what_a_busy_loop_has_polled_can_be_stolen() {
+    let config = two_loops(MechanismKind::None).help(Help::Polled);
+    let runtime = jobs(config.policy(PolicyConfig::new("stealing")));
+    let handle = runtime.handle();
+    for round in 0..100_u64 {
+        let all_came = Arc::new(AtomicBool::new(false));
+        let gate = Arc::clone(&all_came);
+        let first = move || u64::from(spin_until(|| gate.load(Ordering::Acquire)));
+        let first = submit(&handle, round % 2, Box::new(first));
+        let done = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&done);
+        let busy = move || u64::from(spin_until(|| seen.load(Ordering::Acquire)));
+        // Another flow of the same home: those of one flow run one after the other.
+        let busy = submit(&handle, round % 2 + 2, Box::new(busy));
+        let stolen = move || {
+            done.store(true, Ordering::Release);
+            2
+        };
+        let mut stolen = submit(&handle, round % 2 + 4, Box::new(stolen));
+        all_came.store(true, Ordering::Release);
+        assert_eq!(stolen.wait_timeout(PATIENCE), Some(Ok(2)), "round {round}");
+        assert_eq!((first.wait(), busy.wait()), (Ok(1), Ok(1)));
+    }
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+    let helped = report.statistics.map(|statistics| statistics.helped);
+    assert!(helped.is_some_and(|helped| helped >= 100), "{helped:?}");
+}
+
 /// One is suspended, and finishes while another that came to the same loop computes for as long as
 /// that takes.
 #[test]
@@ -112,6 +182,101 @@ fn what_was_suspended_at_a_busy_loop_goes_on_at_the_other() {
     }
     assert!(runtime.statistics().preemptions.taken() >= 50);
     assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// One is suspended, and finishes while the thread of the loop that it came to is held off its
+/// core, within another request.
+#[test]
+fn what_was_suspended_goes_on_while_its_loop_is_held_off_its_core() {
+    if let Err(error) = Realtime::enter(1).map(drop) {
+        return eprintln!(
+            "SKIPPED what_was_suspended_goes_on_while_its_loop_is_held_off_its_core: {error}"
+        );
+    }
+    let runtime = jobs(two_loops(MechanismKind::Probe).rescue_after_ms(60_000.0));
+    let handle = runtime.handle();
+    let flags = || <Arc<[AtomicBool; 2]>>::default();
+    let [other, suspended, held, hog] = [flags(), flags(), flags(), flags()];
+    let begin = |flags: &[AtomicBool; 2]| flags[0].store(true, Ordering::Release);
+    let has_begun = |flags: &[AtomicBool; 2]| flags[0].load(Ordering::Acquire);
+    let may_end = |flags: &[AtomicBool; 2]| flags[1].load(Ordering::Acquire);
+    let let_end = |flags: &[AtomicBool; 2]| flags[1].store(true, Ordering::Release);
+
+    // The other loop is busy meanwhile.
+    let its = Arc::clone(&other);
+    let busy = move || {
+        begin(&its);
+        u64::from(spin_until(|| may_end(&its)))
+    };
+    let busy = submit(&handle, 1, Box::new(busy));
+    wait_for("the other loop", || has_begun(&other));
+    let its = Arc::clone(&suspended);
+    let goes_on = move || {
+        begin(&its);
+        let start = Instant::now();
+        while !may_end(&its) && start.elapsed() < PATIENCE {
+            preempt_point();
+        }
+        1
+    };
+    let mut goes_on = submit(&handle, 0, Box::new(goes_on));
+    wait_for("its start", || has_begun(&suspended));
+    // That this one runs says that the one before is suspended.
+    let (its, by) = (Arc::clone(&held), Arc::clone(&hog));
+    let held_off = move || {
+        without_preemption(|| {
+            let core = only(rustix::thread::sched_getcpu());
+            rustix::thread::sched_setaffinity(None, &core).unwrap();
+            let hog = std::thread::spawn(move || {
+                let _realtime = Realtime::enter(1).unwrap();
+                begin(&by);
+                spin_until(|| may_end(&by))
+            });
+            let was_held = spin_until(|| may_end(&its));
+            u64::from(was_held && hog.join().unwrap())
+        })
+    };
+    let held_off = submit(&handle, 0, Box::new(held_off));
+    wait_for("the loop that is held", || has_begun(&hog));
+    let_end(&other);
+    let_end(&suspended);
+    let finished = goes_on.wait_timeout(PATIENCE / 2);
+    let fresh = submit(&handle, 0, Box::new(|| 3)).wait_timeout(PATIENCE / 2);
+    let was_held = !may_end(&held);
+    let_end(&hog);
+    let_end(&held);
+    assert_eq!(
+        (finished, fresh, was_held),
+        (Some(Ok(1)), Some(Ok(3)), true)
+    );
+    assert_eq!((busy.wait(), held_off.wait()), (Ok(1), Ok(1)));
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+fn only(core: usize) -> rustix::thread::CpuSet {
+    let mut only = rustix::thread::CpuSet::new();
+    only.set(core);
+    only
+}
+
+/// A request that sleeps for longer than its quantum is not preempted at once, and only what it
+/// computes is its service time.
+#[test]
+fn quanta_and_service_times_are_time_on_the_cpu() {
+    let mut config = two_loops(MechanismKind::Probe).rescue_after_ms(60_000.0);
+    config.policy.quantum_us = 5_000.0;
+    let runtime = jobs(config);
+    let sleeps = || {
+        let before = shinjuku_preempt::preemptions();
+        std::thread::sleep(Duration::from_millis(50));
+        preempt_point();
+        shinjuku_preempt::preemptions() - before
+    };
+    assert_eq!(submit(&runtime.handle(), 0, Box::new(sleeps)).wait(), Ok(0));
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+    let service = report.statistics.unwrap().classes[0].service_nanos;
+    assert!(service < 40_000_000, "{service} ns");
 }
 
 /// A dispatcher has half of the queue. What comes beyond that waits for it, and is not refused.

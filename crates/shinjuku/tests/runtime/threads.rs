@@ -4,15 +4,15 @@
 #[path = "suite/mod.rs"]
 pub mod suite;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shinjuku::net::Refusal;
 use shinjuku::policy::{ClassId, FlowId};
 use shinjuku::{
     MechanismKind, RequestContext, RequestHandler, Runtime, SubmitOptions, TicketError,
-    preempt_point,
+    preempt_point, without_preemption,
 };
 use shinjuku_tests_support::{PATIENCE, wait_for};
 
@@ -187,6 +187,47 @@ fn what_waits_for_a_blocked_worker_starts_at_its_stand_in() {
         wait_for("the count", || runtime.statistics().rescued > 0);
         assert!(runtime.shutdown(PATIENCE).is_clean());
     }
+}
+
+/// A lock's holder was preempted, and a request that waits for the lock blocks the worker. Fresh
+/// ones that wait for it, too, would each take a spare, and there are fewer than of them.
+#[test]
+fn suspended_requests_stand_in_first_for_one_may_hold_the_lock() {
+    let mut config = config(1, MechanismKind::Probe);
+    config.rescue_after_ms = 1.0;
+    config.spare_workers = Some(3);
+    let runtime = jobs(config);
+    let handle = runtime.handle();
+    let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
+    let (lock, go) = (Arc::new(Mutex::new(())), Arc::new(AtomicBool::new(false)));
+    let (locks, seen) = (Arc::clone(&lock), Arc::clone(&go));
+    let holds = submit(Box::new(move || {
+        let _held = locks.lock();
+        // The dispatcher has asked for the worker 20 ms after the others have come.
+        without_preemption(|| {
+            let start = Instant::now();
+            while !seen.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                std::hint::spin_loop();
+            }
+            let come = Instant::now();
+            while come.elapsed() < Duration::from_millis(20) {
+                std::hint::spin_loop();
+            }
+        });
+        preempt_point();
+        1
+    }));
+    wait_for("the lock", || lock.try_lock().is_err());
+    let wait = (0..8).map(|_| {
+        let locks = Arc::clone(&lock);
+        submit(Box::new(move || locks.lock().is_ok().into()))
+    });
+    let wait: Vec<_> = wait.collect();
+    go.store(true, Ordering::Relaxed);
+    for mut ticket in wait.into_iter().chain([holds]) {
+        assert_eq!(ticket.wait_timeout(PATIENCE).expect("none hangs"), Ok(1));
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
 /// A policy without a quantum: what runs at a spare is not preempted when the worker is back, or it

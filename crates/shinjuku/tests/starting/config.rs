@@ -1,8 +1,8 @@
 //! The configuration: TOML and code say the same, and what is wrong is named.
 
 use shinjuku::{
-    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, LayoutKind, MechanismKind,
-    PolicyConfig, PreemptionConfig, StallsConfig,
+    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, Help, LayoutKind, MechanismKind,
+    PolicyConfig, PreemptionConfig, QuantaKind, StallsConfig,
 };
 use shinjuku_policy::Requeue;
 
@@ -20,6 +20,7 @@ idle_backoff_us = 50.0
 realtime_priority = 42
 strict = true
 layout = "threads"
+help = "polled"
 
 [cores]
 dispatcher = 0
@@ -46,6 +47,7 @@ slo_us = 500.0
 
 [preemption]
 mechanism = "escalation"
+quanta = "raised"
 grace_us = 10.0
 
 [stalls]
@@ -66,6 +68,7 @@ fn all_keys() -> Config {
         .idle_backoff_us(50.0)
         .realtime_priority(42)
         .strict(true)
+        .help(Help::Polled)
         .cores(
             CoresConfig::default()
                 .dispatcher(0)
@@ -87,7 +90,11 @@ fn all_keys() -> Config {
                 .deadline_us(1000.0),
             ClassConfig::new("range").slo_us(500.0),
         ])
-        .preemption(PreemptionConfig::new(MechanismKind::Escalation).grace_us(10.0))
+        .preemption(
+            PreemptionConfig::new(MechanismKind::Escalation)
+                .quanta(QuantaKind::Raised)
+                .grace_us(10.0),
+        )
         .stalls(StallsConfig::default().report_after_ms(20.0))
 }
 
@@ -128,6 +135,7 @@ fn what_is_left_out_takes_its_default() {
         name = "default"
         [preemption]
         mechanism = "auto"
+        quanta = "auto"
         grace_us = 15
     "#;
     assert_eq!(Config::from_toml(documented).unwrap(), default);
@@ -165,7 +173,7 @@ fn values_out_of_range_are_named_with_what_is_allowed() {
     let cases = [
         (
             "workers = 0",
-            "`workers` is 0, but must be 1 to 1024: leave it out to have one less than there are cores",
+            "`workers` is 0, but must be 1 to 1024: leave it out to have as many as the cores suit",
         ),
         (
             "contexts = 65537",
@@ -259,7 +267,12 @@ fn values_out_of_range_are_named_with_what_is_allowed() {
         (
             "[policy]\nkind = 'fifo'",
             "`policy.kind` is \"fifo\", but must be one of c-pre-sq, c-pre-mq, c-fcfs, d-fcfs, stealing, edf, \
-             priority: a policy of your own is named by `Builder::policy_with`",
+             priority, darc: a policy of your own is named by `Builder::policy_with`",
+        ),
+        (
+            "preemption = { mechanism = 'guest', quanta = 'raised' }",
+            "`preemption.quanta` is \"raised\", but must be \"configured\", since preemption.mechanism is \"guest\": \
+             leave it out, or choose preemption.mechanism = \"auto\"",
         ),
         (
             "workers = 3\ncontexts = 2\ncores.share = true",
@@ -326,7 +339,7 @@ fn text_that_cannot_be_read_is_located() {
             "worker = 3",
             "line 1, column 1: unknown field `worker`, expected one of `workers`, `contexts`, `context_kind`, `stack_kib`, `queue`, \
              `depth`, `spare_workers`, `rescue_after_ms`, `idle_backoff_us`, `realtime_priority`, `strict`, `watch`, \
-             `layout`, `cores`, `policy`, `class`, `preemption`, `stalls`",
+             `layout`, `help`, `cores`, `policy`, `class`, `preemption`, `stalls`",
         ),
         (
             "queue = 5\n[policy]\nquantum = 5",
@@ -339,7 +352,7 @@ fn text_that_cannot_be_read_is_located() {
         ),
         (
             "[preemption]\ngrace = 1",
-            "line 2, column 1, in `preemption`: unknown field `grace`, expected `mechanism` or `grace_us`",
+            "line 2, column 1, in `preemption`: unknown field `grace`, expected one of `mechanism`, `quanta`, `grace_us`",
         ),
         (
             "[[class]]\nname = 'get'\nslo = 5",

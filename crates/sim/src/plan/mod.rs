@@ -1,8 +1,8 @@
 //! Plans: sweeps of scenarios as TOML. `docs/simulator.md` describes every key.
 //!
-//! Any of `mix`, `load`, `workers`, `policy`, `quantum_us`, a rack's `servers`, `balancer` and
-//! `load_info`, and a fan-out's `deadline` may be a list; a plan's points are all their
-//! combinations.
+//! Any of `mix`, `load`, `workers`, `layout`, `policy`, `quantum_us`, a rack's `servers`,
+//! `balancer` and `load_info`, and a fan-out's `deadline` may be a list; a plan's points are all
+//! their combinations.
 
 use std::path::Path;
 

@@ -17,7 +17,7 @@ use crate::rack::{
 };
 use crate::replicate::Until;
 use crate::server::Shape;
-use crate::{Measure, Overheads, Scenario, Scheduler, SimError};
+use crate::{Layout, Measure, Overheads, Scenario, Scheduler, SimError};
 
 /// What a plan's file says.
 #[derive(Deserialize)]
@@ -36,6 +36,7 @@ pub(super) struct Spec {
     arrivals: Option<Arrivals>,
     flows: Option<Spanned<u32>>,
     depth: Option<Spanned<usize>>,
+    layout: Option<Spanned<Many<String>>>,
     capacity: Option<Spanned<usize>>,
     costs: Option<Spanned<PathBuf>>,
     overheads: Option<Spanned<Overheads>>,
@@ -50,6 +51,7 @@ struct RackSpec {
     servers: Spanned<Many<usize>>,
     balancer: Option<Spanned<Many<String>>>,
     load_info: Option<Spanned<Many<LoadInfo>>>,
+    one_type: Option<bool>,
     network_us: Option<Spanned<f64>>,
     loss: Option<Spanned<f64>>,
     packets: Option<Spanned<u32>>,
@@ -120,6 +122,7 @@ impl Spec {
         let few = |n: usize| (1..=4096).contains(&n);
         let workers = source.check_all(&self.workers, few, "choose 1 to 4096 workers")?;
         let shape = self.shape(source)?;
+        let layouts = self.layouts(source)?;
         let racks = match &self.rack {
             Some(rack) => rack.variants(source)?,
             None => Vec::new(),
@@ -144,8 +147,12 @@ impl Spec {
         }
         let mut points = Vec::new();
         for contender in self.contenders(source)? {
-            for &workers in &workers {
-                let shape = Shape { workers, ..shape };
+            for (&workers, &layout) in each_with_each(&workers, &layouts) {
+                let shape = Shape {
+                    workers,
+                    layout,
+                    ..shape
+                };
                 for &load in &loads {
                     let server = Scenario {
                         arrivals: self.arrivals.clone().unwrap_or_else(Arrivals::poisson),
@@ -164,6 +171,7 @@ impl Spec {
                         ("policy", contender.label.clone()),
                         ("quantum_us", contender.quantum_us.to_string()),
                         ("workers", workers.to_string()),
+                        ("layout", layout.to_string()),
                         ("load", load.to_string()),
                     ];
                     for variant in &racks {
@@ -184,6 +192,27 @@ impl Spec {
             }
         }
         Ok(points)
+    }
+
+    fn layouts(&self, source: &Source<'_>) -> Result<Vec<Layout>, SimError> {
+        let Some(names) = &self.layout else {
+            return Ok(vec![Layout::Central]);
+        };
+        source.not_empty(names)?;
+        let parsed: Result<Vec<Layout>, SimError> =
+            names.get_ref().0.iter().map(|name| name.parse()).collect();
+        let layouts = parsed.map_err(|error| source.error(names.span(), error))?;
+        let only_central = layouts == [Layout::Central];
+        if let (Some(depth), false) = (&self.depth, only_central) {
+            let expected = "requests are staged in the layout `central` alone: choose 1";
+            source.check(depth, |n| n == 1, expected)?;
+        }
+        let sharing = |name: &String| matches!(&*name.to_ascii_lowercase(), "ps" | "d-ps");
+        if !only_central && self.policy.get_ref().0.iter().any(sharing) {
+            let what = "processor sharing has no layout: choose `central` for it";
+            return Err(source.error(names.span(), what));
+        }
+        Ok(layouts)
     }
 
     fn loads(&self, source: &Source<'_>) -> Result<Vec<f64>, SimError> {
@@ -290,6 +319,16 @@ impl Spec {
     }
 }
 
+/// All pairs, in the order of the first.
+fn each_with_each<'a, A, B>(
+    first: &'a [A],
+    second: &'a [B],
+) -> impl Iterator<Item = (&'a A, &'a B)> {
+    first
+        .iter()
+        .flat_map(move |one| second.iter().map(move |other| (one, other)))
+}
+
 /// One combination of a rack's values.
 struct RackVariant {
     servers: usize,
@@ -301,6 +340,7 @@ struct RackVariant {
 /// What all combinations of a rack share.
 #[derive(Clone)]
 struct SharedRack {
+    one_type: bool,
     network_ns: u64,
     loss: f64,
     packets: u32,
@@ -338,6 +378,7 @@ impl RackVariant {
             shape,
             balancer: *balancer,
             load_info: self.load_info,
+            one_type: shared.one_type,
             network_ns: shared.network_ns,
             loss: shared.loss,
             packets: shared.packets,
@@ -431,6 +472,7 @@ impl RackSpec {
         };
         let changes = self.changes.iter().flatten().map(change);
         Ok(SharedRack {
+            one_type: self.one_type.unwrap_or(false),
             network_ns: source.micros(&self.network_us)?,
             loss,
             packets,

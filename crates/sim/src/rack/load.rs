@@ -35,6 +35,15 @@ pub(super) struct Report {
     pub(super) work_ns: u64,
 }
 
+impl std::iter::Sum for Report {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            requests: sum.requests + one.requests,
+            work_ns: sum.work_ns + one.work_ns,
+        })
+    }
+}
+
 /// What the switch knows.
 pub struct LoadView {
     info: LoadInfo,
@@ -54,6 +63,7 @@ const SCALE: u64 = 1 << 20;
 
 impl LoadView {
     /// Of servers with so many workers; if there are none of different size, loads are as reported.
+    /// With one class all requests are told as that one.
     pub(super) fn new(info: LoadInfo, workers: &[usize], classes: usize) -> Self {
         let servers = workers.len();
         let equal = workers.iter().all(|&each| each == workers[0]);
@@ -84,7 +94,7 @@ impl LoadView {
     fn reported(&self, server: usize, class: u16) -> u64 {
         match self.info {
             LoadInfo::Counters => self.counters[server],
-            LoadInfo::Int2 => match self.least[usize::from(class)] {
+            LoadInfo::Int2 => match self.least[self.number(class)] {
                 Some((known, _)) => u64::from(known != server),
                 None => 0,
             },
@@ -92,10 +102,17 @@ impl LoadView {
                 let row = server * self.classes..(server + 1) * self.classes;
                 self.known[row].iter().sum()
             }
-            LoadInfo::Int1 | LoadInfo::Int3 => {
-                self.known[server * self.classes + usize::from(class)]
-            }
+            LoadInfo::Int1 | LoadInfo::Int3 => self.known[self.entry(server, class)],
         }
+    }
+
+    /// Where a class is told apart from others, or not.
+    fn number(&self, class: u16) -> usize {
+        usize::from(class).min(self.classes - 1)
+    }
+
+    fn entry(&self, server: usize, class: u16) -> usize {
+        server * self.classes + self.number(class)
     }
 
     /// Requests sent to `server` less replies seen from it.
@@ -108,28 +125,31 @@ impl LoadView {
     pub(super) fn sent(&mut self, server: usize, class: u16) {
         self.counters[server] += 1;
         if self.info == LoadInfo::Exact {
-            self.known[server * self.classes + usize::from(class)] += 1;
+            let entry = self.entry(server, class);
+            self.known[entry] += 1;
         }
     }
 
     /// A request of `class` leaves the server, for whatever reason, at this very moment.
     pub(super) fn left(&mut self, server: usize, class: u16) {
         if self.info == LoadInfo::Exact {
-            let known = &mut self.known[server * self.classes + usize::from(class)];
-            *known = known.saturating_sub(1);
+            let entry = self.entry(server, class);
+            self.known[entry] = self.known[entry].saturating_sub(1);
         }
     }
 
-    /// A reply of `server` passes the switch.
-    pub(super) fn replied(&mut self, server: usize, class: u16, report: Report) {
+    /// A reply of `server` passes the switch; `None`: of a server that is no longer chosen, whose
+    /// load is nobody's concern.
+    pub(super) fn replied(&mut self, server: usize, class: u16, report: Option<Report>) {
         // A reply to a request sent before a counter was reset must not wrap it.
         self.counters[server] = self.counters[server].saturating_sub(1);
-        let entry = server * self.classes + usize::from(class);
+        let Some(report) = report else { return };
+        let (entry, number) = (self.entry(server, class), self.number(class));
         match self.info {
             LoadInfo::Int1 => self.known[entry] = report.requests,
             LoadInfo::Int3 => self.known[entry] = report.work_ns,
             LoadInfo::Int2 => {
-                let least = &mut self.least[usize::from(class)];
+                let least = &mut self.least[number];
                 if least.is_none_or(|(known, value)| known == server || report.requests < value) {
                     *least = Some((server, report.requests));
                 }
@@ -142,6 +162,11 @@ impl LoadView {
     pub(super) fn forget(&mut self, server: usize) {
         self.counters[server] = 0;
         self.known[server * self.classes..(server + 1) * self.classes].fill(0);
+        self.forget_least(server);
+    }
+
+    /// Forgets that `server` is the least loaded, as it is no longer chosen.
+    pub(super) fn forget_least(&mut self, server: usize) {
         for least in &mut self.least {
             if least.is_some_and(|(known, _)| known == server) {
                 *least = None;

@@ -177,6 +177,9 @@ pub struct RackScenario {
     pub balancer: BalancerSpec,
     /// What the choice is based on.
     pub load_info: LoadInfo,
+    /// Loads are of all classes together, as where they share a port of `crates/rack`: what servers
+    /// with one queue for all have.
+    pub one_type: bool,
     /// How many choose, each by what it has learnt itself: 1, the switch; more, clients to which
     /// the flows hash.
     pub views: usize,
@@ -293,6 +296,7 @@ impl RackScenario {
             workers: Vec::new(),
             balancer: BalancerSpec::PowerOf(2),
             load_info: LoadInfo::Int1,
+            one_type: false,
             views: 1,
             report_delay_ns: 0,
             report_loss: 0.0,

@@ -93,6 +93,7 @@ impl Rack {
     ) -> Result<Self, SimError> {
         let most = scenario.hosts();
         let classes = scenario.mix.classes().len();
+        let types = if scenario.one_type { 1 } else { classes };
         let host = |server| {
             Ok(Host {
                 machine: Machine::new(
@@ -133,7 +134,7 @@ impl Rack {
             slots,
             balancer,
             views: (0..views)
-                .map(|_| LoadView::new(scenario.load_info, &workers, classes))
+                .map(|_| LoadView::new(scenario.load_info, &workers, types))
                 .collect(),
             table: scenario
                 .request_table
@@ -430,7 +431,10 @@ impl Rack {
         let unfinished = &mut host.unfinished[usize::from(request.class)];
         unfinished.requests -= 1;
         unfinished.work_ns -= request.service_ns;
-        let report = *unfinished;
+        let report = match scenario.one_type {
+            true => host.unfinished.iter().copied().sum(),
+            false => *unfinished,
+        };
         self.view(&request).left(server, request.class);
         if refused {
             self.run.tally.refuse();
@@ -484,7 +488,9 @@ impl Rack {
             report,
             ..
         } = reply;
-        self.view(request).replied(*server, request.class, *report);
+        let is_open = self.open.binary_search(server).is_ok();
+        let report = is_open.then_some(*report);
+        self.view(request).replied(*server, request.class, report);
     }
 
     /// What is known to whoever chooses for this request.
@@ -541,7 +547,10 @@ impl Rack {
                 }
                 self.send_held(at_ns, scenario, drive);
             }
-            Action::Remove => self.open.retain(|open| *open != server),
+            Action::Remove => {
+                self.open.retain(|open| *open != server);
+                self.forget_least(server);
+            }
             // The server was added again before its failure was noticed: the news is out of date.
             Action::Fail if known && self.hosts[server].alive => {}
             Action::Fail if known => {
@@ -555,6 +564,13 @@ impl Rack {
     fn forget(&mut self, server: usize) {
         for view in &mut self.views {
             view.forget(server);
+        }
+    }
+
+    /// It has requests, which still count.
+    fn forget_least(&mut self, server: usize) {
+        for view in &mut self.views {
+            view.forget_least(server);
         }
     }
 

@@ -47,7 +47,9 @@ impl Server {
                 }
             }
             Message::Finished(id, at) => {
-                self.policy.finished(TaskId(id), WorkerId(at as u16));
+                let ran = Nanos(self.slots[id as usize].request.service_ns);
+                self.policy
+                    .finished_after(TaskId(id), WorkerId(at as u16), ran);
                 self.free.push(id);
                 self.release(at, now);
             }

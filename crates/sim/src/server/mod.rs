@@ -27,7 +27,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use shinjuku_policy::{Policy, Verified};
 
 use crate::calendar::{Calendar, NEVER};
-use crate::{Outcome, Overheads, Request, SimError};
+use crate::{Layout, Outcome, Overheads, Request, SimError};
 
 mod dispatcher;
 mod worker;
@@ -46,6 +46,8 @@ pub struct Shape {
     pub capacity: usize,
     /// What scheduling costs.
     pub overheads: Overheads,
+    /// Who dispatches.
+    pub layout: Layout,
 }
 
 impl Shape {
@@ -57,6 +59,7 @@ impl Shape {
             depth: 1,
             capacity: 1 << 16,
             overheads: Overheads::IDEAL,
+            layout: Layout::Central,
         }
     }
 }
@@ -139,8 +142,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server under `policy`, which must have been built for this capacity and number of workers.
-    /// The `seed` draws where probes lie and which preemptions are late.
+    /// A server of the layout [`Layout::Central`] under `policy`, which must have been built for
+    /// this capacity and number of workers. The `seed` draws where probes lie and which preemptions
+    /// are late.
     ///
     /// # Errors
     /// [`SimError::Parameter`] for no workers, more than 4096, or a depth of zero;
@@ -155,6 +159,15 @@ impl Server {
             return Err(SimError::parameter("depth", shape.depth, expected));
         }
         shape.overheads.checked()?;
+        if shape.overheads.away_every_ns > 0 {
+            let expected =
+                "other programs' bursts are simulated in the layouts without a central queue";
+            return Err(SimError::parameter(
+                "away_every_ns",
+                shape.overheads.away_every_ns,
+                expected,
+            ));
+        }
         let policy = Verified::new(policy, shape.capacity)?;
         let nothing = Request {
             sent_ns: 0,

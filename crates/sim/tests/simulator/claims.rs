@@ -4,13 +4,13 @@
 //! A claim of a great difference has to show a factor; elsewhere the intervals must not overlap, or
 //! a bound is given. The documents seldom say how many workers there were: 16 is our choice.
 
-use shinjuku_policy::{Nanos, Requeue, cfcfs, dfcfs, multi_queue, single_queue, stealing};
+use shinjuku_policy::{Nanos, Requeue, cfcfs, darc, dfcfs, multi_queue, single_queue, stealing};
 use shinjuku_sim::fanout::{Discipline, FanoutScenario};
 use shinjuku_sim::imbalance::balanced_share;
 use shinjuku_sim::rack::{BalancerSpec, LoadInfo, RackScenario};
 use shinjuku_sim::scheduler::classes;
 use shinjuku_sim::{
-    Estimate, Measure, Overheads, Replicated, Sample, Scenario, Scheduler, SimError, Until,
+    Estimate, Layout, Measure, Overheads, Replicated, Sample, Scenario, Scheduler, SimError, Until,
     replicate, theory, with_slos_alone,
 };
 use shinjuku_workload::{Class, Mix, ServiceTime};
@@ -573,6 +573,94 @@ fn zygos_stealing_comes_near_one_queue() {
     assert!(stealing > one - 0.04, "{stealing} {one}");
 }
 
+/// A server with the costs that ZygOS is given in the figures.
+fn zygos(service: ServiceTime, layout: Layout, load: f64) -> Scenario {
+    let policy = Scheduler::of(stealing::REGISTERED);
+    let mut scenario = Scenario::new(only(service), load, policy, 16).with_requests(80_000);
+    scenario.flows = Some(1920);
+    scenario.shape.layout = layout;
+    scenario.shape.overheads = Overheads {
+        network_ns: 250,
+        steal_ns: 200,
+        interrupt_ns: 1_000,
+        ..Overheads::IDEAL
+    };
+    scenario
+}
+
+/// ZygOS, slide 32: at 10 us, interrupts on head-of-line blocking bring it closer to the single
+/// queue.
+#[test]
+fn zygos_interrupts_bring_it_closer_to_one_queue() {
+    let service = || ServiceTime::exponential(10.0).unwrap();
+    let p99_with = |layout| {
+        let scenario = zygos(service(), layout, 0.7);
+        let result = replications(|seed| scenario.run(seed).map(Sample::from));
+        result.estimate(Measure::P99Us, None).value
+    };
+    let one_queue = p99(&only(service()), 0.7, Scheduler::of(cfcfs::REGISTERED)).value;
+    let (with, without) = (p99_with(Layout::ZygOs), p99_with(Layout::ZygOsNoInterrupts));
+    assert!(
+        one_queue < with && with < 0.9 * without,
+        "{one_queue} {with} {without}"
+    );
+}
+
+/// Shinjuku, section 4.2: ZygOS steals up to 60 % of the requests even where service times are
+/// alike.
+#[test]
+fn shinjuku_zygos_steals_many_requests_that_are_alike() {
+    let share = |load| {
+        let scenario = zygos(ServiceTime::fixed(1.0).unwrap(), Layout::ZygOs, load);
+        let run = scenario.run(SEED).unwrap();
+        run.helps as f64 / (run.tally.all().requests as f64 * 10.0 / 9.0)
+    };
+    let shares = [0.3, 0.5, 0.7].map(share);
+    let most = shares.into_iter().fold(0.0, f64::max);
+    assert!((0.4..0.8).contains(&most), "{shares:?}");
+}
+
+/// Shinjuku, section 4.3: with requests of 1 us one dispatcher scales almost linearly with its
+/// workers until it is busy, and two go twice as far.
+#[test]
+fn shinjuku_7b_one_dispatcher_scales_until_it_is_busy() {
+    // The dispatcher has 200 ns for a request: 5 million a second.
+    let costs = Overheads {
+        dispatch_ns: 200,
+        message_ns: 53,
+        ..Overheads::IDEAL
+    };
+    let keeps_up = |dispatchers: usize, workers: usize, load| {
+        let mut scenario = RackScenario::new(
+            only(ServiceTime::exponential(1.0).unwrap()),
+            load,
+            Scheduler::of(cfcfs::REGISTERED),
+            dispatchers,
+            workers / dispatchers,
+        );
+        scenario.balancer = BalancerSpec::ByFlow;
+        scenario.shape.overheads = costs;
+        scenario.shape.depth = 2;
+        scenario.requests = 60_000;
+        rack_p99(&scenario).value < 50.0
+    };
+    // 0.75 of 1, of 4 and of 6 workers; of 11 that would be 8 million a second.
+    for (dispatchers, workers, expected) in [
+        (1, 1, true),
+        (1, 4, true),
+        (1, 6, true),
+        (1, 11, false),
+        (2, 12, true),
+        (2, 22, false),
+    ] {
+        let does = keeps_up(dispatchers, workers, 0.75);
+        assert_eq!(
+            does, expected,
+            "{dispatchers} dispatchers, {workers} workers"
+        );
+    }
+}
+
 /// Ours: with exponential service times one queue carries 96 % of the capacity at ten times the
 /// mean, and sixteen 54 %. So says theory.
 #[test]
@@ -714,6 +802,62 @@ fn racksched_scales_out_linearly() {
             "{servers} servers {many}, one {one}"
         );
     }
+}
+
+/// Ours: where requests take microseconds, cores that dispatch for themselves carry more than as
+/// many cores with one of them for the dispatcher, on four. On sixteen two levels come up to them,
+/// and one dispatcher with one queue is at its end.
+#[test]
+fn layouts_on_few_cores_every_core_is_to_serve() {
+    let loops = Overheads {
+        network_ns: 137,
+        dispatch_ns: 23,
+        message_ns: 137,
+        switch_ns: 26,
+        preempt_receive_ns: 146,
+        steal_ns: 548,
+        ..Overheads::IDEAL
+    };
+    let dispatcher = Overheads {
+        network_ns: 0,
+        dispatch_ns: 266,
+        preempt_send_ns: 13,
+        preempt_receive_ns: 248,
+        ..loops
+    };
+    let layouts = [Layout::Central, Layout::TwoLevel, Layout::Symmetric];
+    // Which of them have short requests within 50 us, and no queue that grows, at this load.
+    let kept = |cores: usize, load: f64| {
+        layouts.map(|layout| {
+            let workers = cores - usize::from(layout != Layout::Symmetric);
+            let load = load * cores as f64 / workers as f64;
+            let mix = Mix::named("hi").unwrap();
+            let mut scenario = Scenario::new(mix, load, sq(5), workers).with_requests(80_000);
+            scenario.shape.layout = layout;
+            scenario.shape.overheads = loops;
+            if layout == Layout::Central {
+                scenario.shape.overheads = dispatcher;
+                scenario.shape.depth = 2;
+            }
+            let run = scenario.run(SEED).unwrap();
+            !run.growing && run.tally.class(0).p99_ns <= 50_000.0
+        })
+    };
+    assert_eq!(kept(4, 0.72), [false, false, true]);
+    assert_eq!(kept(16, 0.6), [false, true, true]);
+}
+
+/// Ours: cores reserved for short requests, as Perséphone (SOSP 2021) has them, keep these from
+/// waiting behind long ones without preemption, and cost the long ones.
+#[test]
+fn darc_keeps_short_requests_from_waiting_without_preemption() {
+    let mix = Mix::named("hi").unwrap();
+    let darc = Scheduler::of(darc::REGISTERED).with_classes(classes(&mix));
+    let result = simulate(&mix, 0.7, darc);
+    let fcfs = simulate(&mix, 0.7, Scheduler::of(cfcfs::REGISTERED));
+    let p99 = |result: &Replicated, class| result.estimate(Measure::P99Us, Some(class)).value;
+    assert!(20.0 * p99(&result, 0) < p99(&fcfs, 0));
+    assert!(p99(&result, 1) > p99(&fcfs, 1));
 }
 
 /// TailGuard, abstract: a deadline from SLO and fan-out carries more load within the SLOs than one

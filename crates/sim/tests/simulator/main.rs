@@ -2,6 +2,7 @@
 
 mod claims;
 mod closed_forms;
+mod layouts;
 mod plans;
 mod racks;
 mod servers;

@@ -369,9 +369,15 @@ fn the_documentation_shows_good_plans() {
     };
     let server = Plan::parse(plan, Path::new("simulator.md")).unwrap();
     assert_eq!(server.points.len(), 4 * 3);
-    let rack = Plan::parse(&format!("{plan}\n{rack}"), Path::new("simulator.md")).unwrap();
-    assert_eq!(rack.points.len(), 4 * 3 * 2);
-    assert!(matches!(rack.points[0].target, Target::Rack(_)));
+    for one_type in [false, true] {
+        let rack = rack.replace("one_type = false", &format!("one_type = {one_type}"));
+        let rack = Plan::parse(&format!("{plan}\n{rack}"), Path::new("simulator.md")).unwrap();
+        assert_eq!(rack.points.len(), 4 * 3 * 2);
+        let Target::Rack(scenario) = &rack.points[0].target else {
+            panic!("a rack");
+        };
+        assert_eq!(scenario.one_type, one_type);
+    }
     let fanout = Plan::parse(fanout, Path::new("simulator.md")).unwrap();
     // edf by either deadline, and two policies that do not go by it, at two loads.
     assert_eq!(fanout.points.len(), 2 * (2 + 2));

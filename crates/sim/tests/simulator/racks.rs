@@ -4,7 +4,7 @@ use shinjuku_policy::{Nanos, cfcfs, single_queue};
 use shinjuku_sim::rack::balancer::Balancer;
 use shinjuku_sim::rack::{Action, BalancerSpec, Change, LoadInfo, LoadView, RackScenario};
 use shinjuku_sim::{Request, Scheduler, SimError};
-use shinjuku_workload::Mix;
+use shinjuku_workload::{Class, Mix, ServiceTime};
 
 const REQUESTS: u64 = 20_000;
 
@@ -407,4 +407,61 @@ fn racks_of_racks_spread_over_all_servers_and_close_ones_get_nothing() {
     let got = |server: &usize| run.sent[*server] > 1;
     let served: Vec<_> = (0..16).filter(got).collect();
     assert_eq!(served, [0, 1, 2, 3, 8, 9, 10, 11, 13, 14, 15]);
+}
+
+/// Where servers have one queue for all classes, the load of a class alone says nothing of the
+/// others that wait in the same queue.
+#[test]
+fn load_of_all_classes_together_is_what_a_shared_queue_has() {
+    let class = |name, weight, us| Class::new(name, weight, ServiceTime::fixed(us).unwrap());
+    let bimodal = Mix::new("b", vec![class("s", 0.9, 5.0), class("l", 0.1, 50.0)]).unwrap();
+    let p99 = |mix: &Mix, load_info, one_type| {
+        let policy = Scheduler::of(single_queue::REGISTERED).with_quantum(Nanos::from_micros(5));
+        let scenario = RackScenario {
+            load_info,
+            one_type,
+            requests: 2 * REQUESTS,
+            ..RackScenario::new(mix.clone(), 0.85, policy, 8, 8)
+        };
+        scenario.run(1).unwrap().tally.all().p99_ns
+    };
+    for load_info in [LoadInfo::Int1, LoadInfo::Int3] {
+        assert!(p99(&bimodal, load_info, true) < 0.9 * p99(&bimodal, load_info, false));
+    }
+    // They count all classes anyhow; and of a single class there is nothing to tell apart.
+    let counters = [true, false].map(|one| p99(&bimodal, LoadInfo::Counters, one));
+    assert!((counters[0] - counters[1]).abs() < f64::EPSILON);
+    let single = Mix::named("exp").unwrap();
+    for load_info in [LoadInfo::Int1, LoadInfo::Int2] {
+        let [one, other] = [true, false].map(|one| p99(&single, load_info, one));
+        assert!((one - other).abs() < f64::EPSILON);
+    }
+}
+
+/// The least loaded server alone is known; once that is removed, it is another one.
+#[test]
+fn int2_knows_none_that_was_removed() {
+    for removed in [[0, 1, 2], [2, 3, 4], [0, 1, 4]] {
+        let scenario = RackScenario {
+            servers: 5,
+            balancer: "shortest".parse().unwrap(),
+            load_info: LoadInfo::Int2,
+            load: 0.002,
+            changes: removed
+                .map(|server| Change {
+                    at_ns: 100_000,
+                    server,
+                    action: Action::Remove,
+                })
+                .to_vec(),
+            ..rack()
+        };
+        let run = scenario.run(1).unwrap();
+        assert_eq!(run.tally.all().requests, REQUESTS);
+        // All go to the one that is known, not to either by chance.
+        let left = (0..5).filter(|server| !removed.contains(server));
+        let mut sent: Vec<_> = left.map(|server| run.sent[server]).collect();
+        sent.sort_unstable();
+        assert!(sent[0] < sent[1] / 4, "{removed:?}: {:?}", run.sent);
+    }
 }

@@ -150,6 +150,26 @@ fn mixed_traffic_leaves_no_trace_in_guest_mode() {
     }
 }
 
+/// Requests that were received and have come to no end, by this text of INFO.
+fn under_way(info: &str) -> i64 {
+    let number = |what: &str| -> i64 {
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("requests_{what}:")));
+        line.and_then(|number| number.parse().ok())
+            .expect("INFO has it")
+    };
+    let ended = [
+        "answered",
+        "refused",
+        "failed",
+        "misdirected",
+        "kept",
+        "cut_off",
+    ];
+    number("received") - ended.map(number).iter().sum::<i64>()
+}
+
 fn mixed_traffic_leaves_no_trace_at(server: Server) {
     let seconds = std::env::var("KV_SOAK_SECONDS")
         .map_or(4, |seconds| seconds.parse().expect("a number of seconds"));
@@ -193,23 +213,7 @@ fn mixed_traffic_leaves_no_trace_at(server: Server) {
     );
     let mut unaccounted = 0;
     let adds_up = comes_true(|| {
-        let info = witness.text(&["INFO", "stats"]);
-        let number = |what: &str| -> i64 {
-            let line = info
-                .lines()
-                .find_map(|line| line.strip_prefix(&format!("requests_{what}:")));
-            line.and_then(|number| number.parse().ok())
-                .expect("INFO has it")
-        };
-        let ended = [
-            "answered",
-            "refused",
-            "failed",
-            "misdirected",
-            "kept",
-            "cut_off",
-        ];
-        unaccounted = number("received") - ended.map(number).iter().sum::<i64>();
+        unaccounted = under_way(&witness.text(&["INFO", "stats"]));
         // INFO itself has been received, and is not yet answered.
         unaccounted == 1
     });

@@ -14,13 +14,15 @@ use super::network::{CLIENT, Network, RACK};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// After this long without any answer, the requests that are out are lost.
 const LOST: Duration = Duration::from_millis(500);
-/// Requests out at a time.
+/// Requests out at a time, if not said.
 const WINDOW: usize = 8;
 /// What each asks for, in nanoseconds.
 const WORK: u64 = 20_000;
 
 pub struct Client {
     socket: UdpSocket,
+    /// Requests out at a time.
+    window: usize,
     next: u32,
     /// Packets sent, and received.
     sent: Cell<u64>,
@@ -29,12 +31,18 @@ pub struct Client {
 
 impl Client {
     pub fn new(network: &Network) -> Self {
+        Self::with_window(network, WINDOW)
+    }
+
+    /// With so many requests out at a time.
+    pub fn with_window(network: &Network, window: usize) -> Self {
         let here = network.namespace("client");
         let socket = here.within(|| UdpSocket::bind((CLIENT, 0)).unwrap());
         // Replies come from the address that requests go to, or they would not be received.
         socket.connect(SocketAddr::from(RACK)).unwrap();
         Self {
             socket,
+            window,
             next: 0,
             sent: Cell::new(0),
             received: Cell::new(0),
@@ -52,7 +60,7 @@ impl Client {
     /// few are asked again; a share that one server of several loses is not few.
     pub fn ask_all_while(&mut self, requests: u32, also: impl FnMut(u32)) {
         let lost = self.ask(requests, true, also);
-        let few = requests / 20 + WINDOW as u32;
+        let few = requests / 20 + self.window as u32;
         assert!(lost <= few, "{lost} lost of {requests} requests");
     }
 
@@ -76,7 +84,7 @@ impl Client {
         let start = Instant::now();
         while over < requests {
             assert!(start.elapsed() < PATIENCE, "{over} of {requests} are over");
-            while asked < requests && out.len() < WINDOW {
+            while asked < requests && out.len() < self.window {
                 self.send(self.next);
                 out.insert(self.next);
                 self.next += 1;
@@ -144,7 +152,11 @@ impl Client {
                     return Some(message.request);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::ConnectionRefused | ErrorKind::Interrupted
+                    ) => {}
                 Err(error) => panic!("{error}"),
             }
         }

@@ -33,11 +33,11 @@ fn count(switch: &Switch, cause: &str) -> u64 {
 }
 
 fn everything_is_answered(test: &str, mode: Mode) {
-    let Some(network) = Network::new(test, 3, mode) else {
+    let Some(network) = Network::new(test, 4, mode) else {
         return;
     };
-    let _servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
-    let switch = Switch::start(&network, &[1, 2, 3]);
+    let _servers: Vec<_> = (1..=4).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1, 2, 3, 4]);
     let mut client = Client::new(&network);
     client.ask_all(BATCH);
     let sent = sent(&switch);
@@ -178,6 +178,25 @@ fn a_server_registers_and_goes_with_its_lease() {
     );
     register(&network, "1", gateway(1), 1, 0).unwrap();
     client.ask_all(BATCH);
+}
+
+/// The table has room for eight requests.
+#[test]
+fn requests_beyond_the_tables_room_are_counted_and_answered() {
+    let test = "requests_beyond_the_tables_room_are_counted_and_answered";
+    let Some(network) = Network::new(test, 2, Mode::Generic) else {
+        return;
+    };
+    let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
+    let switch = Switch::start_with(&network, &[1, 2], "table = { buckets = 1, age_ms = 200 }");
+    let mut client = Client::with_window(&network, 32);
+    let (sent, received) = client.ask_in_spite_of_all(BATCH);
+    assert!(count(&switch, "table-full") > 0);
+    assert_eq!(count(&switch, "requests"), sent);
+    assert_eq!(count(&switch, "replies"), received);
+    for nothing in ["no-port", "unknown-client", "bad-lengths"] {
+        assert_eq!(count(&switch, nothing), 0, "{nothing}");
+    }
 }
 
 /// The tables are empty then: the switch learns all of them anew.

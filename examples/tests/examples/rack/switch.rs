@@ -33,12 +33,13 @@ fn server(number: u8) -> ServerConfig {
     }
 }
 
-fn config(network: &Network, servers: &[u8]) -> Config {
+fn config(network: &Network, servers: &[u8], more: &str) -> Config {
     let mut config = Config::from_toml(&format!(
         "address = '{}'
         interfaces = {:?}
         registration = {{ listen = '0.0.0.0:{REGISTRATION}', from = ['10.79.0.0/16'] }}
         failure = {{ silence_ms = 300, requests = 3, retry_ms = 0 }}
+        {more}
         [[type]]
         name = 'short'
         port = {}
@@ -58,8 +59,13 @@ fn config(network: &Network, servers: &[u8]) -> Config {
 impl Switch {
     /// With these servers.
     pub fn start(network: &Network, servers: &[u8]) -> Self {
+        Self::start_with(network, servers, "")
+    }
+
+    /// The same, with more of a configuration.
+    pub fn start_with(network: &Network, servers: &[u8], more: &str) -> Self {
         let (tasks, to_do): (_, Receiver<Task>) = mpsc::channel();
-        let config = config(network, servers);
+        let config = config(network, servers, more);
         let (ready, is_ready) = mpsc::channel();
         // The thread inherits the namespace.
         let thread = network.namespace("switch").within(|| {

@@ -166,7 +166,7 @@ pub fn run(session: &mut Session, effort: Effort, switch_ns: [f64; 2]) -> Result
 #[must_use]
 pub fn expected(effort: Effort) -> Duration {
     let searches = effort.servers.len() + BALANCERS.len() + 4;
-    let runs = searches * effort.halvings as usize + 35 * effort.loads.len();
+    let runs = searches * effort.halvings as usize + 37 * effort.loads.len();
     RUN * runs as u32 * effort.seeds as u32
 }
 
@@ -183,6 +183,8 @@ const BALANCERS: [&str; 8] = [
 /// RackSched's choice.
 const CHOICE: &str = "power-of-2";
 const COUNTERS: &str = "counters";
+const ONE_TYPE: &str = "int1, all classes together";
+const MORE_CHOICES: &str = "counters, power-of-4";
 const CENTRAL: &str = "one queue for all";
 const BY_CLIENTS: &str = "power-of-2 by clients";
 
@@ -361,16 +363,19 @@ impl Simulation<'_> {
 
     fn tracking(&mut self) -> Result<()> {
         self.session.progress.begin("ways to know the load");
-        for (name, load_info) in [
-            ("the truth", LoadInfo::Exact),
-            ("int1", LoadInfo::Int1),
-            ("int2", LoadInfo::Int2),
-            ("int3", LoadInfo::Int3),
-            (COUNTERS, LoadInfo::Counters),
+        for (name, load_info, one_type, balancer) in [
+            ("the truth", LoadInfo::Exact, false, CHOICE),
+            ("int1", LoadInfo::Int1, false, CHOICE),
+            (ONE_TYPE, LoadInfo::Int1, true, CHOICE),
+            ("int2", LoadInfo::Int2, false, CHOICE),
+            ("int3", LoadInfo::Int3, false, CHOICE),
+            (COUNTERS, LoadInfo::Counters, false, CHOICE),
+            (MORE_CHOICES, LoadInfo::Counters, false, "power-of-4"),
         ] {
             let scenario = RackScenario {
                 load_info,
-                ..self.rack(SERVERS)?
+                one_type,
+                ..self.with(balancer)?
             };
             self.latencies(Part::Tracking, name, &scenario)?;
         }

@@ -17,6 +17,7 @@ mod requests;
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -25,11 +26,13 @@ use bytes::BytesMut;
 use rtrb::Consumer;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 
 use super::codec::Codec;
 use super::config::TcpConfig;
 use super::counters::OutputCounters;
-use super::exchange::{Route, Shared};
+use super::exchange::{Exchange, Place, Route, Shared};
+use super::memory::{buffers, empty_buffers};
 use super::replier::Outgoing;
 use super::request::Request;
 use super::slot::{Slot, State};
@@ -64,7 +67,7 @@ pub(super) struct Networker<C: Codec> {
     pub(super) queue: VecDeque<u32>,
     /// Slots that wait for a large buffer.
     pub(super) hungry: VecDeque<u32>,
-    pub(super) limits: Limits,
+    limits: Limits,
     pub(super) now: u64,
     pub(super) looked: u64,
     pub(super) swept: u64,
@@ -77,7 +80,7 @@ pub(super) struct Networker<C: Codec> {
 }
 
 /// Numbers from the configuration; times in nanoseconds.
-pub(super) struct Limits {
+struct Limits {
     pub(super) buffer: usize,
     pub(super) max_request: usize,
     pub(super) batch: usize,
@@ -107,7 +110,50 @@ impl Limits {
     }
 }
 
+/// An epoll that tells of the bell and of the listener.
+pub(super) fn watch(bell: &OwnedFd, listener: &TcpListener) -> Result<OwnedFd, Errno> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&epoll, bell, epoll::EventData::new_u64(BELL), events)?;
+    let name = epoll::EventData::new_u64(LISTENER);
+    epoll::add(&epoll, listener, name, events)?;
+    Ok(epoll)
+}
+
 impl<C: Codec> Networker<C> {
+    /// Takes the memory of all connections.
+    pub(super) fn new(
+        config: &TcpConfig,
+        connections: usize,
+        epoll: OwnedFd,
+        shared: Arc<Shared<C>>,
+    ) -> Self {
+        let slots = u32::try_from(connections).expect("checked with the configuration");
+        let slot = |at| Slot::new(Exchange::new(Place::new(at, Arc::clone(&shared))));
+        Self {
+            counters: shared.counters.output(),
+            epoll,
+            slots: (0..slots).map(slot).collect(),
+            free: (0..slots).rev().collect(),
+            inputs: buffers(connections, config.buffer),
+            large_inputs: buffers(config.large_buffers_needed(), config.max_request),
+            outputs: empty_buffers(connections, config.buffer),
+            scrap: vec![0; SCRAP].into_boxed_slice(),
+            rings: Vec::new(),
+            queue: VecDeque::with_capacity(connections),
+            hungry: VecDeque::with_capacity(connections),
+            limits: Limits::of(config),
+            now: 0,
+            looked: 0,
+            swept: 0,
+            sweep_at: 0,
+            close_at: 0,
+            acceptable: false,
+            closed: false,
+            shared,
+        }
+    }
+
     /// See [`Transport::poll`](crate::Transport::poll).
     pub(super) fn poll(
         &mut self,

@@ -1,4 +1,4 @@
-//! The transport of the bench: arrivals drawn ahead of time, injected by the dispatcher's own
+//! A transport of the runtime's: arrivals drawn ahead of time, injected by the dispatcher's own
 //! thread at their intended moments, finish times noted by the workers. No network, no other
 //! thread: what is measured is the scheduling alone.
 //!
@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use shinjuku::net::{self, Failure, Glance, Refusal, Replier, Transport, Wake};
+use shinjuku_net::{self as net, Failure, Glance, Refusal, Replier, Transport, Wake};
 use shinjuku_preempt::Clock;
-use shinjuku_workload::{Arrival, Record};
 
-use super::work::Work;
+use crate::{Arrival, Record};
 
 /// Time between the dispatcher's first look and the first arrival, ns: every thread has its core by
 /// then.
@@ -24,7 +23,7 @@ const LEAD_IN: u64 = 2_000_000;
 const LONGEST_START: Duration = Duration::from_secs(5);
 
 /// One arrival: when, whose, and the work it brings.
-pub type Planned = (Arrival, Work);
+pub type Planned<Work> = (Arrival, Work);
 
 /// What the burst's threads tell the thread that waits for them.
 #[derive(Default)]
@@ -82,7 +81,7 @@ impl Progress {
     }
 
     /// Requests that finished by `until`, in order of arrival, once the workers have ended.
-    pub fn records(&self, arrivals: &[Planned], until: u64) -> Vec<Record> {
+    pub fn records<Work>(&self, arrivals: &[Planned<Work>], until: u64) -> Vec<Record> {
         let start = self.start.load(Ordering::Acquire);
         let finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
         let mut finished: Vec<_> = finished.iter().flatten().copied().collect();
@@ -117,8 +116,8 @@ impl Progress {
 
 /// Injects one burst, or every so-manieth request of it.
 #[derive(Debug)]
-pub struct Injector {
-    arrivals: Arc<[Planned]>,
+pub struct Injector<Work> {
+    arrivals: Arc<[Planned<Work>]>,
     next: usize,
     /// From one of its requests to the next.
     step: usize,
@@ -129,11 +128,11 @@ pub struct Injector {
     progress: Arc<Progress>,
 }
 
-impl Injector {
+impl<Work> Injector<Work> {
     /// So many, which together inject `arrivals`, in order of time.
     pub fn several(
         number: usize,
-        arrivals: &Arc<[Planned]>,
+        arrivals: &Arc<[Planned<Work>]>,
         progress: &Arc<Progress>,
     ) -> Vec<Self> {
         progress.left.store(number, Ordering::Release);
@@ -156,7 +155,7 @@ impl Injector {
     }
 }
 
-impl Drop for Injector {
+impl<Work> Drop for Injector<Work> {
     fn drop(&mut self) {
         let mut refused = (self.progress.refused)
             .lock()
@@ -165,7 +164,7 @@ impl Drop for Injector {
     }
 }
 
-impl Transport for Injector {
+impl<Work: Copy + Send + Sync + 'static> Transport for Injector<Work> {
     type Request = Work;
     type Reply = ();
     type Route = u32;

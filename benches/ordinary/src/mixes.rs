@@ -1,0 +1,205 @@
+//! Mixes: many short lookups, and long jobs of a library that knows nothing of preemption.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use redb::ReadableDatabase;
+use regex::Regex;
+use shinjuku::preempt_point;
+use shinjuku_workload::repeat::median;
+
+use crate::Times;
+use crate::works::{KEYS, TABLE, addresses, database, entries, text};
+
+/// A mix.
+#[derive(Debug)]
+pub struct Mix {
+    /// Its name.
+    pub name: &'static str,
+    /// The share of long requests.
+    pub long_share: f64,
+    prepare: fn() -> Result<Works>,
+}
+
+/// All mixes. The long share of the first two is that of the Shinjuku paper's RocksDB (section
+/// 4.4): 99.5 % GET and 0.5 % SCAN, and half each.
+pub const MIXES: [Mix; 4] = [
+    Mix {
+        name: "store",
+        long_share: 0.005,
+        prepare: store,
+    },
+    Mix {
+        name: "store-50",
+        long_share: 0.5,
+        prepare: store,
+    },
+    Mix {
+        name: "regex",
+        long_share: 0.005,
+        prepare: captures,
+    },
+    Mix {
+        name: "json",
+        long_share: 0.005,
+        prepare: json,
+    },
+];
+
+/// Serves a request, the one of this number.
+type Serve = Box<dyn Fn(u64) -> Result<u64> + Send + Sync>;
+
+/// What a mix's requests do.
+pub struct Works {
+    short: Serve,
+    long: Serve,
+    /// The long one with probes by hand, where the loop is ours.
+    long_with_probes: Option<Serve>,
+}
+
+impl std::fmt::Debug for Works {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Works").finish_non_exhaustive()
+    }
+}
+
+impl Mix {
+    /// Sets its data up.
+    ///
+    /// # Errors
+    /// The data cannot be made.
+    pub fn prepare(&self) -> Result<Works> {
+        (self.prepare)()
+    }
+}
+
+impl Works {
+    /// Serves a short request; the result depends on what it found.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn short(&self, number: u64) -> Result<u64> {
+        (self.short)(number)
+    }
+
+    /// Serves a long request.
+    ///
+    /// # Errors
+    /// The library's; or it should have probes by hand and has none.
+    pub fn long(&self, number: u64, with_probes: bool) -> Result<u64> {
+        let serve = match with_probes {
+            true => (self.long_with_probes.as_ref()).context("it has no probes by hand")?,
+            false => &self.long,
+        };
+        serve(number)
+    }
+
+    /// How long requests take on this core: medians over `length`.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn times(&self, length: Duration) -> Result<Times> {
+        let median_us = |serve: &Serve, batch: u64| -> Result<f64> {
+            let mut times = Vec::new();
+            let start = Instant::now();
+            for number in 0.. {
+                let before = Instant::now();
+                for one in 0..batch {
+                    black_box(serve(number * batch + one)?);
+                }
+                times.push(before.elapsed().as_nanos() as f64 / 1e3 / batch as f64);
+                if start.elapsed() > length / 2 {
+                    break;
+                }
+            }
+            median(&times).context("no time was taken")
+        };
+        Ok(Times {
+            short_us: median_us(&self.short, 100)?,
+            long_us: median_us(&self.long, 1)?,
+        })
+    }
+}
+
+/// Keys out of order.
+fn key(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % KEYS
+}
+
+fn lookup() -> Result<Serve> {
+    let database = database()?;
+    Ok(Box::new(move |number| {
+        let table = database.begin_read()?.open_table(TABLE)?;
+        let found = table.get(key(number))?.context("the store's own key")?;
+        Ok(u64::from(found.value()[0]))
+    }))
+}
+
+/// Three quarters of the table.
+fn range<const PROBES: bool>() -> Result<Serve> {
+    let database = database()?;
+    Ok(Box::new(move |_| {
+        let table = database.begin_read()?.open_table(TABLE)?;
+        let mut sum = 0;
+        for entry in table.range(..KEYS / 4 * 3)? {
+            let (key, value) = entry?;
+            sum += key.value() + u64::from(value.value()[3]);
+            if PROBES {
+                preempt_point();
+            }
+        }
+        Ok(sum)
+    }))
+}
+
+fn store() -> Result<Works> {
+    Ok(Works {
+        short: lookup()?,
+        long: range::<false>()?,
+        long_with_probes: Some(range::<true>()?),
+    })
+}
+
+fn captures() -> Result<Works> {
+    let (text, addresses) = (text().repeat(10), Regex::new(addresses())?);
+    Ok(Works {
+        short: lookup()?,
+        long: Box::new(move |_| {
+            let captures = addresses.captures_iter(&text);
+            Ok(captures.map(|found| found[1].len() as u64).sum())
+        }),
+        long_with_probes: None,
+    })
+}
+
+fn json() -> Result<Works> {
+    let text = entries();
+    Ok(Works {
+        short: lookup()?,
+        long: Box::new(move |_| {
+            let value: serde_json::Value = serde_json::from_str(&text)?;
+            Ok(value.as_array().map_or(0, Vec::len) as u64)
+        }),
+        long_with_probes: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mix_serves_both_kinds_and_the_long_one_is_longer() {
+        for mix in &MIXES {
+            let works = mix.prepare().unwrap();
+            works.short(7).unwrap();
+            assert!(works.long(0, false).unwrap() > 0, "{}", mix.name);
+            if let Ok(with_probes) = works.long(0, true) {
+                assert_eq!(with_probes, works.long(0, false).unwrap());
+            }
+            let times = works.times(Duration::from_millis(50)).unwrap();
+            assert!(times.long_us > 10.0 * times.short_us, "{times:?}");
+        }
+    }
+}

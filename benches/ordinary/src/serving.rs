@@ -1,0 +1,202 @@
+//! One burst of a mix: open loop, a dispatcher that injects the arrivals itself, and one worker.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use shinjuku::config::{ClassConfig, Config, MechanismKind, PolicyConfig, PreemptionConfig};
+use shinjuku::{Runtime, ShutdownReport, handler_fn};
+use shinjuku_preempt::{Clock, Realtime};
+use shinjuku_workload::injector::{Injector, Planned, Progress};
+use shinjuku_workload::{
+    Class, Length, Mix as Drawn, Schedule, ScheduleConfig, ServiceTime, Summary,
+};
+
+use crate::answer::token;
+use crate::mixes::{Mix, Works};
+use crate::{Served, Times, Way};
+
+/// Real-time threads, where permitted. Lower than what the kernel itself has at 99.
+const PRIORITY: i32 = 50;
+/// The kernel takes real-time threads off their cores after 950 ms of a second.
+const LONGEST: Duration = Duration::from_millis(800);
+/// What the threads may take to start.
+const START: Duration = Duration::from_secs(5);
+/// How long requests may take after the last arrival. What has not started by then does nothing.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How long those may take that have started by then.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    number: u64,
+    is_long: bool,
+}
+
+/// What is served.
+#[derive(Debug)]
+pub struct Burst<'a> {
+    /// What requests do, and how many are long.
+    pub mix: &'a Mix,
+    /// What they take.
+    pub times: Times,
+    /// Share of the worker's time.
+    pub load: f64,
+    /// From the first arrival to the last, at most 800 ms.
+    pub length: Duration,
+    /// Of the arrivals.
+    pub seed: u64,
+}
+
+impl Burst<'_> {
+    fn classes(&self) -> Result<Drawn> {
+        let class = |name: &str, weight: f64, us: f64| -> Result<Class> {
+            Ok(Class::new(name, weight, ServiceTime::fixed(us)?))
+        };
+        let (long, times) = (self.mix.long_share, self.times);
+        let short = class("short", 1.0 - long, times.short_us)?;
+        let long = class("long", long, times.long_us)?;
+        Ok(Drawn::new(self.mix.name, vec![short, long])?)
+    }
+
+    fn arrivals(&self, drawn: &Drawn) -> Result<Arc<[Planned<Work>]>> {
+        let length = Length::lasting(self.length.min(LONGEST));
+        let config = ScheduleConfig::at_load(self.load, 1, length).with_seed(self.seed);
+        let schedule = Schedule::generate(drawn, &config)?;
+        let arrivals = schedule.arrivals().iter().zip(0..);
+        let planned = arrivals.map(|(arrival, number)| {
+            let is_long = arrival.class == 1;
+            (*arrival, Work { number, is_long })
+        });
+        Ok(planned.collect())
+    }
+
+    /// Serves it by `way`.
+    ///
+    /// # Errors
+    /// The program has no such probes, the runtime does not start, or a request fails.
+    pub fn serve(&self, way: Way) -> Result<Served> {
+        let works = self.mix.prepare()?;
+        let drawn = self.classes()?;
+        let arrivals = self.arrivals(&drawn)?;
+        let realtime = Realtime::enter(PRIORITY).is_ok();
+        let config = config(way).realtime_priority(realtime.then_some(PRIORITY));
+        let progress = Arc::new(Progress::default());
+        let injector = Injector::several(1, &arrivals, &progress).pop();
+        let over = Arc::new(AtomicBool::new(false));
+        let server = Runtime::builder(handler(works, way, Arc::clone(&over)))
+            .config(config)
+            .allow_hard_preemption(token())
+            .serve(injector.context("one injector")?)
+            .context("it does not start")?;
+        let is_injected = || progress.is_exhausted();
+        wait(self.length.min(LONGEST) + START, is_injected);
+        ensure!(is_injected(), "the arrivals were not injected in time");
+        wait(PATIENCE, || server.statistics().in_system() == 0);
+        let end = Clock::get().now_nanos();
+        over.store(true, Ordering::Relaxed);
+        let statistics = server.statistics();
+        let description = server.description();
+        let (report, injector) = server.shutdown(DRAIN);
+        drop(injector);
+        check(&report)?;
+        ensure!(progress.refused().is_empty(), "requests were refused");
+        let records = progress.records(&arrivals, end);
+        let unfinished = arrivals.len() - records.len();
+        let summary = Summary::of(&drawn, &records)?;
+        let short = summary.class(0).context("no short request finished")?;
+        Ok(Served {
+            short_p50_us: short.p50_ns as f64 / 1e3,
+            // The short ones that did not finish would be among the last percent.
+            short_p99_us: (unfinished == 0).then_some(short.p99_ns as f64 / 1e3),
+            requests: arrivals.len() as u64,
+            unfinished: unfinished as u64,
+            preemptions: statistics.preemptions.taken(),
+            short_preemptions: statistics.classes[0].preemptions,
+            description,
+        })
+    }
+}
+
+/// Waits until it is so, or for so long.
+fn wait(patience: Duration, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + patience;
+    while !is_so() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn check(report: &ShutdownReport) -> Result<()> {
+    ensure!(report.workers_leaked == 0, "a worker hangs: {report}");
+    let failed = report.statistics.as_ref().map_or(0, |all| all.failed());
+    ensure!(failed == 0, "{failed} requests failed: {report}");
+    Ok(())
+}
+
+fn config(way: Way) -> Config {
+    use MechanismKind::{Escalation, None, Probe, Signal};
+    let preemptive = |quantum_us: Option<f64>| {
+        let policy = PolicyConfig::new("c-pre-sq");
+        quantum_us.map_or(policy.clone(), |us| policy.quantum_us(us))
+    };
+    let (policy, mechanism) = match way {
+        Way::ToCompletion => (PolicyConfig::new("c-fcfs"), None),
+        Way::Probes => (preemptive(Some(5.0)), Probe),
+        // A signal takes what calls no function, or waits for a lock of one that was preempted.
+        Way::CompiledProbes => (preemptive(Some(5.0)), Escalation),
+        Way::Signals => (preemptive(Some(100.0)), Signal),
+    };
+    Config::default()
+        .workers(1)
+        .contexts(512)
+        // Who was preempted within a lock is to go on soon.
+        .rescue_after_ms(1.0)
+        .queue(65_536)
+        .idle_backoff_us(200.0)
+        .class(["short", "long"].map(ClassConfig::new))
+        .policy(policy)
+        .preemption(PreemptionConfig::new(mechanism))
+}
+
+fn handler(
+    works: Works,
+    way: Way,
+    over: Arc<AtomicBool>,
+) -> impl shinjuku::RequestHandler<Request = Work, Reply = (), PerCore = ()> {
+    handler_fn(move |work: Work| {
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+        let done = match work.is_long {
+            true => works.long(work.number, way == Way::Probes),
+            false => works.short(work.number),
+        };
+        std::hint::black_box(done.expect("the data is there"));
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mixes::MIXES;
+
+    #[test]
+    fn a_burst_is_served_to_its_end() {
+        let mix = &MIXES[0];
+        let times = mix.prepare().unwrap().times(Duration::from_millis(50));
+        let burst = Burst {
+            mix,
+            times: times.unwrap(),
+            load: 0.1,
+            length: Duration::from_millis(100),
+            seed: 1,
+        };
+        let served = burst.serve(Way::Probes).unwrap();
+        assert!(
+            served.requests > 10 && served.unfinished == 0 && served.short_p50_us > 0.0,
+            "{served:?}"
+        );
+    }
+}
