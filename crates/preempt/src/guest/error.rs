@@ -23,6 +23,16 @@ pub enum GuestError {
         /// The feature.
         what: &'static str,
     },
+    /// KVM leaves registers open to the guest that guest mode does not save.
+    #[error(
+        "this kernel's KVM leaves workers registers that guest mode would lose (XCR0 {components:#x}; bits 17 and 18 are \
+         AMX's), as software virtualisation does on CPUs that have them: preempt by signal, or run on a kernel with \
+         kvm_intel or kvm_amd"
+    )]
+    Unsaved {
+        /// Their bits in XCR0.
+        components: u64,
+    },
     /// There are as many vCPUs as this kernel allows a virtual machine.
     #[error(
         "this kernel's KVM allows a virtual machine {most} vCPUs, one for each worker: run fewer workers"
@@ -60,7 +70,9 @@ impl GuestError {
 impl From<GuestError> for BackendError {
     fn from(error: GuestError) -> Self {
         match error {
-            GuestError::NoDevice | GuestError::NoPermission => Self::Unavailable(error.into()),
+            GuestError::NoDevice | GuestError::NoPermission | GuestError::Unsaved { .. } => {
+                Self::Unavailable(error.into())
+            }
             _ => Self::Failed(error.into()),
         }
     }

@@ -29,6 +29,7 @@ use crate::backend::{
     Backend, BackendError, BackendKind, Delivery, Mode, Prospect, SenderMode, WorkerMode,
 };
 use crate::context::Head;
+use crate::extended_state::{PROTECTION_KEYS, xcr0};
 use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
 use crate::signal::{self, Signal};
 use crate::token::HardPreemption;
@@ -94,6 +95,10 @@ impl Guest {
         let machine = Machine::new(config)?;
         // The attempt shows what a vCPU lacks.
         let first = Vcpu::new(&machine)?;
+        match unsaved(&first, native::VECTORS) {
+            0 => {}
+            components => return Err(GuestError::Unsaved { components }),
+        }
         Ok(Self {
             machine,
             signal: Signal::install(token)?,
@@ -108,13 +113,38 @@ impl Guest {
             Some(spare) => spare,
             None => Vcpu::new(&self.machine)?,
         };
-        vcpu.block().window.close();
-        self.machine.memory.give_what_is_there();
+        make_ready(&vcpu);
         Ok(Seat {
             vcpu: Some(vcpu),
             spares: Arc::clone(&self.spares),
         })
     }
+}
+
+fn make_ready(vcpu: &Vcpu) {
+    vcpu.block().window.close();
+    vcpu.machine.memory.give_what_is_there();
+}
+
+/// Registers that code can use in guest mode and that are not among `saved`, as bits of XCR0.
+/// Neither KVM nor the trampoline would keep them. Protection keys, the worker's own, do not count.
+///
+/// Hardware virtualisation gives a guest the XCR0 that it was set to; software virtualisation leaves
+/// it the host's. So the guest is asked.
+fn unsaved(vcpu: &Vcpu, saved: u64) -> u64 {
+    make_ready(vcpu);
+    // SAFETY: the thread is in no guest mode yet: the vCPU is nobody's, and so of this thread. It
+    // runs its own code on its own stack, and leaves only where it entered.
+    let open = unsafe {
+        run::enter(vcpu);
+        let open = xcr0();
+        if !run::is_native(vcpu) {
+            run::leave();
+        }
+        open
+    };
+    vcpu.link.forget();
+    open & !(saved | PROTECTION_KEYS)
 }
 
 impl Mechanism for Guest {
@@ -268,4 +298,30 @@ fn fatal(what: &str, state: &native::State) -> ! {
     crate::overflow::say(format_args!("fatal: {what} (rip {rip:#x}, rsp {rsp:#x})"));
     // SAFETY: does not return.
     unsafe { libc::abort() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_that_guest_mode_would_lose_are_noticed() {
+        let machine = match Machine::new(GuestConfig::default()) {
+            Err(error @ (GuestError::NoDevice | GuestError::NoPermission)) => {
+                return println!(
+                    "SKIPPED registers_that_guest_mode_would_lose_are_noticed: {error}"
+                );
+            }
+            machine => machine.unwrap(),
+        };
+        const X87_AND_SSE: u64 = 0b11;
+        let vcpu = Vcpu::new(&machine).unwrap();
+        let all = xcr0() & !PROTECTION_KEYS;
+        let lost = unsaved(&vcpu, X87_AND_SSE);
+        // AVX, which each CPU with virtualisation has had for ten years.
+        assert_eq!(lost & 0b100, all & 0b100);
+        assert_eq!(lost & !(all & !X87_AND_SSE), 0);
+        assert_eq!(unsaved(&vcpu, all), 0);
+        assert!(run::is_native(&vcpu));
+    }
 }
