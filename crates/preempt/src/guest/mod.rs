@@ -129,8 +129,8 @@ fn make_ready(vcpu: &Vcpu) {
 /// Registers that code can use in guest mode and that are not among `saved`, as bits of XCR0.
 /// Neither KVM nor the trampoline would keep them. Protection keys, the worker's own, do not count.
 ///
-/// Hardware virtualisation gives a guest the XCR0 that it was set to; software virtualisation leaves
-/// it the host's. So the guest is asked.
+/// Hardware virtualisation gives a guest the XCR0 that it was set to; software virtualisation
+/// leaves it the host's. So the guest is asked.
 fn unsaved(vcpu: &Vcpu, saved: u64) -> u64 {
     make_ready(vcpu);
     // SAFETY: the thread is in no guest mode yet: the vCPU is nobody's, and so of this thread. It
