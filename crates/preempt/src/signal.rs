@@ -290,11 +290,7 @@ fn on_kernel_thread(head: &Head, frame: &libc::ucontext_t) {
     if !is_on_stack(head, stack_pointer) || !has_room(head, frame) {
         return current::interrupted_in_vain(head);
     }
-    // SAFETY: the address of the thread's errno, which the handler must not change.
-    let errno = unsafe { *libc::__errno_location() };
     let _ = interrupted(head, frame);
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
 }
 
 /// Leaves to the worker if that is asked for. Gives what is left of the quantum if the context goes
