@@ -68,7 +68,8 @@ fn serve(policy: &'static str, open: bool) -> Served {
         .workers(1)
         .layout(LayoutKind::Threads)
         .contexts(16)
-        .spare_workers(1)
+        // A spare would go on beside one that waits for the gate.
+        .spare_workers(0)
         .queue(256)
         .class(SLOS.iter().enumerate().map(class))
         .policy(PolicyConfig::new(policy));

@@ -109,6 +109,8 @@ pub(crate) struct Running {
     /// The part of its signal frame for which the next worker must have room (`extended_state`); 0:
     /// no frame.
     pub(crate) frame: Cell<u64>,
+    /// Whether a signal stopped it as it waited for a lock.
+    pub(crate) waits_for_a_lock: Cell<bool>,
     /// The cycles that the context ran, as its worker adds them up.
     pub(crate) run_time: Cell<u64>,
     /// How often the context was preempted.
@@ -152,6 +154,7 @@ impl Head {
         head.running.worker.set(std::ptr::null());
         head.running.last_worker.set(u32::MAX);
         head.running.frame.set(0);
+        head.running.waits_for_a_lock.set(false);
         head.id.set(id);
         let slot = Box::into_raw(Box::new(OwnLines(UnsafeCell::new(Slot::<T, R>::Empty))));
         head.slot.store(slot.cast(), Ordering::Relaxed);
@@ -212,6 +215,7 @@ impl Head {
                 is_kernel_thread: Cell::new(false),
                 stack_pointer: Cell::new(0),
                 frame: Cell::new(0),
+                waits_for_a_lock: Cell::new(false),
                 run_time: Cell::new(0),
                 preemptions: AtomicU64::new(0),
                 away: Cell::new(0),
@@ -564,6 +568,14 @@ impl<T, R> Suspended<T, R> {
     #[must_use]
     pub fn run_time(&self) -> Cycles {
         Cycles(self.0.head().running.run_time.get())
+    }
+
+    /// Whether a signal stopped the job as it slept in the kernel until another thread of the
+    /// process wakes it, without a time limit: it waits for a lock, or for an event. It may wait
+    /// for another suspended job. In guest mode and under Dune this is not told.
+    #[must_use]
+    pub fn waits_for_a_lock(&self) -> bool {
+        self.0.head().running.waits_for_a_lock.get()
     }
 }
 

@@ -59,8 +59,8 @@ impl ProcessorTime {
         self.0.asked_at.get()
     }
 
-    /// Whether the thread has waited in the kernel between the last two times of asking, and not
-    /// only for its CPU.
+    /// Whether the thread has waited in the kernel, and not only for its CPU, between the last two
+    /// times of asking, or before in a gap too short to be looked at.
     pub(crate) fn has_waited(&self) -> bool {
         self.0.has_waited.get()
     }

@@ -26,7 +26,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Cycles};
 use crate::context::Head;
 use crate::counters::count;
 use crate::current::{self, CURRENT};
@@ -268,7 +268,7 @@ fn stop(head: &Head, frame: &mut libc::ucontext_t, timer: Option<libc::c_int>) {
         .running
         .frame
         .replace(extended_state::components(frame));
-    let left = current::interrupted(head);
+    let left = interrupted(head, frame);
     head.running.frame.set(outer);
     if let (Some(timer), Some(left)) = (timer, left) {
         // It has not left, so this is the thread whose timer it is.
@@ -290,11 +290,32 @@ fn on_kernel_thread(head: &Head, frame: &libc::ucontext_t) {
     if !is_on_stack(head, stack_pointer) || !has_room(head, frame) {
         return current::interrupted_in_vain(head);
     }
-    // SAFETY: the address of the thread's errno, which the handler must not change.
-    let errno = unsafe { *libc::__errno_location() };
-    let _ = current::interrupted(head);
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
+    let _ = interrupted(head, frame);
+}
+
+/// Leaves to the worker if that is asked for. Gives what is left of the quantum if the context goes
+/// on.
+fn interrupted(head: &Head, frame: &libc::ucontext_t) -> Option<Cycles> {
+    let outer = (head.running.waits_for_a_lock).replace(waits_for_a_lock(frame));
+    let left = current::interrupted(head);
+    head.running.waits_for_a_lock.set(outer);
+    left
+}
+
+/// Whether the signal found the code within a call of `futex` that sleeps until another thread
+/// wakes it, or right before the call. The kernel has put the registers back to begin that call
+/// again (`SA_RESTART`); a call with a time limit answers `EINTR`, and is not found. Code that has
+/// these numbers in its registers by chance is taken for one that waits: no harm but to the order.
+fn waits_for_a_lock(frame: &libc::ucontext_t) -> bool {
+    const LOCK_PI2: libc::c_int = 13;
+    let registers = &frame.uc_mcontext.gregs;
+    let options = libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME;
+    let operation = registers[libc::REG_RSI as usize] as libc::c_int & !options;
+    registers[libc::REG_RAX as usize] == libc::SYS_futex
+        && matches!(
+            operation,
+            libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET | libc::FUTEX_LOCK_PI | LOCK_PI2
+        )
 }
 
 /// Whether the interrupted code ran on the context's own stack.

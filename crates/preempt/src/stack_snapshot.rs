@@ -35,10 +35,12 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const LONGEST_COPY: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_micros(100);
 
-const IDLE: u32 = 0;
-const ASKED: u32 = 1;
-const TAKEN: u32 = 2;
-const DONE: u32 = 3;
+const IDLE: u64 = 0;
+const ASKED: u64 = 1;
+const TAKEN: u64 = 2;
+const DONE: u64 = 3;
+/// The bits of a slot's state that tell one of these.
+const PHASE: u64 = 3;
 
 /// What a thread was doing at a moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,20 +76,19 @@ pub struct StackSnapshots {
 
 /// Where the handler leaves what it finds. One snapshot is taken at a time.
 struct Slot {
-    state: AtomicU32,
+    /// The phase, and above it which request it is: its signal brings the same number. One that
+    /// comes late, on a thread of another pool perhaps whose contexts have the same numbers, brings
+    /// another, whenever its handler goes on.
+    state: AtomicU64,
     context: AtomicU32,
-    /// Which request it is: its signal brings the same number. One that comes late, on a thread of
-    /// another pool perhaps whose contexts have the same numbers, brings another.
-    number: AtomicU64,
     registers: [AtomicU64; 3],
     length: AtomicUsize,
     words: [AtomicU64; WORDS],
 }
 
 static SLOT: Slot = Slot {
-    state: AtomicU32::new(IDLE),
+    state: AtomicU64::new(IDLE),
     context: AtomicU32::new(0),
-    number: AtomicU64::new(0),
     registers: [const { AtomicU64::new(0) }; 3],
     length: AtomicUsize::new(0),
     words: [const { AtomicU64::new(0) }; WORDS],
@@ -166,14 +167,14 @@ impl StackSnapshots {
         thread: libc::pid_t,
         context: ContextId,
     ) -> Option<StackSnapshot> {
-        if SLOT.state.load(Ordering::Acquire) == TAKEN {
+        let before = SLOT.state.load(Ordering::Acquire);
+        if before & PHASE == TAKEN {
             // A handler that was begun long ago.
             return None;
         }
         SLOT.context.store(context.0.into(), Ordering::Relaxed);
-        let number = SLOT.number.load(Ordering::Relaxed) + 1;
-        SLOT.number.store(number, Ordering::Relaxed);
-        SLOT.state.store(ASKED, Ordering::Release);
+        let number = before / (PHASE + 1) + 1;
+        SLOT.state.store(state(number, ASKED), Ordering::Release);
         let information = Queued {
             signal: self.signal,
             error: 0,
@@ -194,12 +195,10 @@ impl StackSnapshots {
                 &information,
             )
         };
-        let is_done = || SLOT.state.load(Ordering::Acquire) == DONE;
+        let is_done = || SLOT.state.load(Ordering::Acquire) == state(number, DONE);
         if sent != 0 || !wait(PATIENCE, is_done) {
-            let back =
-                SLOT.state
-                    .compare_exchange(ASKED, IDLE, Ordering::Acquire, Ordering::Acquire);
-            if back.is_ok() || !wait(LONGEST_COPY, is_done) {
+            let is_back = change(&SLOT.state, number, ASKED, IDLE);
+            if is_back || !wait(LONGEST_COPY, is_done) {
                 return None;
             }
         }
@@ -216,9 +215,20 @@ impl StackSnapshots {
             system_call: None,
             stack: stack.collect(),
         };
-        SLOT.state.store(IDLE, Ordering::Relaxed);
+        SLOT.state.store(state(number, IDLE), Ordering::Relaxed);
         Some(snapshot)
     }
+}
+
+fn state(number: u64, phase: u64) -> u64 {
+    number * (PHASE + 1) + phase
+}
+
+/// Changes the phase if it is that of this request.
+fn change(slot: &AtomicU64, number: u64, from: u64, to: u64) -> bool {
+    let (from, to) = (state(number, from), state(number, to));
+    slot.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok()
 }
 
 fn wait(patience: Duration, is_over: impl Fn() -> bool) -> bool {
@@ -259,12 +269,9 @@ extern "C" fn on_signal(
     let register = |which: libc::c_int| registers[which as usize] as u64;
     let from = register(libc::REG_RSP) as usize & !7;
     let (low, high) = (head.stack_low.get(), head.stack_high.get());
-    let is_meant = number == SLOT.number.load(Ordering::Relaxed)
-        && u32::from(head.id.get().0) == SLOT.context.load(Ordering::Relaxed)
+    let is_meant = u32::from(head.id.get().0) == SLOT.context.load(Ordering::Relaxed)
         && (low..high).contains(&from)
-        && (SLOT.state)
-            .compare_exchange(ASKED, TAKEN, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok();
+        && change(&SLOT.state, number, ASKED, TAKEN);
     if !is_meant {
         return;
     }
@@ -281,7 +288,7 @@ extern "C" fn on_signal(
         kept.store(word, Ordering::Relaxed);
     }
     SLOT.length.store(length, Ordering::Relaxed);
-    SLOT.state.store(DONE, Ordering::Release);
+    SLOT.state.store(state(number, DONE), Ordering::Release);
 }
 
 /// Where a thread is that is blocked in the kernel, of which `/proc` has told this.
@@ -339,6 +346,16 @@ fn own_memory(address: u64) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Linux may stop a handler after it has looked, until another snapshot is asked for.
+    #[test]
+    fn a_handler_that_goes_on_late_answers_for_no_other_request() {
+        let slot = AtomicU64::new(state(1, ASKED));
+        assert!(change(&slot, 1, ASKED, IDLE), "not in time");
+        slot.store(state(2, ASKED), Ordering::Relaxed);
+        assert!(!change(&slot, 1, ASKED, TAKEN));
+        assert!(change(&slot, 2, ASKED, TAKEN));
+    }
 
     #[test]
     fn the_kernel_tells_where_a_blocked_thread_is() {

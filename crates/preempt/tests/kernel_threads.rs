@@ -38,6 +38,9 @@ struct Told {
 
 impl Service<Job, u64> for Loop {
     fn next(&mut self) -> Step<Job, u64> {
+        // Fails, as system calls of a real loop do: on whichever thread plays the worker's part.
+        // SAFETY: no file has this number.
+        unsafe { libc::close(-1) };
         match self.receiver.poll() {
             Some((runnable, generation)) => Step::Run(runnable, generation),
             None if self.stop.load(Ordering::Relaxed) => Step::End,
@@ -293,6 +296,47 @@ fn one_request_after_another_runs_on_one_thread() {
     );
     assert!(rig.run(|| u64::from(in_context())) == Ok(1));
     assert_eq!(rig.end().returned, 1);
+}
+
+/// Between a system call that failed and the look at its error there may be a probe, or a guard's
+/// end. The worker's loop makes system calls on the job's thread meanwhile.
+#[test]
+fn errno_survives_a_probe_and_a_guards_end() {
+    const MINE: i32 = 4242;
+    let errno = || {
+        // SAFETY: the address of the thread's own.
+        unsafe { libc::__errno_location() }
+    };
+    let mut rig = Rig::new(2, 1);
+    for at_guard in [false, true] {
+        let reached = Arc::new(AtomicBool::new(false));
+        let theirs = Arc::clone(&reached);
+        let job = rig.load(move || {
+            let before = preemptions();
+            // SAFETY: as above.
+            unsafe { *errno() = MINE };
+            theirs.store(true, Ordering::Release);
+            let begun = Instant::now();
+            while preemptions() == before && begun.elapsed() < PATIENCE {
+                match at_guard {
+                    true => without_preemption(std::hint::spin_loop),
+                    false => preempt_point(),
+                }
+            }
+            // SAFETY: as above.
+            u64::from(unsafe { *errno() } == MINE)
+        });
+        let dispatched = rig.send(0, job);
+        wait_for(&reached);
+        dispatched.request();
+        let Completion::Preempted(suspended) = rig.answer(0) else {
+            panic!("finished, not preempted")
+        };
+        assert_eq!(rig.run(|| 7), Ok(7));
+        rig.send(0, suspended.into());
+        assert_eq!(rig.finish(0), Ok(1), "at a guard's end: {at_guard}");
+    }
+    rig.end();
 }
 
 #[test]

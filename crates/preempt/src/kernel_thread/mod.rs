@@ -168,15 +168,27 @@ pub(crate) fn serve<T, R, S: Service<T, R> + Send>(
 ///
 /// # Safety
 /// The caller has the part and has consumed the context's one handle. It has neither any more.
-unsafe fn give_turn(worker: &WorkerHead, head: &'static Head) {
-    let thread = head.backing_thread.get();
+unsafe fn give_turn(worker: *const WorkerHead, head: &'static Head) {
+    // SAFETY: as the caller promises; the worker's head lives until the part is back.
+    unsafe {
+        goes_to_the_place_of(worker, head);
+        (*worker).seat.taken_by(head.backing_thread.get());
+    }
+    head.turn.give();
+}
+
+/// The context's thread goes where the worker's part is played, which may have changed.
+///
+/// # Safety
+/// The caller has the part and the context, as in [`give_turn`].
+unsafe fn goes_to_the_place_of(worker: *const WorkerHead, head: &Head) {
+    // SAFETY: the worker's head lives until the part is back.
+    let worker = unsafe { &*worker };
     let (place, before) = (worker.seat.place(), head.place.get());
     if place != before {
-        place.take(before, thread, worker.thread);
+        place.take(before, head.backing_thread.get(), worker.thread);
         head.place.set(place);
     }
-    worker.seat.taken_by(thread);
-    head.turn.give();
 }
 
 /// A job has ended or gives way, with its status noted: its thread plays the worker's part, if it
@@ -185,6 +197,9 @@ unsafe fn give_turn(worker: &WorkerHead, head: &'static Head) {
 /// # Safety
 /// Must be called by the context's own thread in its turn, with the guard at 1.
 pub(crate) unsafe fn leave(head: &Head, may_play: bool) {
+    // SAFETY: the address of the thread's errno. The system calls of waiting and of the worker's
+    // loop are not the job's.
+    let errno = unsafe { *libc::__errno_location() };
     // SAFETY: heads are never freed.
     let head: &'static Head = unsafe { &*std::ptr::from_ref(head) };
     let worker: *const WorkerHead = head.running.worker.get();
@@ -208,6 +223,8 @@ pub(crate) unsafe fn leave(head: &Head, may_play: bool) {
         }
     }
     head.turn.wait();
+    // SAFETY: as above, on the same thread.
+    unsafe { *libc::__errno_location() = errno };
 }
 
 /// Tells the loop what became of the job, and goes on with the loop until it is known what comes
@@ -221,9 +238,7 @@ unsafe fn play<T, R, S: Service<T, R> + Send>(
     worker: *const WorkerHead,
     service: *mut (),
 ) -> Next {
-    // SAFETY: the worker's own thread does not use it until the part is back, and the others have
-    // not the part. It is `Send`.
-    let service = unsafe { &mut *service.cast::<S>() };
+    let service = service.cast::<S>();
     let status = head.running.status.get();
     head.turn.hand_out();
     // SAFETY: the types are the pool's. The handle that gave the turn was consumed, and the job has
@@ -231,32 +246,38 @@ unsafe fn play<T, R, S: Service<T, R> + Send>(
     let handle: Handle<T, R> = unsafe { Handle::new(head) };
     current::note_between_jobs(true);
     let next = catch_unwind(AssertUnwindSafe(|| {
-        match status {
-            FINISHED => service.finished(Finished(handle)),
-            _ => service.preempted(Suspended(handle)),
+        // SAFETY: the worker's own thread does not use the loop until the part is back, and the
+        // others have not the part, which this thread has. It is `Send`.
+        unsafe {
+            match status {
+                FINISHED => (*service).finished(Finished(handle)),
+                _ => (*service).preempted(Suspended(handle)),
+            }
+            find_next::<T, R, S>(head, worker, service)
         }
-        // SAFETY: this thread has the part.
-        unsafe { find_next(head, worker, service) }
     }));
     current::note_between_jobs(false);
     // SAFETY: this thread has the part: the loop panicked before it gave it away.
     next.unwrap_or_else(|payload| unsafe { fail(worker, payload) })
 }
 
+/// Worker and loop come as pointers: the thread that is given the part uses both before this
+/// function has returned.
+///
 /// # Safety
-/// The calling thread is that of `head`, whose handle is out, and has the part of `worker`.
-unsafe fn find_next<T, R>(
+/// The calling thread is that of `head`, whose handle is out, and has the part of `worker`, whose
+/// loop `service` is.
+unsafe fn find_next<T, R, S: Service<T, R>>(
     head: &'static Head,
     worker: *const WorkerHead,
-    service: &mut impl Service<T, R>,
+    service: *mut S,
 ) -> Next {
-    // SAFETY: the worker's head lives until the part is back.
-    let worker = unsafe { &*worker };
     loop {
         if head.turn.is_given() {
             return Next::Home;
         }
-        let (runnable, generation) = match service.next() {
+        // SAFETY: this thread has the part, and with it the loop.
+        let (runnable, generation) = match unsafe { (*service).next() } {
             Step::Run(runnable, generation) => (runnable, generation),
             Step::Nothing => continue,
             // On its own thread the worker finds out once more.
@@ -268,13 +289,16 @@ unsafe fn find_next<T, R>(
         );
         let resumed = matches!(runnable, Runnable::Suspended(_));
         let next = runnable.into_handle().head();
-        worker.begin(next, generation, resumed);
-        if std::ptr::eq(next, head) {
-            head.turn.own_turn();
-            return Next::Itself;
+        // SAFETY: this thread has the part, and the handle was consumed above.
+        unsafe {
+            (*worker).begin(next, generation, resumed);
+            if std::ptr::eq(next, head) {
+                goes_to_the_place_of(worker, head);
+                head.turn.own_turn();
+                return Next::Itself;
+            }
+            give_turn(worker, next);
         }
-        // SAFETY: the caller has the part, and the handle was consumed above.
-        unsafe { give_turn(worker, next) };
         return Next::Another;
     }
 }

@@ -516,6 +516,45 @@ fn a_blocking_call_is_preempted_by_signal_and_restarted() {
     rig.end();
 }
 
+/// What computes does not wait, and neither does what a probe stopped.
+#[test]
+fn a_job_that_a_signal_stops_as_it_waits_for_a_lock_is_told_from_others() {
+    let (mut rig, signal) = (Rig::new(2, 1), signal());
+    let lock = Arc::new(std::sync::Mutex::new(0));
+    for (takes_the_lock, probes) in [(true, false), (false, false), (false, true)] {
+        let held = lock.lock().unwrap();
+        let gate = Arc::new(Gate::default());
+        let (theirs, locks) = (Arc::clone(&gate), Arc::clone(&lock));
+        let job = rig.load(move || {
+            theirs.reached.store(true, Ordering::Release);
+            if takes_the_lock {
+                return *locks.lock().unwrap();
+            }
+            while !theirs.open.load(Ordering::Relaxed) {
+                if probes {
+                    preempt_point();
+                }
+            }
+            0
+        });
+        let dispatched = rig.send(0, job);
+        wait_for(&gate.reached);
+        // Long enough for a thread to fall asleep, beside other programs, too.
+        std::thread::sleep(Duration::from_millis(50));
+        dispatched.request();
+        if !probes {
+            signal.interrupt(&rig.workers[0].link).unwrap();
+        }
+        let suspended = rig.preempted(0);
+        assert_eq!(suspended.waits_for_a_lock(), takes_the_lock);
+        drop(held);
+        gate.open.store(true, Ordering::Relaxed);
+        rig.send(0, suspended.into());
+        assert_eq!(rig.finish(0), Ok(0));
+    }
+    rig.end();
+}
+
 #[test]
 fn recursion_down_to_the_promised_stack_size_works_under_signals() {
     #[inline(never)]

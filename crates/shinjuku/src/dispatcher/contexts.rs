@@ -10,6 +10,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
+use shinjuku_net::Glance;
+
 /// Of all contexts, the dispatchers together keep this part to themselves.
 const KEPT: usize = 4;
 
@@ -17,6 +19,8 @@ const KEPT: usize = 4;
 struct Reserve<Context> {
     contexts: Mutex<Vec<Context>>,
     len: AtomicUsize,
+    /// How many have not come to their end. Changed under the lock.
+    dispatchers: AtomicUsize,
 }
 
 impl<Context> Reserve<Context> {
@@ -40,6 +44,7 @@ pub(crate) struct Contexts<Context> {
     keeps: usize,
     in_use: usize,
     reserve: Arc<Reserve<Context>>,
+    has_refilled: bool,
     /// Taken at start for the end: there may be no allocating then.
     afterwards: Vec<Context>,
 }
@@ -62,6 +67,7 @@ impl<Context> Contexts<Context> {
         rest.append(&mut all);
         let reserve = Arc::new(Reserve {
             len: AtomicUsize::new(rest.len()),
+            dispatchers: AtomicUsize::new(dispatchers),
             contexts: Mutex::new(rest),
         });
         let contexts = idle.into_iter().map(|idle| Self {
@@ -69,6 +75,7 @@ impl<Context> Contexts<Context> {
             keeps,
             in_use: 0,
             reserve: Arc::clone(&reserve),
+            has_refilled: false,
             afterwards: Vec::with_capacity(total),
         });
         contexts.collect()
@@ -77,6 +84,21 @@ impl<Context> Contexts<Context> {
     /// Whether one seems to be there.
     pub(super) fn is_any(&self) -> bool {
         !self.idle.is_empty() || self.reserve.len.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the reserve has any, for other threads.
+    pub(super) fn glance_at_reserve(&self) -> Glance
+    where
+        Context: Send + 'static,
+    {
+        let reserve = Arc::clone(&self.reserve);
+        Box::new(move || reserve.len.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Whether this dispatcher has put something into an empty reserve since the last time of
+    /// asking.
+    pub(super) fn takes_note_of_refill(&mut self) -> bool {
+        std::mem::take(&mut self.has_refilled)
     }
 
     /// Sees to it that the next [`take`](Self::take) finds one; tells whether it does.
@@ -112,9 +134,19 @@ impl<Context> Contexts<Context> {
         self.in_use -= 1;
         self.idle.push(context);
         if self.idle.len() > self.keeps {
-            let Self { idle, reserve, .. } = self;
-            // The one that was idle for longest stays, which costs a move less.
-            reserve.change(|rest| rest.extend(idle.pop()));
+            let Self {
+                idle,
+                keeps,
+                reserve,
+                has_refilled,
+                ..
+            } = self;
+            // Those that were idle for longest stay, which costs fewer moves. More than one is
+            // over where another dispatcher was at the reserve.
+            reserve.change(|rest| {
+                *has_refilled |= rest.is_empty();
+                rest.extend(idle.drain(*keeps..));
+            });
         }
     }
 
@@ -123,14 +155,17 @@ impl<Context> Contexts<Context> {
         self.in_use
     }
 
-    /// All that are idle, those of the reserve among them, for whoever hands them back. The first
-    /// dispatcher that comes to its end has the reserve's.
+    /// This dispatcher comes to its end, and leaves what is idle to the others. The last one gets
+    /// all of it, for whoever hands the contexts back.
     pub(super) fn give_up(&mut self) -> Vec<Context> {
         let afterwards = std::mem::take(&mut self.afterwards);
         let mut idle = std::mem::replace(&mut self.idle, afterwards);
         let mut rest = (self.reserve.contexts.lock()).unwrap_or_else(PoisonError::into_inner);
-        self.reserve.len.store(0, Ordering::Relaxed);
-        idle.append(&mut rest);
+        match self.reserve.dispatchers.fetch_sub(1, Ordering::Relaxed) {
+            1 => idle.append(&mut rest),
+            _ => rest.append(&mut idle),
+        }
+        self.reserve.len.store(rest.len(), Ordering::Relaxed);
         idle
     }
 
@@ -163,6 +198,67 @@ mod tests {
         let mut all = Contexts::unused(shared);
         all.sort_unstable();
         assert!(all.into_iter().eq(0..256));
+    }
+
+    #[test]
+    fn what_one_dispatcher_puts_back_is_seen_by_the_others() {
+        let [mut one, mut other] = <[_; 2]>::try_from(Contexts::share((0..16).collect(), 2))
+            .ok()
+            .unwrap();
+        let mut taken = Vec::new();
+        while one.prepare() {
+            taken.extend(one.take());
+        }
+        let seen = other.glance_at_reserve();
+        assert!(!seen() && !one.takes_note_of_refill());
+        for _ in 0..3 {
+            one.put(taken.pop().unwrap());
+        }
+        assert!(seen() && one.takes_note_of_refill() && !one.takes_note_of_refill());
+        while other.prepare() {
+            taken.extend(other.take());
+        }
+        assert_eq!(other.in_use(), 3);
+    }
+
+    #[test]
+    fn what_is_over_goes_to_the_reserve_as_soon_as_no_one_else_is_at_it() {
+        let mut shared = Contexts::share((0..16).collect(), 2);
+        let mut taken = Vec::new();
+        while shared[0].prepare() {
+            taken.extend(shared[0].take());
+        }
+        let reserve = Arc::clone(&shared[0].reserve);
+        {
+            let _at_it = reserve.contexts.lock().unwrap();
+            for _ in 0..6 {
+                shared[0].put(taken.pop().unwrap());
+            }
+            assert_eq!(shared[0].idle.len(), 6);
+        }
+        shared[0].put(taken.pop().unwrap());
+        assert_eq!(
+            (shared[0].idle.len(), reserve.len.load(Ordering::Relaxed)),
+            (2, 5)
+        );
+    }
+
+    /// At the end, too, requests may need more than their dispatcher keeps.
+    #[test]
+    fn the_first_dispatcher_at_its_end_leaves_its_contexts_to_the_others() {
+        let [mut first, mut last] = <[_; 2]>::try_from(Contexts::share((0..16).collect(), 2))
+            .ok()
+            .unwrap();
+        assert!(first.give_up().is_empty());
+        let mut taken = Vec::new();
+        while last.prepare() {
+            taken.extend(last.take());
+        }
+        assert_eq!(taken.len(), 16);
+        for context in taken {
+            last.put(context);
+        }
+        assert_eq!(last.give_up().len(), 16);
     }
 
     #[test]

@@ -23,7 +23,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shinjuku_net::Transport;
+use shinjuku_net::{Glance, Transport};
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
 use shinjuku_policy::{ClassId, Nanos, Want};
 use shinjuku_preempt::{CountersSnapshot, Cycles, DeadlineTimer, Generation};
@@ -258,6 +258,21 @@ impl<Tr: Transport> Dispatcher<Tr> {
             Want::Any => self.policy.len(),
             Want::StartedOnly => self.policy.waiting_started(),
         }
+    }
+
+    /// Whether requests that never ran wait, and no context is there for them.
+    pub(crate) fn is_starved(&self) -> bool {
+        self.fresh() > 0 && !self.contexts.is_any()
+    }
+
+    /// Whether the reserve of contexts has any, for those who do not have the dispatcher.
+    pub(crate) fn glance_at_reserve(&self) -> Glance {
+        self.contexts.glance_at_reserve()
+    }
+
+    /// Whether the reserve was empty and is not any more, since the last time of asking.
+    pub(crate) fn takes_note_of_refill(&mut self) -> bool {
+        self.contexts.takes_note_of_refill()
     }
 
     /// Whether there is no room for another request.

@@ -21,6 +21,7 @@
 mod contexts;
 mod end;
 mod inline;
+mod lock_waiters;
 mod watch;
 
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub(crate) use contexts::Contexts;
 pub(crate) use end::{BACKGROUND_TURN, ShutdownHandoff};
 use inline::Inline;
 pub(crate) use inline::{Deadline, Next, Turn};
+use lock_waiters::LockWaiters;
 
 use crate::loops::IdleTime;
 use crate::preemption::Preemption;
@@ -147,6 +149,7 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
     /// Taken at start for the end: there may be no allocating then.
     unfinished: Vec<ClassId>,
+    lock_waiters: LockWaiters,
     inline: Inline,
 }
 
@@ -240,6 +243,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             spare_cores,
             contexts,
             unfinished: Vec::with_capacity(capacity),
+            lock_waiters: LockWaiters::new(capacity),
             records: std::iter::repeat_with(record).take(capacity).collect(),
             free: (0..slots).rev().map(TaskId).collect(),
             turned_away: Vec::with_capacity(BATCH),
@@ -355,6 +359,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     fn is_quiet(&self) -> bool {
         let workers = &self.states[..self.workers];
         self.policy.is_empty()
+            && self.lock_waiters.is_empty()
             && self.spares_out == 0
             && workers.iter().all(|state| state.out() == 0)
     }
@@ -385,6 +390,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     self.settle(task, worker);
                 }
                 Completion::Preempted(suspended) => {
+                    let waits = !self.rules.inline && suspended.waits_for_a_lock();
                     let record = &mut self.records[task.0 as usize];
                     record.place = Place::Suspended(suspended);
                     self.statistics.preempted(record.class);
@@ -392,7 +398,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
                         // Its deadline asked it to.
                         self.statistics.requested();
                     }
-                    self.policy.preempted(task, worker, now);
+                    let suspended = self.policy.waiting_started();
+                    if waits && suspended > 0 {
+                        self.lock_waiters.stand_aside(task, worker, suspended);
+                    } else {
+                        self.policy.preempted(task, worker, now);
+                    }
                 }
             }
             if at >= self.workers {
@@ -556,6 +567,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Gives every worker with room what the policy says, the emptiest first.
     fn hand_out(&mut self, now: Nanos) -> bool {
         let mut worked = false;
+        if !self.lock_waiters.is_empty() {
+            let suspended = self.policy.waiting_started();
+            for (task, worker) in self.lock_waiters.come_back(suspended) {
+                self.policy.preempted(task, worker, now);
+            }
+        }
         if self.policy.is_empty() {
             return worked;
         }
@@ -589,7 +606,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Sends the next request for `worker` to the worker `at` (its own, or a spare's that stands in
     /// for it).
     fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
-        self.hand_one_of(self.wanted(), at, worker, now)
+        let is_turn = !self.lock_waiters.is_empty() && self.lock_waiters.takes_turn();
+        is_turn && self.hand_one_of(Want::StartedOnly, at, worker, now)
+            || self.hand_one_of(self.wanted(), at, worker, now)
     }
 
     /// The same of such requests only.

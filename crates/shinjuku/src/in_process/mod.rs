@@ -566,7 +566,9 @@ impl<Request: Send + 'static, Reply: Send + 'static> Transport for InProcess<Req
         let is_first = intake.wake.set(wake).is_ok();
         debug_assert!(is_first, "a transport is attended once");
         let ring = intake.ring.clone();
-        Some(Box::new(move || ring.len() > 0))
+        // Not by its length: while a push is under way there is nothing to take, and loops under
+        // SCHED_FIFO that look again and again would keep who pushes off the cores.
+        Some(Box::new(move || ring.is_ready()))
     }
 
     /// What was accepted before is delivered all the same: who submitted it was promised so.

@@ -116,6 +116,27 @@ impl<T> Producer<T> {
         let head = self.0.head.load(Ordering::Acquire);
         self.0.tail.load(Ordering::Relaxed).wrapping_sub(head)
     }
+
+    /// Whether the next [`pop`](Consumer::pop) has something, as far as another thread than the
+    /// consumer's can tell.
+    pub(crate) fn is_ready(&self) -> bool {
+        let published = |position: usize| {
+            let turn = self.0.slot(position).turn.load(Ordering::Acquire);
+            turn.wrapping_sub(position)
+        };
+        loop {
+            let head = self.0.head.load(Ordering::Acquire);
+            match published(head) {
+                0 => return false,
+                1 => return true,
+                // Popped, and not said so yet; or popped a while ago.
+                _ if self.0.head.load(Ordering::Acquire) == head => {
+                    return published(head.wrapping_add(1)) == 1;
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 impl<T> Clone for Producer<T> {
@@ -240,12 +261,18 @@ mod tests {
         // not.
         producer.0.tail.store(1, Ordering::Relaxed);
         producer.push(1).unwrap();
-        assert!(!consumer.is_ready());
+        assert!(!consumer.is_ready() && !producer.is_ready());
         assert_eq!(consumer.pop(), None);
         // The first goes on.
         *producer.0.slot(0).value() = Some(0);
         producer.0.slot(0).turn.store(1, Ordering::Release);
-        assert_eq!((consumer.pop(), consumer.pop()), (Some(0), Some(1)));
+        assert!(consumer.is_ready() && producer.is_ready());
+        assert_eq!(consumer.pop(), Some(0));
+        // As between a pop and the word of it.
+        producer.0.head.store(0, Ordering::Relaxed);
+        assert!(producer.is_ready());
+        assert_eq!(consumer.pop(), Some(1));
+        assert!(!producer.is_ready());
     }
 
     #[test]

@@ -57,6 +57,12 @@ impl Machine {
         }
     }
 
+    /// Whether these cores are hidden from the process's other threads, as isolated ones are that
+    /// are given by number.
+    pub(super) fn hides_all(&self, cores: &[usize]) -> bool {
+        cores.iter().all(|core| !self.allowed.contains(core))
+    }
+
     /// The cores that threads can be pinned to. Isolated ones are hidden from the affinity that a
     /// process starts with, and can be had all the same.
     pub(super) fn cores(&self) -> Vec<usize> {

@@ -273,7 +273,9 @@ fn symmetric(machine: &Machine, config: &Config, loops: usize) -> Result<Layout,
         inline: true,
         symmetric: true,
         slice: (is_beside_others && config.realtime_priority.is_none()).then_some(SLICE),
-        shared: cores.share || machine.allowed.len() < loops || machine.allowed.len() == 1,
+        shared: cores.share
+            || (machine.allowed.len() < loops || machine.allowed.len() == 1)
+                && (is_beside_others || !machine.hides_all(own)),
         why: None,
     })
 }
@@ -315,7 +317,8 @@ fn inline(machine: &Machine, config: &Config, workers: usize) -> Result<Layout, 
         inline: true,
         symmetric: false,
         slice: None,
-        shared: cores.share || machine.allowed.len() == 1,
+        shared: cores.share
+            || machine.allowed.len() == 1 && !core.is_some_and(|core| machine.hides_all(&[core])),
         why: None,
     })
 }

@@ -401,3 +401,40 @@ fn what_the_user_has_set_goes_before_what_auto_would_choose() {
     let given = Layout::plan_on(&machine(2), &config("layout = \"threads\"")).unwrap();
     assert_eq!(given.why, None);
 }
+
+/// Isolated cores are not among those that the process starts with, and no other thread runs there.
+#[test]
+fn loops_on_hidden_cores_share_them_with_nobody() {
+    let with_isolated = |cores, isolated: std::ops::Range<usize>| Machine {
+        isolated: isolated.collect(),
+        ..machine(cores)
+    };
+    let cases = [
+        (
+            with_isolated(2, 2..6),
+            "layout = \"symmetric\"\n[cores]\nworkers = [2, 3, 4, 5]",
+            false,
+        ),
+        (
+            with_isolated(1, 1..3),
+            "layout = \"symmetric\"\n[cores]\nworkers = [1, 2]",
+            false,
+        ),
+        (
+            with_isolated(1, 1..2),
+            "layout = \"inline\"\n[cores]\nworkers = [1]",
+            false,
+        ),
+        (
+            with_isolated(1, 1..3),
+            "layout = \"symmetric\"\n[cores]\nworkers = [0, 2]",
+            true,
+        ),
+        (machine(2), "layout = \"symmetric\"\nworkers = 4", true),
+        (machine(1), "layout = \"inline\"", true),
+    ];
+    for (machine, toml, shared) in cases {
+        let layout = Layout::plan_on(&machine, &config(toml)).unwrap();
+        assert_eq!(layout.shared, shared, "{toml}");
+    }
+}

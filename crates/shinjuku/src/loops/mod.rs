@@ -210,6 +210,8 @@ pub(crate) struct Loops<Tr: Transport> {
     idle_time: Arc<IdleTime>,
     /// Of all threads.
     links: OnceLock<Vec<WorkerLink>>,
+    /// Whether the contexts that the dispatchers share are not all in use.
+    reserve: OnceLock<Glance>,
     watcher: AtomicUsize,
     /// Threads that stand by and do not watch.
     roster: Mutex<Vec<usize>>,
@@ -254,6 +256,7 @@ impl<Tr: Transport> Loops<Tr> {
             alarm,
             idle_time,
             links: OnceLock::new(),
+            reserve: OnceLock::new(),
             watcher: AtomicUsize::new(NOBODY),
             roster: Mutex::new(Vec::with_capacity(threads)),
             rescue_after,
@@ -273,6 +276,9 @@ impl<Tr: Transport> Loops<Tr> {
         let loops = threads[..self.seats.len()].to_vec();
         let are_new = self.alarm.threads.set(threads).is_ok() && self.links.set(links).is_ok();
         assert!(are_new, "threads are introduced once");
+        if let Some(one) = dispatchers.first() {
+            let _ = self.reserve.set(one.glance_at_reserve());
+        }
         for (part, dispatcher) in self.parts.iter().zip(dispatchers) {
             part.leave(dispatcher);
         }
@@ -312,6 +318,13 @@ impl<Tr: Transport> Loops<Tr> {
     /// be told. Where only polling tells, `unless_told` is the answer.
     fn has_work(&self, part: usize, unless_told: bool) -> bool {
         self.parts[part].has_work(unless_told, || !self.control.is_serving())
+            || self.is_starved_in_vain(part)
+    }
+
+    /// Whether requests of this part wait for a context, and there are some by now: other
+    /// dispatchers have put them back.
+    fn is_starved_in_vain(&self, part: usize) -> bool {
+        self.parts[part].is_starved() && self.reserve.get().is_some_and(|has_any| has_any())
     }
 
     /// Whether the loop of this seat finds something to do at a part. Away from home, that is what
@@ -319,7 +332,9 @@ impl<Tr: Transport> Loops<Tr> {
     fn has_work_for(&self, seat: usize, part: usize, unless_told: bool) -> bool {
         let is_home = part == self.home_of(seat);
         match self.alarm.help {
-            Help::Polled if !is_home && self.control.is_serving() => self.parts[part].has_polled(),
+            Help::Polled if !is_home && self.control.is_serving() => {
+                self.parts[part].has_polled() || self.is_starved_in_vain(part)
+            }
             Help::None if !is_home && self.control.is_serving() => false,
             _ => self.has_work(part, unless_told),
         }
@@ -327,7 +342,13 @@ impl<Tr: Transport> Loops<Tr> {
 
     /// Thread `me` in this seat is about to run a request of `part`, whose dispatcher others may
     /// take meanwhile.
-    fn lend(&self, seat: usize, part: usize, dispatcher: Box<Dispatcher<Tr>>, deadline: Deadline) {
+    fn lend(
+        &self,
+        seat: usize,
+        part: usize,
+        mut dispatcher: Box<Dispatcher<Tr>>,
+        deadline: Deadline,
+    ) {
         let rescue_after = |moment: Option<Cycles>| {
             moment.map_or(AT_THE_END, |moment| {
                 moment
@@ -343,12 +364,18 @@ impl<Tr: Transport> Loops<Tr> {
         } = &*self.seats[seat];
         stuck_if_blocked_at.store(rescue_after(deadline.expected), Ordering::Relaxed);
         stuck_at.store(rescue_after(deadline.soft), Ordering::Relaxed);
+        let has_refilled = dispatcher.takes_note_of_refill();
         self.parts[part].leave(dispatcher);
         if self.seats.len() > 1 {
             // What came too late for this turn may have found nobody to wake.
             std::sync::atomic::fence(Ordering::SeqCst);
             if self.alarm.parking.has_parked() && self.has_work(part, true) {
                 self.alarm.wake(part);
+            }
+            if has_refilled
+                && let Some(starved) = (0..self.parts()).find(|&one| self.is_starved_in_vain(one))
+            {
+                self.alarm.wake(starved);
             }
         }
     }
@@ -676,6 +703,9 @@ impl<Tr: Transport> LoopThread<Tr> {
                     return has_worked;
                 }
                 Turn::Over => {
+                    // A loop that seems idle relieves no other, and this may wait for an allocator
+                    // that a request of another dispatcher holds.
+                    self.stop_idling(seat);
                     dispatcher.inline_end();
                     return true;
                 }

@@ -10,7 +10,9 @@ use crate::dispatcher::Dispatcher;
 const LIES: usize = 1;
 /// It has no room for more requests.
 const FULL: usize = 2;
-const ONE: usize = 4;
+/// Requests that never ran wait there, and there was no context for them.
+const STARVED: usize = 4;
+const ONE: usize = 8;
 
 /// A dispatcher's place, and what can be told of it while it lies there.
 pub(super) struct Part<Tr: Transport> {
@@ -47,7 +49,8 @@ impl<Tr: Transport> Part<Tr> {
     /// Leaves the dispatcher there.
     pub(super) fn leave(&self, dispatcher: Box<Dispatcher<Tr>>) {
         let full = if dispatcher.is_full() { FULL } else { 0 };
-        let state = LIES | full | (dispatcher.can_run() * ONE);
+        let starved = if dispatcher.is_starved() { STARVED } else { 0 };
+        let state = LIES | full | starved | (dispatcher.can_run() * ONE);
         self.place.leave(dispatcher, state);
     }
 
@@ -59,6 +62,11 @@ impl<Tr: Transport> Part<Tr> {
     /// How many requests wait that could run, as of when it was left.
     pub(super) fn waiting(&self) -> usize {
         self.place.state() / ONE
+    }
+
+    /// Whether it lies there with requests that wait for a context.
+    pub(super) fn is_starved(&self) -> bool {
+        self.place.state() & STARVED != 0
     }
 
     /// Whether something is to be done there beside polling.

@@ -73,6 +73,54 @@ fn what_waits_at_a_busy_loop_is_served_by_the_other() {
     );
 }
 
+/// A request waits for one that has no context, and its loop waits with it. Then requests of the
+/// other loop put contexts back.
+#[test]
+fn what_waits_for_a_context_starts_at_an_idle_loop_when_there_is_one_again() {
+    let runtime = jobs(
+        config(2, MechanismKind::Probe)
+            .contexts(8)
+            .spare_workers(10),
+    );
+    for _ in 0..3 {
+        let handle = runtime.handle();
+        let (release, blocked) = mpsc::sync_channel::<()>(7);
+        let blocked = Arc::new(std::sync::Mutex::new(blocked));
+        // All contexts but the one that the other loop keeps.
+        let hold: Vec<_> = (0..7)
+            .map(|_| {
+                let blocked = Arc::clone(&blocked);
+                let job = move || u64::from(blocked.lock().unwrap().recv().is_ok());
+                submit(&handle, 1, Box::new(job))
+            })
+            .collect();
+        wait_for("seven", || runtime.statistics().started == 7);
+        let (send, receive) = mpsc::channel();
+        let theirs = handle.clone();
+        let waits = submit(
+            &handle,
+            0,
+            Box::new(move || {
+                let sends = Box::new(move || u64::from(send.send(()).is_ok()));
+                let ticket = submit(&theirs, 0, sends);
+                let has_come = receive.recv_timeout(PATIENCE / 2).is_ok();
+                drop(ticket);
+                has_come.into()
+            }),
+        );
+        // Until the other loop has looked for a context in vain, and sleeps.
+        std::thread::sleep(Duration::from_millis(50));
+        for _ in 0..7 {
+            release.send(()).unwrap();
+        }
+        assert_eq!(waits.wait(), Ok(1), "it waited for a request in vain");
+        for one in hold {
+            assert_eq!(one.wait(), Ok(1));
+        }
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
 /// Loops that do not help: what comes to a busy loop waits for it, what comes to the other does
 /// not, and each is woken for what only it may serve.
 #[test]
