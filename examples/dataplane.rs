@@ -12,8 +12,10 @@
 //!
 //! Requests are those of the example `synthetic`: a time to work, at most 10 ms, and a stamp, both
 //! of which come back. With several ports in the file, each is a request type, and a class if there
-//! are as many; further ones are the last class. `reply_ports` has replies leave from others, as
-//! RackSched's servers do (requests to 1234 and up, replies from 11234 and up).
+//! are as many; further ones are the last class. `format = "racksched"` speaks RackSched's format,
+//! whose replies tell how many requests of the class the dispatcher has left; `reply_ports` has
+//! replies leave from other ports, as RackSched's servers do (requests to 1234 and up, replies from
+//! 11234 and up). Such a server belongs behind `shinjuku-rack` (`docs/rack.md`).
 //!
 //! Expect: what the server serves on, where, and how each dispatcher preempts; after control-C (or
 //! SIGTERM), the counts of each dispatcher, their sums, and the device's counts. The server itself
@@ -29,7 +31,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
 use shinjuku::config::{Config, read_toml};
-use shinjuku::net::wire::ShinjukuRequest;
+use shinjuku::net::wire::{RackSchedMessage, ReassemblyConfig, ShinjukuRequest};
 use shinjuku::net::{ByPort, Classifier};
 use shinjuku::{HardPreemption, Runtime, handler_fn};
 use shinjuku_dataplane::{Datagram, Dataplane, DataplaneConfig, DataplaneCounts, Device, MacAddr};
@@ -42,6 +44,9 @@ const LONGEST_NANOS: u64 = 10_000_000;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// The format of requests.
+    #[serde(default)]
+    format: Format,
     /// A runtime for each dispatcher; one by default.
     #[serde(default)]
     dispatcher: Vec<Config>,
@@ -55,6 +60,34 @@ struct Settings {
     dpdk: Option<serde::de::IgnoredAny>,
     #[cfg(not(feature = "xdp"))]
     xdp: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    /// The 16 bytes of Shinjuku's client.
+    #[default]
+    Shinjuku,
+    /// The 41 bytes of RackSched's, in one packet or several.
+    RackSched,
+}
+
+impl Format {
+    /// How long a request asks to work, in nanoseconds. `None`: it is no request.
+    fn run_nanos(self, request: &[u8]) -> Option<u64> {
+        Some(match self {
+            Self::Shinjuku => ShinjukuRequest::parse(request).ok()?.run_nanos,
+            Self::RackSched => RackSchedMessage::parse(request).ok()?.0.run_nanos,
+        })
+    }
+
+    /// `dataplane` with this format, for a runtime with so many classes.
+    fn of(self, dataplane: DataplaneConfig, classes: usize) -> DataplaneConfig {
+        match self {
+            Self::Shinjuku => dataplane,
+            Self::RackSched => dataplane.racksched(classes, ReassemblyConfig::default()),
+        }
+    }
 }
 
 const USAGE: &str = "usage: dataplane FILE, such as examples/memif.toml";
@@ -138,17 +171,15 @@ fn serve<D: Device>(
         devices.len()
     );
     let dataplane = settings.dataplane.clone().mac_or(mac);
-    let steps_per_nano = steps_per_nano();
+    let (format, steps_per_nano) = (settings.format, steps_per_nano());
     let mut servers = Vec::new();
     for (device, config) in devices.into_iter().zip(&settings.dispatcher) {
-        let by_port = Types {
-            classes: config.class.len(),
-        };
-        let transport = Dataplane::classified(device, dataplane.clone(), by_port)?;
+        let classes = config.class.len();
+        let speaking = format.of(dataplane.clone(), classes);
+        let transport = Dataplane::classified(device, speaking, Types { classes })?;
         let counters = transport.counters();
         let handler = handler_fn(move |request: Datagram<D::Buffer>| {
-            let run_nanos = ShinjukuRequest::parse(&request).ok()?.run_nanos;
-            let nanos = run_nanos.min(LONGEST_NANOS) as f64;
+            let nanos = format.run_nanos(&request)?.min(LONGEST_NANOS) as f64;
             spin_with_probes((nanos * steps_per_nano) as u64);
             Some(request.echo())
         });

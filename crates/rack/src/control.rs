@@ -1,23 +1,29 @@
 //! The commands to a rack at work: a line of JSON each way, over a Unix socket that only its user
 //! can open.
+//!
+//! The rack's loop looks after all clients in turn and waits for none of them: one that says
+//! nothing, or half a command, or does not take its answer, keeps only its own place.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Rack, RackError, ServerConfig, Status};
+use crate::{Rack, RackError, ServerConfig, Status, neighbour};
 
-/// How long a command may take to be said, and an answer to be taken.
+/// How long a command may take to be said, and its answer to be made and taken.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Clients at a time; for one more, the oldest is turned away.
+const CLIENTS: usize = 64;
 /// How long adding a server may take: ARP's time, and some.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 /// The longest command, in bytes.
-const LONGEST: u64 = 1 << 16;
+const LONGEST: usize = 1 << 16;
 
 /// A command.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,6 +58,8 @@ pub enum Answer {
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
+    /// The oldest first.
+    exchanges: VecDeque<Exchange>,
 }
 
 impl Control {
@@ -78,16 +86,30 @@ impl Control {
         Ok(Self {
             listener,
             path: path.to_owned(),
+            exchanges: VecDeque::with_capacity(CLIENTS),
         })
     }
 
-    /// Serves the commands that wait. Returns whether one of them ends the rack.
-    pub fn serve(&self, rack: &mut Rack) -> bool {
-        let mut is_end = false;
-        while let Ok((stream, _)) = self.listener.accept() {
-            // Whoever does not take the answer goes without.
-            is_end |= answer(&stream, rack).unwrap_or(false);
+    /// Serves the commands that are there, and waits for no others. Returns whether one of them
+    /// ends the rack.
+    pub fn serve(&mut self, rack: &mut Rack) -> bool {
+        // As many as can be held: more that come meanwhile are the next call's.
+        for _ in 0..CLIENTS {
+            let Ok((stream, _)) = self.listener.accept() else {
+                break;
+            };
+            if self.exchanges.len() == CLIENTS {
+                self.exchanges.pop_front();
+            }
+            self.exchanges.extend(Exchange::new(stream));
         }
+        let mut is_end = false;
+        self.exchanges.retain_mut(|exchange| {
+            let progress = exchange.go_on(rack, &mut is_end);
+            // Whoever is gone, or does not take the answer, goes without.
+            let waits = progress.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+            waits && exchange.since.elapsed() < PATIENCE
+        });
         is_end
     }
 }
@@ -98,30 +120,106 @@ impl Drop for Control {
     }
 }
 
-fn answer(stream: &UnixStream, rack: &mut Rack) -> io::Result<bool> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
-    let done = |result: Result<(), RackError>| match result {
+/// A client's command and its answer.
+#[derive(Debug)]
+struct Exchange {
+    stream: UnixStream,
+    stage: Stage,
+    /// When the client began to say its command; once that is all there, since then.
+    since: Instant,
+}
+
+/// How far an exchange has come.
+#[derive(Debug)]
+enum Stage {
+    /// So much of the command has come.
+    Asking(Vec<u8>),
+    /// The command is all there, and is not done yet.
+    Doing(Order),
+    /// So much of the answer is left to send.
+    Answering(Vec<u8>),
+}
+
+impl Exchange {
+    fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            stage: Stage::Asking(Vec::new()),
+            since: Instant::now(),
+        })
+    }
+
+    /// Goes on to its end; or, with `WouldBlock`, until client or ARP have to do their part. Sets
+    /// `is_end` if the command ends the rack.
+    fn go_on(&mut self, rack: &mut Rack, is_end: &mut bool) -> io::Result<()> {
+        loop {
+            match &mut self.stage {
+                Stage::Asking(said) => {
+                    let order = serde_json::from_slice(first_line(&self.stream, said)?);
+                    self.since = Instant::now();
+                    self.stage = match order {
+                        Ok(order) => Stage::Doing(order),
+                        Err(error) => {
+                            let refused = Answer::Refused(format!("no command: {error}"));
+                            Stage::Answering(line(&refused)?)
+                        }
+                    };
+                }
+                Stage::Doing(order) => {
+                    let answer = done(order, rack, self.since)?;
+                    *is_end |= matches!(order, Order::Stop);
+                    self.stage = Stage::Answering(line(&answer)?);
+                }
+                Stage::Answering(left) => {
+                    while !left.is_empty() {
+                        let sent = self.stream.write(left)?;
+                        left.drain(..sent);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// The first line of what the client says, of which `said` has come before.
+fn first_line<'a>(mut stream: &UnixStream, said: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
+    let mut piece = [0; 4096];
+    while !said.contains(&b'\n') && said.len() < LONGEST {
+        match stream.read(&mut piece)? {
+            // It looked whether somebody listens.
+            0 if said.is_empty() => return Err(ErrorKind::UnexpectedEof.into()),
+            0 => break,
+            length => said.extend(&piece[..length]),
+        }
+    }
+    Ok(said.split(|byte| *byte == b'\n').next().unwrap_or_default())
+}
+
+/// Does what is ordered. `WouldBlock`: ARP, asked since then, may still find the server.
+fn done(order: &Order, rack: &mut Rack, since: Instant) -> io::Result<Answer> {
+    let result = match order {
+        Order::Status => {
+            return Ok(match rack.status() {
+                Ok(status) => Answer::Status(status),
+                Err(error) => Answer::Refused(error.to_string()),
+            });
+        }
+        Order::Add(server) => match rack.add_if_known(server.clone()) {
+            Err(RackError::NoNeighbour(_)) if since.elapsed() < neighbour::PATIENCE => {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            added => added,
+        },
+        Order::Drain(name) => rack.drain(name),
+        Order::Remove(name) => rack.remove(name),
+        Order::Stop => Ok(()),
+    };
+    Ok(match result {
         Ok(()) => Answer::Done,
         Err(error) => Answer::Refused(error.to_string()),
-    };
-    let order = serde_json::from_str(&line);
-    let answer = match &order {
-        Ok(Order::Status) => match rack.status() {
-            Ok(status) => Answer::Status(status),
-            Err(error) => Answer::Refused(error.to_string()),
-        },
-        Ok(Order::Add(server)) => done(rack.add(server.clone())),
-        Ok(Order::Drain(name)) => done(rack.drain(name)),
-        Ok(Order::Remove(name)) => done(rack.remove(name)),
-        Ok(Order::Stop) => Answer::Done,
-        Err(error) => Answer::Refused(format!("no command: {error}")),
-    };
-    say(stream, &answer)?;
-    Ok(matches!(order, Ok(Order::Stop)))
+    })
 }
 
 /// Gives a command to the rack that listens at `path`.
@@ -146,7 +244,11 @@ pub fn command(path: &Path, order: &Order) -> Result<Answer, RackError> {
 }
 
 fn say(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_string(message)?;
-    line.push('\n');
-    stream.write_all(line.as_bytes())
+    stream.write_all(&line(message)?)
+}
+
+fn line(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
 }

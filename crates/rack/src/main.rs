@@ -220,7 +220,7 @@ fn register(switch: SocketAddrV4, registration: &Registration) -> anyhow::Result
 fn start(path: &std::path::Path) -> anyhow::Result<()> {
     let stop = told_to_end()?;
     let config = Config::from_file(path)?;
-    let control = Control::listen(&config.control)?;
+    let mut control = Control::listen(&config.control)?;
     let registrar = config.registration.as_ref().map(Registrar::listen);
     let registrar = registrar.transpose()?;
     let exporter = config.metrics.map(Exporter::listen).transpose()?;

@@ -58,6 +58,14 @@ impl Rack {
         self.place(server, neighbour::PATIENCE).map(drop)
     }
 
+    /// The same, of a server whose Ethernet address the kernel knows; if it does not, it asks.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add), but at once.
+    pub(crate) fn add_if_known(&mut self, server: ServerConfig) -> Result<(), RackError> {
+        self.place(server, Duration::ZERO).map(drop)
+    }
+
     /// A server has registered for so long, or renews that; with no time at all it leaves. A
     /// renewal opens no server that was drained or has failed. Returns what happened, in words, if
     /// that is anything.

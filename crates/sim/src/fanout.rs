@@ -146,6 +146,21 @@ impl FanoutScenario {
         self.fanouts.len() * self.slos_us.len()
     }
 
+    /// The type that two draws, uniform from 0 to 1, select by weight: of an SLO, and of a fan-out.
+    #[must_use]
+    pub fn kind(&self, [slo, fanout]: [f64; 2]) -> usize {
+        pick(&self.slos_us, slo) * self.fanouts.len() + pick(&self.fanouts, fanout)
+    }
+
+    /// How many servers a type of query goes to.
+    ///
+    /// # Panics
+    /// If there is no fan-out.
+    #[must_use]
+    pub fn fanout(&self, kind: usize) -> usize {
+        self.fanouts[kind % self.fanouts.len()].0
+    }
+
     /// The SLO of a type of query, in ns.
     ///
     /// # Panics
@@ -161,7 +176,7 @@ impl FanoutScenario {
     /// If there is no such type.
     #[must_use]
     pub fn kind_name(&self, kind: usize) -> String {
-        let (fanout, _) = self.fanouts[kind % self.fanouts.len()];
+        let fanout = self.fanout(kind);
         let (slo_us, _) = self.slos_us[kind / self.fanouts.len()];
         format!("{slo_us}us-of-{fanout}")
     }
@@ -188,7 +203,7 @@ impl FanoutScenario {
             Discipline::TailGuard => {
                 let unloaded = unloaded_service_ns(&self.mix, 400_000, 1);
                 with_classes(edf::REGISTERED, &|kind, class| {
-                    let (fanout, _) = self.fanouts[kind % self.fanouts.len()];
+                    let fanout = self.fanout(kind);
                     let slo_ns = self.slo_ns(kind) as u64;
                     let budget_ns =
                         tail_guard_budget_ns(&unloaded, slo_ns, fanout, self.percentile);
@@ -264,7 +279,8 @@ impl FanoutScenario {
     }
 
     /// The mean time between two queries that gives the load, in ns.
-    fn gap_ns(&self) -> f64 {
+    #[must_use]
+    pub fn gap_ns(&self) -> f64 {
         let total: f64 = self.fanouts.iter().map(|(_, weight)| weight).sum();
         let tasks = self
             .fanouts
@@ -347,10 +363,8 @@ impl<'a> Run<'a> {
     /// A query comes: its tasks go to servers chosen at random.
     fn issue(&mut self, now: u64, draws: &mut Draws) -> Result<(), SimError> {
         let Self { scenario, .. } = *self;
-        let slo = pick(&scenario.slos_us, draws.gaps.random());
-        let fan = pick(&scenario.fanouts, draws.gaps.random());
-        let kind = (slo * scenario.fanouts.len() + fan) as u16;
-        let fanout = scenario.fanouts[fan].0;
+        let kind = scenario.kind([draws.gaps.random(), draws.gaps.random()]);
+        let fanout = scenario.fanout(kind);
         let mut longest_ns = 0;
         for task in 0..fanout {
             // The first `fanout` of a random permutation (Fisher and Yates).
@@ -363,7 +377,7 @@ impl<'a> Run<'a> {
                 sent_ns: now,
                 service_ns,
                 flow: self.issued,
-                class: kind,
+                class: kind as u16,
                 tag: self.issued,
             };
             if self.machines[server].arrive(now, request).is_some() {
@@ -375,7 +389,7 @@ impl<'a> Run<'a> {
         }
         let query = Query {
             sent_ns: now,
-            kind,
+            kind: kind as u16,
             left: fanout,
             longest_ns,
         };

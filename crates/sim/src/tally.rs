@@ -209,6 +209,17 @@ impl Tally {
         self.classes[usize::from(class)].quantile_ns(quantile)
     }
 
+    /// How many of a class were done within so many ns, to a histogram's precision.
+    ///
+    /// # Panics
+    /// If there is no such class.
+    #[must_use]
+    pub fn class_within(&self, class: u16, ns: u64) -> u64 {
+        self.classes[usize::from(class)]
+            .latency
+            .count_between(0, ns)
+    }
+
     /// The number of classes.
     #[must_use]
     pub fn classes(&self) -> usize {

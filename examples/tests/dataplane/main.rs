@@ -6,6 +6,7 @@
 
 mod load;
 mod server;
+mod types;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use shinjuku_tests_support::process;
 
-/// A dispatcher with few threads, which may share a core with other tests'.
+/// A dispatcher with few threads, which may share a core with other tests'; a class for each of its
+/// ports, up to three.
 pub const DISPATCHER: &str = "
     [[dispatcher]]
     workers = 1
@@ -13,6 +14,7 @@ pub const DISPATCHER: &str = "
     spare_workers = 1
     queue = 1024
     cores = { share = true }
+    class = [{ name = 'type-0' }, { name = 'type-1' }, { name = 'type-2' }]
 ";
 
 /// A server that listens.

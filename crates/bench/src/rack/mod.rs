@@ -1,5 +1,6 @@
 //! `cargo xtask bench rack`: what the rack's XDP program takes for a packet, what the switch adds
-//! to a round trip, and what whole racks do with it, simulated.
+//! to a round trip, what whole racks do with it, simulated, and queries that fan out, over real
+//! servers and simulated.
 //!
 //! The kernel runs the program on a packet in memory, many times in a row (BPF_PROG_TEST_RUN), so
 //! that no network is in the figures. Caches are warm, as they are at high load: a table's miss
@@ -20,10 +21,12 @@ use crate::machine::Machine;
 use crate::report::figure;
 
 mod contender;
+mod fanout;
 mod hop;
 mod simulated;
 
 use contender::Contender;
+use fanout::Fanout;
 use hop::{Between, Hop, RoundTrips};
 use simulated::Simulated;
 
@@ -112,10 +115,17 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     };
     let length = session.length();
     let packets = session.all(length, contenders.len() + hops.len());
-    session.expect(&machine, packets + simulated::expected(effort));
+    let queries = match options.simulated {
+        true => Duration::ZERO,
+        false => fanout::expected(&session),
+    };
+    session.expect(&machine, packets + queries + simulated::expected(effort));
     let mut measured = Rack::default();
-    let outcome = measured.fill(&mut session, &mut contenders, &mut hops, effort);
+    let outcome = measured.fill(&mut session, &mut contenders, &mut hops);
     drop(hops);
+    let outcome = outcome
+        .and_then(|()| measured.fan_out(&mut session, options.simulated))
+        .and_then(|()| measured.simulate(&mut session, effort));
     session.end(machine, measured, outcome)
 }
 
@@ -141,6 +151,9 @@ pub struct Rack {
     /// One for each way between a client and a server.
     #[serde(default)]
     pub round_trips: Vec<RoundTripRow>,
+    /// Queries over real servers; `None`: they were not asked for, or the bench ended before.
+    #[serde(default)]
+    pub fanout: Option<Fanout>,
     /// Whole racks; `None`: the bench ended before.
     #[serde(default)]
     pub simulated: Option<Simulated>,
@@ -199,13 +212,12 @@ impl Row {
 }
 
 impl Rack {
-    /// Measures packets and round trips, then simulates racks whose switch takes so long.
+    /// Measures packets and round trips.
     fn fill(
         &mut self,
         session: &mut Session,
         contenders: &mut [Contender],
         hops: &mut [Hop],
-        effort: simulated::Effort,
     ) -> Result<()> {
         if !contenders.is_empty() {
             let length = session.length();
@@ -233,6 +245,19 @@ impl Rack {
                 .map(|(one, runs)| RoundTripRow::of(one.between, runs))
                 .collect();
         }
+        Ok(())
+    }
+
+    /// Queries over real servers, unless all is to be simulated.
+    fn fan_out(&mut self, session: &mut Session, simulated: bool) -> Result<()> {
+        if !simulated {
+            self.fanout = Some(fanout::run(session)?);
+        }
+        Ok(())
+    }
+
+    /// Simulates racks whose switch takes as long as measured.
+    fn simulate(&mut self, session: &mut Session, effort: simulated::Effort) -> Result<()> {
         let switch_ns =
             [(WITH_TABLE, SWITCH_NS[0]), (REPLY, SWITCH_NS[1])].map(|(name, default)| {
                 Spread::of(self.nanos(name)).map_or(default, |measured| measured.median)
@@ -325,7 +350,13 @@ impl Measured for Rack {
                 50.0,
                 self.beyond(CHOICE, WITHOUT_CHOICE),
             ),
+            judge(
+                format!("{CHOICE}: parsing, choice and rewriting, ns beyond a {BARE}"),
+                50.0,
+                self.beyond(CHOICE, BARE),
+            ),
         ];
+        targets.extend(fanout::targets(self.fanout.as_ref()));
         targets.extend(simulated::targets(self.simulated.as_ref()));
         targets
     }
@@ -357,7 +388,8 @@ impl Measured for Rack {
         let packets = Some(packets).filter(|_| !self.rows.is_empty());
         let racks = self.simulated.iter().flat_map(simulated::sections);
         let measured = packets.into_iter().chain(self.round_trip_section());
-        measured.chain(racks).collect()
+        let queries = self.fanout.as_ref().map(fanout::section);
+        measured.chain(queries).chain(racks).collect()
     }
 }
 
@@ -381,6 +413,7 @@ mod tests {
     #[test]
     fn differences_are_of_the_same_repetition() {
         let measured = rack(&[
+            (BARE, &[40.0, 30.0, 20.0]),
             (CHOICE, &[100.0, 500.0, 90.0]),
             (WITHOUT_CHOICE, &[70.0, 460.0, 80.0]),
             (WITH_TABLE, &[160.0, 140.0, 155.0]),
@@ -390,6 +423,8 @@ mod tests {
         assert_eq!(targets[0].measured, Some(155.0));
         assert_eq!(targets[1].verdict, Verdict::Met);
         assert_eq!(targets[1].measured, Some(30.0));
+        assert_eq!(targets[2].verdict, Verdict::Missed);
+        assert_eq!(targets[2].measured, Some(70.0));
         let unmeasured = rack(&[]).targets();
         let not_shown = |target: &Target| target.verdict == Verdict::NotShown;
         assert!(unmeasured.iter().all(not_shown));

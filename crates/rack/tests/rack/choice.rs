@@ -1,6 +1,7 @@
 //! Each balancer against the simulator's: in simulated runs, whenever the simulator chooses, the
 //! program chooses, too, with the same random numbers. What it knows of the load it has learnt
 //! itself, from the replies that the simulator has seen; that must be what the simulator knows.
+//! With the kernel's own random numbers it chooses otherwise, and as often.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -11,7 +12,7 @@ use shinjuku_net::wire::RackSchedMessage;
 use shinjuku_rack::datapath::Action as Verdict;
 use shinjuku_rack::tables::{Cause, Injection, Loads, Members};
 use shinjuku_sim::rack::balancer::Balancer;
-use shinjuku_sim::rack::{Action, BalancerSpec, Change, LoadInfo, LoadView, RackScenario};
+use shinjuku_sim::rack::{Action, BalancerSpec, Change, LoadInfo, LoadView, RackRun, RackScenario};
 use shinjuku_sim::{Request, Scheduler};
 use shinjuku_workload::Mix;
 
@@ -154,6 +155,33 @@ impl Both {
         };
         (out, frame)
     }
+
+    /// Has the switch, which knows what the simulator knows, choose for a request. Returns its
+    /// slots, the request, and where it went.
+    fn sent(
+        &mut self,
+        request: &Request,
+        servers: &[usize],
+        loads: &LoadView,
+    ) -> (Vec<usize>, Out, Ipv4Addr) {
+        let request = &of_a_client(request);
+        let slots = self.open(servers);
+        match self.load_info {
+            LoadInfo::Int2 => self.tell_least(request, loads),
+            _ => self.learn(loads),
+        }
+        let (out, frame) = self.request(request);
+        let (_, sent, _) = self.switch.run(&frame);
+        (slots, out, destination(&sent))
+    }
+}
+
+/// A client's address and port have 48 bits together.
+fn of_a_client(request: &Request) -> Request {
+    Request {
+        flow: request.flow & 0xffff_ffff_ffff,
+        ..*request
+    }
 }
 
 impl Balancer for Both {
@@ -164,27 +192,17 @@ impl Balancer for Both {
         loads: &LoadView,
         random: &mut Xoshiro256PlusPlus,
     ) -> Option<usize> {
-        // A client's address and port have 48 bits together.
-        let request = &Request {
-            flow: request.flow & 0xffff_ffff_ffff,
-            ..*request
-        };
-        let slots = self.open(servers);
-        match self.load_info {
-            LoadInfo::Int2 => self.tell_least(request, loads),
-            _ => self.learn(loads),
-        }
         let mut ahead = random.clone();
         let draws: Vec<_> = (0..16).map(|_| ahead.next_u32()).collect();
         let injection = Injection::new(NOW, &draws);
         self.switch.datapath.inject(&injection).unwrap();
-        let (out, frame) = self.request(request);
-        let (_, sent, _) = self.switch.run(&frame);
+        let (slots, out, sent) = self.sent(request, servers, loads);
 
         let mut before = random.clone();
+        let request = &of_a_client(request);
         let chosen = self.balancer.choose(request, &slots, loads, random)?;
         let what = (self.name.as_str(), self.load_info, self.number, servers);
-        assert_eq!(destination(&sent), address(NUMBERS[chosen]), "{what:?}");
+        assert_eq!(sent, address(NUMBERS[chosen]), "{what:?}");
         self.out[chosen].push_back(out);
         // Both have used as many random numbers.
         for _ in 0..self.switch.datapath.drawn().unwrap() {
@@ -195,17 +213,8 @@ impl Balancer for Both {
     }
 }
 
-/// A simulated run of 3000 requests, with servers that come and go.
-fn choose_alike(test: &str, balancer: &str, load_info: LoadInfo, sizes: &[usize]) {
-    let name = format!("{load_info:?}").to_lowercase();
-    // Room for all: no request without a reply is in the way of another.
-    let settings = shinjuku_rack::tables::Settings {
-        bucket_mask: 0xffff,
-        ..settings(balancer, &name)
-    };
-    let Some(switch) = Switch::with(test, &settings, &NUMBERS) else {
-        return;
-    };
+/// A rack of 3000 requests.
+fn scenario(balancer: &str, load_info: LoadInfo, sizes: &[usize]) -> RackScenario {
     // Nanoseconds of work exceed 32 bits only in the simulator's longest queues.
     let mix = Mix::named("hi").unwrap();
     let mut scenario = RackScenario::new(mix, 0.8, Scheduler::sharing(), 4, 2);
@@ -217,6 +226,42 @@ fn choose_alike(test: &str, balancer: &str, load_info: LoadInfo, sizes: &[usize]
     scenario.network_ns = 2000;
     scenario.requests = 3000;
     scenario.flows = Some(64);
+    scenario
+}
+
+/// The switch beside the simulator. `None`, having said so, if this machine cannot.
+fn both(test: &str, balancer: &str, scenario: &RackScenario, injected: bool) -> Option<Both> {
+    let load_info = scenario.load_info;
+    let name = format!("{load_info:?}").to_lowercase();
+    let mut settings = shinjuku_rack::tables::Settings {
+        // Room for all: no request without a reply is in the way of another.
+        bucket_mask: 0xffff,
+        ..settings(balancer, &name)
+    };
+    if !injected {
+        settings.injected = 0;
+        // By the clock, which the simulator's does not follow.
+        settings.age = 1 << 20;
+    }
+    let workers = |server| scenario.workers.get(server);
+    Some(Both {
+        name: balancer.to_owned(),
+        balancer: scenario.balancer.build(),
+        switch: Switch::with(test, &settings, &NUMBERS)?,
+        load_info,
+        one_type: scenario.one_type,
+        scales: std::array::from_fn(|server| {
+            workers(server).map_or(1, |workers| (1 << 20) / *workers as u64)
+        }),
+        open: Vec::new(),
+        out: Default::default(),
+        number: 0,
+    })
+}
+
+/// A simulated run, with servers that come and go.
+fn choose_alike(test: &str, balancer: &str, load_info: LoadInfo, sizes: &[usize]) {
+    let mut scenario = scenario(balancer, load_info, sizes);
     let change = |at_ns, server, action| Change {
         at_ns,
         server,
@@ -227,19 +272,8 @@ fn choose_alike(test: &str, balancer: &str, load_info: LoadInfo, sizes: &[usize]
         change(400_000, 1, Action::Remove),
         change(600_000, 4, Action::Add),
     ];
-    let both = Both {
-        name: balancer.to_owned(),
-        balancer: scenario.balancer.build(),
-        switch,
-        load_info,
-        one_type: scenario.one_type,
-        scales: std::array::from_fn(|server| {
-            let workers = sizes.get(server);
-            workers.map_or(1, |workers| (1 << 20) / *workers as u64)
-        }),
-        open: Vec::new(),
-        out: Default::default(),
-        number: 0,
+    let Some(both) = both(test, balancer, &scenario, true) else {
+        return;
     };
     let run = scenario.run_with(Box::new(both), 7).unwrap();
     assert!(run.sent.iter().sum::<u64>() >= 3000, "{balancer}");
@@ -281,5 +315,62 @@ fn the_program_weighs_as_the_simulator_does() {
         ("power-of-4", LoadInfo::Int3),
     ] {
         choose_alike(test, balancer, load_info, &SIZES);
+    }
+}
+
+/// Has the switch alone choose, by the kernel's random numbers.
+struct Alone(Both);
+
+impl Balancer for Alone {
+    fn choose(
+        &mut self,
+        request: &Request,
+        servers: &[usize],
+        loads: &LoadView,
+        _: &mut Xoshiro256PlusPlus,
+    ) -> Option<usize> {
+        let (_, out, sent) = self.0.sent(request, servers, loads);
+        let chosen = NUMBERS.iter().position(|number| address(*number) == sent)?;
+        self.0.out[chosen].push_back(out);
+        Some(chosen)
+    }
+}
+
+/// For the same arrivals: each server's share of the requests, and how long they took, are no
+/// further from the simulator's than its own runs are from each other.
+#[test]
+fn choices_and_loads_are_distributed_as_the_simulators() {
+    let test = "choices_and_loads_are_distributed_as_the_simulators";
+    let figures = |run: &RackRun| {
+        let all = run.sent.iter().sum::<u64>() as f64;
+        let mut figures: Vec<_> = run.sent.iter().map(|sent| *sent as f64 / all).collect();
+        figures.push(run.tally.all().mean_ns);
+        figures
+    };
+    for (balancer, load_info) in [
+        ("random", LoadInfo::Int1),
+        ("shortest", LoadInfo::Int1),
+        ("power-of-2", LoadInfo::Int1),
+        ("power-of-2", LoadInfo::Counters),
+    ] {
+        let scenario = scenario(balancer, load_info, &[]);
+        let simulated: Vec<_> = (0..24)
+            .map(|seed| figures(&scenario.run(seed).unwrap()))
+            .collect();
+        for seed in 0..2 {
+            let Some(both) = both(test, balancer, &scenario, false) else {
+                return;
+            };
+            let run = scenario.run_with(Box::new(Alone(both)), seed).unwrap();
+            for (at, figure) in figures(&run).into_iter().enumerate() {
+                let all = || simulated.iter().map(|figures| figures[at]);
+                let lowest = all().fold(f64::INFINITY, f64::min);
+                let highest = all().fold(0.0, f64::max);
+                // Once more their range on either side: chance seldom leads there.
+                let range = highest - lowest;
+                let is_like = (lowest - range..=highest + range).contains(&figure);
+                assert!(is_like, "{balancer}, {at}: {figure}, {lowest}..{highest}");
+            }
+        }
     }
 }

@@ -4,14 +4,17 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use shinjuku_rack::control::{Answer, Order, command};
 use shinjuku_rack::{Mode, State, Status};
-use shinjuku_tests_support::comes_true;
 use shinjuku_tests_support::namespace::Namespace;
-use shinjuku_tests_support::process::Server;
+use shinjuku_tests_support::process::{Process, Server};
+use shinjuku_tests_support::{PATIENCE, comes_true};
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_shinjuku-rack");
 
@@ -187,6 +190,58 @@ fn servers_come_and_go_while_it_runs() {
     assert!(!is_attached(&place));
     let said = place.refuses("status");
     assert!(said.contains("socket"), "{said}");
+}
+
+/// One says nothing, one half a command, one takes no answer, and one adds a server that ARP does
+/// not find: the others' commands are done at once. Then the silent are turned away.
+#[test]
+fn a_silent_client_keeps_nobody_waiting() {
+    let Some(place) = Place::new("a_silent_client_keeps_nobody_waiting") else {
+        return;
+    };
+    let rack = start(&place, "generic", "['east']");
+    let path = place.path("socket");
+    let connect = || {
+        let stream = UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let connected = Instant::now();
+    // More than can be held at a time.
+    let mut silent: Vec<_> = (0..80).map(|_| connect()).collect();
+    let mut half = connect();
+    half.write_all(b"{\"drain\":").unwrap();
+    let mut deaf = connect();
+    deaf.write_all(b"\"status\"\n").unwrap();
+    let mut adding = place.prepare(&format!("add c 10.78.0.4 --control {path}"));
+    let mut adding = Process::start(adding.stderr(Stdio::piped()).stdin(Stdio::null()));
+
+    let orders = [Order::Drain("a".to_owned()), Order::Status];
+    for order in orders.iter().cycle().take(10) {
+        let asked = Instant::now();
+        let answer = command(Path::new(&path), order).unwrap();
+        let took = asked.elapsed();
+        assert!(!matches!(answer, Answer::Refused(_)), "{answer:?}");
+        // A silent client may be so for 5 s, and ARP takes 3 s.
+        assert!(took < Duration::from_secs(2), "{order:?} took {took:?}");
+    }
+    half.write_all(b"\"b\"}\n").unwrap();
+    let mut answer = String::new();
+    half.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("there is no server"), "{answer}");
+
+    let added = adding.end().expect("it ends");
+    let mut said = String::new();
+    let errors = adding.0.stderr.as_mut().unwrap();
+    errors.read_to_string(&mut said).unwrap();
+    assert!(!added.success() && said.contains("10.78.0.4"), "{said}");
+    for client in &mut silent {
+        assert_eq!(client.read(&mut [0; 8]).unwrap(), 0, "it is turned away");
+    }
+    let turned_away = connected.elapsed();
+    assert!(turned_away >= Duration::from_secs(4), "{turned_away:?}");
+    place.does("stop");
+    rack.ended();
 }
 
 /// From another host; one that asks only half is turned away in time.

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use shinjuku::net::wire::{RackSchedKind, RackSchedMessage};
+use shinjuku_tests_support::namespace::Namespace;
 
 use super::network::{CLIENT, Network, RACK};
 
@@ -36,7 +37,11 @@ impl Client {
 
     /// With so many requests out at a time.
     pub fn with_window(network: &Network, window: usize) -> Self {
-        let here = network.namespace("client");
+        Self::at(network.namespace("client"), window)
+    }
+
+    /// The same, in any namespace that has the client's address.
+    pub fn at(here: &Namespace, window: usize) -> Self {
         let socket = here.within(|| UdpSocket::bind((CLIENT, 0)).unwrap());
         // Replies come from the address that requests go to, or they would not be received.
         socket.connect(SocketAddr::from(RACK)).unwrap();
@@ -47,6 +52,11 @@ impl Client {
             sent: Cell::new(0),
             received: Cell::new(0),
         }
+    }
+
+    /// The port that it asks from.
+    pub fn port(&self) -> u16 {
+        self.socket.local_addr().unwrap().port()
     }
 
     /// Asks so often; all is answered.
@@ -69,6 +79,11 @@ impl Client {
     pub fn ask_in_spite_of_all(&mut self, requests: u32) -> (u64, u64) {
         self.ask(requests, true, |_| {});
         while self.reply().is_some() {}
+        self.packets()
+    }
+
+    /// How many packets it has sent in all, and received.
+    pub fn packets(&self) -> (u64, u64) {
         (self.sent.get(), self.received.get())
     }
 
@@ -113,17 +128,7 @@ impl Client {
 
     /// Both packets; every third time the second one first.
     fn send(&self, number: u32) {
-        let total_length = 2 * RackSchedMessage::LENGTH as u32;
-        let first = RackSchedMessage {
-            total_length,
-            ..RackSchedMessage::request(7, number, WORK, 0)
-        };
-        let second = RackSchedMessage {
-            kind: RackSchedKind::Follow,
-            sequence: 1,
-            ..first
-        };
-        let mut packets = [first, second];
+        let mut packets = packets(number);
         if number.is_multiple_of(3) {
             packets.reverse();
         }
@@ -161,4 +166,19 @@ impl Client {
             }
         }
     }
+}
+
+/// The two packets of the request with this number.
+pub fn packets(number: u32) -> [RackSchedMessage; 2] {
+    let total_length = 2 * RackSchedMessage::LENGTH as u32;
+    let first = RackSchedMessage {
+        total_length,
+        ..RackSchedMessage::request(7, number, WORK, 0)
+    };
+    let second = RackSchedMessage {
+        kind: RackSchedKind::Follow,
+        sequence: 1,
+        ..first
+    };
+    [first, second]
 }

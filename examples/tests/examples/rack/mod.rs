@@ -9,6 +9,7 @@
 mod bad_path;
 mod client;
 mod network;
+mod side_by_side;
 mod switch;
 
 use std::time::{Duration, Instant};

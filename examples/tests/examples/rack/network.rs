@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use shinjuku_rack::Mode;
 use shinjuku_tests_support::namespace::Namespace;
 use shinjuku_tests_support::process::Server;
+use tempfile::NamedTempFile;
 
 use crate::process::executable;
 
@@ -38,7 +39,7 @@ pub struct Network {
     namespaces: BTreeMap<String, Namespace>,
     servers: u8,
     pub mode: Mode,
-    config: tempfile::NamedTempFile,
+    config: NamedTempFile,
 }
 
 impl Network {
@@ -58,13 +59,11 @@ impl Network {
     }
 
     fn make(servers: u8, mode: Mode) -> Result<Self, String> {
-        let config = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(&config, CONFIG).unwrap();
         let mut network = Self {
             namespaces: BTreeMap::from([("switch".to_owned(), Namespace::new("r")?)]),
             servers,
             mode,
-            config,
+            config: server_config(),
         };
         network.connect("client", "clients", RACK.0, CLIENT)?;
         for server in 1..=servers {
@@ -119,10 +118,22 @@ impl Network {
 
     /// The same, listening elsewhere.
     pub fn serve_at(&self, number: u8, listen: SocketAddr) -> Server {
-        let mut command = (self.namespace(&number.to_string())).command(executable("synthetic"));
-        command.args(["--listen", &listen.to_string()]);
-        command.args(["--format", "racksched", "--config"]);
-        let command = command.arg(self.config.path());
-        Server::start(command, "listening on").unwrap()
+        let here = self.namespace(&number.to_string());
+        serve_in(here, listen, &self.config)
     }
+}
+
+/// The configuration of a server, as a file.
+pub fn server_config() -> NamedTempFile {
+    let config = NamedTempFile::new().unwrap();
+    std::fs::write(&config, CONFIG).unwrap();
+    config
+}
+
+/// Starts a server; it is killed when it is dropped.
+pub fn serve_in(here: &Namespace, listen: SocketAddr, config: &NamedTempFile) -> Server {
+    let mut command = here.command(executable("synthetic"));
+    command.args(["--listen", &listen.to_string()]);
+    command.args(["--format", "racksched", "--config"]);
+    Server::start(command.arg(config.path()), "listening on").unwrap()
 }

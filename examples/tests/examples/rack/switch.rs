@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use shinjuku_rack::registration::{Registrar, Registration};
 use shinjuku_rack::{Config, Mode, Rack, RackError, ServerConfig, Status};
+use shinjuku_tests_support::namespace::Namespace;
 
 use super::network::{Network, RACK, address};
 
@@ -14,6 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where servers may register: at the switch's address in each server's network.
 const REGISTRATION: u16 = 7777;
+
+/// A server without a reply is soon taken for failed, and not tried again.
+pub const FAILURE: &str = "failure = { silence_ms = 300, requests = 3, retry_ms = 0 }";
 
 type Task = Box<dyn FnOnce(&mut Rack) + Send>;
 
@@ -33,12 +37,12 @@ fn server(number: u8) -> ServerConfig {
     }
 }
 
-fn config(network: &Network, servers: &[u8], more: &str) -> Config {
+/// A configuration with these interfaces and servers, and more.
+pub fn config(interfaces: &[String], servers: &[u8], more: &str) -> Config {
     let mut config = Config::from_toml(&format!(
         "address = '{}'
-        interfaces = {:?}
+        interfaces = {interfaces:?}
         registration = {{ listen = '0.0.0.0:{REGISTRATION}', from = ['10.79.0.0/16'] }}
-        failure = {{ silence_ms = 300, requests = 3, retry_ms = 0 }}
         {more}
         [[type]]
         name = 'short'
@@ -46,12 +50,9 @@ fn config(network: &Network, servers: &[u8], more: &str) -> Config {
         format = 'racksched'
         balancer = 'power-of-2'
         load_info = 'int1'",
-        RACK.0,
-        network.interfaces(),
-        RACK.1
+        RACK.0, RACK.1
     ))
     .unwrap();
-    config.mode = network.mode;
     config.servers = servers.iter().map(|number| server(*number)).collect();
     config
 }
@@ -64,11 +65,22 @@ impl Switch {
 
     /// The same, with more of a configuration.
     pub fn start_with(network: &Network, servers: &[u8], more: &str) -> Self {
+        let more = format!("{FAILURE}\n{more}");
+        let mut config = config(&network.interfaces(), servers, &more);
+        config.mode = network.mode;
+        let switch = Self::start_in(network.namespace("switch"), config);
+        if network.mode == Mode::Driver {
+            assert_eq!(switch.status().mode, Mode::Driver);
+        }
+        switch
+    }
+
+    /// In any namespace.
+    pub fn start_in(namespace: &Namespace, config: Config) -> Self {
         let (tasks, to_do): (_, Receiver<Task>) = mpsc::channel();
-        let config = config(network, servers, more);
         let (ready, is_ready) = mpsc::channel();
         // The thread inherits the namespace.
-        let thread = network.namespace("switch").within(|| {
+        let thread = namespace.within(|| {
             thread::spawn(move || {
                 let warn = |warning: &str| panic!("{warning}");
                 let registrar = config.registration.as_ref().map(Registrar::listen);
@@ -83,9 +95,6 @@ impl Switch {
             thread: Some(thread),
         };
         is_ready.recv_timeout(PATIENCE).expect("it starts");
-        if network.mode == Mode::Driver {
-            assert_eq!(switch.status().mode, Mode::Driver);
-        }
         switch
     }
 
