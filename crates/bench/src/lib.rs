@@ -3,7 +3,8 @@
 //! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), libraries with compiled probes
 //! ([`ordinary`]), the layouts beside other pools ([`layouts`]), what `auto` chooses beside all
 //! that could be chosen ([`auto`]), a web service beside the usual ways to compute in one
-//! ([`service`]), and orders of tasks with measured service times ([`tailguard`]). [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
+//! ([`service`]), and orders of tasks with measured service times ([`tailguard`]).
+//! [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front

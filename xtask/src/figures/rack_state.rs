@@ -1,5 +1,5 @@
-//! What the switch of Zhu et al., *RackSched*, OSDI 2020, keeps beside loads, and what failures take
-//! away: the servers of requests of several packets, and everything that it knew.
+//! What the switch of Zhu et al., *RackSched*, OSDI 2020, keeps beside loads, and what failures
+//! take away: the servers of requests of several packets, and everything that it knew.
 
 use anyhow::Result;
 use shinjuku_policy::{Nanos, single_queue};

@@ -156,9 +156,9 @@ pub struct Change {
     pub action: Action,
 }
 
-/// For a while the switch passes nothing, requests or replies. Then it begins anew: its request table
-/// is empty, and loads count as zero until it learns them (but for [`LoadInfo::Exact`], which is no
-/// knowledge of a switch).
+/// For a while the switch passes nothing, requests or replies. Then it begins anew: its request
+/// table is empty, and loads count as zero until it learns them (but for [`LoadInfo::Exact`], which
+/// is no knowledge of a switch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
     /// When it begins, in ns from the start.

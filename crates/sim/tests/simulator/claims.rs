@@ -904,8 +904,8 @@ fn zygos_linux_floating_outperforms_ix_where_times_are_long() {
     assert!(sixteen_p99_us(&alike, 0.7, ix()) < 100.0);
 }
 
-/// ZygOS, slide 35: on TPC-C's transactions ZygOS carries more than Linux, within ten times the mean
-/// of 33 us. The times are stretched ones of the literature's, and Linux's cost is ours.
+/// ZygOS, slide 35: on TPC-C's transactions ZygOS carries more than Linux, within ten times the
+/// mean of 33 us. The times are stretched ones of the literature's, and Linux's cost is ours.
 #[test]
 fn zygos_beats_linux_on_tpcc() {
     let mix = Mix::named("tpcc").unwrap();
