@@ -45,7 +45,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Command::Bench(options) => shinjuku_bench::run(&options),
-        Command::Paper(options) => shinjuku_bench::paper::run(&options, &xtask::figures::simulate),
+        Command::Paper(options) => shinjuku_bench::paper::run(&options, &xtask::figures::Figures),
         Command::Elevate(options) => shinjuku_bench::elevate::run(&options),
         Command::Test(options) => xtask::test::run(&options),
         Command::Stress(options) => xtask::stress::run(&options),

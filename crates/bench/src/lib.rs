@@ -2,8 +2,9 @@
 //! ([`policies`]), the key-value server beside redis-server ([`kv`]), the network path without the
 //! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), libraries with compiled probes
 //! ([`ordinary`]), the layouts beside other pools ([`layouts`]), what `auto` chooses beside all
-//! that could be chosen ([`auto`]), and a web service beside the usual ways to compute in one
-//! ([`service`]). [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
+//! that could be chosen ([`auto`]), a web service beside the usual ways to compute in one
+//! ([`service`]), and orders of tasks with measured service times ([`tailguard`]).
+//! [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
@@ -36,6 +37,7 @@ pub mod policies;
 pub mod rack;
 pub mod report;
 pub mod service;
+pub mod tailguard;
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
@@ -66,6 +68,9 @@ pub enum Of {
     Auto(auto::Options),
     /// A web service that computes in a pool, and in the ways that a pool replaces, over HTTP.
     Service(service::Options),
+    /// TailGuard's order of tasks beside three others, simulated with service times of programs
+    /// that are measured here.
+    Tailguard(harness::Options),
 }
 
 /// Runs a bench and publishes what it found.
@@ -83,6 +88,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Of::Layouts(options)) => layouts::run(options),
         Some(Of::Auto(options)) => auto::run(options),
         Some(Of::Service(options)) => service::run(options),
+        Some(Of::Tailguard(options)) => tailguard::run(options),
     }
 }
 
@@ -110,6 +116,7 @@ mod tests {
             " layouts",
             " auto",
             " service",
+            " tailguard",
         ] {
             let line = format!("bench{bench} --quick --seed 3 --repetitions 2 --check --json x");
             let parsed: Options = harness::parse(&line).unwrap_or_else(|error| panic!("{error}"));
@@ -122,6 +129,7 @@ mod tests {
                 Some(Of::Layouts(options)) => &options.common,
                 Some(Of::Auto(options)) => &options.common,
                 Some(Of::Service(options)) => &options.common,
+                Some(Of::Tailguard(options)) => options,
             };
             assert!(common.quick && common.check && common.seed == 3, "{line}");
         }

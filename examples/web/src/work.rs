@@ -68,7 +68,10 @@ impl Data {
     }
 
     /// How many lines match.
-    pub(crate) fn search(&self, expression: &str) -> Result<usize, String> {
+    ///
+    /// # Errors
+    /// It is no regular expression.
+    pub fn search(&self, expression: &str) -> Result<usize, String> {
         let expression = Regex::new(expression).map_err(|error| error.to_string())?;
         let mut hits = 0;
         for line in self.text.lines() {
@@ -90,7 +93,10 @@ impl Data {
     }
 
     /// So many rows, a line each.
-    pub(crate) fn range(&self, from: &str, count: usize) -> Result<String, redb::Error> {
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn range(&self, from: &str, count: usize) -> Result<String, redb::Error> {
         let table = self.rows.begin_read()?.open_table(ROWS)?;
         let mut lines = String::new();
         for row in table.range(from..)?.take(count) {
@@ -113,7 +119,10 @@ impl Data {
     }
 
     /// The picture in this width, as PNG.
-    pub(crate) fn picture(&self, width: u32) -> Result<Vec<u8>, String> {
+    ///
+    /// # Errors
+    /// It is wider than the picture, or zero.
+    pub fn picture(&self, width: u32) -> Result<Vec<u8>, String> {
         if !(1..=WIDTH).contains(&width) {
             return Err(format!("the width is from 1 to {WIDTH}"));
         }

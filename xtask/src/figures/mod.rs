@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use shinjuku_bench::paper::Simulated;
+use shinjuku_bench::paper::{self, Simulated};
 use shinjuku_bench::report::html::{document, drawings, escape};
 use shinjuku_bench::report::{Progress, draw};
 use shinjuku_plot::Figure;
@@ -21,6 +21,8 @@ use source::{Caption, Claim, Source};
 
 mod evaluation;
 mod layouts;
+mod linux;
+mod rack_state;
 mod racksched;
 mod shinjuku;
 mod source;
@@ -55,6 +57,8 @@ struct Effort {
     search_requests: u64,
     /// Halvings of the interval in which it is looked for.
     halvings: u32,
+    /// When a figure must be done; none must by default.
+    until: Option<Instant>,
 }
 
 impl Effort {
@@ -64,6 +68,7 @@ impl Effort {
         replications: 4,
         load_step: 10,
         halvings: 7,
+        until: None,
     };
     const FULL: Self = Self {
         requests: 200_000,
@@ -71,7 +76,15 @@ impl Effort {
         replications: 8,
         load_step: 5,
         halvings: 9,
+        until: None,
     };
+
+    /// Asked before every point: whether there is time left.
+    fn check_time(self) -> Result<()> {
+        let is_late = self.until.is_some_and(|until| Instant::now() >= until);
+        ensure!(!is_late, "it takes far longer than its plan says");
+        Ok(())
+    }
 
     /// Loads to simulate, in percent: from 10 to 95.
     fn loads(self) -> impl Iterator<Item = f64> {
@@ -103,7 +116,9 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
         shinjuku::FIGURES,
         evaluation::FIGURES,
         zygos::FIGURES,
+        linux::FIGURES,
         racksched::FIGURES,
+        rack_state::FIGURES,
         tailguard::FIGURES,
         layouts::FIGURES,
     ];
@@ -133,8 +148,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             .is_none_or(|part| name.contains(part))
     };
     let chosen: Vec<_> = entries().filter(|entry| wanted(entry.name)).collect();
-    let seconds =
-        |full: u64| Duration::from_secs_f64(full as f64 * if options.quick { 0.1 } else { 1.0 });
+    let seconds = |full: u64| takes(full, options.quick);
     let total = chosen.iter().map(|entry| seconds(entry.seconds)).sum();
     let mut progress = Progress::new(total);
     let started = Instant::now();
@@ -163,16 +177,32 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws one figure by name, for `cargo xtask paper`.
-///
-/// # Errors
-/// There is no such figure, or a simulation fails.
-pub fn simulate(name: &str, quick: bool) -> Result<Simulated> {
-    let effort = if quick { Effort::QUICK } else { Effort::FULL };
-    let entry = entries().find(|entry| entry.name == name);
-    let entry = entry.with_context(|| format!("there is no figure {name}"))?;
-    let Drawing { figure, found } = (entry.draw)(effort)?;
-    Ok(Simulated { figure, found })
+/// About how long a figure takes that takes so many seconds in full.
+fn takes(seconds: u64, quick: bool) -> Duration {
+    Duration::from_secs_f64(seconds as f64 * if quick { 0.1 } else { 1.0 })
+}
+
+/// The figures, for `cargo xtask paper`.
+#[derive(Debug, Clone, Copy)]
+pub struct Figures;
+
+impl paper::Figures for Figures {
+    fn takes(&self, name: &str, quick: bool) -> Option<Duration> {
+        let entry = entries().find(|entry| entry.name == name)?;
+        Some(takes(entry.seconds, quick))
+    }
+
+    fn draw(&self, name: &str, quick: bool, until: Instant) -> Result<Simulated> {
+        let effort = if quick { Effort::QUICK } else { Effort::FULL };
+        let effort = Effort {
+            until: Some(until),
+            ..effort
+        };
+        let entry = entries().find(|entry| entry.name == name);
+        let entry = entry.with_context(|| format!("there is no figure {name}"))?;
+        let Drawing { figure, found } = (entry.draw)(effort)?;
+        Ok(Simulated { figure, found })
+    }
 }
 
 /// Writes a figure's files, and answers its part of the page.
@@ -254,6 +284,7 @@ mod tests {
             replications: 2,
             load_step: 10,
             halvings: 1,
+            until: None,
         };
         let list = List::read().unwrap();
         let mut drawn = BTreeMap::new();
@@ -276,6 +307,33 @@ mod tests {
             }
         }
         assert!(drawn.len() > 15, "the list is of figures");
+    }
+
+    #[test]
+    fn all_items_take_under_ten_minutes_with_quick() {
+        let list = List::read().unwrap();
+        let mut runs: Vec<_> = list.items.iter().map(|item| &item.run).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        let all = runs
+            .into_iter()
+            .map(|run| paper::takes(&list, &Figures, run, (true, false)));
+        let all: Duration = all.sum();
+        assert!(all < Duration::from_secs(600), "{all:?}");
+    }
+
+    #[test]
+    fn a_figure_that_is_late_is_given_up() {
+        use paper::Figures as _;
+        for entry in entries() {
+            let late = Figures.draw(entry.name, true, Instant::now());
+            let error = late.expect_err(entry.name);
+            assert!(
+                error.to_string().contains("longer than its plan"),
+                "{error}"
+            );
+        }
+        assert_eq!(Figures.takes("none", true), None);
     }
 
     #[test]

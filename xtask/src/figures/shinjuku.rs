@@ -511,23 +511,30 @@ fn multi_queue(effort: Effort) -> Result<Drawing> {
 
 fn connections(effort: Effort) -> Result<Drawing> {
     let queues = [2, 4, 8, 12, 16, 24, 32_u32];
-    let needed = queues.map(|queues| {
+    let mut points = Vec::new();
+    for queues in queues {
+        effort.check_time()?;
         // About 30 q^2 connections will be needed; few queues can be drawn more often in the same
         // time.
         let draws = effort.requests * 100 / (30 * u64::from(queues).pow(2));
         let draws = draws.clamp(300, 20_000) as u32;
-        connections_needed(queues, 0.1, 0.9, draws, SEED)
-    });
-    let points = queues.iter().zip(needed).map(|(queues, needed)| Point {
-        x: f64::from(*queues),
-        y: Some(f64::from(needed)),
-        spread: None,
-    });
+        let needed = connections_needed(queues, 0.1, 0.9, draws, SEED);
+        points.push(Point {
+            x: f64::from(queues),
+            y: Some(f64::from(needed)),
+            spread: None,
+        });
+    }
     let series = vec![Series {
         label: "hashed at random".to_owned(),
         style: Style::Contender(0),
-        points: points.collect(),
+        points,
     }];
+    let found = format!(
+        "{} for 2 queues and {} for 24.",
+        at(&series[0], 2.0),
+        at(&series[0], 24.0)
+    );
     Ok(Drawing {
         figure: Figure {
             name: "shinjuku-4".to_owned(),
@@ -538,7 +545,7 @@ fn connections(effort: Effort) -> Result<Drawing> {
             bars: "",
             series,
         },
-        found: format!("{} for 2 queues and {} for 24.", needed[0], needed[5]),
+        found,
     })
 }
 

@@ -55,8 +55,8 @@ pub(super) const ZYGOS: Source = Source {
     reference: "Prekas, Kogias and Bugnion, ZygOS: Achieving Low Tail Latency for Microsecond-scale Networked Tasks, \
                 SOSP 2017, the slides of the talk",
     places: &[
-        "slide 4", "slide 6", "slide 7", "slide 8", "slide 11", "slide 29", "slide 32", "slide 33",
-        "slide 36",
+        "slide 4", "slide 6", "slide 7", "slide 8", "slide 10", "slide 11", "slide 29", "slide 32",
+        "slide 33", "slide 35", "slide 36",
     ],
 };
 

@@ -12,6 +12,7 @@ pub(super) const SEED: u64 = 2019;
 
 /// Simulates a target.
 pub(super) fn simulate(target: &Target, effort: Effort) -> Result<Replicated> {
+    effort.check_time()?;
     let until = Until::Replications(effort.replications);
     Ok(replicate(|seed| target.run(seed), SEED, until, |_, _| {})?)
 }
@@ -60,6 +61,7 @@ pub(super) fn point(x: f64, estimate: Estimate) -> Point {
 pub(super) fn highest_load(effort: Effort, met: impl Fn(f64) -> Result<bool>) -> Result<f64> {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..effort.halvings {
+        effort.check_time()?;
         let load = f64::midpoint(low, high);
         if met(load)? {
             low = load;

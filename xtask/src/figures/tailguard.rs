@@ -38,6 +38,7 @@ fn policies(effort: Effort) -> Result<Drawing> {
     let line = |(number, discipline): (usize, Discipline)| {
         let mut points = Vec::new();
         for slo_us in slos_us {
+            effort.check_time()?;
             let fanouts = vec![(1, 100.0), (10, 10.0), (100, 1.0)];
             let slos_us = vec![(slo_us, 1.0), (1.5 * slo_us, 1.0)];
             let scenario = FanoutScenario {

@@ -12,7 +12,7 @@ use super::sweep::{self, SEED, against_load, at, highest_load, latency_figure, s
 use super::{Drawing, Effort, Entry};
 use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
 
-const WORKERS: usize = 16;
+pub(super) const WORKERS: usize = 16;
 
 pub(super) const FIGURES: &[Entry] = &[
     Entry {
@@ -117,7 +117,7 @@ pub(super) const STEAL_RATE: Entry = Entry {
 
 /// What ZygOS's parts cost: the stack for each request (less than Shinjuku's paper says of TCP),
 /// two cache lines to steal, an interrupt without an exit.
-const ZYGOS_COSTS: Overheads = Overheads {
+pub(super) const ZYGOS_COSTS: Overheads = Overheads {
     network_ns: 250,
     steal_ns: 200,
     interrupt_ns: 1_000,
@@ -178,6 +178,7 @@ fn steal_rate(effort: Effort) -> Result<Drawing> {
     ];
     let line = |(number, (label, mix)): (usize, &(&str, Mix))| -> Result<Series> {
         let point = |percent: f64| -> Result<Point> {
+            effort.check_time()?;
             let scenario = system(mix, Layout::ZygOs, percent / 100.0, effort);
             let mut shares = Vec::new();
             for seed in 0..u64::from(effort.replications) {

@@ -18,6 +18,7 @@ use crate::machine::Machine;
 mod dispatchers;
 mod imbalance;
 mod options;
+mod outgoing;
 mod program;
 mod reply_sizes;
 mod round_trips;
@@ -27,6 +28,7 @@ mod stages;
 use dispatchers::Dispatchers;
 use imbalance::Imbalances;
 pub use options::Options;
+use outgoing::Outgoing;
 use program::Program;
 use reply_sizes::ReplySizes;
 use round_trips::RoundTrips;
@@ -48,6 +50,9 @@ pub struct Dataplane {
     pub round_trips: Option<RoundTrips>,
     /// Replies of more and more bytes.
     pub reply_sizes: Option<ReplySizes>,
+    /// What two dispatchers send, by the length of replies.
+    #[serde(default)]
+    pub outgoing: Option<Outgoing>,
     /// Two dispatchers beside one.
     pub dispatchers: Option<Dispatchers>,
     /// How evenly flows are spread over two dispatchers.
@@ -90,6 +95,7 @@ impl Measured for Dataplane {
             self.stages.as_ref().map(Stages::section),
             self.round_trips.as_ref().map(RoundTrips::section),
             self.reply_sizes.as_ref().map(ReplySizes::section),
+            self.outgoing.as_ref().map(Outgoing::section),
             self.dispatchers.as_ref().map(Dispatchers::section),
             self.imbalance.as_ref().map(Imbalances::section),
         ];
@@ -134,6 +140,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         stages: None,
         round_trips: None,
         reply_sizes: None,
+        outgoing: None,
         dispatchers: None,
         imbalance: None,
     };
@@ -157,10 +164,11 @@ fn measure(
     results: &mut Dataplane,
 ) -> Result<()> {
     type Part = (&'static str, fn(&Bench, &Session) -> Duration);
-    let parts: [Part; 5] = [
+    let parts: [Part; 6] = [
         ("stages", stages::expected),
         ("round-trips", round_trips::expected),
         ("reply-sizes", reply_sizes::expected),
+        ("outgoing", outgoing::expected),
         ("dispatchers", dispatchers::expected),
         ("imbalance", imbalance::expected),
     ];
@@ -175,6 +183,9 @@ fn measure(
     }
     if options.wants("reply-sizes") {
         results.reply_sizes = Some(reply_sizes::measure(bench, session)?);
+    }
+    if options.wants("outgoing") {
+        results.outgoing = Some(outgoing::measure(bench, session)?);
     }
     if options.wants("dispatchers") {
         results.dispatchers = Some(dispatchers::measure(bench, session)?);

@@ -6,10 +6,11 @@ use clap::Args;
 use crate::harness::{self, Efforts, Settings};
 
 /// The parts, a file each.
-const PARTS: [&str; 5] = [
+const PARTS: [&str; 6] = [
     "stages",
     "round-trips",
     "reply-sizes",
+    "outgoing",
     "dispatchers",
     "imbalance",
 ];

@@ -12,6 +12,8 @@ use serde::de::DeserializeOwned;
 
 /// What a measurement may take beyond its time, on a machine that does something else as well.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How often to look what it says of its progress.
+const ASKED: Duration = Duration::from_secs(1);
 /// How often to look.
 pub const POLL: Duration = Duration::from_millis(5);
 
@@ -60,25 +62,38 @@ impl Process {
     /// # Errors
     /// It fails, takes far longer, was interrupted, or prints something else.
     pub fn result<T: DeserializeOwned>(mut self, seconds: f64, stop: &AtomicBool) -> Result<T> {
-        let status = self.wait(Duration::from_secs_f64(seconds) + PATIENCE, stop)?;
+        let patience = Duration::from_secs_f64(seconds) + PATIENCE;
+        let status = self.wait(patience, stop, |_| ())?;
         ensure!(status.success(), "{status}; {}", self.last_words());
         let told = self.told()?;
         serde_json::from_str(&told).with_context(|| format!("this is no result: {told:?}"))
     }
 
-    /// Waits until it has ended well.
+    /// Waits until it has ended well, and passes on what it says meanwhile: its last line on
+    /// standard error, once a second.
     ///
     /// # Errors
     /// It fails, takes longer, or was interrupted.
-    pub fn end(mut self, patience: Duration, stop: &AtomicBool) -> Result<()> {
-        let status = self.wait(patience, stop)?;
+    pub fn end(
+        mut self,
+        patience: Duration,
+        stop: &AtomicBool,
+        tell: impl FnMut(&str),
+    ) -> Result<()> {
+        let status = self.wait(patience, stop, tell)?;
         ensure!(status.success(), "{status}; {}", self.last_words());
         Ok(())
     }
 
     /// Waits for its end.
-    fn wait(&mut self, patience: Duration, stop: &AtomicBool) -> Result<ExitStatus> {
+    fn wait(
+        &mut self,
+        patience: Duration,
+        stop: &AtomicBool,
+        mut tell: impl FnMut(&str),
+    ) -> Result<ExitStatus> {
         let deadline = Instant::now() + patience;
+        let mut ask = Instant::now() + ASKED;
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
@@ -86,6 +101,10 @@ impl Process {
             ensure!(!stop.load(Relaxed), "interrupted");
             if Instant::now() > deadline {
                 bail!("{:?} has not ended within {patience:?}", self.line);
+            }
+            if Instant::now() > ask {
+                tell(&self.last_line());
+                ask += ASKED;
             }
             thread::sleep(POLL);
         }
@@ -102,9 +121,14 @@ impl Process {
 
     /// What it was asked for, and the end of what it said of that.
     pub fn last_words(&self) -> String {
+        format!("{:?} said last: {:?}", self.line, self.last_line())
+    }
+
+    /// The last line of its standard error that is not empty; none, if it has said nothing.
+    fn last_line(&self) -> String {
         let told = std::fs::read_to_string(&self.error).unwrap_or_default();
         let last = told.lines().rev().find(|line| !line.trim().is_empty());
-        format!("{:?} said last: {:?}", self.line, last.unwrap_or_default())
+        last.unwrap_or_default().trim().to_owned()
     }
 }
 
@@ -146,6 +170,38 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn shell(directory: &Path, script: &str) -> Process {
+        Process::start(Path::new("/bin/sh"), directory, &["-c", script]).unwrap()
+    }
+
+    #[test]
+    fn what_a_process_says_is_passed_on_while_it_runs() {
+        let directory = tempfile::tempdir().unwrap();
+        let process = shell(directory.path(), "echo 25 % >&2; sleep 2.5");
+        let mut told = Vec::new();
+        let ended = process.end(PATIENCE, &AtomicBool::new(false), |line| {
+            told.push(line.to_owned());
+        });
+        ended.unwrap();
+        assert!(
+            !told.is_empty() && told.iter().all(|line| line == "25 %"),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn a_process_that_takes_too_long_is_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let process = shell(directory.path(), "exec sleep 100");
+        let pid = process.child.id();
+        let patience = Duration::from_millis(50);
+        let error = process
+            .end(patience, &AtomicBool::new(false), |_| ())
+            .unwrap_err();
+        assert!(error.to_string().contains("has not ended"), "{error}");
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid}");
+    }
 
     #[test]
     fn cpu_time_is_found_behind_any_name() {

@@ -23,6 +23,9 @@ pub struct List {
     /// By the name that items have for them.
     #[serde(rename = "document")]
     pub documents: BTreeMap<String, Document>,
+    /// What measured items are read from.
+    #[serde(rename = "command")]
+    pub commands: BTreeMap<String, Command>,
     /// In reading order, those of one document together.
     #[serde(rename = "item")]
     pub items: Vec<Item>,
@@ -38,6 +41,16 @@ pub struct Document {
     pub reference: String,
     /// Its sections or slides, with their headings.
     pub places: BTreeMap<String, String>,
+}
+
+/// A command that measures.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Command {
+    /// Arguments of `cargo xtask`.
+    pub line: Vec<String>,
+    /// About how many seconds it takes by its plan: with `--quick`, by default, with `--full`.
+    pub seconds: [u64; 3],
 }
 
 /// A table, a figure or a claim.
@@ -68,21 +81,10 @@ pub struct Item {
 pub enum Run {
     /// Simulated: a figure of `cargo xtask figures`.
     Figure(String),
-    /// Measured: a command of `cargo xtask` that writes a results.json.
-    Command(Vec<String>),
+    /// Measured: one of the list's commands, which writes a results.json.
+    Command(String),
     /// Not at all, and why.
     Missing(String),
-}
-
-impl Run {
-    /// The command that does this alone, or why there is none.
-    pub fn words(&self) -> String {
-        match self {
-            Self::Figure(name) => format!("simulated: `figures --only {name}`"),
-            Self::Command(arguments) => format!("measured: `{}`", arguments.join(" ")),
-            Self::Missing(why) => why.clone(),
-        }
-    }
 }
 
 /// A number that a run gives, and what it should be.
@@ -143,6 +145,30 @@ impl List {
         toml::from_str(LIST).context("docs/paper.toml")
     }
 
+    /// The command of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn command(&self, name: &str) -> Result<&Command> {
+        let command = self.commands.get(name);
+        command.with_context(|| format!("docs/paper.toml has no command {name:?}"))
+    }
+
+    /// What reproduces an item alone, or why nothing does.
+    pub fn words(&self, run: &Run) -> String {
+        match run {
+            Run::Figure(name) => format!("simulated: `figures --only {name}`"),
+            Run::Command(name) => {
+                let line = self
+                    .commands
+                    .get(name)
+                    .map(|command| command.line.join(" "));
+                format!("measured: `{}`", line.unwrap_or_default())
+            }
+            Run::Missing(why) => why.clone(),
+        }
+    }
+
     /// The items to run: all, or those of these names.
     ///
     /// # Errors
@@ -174,7 +200,7 @@ impl List {
             let row = [
                 format!("`{}`", item.name),
                 format!("{document}, {}", item.place),
-                item.run.words(),
+                self.words(&item.run),
                 held.to_owned(),
             ];
             text += &format!("| {} |\n", row.join(" | "));
@@ -182,11 +208,15 @@ impl List {
         text
     }
 
-    /// The list on a terminal.
-    pub fn names(&self) -> Table {
-        let mut table = Table::new("items", ["name", "how"]);
+    /// The list on a terminal, with the seconds that each item takes alone: with `--quick`, by
+    /// default, with `--full`.
+    pub fn names(&self, seconds: impl Fn(&Run) -> [u64; 3]) -> Table {
+        let header = ["name", "quick, s", "default, s", "full, s", "how"];
+        let mut table = Table::new("items", header);
         for item in &self.items {
-            table.push([item.name.clone(), item.run.words()]);
+            let [quick, default, full] = seconds(&item.run).map(|seconds| seconds.to_string());
+            let how = self.words(&item.run);
+            table.push([item.name.clone(), quick, default, full, how]);
         }
         table
     }
@@ -231,6 +261,27 @@ mod tests {
                 let held = check.within.is_none() || check.paper.is_some();
                 assert!(held, "{}: within of no number", item.name);
             }
+        }
+    }
+
+    #[test]
+    fn every_command_is_there_and_read() {
+        let list = List::read().unwrap();
+        let read = |name: &String| {
+            let mut items = list.items.iter();
+            items.any(|item| item.run == Run::Command(name.clone()))
+        };
+        for item in &list.items {
+            if let Run::Command(name) = &item.run {
+                assert!(list.command(name).is_ok(), "{}: {name}", item.name);
+            }
+        }
+        for (name, command) in &list.commands {
+            assert!(read(name), "{name}");
+            assert!(
+                command.seconds.is_sorted() && command.seconds[0] > 0,
+                "{name}"
+            );
         }
     }
 

@@ -9,12 +9,13 @@
 //!
 //! Simulated items are figures of `cargo xtask figures`, which the caller draws. Measured ones are
 //! other commands of `cargo xtask`: this program starts itself, and reads the results.json. A
-//! figure or a command that several items read runs once.
+//! figure or a command that several items read runs once. One that takes far longer than its plan
+//! says is ended; that is told, and the others are run.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -31,7 +32,7 @@ mod reading;
 mod report;
 mod verdict;
 
-pub use list::{Check, Document, Item, List, Run};
+pub use list::{Check, Command, Document, Item, List, Run};
 pub use reading::Reading;
 pub use verdict::{Judged, Verdict};
 
@@ -57,8 +58,18 @@ pub struct Simulated {
     pub found: String,
 }
 
-/// Draws a figure by name: with few requests and points if the second argument is true.
-pub type Simulate<'a> = &'a dyn Fn(&str, bool) -> Result<Simulated>;
+/// Who draws the simulated figures.
+pub trait Figures {
+    /// About how long a figure takes: with few requests and points if the second argument is true.
+    /// `None`: there is no such figure.
+    fn takes(&self, name: &str, quick: bool) -> Option<Duration>;
+
+    /// Draws it.
+    ///
+    /// # Errors
+    /// There is no such figure, a simulation fails, or it is not done by this moment.
+    fn draw(&self, name: &str, quick: bool, until: Instant) -> Result<Simulated>;
+}
 
 /// What was found, item by item.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -103,6 +114,12 @@ const EFFORTS: Efforts = Efforts {
     seconds: 0.05..=0.9,
 };
 
+/// How many times longer than its plan says an item may take, on a machine that does something else
+/// as well.
+const SLOWER: u32 = 4;
+/// What it may take beyond that: a program that it starts may have to be built first.
+const BUILDING: Duration = Duration::from_secs(600);
+
 /// What a run gave.
 enum Outcome {
     Drawn(Simulated),
@@ -114,102 +131,140 @@ enum Outcome {
 ///
 /// # Errors
 /// There is no such item, the run was interrupted, or results cannot be written.
-pub fn run(options: &Options, simulate: Simulate<'_>) -> Result<ExitCode> {
+pub fn run(options: &Options, figures: &dyn Figures) -> Result<ExitCode> {
     let list = List::read()?;
     if options.list {
-        println!("{}", list.names());
+        let seconds = |run: &Run| {
+            let modes = [(true, false), (false, false), (false, true)];
+            modes.map(|mode| takes(&list, figures, run, mode).as_secs())
+        };
+        println!("{}", list.names(seconds));
         return Ok(ExitCode::SUCCESS);
     }
     let chosen = list.chosen(&options.items)?;
     let custom = !options.items.is_empty();
     let settings = options.common.settings(&EFFORTS, custom)?;
     let mut session = Session::begin::<Paper>(&options.common, settings)?;
+    let reproduction = Reproduction {
+        options: &options.common,
+        figures,
+        list: &list,
+    };
     let runs = harness::distinct(chosen.iter().map(|item| &item.run));
-    let total = runs.iter().map(|run| length(run, &options.common)).sum();
+    let total = runs.into_iter().map(|run| reproduction.takes(run)).sum();
     let machine = Machine::detect(Realtime::enter(PRIORITY).is_ok());
     session.expect(&machine, total);
     let mut paper = Paper::default();
-    let reproduced = reproduce(options, simulate, &list, &chosen, &mut session, &mut paper);
+    let reproduced = reproduction.all(&chosen, &mut session, &mut paper);
     session.end(machine, paper, reproduced)
 }
 
-/// About how long it takes: to show how far the whole is.
-fn length(run: &Run, options: &harness::Options) -> Duration {
-    Duration::from_secs(match run {
-        Run::Figure(_) => options.pick(3, 20, 20),
-        Run::Command(_) => options.pick(120, 400, 1200),
-        Run::Missing(_) => 0,
-    })
-}
-
-fn reproduce(
-    options: &Options,
-    simulate: Simulate<'_>,
+/// About how long this takes by its plan, with `--quick`, with `--full`, or with neither.
+///
+/// Nothing that is missing takes long, and neither does what the list or the figures do not know:
+/// it ends with an error at once.
+pub fn takes(
     list: &List,
-    chosen: &[&Item],
-    session: &mut Session,
-    paper: &mut Paper,
-) -> Result<()> {
-    let mut outcomes = BTreeMap::new();
-    for item in chosen {
-        let document = &list.documents[&item.document].name;
-        if !outcomes.contains_key(&item.run) {
-            let outcome = outcome(options, simulate, &item.run, session)?;
-            if let Outcome::Drawn(Simulated { figure, .. }) = &outcome {
-                let figure = with_the_papers_points(figure.clone(), item);
-                paper.figures.push((document.clone(), figure));
-            }
-            outcomes.insert(item.run.clone(), outcome);
-        }
-        paper
-            .items
-            .push(reproduced(item, document, &outcomes[&item.run]));
-    }
-    Ok(())
-}
-
-/// Runs it. What fails is told, and the rest goes on.
-fn outcome(
-    options: &Options,
-    simulate: Simulate<'_>,
+    figures: &dyn Figures,
     run: &Run,
-    session: &mut Session,
-) -> Result<Outcome> {
-    let outcome = match run {
-        Run::Missing(why) => return Ok(Outcome::Not(why.clone())),
-        Run::Figure(name) => {
-            session.progress.begin(&format!("figure {name}"));
-            simulate(name, options.common.quick).map(Outcome::Drawn)
+    (quick, full): (bool, bool),
+) -> Duration {
+    match run {
+        Run::Figure(name) => figures.takes(name, quick).unwrap_or_default(),
+        Run::Command(name) => {
+            let seconds = list.command(name).map_or([0; 3], |command| command.seconds);
+            let mode = if quick { 0 } else { 1 + usize::from(full) };
+            Duration::from_secs(seconds[mode])
         }
-        Run::Command(arguments) => {
-            session.progress.begin(&arguments.join(" "));
-            measured(&options.common, arguments, session).map(Outcome::Measured)
-        }
-    };
-    session.progress.end(length(run, &options.common));
-    if session.stop.load(Relaxed) {
-        bail!("interrupted");
+        Run::Missing(_) => Duration::ZERO,
     }
-    Ok(outcome.unwrap_or_else(|error| {
-        session.notes.push(format!("{}: {error:#}", run.words()));
-        Outcome::Not(format!("{error:#}"))
-    }))
 }
 
-/// What a command of this program writes into its results.json.
-fn measured(options: &harness::Options, arguments: &[String], session: &Session) -> Result<Value> {
-    let program = std::env::current_exe().context("where is this program?")?;
-    let path = session.directory.join("measured.json");
-    let json = path.display().to_string();
-    let mut line: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    line.extend(options.pick(Some("--quick"), None, Some("--full")));
-    line.extend(["--json", &json]);
-    let process = Process::start(&program, &session.directory, &line)?;
-    let patience = 3 * length(&Run::Command(Vec::new()), options);
-    process.end(patience, &session.stop)?;
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {json}"))?;
-    std::fs::remove_file(&path).with_context(|| format!("cannot remove {json}"))?;
-    serde_json::from_str(&text).with_context(|| format!("{json} is not a results.json"))
+/// How long an item may take that takes so long by its plan.
+fn bound(takes: Duration) -> Duration {
+    takes * SLOWER + BUILDING
+}
+
+/// How items are reproduced.
+struct Reproduction<'a> {
+    options: &'a harness::Options,
+    figures: &'a dyn Figures,
+    list: &'a List,
+}
+
+impl Reproduction<'_> {
+    fn takes(&self, run: &Run) -> Duration {
+        let mode = (self.options.quick, self.options.full);
+        takes(self.list, self.figures, run, mode)
+    }
+
+    fn all(&self, chosen: &[&Item], session: &mut Session, paper: &mut Paper) -> Result<()> {
+        let mut outcomes = BTreeMap::new();
+        for item in chosen {
+            let document = &self.list.documents[&item.document].name;
+            if !outcomes.contains_key(&item.run) {
+                let outcome = self.outcome(&item.run, session)?;
+                if let Outcome::Drawn(Simulated { figure, .. }) = &outcome {
+                    let figure = with_the_papers_points(figure.clone(), item);
+                    paper.figures.push((document.clone(), figure));
+                }
+                outcomes.insert(item.run.clone(), outcome);
+            }
+            let how = self.list.words(&item.run);
+            let found = reproduced(item, (document, how), &outcomes[&item.run]);
+            paper.items.push(found);
+        }
+        Ok(())
+    }
+
+    /// Runs it. What fails, or takes too long, is told, and the rest goes on.
+    fn outcome(&self, run: &Run, session: &mut Session) -> Result<Outcome> {
+        let takes = self.takes(run);
+        let outcome = match run {
+            Run::Missing(why) => return Ok(Outcome::Not(why.clone())),
+            Run::Figure(name) => {
+                session.progress.begin(&format!("figure {name}"));
+                let until = Instant::now() + bound(takes);
+                let drawn = self.figures.draw(name, self.options.quick, until);
+                drawn.map(Outcome::Drawn)
+            }
+            Run::Command(name) => {
+                let line = &self.list.command(name)?.line;
+                session.progress.begin(&line.join(" "));
+                self.measured(line, bound(takes), session)
+                    .map(Outcome::Measured)
+            }
+        };
+        session.progress.end(takes);
+        if session.stop.load(Relaxed) {
+            bail!("interrupted");
+        }
+        Ok(outcome.unwrap_or_else(|error| {
+            let how = self.list.words(run);
+            session.notes.push(format!("{how}: {error:#}"));
+            Outcome::Not(format!("{error:#}"))
+        }))
+    }
+
+    /// What a command of this program writes into its results.json.
+    fn measured(&self, line: &[String], patience: Duration, session: &Session) -> Result<Value> {
+        let program = std::env::current_exe().context("where is this program?")?;
+        let path = session.directory.join("measured.json");
+        let json = path.display().to_string();
+        let mut arguments: Vec<&str> = line.iter().map(String::as_str).collect();
+        let modes = self.options.pick(Some("--quick"), None, Some("--full"));
+        arguments.extend(modes);
+        arguments.extend(["--json", &json]);
+        let process = Process::start(&program, &session.directory, &arguments)?;
+        let tell = |text: &str| {
+            let detail = format!("{}: {text}", line.join(" "));
+            session.progress.detail(&detail);
+        };
+        process.end(patience, &session.stop, tell)?;
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {json}"))?;
+        std::fs::remove_file(&path).with_context(|| format!("cannot remove {json}"))?;
+        serde_json::from_str(&text).with_context(|| format!("{json} is not a results.json"))
+    }
 }
 
 /// The figure, with the document's own values where its text gives them.
@@ -233,7 +288,7 @@ fn with_the_papers_points(mut figure: Figure, item: &Item) -> Figure {
     figure
 }
 
-fn reproduced(item: &Item, document: &str, outcome: &Outcome) -> Reproduced {
+fn reproduced(item: &Item, (document, how): (&str, String), outcome: &Outcome) -> Reproduced {
     let judge = |check: &Check| match outcome {
         Outcome::Drawn(drawn) => Judged::of(check, check.reads.of_figure(&drawn.figure)),
         Outcome::Measured(results) => Judged::of(check, check.reads.of_results(results)),
@@ -245,7 +300,7 @@ fn reproduced(item: &Item, document: &str, outcome: &Outcome) -> Reproduced {
         place: item.place.clone(),
         claim: item.claim.clone(),
         ours: item.ours.clone(),
-        how: item.run.words(),
+        how,
         found: match outcome {
             Outcome::Drawn(drawn) => Some(drawn.found.clone()),
             _ => None,
@@ -277,11 +332,85 @@ mod tests {
         assert_eq!((points[1].x, points[1].y), (24.0, Some(16_000.0)));
     }
 
+    /// Figures of which one is late, and the others are not there.
+    struct Late;
+
+    impl Figures for Late {
+        fn takes(&self, name: &str, quick: bool) -> Option<Duration> {
+            let seconds = if quick { 2 } else { 20 };
+            (name == "late").then(|| Duration::from_secs(seconds))
+        }
+
+        fn draw(&self, name: &str, quick: bool, until: Instant) -> Result<Simulated> {
+            let takes = self.takes(name, quick).context("there is no such figure")?;
+            let left = until.saturating_duration_since(Instant::now());
+            assert!(left > takes && left <= bound(takes), "{left:?}");
+            bail!("not done by then")
+        }
+    }
+
+    #[test]
+    fn what_is_late_is_told_and_the_rest_goes_on() {
+        let list: List = toml::from_str(
+            r#"
+            [command.never]
+            line = ["none"]
+            seconds = [1, 2, 3]
+            [document.d]
+            name = "D"
+            reference = "R"
+            places = {}
+            [[item]]
+            name = "a"
+            document = "d"
+            place = "p"
+            claim = "c"
+            run = { figure = "late" }
+            [[item.check]]
+            what = "w"
+            reads = { value = { line = "l", at = 1 } }
+            at_least = 1
+            [[item]]
+            name = "b"
+            document = "d"
+            place = "p"
+            claim = "c"
+            run = { missing = "no Dune" }
+            "#,
+        )
+        .unwrap();
+        let options: harness::Options = crate::harness::parse("paper --quick").unwrap();
+        let reproduction = Reproduction {
+            options: &options,
+            figures: &Late,
+            list: &list,
+        };
+        let [late, missing] = &list.items[..] else {
+            panic!("two items");
+        };
+        assert_eq!(reproduction.takes(&late.run), Duration::from_secs(2));
+        let never = Run::Command("never".to_owned());
+        let modes = [(true, false), (false, false), (false, true)];
+        let seconds = modes.map(|mode| takes(&list, &Late, &never, mode).as_secs());
+        assert_eq!(seconds, [1, 2, 3]);
+        let (mut session, mut paper) = (Session::idle(), Paper::default());
+        let all = [late, missing];
+        reproduction.all(&all, &mut session, &mut paper).unwrap();
+        let why = |item: usize| paper.items[item].checks.first()?.why_not.as_deref();
+        assert_eq!(why(0), Some("not done by then"));
+        assert_eq!(paper.items[1].how, "no Dune");
+        assert_eq!(session.notes.len(), 1, "{:?}", session.notes);
+    }
+
     #[test]
     fn what_cannot_run_says_why() {
         let list = List::read().unwrap();
         let item = &list.items[0];
-        let found = reproduced(item, "D", &Outcome::Not("no reason".to_owned()));
+        let found = reproduced(
+            item,
+            ("D", "not".to_owned()),
+            &Outcome::Not("no reason".to_owned()),
+        );
         for check in &found.checks {
             assert_eq!(check.verdict, Verdict::CannotRun);
             assert_eq!(check.why_not.as_deref(), Some("no reason"));

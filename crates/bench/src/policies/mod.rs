@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use core_affinity::CoreId;
+use shinjuku::MechanismKind;
+use shinjuku::policy::multi_queue;
 use shinjuku_examples::store::Store;
 use shinjuku_preempt::Realtime;
 
@@ -55,12 +57,15 @@ const STORE_KEYS: u64 = 100_000;
 /// Priority of the measured threads under SCHED_FIFO.
 const PRIORITY: i32 = 60;
 
-/// The mix on which the quantum is swept, the most dispersed one, and its load, under c-PRE-SQ;
-/// after figure 7a of the Shinjuku paper (section 4.3), which has half 1 us, half 100 us under
-/// c-PRE-MQ.
-const SWEPT_MIX: &str = "hi";
-const SWEPT_LOAD: f64 = 0.5;
+/// The mix on which the quantum is swept under c-PRE-SQ, the most dispersed one.
+const SWEPT_BY_ONE_QUEUE: &str = "hi";
 const QUANTA_US: [f64; 7] = [2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0];
+/// The mix on which it is swept under c-PRE-MQ: half 1 us, half 100 us, as in figure 7a of the
+/// Shinjuku paper (section 4.3).
+const SWEPT_BY_TYPE: &str = "mid";
+const QUANTA_BY_TYPE_US: [f64; 4] = [5.0, 10.0, 15.0, 50.0];
+/// The load of both.
+const SWEPT_LOAD: f64 = 0.5;
 
 /// Runs the bench and publishes what it found.
 ///
@@ -197,12 +202,15 @@ fn measure(
     all: &[BenchMix],
     results: &mut Policies,
 ) -> Result<()> {
-    let swept = all.iter().find(|mix| mix.mix.name() == SWEPT_MIX);
-    let swept = swept.filter(|_| scope.sweep);
-    if scope.sweep && swept.is_none() {
+    let swept: Vec<_> = all
+        .iter()
+        .filter(|_| scope.sweep)
+        .map(|mix| (mix, swept_contenders(mix.mix.name(), &bench.mechanisms)))
+        .filter(|(_, contenders)| !contenders.is_empty())
+        .collect();
+    if scope.sweep && swept.is_empty() {
         session.notes.push(format!(
-            "The quantum is not swept: the mix for it, {}, is not among those measured.",
-            SWEPT_MIX
+            "The quantum is not swept: the mixes for it, {SWEPT_BY_ONE_QUEUE} and {SWEPT_BY_TYPE}, are not among those measured."
         ));
     }
     let of_mix = |mix: &BenchMix| {
@@ -210,7 +218,7 @@ fn measure(
         contenders.len() * scope.loads.len()
     };
     let points =
-        all.iter().map(of_mix).sum::<usize>() + swept.map_or(0, |_| swept_contenders().len());
+        all.iter().map(of_mix).sum::<usize>() + swept.iter().map(|(_, of)| of.len()).sum::<usize>();
     let costs = costs::duration(scope.quick);
     let bursts = session.all(bench.per_burst(session.length()), points);
     session.expect(machine, 2 * scope.watch + costs + bursts);
@@ -233,8 +241,9 @@ fn measure(
     for mix in all {
         measure_mix(scope, session, bench, mix, results)?;
     }
-    if let Some(mix) = swept {
-        results.quantum_sweep = sweep(session, bench, mix, &results.costs)?;
+    for (mix, contenders) in &swept {
+        let rows = sweep(scope, session, bench, (mix, contenders), &results.costs)?;
+        results.quantum_sweep.extend(rows);
     }
     session.progress.begin("this host's stalls, after");
     stalls.after(bench, scope.watch)?;
@@ -283,22 +292,43 @@ fn measure_mix(
     Ok(())
 }
 
-/// Who is swept: probes and signals with each quantum.
-fn swept_contenders() -> Vec<Contender> {
-    let both = |&quantum: &f64| [Contender::probe(quantum), Contender::signal(quantum)];
-    QUANTA_US.iter().flat_map(both).collect()
+/// Who is swept on the mix of this name: SQ by probe and by signal; or, as in figure 7a of the
+/// Shinjuku paper, MQ by all that can preempt here. On other mixes nobody.
+fn swept_contenders(mix: &str, here: &Mechanisms) -> Vec<Contender> {
+    let one_queue = |&quantum: &f64| vec![Contender::probe(quantum), Contender::signal(quantum)];
+    let by_type = |&quantum: &f64| {
+        let guest = here.guest.is_ok().then(|| Contender::guest(quantum));
+        let all = one_queue(&quantum).into_iter().chain(guest);
+        all.map(|one| Contender {
+            policy: multi_queue::REGISTERED,
+            ..one
+        })
+        .collect::<Vec<_>>()
+    };
+    let mut swept: Vec<_> = match mix {
+        SWEPT_BY_ONE_QUEUE => QUANTA_US.iter().flat_map(one_queue).collect(),
+        SWEPT_BY_TYPE => QUANTA_BY_TYPE_US.iter().flat_map(by_type).collect(),
+        _ => Vec::new(),
+    };
+    swept.retain(|one| here.has_signals() || one.mechanism == MechanismKind::Probe);
+    swept
 }
 
 /// Sweeps the quantum on `mix`, the repetitions as many and as long as everywhere.
 fn sweep(
+    scope: &Scope,
     session: &mut Session,
     bench: &Bench,
-    mix: &BenchMix,
+    (mix, contenders): (&BenchMix, &[Contender]),
     costs: &BTreeMap<String, f64>,
 ) -> Result<Vec<Run>> {
-    let contenders = swept_contenders();
+    let slos_us = match contenders.iter().find(|one| one.wants_slos()) {
+        Some(one) => slo::of(scope, mix, one, bench.workers)?,
+        None => Vec::new(),
+    };
     let schedules = Schedules::draw(session, bench, mix, SWEPT_LOAD)?;
-    let points = schedules.measure(session, bench, mix, "quantum", &contenders, &[])?;
+    let point = format!("quantum, {}", mix.mix.name());
+    let points = schedules.measure(session, bench, mix, &point, contenders, &slos_us)?;
     let rows = contenders
         .iter()
         .zip(&points)
@@ -352,4 +382,30 @@ fn on_worker_core<Out: Send>(core: CoreId, body: impl FnOnce() -> Out + Send) ->
             .join()
     })
     .map_err(|_| anyhow::anyhow!("timing the work failed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shinjuku_preempt::Delivery;
+
+    #[test]
+    fn the_papers_mix_is_swept_by_all_that_can_preempt_and_others_by_nobody() {
+        let signals = Mechanisms::signals_alone();
+        let guest = Mechanisms {
+            guest: Ok(Delivery::Software),
+            ..Mechanisms::signals_alone()
+        };
+        for (mix, here, swept) in [
+            (SWEPT_BY_ONE_QUEUE, &guest, 2 * QUANTA_US.len()),
+            (SWEPT_BY_TYPE, &signals, 2 * QUANTA_BY_TYPE_US.len()),
+            (SWEPT_BY_TYPE, &guest, 3 * QUANTA_BY_TYPE_US.len()),
+            ("fixed", &guest, 0),
+        ] {
+            let contenders = swept_contenders(mix, here);
+            assert_eq!(contenders.len(), swept, "{mix}");
+            let by_type = contenders.iter().all(Contender::wants_slos);
+            assert_eq!(by_type, mix == SWEPT_BY_TYPE || swept == 0, "{mix}");
+        }
+    }
 }

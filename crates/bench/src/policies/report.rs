@@ -7,8 +7,8 @@ use crate::report::figure;
 
 /// What is said of the sweep over quanta.
 const QUANTUM: &str = "After figure 7a of the Shinjuku paper (NSDI'19, section 4.3), where every shorter interval is better, down \
-    to 5 µs, on half 1 µs and half 100 µs under c-PRE-MQ. Mix and policy here are ours, and preemptions are more expensive: below \
-    some quantum they cost more than they free.";
+    to 5 µs, on half 1 µs and half 100 µs under c-PRE-MQ: here that is `mid`. `hi` under c-PRE-SQ is ours. Preemptions are more \
+    expensive here: below some quantum they cost more than they free.";
 
 impl Measured for Policies {
     const BENCH: &'static str = "policies";

@@ -23,6 +23,7 @@ use crate::paper::Paper;
 use crate::policies::Policies;
 use crate::rack::Rack;
 use crate::service::Service;
+use crate::tailguard::TailGuard;
 
 pub mod html;
 mod progress;
@@ -57,6 +58,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Rack::BENCH) => again::<Rack>(options),
         Some(Ordinary::BENCH) => again::<Ordinary>(options),
         Some(Service::BENCH) => again::<Service>(options),
+        Some(TailGuard::BENCH) => again::<TailGuard>(options),
         Some(Paper::BENCH) => again::<Paper>(options),
         Some(Layouts::BENCH) => again::<Layouts>(options),
         Some(Auto::BENCH) => again::<Auto>(options),

@@ -55,6 +55,13 @@ impl RequestTable {
         false
     }
 
+    /// Forgets all requests.
+    pub(super) fn empty(&mut self) {
+        for slots in &mut self.stages {
+            slots.iter_mut().for_each(|entry| entry.request = FREE);
+        }
+    }
+
     /// The server of a request.
     pub(super) fn find(&self, request: u64) -> Option<usize> {
         self.stages.iter().enumerate().find_map(|(stage, slots)| {

@@ -13,6 +13,8 @@
 //! - Packets and replies may be lost: no sender sends them again, and counters in the switch drift.
 //! - Servers are added, removed (they serve the requests they have) and fail (their requests are
 //!   lost, and the switch goes on choosing them until it hears of the failure).
+//! - The switch may be out for a while: what reaches it then is lost, and afterwards it has
+//!   forgotten which server has which request, and all loads.
 //!
 //! - The choice may be the clients' instead: then each of so many *views* knows only what its own
 //!   replies told (RackSched's baseline of client-side scheduling).
@@ -154,6 +156,20 @@ pub struct Change {
     pub action: Action,
 }
 
+/// For a while the switch passes nothing, requests or replies. Then it begins anew: its request
+/// table is empty, and loads count as zero until it learns them (but for [`LoadInfo::Exact`], which
+/// is no knowledge of a switch).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// When it begins, in ns from the start.
+    pub at_ns: u64,
+    /// How long it lasts, in ns.
+    pub for_ns: u64,
+}
+
+/// The most intervals in which answers are counted; those after them count in the last.
+const MOST_INTERVALS: usize = 1 << 16;
+
 /// A rack, its set-up and its load.
 #[derive(Clone, Debug)]
 pub struct RackScenario {
@@ -201,6 +217,10 @@ pub struct RackScenario {
     pub changes: Vec<Change>,
     /// From a failure until the switch knows of it, in ns.
     pub detection_ns: u64,
+    /// When the switch is out.
+    pub outage: Option<Outage>,
+    /// The intervals for which answered requests are counted, in ns; 0: they are not.
+    pub interval_ns: u64,
     /// Requests to count in one replication.
     pub requests: u64,
 }
@@ -223,6 +243,9 @@ pub struct RackRun {
     pub table_overflows: u64,
     /// Requests sent to each server.
     pub sent: Vec<u64>,
+    /// Requests answered in each interval from the start, those of the warm-up included, where
+    /// [`RackScenario::interval_ns`] asks for it.
+    pub answered: Vec<u64>,
 }
 
 /// Requests that a rack did not answer, and requests without a slot in its table.
@@ -307,6 +330,8 @@ impl RackScenario {
             request_table: Some((3, 1 << 16)),
             changes: Vec::new(),
             detection_ns: 0,
+            outage: None,
+            interval_ns: 0,
             requests: 200_000,
         }
     }

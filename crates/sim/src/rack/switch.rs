@@ -8,7 +8,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::affinity::RequestTable;
 use super::balancer::Balancer;
 use super::load::{LoadView, Report};
-use super::{Action, Change, LoadInfo, RackRun, RackScenario};
+use super::{Action, Change, LoadInfo, MOST_INTERVALS, Outage, RackRun, RackScenario};
 use crate::calendar::{Calendar, NEVER};
 use crate::machine::{Machine, spread};
 use crate::scenario::Drive;
@@ -80,6 +80,8 @@ pub(super) struct Rack {
     partials: HashMap<u64, Partial>,
     /// By time, the first last.
     changes: Vec<(Change, bool)>,
+    /// The outage that is to come or is not over.
+    outage: Option<Outage>,
     random: Xoshiro256PlusPlus,
     run: RackRun,
     events: u64,
@@ -147,6 +149,7 @@ impl Rack {
             held: VecDeque::new(),
             partials: HashMap::new(),
             changes,
+            outage: scenario.outage,
             random: Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5851_F42D_4C95_7F2D),
             run: RackRun {
                 tally: Tally::new(classes),
@@ -156,6 +159,7 @@ impl Rack {
                 broken: 0,
                 table_overflows: 0,
                 sent: vec![0; most],
+                answered: Vec::new(),
             },
             events: 0,
         })
@@ -252,10 +256,33 @@ impl Rack {
         }
     }
 
+    /// Whether the switch is out. What reaches it first after that finds it empty.
+    fn is_out(&mut self, now: u64, scenario: &RackScenario, drive: &mut Drive<'_>) -> bool {
+        let Some(Outage { at_ns, for_ns }) = self.outage.filter(|outage| now >= outage.at_ns)
+        else {
+            return false;
+        };
+        if now - at_ns < for_ns {
+            return true;
+        }
+        self.outage = None;
+        if let Some(table) = &mut self.table {
+            table.empty();
+        }
+        if scenario.load_info != LoadInfo::Exact {
+            (0..self.hosts.len()).for_each(|server| self.forget(server));
+            self.reports.clear();
+        }
+        for request in std::mem::take(&mut self.held) {
+            self.lose(&request, drive);
+        }
+        false
+    }
+
     /// A request's first packet is at the switch.
     fn send(&mut self, now: u64, request: Request, scenario: &RackScenario, drive: &mut Drive<'_>) {
         self.events += 1;
-        if self.open.is_empty() {
+        if self.is_out(now, scenario, drive) || self.open.is_empty() {
             if self.later.is_empty() {
                 self.lose(&request, drive);
             } else {
@@ -292,8 +319,9 @@ impl Rack {
         drive: &mut Drive<'_>,
     ) {
         self.events += 1;
+        let is_out = self.is_out(now, scenario, drive);
         let server = match &self.table {
-            _ if self.open.is_empty() => None,
+            _ if is_out || self.open.is_empty() => None,
             Some(table) => table
                 .find(request.tag)
                 .or_else(|| Some(self.open[spread(request.tag, self.open.len())])),
@@ -459,6 +487,10 @@ impl Rack {
     fn reply(&mut self, reply: Reply, scenario: &RackScenario, drive: &mut Drive<'_>) {
         self.events += 1;
         let Reply { at_ns, request, .. } = reply;
+        if self.is_out(at_ns, scenario, drive) {
+            self.lose(&request, drive);
+            return;
+        }
         let is_lost =
             scenario.report_loss > 0.0 && self.random.random::<f64>() < scenario.report_loss;
         if !is_lost && scenario.report_delay_ns == 0 {
@@ -469,6 +501,12 @@ impl Rack {
         }
         if let Some(table) = &mut self.table {
             table.clear(request.tag);
+        }
+        if let Some(interval) = at_ns.checked_div(scenario.interval_ns) {
+            let interval = (interval as usize).min(MOST_INTERVALS - 1);
+            let intervals = self.run.answered.len().max(interval + 1);
+            self.run.answered.resize(intervals, 0);
+            self.run.answered[interval] += 1;
         }
         if drive.counts(&request) {
             drive.settle();

@@ -2,7 +2,7 @@
 
 use shinjuku_policy::{Nanos, cfcfs, single_queue};
 use shinjuku_sim::rack::balancer::Balancer;
-use shinjuku_sim::rack::{Action, BalancerSpec, Change, LoadInfo, LoadView, RackScenario};
+use shinjuku_sim::rack::{Action, BalancerSpec, Change, LoadInfo, LoadView, Outage, RackScenario};
 use shinjuku_sim::{Request, Scheduler, SimError};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
@@ -198,6 +198,63 @@ fn a_server_added_again_before_its_failure_is_noticed_stays() {
     let sent = scenario.run(1).unwrap().sent;
     // The run takes about 2,000 us: without the server's return it would get a tenth of a share.
     assert!(10 * sent[3] > 9 * sent[0], "{sent:?}");
+}
+
+/// 9.6 requests a microsecond, none answered for 100 us.
+#[test]
+fn an_outage_of_the_switch_loses_what_reaches_it_and_no_more() {
+    let outage = Some(Outage {
+        at_ns: 1_000_000,
+        for_ns: 100_000,
+    });
+    for (balancer, load_info) in [
+        (BalancerSpec::PowerOf(2), LoadInfo::Int1),
+        (BalancerSpec::PowerOf(2), LoadInfo::Exact),
+        // Had the switch not forgotten its counters, the replies lost would take all places.
+        (BalancerSpec::Jbsq(32), LoadInfo::Counters),
+    ] {
+        let scenario = RackScenario {
+            balancer,
+            load_info,
+            outage,
+            interval_ns: 100_000,
+            ..rack()
+        };
+        let run = scenario.run(1).unwrap();
+        // Requests in the meantime, and replies to what was on its way.
+        assert!(
+            (900..1_200).contains(&run.lost),
+            "{balancer:?}: {}",
+            run.lost
+        );
+        assert_eq!(run.tally.all().requests + run.lost, REQUESTS);
+        let [before, meanwhile, after] = [9, 10, 12].map(|interval| run.answered[interval]);
+        assert_eq!(meanwhile, 0, "{balancer:?}");
+        assert!(after * 10 > before * 8 && after > 700, "{before}, {after}");
+    }
+}
+
+#[test]
+fn a_switch_that_begins_anew_has_forgotten_the_servers_of_requests() {
+    let run = |outage| {
+        let scenario = RackScenario {
+            outage,
+            packets: 2,
+            packet_gap_ns: 20_000,
+            ..rack()
+        };
+        scenario.run(1).unwrap()
+    };
+    let calm = run(None);
+    assert_eq!((calm.broken, calm.lost), (0, 0));
+    assert!(calm.answered.is_empty(), "nobody asked");
+    // So short that hardly a packet reaches it. The second packets of 200 requests do afterwards.
+    let out = run(Some(Outage {
+        at_ns: 1_000_000,
+        for_ns: 100,
+    }));
+    assert!((100..200).contains(&out.broken), "{}", out.broken);
+    assert_eq!(out.tally.all().requests + out.broken + out.lost, REQUESTS);
 }
 
 #[test]
