@@ -140,7 +140,7 @@ impl<'a> Picture<'a> {
         let title = self.timeline.title.clone();
         canvas.draw(&Text::new(title, (LEFT, 14), text(18, HPos::Left)))?;
         let mut x = LEFT;
-        let mut word = |canvas: &Canvas<B>, x: &mut i32, words: &str| -> Drawn<B> {
+        let word = |canvas: &Canvas<B>, x: &mut i32, words: &str| -> Drawn<B> {
             let style = text(13, HPos::Left);
             canvas.draw(&Text::new(words.to_owned(), (*x, 44), style))?;
             *x += width(words) + 26;

@@ -42,7 +42,8 @@ pub enum Stop {
     Guard,
     /// It gave way, and the recording began too late to tell how.
     Preempted,
-    /// Its thread blocked in the kernel: for a millisecond or so, or nobody saw it.
+    /// Its thread blocked in the kernel, and was found so by a look each millisecond. It goes on
+    /// later.
     Blocked,
     /// It had not stopped when the recording ended.
     Running,
