@@ -25,8 +25,8 @@ pub struct Options {
     /// Where to write; by default `timeline.svg` in Cargo's target directory.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// From which moment of the trace on, in microseconds; by default, where most goes on on another
-    /// thread than before.
+    /// From which moment of the trace on, in microseconds; by default, where most requests move to
+    /// another thread.
     #[arg(long)]
     from: Option<f64>,
     /// For how long, in microseconds.
@@ -67,12 +67,12 @@ struct Event {
 /// The example fails, the file is no trace, or the picture cannot be written.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let target = paths::target_dir();
-    let (file, title) = match &options.trace {
-        Some(file) => (file.clone(), file.display().to_string()),
+    let file = match &options.trace {
+        Some(file) => file.clone(),
         None => {
             let file = target.join("timeline.json");
             record(&file)?;
-            (file, "examples/timeline.rs".to_owned())
+            file
         }
     };
     let text = fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?;
@@ -81,6 +81,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let from = options
         .from
         .unwrap_or_else(|| trace.liveliest(options.length));
+    let name = file.file_stem().unwrap_or_default().to_string_lossy();
+    let title = format!("{name}, from {from:.0} µs on");
     let timeline = trace.part(from, options.length, title);
     ensure!(
         !timeline.slices.is_empty(),

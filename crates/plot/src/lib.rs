@@ -1,5 +1,5 @@
-//! Plots of measurements: latency against load, one line a contender, as SVG and as PNG; pictures of
-//! timelines; and tables as text.
+//! Plots of measurements: latency against load, one line a contender, as SVG and as PNG; pictures
+//! of timelines; and tables as text.
 //!
 //! ```
 //! use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};

@@ -8,9 +8,10 @@
 //! [`METRICS`] is the list of names, units and labels. The manual's page
 //! [`watching`](crate::guide::watching) tells what to watch for.
 //!
-//! Latencies, queue times and slowdowns are counted in the runtime, in buckets of 1 %. They go out as counters
-//! `.._bucket` with the label `le`, which is how Prometheus has histograms: `histogram_quantile`
-//! takes them. The facade's own histograms would want each value by itself, millions a second.
+//! Latencies, queue times and slowdowns are counted in the runtime, in buckets of 1 %. They go out
+//! as counters `.._bucket` with the label `le`, which is how Prometheus has histograms:
+//! `histogram_quantile` takes them. The facade's own histograms would want each value by itself,
+//! millions a second.
 
 use metrics::{Key, KeyName, Label, Level, Metadata, Unit, with_recorder};
 use shinjuku_net::Refusal;
@@ -128,7 +129,8 @@ metrics_list! {
         "The slowdowns of all finished requests together; it only grows.";
 }
 
-/// Upper ends of the buckets of latencies and queue times, in nanoseconds: 1 us to 10 s, three to a decade.
+/// Upper ends of the buckets of latencies and queue times, in nanoseconds: 1 us to 10 s, three to a
+/// decade.
 const LATENCY_BOUNDS: [u64; 22] = {
     let mut bounds = [0; 22];
     let (mut place, mut decade) = (0, 1_000);

@@ -153,8 +153,8 @@ fn lost(runs: &Runs<Cell>, route: &str) -> usize {
     runs.runs.iter().filter(is_lost).count()
 }
 
-/// A target of a pool that is not among `measured`. The pool that a service has by default cannot be
-/// missing; other ways take what a machine may not have.
+/// A target of a pool that is not among `measured`. The pool that a service has by default cannot
+/// be missing; other ways take what a machine may not have.
 fn unless_there(target: Target, pool: &str, measured: &[Runs<Cell>]) -> Target {
     match pool == POOL && !measured.is_empty() {
         true => target.missed("its server did not start: the notes say why"),

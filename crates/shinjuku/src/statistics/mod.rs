@@ -408,8 +408,8 @@ pub struct ClassStatistics {
     pub service_nanos: u64,
     /// From arrival to reply, in nanoseconds.
     pub latency_nanos: Histogram,
-    /// From arrival until it ran for the first time, in nanoseconds, of the finished ones. What they
-    /// waited after a preemption is not in it.
+    /// From arrival until it ran for the first time, in nanoseconds, of the finished ones. What
+    /// they waited after a preemption is not in it.
     pub queue_nanos: Histogram,
     /// Latency over service time, in thousandths.
     pub slowdown_thousandths: Histogram,

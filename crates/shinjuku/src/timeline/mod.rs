@@ -419,9 +419,10 @@ impl Lane {
 
 impl Observer {
     /// Records what every worker does for `duration`, during which the calling thread sleeps, and
-    /// looks at the queues and at what blocks every millisecond. A worker has room for 65,536 slices (a spare for
-    /// 1,024); the trace ends where the first slice found no room. The room, 2 MiB a worker and
-    /// 32 KiB a spare, is taken at the first recording and kept until the runtime's end.
+    /// looks at the queues and at what blocks every millisecond. A worker has room for 65,536
+    /// slices (a spare for 1,024); the trace ends where the first slice found no room. The room, 2
+    /// MiB a worker and 32 KiB a spare, is taken at the first recording and kept until the
+    /// runtime's end.
     ///
     /// # Errors
     /// [`RecordError::Busy`] while another thread records.
