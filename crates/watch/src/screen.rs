@@ -187,7 +187,7 @@ fn class_table(since: &Snapshot) -> Table<'_> {
     let rows = since.classes.iter().map(|class| class_row(since, class));
     let widths = [
         Constraint::Min(8),
-        Constraint::Length(8),
+        Constraint::Length(7),
         Constraint::Length(9),
         Constraint::Length(9),
         Constraint::Length(9),
