@@ -19,7 +19,11 @@ use shinjuku::{Pool, preemptible};
 
 #[preemptible]
 fn triangle(n: u64) -> u64 {
-    (1..=n).fold(0, |sum, i| std::hint::black_box(sum + i))
+    let mut sum = 0;
+    for i in 1..=n {
+        sum = std::hint::black_box(sum + i);
+    }
+    sum
 }
 
 /// The page as of now: the statistics are read when somebody asks for them.

@@ -11,18 +11,27 @@ use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use shinjuku::{Pool, preemptible};
+use shinjuku::{MechanismKind, PolicyConfig, Pool, PreemptionConfig, preemptible};
 
 #[preemptible]
 fn triangle(n: u64) -> u64 {
-    (1..=n).fold(0, |sum, i| std::hint::black_box(sum + i))
+    let mut sum = 0;
+    for i in 1..=n {
+        sum = std::hint::black_box(sum + i);
+    }
+    sum
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args()
         .nth(1)
         .ok_or("say where to: timeline FILE")?;
-    let pool = Pool::new(["short", "long"])?;
+    // A mechanism that is named has the quantum as it is given. `auto` would raise it where the
+    // workers have no time to spare, as here.
+    let pool = Pool::builder(["short", "long"])
+        .preemption(PreemptionConfig::new(MechanismKind::Probe))
+        .policy(PolicyConfig::new("c-pre-sq").quantum_us(100.0))
+        .start()?;
     let is_over = AtomicBool::new(false);
     let trace = std::thread::scope(|scope| {
         for (class, length) in [("long", 1_000_000), ("long", 500_000), ("short", 1_000)] {

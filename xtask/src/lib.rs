@@ -7,6 +7,7 @@
 //! - [`guest_test`]: the guest-mode tests under an emulator, on hardware that this machine does not
 //!   have.
 //! - [`stress`]: ordinary code under hostile preemption, a program of its own.
+//! - [`timeline`]: a picture of a recorded timeline.
 //!
 //! `bench`, `elevate`, `paper` and `report` are the package `shinjuku-bench`.
 
@@ -17,3 +18,4 @@ pub mod figures;
 pub mod guest_test;
 pub mod stress;
 pub mod test;
+pub mod timeline;

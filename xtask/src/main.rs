@@ -37,6 +37,8 @@ enum Command {
     GuestTest(xtask::guest_test::Options),
     /// Simulate the papers' figures; plots, CSV and one page to read.
     Figures(xtask::figures::Options),
+    /// Draw a picture of a recorded timeline.
+    Timeline(xtask::timeline::Options),
     /// Draw the tables, plots and the page of a results.json again.
     #[command(hide = true)]
     Report(shinjuku_bench::report::Options),
@@ -52,6 +54,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Doctor(options) => xtask::doctor::run(&options),
         Command::GuestTest(options) => xtask::guest_test::run(&options),
         Command::Figures(options) => xtask::figures::run(&options),
+        Command::Timeline(options) => xtask::timeline::run(&options),
         Command::Report(options) => shinjuku_bench::report::run(&options),
     }
 }

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use shinjuku_bench::costs::operations::TIMELINE;
 use shinjuku_bench::harness::{Goal, Measured, Results, Verdict};
 use shinjuku_bench::policies::results::{BASELINE, Class, Run};
 use shinjuku_bench::policies::{Policies, csv, figures, summary};
@@ -334,6 +335,28 @@ fn a_gain_is_met_missed_or_not_shown() {
     assert_eq!(verdict(&|one| one.runs[1].saturate()), Verdict::Missed);
     assert_eq!(verdict(&|one| one.runs[0].saturate()), Verdict::NotShown);
     assert_eq!(verdict(&|one| one.runs.clear()), Verdict::NotShown);
+}
+
+#[test]
+fn a_timelines_slice_has_a_cost_to_keep_to() {
+    let verdicts = |on: f64, off: f64| {
+        let mut results = sample().measured;
+        for (row, cost) in TIMELINE.into_iter().zip([on, off]) {
+            results.costs.insert(row.to_owned(), cost);
+        }
+        let targets = results.targets();
+        TIMELINE.map(|row| {
+            let target = targets.iter().find(|one| one.name == format!("{row}, ns"));
+            target.unwrap().verdict
+        })
+    };
+    assert_eq!(verdicts(30.0, 1.2), [Verdict::Met; 2]);
+    assert_eq!(verdicts(6.0, 4.0), [Verdict::Met, Verdict::Missed]);
+    assert_eq!(verdicts(31.0, 1.0), [Verdict::Missed, Verdict::Met]);
+    let targets = sample().measured.targets();
+    let [on, _] = TIMELINE;
+    let unmeasured = targets.iter().find(|one| one.name.starts_with(on));
+    assert_eq!(unmeasured.unwrap().verdict, Verdict::NotShown);
 }
 
 #[test]

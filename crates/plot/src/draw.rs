@@ -70,7 +70,7 @@ pub fn png(figure: &Figure, path: &Path) -> Result<()> {
 
 /// Registers the bundled font under the generic name, so that SVGs say `sans-serif`, which every
 /// viewer has.
-fn register() -> Result<()> {
+pub(crate) fn register() -> Result<()> {
     static FONT: OnceLock<bool> = OnceLock::new();
     let font = include_bytes!("../assets/LiberationSans-Regular.ttf");
     let known = FONT.get_or_init(|| register_font("sans-serif", FontStyle::Normal, font).is_ok());

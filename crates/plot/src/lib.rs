@@ -1,5 +1,5 @@
-//! Plots of measurements: latency against load, one line a contender, as SVG and as PNG; and tables
-//! as text.
+//! Plots of measurements: latency against load, one line a contender, as SVG and as PNG; pictures
+//! of timelines; and tables as text.
 //!
 //! ```
 //! use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
@@ -26,6 +26,7 @@
 //! |---|---|
 //! | `figure` | what is drawn |
 //! | `draw` | where it goes |
+//! | [`timeline`] | what each thread ran when |
 //! | `axis` `marker` | ticks; colours and shapes |
 //! | `table` | rows and columns as text |
 //!
@@ -38,6 +39,7 @@ mod draw;
 mod figure;
 mod marker;
 mod table;
+pub mod timeline;
 
 pub use draw::{png, svg};
 pub use figure::{Figure, Point, Series, Style, XAxis, YAxis};

@@ -113,12 +113,30 @@ pub(crate) struct Running {
     pub(crate) waits_for_a_lock: Cell<bool>,
     /// The cycles that the context ran, as its worker adds them up.
     pub(crate) run_time: Cell<u64>,
+    /// When the job ran for the first time, as its worker has noted it; 0: it has not.
+    pub(crate) first_start: Cell<u64>,
     /// How often the context was preempted.
     pub(crate) preemptions: AtomicU64,
     /// How often its probes read the clock.
     pub(crate) stride: Stride,
     /// Cycles within the last dispatch for which the worker's thread was away from its CPU.
     pub(crate) away: Cell<u64>,
+}
+
+impl Running {
+    /// A job is about to run for the first time.
+    #[inline]
+    pub(crate) fn forget_times(&self) {
+        self.run_time.set(0);
+        self.first_start.set(0);
+    }
+
+    /// When the job ran for the first time, if it was preempted since.
+    #[inline]
+    pub(crate) fn first_start(&self) -> Option<Cycles> {
+        let first = self.first_start.get();
+        (first > 0).then_some(Cycles(first))
+    }
 }
 
 /// Where a job enters and its result leaves.
@@ -217,6 +235,7 @@ impl Head {
                 frame: Cell::new(0),
                 waits_for_a_lock: Cell::new(false),
                 run_time: Cell::new(0),
+                first_start: Cell::new(0),
                 preemptions: AtomicU64::new(0),
                 away: Cell::new(0),
                 stride: Stride::new(),
@@ -577,6 +596,14 @@ impl<T, R> Suspended<T, R> {
     pub fn waits_for_a_lock(&self) -> bool {
         self.0.head().running.waits_for_a_lock.get()
     }
+
+    /// Notes when the job began to run, unless an earlier dispatch has.
+    pub fn note_start(&mut self, start: Cycles) {
+        let first = &self.0.head().running.first_start;
+        if first.get() == 0 {
+            first.set(start.0);
+        }
+    }
 }
 
 impl<T, R> Finished<T, R> {
@@ -584,6 +611,12 @@ impl<T, R> Finished<T, R> {
     #[must_use]
     pub fn run_time(&self) -> Cycles {
         Cycles(self.0.head().running.run_time.get())
+    }
+
+    /// What [`Suspended::note_start`] noted; `None`: the job was never preempted.
+    #[must_use]
+    pub fn first_start(&self) -> Option<Cycles> {
+        self.0.head().running.first_start()
     }
 
     /// The context for the next job, and this job's result.

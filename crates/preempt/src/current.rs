@@ -409,7 +409,12 @@ pub(crate) unsafe fn finish<T, R>(head: &Head, result: Result<R, Panicked>) -> O
         let successor = unsafe { &mut *successor.cast::<Successor<'_, T, R>>() };
         let run_time = Cycles(head.running.run_time.get());
         note_between_jobs(true);
-        let next = successor(Ended { result, run_time });
+        let first_start = head.running.first_start();
+        let next = successor(Ended {
+            result,
+            run_time,
+            first_start,
+        });
         note_between_jobs(false);
         if let Some((job, generation)) = next {
             go_on(head, generation);
@@ -464,7 +469,7 @@ fn go_on(head: &Head, generation: Generation) {
     head.running
         .generation
         .store(generation.0, Ordering::Relaxed);
-    head.running.run_time.set(0);
+    head.running.forget_times();
     head.running.stride.begin(true);
     start(head);
 }

@@ -83,6 +83,8 @@ pub struct Ended<R> {
     pub result: Result<R, Panicked>,
     /// The sum that [`Suspended::add_run_time`] added while the job ran.
     pub run_time: Cycles,
+    /// What [`Suspended::note_start`] noted; `None`: the job was never preempted.
+    pub first_start: Option<Cycles>,
 }
 
 /// Takes a job's result, and may return the next job, which runs on the same context under a
@@ -105,7 +107,7 @@ impl WorkerHead {
         running.stride.begin(!resumed);
         let last_worker = running.last_worker.replace(self.id);
         if !resumed {
-            running.run_time.set(0);
+            running.forget_times();
         } else if last_worker != self.id {
             count(&self.counters.migrations);
         }
@@ -322,9 +324,14 @@ impl Worker {
                 Outcome::Finished(finished) => finished,
                 Outcome::Preempted(suspended) => return Completion::Preempted(suspended),
             };
-            let run_time = finished.run_time();
+            let (run_time, first_start) = (finished.run_time(), finished.first_start());
             let (idle, result) = finished.take();
-            let Some((job, its_generation)) = next(Ended { result, run_time }) else {
+            let ended = Ended {
+                result,
+                run_time,
+                first_start,
+            };
+            let Some((job, its_generation)) = next(ended) else {
                 return Completion::Finished(idle);
             };
             runnable = idle.load(job).into();

@@ -8,9 +8,10 @@
 //! [`METRICS`] is the list of names, units and labels. The manual's page
 //! [`watching`](crate::guide::watching) tells what to watch for.
 //!
-//! Latencies and slowdowns are counted in the runtime, in buckets of 1 %. They go out as counters
-//! `.._bucket` with the label `le`, which is how Prometheus has histograms: `histogram_quantile`
-//! takes them. The facade's own histograms would want each value by itself, millions a second.
+//! Latencies, queue times and slowdowns are counted in the runtime, in buckets of 1 %. They go out
+//! as counters `.._bucket` with the label `le`, which is how Prometheus has histograms:
+//! `histogram_quantile` takes them. The facade's own histograms would want each value by itself,
+//! millions a second.
 
 use metrics::{Key, KeyName, Label, Level, Metadata, Unit, with_recorder};
 use shinjuku_net::Refusal;
@@ -114,6 +115,12 @@ metrics_list! {
         "Finished requests.";
     LATENCY_SUM: gauge "shinjuku_latency_seconds_sum" [Seconds] by "class",
         "The latencies of all finished requests together; it only grows.";
+    QUEUE_BUCKET: counter "shinjuku_queue_seconds_bucket" [Count] by "class",
+        "Finished requests that waited for at most `le` seconds, from arrival, until they ran for the first time.";
+    QUEUE_COUNT: counter "shinjuku_queue_seconds_count" [Count] by "class",
+        "Finished requests.";
+    QUEUE_SUM: gauge "shinjuku_queue_seconds_sum" [Seconds] by "class",
+        "What all finished requests together waited until they ran for the first time; it only grows.";
     SLOWDOWN_BUCKET: counter "shinjuku_slowdown_bucket" [Count] by "class",
         "Finished requests whose slowdown, latency over service time, was at most `le`.";
     SLOWDOWN_COUNT: counter "shinjuku_slowdown_count" [Count] by "class",
@@ -122,7 +129,8 @@ metrics_list! {
         "The slowdowns of all finished requests together; it only grows.";
 }
 
-/// Upper ends of the latencies' buckets, in nanoseconds: 1 us to 10 s, three to a decade.
+/// Upper ends of the buckets of latencies and queue times, in nanoseconds: 1 us to 10 s, three to a
+/// decade.
 const LATENCY_BOUNDS: [u64; 22] = {
     let mut bounds = [0; 22];
     let (mut place, mut decade) = (0, 1_000);
@@ -281,6 +289,12 @@ impl Publisher {
             [LATENCY_BUCKET, LATENCY_COUNT, LATENCY_SUM],
             &name(),
             &class.latency_nanos,
+            (&LATENCY_BOUNDS, NANOS),
+        );
+        self.histogram(
+            [QUEUE_BUCKET, QUEUE_COUNT, QUEUE_SUM],
+            &name(),
+            &class.queue_nanos,
             (&LATENCY_BOUNDS, NANOS),
         );
         self.histogram(

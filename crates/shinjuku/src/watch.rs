@@ -293,13 +293,14 @@ fn request(request: &StartedRequest) -> String {
 fn class(class: &ClassStatistics) -> String {
     format!(
         "{{\"name\":{},\"finished\":{},\"failed\":{},\"preemptions\":{},\"service_nanos\":{},\
-         \"latency_nanos\":{},\"slowdown_thousandths\":{}}}",
+         \"latency_nanos\":{},\"queue_nanos\":{},\"slowdown_thousandths\":{}}}",
         Quoted(&class.name),
         class.finished,
         class.failed,
         class.preemptions,
         class.service_nanos,
         buckets(&class.latency_nanos),
+        buckets(&class.queue_nanos),
         buckets(&class.slowdown_thousandths)
     )
 }

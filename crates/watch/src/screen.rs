@@ -178,6 +178,7 @@ fn class_table(since: &Snapshot) -> Table<'_> {
         "p50",
         "p99",
         "p99.9",
+        "p99 queued",
         "p99 slowdown",
         "cores",
         "preempted/s",
@@ -185,15 +186,16 @@ fn class_table(since: &Snapshot) -> Table<'_> {
     ];
     let rows = since.classes.iter().map(|class| class_row(since, class));
     let widths = [
-        Constraint::Min(12),
-        Constraint::Length(10),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(13),
-        Constraint::Length(6),
-        Constraint::Length(12),
+        Constraint::Min(8),
         Constraint::Length(7),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(10),
+        Constraint::Length(12),
+        Constraint::Length(6),
+        Constraint::Length(11),
+        Constraint::Length(6),
     ];
     Table::new(rows, widths)
         .header(Row::new(heads).bold())
@@ -207,6 +209,7 @@ fn class_row<'a>(since: &Snapshot, class: &'a Class) -> Row<'a> {
             .quantile(quantile)
             .map_or_else(dash, time)
     };
+    let queued = class.queue_nanos.quantile(0.99).map_or_else(dash, time);
     let slowdown = class.slowdown_thousandths.quantile(0.99);
     let cores = class.service_nanos as f64 / 1e9 / since.uptime_seconds.max(1e-9);
     Row::new([
@@ -215,6 +218,7 @@ fn class_row<'a>(since: &Snapshot, class: &'a Class) -> Row<'a> {
         Cell::from(latency(0.5)),
         Cell::from(latency(0.99)),
         Cell::from(latency(0.999)),
+        Cell::from(queued),
         Cell::from(slowdown.map_or_else(dash, |slowdown| format!("{:.1}", slowdown as f64 / 1e3))),
         Cell::from(format!("{cores:.2}")),
         Cell::from(format!("{:.0}", since.rate(class.preemptions))),
@@ -332,6 +336,7 @@ mod tests {
             "get",
             "1.0 us",
             "2.0 ms",
+            "700 ns",
             "1.5",
             "1/s: 1 at probes",
             "25%",

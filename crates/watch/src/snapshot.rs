@@ -83,6 +83,8 @@ pub struct Class {
     pub preemptions: u64,
     pub service_nanos: u64,
     pub latency_nanos: Buckets,
+    /// From arrival to the first run.
+    pub queue_nanos: Buckets,
     pub slowdown_thousandths: Buckets,
 }
 
@@ -188,6 +190,7 @@ impl Snapshot {
             now.preemptions = now.preemptions.saturating_sub(then.preemptions);
             now.service_nanos = now.service_nanos.saturating_sub(then.service_nanos);
             now.latency_nanos = now.latency_nanos.since(&then.latency_nanos);
+            now.queue_nanos = now.queue_nanos.since(&then.queue_nanos);
             now.slowdown_thousandths = now.slowdown_thousandths.since(&then.slowdown_thousandths);
         }
         since
@@ -217,7 +220,8 @@ pub mod tests {
     pub fn told(seconds: u64, finished: u64) -> Snapshot {
         let class = format!(
             r#"{{"name":"get","finished":{finished},"failed":0,"preemptions":3,"service_nanos":{},
-               "latency_nanos":[[1000,{finished}],[2000000,{}]],"slowdown_thousandths":[[1500,{finished}]]}}"#,
+               "latency_nanos":[[1000,{finished}],[2000000,{}]],
+               "queue_nanos":[[700,{finished}]],"slowdown_thousandths":[[1500,{finished}]]}}"#,
             finished * 500,
             finished / 50
         );

@@ -506,6 +506,7 @@ fn a_timeline_is_a_file() {
     let path = directory.path().join("trace.json");
     let (ended_well, said) = run_to_the_end("timeline", &[path.to_str().unwrap()]);
     assert!(ended_well && said.contains("slices on"), "{said}");
+    assert!(!said.contains(", 0 of them preempted"), "{said}");
     let file = std::fs::read(&path).unwrap();
     let file: serde_json::Value = serde_json::from_slice(&file).unwrap();
     let events = file["traceEvents"].as_array().unwrap();

@@ -13,6 +13,7 @@ use shinjuku::policy::{
     ClassId, ClassParameters, FlowId, Nanos, Parameters, Policy, Task, TaskId, Verified, Want,
     WorkerId, registry, single_queue,
 };
+use shinjuku::timeline::measured::{MeasuredLane, ROOM};
 use shinjuku_preempt::{
     Completion, Generation, Handles, Idle, Outcome, Pool, PoolConfig, Receiver, Runnable, Sender,
     Worker, mailbox,
@@ -72,6 +73,7 @@ pub fn all() -> Result<Vec<Operation>> {
     let mut all = mailboxes()?;
     all.extend(policies()?);
     all.extend(loops()?);
+    all.extend(timeline());
     all.push(simulator()?);
     Ok(all)
 }
@@ -403,6 +405,29 @@ fn loops() -> Result<Vec<Operation>> {
         }
     }
     Ok(all)
+}
+
+/// The row for a timeline's event while something is recorded, and while nothing is.
+pub const TIMELINE: [&str; 2] = ["timeline/slice-on", "timeline/slice-off"];
+
+/// What a worker writes of each time that a request runs.
+fn timeline() -> [Operation; 2] {
+    let [on, off] = TIMELINE;
+    let (recorded, idle) = (MeasuredLane::default(), MeasuredLane::default());
+    [
+        Operation::new(
+            on,
+            "a slice of a timeline while something is recorded, its ring touched before",
+            ROOM,
+            move || {
+                recorded.record();
+                recorded.slices(ROOM);
+            },
+        ),
+        Operation::new(off, "the same while nothing is recorded", ROOM, move || {
+            idle.slices(ROOM)
+        }),
+    ]
 }
 
 fn simulator() -> Result<Operation> {

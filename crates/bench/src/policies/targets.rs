@@ -4,6 +4,7 @@ use shinjuku_workload::repeat::Spread;
 
 use super::results::{BASELINE, Class, Policies, Run};
 use super::summary::percent;
+use crate::costs::operations::TIMELINE;
 use crate::harness::{Goal, Target, distinct};
 
 /// Who must gain: c-PRE-SQ, by probes, with the quantum of the paper's figures.
@@ -21,14 +22,21 @@ const GAINS: [(&str, &str, f64, f64); 4] = [
 /// How many times what a preemption by signal and a switch between kernel threads take a preemption
 /// may take where contexts are kernel threads.
 const KERNEL_THREAD_COST: f64 = 1.3;
+/// What a timeline's slice may take while something is recorded, and while nothing is: that is a
+/// few stores to a line that the worker has, which is not told from nothing. In ns.
+const TIMELINE_COSTS: [f64; 2] = [30.0, 3.0];
 /// Points whose work may run slower than calibrated.
 const MARKED: Goal = Goal::AtMost(0.0);
+
+const NO_COSTS: &str = "it is in the table of costs, which was left out";
 
 /// All of them, each with its verdict.
 pub fn targets(results: &Policies) -> Vec<Target> {
     let gains = GAINS.map(|(who, mix, load, wanted)| gain(results, who, mix, load, wanted));
     let others = [kernel_thread_cost(results), marked(results)];
-    gains.into_iter().chain(others).collect()
+    let timeline = TIMELINE.into_iter().zip(TIMELINE_COSTS);
+    let timeline = timeline.map(|(row, most)| timeline_cost(results, row, most));
+    gains.into_iter().chain(timeline).chain(others).collect()
 }
 
 /// What is compared at a point, as its comparison says it.
@@ -78,12 +86,23 @@ fn kernel_thread_cost(results: &Policies) -> Target {
             };
             Target::measured(name, goal, figure)
         }
-        None => Target::not_shown(
-            name,
-            goal,
-            "it is in the table of costs, which was left out",
-        ),
+        None => Target::not_shown(name, goal, NO_COSTS),
     }
+}
+
+/// What a worker takes to write a slice of a timeline, or not to.
+fn timeline_cost(results: &Policies, row: &str, most: f64) -> Target {
+    let (name, goal) = (format!("{row}, ns"), Goal::AtMost(most));
+    let Some(&median) = results.costs.get(row) else {
+        return Target::not_shown(name, goal, NO_COSTS);
+    };
+    let detail = results.cost_details.get(row);
+    let figure = Spread {
+        median,
+        min: detail.and_then(|detail| detail.low).unwrap_or(median),
+        max: detail.and_then(|detail| detail.high).unwrap_or(median),
+    };
+    Target::measured(name, goal, figure)
 }
 
 /// The bench's check of itself: no latency is of work that ran slower than calibrated.

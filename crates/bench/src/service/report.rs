@@ -58,8 +58,8 @@ impl Measured for Service {
             true => "on cores of its own",
             false => "on the server's cores; its share is in the tables",
         };
-        let mut cells = self.saturation.iter().flat_map(Runs::measured);
-        let class = match cells.all(|cell| cell.client_realtime) {
+        let mut cells = self.saturation.iter().flat_map(Runs::measured).peekable();
+        let class = match cells.peek().is_some() && cells.all(|cell| cell.client_realtime) {
             true => "under SCHED_FIFO",
             false => "not under SCHED_FIFO, so late when the server is busy",
         };
@@ -126,7 +126,40 @@ fn shorter(at: &[Runs<Cell>], route: &str, pool: &str, other: &str) -> Target {
         (Some(pool), Some(other)) => pool.compare(other, what, Some(SHORTER), p99),
         _ => Comparison::of(what, [pool, other], &[], Some(SHORTER)),
     };
-    Target::of(&compared).expect("the comparison has a goal")
+    let target = Target::of(&compared).expect("the comparison has a goal");
+    match find(at, pool) {
+        None => unless_there(target, pool, at),
+        Some(pool) => {
+            let (lost, all) = (lost(pool, route), pool.runs.len());
+            match 2 * lost > all {
+                true => target.missed(format!(
+                    "in {lost} of {all} repetitions the server failed, or lost so many requests \
+                     that there is no p99"
+                )),
+                false => target,
+            }
+        }
+    }
+}
+
+/// How many repetitions failed, or have no p99 of a route of which requests were sent.
+fn lost(runs: &Runs<Cell>, route: &str) -> usize {
+    let is_lost = |run: &&Option<Cell>| match run {
+        None => true,
+        Some(cell) => cell
+            .route(route)
+            .is_some_and(|route| route.p99_us.is_none()),
+    };
+    runs.runs.iter().filter(is_lost).count()
+}
+
+/// A target of a pool that is not among `measured`. The pool that a service has by default cannot
+/// be missing; other ways take what a machine may not have.
+fn unless_there(target: Target, pool: &str, measured: &[Runs<Cell>]) -> Target {
+    match pool == POOL && !measured.is_empty() {
+        true => target.missed("its server did not start: the notes say why"),
+        false => target,
+    }
 }
 
 impl Service {
@@ -142,11 +175,16 @@ impl Service {
             of(one).total_cmp(&of(other))
         });
         let what = "throughput at saturation";
-        let compared = match (find(&self.saturation, pool), best) {
+        let found = find(&self.saturation, pool);
+        let compared = match (found, best) {
             (Some(pool), Some(best)) => pool.compare(best, what, Some(THROUGHPUT), rps),
             _ => Comparison::of(what, [pool, "the best"], &[], Some(THROUGHPUT)),
         };
-        Target::of(&compared).expect("the comparison has a goal")
+        let target = Target::of(&compared).expect("the comparison has a goal");
+        match found {
+            None => unless_there(target, pool, &self.saturation),
+            Some(_) => target,
+        }
     }
 
     fn plot(&self, route: &str, (file, words, value): Measure) -> Figure {
@@ -364,6 +402,39 @@ mod tests {
         assert_eq!(verdict("/range at 60 %: pool / inline"), Verdict::Missed);
         assert_eq!(verdict("saturation: pool / inline"), Verdict::Met);
         assert_eq!(verdict("saturation: pool, signals"), Verdict::NotShown);
+    }
+
+    /// Nobody passes by refusing what it cannot answer in time, or by not being there.
+    #[test]
+    fn a_pool_that_loses_requests_or_does_not_start_misses_its_targets() {
+        let others = [
+            (INLINE, 1000.0, 9_000.0),
+            (SPAWN_BLOCKING, 900.0, 20_000.0),
+            (POOL, 960.0, 1.0),
+        ];
+        let verdicts = |service: &Service| {
+            let targets = service.targets();
+            let of_pool = targets.iter().filter(|one| {
+                let name = &one.name;
+                name.contains(": pool / ")
+            });
+            of_pool.map(|one| one.verdict).collect::<Vec<_>>()
+        };
+        let absent = service(&others[..2]);
+        assert_eq!(verdicts(&absent), [Verdict::Missed; 5]);
+        let mut loses = service(&others);
+        assert_eq!(verdicts(&loses), [Verdict::Met; 5]);
+        let pool = loses.loads[0].contenders.last_mut().unwrap();
+        let routes = &mut pool.runs[0].as_mut().unwrap().routes;
+        routes.iter_mut().for_each(|route| route.p99_us = None);
+        // With the repetition that failed, two of three.
+        let [short @ .., throughput] = &verdicts(&loses)[..] else {
+            panic!("there are targets");
+        };
+        assert_eq!(
+            (short, *throughput),
+            (&[Verdict::Missed; 4][..], Verdict::Met)
+        );
     }
 
     #[test]

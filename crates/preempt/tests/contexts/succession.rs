@@ -204,6 +204,8 @@ fn whoever_goes_on_with_a_job_is_told_of_it() {
     });
     let mut suspended = suspended.expect("asked to give way");
     suspended.add_run_time(Cycles(7));
+    suspended.note_start(Cycles(3));
+    suspended.note_start(Cycles(5));
 
     let elsewhere = std::thread::spawn(move || {
         let mut worker = Worker::bind(2).unwrap();
@@ -214,7 +216,7 @@ fn whoever_goes_on_with_a_job_is_told_of_it() {
         let (runnable, generation) = receiver.poll().unwrap();
         let mut told = Vec::new();
         let completion = worker.run_on(runnable, generation, &mut |ended| {
-            told.push((ended.result.unwrap(), ended.run_time));
+            told.push((ended.result.unwrap(), ended.run_time, ended.first_start));
             let generation = sender.renew(&mut dispatched);
             (told.len() < 2).then(|| (job(|| 3), generation))
         });
@@ -228,7 +230,7 @@ fn whoever_goes_on_with_a_job_is_told_of_it() {
     assert_eq!(told, [1], "and of no more");
     assert_eq!(
         told_elsewhere,
-        [(2, Cycles(7)), (3, Cycles(0))],
+        [(2, Cycles(7), Some(Cycles(3))), (3, Cycles(0), None)],
         "each with its own time"
     );
 }

@@ -745,6 +745,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         } = self;
         let home = loops.home_of(seat);
         let mut back = None;
+        lane.takes_from((part != home).then_some(part));
         let told = (&**statistics, &*lane);
         ports[part].step_inline(worker, told, (*clock, on_cpu), start, |end, away| {
             if let Some(timer) = timer {

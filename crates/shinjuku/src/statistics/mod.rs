@@ -66,16 +66,29 @@ struct WorkerClass {
     failed: Counter,
     service_nanos: Counter,
     latency: Recorder,
+    queue: Recorder,
     slowdown: Recorder,
 }
 
+/// Of a request that has ended, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// From arrival to reply.
+    pub(crate) latency: u64,
+    /// For which it ran.
+    pub(crate) service: u64,
+    /// From arrival until it ran for the first time.
+    pub(crate) queue: u64,
+}
+
 impl WorkerStatistics {
-    /// Takes 72 KiB for each class.
+    /// Takes 108 KiB for each class.
     pub(crate) fn new(classes: usize) -> Self {
         let class = |_| WorkerClass {
             failed: Counter::default(),
             service_nanos: Counter::default(),
             latency: Recorder::new(),
+            queue: Recorder::new(),
             slowdown: Recorder::new(),
         };
         Self {
@@ -94,34 +107,29 @@ impl WorkerStatistics {
         }
     }
 
-    /// A request is done: `latency_nanos` from arrival to reply, of which it ran for
-    /// `service_nanos`. Failed requests are counted but do not enter the histograms: they were not
-    /// served.
+    /// A request is done. Failed requests are counted but do not enter the histograms: they were
+    /// not served.
     ///
     /// # Panics
     /// If there is no such class.
     #[inline]
-    pub(crate) fn record(
-        &self,
-        class: ClassId,
-        latency_nanos: u64,
-        service_nanos: u64,
-        failed: bool,
-    ) {
+    pub(crate) fn record(&self, class: ClassId, times: Times, failed: bool) {
         let class = &self.classes[usize::from(class.0)];
         if failed {
             self.count(&class.failed);
             return;
         }
         // In thousandths. What took no measurable time counts as 1 ns.
-        let slowdown = latency_nanos.saturating_mul(1_000) / service_nanos.max(1);
+        let slowdown = times.latency.saturating_mul(1_000) / times.service.max(1);
         if self.is_shared {
-            class.service_nanos.add_beside_others(service_nanos);
-            class.latency.record_beside_others(latency_nanos);
+            class.service_nanos.add_beside_others(times.service);
+            class.latency.record_beside_others(times.latency);
+            class.queue.record_beside_others(times.queue);
             class.slowdown.record_beside_others(slowdown);
         } else {
-            class.service_nanos.add(service_nanos);
-            class.latency.record(latency_nanos);
+            class.service_nanos.add(times.service);
+            class.latency.record(times.latency);
+            class.queue.record(times.queue);
             class.slowdown.record(slowdown);
         }
     }
@@ -400,6 +408,9 @@ pub struct ClassStatistics {
     pub service_nanos: u64,
     /// From arrival to reply, in nanoseconds.
     pub latency_nanos: Histogram,
+    /// From arrival until it ran for the first time, in nanoseconds, of the finished ones. What
+    /// they waited after a preemption is not in it.
+    pub queue_nanos: Histogram,
     /// Latency over service time, in thousandths.
     pub slowdown_thousandths: Histogram,
 }
@@ -410,6 +421,13 @@ impl ClassStatistics {
     #[must_use]
     pub fn latency(&self, quantile: f64) -> Duration {
         Duration::from_nanos(self.latency_nanos.quantile(quantile))
+    }
+
+    /// The queue time, from arrival until it ran for the first time, that a share `quantile` (0 to
+    /// 1) of the finished requests did not exceed; within 1 %.
+    #[must_use]
+    pub fn queue_time(&self, quantile: f64) -> Duration {
+        Duration::from_nanos(self.queue_nanos.quantile(quantile))
     }
 
     /// The slowdown (latency / service time) that a share `quantile` (0 to 1) of the finished
@@ -612,6 +630,7 @@ impl ClassStatistics {
                 .map_or(0, |count| count.get()),
             service_nanos: 0,
             latency_nanos: Histogram::new(),
+            queue_nanos: Histogram::new(),
             slowdown_thousandths: Histogram::new(),
         };
         for worker in workers
@@ -621,6 +640,7 @@ impl ClassStatistics {
             class.failed += worker.failed.get();
             class.service_nanos += worker.service_nanos.get();
             worker.latency.add_to(&mut class.latency_nanos);
+            worker.queue.add_to(&mut class.queue_nanos);
             worker.slowdown.add_to(&mut class.slowdown_thousandths);
         }
         class.finished = class.latency_nanos.count();
@@ -704,16 +724,25 @@ impl fmt::Display for Statistics {
 mod tests {
     use super::*;
 
+    /// Of a request that waited for all the time that it did not run.
+    fn times(latency: u64, service: u64) -> Times {
+        Times {
+            latency,
+            service,
+            queue: latency.saturating_sub(service),
+        }
+    }
+
     #[test]
     fn adds_up_workers_and_contexts() {
         let dispatcher = DispatcherStatistics::new(2);
         let workers: Vec<_> = (0..2).map(|_| Arc::new(WorkerStatistics::new(2))).collect();
         for _ in 0..30 {
-            workers[0].record(ClassId(0), 10_000, 1_000, false);
+            workers[0].record(ClassId(0), times(10_000, 1_000), false);
         }
-        workers[1].record(ClassId(0), 500_000, 100_000, false);
-        workers[1].record(ClassId(1), 80, 40, false);
-        workers[1].record(ClassId(1), 9_000_000, 1, true);
+        workers[1].record(ClassId(0), times(500_000, 100_000), false);
+        workers[1].record(ClassId(1), times(80, 40), false);
+        workers[1].record(ClassId(1), times(9_000_000, 1), true);
         workers[0].record_lost();
         let counters = CountersSnapshot {
             taken_by_probe: 1,
@@ -752,6 +781,13 @@ mod tests {
         let near = |found: f64, exact: f64| (found / exact - 1.0).abs() < 0.01;
         assert!(near(get.latency(0.5).as_nanos() as f64, 10_000.0));
         assert!(near(get.latency(1.0).as_nanos() as f64, 500_000.0));
+        assert!(near(get.queue_time(0.5).as_nanos() as f64, 9_000.0));
+        assert!(near(get.queue_time(1.0).as_nanos() as f64, 400_000.0));
+        assert_eq!(
+            range.queue_nanos.count(),
+            1,
+            "the failed one was not served"
+        );
         assert!(near(get.slowdown(0.5), 10.0) && near(get.slowdown(0.01), 5.0));
         assert!(near(get.slowdown(1.0), 10.0) && near(range.slowdown(0.5), 2.0));
         // The failed one is in no histogram.
@@ -781,8 +817,8 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..EACH {
-                        shared.record(ClassId(0), 5_000, 1_000, false);
-                        shared.record(ClassId(0), 0, 0, true);
+                        shared.record(ClassId(0), times(5_000, 1_000), false);
+                        shared.record(ClassId(0), times(0, 0), true);
                         shared.record_lost();
                     }
                 });
@@ -802,8 +838,8 @@ mod tests {
     #[test]
     fn extremes_neither_overflow_nor_divide_by_zero() {
         let worker = Arc::new(WorkerStatistics::new(1));
-        worker.record(ClassId(0), u64::MAX, 0, false);
-        worker.record(ClassId(0), 0, 0, false);
+        worker.record(ClassId(0), times(u64::MAX, 0), false);
+        worker.record(ClassId(0), times(0, 0), false);
         let dispatcher = DispatcherStatistics::new(2);
         let statistics = Statistics::gather(&[worker], &dispatcher, [], &["all"]);
         assert_eq!(statistics.finished(), 2);
@@ -835,7 +871,7 @@ mod tests {
     #[test]
     fn displays_a_line_for_each_class_and_what_is_wrong() {
         let worker = Arc::new(WorkerStatistics::new(2));
-        worker.record(ClassId(1), 25_000, 1_000, false);
+        worker.record(ClassId(1), times(25_000, 1_000), false);
         let dispatcher = DispatcherStatistics::new(2);
         dispatcher.spares_exhausted();
         dispatcher.gauges(0, 0, 0, 0, true);

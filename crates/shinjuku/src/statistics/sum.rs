@@ -46,6 +46,7 @@ impl AddAssign<&Self> for ClassStatistics {
         self.service_nanos += other.service_nanos;
         self.preemptions += other.preemptions;
         self.latency_nanos += &other.latency_nanos;
+        self.queue_nanos += &other.queue_nanos;
         self.slowdown_thousandths += &other.slowdown_thousandths;
     }
 }
@@ -73,14 +74,19 @@ mod tests {
     use shinjuku_net::Refusal;
     use shinjuku_policy::ClassId;
 
-    use super::super::{DispatcherStatistics, WorkerStatistics};
+    use super::super::{DispatcherStatistics, Times, WorkerStatistics};
     use super::*;
 
     fn statistics(finished: u64, latency: u64, classes: &[&str]) -> Statistics {
         let dispatcher = DispatcherStatistics::new(2);
         let worker = Arc::new(WorkerStatistics::new(2));
+        let times = Times {
+            latency,
+            service: 100,
+            queue: latency / 2,
+        };
         for _ in 0..finished {
-            worker.record(ClassId(0), latency, 100, false);
+            worker.record(ClassId(0), times, false);
         }
         dispatcher.received(finished + 1);
         dispatcher.refused(Refusal::QueueFull);
@@ -108,6 +114,8 @@ mod tests {
         assert_eq!(names, ["get", "range"]);
         let latency = |quantile| sum.classes[0].latency(quantile).as_nanos();
         assert_eq!(sum.classes[0].service_nanos, 28 * 100);
+        assert_eq!(sum.classes[0].queue_nanos.count(), 28);
+        assert!(sum.classes[0].queue_time(1.0).as_nanos().abs_diff(25_000) < 250);
         assert!(latency(0.24).abs_diff(1_000) < 10 && latency(0.26).abs_diff(50_000) < 500);
     }
 

@@ -14,6 +14,8 @@
 //! never overwrites what the epoch has: a full ring counts what it drops. So a reader needs no lock
 //! once the epoch is over, and a worker that is late by then writes beyond what is read.
 //!
+//! Of a request that is blocked in the kernel nobody writes anything: the reader looks ([`away`]).
+//!
 //! What runs while the recording ends has written no slice yet. So each thread also notes what it
 //! runs, always: three stores to a line of its own for each slice. The reader makes open slices of
 //! those.
@@ -23,6 +25,10 @@
 //! three stores. With one it costs some stores more. Nothing here allocates, locks or makes a
 //! system call on a worker's thread.
 
+mod away;
+#[cfg(feature = "stub-workers")]
+#[doc(hidden)]
+pub mod measured;
 mod trace;
 
 use std::collections::HashMap;
@@ -36,6 +42,7 @@ use shinjuku_preempt::{Clock, ContextId, CountersSnapshot, Cycles};
 
 use crate::observer::Observer;
 use crate::request::Meta;
+use away::Blocks;
 pub(crate) use trace::Quoted;
 pub use trace::{Sample, Slice, Stop, Trace};
 
@@ -43,8 +50,10 @@ pub use trace::{Sample, Slice, Stop, Trace};
 const WORKER_ROOM: usize = 1 << 16;
 /// A spare runs little.
 const SPARE_ROOM: usize = 1 << 10;
-/// The queues are looked at this often.
+/// The queues are looked at this often, and the threads whether they are blocked.
 const SAMPLE_EVERY: Duration = Duration::from_millis(1);
+/// What the hypervisor took is told in units of this.
+const ASK_OF_HYPERVISOR_EVERY: Duration = Duration::from_millis(10);
 /// No epoch: nothing is recorded.
 const OFF: u32 = 0;
 /// Words of a slice.
@@ -116,6 +125,8 @@ struct Event {
     /// Known only where the request finished.
     class: ClassId,
     arrival: Nanos,
+    /// The queue of another loop, from which the thread took it.
+    taken_from: Option<u16>,
 }
 
 impl Event {
@@ -135,7 +146,11 @@ impl Event {
     fn to_words(self) -> [u64; WORDS] {
         let stop = Stop::ENDS.iter().position(|&stop| stop == self.stop);
         let stop = stop.expect("a slice that is written has ended") as u64;
-        let packed = u64::from(self.context.0) | u64::from(self.class.0) << 16 | stop << 32;
+        let taken_from = self.taken_from.map_or(0, |queue| u64::from(queue) + 1);
+        let packed = u64::from(self.context.0)
+            | u64::from(self.class.0) << 16
+            | stop << 32
+            | taken_from << 40;
         [self.start.0, self.end.0, packed, self.arrival.0]
     }
 
@@ -145,8 +160,9 @@ impl Event {
             end: Cycles(end),
             context: ContextId(packed as u16),
             class: ClassId((packed >> 16) as u16),
-            stop: Stop::ENDS[(packed >> 32) as usize],
+            stop: Stop::ENDS[usize::from((packed >> 32) as u8)],
             arrival: Nanos(arrival),
+            taken_from: (packed >> 40).checked_sub(1).map(|queue| queue as u16),
         }
     }
 }
@@ -234,6 +250,7 @@ impl Recorder {
         Lane {
             recorder: Arc::clone(self),
             number,
+            takes_from: None,
         }
     }
 
@@ -247,9 +264,8 @@ impl Recorder {
         &self.names[thread]
     }
 
-    /// Has the workers record until `wait` returns.
-    fn record(&self, wait: impl FnOnce()) -> Result<Vec<Record>, RecordError> {
-        let mut last = self.last_epoch.try_lock().map_err(|_| RecordError::Busy)?;
+    /// Has the workers record from now on, in the epoch after `last`.
+    fn begin(&self, last: &mut u32) -> &[Ring] {
         let rings = self.rings.get_or_init(|| {
             let room = |thread| match thread < self.workers {
                 true => WORKER_ROOM,
@@ -260,6 +276,13 @@ impl Recorder {
         });
         *last = last.wrapping_add(1).max(1);
         self.epoch.store(*last, Ordering::Release);
+        rings
+    }
+
+    /// Has the workers record until `wait` returns.
+    fn record(&self, wait: impl FnOnce()) -> Result<Vec<Record>, RecordError> {
+        let mut last = self.last_epoch.try_lock().map_err(|_| RecordError::Busy)?;
+        let rings = self.begin(&mut last);
         wait();
         // Before the epoch is over, so that what ends in between is in the ring.
         let running = self.running();
@@ -279,6 +302,7 @@ impl Recorder {
                     stop: Stop::Running,
                     class: ClassId(0),
                     arrival: Nanos(0),
+                    taken_from: None,
                 });
             }
         }
@@ -291,9 +315,16 @@ impl Recorder {
 pub(crate) struct Lane {
     recorder: Arc<Recorder>,
     number: usize,
+    takes_from: Option<u16>,
 }
 
 impl Lane {
+    /// What runs from now on was taken from this queue, of another loop; `None`: it was not.
+    #[inline]
+    pub(crate) fn takes_from(&mut self, queue: Option<usize>) {
+        self.takes_from = queue.map(|queue| queue as u16);
+    }
+
     /// Whether what ends now is recorded.
     #[inline]
     pub(crate) fn is_recording(&self) -> bool {
@@ -337,6 +368,7 @@ impl Lane {
                 stop,
                 class,
                 arrival,
+                taken_from: self.takes_from,
             });
         }
     }
@@ -371,6 +403,7 @@ impl Lane {
                 stop,
                 class: ClassId(0),
                 arrival: Nanos(0),
+                taken_from: self.takes_from,
             });
         }
     }
@@ -386,9 +419,10 @@ impl Lane {
 
 impl Observer {
     /// Records what every worker does for `duration`, during which the calling thread sleeps, and
-    /// looks at the queues every millisecond. A worker has room for 65,536 slices (a spare for
-    /// 1,024); the trace ends where the first slice found no room. The room, 2 MiB a worker and
-    /// 32 KiB a spare, is taken at the first recording and kept until the runtime's end.
+    /// looks at the queues and at what blocks every millisecond. A worker has room for 65,536
+    /// slices (a spare for 1,024); the trace ends where the first slice found no room. The room, 2
+    /// MiB a worker and 32 KiB a spare, is taken at the first recording and kept until the
+    /// runtime's end.
     ///
     /// # Errors
     /// [`RecordError::Busy`] while another thread records.
@@ -403,13 +437,22 @@ impl Observer {
         is_over: impl Fn() -> bool,
     ) -> Result<Trace, RecordError> {
         let clock = Clock::get();
-        let (mut samples, mut open) = (Vec::new(), HashMap::new());
+        let (mut samples, mut open) = (Vec::<Sample>::new(), HashMap::new());
+        let (mut blocks, mut ask_again) = (Blocks::default(), Duration::ZERO);
+        let mut taken_by_hypervisor = Duration::ZERO;
         let start = clock.nanos_at(Cycles::now());
         let records = self.recorder.record(|| {
             let begin = Instant::now();
             while let Some(left) = duration.checked_sub(begin.elapsed()) {
-                let at = clock.nanos_at(Cycles::now()).saturating_sub(start);
-                samples.push(self.sample(Duration::from_nanos(at)));
+                let now = Cycles::now();
+                let at = Duration::from_nanos(clock.nanos_at(now).saturating_sub(start));
+                if at >= ask_again {
+                    ask_again = at + ASK_OF_HYPERVISOR_EVERY;
+                    taken_by_hypervisor = away::taken_by_hypervisor();
+                }
+                samples.push(self.sample(at, taken_by_hypervisor));
+                let is_blocked = |lane: usize| self.links[lane].is_blocked();
+                blocks.look(now, || self.recorder.running(), is_blocked);
                 std::thread::sleep(SAMPLE_EVERY.min(left));
                 if is_over() {
                     break;
@@ -427,7 +470,7 @@ impl Observer {
             workers: self.recorder.workers,
             classes: self.class_names.to_vec(),
         };
-        trace.take_up(&records, &open, start, clock);
+        trace.take_up(&records, &open, &blocks, (start, clock));
         Ok(trace)
     }
 }
@@ -444,6 +487,7 @@ mod tests {
             stop,
             class: ClassId(3),
             arrival: Nanos(start / 2),
+            taken_from: None,
         }
     }
 
@@ -455,7 +499,13 @@ mod tests {
                 class: ClassId(u16::MAX),
                 ..event(u64::MAX - 10, 1, stop)
             };
-            assert_eq!(Event::from_words(event.to_words()), event);
+            for taken_from in [None, Some(0), Some(u16::MAX)] {
+                let event = Event {
+                    taken_from,
+                    ..event
+                };
+                assert_eq!(Event::from_words(event.to_words()), event);
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! ```text
 //!   worker 0   ▕ range ▏▕get▏     ▕ range ▏        a lane per thread, a slice per run
 //!                     └──────────▶┘                an arrow to where a preempted request goes on
+//!            ▲ taken from worker 1                 a mark where a loop helped another
 //!   requests   ▁▁▂▃▂▁▁▁                            counters: waiting, started, running
 //! ```
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 use shinjuku_policy::ClassId;
 use shinjuku_preempt::{Clock, ContextId};
 
+use super::away::Blocks;
 use super::{Event, Record};
 use crate::observer::Observer;
 use crate::request::Meta;
@@ -40,12 +42,15 @@ pub enum Stop {
     Guard,
     /// It gave way, and the recording began too late to tell how.
     Preempted,
+    /// Its thread blocked in the kernel, and was found so by a look each millisecond. It goes on
+    /// later.
+    Blocked,
     /// It had not stopped when the recording ended.
     Running,
 }
 
 impl Stop {
-    /// Why a slice ends, if it does.
+    /// Why a thread says that a slice ends.
     pub(super) const ENDS: [Self; 8] = [
         Self::Finished,
         Self::Failed,
@@ -57,7 +62,7 @@ impl Stop {
         Self::Preempted,
     ];
 
-    /// Whether it goes on later.
+    /// Whether it gave way to others, and goes on later.
     #[must_use]
     pub const fn is_preempted(self) -> bool {
         matches!(
@@ -78,6 +83,7 @@ impl Display for Stop {
             Self::Interrupt => "interrupted",
             Self::Guard => "preempted at a guard",
             Self::Preempted => "preempted",
+            Self::Blocked => "blocked in the kernel",
             Self::Running => "still running",
         })
     }
@@ -101,6 +107,9 @@ pub struct Slice {
     pub stop: Stop,
     /// How long the request had been there when this slice began. `None` where `class` is.
     pub age: Option<Duration>,
+    /// Layout `symmetric`: the loop, by its place in [`Trace::lanes`], at whose queue the request
+    /// had waited when this one took it. `None`: at its own. What still runs does not tell.
+    pub taken_from: Option<usize>,
 }
 
 /// The queues at a moment, and what was counted until then.
@@ -123,6 +132,9 @@ pub struct Sample {
     pub helped: u64,
     /// How often `auto` has changed a quantum, since the runtime's start.
     pub quanta_changed: u64,
+    /// What the hypervisor has taken from all of the machine's cores together, since its start, to
+    /// 10 ms; zero where the kernel does not tell.
+    pub taken_by_hypervisor: Duration,
 }
 
 /// What the workers did in a while; see [`Observer::record`].
@@ -149,9 +161,10 @@ pub struct Trace {
 }
 
 impl Observer {
-    pub(super) fn sample(&self, at: Duration) -> Sample {
+    pub(super) fn sample(&self, at: Duration, taken_by_hypervisor: Duration) -> Sample {
         let mut sample = Sample {
             at,
+            taken_by_hypervisor,
             ..Sample::default()
         };
         for dispatcher in self.dispatchers.iter() {
@@ -211,14 +224,15 @@ impl Trace {
         &self.lanes
     }
 
-    /// Puts requests together from what each thread wrote. `start` is the recording's, by `clock`;
-    /// `open` is what had started in each context, and not ended, right before its end.
+    /// Puts requests together from what each thread wrote, and from when it was blocked. `start` is
+    /// the recording's, by `clock`; `open` is what had started in each context, and not ended,
+    /// right before its end.
     pub(super) fn take_up(
         &mut self,
         records: &[Record],
         open: &HashMap<ContextId, Meta>,
-        start: u64,
-        clock: Clock,
+        blocks: &Blocks,
+        (start, clock): (u64, Clock),
     ) {
         self.dropped = records.iter().map(|record| record.dropped).sum();
         let cut = records
@@ -252,20 +266,25 @@ impl Trace {
                     Stop::Lost => None,
                     _ => open.copied(),
                 };
-                self.slices
-                    .extend(of_one.iter().map(|Piece { lane, event }| {
-                        let begin = clock.nanos_at(event.start);
-                        let age = |meta: Meta| begin.saturating_sub(meta.arrival.0);
-                        Slice {
-                            lane: *lane,
-                            request,
-                            class: meta.map(|meta| meta.class),
-                            start: from_start(begin),
-                            end: from_start(clock.nanos_at(event.end)),
-                            stop: event.stop,
-                            age: meta.map(|meta| Duration::from_nanos(age(meta))),
-                        }
-                    }));
+                let cut = |&Piece { lane, event }: &Piece| {
+                    let parts = blocks.cut(lane, event).into_iter();
+                    parts.map(move |event| (lane, event))
+                };
+                let slices = of_one.iter().flat_map(cut).map(|(lane, event)| {
+                    let begin = clock.nanos_at(event.start);
+                    let age = |meta: Meta| begin.saturating_sub(meta.arrival.0);
+                    Slice {
+                        lane,
+                        request,
+                        class: meta.map(|meta| meta.class),
+                        start: from_start(begin),
+                        end: from_start(clock.nanos_at(event.end)),
+                        stop: event.stop,
+                        age: meta.map(|meta| Duration::from_nanos(age(meta))),
+                        taken_from: event.taken_from.map(usize::from),
+                    }
+                });
+                self.slices.extend(slices);
                 request += 1;
             }
         }
@@ -303,6 +322,7 @@ impl Trace {
             write!(to, ",\n{}", self.slice_event(slice))?;
         }
         self.write_arrows(to)?;
+        self.write_taken(to)?;
         self.write_samples(to)?;
         writeln!(to, "\n]}}")
     }
@@ -354,6 +374,26 @@ impl Trace {
         Ok(())
     }
 
+    /// A mark where a loop took a request from another's queue.
+    fn write_taken(&self, to: &mut impl Write) -> io::Result<()> {
+        for slice in &self.slices {
+            let Some(from) = slice.taken_from.and_then(|queue| self.lanes.get(queue)) else {
+                continue;
+            };
+            let name = format!("taken from {from}");
+            write!(
+                to,
+                ",\n{{\"ph\":\"i\",\"s\":\"t\",\"pid\":1,\"tid\":{},\"ts\":{},\"name\":{},\
+                 \"args\":{{\"request\":{}}}}}",
+                slice.lane,
+                Micros(slice.start),
+                Quoted(&name),
+                slice.request
+            )?;
+        }
+        Ok(())
+    }
+
     fn write_samples(&self, to: &mut impl Write) -> io::Result<()> {
         let mut last: Option<&Sample> = None;
         for sample in &self.samples {
@@ -371,10 +411,13 @@ impl Trace {
                     sample.workers_blocked > last.workers_blocked,
                 ),
                 ("rescued at a spare", sample.rescued > last.rescued),
-                ("an idle loop helps", sample.helped > last.helped),
                 (
                     "auto changes a quantum",
                     sample.quanta_changed > last.quanta_changed,
+                ),
+                (
+                    "the hypervisor had a core",
+                    sample.taken_by_hypervisor > last.taken_by_hypervisor,
                 ),
             ] {
                 if happened {

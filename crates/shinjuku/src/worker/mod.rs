@@ -16,7 +16,7 @@ use shinjuku_preempt::{
 
 use crate::on_cpu::OnCpu;
 use crate::request::{Done, Job, Meta};
-use crate::statistics::WorkerStatistics;
+use crate::statistics::{Times, WorkerStatistics};
 use crate::timeline::Lane;
 
 /// A loop that shares its core sleeps this long when there is nothing to do: whoever it waits for
@@ -104,7 +104,8 @@ impl<Tr: Transport> Port<Tr> {
             let end = Cycles::now();
             away = on_cpu.end(end);
             let service = Cycles(ended.run_time.0 + end.since(start).since(away).0);
-            let meta = deliver::<Tr>(ended.result, service, end, replier, statistics, clock);
+            let ran = (ended.first_start.unwrap_or(start), service, end);
+            let meta = deliver::<Tr>(ended.result, ran, replier, statistics, clock);
             lane.ended(context, (start, end), meta);
             let (job, generation, its_start) = next(end, away)?;
             start = its_start;
@@ -117,6 +118,7 @@ impl<Tr: Transport> Port<Tr> {
             let end = Cycles::now();
             away = on_cpu.end(end);
             suspended.add_run_time(end.since(start).since(away));
+            suspended.note_start(start);
             lane.preempted(context, (start, end), counters, || worker.counters());
         }
         completion.note_away(away);
@@ -181,6 +183,7 @@ impl<Tr: Transport> Service<Job<Tr>, Done<Tr>> for WorkerLoop<Tr> {
     fn finished(&mut self, finished: Finished<Job<Tr>, Done<Tr>>) {
         let (Slice { context, start, .. }, end) = self.end_slice();
         let service = Cycles(finished.run_time().0 + end.since(start).0);
+        let ran = (finished.first_start().unwrap_or(start), service, end);
         let (idle, result) = finished.take();
         let Self {
             port: Port { replier, .. },
@@ -188,7 +191,7 @@ impl<Tr: Transport> Service<Job<Tr>, Done<Tr>> for WorkerLoop<Tr> {
             clock,
             ..
         } = self;
-        let meta = deliver::<Tr>(result, service, end, replier, statistics, *clock);
+        let meta = deliver::<Tr>(result, ran, replier, statistics, *clock);
         self.lane.ended(context, (start, end), meta);
         self.port.receiver.answer(Completion::Finished(idle));
     }
@@ -201,6 +204,7 @@ impl<Tr: Transport> Service<Job<Tr>, Done<Tr>> for WorkerLoop<Tr> {
             counters,
         } = slice;
         suspended.add_run_time(end.since(start));
+        suspended.note_start(start);
         let after = || self.link.counters();
         self.lane.preempted(context, (start, end), counters, after);
         self.port.receiver.answer(Completion::Preempted(suspended));
@@ -236,13 +240,12 @@ impl<Tr: Transport> WorkerLoop<Tr> {
     }
 }
 
-/// Sends what a request came to, and counts it. Tells which it was and whether it failed, unless it
-/// was lost.
+/// Sends what a request came to, and counts it: it ran from `start`, for `service` in all, until
+/// `end`. Tells which it was and whether it failed, unless it was lost.
 #[inline]
 fn deliver<Tr: Transport>(
     result: Result<Done<Tr>, Panicked>,
-    service: Cycles,
-    end: Cycles,
+    (start, service, end): (Cycles, Cycles, Cycles),
     replier: &mut Tr::Replier,
     statistics: &WorkerStatistics,
     clock: Clock,
@@ -258,8 +261,13 @@ fn deliver<Tr: Transport>(
         failed,
     } = done;
     replier.send(outgoing);
-    let latency = clock.nanos_at(end).saturating_sub(meta.arrival.0);
-    statistics.record(meta.class, latency, clock.to_nanos(service), failed);
+    let since_arrival = |moment| clock.nanos_at(moment).saturating_sub(meta.arrival.0);
+    let times = Times {
+        latency: since_arrival(end),
+        service: clock.to_nanos(service),
+        queue: since_arrival(start),
+    };
+    statistics.record(meta.class, times, failed);
     Some((meta, failed))
 }
 

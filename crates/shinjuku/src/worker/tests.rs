@@ -8,7 +8,7 @@ use shinjuku_preempt::{
 
 use super::*;
 use crate::request::Meta;
-use crate::statistics::{DispatcherStatistics, Statistics};
+use crate::statistics::{ClassStatistics, DispatcherStatistics, Statistics};
 use crate::timeline::Recorder;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -129,16 +129,47 @@ impl Stage {
         self.sender.poll().expect("it has answered").1
     }
 
-    /// By class, the slowdown of its one request.
-    fn slowdowns(&self) -> [f64; 2] {
+    /// Goes on with what was preempted, until its end.
+    fn resume(&mut self, completion: Completion<Job<Nothing>, Done<Nothing>>) {
+        let Completion::Preempted(suspended) = completion else {
+            panic!("the second was asked to give way");
+        };
+        let sent = self.sender.send(suspended.into());
+        assert!(sent.is_ok(), "there is room");
+        let worker = &mut self.worker;
+        let on_cpu = OnCpu::new(worker.processor_time());
+        let WorkerLoop {
+            port,
+            statistics,
+            lane,
+            clock,
+            ..
+        } = &mut self.its_loop;
+        let (told, times) = ((&**statistics, &*lane), (*clock, &on_cpu));
+        port.step_inline(worker, told, times, Cycles::now(), |_, _| None);
+        let Some((_, Completion::Finished(idle))) = self.sender.poll() else {
+            panic!("it was asked once");
+        };
+        self.idle.push(idle);
+    }
+
+    /// By class, what is known of its one request.
+    fn classes(&self) -> [ClassStatistics; 2] {
         let workers = [Arc::clone(&self.its_loop.statistics)];
         let dispatcher = DispatcherStatistics::new(2);
         let statistics = Statistics::gather(&workers, &dispatcher, [], &["first", "second"]);
-        [0, 1].map(|class| {
-            let class = &statistics.classes[class];
-            assert_eq!(class.finished, 1, "{}", class.name);
-            class.slowdown(1.0)
-        })
+        let classes: Result<[_; 2], _> = statistics.classes.try_into();
+        let classes = classes.expect("there are two");
+        assert!(
+            classes.iter().all(|class| class.finished == 1),
+            "{classes:?}"
+        );
+        classes
+    }
+
+    /// By class, the slowdown of its one request.
+    fn slowdowns(&self) -> [f64; 2] {
+        self.classes().map(|class| class.slowdown(1.0))
     }
 }
 
@@ -186,25 +217,20 @@ fn whoever_follows_is_served_from_its_own_start() {
 fn whoever_follows_and_is_preempted_is_served_from_its_own_start() {
     let mut stage = Stage::new();
     let completion = stage.serve_two(AN_AGE_AGO, Dispatched::request);
-    let Completion::Preempted(suspended) = completion else {
-        panic!("the second was asked to give way");
-    };
-    let sent = stage.sender.send(suspended.into());
-    assert!(sent.is_ok(), "there is room");
-    let worker = &mut stage.worker;
-    let on_cpu = OnCpu::new(worker.processor_time());
-    let WorkerLoop {
-        port,
-        statistics,
-        lane,
-        clock,
-        ..
-    } = &mut stage.its_loop;
-    let (told, times) = ((&**statistics, &*lane), (*clock, &on_cpu));
-    port.step_inline(worker, told, times, Cycles::now(), |_, _| None);
-    let Some((_, Completion::Finished(idle))) = stage.sender.poll() else {
-        panic!("it was asked once");
-    };
-    stage.idle.push(idle);
+    stage.resume(completion);
     is_counted_apart(stage.slowdowns());
+}
+
+#[test]
+fn a_queue_time_ends_where_a_request_runs_for_the_first_time() {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let mut stage = Stage::new();
+    let completion = stage.serve_two(Cycles::now(), Dispatched::request);
+    std::thread::sleep(PAUSE);
+    stage.resume(completion);
+    let [_, second] = stage.classes();
+    let since_start = second.latency(1.0) - second.queue_time(1.0);
+    // Either is known to within 1 %.
+    assert!(since_start >= PAUSE * 9 / 10, "{since_start:?}: {second:?}");
+    assert_eq!(second.queue_nanos.count(), 1);
 }

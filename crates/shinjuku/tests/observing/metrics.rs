@@ -76,12 +76,19 @@ fn an_exporter_shows_what_the_runtime_counted() {
         ),
         ("shinjuku_slowdown_bucket{class=\"get\",le=\"+Inf\"}", 30.0),
         ("shinjuku_slowdown_count{class=\"range\"}", 1.0),
+        ("shinjuku_queue_seconds_count{class=\"get\"}", 30.0),
+        (
+            "shinjuku_queue_seconds_bucket{class=\"get\",le=\"+Inf\"}",
+            30.0,
+        ),
     ] {
         assert_eq!(value(&page, series), expected, "{series}");
     }
     assert!(value(&page, "shinjuku_uptime_seconds ") > 0.0);
     let sum = value(&page, "shinjuku_latency_seconds_sum{class=\"get\"}");
     assert!(sum > 30.0 * 1e-7, "30 requests took {sum} s together");
+    let queued = value(&page, "shinjuku_queue_seconds_sum{class=\"get\"}");
+    assert!(queued > 0.0 && queued < sum, "{queued} s of {sum} s");
     let floor = |line: &&str| line.starts_with("shinjuku_quantum_floor_seconds{mechanism=");
     assert!(page.lines().any(|line| floor(&line)), "{page}");
     let named = "shinjuku_requests_finished_total{runtime=\"second\",class=\"get\"}";
@@ -93,6 +100,7 @@ fn buckets_grow_up_to_the_count() {
     let [page, _] = pages();
     for bucket in [
         "shinjuku_latency_seconds_bucket",
+        "shinjuku_queue_seconds_bucket",
         "shinjuku_slowdown_bucket",
     ] {
         let prefix = format!("{bucket}{{class=\"get\",le=\"");

@@ -101,10 +101,8 @@ fn check(trace: &Trace, statistics: &Statistics) {
     let (mut finished, mut resumed) = ([0, 0], 0);
     for slices in by(trace, |slice| slice.request).values() {
         let (last, before) = slices.split_last().unwrap();
-        assert!(
-            before.iter().all(|slice| slice.stop.is_preempted()),
-            "{slices:?}"
-        );
+        let goes_on = |slice: &Slice| slice.stop.is_preempted() || slice.stop == Stop::Blocked;
+        assert!(before.iter().all(|slice| goes_on(slice)), "{slices:?}");
         assert!(before.iter().all(|slice| slice.class == last.class));
         assert!(slices.is_sorted_by_key(|slice| slice.age));
         resumed += before.len();
@@ -149,6 +147,10 @@ fn check_file(trace: &Trace) {
     };
     let (from, to) = (at("s"), at("f"));
     assert!(!from.is_empty() && from.len() == to.len());
+    let is_taken = |mark: &&Value| mark["name"].as_str().unwrap().starts_with("taken from ");
+    let taken = trace.slices().iter();
+    let taken = taken.filter(|slice| slice.taken_from.is_some()).count();
+    assert_eq!(of_phase("i").filter(is_taken).count(), taken);
     assert!(from.iter().all(|(id, start)| to[id] >= *start));
     assert_eq!(of_phase("C").count(), trace.samples().len());
 }
@@ -169,6 +171,112 @@ fn inline() {
 fn symmetric() {
     let (trace, statistics) = recorded(LayoutKind::Symmetric, 2);
     check(&trace, &statistics);
+}
+
+/// All requests of one submitting thread come to one loop; the other one takes some of them.
+#[test]
+fn each_request_that_a_loop_takes_from_another_is_marked() {
+    let spin = |()| {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(200) {
+            preempt_point();
+        }
+    };
+    let config = Config::default().layout(LayoutKind::Symmetric).workers(2);
+    let runtime = Runtime::builder(handler_fn(spin)).config(config).start();
+    let runtime = runtime.unwrap();
+    let (handle, stop) = (runtime.handle(), AtomicBool::new(false));
+    let is_taken = |slice: &&Slice| slice.taken_from.is_some();
+    let trace = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let tickets: Vec<_> = (0..20)
+                    .map(|_| handle.submit(ClassId(0), ()).unwrap())
+                    .collect();
+                tickets
+                    .into_iter()
+                    .for_each(|ticket| ticket.wait().unwrap());
+            }
+        });
+        let start = Instant::now();
+        let trace = loop {
+            let recorded = runtime.observer().record(Duration::from_millis(50));
+            let trace = recorded.unwrap();
+            let is_resumed = trace.slices().iter().any(|slice| slice.stop.is_preempted());
+            if trace.slices().iter().any(|slice| is_taken(&slice)) && is_resumed
+                || start.elapsed() > PATIENCE
+            {
+                break trace;
+            }
+        };
+        stop.store(true, Ordering::Relaxed);
+        trace
+    });
+    let taken: Vec<_> = trace.slices().iter().filter(is_taken).collect();
+    assert!(!taken.is_empty(), "no loop helped");
+    for slice in &taken {
+        assert_ne!(slice.taken_from, Some(slice.lane), "{slice:?}");
+        assert!(slice.taken_from < Some(2), "{slice:?}");
+    }
+    let mut text = Vec::new();
+    trace.write_json(&mut text).unwrap();
+    let file: Value = serde_json::from_slice(&text).unwrap();
+    let marks = file["traceEvents"].as_array().unwrap().iter();
+    let marks: HashSet<_> = marks
+        .filter(|mark| mark["ph"] == "i" && mark["s"] == "t")
+        .map(|mark| (mark["tid"].as_u64(), mark["name"].as_str()))
+        .collect();
+    for slice in taken {
+        let name = format!("taken from {}", trace.lanes()[slice.taken_from.unwrap()]);
+        let mark = (Some(slice.lane as u64), Some(name.as_str()));
+        assert!(marks.contains(&mark), "{mark:?} is not in {marks:?}");
+    }
+}
+
+/// How long a request is seen to be blocked: from the slice that stops there to the next one.
+fn blocked_for(trace: &Trace) -> Option<Duration> {
+    let mut slices = trace.slices().iter();
+    let first = slices.find(|slice| slice.stop == Stop::Blocked)?;
+    let next = slices.find(|slice| slice.request == first.request);
+    let back = next.map_or(trace.duration(), |next| next.start);
+    Some(back.saturating_sub(first.end))
+}
+
+#[test]
+fn a_request_that_blocks_stops_there_and_goes_on_after() {
+    const SLEEP: Duration = Duration::from_millis(60);
+    let sleep = |()| {
+        preempt_point();
+        thread::sleep(SLEEP);
+    };
+    for layout in [
+        LayoutKind::Threads,
+        LayoutKind::Symmetric,
+        LayoutKind::Inline,
+    ] {
+        let cores = shinjuku::CoresConfig::default().share(true);
+        let config = Config::default().layout(layout).workers(1).cores(cores);
+        let runtime = Runtime::builder(handler_fn(sleep)).config(config).start();
+        let runtime = runtime.unwrap();
+        let start = Instant::now();
+        // Again, where this thread was late.
+        let trace = loop {
+            let ticket = runtime.handle().submit(ClassId(0), ()).unwrap();
+            let recorded = runtime.observer().record(SLEEP * 2);
+            ticket.wait().unwrap();
+            let trace = recorded.unwrap();
+            let blocked = blocked_for(&trace);
+            if blocked.is_some_and(|blocked| blocked > SLEEP / 2 && blocked < SLEEP * 2) {
+                break trace;
+            }
+            let waited = start.elapsed();
+            assert!(waited < PATIENCE, "{layout:?}: {:?}", trace.slices());
+        };
+        let mut text = Vec::new();
+        trace.write_json(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("\"stop\":\"blocked in the kernel\""));
+    }
 }
 
 /// What is recorded for is often what does not end meanwhile.

@@ -1,6 +1,7 @@
 //! The pool from outside: closures of any kind, in every layout.
 #![allow(missing_docs)]
 
+mod beside_tokio;
 mod blocking;
 mod cancelling;
 mod ending;
