@@ -64,8 +64,9 @@
 //! preempted. So while started requests wait, a request without a quantum gets one of 1 ms
 //! ([`PROGRESS_QUANTUM`]).
 //!
-//! A request that gives way at once, as best-effort ones do, gets hardly any further in its turn.
-//! So when the progress rule runs it in the place of one that does not, it has that one's quantum.
+//! A request that gives way at once, as best-effort ones do, gets hardly any further when the
+//! progress rule runs it. So every `k`th time it has a *turn*: the quantum of the request in whose
+//! place it runs. Most requests that it is run instead of do not wait for it, and pay for its turn.
 //!
 //! # Cost
 //!
@@ -114,7 +115,9 @@ struct Record {
     state: State,
     /// Preemptions in a row while other started requests waited.
     stuck: u32,
-    /// The progress rule has brought it: its quantum, if it is otherwise to give way at once.
+    /// How often the progress rule has brought it since it had a turn.
+    hurried: u32,
+    /// Its quantum this time, if it is otherwise to give way at once.
     turn: Option<Nanos>,
 }
 
@@ -144,6 +147,7 @@ impl Verified {
         let record = Record {
             state: State::Absent,
             stuck: 0,
+            hurried: 0,
             turn: None,
         };
         Ok(Self {
@@ -207,6 +211,7 @@ impl Verified {
         *record = Record {
             state: State::Waiting,
             stuck: 0,
+            hurried: 0,
             turn: None,
         };
         self.waiting.push_back(QUEUE, task);
@@ -486,7 +491,7 @@ impl Verified {
             .first(QUEUE, Want::StartedOnly)
             .unwrap_or(&answer);
         if first.id != answer.id {
-            let turn = self.turn_instead_of(&answer);
+            let turn = self.turn_instead_of(&answer, first.id);
             self.policy.returned(answer, worker);
             self.pull(first, worker)?;
             self.interventions += 1;
@@ -497,8 +502,15 @@ impl Verified {
         Ok(first.id)
     }
 
-    /// How long a request that gives way at once may run in the place of `answer`.
-    fn turn_instead_of(&self, answer: &Task) -> Option<Nanos> {
+    /// How long the request of slot `id`, if it gives way at once, may run in the place of `answer`;
+    /// `None`: it gives way.
+    fn turn_instead_of(&mut self, answer: &Task, id: TaskId) -> Option<Nanos> {
+        let hurried = &mut self.records[id.0 as usize].hurried;
+        *hurried += 1;
+        if *hurried < self.progress_limit {
+            return None;
+        }
+        *hurried = 0;
         match self.policy.quantum(answer) {
             None | Some(Nanos::MAX) => Some(PROGRESS_QUANTUM),
             quantum => quantum,
