@@ -502,8 +502,8 @@ impl Verified {
         Ok(first.id)
     }
 
-    /// How long the request of slot `id`, if it gives way at once, may run in the place of `answer`;
-    /// `None`: it gives way.
+    /// How long the request of slot `id` may run in the place of `answer` if it is one that gives
+    /// way at once; `None`: it gives way.
     fn turn_instead_of(&mut self, answer: &Task, id: TaskId) -> Option<Nanos> {
         let hurried = &mut self.records[id.0 as usize].hurried;
         *hurried += 1;
