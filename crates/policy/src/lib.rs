@@ -16,7 +16,8 @@
 //! | [`edf`] | `edf` | one, by deadline | per class | TailGuard |
 //! | [`priority`] | `priority` | one, by class | per class | TailGuard |
 //!
-//! [`registry`] lists them by name and builds them from [`Parameters`].
+//! [`registry`] lists them by name and builds them from [`Parameters`]. [`BestEffort`] puts classes
+//! behind any of them that run only in what it leaves idle.
 //!
 //! [`Verified`] stands between the core and a policy. It checks the policy's answers, so that a
 //! wrong policy causes an error and nothing worse. It enforces the progress rule, so that a request
@@ -72,6 +73,7 @@
 
 extern crate alloc;
 
+pub mod best_effort;
 pub mod cfcfs;
 pub mod darc;
 pub mod dfcfs;
@@ -91,6 +93,8 @@ mod ranked;
 mod task;
 
 #[doc(inline)]
+pub use best_effort::BestEffort;
+#[doc(inline)]
 pub use cfcfs::CFcfs;
 #[doc(inline)]
 pub use darc::Darc;
@@ -98,7 +102,7 @@ pub use darc::Darc;
 pub use dfcfs::DFcfs;
 #[doc(inline)]
 pub use multi_queue::{ClassRule, MultiQueue};
-pub use parameters::{ClassParameters, ParameterError, Parameters, Requeue};
+pub use parameters::{BestEffortParameters, ClassParameters, ParameterError, Parameters, Requeue};
 pub use policy_error::PolicyError;
 #[doc(inline)]
 pub use registry::{PolicyName, Registered};
@@ -196,18 +200,24 @@ pub trait Policy: Send {
     /// of waiting requests.
     fn remove(&mut self, id: TaskId, worker: WorkerId) -> Option<Task>;
 
-    /// How long `task` may run before it is preempted if others wait; `None` (the default) and
-    /// [`Nanos::MAX`]: to completion.
+    /// How long `task` may run before it is preempted if others wait that are
+    /// [worth it](Self::worth_preempting); `None` (the default) and [`Nanos::MAX`]: to completion.
+    /// Zero: it runs only in what is idle and gives way at once, whatever a preemption costs.
     fn quantum(&self, task: &Task) -> Option<Nanos> {
         let _ = task;
         None
     }
 
-    /// How many waiting requests [`next`](Self::next) could answer for `worker` now. Zero means
-    /// that preempting `worker` would serve no request. The count must agree with `next` and may be
-    /// less than `len`: requests may wait for other workers, or for an earlier request of their
-    /// flow.
+    /// How many waiting requests [`next`](Self::next) could answer for `worker` now. The count must
+    /// agree with `next` and may be less than `len`: requests may wait for other workers, or for an
+    /// earlier request of their flow.
     fn waiting(&self, worker: WorkerId, want: Want) -> usize;
+
+    /// How many of these `worker` is preempted for: all of them, unless some run only in what is
+    /// idle.
+    fn worth_preempting(&self, worker: WorkerId, want: Want) -> usize {
+        self.waiting(worker, want)
+    }
 
     /// How many requests wait in all.
     fn len(&self) -> usize;

@@ -4,11 +4,12 @@
 //! reads its own part and ignores the rest, so that one configuration can be tried under every
 //! policy.
 
+use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::{ClassId, Nanos};
+use crate::{BestEffort, ClassId, Nanos, Policy};
 
 /// The parameters of a policy.
 ///
@@ -38,6 +39,31 @@ pub struct Parameters {
     /// The request classes, numbered in this order. Policies by class treat a class number beyond
     /// the last as the last class.
     pub classes: Vec<ClassParameters>,
+    /// Classes that run only in what the others leave idle.
+    pub best_effort: BestEffortParameters,
+}
+
+/// Which classes are [best effort](crate::best_effort), and how much room they have. By default
+/// none is, without a bound of their own.
+#[non_exhaustive]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BestEffortParameters {
+    /// The classes. They need no SLO.
+    pub classes: Vec<ClassId>,
+    /// Requests of theirs that may wait unstarted; more are refused.
+    pub queue: usize,
+    /// Requests of theirs that may have started and not finished: each holds a context.
+    pub started: usize,
+}
+
+impl Default for BestEffortParameters {
+    fn default() -> Self {
+        Self {
+            classes: Vec::new(),
+            queue: usize::MAX,
+            started: usize::MAX,
+        }
+    }
 }
 
 /// The parameters of one class of requests.
@@ -86,7 +112,31 @@ impl Parameters {
             quantum: Nanos::from_micros(5),
             requeue: Requeue::Tail,
             classes: vec![ClassParameters::default()],
+            best_effort: BestEffortParameters::default(),
         }
+    }
+
+    /// What `build` makes of these, with the best-effort classes behind it if there are any.
+    ///
+    /// # Errors
+    /// As `build`; [`ParameterError::ZeroQueueBound`] for a bound on best effort that is zero.
+    pub fn build_with(
+        &self,
+        build: impl FnOnce(&Self) -> Result<Box<dyn Policy>, ParameterError>,
+    ) -> Result<Box<dyn Policy>, ParameterError> {
+        let best_effort = &self.best_effort;
+        if best_effort.classes.is_empty() {
+            return build(self);
+        }
+        let mut others = self.clone();
+        for class in &best_effort.classes {
+            if let Some(class) = others.classes.get_mut(usize::from(class.0)) {
+                // The policy never sees such a request, but asks every class for an SLO.
+                class.slo = class.slo.or(Some(Nanos::MAX));
+            }
+        }
+        let policy = BestEffort::around(build(&others)?, self.capacity, best_effort)?;
+        Ok(Box::new(policy))
     }
 
     /// Each class's quantum: its own, or that of all classes.
@@ -155,7 +205,7 @@ pub enum ParameterError {
         /// The class it was given for.
         class: ClassId,
     },
-    /// The bound on a single queue is zero: every request would be refused.
+    /// The bound on a single queue, or on best effort, is zero: every request would be refused.
     ZeroQueueBound,
     /// The progress rule is to fire after zero preemptions.
     ZeroProgressLimit,

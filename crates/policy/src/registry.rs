@@ -51,12 +51,12 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Builds the policy.
+    /// Builds the policy, with the best-effort classes behind it if there are any.
     ///
     /// # Errors
     /// [`ParameterError`] for a parameter that the policy needs and cannot use.
     pub fn build(&self, parameters: &Parameters) -> Result<Box<dyn Policy>, ParameterError> {
-        (self.build)(parameters)
+        parameters.build_with(self.build)
     }
 }
 

@@ -64,6 +64,10 @@
 //! preempted. So while started requests wait, a request without a quantum gets one of 1 ms
 //! ([`PROGRESS_QUANTUM`]).
 //!
+//! A request that gives way at once, as best-effort ones do, gets hardly any further when the
+//! progress rule runs it. So every `k`th time it has a *turn*: the quantum of the request in whose
+//! place it runs. Most requests that it is run instead of do not wait for it, and pay for its turn.
+//!
 //! # Cost
 //!
 //! Each call takes constant time and allocates nothing after construction: a few list operations
@@ -81,6 +85,9 @@ pub const PROGRESS_QUANTUM: Nanos = Nanos::from_millis(1);
 
 /// The default of `k`: preemptions in a row after which a request lets the others run first.
 pub const PROGRESS_LIMIT: u32 = 16;
+
+/// The quantum of a request that runs only in what is idle.
+pub const GIVES_WAY: Nanos = Nanos(0);
 
 /// A policy that answers nothing has stalled after this time and this many answers.
 const STALLED_AFTER: Nanos = Nanos::from_millis(10);
@@ -108,6 +115,10 @@ struct Record {
     state: State,
     /// Preemptions in a row while other started requests waited.
     stuck: u32,
+    /// How often the progress rule has brought it since it had a turn.
+    hurried: u32,
+    /// Its quantum this time, if it is otherwise to give way at once.
+    turn: Option<Nanos>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -136,6 +147,8 @@ impl Verified {
         let record = Record {
             state: State::Absent,
             stuck: 0,
+            hurried: 0,
+            turn: None,
         };
         Ok(Self {
             name: policy.name(),
@@ -198,6 +211,8 @@ impl Verified {
         *record = Record {
             state: State::Waiting,
             stuck: 0,
+            hurried: 0,
+            turn: None,
         };
         self.waiting.push_back(QUEUE, task);
         Ok(())
@@ -303,7 +318,10 @@ impl Verified {
             None => self.policy.quantum(self.waiting.task(id)),
             Some(_) => None,
         };
-        let quantum = quantum.filter(|&quantum| quantum != Nanos::MAX);
+        let quantum = match quantum {
+            Some(GIVES_WAY) => self.records[id.0 as usize].turn.or(quantum),
+            _ => quantum.filter(|&quantum| quantum != Nanos::MAX),
+        };
         if self.waiting_started() > 0 {
             quantum.or(Some(PROGRESS_QUANTUM))
         } else {
@@ -319,6 +337,30 @@ impl Verified {
             (waiting, None) => self.policy.waiting(worker, want).min(waiting),
             (waiting, Some(_)) => waiting,
         }
+    }
+
+    /// How many of these `worker` is preempted for. See [`Policy::worth_preempting`].
+    #[must_use]
+    pub fn worth_preempting(&self, worker: WorkerId, want: Want) -> usize {
+        match (self.waiting.total(want), self.error) {
+            (0, _) => 0,
+            (waiting, None) => self.policy.worth_preempting(worker, want).min(waiting),
+            (waiting, Some(_)) => waiting,
+        }
+    }
+
+    /// Whether the request of slot `id` runs only in what is idle, and gives way at once.
+    #[must_use]
+    #[inline]
+    pub fn is_best_effort(&self, id: TaskId) -> bool {
+        let quantum = || self.policy.quantum(self.waiting.task(id));
+        self.error.is_none() && quantum() == Some(GIVES_WAY)
+    }
+
+    /// The request of slot `id`, which is out, may have what a blocked one waits for: if it is to
+    /// give way at once, it has a turn of [`PROGRESS_QUANTUM`] all the same.
+    pub fn grant_turn(&mut self, id: TaskId) {
+        self.records[id.0 as usize].turn = Some(PROGRESS_QUANTUM);
     }
 
     /// How many requests that have run already wait, in all. Each holds a context, and perhaps a
@@ -449,13 +491,30 @@ impl Verified {
             .first(QUEUE, Want::StartedOnly)
             .unwrap_or(&answer);
         if first.id != answer.id {
+            let turn = self.turn_instead_of(&answer, first.id);
             self.policy.returned(answer, worker);
             self.pull(first, worker)?;
             self.interventions += 1;
+            self.records[first.id.0 as usize].turn = turn;
         }
         // The first of the list passes its own barrier, if it stands behind one.
         self.records[first.id.0 as usize].stuck = 0;
         Ok(first.id)
+    }
+
+    /// How long the request of slot `id` may run in the place of `answer` if it is one that gives
+    /// way at once; `None`: it gives way.
+    fn turn_instead_of(&mut self, answer: &Task, id: TaskId) -> Option<Nanos> {
+        let hurried = &mut self.records[id.0 as usize].hurried;
+        *hurried += 1;
+        if *hurried < self.progress_limit {
+            return None;
+        }
+        *hurried = 0;
+        match self.policy.quantum(answer) {
+            None | Some(Nanos::MAX) => Some(PROGRESS_QUANTUM),
+            quantum => quantum,
+        }
     }
 
     /// Takes `task`, which waits, out of the policy by name.
@@ -486,7 +545,9 @@ impl Verified {
             .get_mut(id.0 as usize)
             .filter(|record| record.state == State::Out);
         debug_assert!(record.is_some(), "{id:?} is not out at a worker");
-        record?.state = state;
+        let record = record?;
+        record.state = state;
+        record.turn = None;
         self.out -= 1;
         Some(*self.waiting.task(id))
     }

@@ -164,19 +164,17 @@ impl<H: RequestHandler> Builder<H> {
     }
 }
 
-/// The policy that the configuration names, with room for `capacity` tasks and so many workers.
+/// The policy that the configuration names, with the room that `parameters` say.
 pub(crate) fn build_policy(
     config: &Config,
     own: &mut [OwnPolicy],
-    capacity: usize,
-    workers: usize,
+    parameters: &Parameters,
 ) -> Result<Box<dyn Policy>, ConfigError> {
-    let parameters = config.parameters(capacity, workers);
     let name = config.policy.kind.as_str();
     match own.iter_mut().find(|own| own.name == name) {
-        Some(own) => Ok((own.build)(&parameters)?),
+        Some(own) => Ok(parameters.build_with(&mut own.build)?),
         None => Ok(registry::named(name)
             .expect("checked before")
-            .build(&parameters)?),
+            .build(parameters)?),
     }
 }

@@ -118,7 +118,7 @@ impl StubWorkers {
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let capacity = config.task_capacity(workers);
         let policy = Verified::new(
-            crate::builder::build_policy(config, &mut [], capacity, workers)?,
+            crate::builder::build_policy(config, &mut [], &config.parameters(capacity, workers))?,
             capacity,
         )?;
         let mut probes_only = config.clone();
@@ -225,6 +225,7 @@ fn rules(config: &Config, workers: usize) -> Rules {
         queue: config.queue,
         leaves_excess: false,
         rescue_after: config.rescue_after(),
+        best_effort: config.has_best_effort(),
         idle_backoff: None,
         shares_core: false,
         realtime: config.realtime_priority.is_some(),

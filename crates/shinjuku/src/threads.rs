@@ -139,7 +139,7 @@ impl<Tr: Transport> Threads<Tr> {
         let preemption = Preemption::choose(&config, &layout, token)?;
         let workers = layout.workers.len();
         let policies = (transports.iter())
-            .map(|_| verified_policy(&share, &mut own_policies, &layout))
+            .map(|_| verified_policy(&share, &mut own_policies, &layout, transports.len()))
             .collect::<Result<Vec<_>, _>>()?;
         let policy_name = policies
             .first()
@@ -317,6 +317,7 @@ impl<Tr: Transport> Threads<Tr> {
                 queue: share.queue,
                 leaves_excess: start.loops.parts() > 1 && start.loops.tells(number),
                 rescue_after: config.rescue_after(),
+                best_effort: config.has_best_effort(),
                 idle_backoff: config.idle_backoff(),
                 shares_core: layout.shared,
                 realtime: config.realtime_priority.is_some(),
@@ -587,6 +588,7 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
             alarm,
             idle_time: Arc::clone(&idle_time),
             rescue_after: Duration::from_nanos(config.rescue_after().0),
+            best_effort: config.has_best_effort(),
             control: Arc::clone(&core.control),
             orders: Arc::clone(&core.orders),
         });
@@ -790,17 +792,22 @@ fn run_often(layout: &Layout) -> usize {
     layout.workers.len() + if layout.inline { TURNS } else { 0 }
 }
 
-/// A dispatcher's policy, with room for its share of the requests.
+/// The policy of one of so many dispatchers, with room for its share of the requests.
 fn verified_policy(
     share: &Config,
     own: &mut [OwnPolicy],
     layout: &Layout,
+    dispatchers: usize,
 ) -> Result<Verified, ConfigError> {
     let workers = layout.workers.len();
     // To a policy, all loops are one worker.
     let seen = if layout.inline { 1 } else { workers };
     let capacity = share.task_capacity(workers);
-    let policy = build_policy(share, own, capacity, seen)?;
+    let mut parameters = share.parameters(capacity, seen);
+    // Contexts go to whichever dispatcher needs them.
+    let started = &mut parameters.best_effort.started;
+    *started = (*started / dispatchers).max(1);
+    let policy = build_policy(share, own, &parameters)?;
     Verified::new(policy, capacity)
         .and_then(|policy| policy.with_progress_limit(share.policy.progress_limit))
         .map_err(ConfigError::from)

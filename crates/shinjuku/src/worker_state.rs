@@ -231,6 +231,12 @@ impl<Tr: Transport> WorkerState<Tr> {
             .map_or(self.running_since, |asked| asked.at)
     }
 
+    /// Whether it was asked to give way, less than `time` ago.
+    pub(crate) fn was_asked_since(&self, now: Nanos, time: Nanos) -> bool {
+        let asked = self.asked.as_ref();
+        asked.is_some_and(|asked| now.since(asked.at) < time)
+    }
+
     pub(crate) fn is_blocked(&self) -> bool {
         self.silence == Some(Silence::Blocked)
     }

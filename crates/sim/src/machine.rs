@@ -34,7 +34,8 @@ impl Machine {
     /// same `seed`.
     ///
     /// # Errors
-    /// As [`Server::new`] and [`Loops::new`].
+    /// As [`Server::new`] and [`Loops::new`]; [`SimError::Parameter`] for best effort at a depth
+    /// above one.
     pub fn new(scheduler: &Scheduler, shape: Shape, seed: u64) -> Result<Self, SimError> {
         let seed = split_mix(seed, SALT);
         if shape.layout != Layout::Central {
@@ -43,6 +44,11 @@ impl Machine {
         let Shape {
             capacity, workers, ..
         } = shape;
+        if scheduler.has_best_effort() && shape.depth > 1 {
+            let expected =
+                "best effort that is staged would be ahead of what comes later: choose 1";
+            return Err(SimError::parameter("depth", shape.depth, expected));
+        }
         let built = scheduler.build(capacity, workers, seed)?;
         if workers == 0 {
             let expected = "at least one is needed";

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use shinjuku_policy::{
-    ClassParameters, Nanos, ParameterError, Parameters, Policy, Registered, Requeue, registry,
+    ClassId, ClassParameters, Nanos, ParameterError, Parameters, Policy, Registered, Requeue,
+    registry,
 };
 use shinjuku_workload::Mix;
 
@@ -113,6 +114,20 @@ impl Scheduler {
         self
     }
 
+    /// The same with these classes behind the policy, in what it leaves idle. Their requests may
+    /// take half of the server's room. Processor sharing takes no notice.
+    #[must_use]
+    pub fn with_best_effort(mut self, classes: Vec<ClassId>) -> Self {
+        self.parameters.best_effort.classes = classes;
+        self
+    }
+
+    /// Whether some classes are best effort.
+    #[must_use]
+    pub fn has_best_effort(&self) -> bool {
+        !self.parameters.best_effort.classes.is_empty()
+    }
+
     /// Whether the quantum matters.
     #[must_use]
     pub fn preempts(&self) -> bool {
@@ -133,9 +148,10 @@ impl Scheduler {
     ) -> Result<Built, ParameterError> {
         let mut parameters = self.parameters.clone();
         (parameters.capacity, parameters.workers, parameters.seed) = (capacity, workers, seed);
+        parameters.best_effort.queue = capacity.div_ceil(2);
         Ok(match &self.kind {
             Kind::Registered(registered) => Built::Policy(registered.build(&parameters)?),
-            Kind::Own(build) => Built::Policy(build(&parameters)?),
+            Kind::Own(build) => Built::Policy(parameters.build_with(|own| build(own))?),
             Kind::Sharing => Built::Sharing,
             Kind::PartitionedSharing => Built::PartitionedSharing,
         })

@@ -1,5 +1,6 @@
 //! Properties of the policies, and of the watch over them.
 
+mod best_effort;
 mod darc;
 mod driver;
 mod multi_queue;

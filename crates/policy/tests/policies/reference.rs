@@ -1,6 +1,6 @@
 //! Each policy a second time: slow, and simple enough to read its rules off.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shinjuku_policy::{
     ClassRule, DFcfs, FlowId, Nanos, Policy, Requeue, Task, TaskId, Want, WorkerId,
@@ -402,5 +402,87 @@ impl Reference for ReservedLines {
     }
     fn waiting(&self, worker: WorkerId, want: Want) -> usize {
         self.open_to(worker).map(|line| line.len(want)).sum()
+    }
+}
+
+/// Another reference, and a line for the classes that run in what it leaves idle.
+pub struct BehindAnother<R> {
+    pub inner: R,
+    pub line: Line,
+    /// By class number.
+    pub is_behind: [bool; 4],
+    pub bound: usize,
+    pub most_started: usize,
+    /// Those of the line that have started, or are about to.
+    pub started: BTreeSet<TaskId>,
+}
+
+impl<R> BehindAnother<R> {
+    fn is_behind(&self, task: &Task) -> bool {
+        self.is_behind[usize::from(task.class.0)]
+    }
+
+    fn open(&self, want: Want) -> Want {
+        match self.started.len() < self.most_started {
+            true => want,
+            false => Want::StartedOnly,
+        }
+    }
+}
+
+impl<R: Reference> Reference for BehindAnother<R> {
+    fn full(&self, task: &Task) -> bool {
+        let fresh = self.line.wanted(Want::Any).filter(|task| !task.started);
+        match self.is_behind(task) {
+            true => fresh.count() >= self.bound,
+            false => self.inner.full(task),
+        }
+    }
+    fn arrive(&mut self, task: Task) {
+        match self.is_behind(&task) {
+            true => self.line.push_back(task),
+            false => self.inner.arrive(task),
+        }
+    }
+    fn preempted(&mut self, task: Task) {
+        match self.is_behind(&task) {
+            true => self.line.push_back(task),
+            false => self.inner.preempted(task),
+        }
+    }
+    fn returned(&mut self, task: Task) {
+        if !self.is_behind(&task) {
+            return self.inner.returned(task);
+        }
+        if !task.started {
+            self.started.remove(&task.id);
+        }
+        self.line.put_back(task);
+    }
+    fn finished(&mut self, task: Task) {
+        if !self.is_behind(&task) {
+            return self.inner.finished(task);
+        }
+        self.started.remove(&task.id);
+        self.line.forget(task.id);
+    }
+    fn take(&mut self, id: TaskId) {
+        if self.line.take(id) {
+            self.started.insert(id);
+        } else {
+            self.inner.take(id);
+        }
+    }
+    fn allowed(&self, worker: WorkerId, now: Nanos, want: Want) -> Vec<TaskId> {
+        let others = self.inner.allowed(worker, now, want);
+        if !others.is_empty() {
+            return others;
+        }
+        let started = self.line.first(Want::StartedOnly);
+        let first = started.or_else(|| self.line.first(self.open(want)));
+        first.map(|task| task.id).into_iter().collect()
+    }
+    fn waiting(&self, worker: WorkerId, want: Want) -> usize {
+        self.inner.waiting(worker, want) + self.line.len(self.open(want))
     }
 }

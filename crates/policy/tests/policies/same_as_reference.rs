@@ -18,13 +18,13 @@ use crate::reference::{
 
 /// Whether an idle worker gets something whenever anything waits.
 #[derive(PartialEq)]
-enum Conserves {
+pub enum Conserves {
     Work,
     /// Except for requests that wait for another of their flow, or for another worker.
     Less,
 }
 
-fn check(
+pub fn check(
     policy: Box<dyn Policy>,
     mut reference: impl Reference,
     conserves: Conserves,
@@ -76,7 +76,7 @@ fn check(
     driver.drain();
 }
 
-fn lines(n: usize) -> Vec<Line> {
+pub fn lines(n: usize) -> Vec<Line> {
     (0..n).map(|_| Line::default()).collect()
 }
 

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use shinjuku_policy::verified::PROGRESS_QUANTUM;
 use shinjuku_policy::{
-    ClassParameters, ClassRule, DFcfs, MultiQueue, Nanos, Parameters, Policy, Registered, Requeue,
-    SingleQueue, Task, TaskId, Verified, Want, WorkerId, registry,
+    ClassId, ClassParameters, ClassRule, DFcfs, MultiQueue, Nanos, Parameters, Policy, Registered,
+    Requeue, SingleQueue, Task, TaskId, Verified, Want, WorkerId, registry,
 };
 
 use crate::driver::{CAPACITY, Driver, Event, Step, WORKERS, steps};
@@ -15,19 +15,25 @@ const WORKER: WorkerId = WorkerId(0);
 #[derive(Clone, Copy, Debug)]
 enum Sound {
     Registered(Registered, Requeue),
+    /// The same, with one of three classes behind it.
+    BeforeBestEffort(Registered, Requeue),
     Bounded,
 }
 
 impl Sound {
     fn build(self) -> Box<dyn Policy> {
         match self {
-            Self::Registered(registered, requeue) => {
+            Self::Registered(registered, requeue) | Self::BeforeBestEffort(registered, requeue) => {
                 let mut parameters = Parameters::new(CAPACITY, usize::from(WORKERS));
                 parameters.quantum = Nanos(5);
                 parameters.requeue = requeue;
                 parameters.classes = [1, 10, 300]
                     .map(|slo| ClassParameters::with_slo(Nanos(slo)))
                     .to_vec();
+                if let Self::BeforeBestEffort(..) = self {
+                    parameters.best_effort.classes.push(ClassId(1));
+                    parameters.best_effort.started = 2;
+                }
                 registered.build(&parameters).unwrap()
             }
             Self::Bounded => Box::new(
@@ -44,7 +50,10 @@ fn sound_policy() -> impl Strategy<Value = Sound> {
     let registered = prop::sample::select(registry::ALL);
     let requeue = prop_oneof![Just(Requeue::Tail), Just(Requeue::Head)];
     prop_oneof![
-        8 => (registered, requeue).prop_map(|(one, requeue)| Sound::Registered(one, requeue)),
+        8 => (registered.clone(), requeue.clone())
+            .prop_map(|(one, requeue)| Sound::Registered(one, requeue)),
+        4 => (registered, requeue)
+            .prop_map(|(one, requeue)| Sound::BeforeBestEffort(one, requeue)),
         1 => Just(Sound::Bounded),
     ]
 }

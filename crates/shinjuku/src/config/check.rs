@@ -23,12 +23,20 @@ pub(super) fn config(config: &Config, own_policies: &[&str]) -> Result<(), Confi
     quanta(config)?;
     classes(config)?;
     policy_name(config, own_policies)?;
+    best_effort(config)?;
     let workers = Layout::plan(config)?.workers.len();
-    if config.contexts < workers {
+    let (least, why) = match config.has_best_effort() {
+        true => (
+            2 * workers,
+            "two per worker, since best effort may hold half of them",
+        ),
+        false => (workers, "one per worker"),
+    };
+    if config.contexts < least {
         return Err(ConfigError::invalid(
             "contexts",
             config.contexts,
-            format!("at least {workers}, one per worker"),
+            format!("at least {least}, {why}"),
             "raise it, or lower `workers`",
         ));
     }
@@ -196,7 +204,8 @@ fn policy_name(config: &Config, own_policies: &[&str]) -> Result<(), ConfigError
         ));
     };
     let mut classes = config.class.iter().enumerate();
-    match classes.find(|(_, class)| registered.needs_slo && class.slo_us.is_none()) {
+    let lacks_slo = |class: &ClassConfig| class.slo_us.is_none() && !config.is_best_effort(class);
+    match classes.find(|(_, class)| registered.needs_slo && lacks_slo(class)) {
         None => Ok(()),
         Some((number, class)) => Err(ConfigError::invalid(
             key_of(number, class, "slo_us"),
@@ -204,6 +213,41 @@ fn policy_name(config: &Config, own_policies: &[&str]) -> Result<(), ConfigError
             "given for every class",
             format!("{name} goes by it; for one queue without, choose policy.kind = \"c-pre-sq\""),
         )),
+    }
+}
+
+/// Best-effort classes are some of the classes, and not all; and none of their requests is staged.
+fn best_effort(config: &Config) -> Result<(), ConfigError> {
+    let key = "policy.best_effort";
+    let names = &config.policy.best_effort;
+    let classes: Vec<_> = config.class.iter().map(|one| one.name.as_str()).collect();
+    for (at, name) in names.iter().enumerate() {
+        if !classes.contains(&name.as_str()) || names[..at].contains(name) {
+            return Err(ConfigError::invalid(
+                key,
+                format!("{names:?}"),
+                format!("some of the classes, each once: {}", classes.join(", ")),
+                format!("mend or leave out {name:?}"),
+            ));
+        }
+    }
+    if names.len() == classes.len() {
+        let advice = "leave out the class that the others are to give way to";
+        return Err(ConfigError::invalid(
+            key,
+            format!("{names:?}"),
+            "not all of the classes",
+            advice,
+        ));
+    }
+    match config.depth {
+        Some(depth) if depth > 1 && !names.is_empty() => Err(ConfigError::invalid(
+            "depth",
+            depth,
+            "1, since policy.best_effort names classes",
+            "a best-effort request that is staged would be ahead of what comes later; leave it out",
+        )),
+        _ => Ok(()),
     }
 }
 

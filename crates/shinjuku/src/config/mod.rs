@@ -34,7 +34,8 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use shinjuku_policy::{
-    ClassParameters, Nanos, Parameters, PolicyName, Requeue, cfcfs, dfcfs, single_queue, stealing,
+    ClassId, ClassParameters, Nanos, Parameters, PolicyName, Requeue, cfcfs, dfcfs, single_queue,
+    stealing,
 };
 
 pub use error::ConfigError;
@@ -146,7 +147,7 @@ pub struct Config {
     /// request staged already is ahead of a more urgent one that arrives later. Among several
     /// workers a staged one may wait while another worker idles. Default: 2 with one worker whose
     /// contexts are stacks, under policies that know no classes (c-fcfs, d-fcfs, stealing,
-    /// c-pre-sq), else 1.
+    /// c-pre-sq), else 1. Under `policy.best_effort` it is 1, and must be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<usize>,
     /// Threads that go on in the place of workers that are blocked in the kernel, 0 to 65535; with
@@ -316,6 +317,11 @@ pub struct PolicyConfig {
     /// Preemptions in a row, while other started requests wait, after which those run first, so
     /// that a request spinning for a lock cannot starve its holder: 1 to 1000000. Default 16.
     pub progress_limit: u32,
+    /// Names of classes that run only in what the others leave idle, and give way at once; some
+    /// class must be left. They need no SLO, may wait in half of `queue` and hold half of
+    /// `contexts`, and are promised nothing. Default (empty): none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub best_effort: Vec<String>,
 }
 
 /// A class of requests.
@@ -453,6 +459,7 @@ impl Default for PolicyConfig {
             quantum_us: 5.0,
             requeue: Requeue::Tail,
             progress_limit: shinjuku_policy::verified::PROGRESS_LIMIT,
+            best_effort: Vec::new(),
         }
     }
 }
@@ -570,7 +577,26 @@ impl Config {
         parameters.quantum = micros(self.policy.quantum_us);
         parameters.requeue = self.policy.requeue;
         parameters.classes = self.class.iter().map(ClassConfig::parameters).collect();
+        let numbered = (0..).map(ClassId).zip(&self.class);
+        let best_effort = &mut parameters.best_effort;
+        best_effort.classes = numbered
+            .filter(|(_, class)| self.is_best_effort(class))
+            .map(|(number, _)| number)
+            .collect();
+        // Whatever it does, the others find room and contexts.
+        best_effort.queue = self.queue.div_ceil(2);
+        best_effort.started = (self.contexts / 2).max(1);
         parameters
+    }
+
+    /// Whether some classes run only in what the others leave idle.
+    pub(crate) fn has_best_effort(&self) -> bool {
+        !self.policy.best_effort.is_empty()
+    }
+
+    /// Whether this class does.
+    fn is_best_effort(&self, class: &ClassConfig) -> bool {
+        self.policy.best_effort.contains(&class.name)
     }
 
     /// `depth`, or its default with so many workers. A kernel thread takes the worker's next
@@ -585,7 +611,8 @@ impl Config {
         .map(PolicyName::from)
         .contains(&self.policy.kind);
         let on_stacks = !self.context_kind.is_kernel_thread();
-        let automatic = if workers == 1 && knows_no_classes && on_stacks {
+        let automatic = if workers == 1 && knows_no_classes && on_stacks && !self.has_best_effort()
+        {
             2
         } else {
             1
@@ -662,6 +689,8 @@ impl PolicyConfig {
         quantum_us: f64 => quantum_us;
         requeue: Requeue => requeue;
         progress_limit: u32 => progress_limit;
+        best_effort: impl IntoIterator<Item = impl Into<String>> =>
+            best_effort.into_iter().map(Into::into).collect();
     }
 }
 

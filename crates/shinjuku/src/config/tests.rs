@@ -56,6 +56,10 @@ fn each_policy_is_built_with_its_parameters() {
         policy = { kind = 'c-pre-mq', quantum_us = 2.5, requeue = 'head' }
         class = [{ name = 'get', slo_us = 50, quantum_us = 4, requeue = 'tail' }, { name = 'range', slo_us = 500 }]
     ";
+    let best_effort = "
+        policy = { kind = 'c-pre-mq', best_effort = ['batch'] }
+        class = [{ name = 'get', slo_us = 50 }, { name = 'batch' }]
+    ";
     let cases = [
         ("policy.kind = 'c-fcfs'", "c-FCFS"),
         ("", "c-PRE-SQ(5us)"),
@@ -67,10 +71,19 @@ fn each_policy_is_built_with_its_parameters() {
         ("policy.kind = 'd-fcfs'", "d-FCFS(3 workers)"),
         ("policy.kind = 'stealing'", "stealing(3 workers)"),
         ("policy.kind = 'priority'", "priority(1 classes)"),
+        (
+            best_effort,
+            "c-PRE-MQ(50us/5us, never/5us) before best effort",
+        ),
     ];
     for (toml, name) in cases {
         let config = Config::from_toml(toml).unwrap();
-        let policy = build_policy(&config, &mut [], config.task_capacity(3), 3).unwrap();
+        let policy = build_policy(
+            &config,
+            &mut [],
+            &config.parameters(config.task_capacity(3), 3),
+        )
+        .unwrap();
         assert_eq!(policy.name(), name);
     }
 }
@@ -83,7 +96,12 @@ fn policies_have_a_slot_for_every_request_that_can_be_in_the_system() {
             format!("queue = 5\ncontexts = 3\ndepth = 2\npolicy.kind = '{registered}'\n{class}");
         let config = Config::from_toml(&toml).unwrap();
         assert_eq!(config.task_capacity(2), 5 + 3 + 2 * 2);
-        let mut policy = build_policy(&config, &mut [], config.task_capacity(2), 2).unwrap();
+        let mut policy = build_policy(
+            &config,
+            &mut [],
+            &config.parameters(config.task_capacity(2), 2),
+        )
+        .unwrap();
         let task = |slot| Task {
             id: TaskId(slot),
             class: ClassId(0),
@@ -103,7 +121,12 @@ fn building_without_checking_first_fails_all_the_same() {
     let mut config = Config::default();
     config.policy.quantum_us = f64::NAN;
     let build = |config: &Config| {
-        let error = build_policy(config, &mut [], config.task_capacity(1), 1).err();
+        let error = build_policy(
+            config,
+            &mut [],
+            &config.parameters(config.task_capacity(1), 1),
+        )
+        .err();
         error.unwrap().to_string()
     };
     assert_eq!(
@@ -126,4 +149,22 @@ fn a_single_worker_has_one_request_staged_where_classes_do_not_matter() {
         assert_eq!(depth(&toml, 1), expected, "{policy}");
     }
     assert_eq!([1, 2].map(|workers| depth("depth = 3", workers)), [3, 3]);
+}
+
+#[test]
+fn best_effort_has_half_of_the_room_and_is_not_staged() {
+    let config = Config::from_toml(
+        "
+        queue = 7
+        contexts = 9
+        policy.best_effort = ['batch']
+        class = [{ name = 'get' }, { name = 'batch' }]
+        ",
+    )
+    .unwrap();
+    let parameters = config.parameters(config.task_capacity(1), 1);
+    let best_effort = &parameters.best_effort;
+    assert_eq!(best_effort.classes, [ClassId(1)]);
+    assert_eq!((best_effort.queue, best_effort.started), (4, 4));
+    assert_eq!(config.depth_at(1), 1);
 }

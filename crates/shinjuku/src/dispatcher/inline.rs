@@ -9,7 +9,8 @@
 //!
 //! While a request runs, its thread does not look at the network. So every request gets its
 //! deadline before it starts, and one that reaches it is preempted whether others wait or not; if
-//! none do, it goes on at once.
+//! none do, it goes on at once. A best-effort request is stopped so every [`POLL_EVERY`], whatever
+//! the floors say, since it is to give way at once.
 //!
 //! The timer that stops code without probes costs microseconds whenever it fires, and among short
 //! requests it would fire once a quantum for nothing. So a class whose last requests were all short
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shinjuku_net::{Glance, Transport};
-use shinjuku_policy::verified::PROGRESS_QUANTUM;
+use shinjuku_policy::verified::{GIVES_WAY, PROGRESS_QUANTUM};
 use shinjuku_policy::{ClassId, Nanos, Want};
 use shinjuku_preempt::{CountersSnapshot, Cycles, DeadlineTimer, Generation};
 
@@ -166,6 +167,11 @@ impl Inline {
             left.saturating_sub(1)
         };
     }
+
+    /// Thread `at` was within a best-effort request for so long.
+    pub(super) fn as_good_as_idle(&self, at: usize, time: Cycles) {
+        self.idle_time.add(at, time);
+    }
 }
 
 impl<Tr: Transport> Dispatcher<Tr> {
@@ -185,7 +191,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if let Some(over) = self.inline_phase(now) {
             return over;
         }
-        if self.inline.polls && (self.policy.is_empty() || now >= self.inline.next_poll) {
+        let is_idle = self.policy.is_empty() || self.has_only_best_effort();
+        if self.inline.polls && (is_idle || now >= self.inline.next_poll) {
             if self.poll(now) {
                 // That can have taken longer than a quantum, and none of it is the next request's.
                 moment = Cycles::now();
@@ -275,6 +282,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.contexts.takes_note_of_refill()
     }
 
+    /// Whether something waits, and all of it only for what is idle.
+    pub(crate) fn has_only_best_effort(&self) -> bool {
+        let worker = self.states[self.inline.active].worker;
+        self.rules.best_effort
+            && !self.policy.is_empty()
+            && self.policy.worth_preempting(worker, self.wanted()) == 0
+    }
+
     /// Whether there is no room for another request.
     pub(crate) fn is_full(&self) -> bool {
         self.room() == 0
@@ -325,7 +340,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let ran = now.since(state.running_since);
         let generation = state.went_on(task, now);
         let ran = self.on_cpu(ran, away);
-        self.note_time(done, ran, at, false);
+        self.note_time(done, ran, at, false, now);
         self.settle(done, worker);
         self.tell_of_running(now);
         let deadline = self.set_deadline(at, end, timer);
@@ -451,8 +466,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 expected: self.preemption.enabled.then_some(moment),
             };
         };
+        let gives_way = quantum == GIVES_WAY;
+        // Nobody can tell it that something waits, so it is stopped for a look at that.
+        let quantum = if gives_way { POLL_EVERY } else { quantum };
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
-        let mut soft = self.preemption.probe_floor.raise(quantum);
+        let mut soft = match gives_way {
+            true => quantum,
+            false => self.preemption.probe_floor.raise(quantum),
+        };
         let mut hard = self.preemption.hard_floor.raise(graced);
         if self.policy.waiting_started() > 0 {
             // No floor holds up progress: the one that runs may want a lock that a suspended one

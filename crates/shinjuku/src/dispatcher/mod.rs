@@ -101,6 +101,8 @@ struct Record<Tr: Transport> {
     ran: Nanos,
     /// Some of that time its thread was blocked.
     was_blocked: bool,
+    /// It runs only in what is idle.
+    is_best_effort: bool,
     place: Place<Tr>,
 }
 
@@ -140,6 +142,8 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     rules: Rules,
     preemption: Preemption,
     next_look: Nanos,
+    /// For how long best-effort requests have run since the last look: as good as idle.
+    best_effort_time: Nanos,
     last_counters: CountersSnapshot,
     first_desk: usize,
     clock: Clock,
@@ -174,6 +178,8 @@ pub(crate) struct Rules {
     /// Whether the runtime's threads are under SCHED_FIFO: of two on a core, one runs until it
     /// gives way.
     pub(crate) realtime: bool,
+    /// Whether some classes run only in what is idle.
+    pub(crate) best_effort: bool,
     /// Per class: how long after its arrival a request must have started.
     pub(crate) deadlines: Vec<Option<Nanos>>,
 }
@@ -224,6 +230,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             deadline: Nanos::MAX,
             ran: Nanos(0),
             was_blocked: false,
+            is_best_effort: false,
             place: Place::Free,
         };
         let slots = u32::try_from(capacity).expect("the policy was built for it");
@@ -253,6 +260,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             rules,
             preemption,
             next_look: Nanos(clock.now_nanos()),
+            best_effort_time: Nanos(0),
             last_counters: CountersSnapshot::default(),
             first_desk: 0,
             clock,
@@ -383,7 +391,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             );
             let (task, worker) = (sent.task, state.worker);
             let ran = self.on_cpu(ran, completion.away());
-            self.note_time(task, ran, at, was_blocked);
+            self.note_time(task, ran, at, was_blocked, now);
             match completion {
                 Completion::Finished(idle) => {
                     self.contexts.put(idle);
@@ -414,21 +422,25 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
-    /// A request has run for so long at `at`.
-    fn note_time(&mut self, task: TaskId, ran: Nanos, at: usize, was_blocked: bool) {
+    /// A request, which is back at `now`, has run for so long at `at`.
+    fn note_time(&mut self, task: TaskId, ran: Nanos, at: usize, was_blocked: bool, now: Nanos) {
         let record = &mut self.records[task.0 as usize];
         record.ran = Nanos(record.ran.0 + ran.0);
         record.was_blocked |= was_blocked;
         if self.rules.inline {
             self.inline.learn(record.class, ran, at);
         }
+        if record.is_best_effort {
+            self.note_best_effort(ran, at, now);
+        }
     }
 
     /// A request has finished, and its time was noted.
     fn settle(&mut self, task: TaskId, worker: WorkerId) {
         let record = &self.records[task.0 as usize];
-        // What blocks takes no worker's time: no quantum could make others wait less.
-        if !record.was_blocked {
+        // What blocks takes no worker's time, and what gives way at once none that others want: no
+        // quantum could make others wait less.
+        if !record.was_blocked && !record.is_best_effort {
             self.preemption.finished(record.ran);
         }
         self.policy.finished_after(task, worker, record.ran);
@@ -549,6 +561,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 deadline: Nanos(deadline_nanos.or(class_deadline).unwrap_or(u64::MAX)),
                 ran: Nanos(0),
                 was_blocked: false,
+                is_best_effort: rules.best_effort && policy.is_best_effort(id),
                 place: Place::Fresh(request, route),
             };
         });

@@ -19,7 +19,7 @@
 //! keep what it was sent.
 
 use shinjuku_net::Transport;
-use shinjuku_policy::verified::PROGRESS_QUANTUM;
+use shinjuku_policy::verified::{GIVES_WAY, PROGRESS_QUANTUM};
 use shinjuku_policy::{Nanos, TaskId, Want, WorkerId};
 use shinjuku_preempt::CountersSnapshot;
 
@@ -32,6 +32,8 @@ use crate::worker_state::{Asked, Silence, WorkerState};
 const SHORTEST_QUANTUM: Nanos = Nanos(500);
 /// An interrupt without an answer is sent again after this, then twice that, and so on.
 const INTERRUPT_AGAIN: Nanos = Nanos::from_micros(500);
+/// Who gives way at all does so within this, mostly.
+const ANSWERS_WITHIN: Nanos = Nanos::from_micros(20);
 /// While a worker stays silent, it is looked at anew whenever that has lasted twice as long, or
 /// this much longer.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(100);
@@ -71,7 +73,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let is_never_asked = |task| {
             self.policy.quantum(task).is_none_or(|quantum| {
                 ran.0 > quantum.0.saturating_add(rescue_after.0)
-                    && ran < self.preemption.probe_floor.raise(quantum)
+                    // Best effort is not asked for best effort.
+                    && (quantum == GIVES_WAY || ran < self.preemption.probe_floor.raise(quantum))
             })
         };
         state.silence.is_some()
@@ -101,6 +104,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let Some(quantum) = self.policy.quantum(running.task) else {
             return;
         };
+        if quantum == GIVES_WAY {
+            return self.stop_best_effort(at, now);
+        }
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
         // No floor holds up progress: the one that runs may want a lock that a suspended one has.
         let (ask_after, interrupt_after) = if self.may_hold_up_others(ran) {
@@ -113,11 +119,51 @@ impl<Tr: Transport> Dispatcher<Tr> {
             } = &self.preemption;
             (probe_floor.raise(quantum), hard_floor.raise(graced))
         };
-        if ran >= ask_after && self.somebody_waits(at, worker, ran) {
+        let is_worth_it = || {
+            self.states[at].staged() > 0
+                || self.policy.worth_preempting(worker, self.wanted()) > self.with_best_effort(now)
+                || self.may_hold_up_others(ran)
+        };
+        if ran >= ask_after && is_worth_it() {
             let interrupt_at = Nanos(state.running_since.0.saturating_add(interrupt_after.0));
             self.ask(at, now, interrupt_at);
             self.statistics.requested();
         }
+    }
+
+    /// Asks a best-effort request to give way if something else waits that no other worker is about
+    /// to have room for.
+    fn stop_best_effort(&mut self, at: usize, now: Nanos) {
+        let state = &self.states[at];
+        let ran = now.since(state.running_since);
+        let waiting = (self.policy).worth_preempting(state.worker, self.wanted());
+        if waiting > 0 && waiting > self.about_to_answer(now) || self.may_hold_up_others(ran) {
+            let interrupt_at = Nanos(now.0.saturating_add(self.preemption.grace.0));
+            self.ask(at, now, interrupt_at);
+            self.statistics.requested();
+        }
+    }
+
+    /// How many workers were asked to give way a moment ago. Who takes longer may do so for long.
+    fn about_to_answer(&self, now: Nanos) -> usize {
+        let workers = self.states[..self.workers].iter();
+        workers
+            .filter(|state| state.was_asked_since(now, ANSWERS_WITHIN))
+            .count()
+    }
+
+    /// How many workers were, or are within best effort and will be: no other request has to give
+    /// way for what those can serve.
+    fn with_best_effort(&self, now: Nanos) -> usize {
+        if !self.rules.best_effort {
+            return 0;
+        }
+        let gives_way = |state: &&WorkerState<Tr>| {
+            let running = state.running().filter(|_| state.asked.is_none());
+            running.is_some_and(|sent| self.policy.quantum(sent.task) == Some(GIVES_WAY))
+        };
+        let workers = self.states[..self.workers].iter();
+        workers.filter(gives_way).count() + self.about_to_answer(now)
     }
 
     /// Asks what runs at `at` to give way, and interrupts it from `interrupt_at` on.
@@ -144,7 +190,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Whether preempting the worker would serve any request.
+    /// Whether the worker, if it had not what it has, could serve any request.
     fn somebody_waits(&self, at: usize, worker: WorkerId, ran: Nanos) -> bool {
         self.states[at].staged() > 0
             || self.policy.waiting(worker, self.wanted()) > 0
@@ -293,6 +339,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.hand_one_of(want, at, silent, now);
         // What was answered can all have been too late, and refused.
         if self.states[at].out() > 0 {
+            if is_first && let Some(running) = self.states[at].running() {
+                self.policy.grant_turn(running.task);
+            }
             self.stands_in[spare] = Some(silent);
             self.spares_out += 1;
             self.spares_used = self.spares_used.max(spare + 1);
@@ -337,14 +386,39 @@ impl<Tr: Transport> Dispatcher<Tr> {
         for state in self.in_use() {
             counters += state.link.counters();
         }
+        let of_best_effort = self.take_best_effort_time(now, period);
         let worker_time = Nanos(period.0 * self.workers as u64);
         let idle = Nanos(
             self.states[..self.workers]
                 .iter_mut()
                 .map(|state| state.take_idle_time(now).0)
-                .sum(),
+                .sum::<u64>()
+                + of_best_effort.0,
         );
         self.adapt_floors(counters, worker_time, idle);
+    }
+
+    /// A best-effort request, which is back at `now`, has run for so long at `at`.
+    pub(super) fn note_best_effort(&mut self, ran: Nanos, at: usize, now: Nanos) {
+        if self.rules.inline {
+            return self.inline.as_good_as_idle(at, self.clock.to_cycles(ran.0));
+        }
+        // What was before the last look was counted there.
+        let last_look = Nanos(self.next_look.0.saturating_sub(PERIOD.0));
+        self.best_effort_time.0 += ran.min(now.since(last_look)).0;
+    }
+
+    /// For how long workers ran best-effort requests in this period, which ends now. It is none of
+    /// the load that floors are for: whatever else comes has that time.
+    fn take_best_effort_time(&mut self, now: Nanos, period: Nanos) -> Nanos {
+        let workers = &self.states[..self.workers];
+        let is_best_effort = |state: &&WorkerState<Tr>| {
+            let running = state.running();
+            running.is_some_and(|sent| self.records[sent.task.0 as usize].is_best_effort)
+        };
+        let running = workers.iter().filter(is_best_effort);
+        let so_far = running.map(|state| now.since(state.running_since).min(period).0);
+        Nanos(so_far.sum::<u64>() + std::mem::take(&mut self.best_effort_time).0)
     }
 
     /// What a period showed of the mechanisms, to their floors.

@@ -55,7 +55,7 @@ use crate::on_cpu::OnCpu;
 use crate::statistics::WorkerStatistics;
 use crate::timeline::Lane;
 use crate::worker::{LONGEST_SLEEP as LONGEST_STAND_BY, Orders, Port, SHARED_PAUSE};
-use part::Part;
+use part::{Part, Work};
 
 /// Nobody watches: no thread is left to.
 const NOBODY: usize = usize::MAX;
@@ -166,6 +166,12 @@ impl IdleTime {
         self.0[at].since.store(now.0, Ordering::Relaxed);
     }
 
+    /// Thread `at` did for so long what is as good as idling.
+    pub(crate) fn add(&self, at: usize, time: Cycles) {
+        let idle = &self.0[at % self.0.len()];
+        idle.before.fetch_add(time.0, Ordering::Relaxed);
+    }
+
     fn end(&self, at: usize, now: Cycles) {
         let idle = &self.0[at];
         let since = idle.since.swap(0, Ordering::Relaxed);
@@ -218,6 +224,8 @@ pub(crate) struct Loops<Tr: Transport> {
     /// How long a request may leave its deadline unanswered.
     rescue_after: Duration,
     rescue_cycles: Cycles,
+    /// Some requests run only in what is idle.
+    best_effort: bool,
     control: Arc<Control>,
     orders: Arc<Orders>,
 }
@@ -231,6 +239,7 @@ pub(crate) struct LoopsParts {
     pub(crate) alarm: Arc<Alarm>,
     pub(crate) idle_time: Arc<IdleTime>,
     pub(crate) rescue_after: Duration,
+    pub(crate) best_effort: bool,
     pub(crate) control: Arc<Control>,
     pub(crate) orders: Arc<Orders>,
 }
@@ -243,6 +252,7 @@ impl<Tr: Transport> Loops<Tr> {
             alarm,
             idle_time,
             rescue_after,
+            best_effort,
             control,
             orders,
         } = parts;
@@ -261,6 +271,7 @@ impl<Tr: Transport> Loops<Tr> {
             roster: Mutex::new(Vec::with_capacity(threads)),
             rescue_after,
             rescue_cycles: Clock::get().to_cycles(nanos),
+            best_effort,
             control,
             orders,
         }
@@ -316,8 +327,8 @@ impl<Tr: Transport> Loops<Tr> {
 
     /// Whether a loop that takes the dispatcher of this part finds something to do, as far as can
     /// be told. Where only polling tells, `unless_told` is the answer.
-    fn has_work(&self, part: usize, unless_told: bool) -> bool {
-        self.parts[part].has_work(unless_told, || !self.control.is_serving())
+    fn has_work(&self, part: usize, work: Work, unless_told: bool) -> bool {
+        self.parts[part].has_work(work, unless_told, || !self.control.is_serving())
             || self.is_starved_in_vain(part)
     }
 
@@ -329,14 +340,14 @@ impl<Tr: Transport> Loops<Tr> {
 
     /// Whether the loop of this seat finds something to do at a part. Away from home, that is what
     /// `help` leaves to it.
-    fn has_work_for(&self, seat: usize, part: usize, unless_told: bool) -> bool {
+    fn has_work_for(&self, seat: usize, part: usize, work: Work, unless_told: bool) -> bool {
         let is_home = part == self.home_of(seat);
         match self.alarm.help {
             Help::Polled if !is_home && self.control.is_serving() => {
-                self.parts[part].has_polled() || self.is_starved_in_vain(part)
+                self.parts[part].has_polled(work) || self.is_starved_in_vain(part)
             }
             Help::None if !is_home && self.control.is_serving() => false,
-            _ => self.has_work(part, unless_told),
+            _ => self.has_work(part, work, unless_told),
         }
     }
 
@@ -369,7 +380,7 @@ impl<Tr: Transport> Loops<Tr> {
         if self.seats.len() > 1 {
             // What came too late for this turn may have found nobody to wake.
             std::sync::atomic::fence(Ordering::SeqCst);
-            if self.alarm.parking.has_parked() && self.has_work(part, true) {
+            if self.alarm.parking.has_parked() && self.has_work(part, Work::Any, true) {
                 self.alarm.wake(part);
             }
             if has_refilled
@@ -542,6 +553,8 @@ pub(crate) struct LoopThread<Tr: Transport> {
     next_visit: Cycles,
     next_poll: Cycles,
     random: u64,
+    /// A part that was seen to have urgent work, while elsewhere there was none.
+    seen: Option<usize>,
     /// Which part it looked at last, at the end.
     last_found: usize,
     /// It has relieved another: whether others stand by behind it.
@@ -588,6 +601,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             next_visit: Cycles(0),
             next_poll: Cycles(0),
             random: me as u64,
+            seen: None,
             last_found: me,
             relief: None,
         }
@@ -628,7 +642,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             // request for long.
             let found = (1..=parts)
                 .map(|step| (self.last_found + step) % parts)
-                .find(|&part| loops.has_work(part, true))?;
+                .find(|&part| loops.has_work(part, Work::Any, true))?;
             self.last_found = found;
             return Some(found);
         }
@@ -641,9 +655,36 @@ impl<Tr: Transport> LoopThread<Tr> {
             self.next_visit = Cycles(now.0 + self.cycles(VISIT_EVERY).0);
             return Some(home);
         }
-        if loops.has_work(home, polls) {
+        if let Some(part) = self.seen.take() {
+            return Some(part);
+        }
+        let best_effort = loops.best_effort;
+        let urgent = self.find_work(seat, Work::Urgent, polls);
+        match best_effort {
+            true => urgent.or_else(|| self.find_work(seat, Work::Any, polls)),
+            false => urgent,
+        }
+    }
+
+    /// A part with such work: home, or one of the others.
+    fn find_work(&mut self, seat: usize, work: Work, polls: bool) -> Option<usize> {
+        let home = self.loops.home_of(seat);
+        if self.loops.has_work(home, work, polls) {
             return Some(home);
         }
+        self.find_elsewhere(seat, home, work, polls)
+    }
+
+    /// Of two parts but `part` at random, the one where more requests wait, if any do.
+    fn find_elsewhere(
+        &mut self,
+        seat: usize,
+        part: usize,
+        work: Work,
+        polls: bool,
+    ) -> Option<usize> {
+        let loops = &*self.loops;
+        let parts = loops.parts.len();
         if parts == 1 || loops.alarm.help == Help::None {
             return None;
         }
@@ -653,11 +694,11 @@ impl<Tr: Transport> LoopThread<Tr> {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
             let step = 1 + (self.random >> 33) as usize % (parts - 1);
-            (home + step) % parts
+            (part + step) % parts
         };
         [other(), other()]
             .into_iter()
-            .filter(|&part| loops.has_work_for(seat, part, polls))
+            .filter(|&part| loops.has_work_for(seat, part, work, polls))
             .max_by_key(|&part| loops.parts[part].waiting())
     }
 
@@ -690,7 +731,9 @@ impl<Tr: Transport> LoopThread<Tr> {
                         Some(back) => dispatcher = back,
                         None => return true,
                     }
-                    if self.is_wanted_elsewhere(seat, part) {
+                    if self.is_wanted_elsewhere(seat, part)
+                        || self.sees_urgent_work(seat, part, &mut dispatcher)
+                    {
                         dispatcher.inline_answers();
                         self.loops.parts[part].leave(dispatcher);
                         self.loops.alarm.wake(part);
@@ -718,9 +761,27 @@ impl<Tr: Transport> LoopThread<Tr> {
     fn is_wanted_elsewhere(&self, seat: usize, part: usize) -> bool {
         let loops = &*self.loops;
         let home = loops.home_of(seat);
-        part != home && loops.has_work(home, true)
+        part != home && loops.has_work(home, Work::Urgent, true)
             || loops.is_relieved(seat, self.me)
             || loops.parts.len() > 1 && !loops.control.is_serving()
+    }
+
+    /// Whether another part has requests that do not wait only for what is idle, as all do here.
+    fn sees_urgent_work(
+        &mut self,
+        seat: usize,
+        part: usize,
+        dispatcher: &mut Dispatcher<Tr>,
+    ) -> bool {
+        if !self.loops.best_effort {
+            return false;
+        }
+        // What was stopped just now waits again.
+        dispatcher.inline_answers();
+        if dispatcher.has_only_best_effort() {
+            self.seen = self.find_elsewhere(seat, part, Work::Urgent, false);
+        }
+        self.seen.is_some()
     }
 
     /// Runs the request that was sent at `start`, and after it those that can follow it at once.
@@ -752,7 +813,9 @@ impl<Tr: Transport> LoopThread<Tr> {
                 timer.disarm();
             }
             loops.returned(seat, *me);
-            if loops.is_relieved(seat, *me) || part != home && loops.has_work(home, true) {
+            if loops.is_relieved(seat, *me)
+                || part != home && loops.has_work(home, Work::Urgent, true)
+            {
                 return None;
             }
             let mut dispatcher = loops.parts[part].take_soon()?;
@@ -834,7 +897,7 @@ impl<Tr: Transport> LoopThread<Tr> {
     fn park(&mut self, seat: usize, longest: Duration) {
         let loops = &*self.loops;
         loops.alarm.parking.park(seat, self.me, longest, || {
-            let is_needed = |part| loops.has_work_for(seat, part, false);
+            let is_needed = |part| loops.has_work_for(seat, part, Work::Any, false);
             loops.is_over() || (0..loops.parts.len()).any(is_needed)
         });
         // Its backoff begins anew only with something to do.

@@ -12,7 +12,17 @@ const LIES: usize = 1;
 const FULL: usize = 2;
 /// Requests that never ran wait there, and there was no context for them.
 const STARVED: usize = 4;
-const ONE: usize = 8;
+/// All that waits there runs only in what is idle.
+const BEST_EFFORT: usize = 8;
+const ONE: usize = 16;
+
+/// Which requests are looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    Any,
+    /// All but best-effort ones, as far as can be told before polling.
+    Urgent,
+}
 
 /// A dispatcher's place, and what can be told of it while it lies there.
 pub(super) struct Part<Tr: Transport> {
@@ -50,7 +60,11 @@ impl<Tr: Transport> Part<Tr> {
     pub(super) fn leave(&self, dispatcher: Box<Dispatcher<Tr>>) {
         let full = if dispatcher.is_full() { FULL } else { 0 };
         let starved = if dispatcher.is_starved() { STARVED } else { 0 };
-        let state = LIES | full | starved | (dispatcher.can_run() * ONE);
+        let idle_only = match dispatcher.has_only_best_effort() {
+            true => BEST_EFFORT,
+            false => 0,
+        };
+        let state = LIES | full | starved | idle_only | (dispatcher.can_run() * ONE);
         self.place.leave(dispatcher, state);
     }
 
@@ -70,9 +84,9 @@ impl<Tr: Transport> Part<Tr> {
     }
 
     /// Whether something is to be done there beside polling.
-    pub(super) fn has_polled(&self) -> bool {
+    pub(super) fn has_polled(&self, work: Work) -> bool {
         let state = self.place.state();
-        state >= ONE || state > 0 && self.place.has_news()
+        waits(state, work) || state > 0 && self.place.has_news()
     }
 
     /// Whether the transport tells without being polled.
@@ -82,7 +96,12 @@ impl<Tr: Transport> Part<Tr> {
 
     /// Whether it lies there and something is to be done: as far as can be told, or always where
     /// `is_due`.
-    pub(super) fn has_work(&self, unless_told: bool, is_due: impl FnOnce() -> bool) -> bool {
+    pub(super) fn has_work(
+        &self,
+        work: Work,
+        unless_told: bool,
+        is_due: impl FnOnce() -> bool,
+    ) -> bool {
         let state = self.place.state();
         if state == 0 {
             return false;
@@ -91,6 +110,11 @@ impl<Tr: Transport> Part<Tr> {
             Some(glance) => state & FULL == 0 && glance(),
             None => unless_told,
         };
-        state >= ONE || self.place.has_news() || has_arrivals() || is_due()
+        waits(state, work) || self.place.has_news() || has_arrivals() || is_due()
     }
+}
+
+/// Whether such requests wait in a dispatcher of this state.
+fn waits(state: usize, work: Work) -> bool {
+    state >= ONE && (work == Work::Any || state & BEST_EFFORT == 0)
 }

@@ -13,8 +13,8 @@ use shinjuku::net::Refusal;
 use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
 use shinjuku::policy::{ClassId, FlowId};
 use shinjuku::{
-    Config, Handle, Help, LayoutKind, MechanismKind, PolicyConfig, Runtime, SubmitOptions,
-    TicketError, handler_fn, preempt_point, without_preemption,
+    ClassConfig, Config, Handle, Help, LayoutKind, MechanismKind, PolicyConfig, Runtime,
+    SubmitOptions, TicketError, handler_fn, preempt_point, without_preemption,
 };
 use shinjuku_preempt::Realtime;
 use shinjuku_tests_support::process::{must_pass, this_test};
@@ -119,6 +119,48 @@ fn what_waits_for_a_context_starts_at_an_idle_loop_when_there_is_one_again() {
         }
     }
     assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// A loop that has only best effort to do leaves it for what waits at another: it is not busy.
+#[test]
+fn a_loop_within_best_effort_serves_what_waits_elsewhere() {
+    let classes = ["interactive", "batch"].map(ClassConfig::new);
+    let policy = PolicyConfig::new("c-fcfs").best_effort(["batch"]);
+    let runtime = jobs(
+        two_loops(MechanismKind::Probe)
+            .class(classes)
+            .policy(policy),
+    );
+    let handle = runtime.handle();
+    for round in 0..50_u64 {
+        let [runs, all_done] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (tells, gate) = (Arc::clone(&runs), Arc::clone(&all_done));
+        let batch = move || {
+            tells.store(true, Ordering::Release);
+            u64::from(spin_until(|| {
+                preempt_point();
+                gate.load(Ordering::Acquire)
+            }))
+        };
+        let home = round % 2;
+        let options = SubmitOptions::new(ClassId(1)).flow(FlowId(home + 1));
+        let batch = handle.submit_with(options, Box::new(batch) as Job).unwrap();
+        wait_for("the batch job", || runs.load(Ordering::Acquire));
+        // One keeps a loop busy, without a probe, until the one behind it has run.
+        let gate = Arc::clone(&all_done);
+        let busy = move || u64::from(spin_until(|| gate.load(Ordering::Acquire)));
+        let busy = submit(&handle, home, Box::new(busy));
+        let done = Arc::clone(&all_done);
+        let behind = move || {
+            done.store(true, Ordering::Release);
+            2
+        };
+        let mut behind = submit(&handle, home, Box::new(behind));
+        assert_eq!(behind.wait_timeout(PATIENCE), Some(Ok(2)), "round {round}");
+        assert_eq!((busy.wait(), batch.wait()), (Ok(1), Ok(1)), "round {round}");
+    }
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
 }
 
 /// Loops that do not help: what comes to a busy loop waits for it, what comes to the other does

@@ -32,6 +32,7 @@ kind = "c-pre-mq"
 quantum_us = 2.5
 requeue = "head"
 progress_limit = 8
+best_effort = ["range"]
 
 [[class]]
 name = "get"
@@ -79,7 +80,8 @@ fn all_keys() -> Config {
             PolicyConfig::new("c-pre-mq")
                 .quantum_us(2.5)
                 .requeue(Requeue::Head)
-                .progress_limit(8),
+                .progress_limit(8)
+                .best_effort(["range"]),
         )
         .class([
             ClassConfig::new("get")
@@ -275,6 +277,27 @@ fn values_out_of_range_are_named_with_what_is_allowed() {
              leave it out, or choose preemption.mechanism = \"auto\"",
         ),
         (
+            "policy.best_effort = ['put']\nclass = [{ name = 'get' }, { name = 'scan' }]",
+            "`policy.best_effort` is [\"put\"], but must be some of the classes, each once: get, scan: mend or leave \
+             out \"put\"",
+        ),
+        (
+            "policy.best_effort = ['default']",
+            "`policy.best_effort` is [\"default\"], but must be not all of the classes: leave out the class that the \
+             others are to give way to",
+        ),
+        (
+            "depth = 2\npolicy.best_effort = ['scan']\nclass = [{ name = 'get' }, { name = 'scan' }]",
+            "`depth` is 2, but must be 1, since policy.best_effort names classes: a best-effort request that is staged \
+             would be ahead of what comes later; leave it out",
+        ),
+        (
+            "workers = 3\ncontexts = 5\ncores.share = true\npolicy.best_effort = ['scan']\n\
+             class = [{ name = 'get' }, { name = 'scan' }]",
+            "`contexts` is 5, but must be at least 6, two per worker, since best effort may hold half of them: raise \
+             it, or lower `workers`",
+        ),
+        (
             "workers = 3\ncontexts = 2\ncores.share = true",
             "`contexts` is 2, but must be at least 3, one per worker: raise it, or lower `workers`",
         ),
@@ -344,7 +367,7 @@ fn text_that_cannot_be_read_is_located() {
         (
             "queue = 5\n[policy]\nquantum = 5",
             "line 3, column 1, in `policy`: unknown field `quantum`, expected one of `kind`, `quantum_us`, `requeue`, \
-             `progress_limit`",
+             `progress_limit`, `best_effort`",
         ),
         (
             "[cores]\nnetworker = 1",

@@ -93,6 +93,8 @@ struct Loop {
 pub struct Loops {
     layout: Layout,
     overheads: Overheads,
+    /// Some requests run only in what the others leave idle.
+    has_best_effort: bool,
     parts: Box<[Part]>,
     loops: Box<[Loop]>,
     /// Loops that do nothing and have their core.
@@ -153,6 +155,7 @@ impl Loops {
         Ok(Self {
             layout,
             overheads,
+            has_best_effort: scheduler.has_best_effort(),
             parts: (0..workers).map(part).collect::<Result<_, _>>()?,
             loops: (0..workers).map(core).collect(),
             idle_count: workers,

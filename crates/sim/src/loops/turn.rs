@@ -1,6 +1,7 @@
 //! A loop's turn: where it finds work, what it does there, and who is called for the rest.
 
 use rand::RngExt;
+use shinjuku_policy::verified::GIVES_WAY;
 use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Want};
 
 use super::{ANYONE, Doing, Loops, Part};
@@ -9,6 +10,9 @@ use crate::calendar::NEVER;
 
 /// A turn polls so many requests at most.
 const BATCH: usize = 64;
+/// What gives way at once is stopped this often, for its loop to see whether it has to: as in the
+/// runtime.
+const LOOK_EVERY_NS: u64 = 10_000;
 /// A worker of Tiny Quanta's polls its ring after so many turns, or with nothing else to do.
 const TURNS_A_POLL: u32 = 4;
 
@@ -17,6 +21,12 @@ impl Part {
     fn waiting(&self, with_ring: bool) -> usize {
         let ring = if with_ring { self.ring.len() } else { 0 };
         ring + self.policy.waiting(ANYONE, Want::Any)
+    }
+
+    /// The same without best-effort requests, as far as can be told before polling.
+    fn urgent(&self, with_ring: bool) -> usize {
+        let ring = if with_ring { self.ring.len() } else { 0 };
+        ring + self.policy.worth_preempting(ANYONE, Want::Any)
     }
 }
 
@@ -42,9 +52,18 @@ impl Loops {
         }
     }
 
-    /// A part with work for loop `at`: home; or the fuller of two others, or any other.
+    /// A part with work for loop `at`; best effort only if none has other work.
     fn find(&mut self, at: usize) -> Option<usize> {
-        if self.parts[at].waiting(true) > 0 || !self.parts[at].replies.is_empty() {
+        let urgent = self.find_by(at, Part::urgent);
+        match self.has_best_effort {
+            true => urgent.or_else(|| self.find_by(at, Part::waiting)),
+            false => urgent,
+        }
+    }
+
+    /// A part where by this count something waits: home; or the fuller of two others, or any other.
+    fn find_by(&mut self, at: usize, count: fn(&Part, bool) -> usize) -> Option<usize> {
+        if count(&self.parts[at], true) > 0 || !self.parts[at].replies.is_empty() {
             return Some(at);
         }
         let others = self.parts.len() - 1;
@@ -54,7 +73,7 @@ impl Loops {
         let with_ring = self.layout.polls_for_others();
         let [one, two] = [(); 2].map(|()| self.random.random_range(0..others));
         let other = |step: usize| (at + 1 + step) % self.parts.len();
-        let waiting = |part: &usize| self.parts[*part].waiting(with_ring);
+        let waiting = |part: &usize| count(&self.parts[*part], with_ring);
         let fuller = [other(one), other(two)].into_iter().max_by_key(waiting)?;
         if waiting(&fuller) > 0 {
             return Some(fuller);
@@ -108,8 +127,10 @@ impl Loops {
         let costs = self.overheads;
         let part = &self.parts[number];
         let remaining_ns = part.slots[id.0 as usize].remaining_ns;
-        let Some(Nanos(quantum_ns)) = part.policy.quantum(id) else {
-            return (remaining_ns, 0);
+        let quantum_ns = match part.policy.quantum(id) {
+            None => return (remaining_ns, 0),
+            Some(GIVES_WAY) => LOOK_EVERY_NS,
+            Some(Nanos(quantum_ns)) => quantum_ns,
         };
         let mut late_ns = costs.preempt_delay_ns;
         if costs.probe_interval_ns > 0 {

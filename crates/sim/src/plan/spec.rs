@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use shinjuku_policy::Nanos;
+use shinjuku_policy::{ClassId, Nanos};
 use shinjuku_workload::{Arrivals, Mix};
 use toml::Spanned;
 
@@ -30,6 +30,7 @@ pub(super) struct Spec {
     workers: Spanned<Many<usize>>,
     policy: Spanned<Many<String>>,
     quantum_us: Option<Spanned<Many<f64>>>,
+    best_effort: Option<Spanned<Vec<String>>>,
     requests: Option<Spanned<u64>>,
     replications: Option<Spanned<u32>>,
     until_ci: Option<Spanned<String>>,
@@ -241,6 +242,7 @@ impl Spec {
             for name in &self.policy.get_ref().0 {
                 let named = Scheduler::named(name, mix, Nanos::MAX)
                     .map_err(|error| source.error(self.policy.span(), error))?;
+                let named = self.with_best_effort(named, mix, source)?;
                 // Without a quantum every value would give the same point.
                 let count = if named.preempts() {
                     all_quanta.len()
@@ -267,6 +269,37 @@ impl Spec {
             }
         }
         Ok(contenders)
+    }
+
+    /// The scheduler with the mix's classes behind it that are to be.
+    fn with_best_effort(
+        &self,
+        scheduler: Scheduler,
+        mix: &Mix,
+        source: &Source<'_>,
+    ) -> Result<Scheduler, SimError> {
+        let Some(names) = &self.best_effort else {
+            return Ok(scheduler);
+        };
+        if let Some(depth) = &self.depth {
+            let expected =
+                "best effort that is staged would be ahead of what comes later: choose 1";
+            source.check(depth, |n| n == 1, expected)?;
+        }
+        if scheduler.is_sharing() {
+            let what = "processor sharing knows no best effort: choose another policy";
+            return Err(source.error(names.span(), what));
+        }
+        let number = |name: &String| {
+            let mut classes = (0..).map(ClassId).zip(mix.classes());
+            let found = classes.find(|(_, class)| class.name == *name);
+            found.map(|(number, _)| number).ok_or_else(|| {
+                let what = format!("mix {} has no class {name:?}", mix.name());
+                source.error(names.span(), what)
+            })
+        };
+        let classes: Result<Vec<_>, SimError> = names.get_ref().iter().map(number).collect();
+        Ok(scheduler.with_best_effort(classes?))
     }
 
     fn until(&self, source: &Source<'_>) -> Result<Until, SimError> {

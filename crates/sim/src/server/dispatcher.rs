@@ -45,6 +45,7 @@ impl Server {
                     self.refused = Some(request);
                     return;
                 }
+                self.has_best_effort |= self.policy.is_best_effort(task.id);
             }
             Message::Finished(id, at) => {
                 let ran = Nanos(self.slots[id as usize].request.service_ns);
@@ -97,8 +98,13 @@ impl Server {
         }
     }
 
+    fn runs_best_effort(&self, at: usize) -> bool {
+        let id = self.workers[at].running;
+        self.has_best_effort && id != NONE && self.policy.is_best_effort(TaskId(id))
+    }
+
     /// Gives waiting requests to workers with room, the emptiest first; then preempts overdue
-    /// requests for the rest.
+    /// requests for the rest, best effort first.
     fn place(&mut self, now: u64) {
         if self.policy.is_empty() {
             return;
@@ -126,7 +132,7 @@ impl Server {
             let oldest = (0..self.workers.len())
                 .filter(|&at| self.has_use_for(at))
                 .filter_map(|at| Some((self.workers[at].overdue_ns?, at)))
-                .min();
+                .min_by_key(|&(overdue_ns, at)| (!self.runs_best_effort(at), overdue_ns));
             match oldest {
                 Some((_, at)) => self.send_preemption(at, now),
                 None => return,

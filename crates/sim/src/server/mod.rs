@@ -10,7 +10,7 @@
 //!   inbox.
 //! - A request that has run for its quantum is preempted if a request waits that its worker could
 //!   serve. If none waits, the running one is *overdue*, and the longest overdue is preempted when
-//!   one comes.
+//!   one comes. Best effort is overdue from the start, and preempted before any other.
 //! - With a depth of `n` (JBSQ) a worker holds up to `n` requests, one running and the others
 //!   staged; fresh requests go to the worker that holds the fewest.
 //! - A preemption reaches the worker after the costs of [`Overheads`]. If the request has ended by
@@ -123,6 +123,8 @@ pub struct Server {
     overdue_count: usize,
     /// Preemptions under way: each will serve one waiting request.
     preempting_count: usize,
+    /// Some requests run only in what is idle.
+    has_best_effort: bool,
     calendar: Calendar,
     /// Requests on their way from the networker to the dispatcher, by time.
     network: VecDeque<(u64, u32)>,
@@ -205,6 +207,7 @@ impl Server {
             idle_count: shape.workers,
             overdue_count: 0,
             preempting_count: 0,
+            has_best_effort: false,
             calendar: Calendar::new(shape.workers),
             network: VecDeque::new(),
             network_free_ns: 0,

@@ -64,10 +64,15 @@ impl Server {
         self.calendar.set(at, now + left_ns);
     }
 
-    /// Whether a request waits that worker `at` could serve.
+    /// Whether a request waits that worker `at` would be preempted for. With best effort, only what
+    /// no preemption under way will serve counts.
     pub(super) fn has_use_for(&self, at: usize) -> bool {
-        !self.workers[at].staged.is_empty()
-            || self.policy.waiting(WorkerId(at as u16), Want::Any) > 0
+        let worth = || (self.policy).worth_preempting(WorkerId(at as u16), Want::Any);
+        let served = match self.has_best_effort {
+            true => self.preempting_count,
+            false => 0,
+        };
+        !self.workers[at].staged.is_empty() || worth() > served
     }
 
     fn finish_ns(&self, at: usize) -> u64 {

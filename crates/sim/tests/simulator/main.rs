@@ -1,5 +1,6 @@
 //! The simulator against theory, against the papers' claims, and in detail.
 
+mod best_effort;
 mod claims;
 mod closed_forms;
 mod layouts;

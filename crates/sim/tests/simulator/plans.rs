@@ -35,6 +35,23 @@ fn with(line: usize, text: &str) -> String {
 }
 
 #[test]
+fn best_effort_classes_are_the_mixs() {
+    let plan = |rest: &str| format!("best_effort = {rest}\n{GOOD}");
+    let parse = |text: &str| Plan::parse(text, Path::new("plan.toml"));
+    let Target::Server(scenario) = &parse(&plan("[\"long\"]")).unwrap().points[0].target else {
+        panic!("a server's plan");
+    };
+    assert!(scenario.policy.has_best_effort());
+    let (line, key, what) = refused(&plan("[\"slow\"]"));
+    assert_eq!((line, key.as_str()), (1, "best_effort"));
+    assert_eq!(what, "mix hi has no class \"slow\"");
+    let (line, key, _) = refused(&plan("[\"long\"]\ndepth = 2"));
+    assert_eq!((line, key.as_str()), (2, "depth"));
+    let (_, key, _) = refused(&plan("[\"long\"]").replace("c-FCFS", "PS"));
+    assert_eq!(key, "best_effort");
+}
+
+#[test]
 fn a_plan_is_all_combinations_and_prints_as_table_and_csv() {
     let plan = Plan::parse(GOOD, Path::new("plan.toml")).unwrap();
     // c-FCFS has no quantum to sweep: 3 contenders at 2 loads.

@@ -1,5 +1,6 @@
 //! What holds in every layout, and what the tests stand on.
 
+mod best_effort;
 mod misuse;
 mod progress;
 mod refusals;
