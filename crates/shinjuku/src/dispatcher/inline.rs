@@ -188,6 +188,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if !self.inline.elsewhere.is_empty() {
             worked |= self.answers_from_elsewhere(now);
         }
+        self.bring_lock_waiters_back(now);
         if let Some(over) = self.inline_phase(now) {
             return over;
         }
@@ -315,6 +316,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let is_nothing_else_due = (now < self.inline.next_poll || !self.inline.polls)
             && now < self.next_look
             && self.policy.waiting_started() == 0
+            && self.lock_waiters.is_empty()
             && self.control.state() == Control::SERVE;
         if !is_nothing_else_due {
             return None;
@@ -417,7 +419,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
             self.poll(now);
             self.transport.close();
         }
-        let is_quiet = self.policy.is_empty() && self.inline.elsewhere.is_empty();
+        let is_quiet = self.policy.is_empty()
+            && self.lock_waiters.is_empty()
+            && self.inline.elsewhere.is_empty();
         let phase = self.inline.phase;
         match phase {
             // What was accepted before the transport closed may still be in it.

@@ -398,7 +398,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     self.settle(task, worker);
                 }
                 Completion::Preempted(suspended) => {
-                    let waits = !self.rules.inline && suspended.waits_for_a_lock();
+                    let waits = suspended.waits_for_a_lock();
                     let record = &mut self.records[task.0 as usize];
                     record.place = Place::Suspended(suspended);
                     self.statistics.preempted(record.class);
@@ -580,12 +580,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Gives every worker with room what the policy says, the emptiest first.
     fn hand_out(&mut self, now: Nanos) -> bool {
         let mut worked = false;
-        if !self.lock_waiters.is_empty() {
-            let suspended = self.policy.waiting_started();
-            for (task, worker) in self.lock_waiters.come_back(suspended) {
-                self.policy.preempted(task, worker, now);
-            }
-        }
+        self.bring_lock_waiters_back(now);
         if self.policy.is_empty() {
             return worked;
         }
@@ -606,6 +601,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
             }
         }
         worked
+    }
+
+    /// Requests that need not stand aside any more wait again.
+    fn bring_lock_waiters_back(&mut self, now: Nanos) {
+        if !self.lock_waiters.is_empty() {
+            let suspended = self.policy.waiting_started();
+            for (task, worker) in self.lock_waiters.come_back(suspended) {
+                self.policy.preempted(task, worker, now);
+            }
+        }
     }
 
     /// Which waiting requests can run.

@@ -201,6 +201,11 @@ impl Seat {
         }
     }
 
+    /// Whether a request runs there.
+    fn is_within_a_request(&self) -> bool {
+        self.stuck_at.load(Ordering::Relaxed) != NEVER
+    }
+
     /// No request runs there that could be stuck.
     fn clear(&self) {
         self.stuck_if_blocked_at.store(NEVER, Ordering::Relaxed);
@@ -349,6 +354,12 @@ impl<Tr: Transport> Loops<Tr> {
             Help::None if !is_home && self.control.is_serving() => false,
             _ => self.has_work(part, work, unless_told),
         }
+    }
+
+    /// Whether all loops that are at home at this part are within requests.
+    fn is_within_requests(&self, part: usize) -> bool {
+        let seats = self.seats.iter().skip(part).step_by(self.parts());
+        seats.into_iter().all(|seat| seat.is_within_a_request())
     }
 
     /// Thread `me` in this seat is about to run a request of `part`, whose dispatcher others may
@@ -552,6 +563,8 @@ pub(crate) struct LoopThread<Tr: Transport> {
     /// polling tells of.
     next_visit: Cycles,
     next_poll: Cycles,
+    /// Its last poll was one of another part, if any wanted help.
+    polls_away: bool,
     random: u64,
     /// A part that was seen to have urgent work, while elsewhere there was none.
     seen: Option<usize>,
@@ -600,6 +613,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             idle_since: None,
             next_visit: Cycles(0),
             next_poll: Cycles(0),
+            polls_away: false,
             random: me as u64,
             seen: None,
             last_found: me,
@@ -650,6 +664,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         let polls = now >= self.next_poll;
         if polls {
             self.next_poll = Cycles(now.0 + self.cycles(POLL_EVERY).0);
+            self.polls_away = !self.polls_away;
         }
         if now >= self.next_visit {
             self.next_visit = Cycles(now.0 + self.cycles(VISIT_EVERY).0);
@@ -666,13 +681,16 @@ impl<Tr: Transport> LoopThread<Tr> {
         }
     }
 
-    /// A part with such work: home, or one of the others.
+    /// A part with such work: home, or one of the others. Where only polling tells, every other
+    /// poll is of a part whose own loops are within requests, if there is any.
     fn find_work(&mut self, seat: usize, work: Work, polls: bool) -> Option<usize> {
         let home = self.loops.home_of(seat);
-        if self.loops.has_work(home, work, polls) {
+        let polls_away = polls && self.polls_away;
+        if self.loops.has_work(home, work, polls && !polls_away) {
             return Some(home);
         }
-        self.find_elsewhere(seat, home, work, polls)
+        let found = self.find_elsewhere(seat, home, work, polls_away);
+        found.or_else(|| (polls_away && self.loops.has_work(home, work, true)).then_some(home))
     }
 
     /// Of two parts but `part` at random, the one where more requests wait, if any do.
@@ -698,7 +716,9 @@ impl<Tr: Transport> LoopThread<Tr> {
         };
         [other(), other()]
             .into_iter()
-            .filter(|&part| loops.has_work_for(seat, part, work, polls))
+            .filter(|&part| {
+                loops.has_work_for(seat, part, work, polls && loops.is_within_requests(part))
+            })
             .max_by_key(|&part| loops.parts[part].waiting())
     }
 

@@ -717,6 +717,46 @@ fn two_loops_serve_a_network_transport_each() {
     echo_over_udp(vec![udp(), udp()]);
 }
 
+/// No loop is told of what comes to a socket: an idle one polls for the one that is busy.
+#[test]
+fn what_comes_to_the_socket_of_a_busy_loop_is_served_by_the_other() {
+    let transports = vec![udp(), udp()];
+    let addresses: Vec<_> = transports.iter().map(Udp::local_addr).collect();
+    let opened = Arc::new(AtomicU64::new(0));
+    let (theirs, started) = (Arc::clone(&opened), Arc::new(AtomicU64::new(0)));
+    let starts = Arc::clone(&started);
+    let handler = handler_fn(move |request: Datagram| {
+        let round = u64::from(request[1]);
+        match request[0] {
+            0 => {
+                starts.store(round, Ordering::Release);
+                spin_until(|| theirs.load(Ordering::Acquire) == round);
+            }
+            _ => theirs.store(round, Ordering::Release),
+        }
+        Some(request.echo())
+    });
+    let config = two_loops(MechanismKind::None).policy(PolicyConfig::new("c-fcfs"));
+    let server = Runtime::builder(handler).config(config);
+    let server = server.serve_each(transports).unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(PATIENCE / 2)).unwrap();
+    for round in 1..=20u8 {
+        let address = addresses[usize::from(round) % 2];
+        client.send_to(&[0, round], address).unwrap();
+        wait_for("the first", || {
+            started.load(Ordering::Acquire) == u64::from(round)
+        });
+        client.send_to(&[1, round], address).unwrap();
+        for _ in 0..2 {
+            let mut reply = [0; 2];
+            client.recv(&mut reply).expect("a reply in time");
+            assert_eq!(reply[1], round);
+        }
+    }
+    assert!(server.shutdown_each(PATIENCE).0.is_clean());
+}
+
 #[test]
 fn there_is_a_loop_for_each_transport() {
     let start = |config: Config, count: usize| {
