@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use shinjuku_net::{Glance, Transport};
 use shinjuku_policy::verified::{GIVES_WAY, PROGRESS_QUANTUM};
-use shinjuku_policy::{ClassId, Nanos, Want};
+use shinjuku_policy::{ClassId, Nanos, TaskId, Want};
 use shinjuku_preempt::{CountersSnapshot, Cycles, DeadlineTimer, Generation};
 
 use super::end::LAST_WORD;
@@ -262,10 +262,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// How many requests wait that could run.
     pub(crate) fn can_run(&self) -> usize {
-        match self.wanted() {
-            Want::Any => self.policy.len(),
-            Want::StartedOnly => self.policy.waiting_started(),
-        }
+        let worker = self.states[self.inline.active].worker;
+        self.policy.waiting(worker, self.wanted())
     }
 
     /// Whether requests that never ran wait, and no context is there for them.
@@ -462,7 +460,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let running = self.states[at].running();
         let quantum = running
             .filter(|_| self.preemption.enabled)
-            .and_then(|running| Some((running, self.policy.quantum(running.task)?)));
+            .and_then(|running| Some((running, self.quantum(running.task)?)));
         let Some((running, quantum)) = quantum else {
             return Deadline {
                 start: moment,
@@ -512,6 +510,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
             soft: Some(Cycles(start.0.saturating_add(cycles(soft).0))),
             expected: Some(Cycles(start.0.saturating_add(cycles(quantum).0))),
         }
+    }
+
+    /// As the policy says. With best effort, loops look at home now and then, also where nothing
+    /// has a quantum: a best-effort request there may hold what this one waits for.
+    fn quantum(&self, task: TaskId) -> Option<Nanos> {
+        let has_homes = self.rules.best_effort && self.rules.leaves_excess;
+        let quantum = self.policy.quantum(task);
+        quantum.or_else(|| has_homes.then_some(PROGRESS_QUANTUM))
     }
 
     /// What is left of a time if the thread was away from its CPU for so long.

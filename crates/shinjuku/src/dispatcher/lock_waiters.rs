@@ -38,6 +38,10 @@ impl LockWaiters {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.aside.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.aside.is_empty()
     }

@@ -625,8 +625,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// for it).
     fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
         let is_turn = !self.lock_waiters.is_empty() && self.lock_waiters.takes_turn();
-        is_turn && self.hand_one_of(Want::StartedOnly, at, worker, now)
-            || self.hand_one_of(self.wanted(), at, worker, now)
+        if is_turn && self.hand_one_of(Want::StartedOnly, at, worker, now) {
+            if let Some(sent) = self.states[at].running().filter(|_| self.rules.best_effort) {
+                self.policy.grant_turn(sent.task);
+            }
+            return true;
+        }
+        self.hand_one_of(self.wanted(), at, worker, now)
     }
 
     /// The same of such requests only.

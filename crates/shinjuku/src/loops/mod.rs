@@ -337,6 +337,20 @@ impl<Tr: Transport> Loops<Tr> {
             || self.is_starved_in_vain(part)
     }
 
+    /// Whether a loop that helps elsewhere goes home, where it looks after best effort from
+    /// `next_visit` on: a best-effort request may hold a lock that others want.
+    fn is_wanted_at_home(&self, home: usize, next_visit: Cycles) -> bool {
+        let is_due = || self.best_effort && Cycles::now() >= next_visit;
+        self.has_work(home, Work::Urgent, true) || is_due() && self.has_work(home, Work::Any, false)
+    }
+
+    /// Dispatchers have put contexts back where there were none: a loop that waits for that wakes.
+    fn wake_the_starved(&self) {
+        if let Some(starved) = (0..self.parts()).find(|&part| self.is_starved_in_vain(part)) {
+            self.alarm.wake(starved);
+        }
+    }
+
     /// Whether requests of this part wait for a context, and there are some by now: other
     /// dispatchers have put them back.
     fn is_starved_in_vain(&self, part: usize) -> bool {
@@ -394,10 +408,8 @@ impl<Tr: Transport> Loops<Tr> {
             if self.alarm.parking.has_parked() && self.has_work(part, Work::Any, true) {
                 self.alarm.wake(part);
             }
-            if has_refilled
-                && let Some(starved) = (0..self.parts()).find(|&one| self.is_starved_in_vain(one))
-            {
-                self.alarm.wake(starved);
+            if has_refilled {
+                self.wake_the_starved();
             }
         }
     }
@@ -762,7 +774,11 @@ impl<Tr: Transport> LoopThread<Tr> {
                 }
                 Turn::Again => {}
                 Turn::Idle => {
+                    let has_refilled = dispatcher.takes_note_of_refill();
                     self.loops.parts[part].leave(dispatcher);
+                    if has_refilled {
+                        self.loops.wake_the_starved();
+                    }
                     return has_worked;
                 }
                 Turn::Over => {
@@ -781,7 +797,7 @@ impl<Tr: Transport> LoopThread<Tr> {
     fn is_wanted_elsewhere(&self, seat: usize, part: usize) -> bool {
         let loops = &*self.loops;
         let home = loops.home_of(seat);
-        part != home && loops.has_work(home, Work::Urgent, true)
+        part != home && loops.is_wanted_at_home(home, self.next_visit)
             || loops.is_relieved(seat, self.me)
             || loops.parts.len() > 1 && !loops.control.is_serving()
     }
@@ -822,9 +838,10 @@ impl<Tr: Transport> LoopThread<Tr> {
             loops,
             clock,
             on_cpu,
+            next_visit,
             ..
         } = self;
-        let home = loops.home_of(seat);
+        let (home, next_visit) = (loops.home_of(seat), *next_visit);
         let mut back = None;
         lane.takes_from((part != home).then_some(part));
         let told = (&**statistics, &*lane);
@@ -834,7 +851,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             }
             loops.returned(seat, *me);
             if loops.is_relieved(seat, *me)
-                || part != home && loops.has_work(home, Work::Urgent, true)
+                || part != home && loops.is_wanted_at_home(home, next_visit)
             {
                 return None;
             }
