@@ -5,7 +5,7 @@
 //!   have started go first, then fresh ones, each in order of arrival.
 //! - A best-effort request is stopped as soon as a request of the other policy waits that its
 //!   worker could serve, and goes behind the other started ones. For another best-effort request it
-//!   is never stopped.
+//!   is stopped by the core's progress rule alone.
 //! - Nothing is promised to it: where the other policy always has something, best effort waits for
 //!   ever. Only the core's progress rule gives it a turn, since it may hold a lock.
 //! - Bounded: so many best-effort requests may wait unstarted, more are refused; and so many may

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use shinjuku_net::{Glance, Transport};
 use shinjuku_policy::verified::{GIVES_WAY, PROGRESS_QUANTUM};
-use shinjuku_policy::{ClassId, Nanos, Want};
+use shinjuku_policy::{ClassId, Nanos, TaskId, Want};
 use shinjuku_preempt::{CountersSnapshot, Cycles, DeadlineTimer, Generation};
 
 use super::end::LAST_WORD;
@@ -188,6 +188,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if !self.inline.elsewhere.is_empty() {
             worked |= self.answers_from_elsewhere(now);
         }
+        self.bring_lock_waiters_back(now);
         if let Some(over) = self.inline_phase(now) {
             return over;
         }
@@ -261,10 +262,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// How many requests wait that could run.
     pub(crate) fn can_run(&self) -> usize {
-        match self.wanted() {
-            Want::Any => self.policy.len(),
-            Want::StartedOnly => self.policy.waiting_started(),
-        }
+        let worker = self.states[self.inline.active].worker;
+        self.policy.waiting(worker, self.wanted())
     }
 
     /// Whether requests that never ran wait, and no context is there for them.
@@ -315,6 +314,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let is_nothing_else_due = (now < self.inline.next_poll || !self.inline.polls)
             && now < self.next_look
             && self.policy.waiting_started() == 0
+            && self.lock_waiters.is_empty()
             && self.control.state() == Control::SERVE;
         if !is_nothing_else_due {
             return None;
@@ -417,7 +417,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
             self.poll(now);
             self.transport.close();
         }
-        let is_quiet = self.policy.is_empty() && self.inline.elsewhere.is_empty();
+        let is_quiet = self.policy.is_empty()
+            && self.lock_waiters.is_empty()
+            && self.inline.elsewhere.is_empty();
         let phase = self.inline.phase;
         match phase {
             // What was accepted before the transport closed may still be in it.
@@ -458,7 +460,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let running = self.states[at].running();
         let quantum = running
             .filter(|_| self.preemption.enabled)
-            .and_then(|running| Some((running, self.policy.quantum(running.task)?)));
+            .and_then(|running| Some((running, self.quantum(running.task)?)));
         let Some((running, quantum)) = quantum else {
             return Deadline {
                 start: moment,
@@ -508,6 +510,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
             soft: Some(Cycles(start.0.saturating_add(cycles(soft).0))),
             expected: Some(Cycles(start.0.saturating_add(cycles(quantum).0))),
         }
+    }
+
+    /// As the policy says. With best effort, loops look at home now and then, also where nothing
+    /// has a quantum: a best-effort request there may hold what this one waits for.
+    fn quantum(&self, task: TaskId) -> Option<Nanos> {
+        let has_homes = self.rules.best_effort && self.rules.leaves_excess;
+        let quantum = self.policy.quantum(task);
+        quantum.or_else(|| has_homes.then_some(PROGRESS_QUANTUM))
     }
 
     /// What is left of a time if the thread was away from its CPU for so long.

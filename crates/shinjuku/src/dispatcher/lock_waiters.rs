@@ -10,11 +10,10 @@
 //!                                        └── none is left that is suspended ─┘
 //! ```
 //!
-//! So a request that waits stands aside, and those that are suspended go first, once each: one of
-//! them may have the lock. Where none is suspended the holder runs elsewhere, or the request waits
-//! for something else.
-//!
-//! The layouts `inline` and `symmetric` do without.
+//! So a request that waits stands aside, and each that is suspended by then has a turn before it
+//! comes back: one of them may have the lock. Every other turn is a fresh request's, which need not
+//! want that lock. Where none is suspended the holder runs elsewhere, or the request waits for
+//! something else.
 
 use shinjuku_policy::{TaskId, WorkerId};
 
@@ -23,7 +22,10 @@ use shinjuku_policy::{TaskId, WorkerId};
 pub(super) struct LockWaiters {
     /// With the worker that each ran on.
     aside: Vec<(TaskId, WorkerId)>,
+    /// How many suspended requests are to have a turn.
     turns: usize,
+    /// The last turn was a suspended request's.
+    had_turn: bool,
 }
 
 impl LockWaiters {
@@ -32,24 +34,32 @@ impl LockWaiters {
         Self {
             aside: Vec::with_capacity(capacity),
             turns: 0,
+            had_turn: false,
         }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.aside.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.aside.is_empty()
     }
 
-    /// A request that waits for a lock stands aside until `suspended` others have had a turn.
+    /// A request that waits for a lock stands aside until `suspended` others have had a turn, or
+    /// those have that had to before the last one.
     pub(super) fn stand_aside(&mut self, task: TaskId, worker: WorkerId, suspended: usize) {
         self.aside.push((task, worker));
-        self.turns = suspended;
+        if self.turns == 0 {
+            (self.turns, self.had_turn) = (suspended, false);
+        }
     }
 
     /// Whether the next request to be handed out is to be one of the suspended; that is a turn.
     pub(super) fn takes_turn(&mut self) -> bool {
-        let is_due = self.turns > 0;
-        self.turns = self.turns.saturating_sub(1);
-        is_due
+        self.had_turn = self.turns > 0 && !self.had_turn;
+        self.turns -= usize::from(self.had_turn);
+        self.had_turn
     }
 
     /// The requests that need not stand aside any more, with so many suspended.
@@ -85,12 +95,12 @@ mod tests {
         assert!(!waiters.takes_turn());
         waiters.stand_aside(TaskId(7), WORKER, 2);
         assert!(back(&mut waiters, 2).is_empty());
-        assert!(waiters.takes_turn());
-        // The first that ran ran into the lock, too: all that are suspended go once more.
-        waiters.stand_aside(TaskId(8), WORKER, 1);
-        assert!(back(&mut waiters, 1).is_empty());
+        // Every other turn is a fresh request's. That one has run into the lock, too.
         assert!(waiters.takes_turn() && !waiters.takes_turn());
-        assert_eq!(back(&mut waiters, 1), [7, 8]);
+        waiters.stand_aside(TaskId(8), WORKER, 2);
+        assert!(back(&mut waiters, 2).is_empty());
+        assert!(waiters.takes_turn() && !waiters.takes_turn() && !waiters.takes_turn());
+        assert_eq!(back(&mut waiters, 2), [7, 8]);
         assert!(waiters.is_empty());
     }
 

@@ -398,7 +398,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     self.settle(task, worker);
                 }
                 Completion::Preempted(suspended) => {
-                    let waits = !self.rules.inline && suspended.waits_for_a_lock();
+                    let waits = suspended.waits_for_a_lock();
                     let record = &mut self.records[task.0 as usize];
                     record.place = Place::Suspended(suspended);
                     self.statistics.preempted(record.class);
@@ -580,12 +580,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Gives every worker with room what the policy says, the emptiest first.
     fn hand_out(&mut self, now: Nanos) -> bool {
         let mut worked = false;
-        if !self.lock_waiters.is_empty() {
-            let suspended = self.policy.waiting_started();
-            for (task, worker) in self.lock_waiters.come_back(suspended) {
-                self.policy.preempted(task, worker, now);
-            }
-        }
+        self.bring_lock_waiters_back(now);
         if self.policy.is_empty() {
             return worked;
         }
@@ -608,6 +603,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
+    /// Requests that need not stand aside any more wait again.
+    fn bring_lock_waiters_back(&mut self, now: Nanos) {
+        if !self.lock_waiters.is_empty() {
+            let suspended = self.policy.waiting_started();
+            for (task, worker) in self.lock_waiters.come_back(suspended) {
+                self.policy.preempted(task, worker, now);
+            }
+        }
+    }
+
     /// Which waiting requests can run.
     fn wanted(&self) -> Want {
         match self.contexts.is_any() {
@@ -620,8 +625,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// for it).
     fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
         let is_turn = !self.lock_waiters.is_empty() && self.lock_waiters.takes_turn();
-        is_turn && self.hand_one_of(Want::StartedOnly, at, worker, now)
-            || self.hand_one_of(self.wanted(), at, worker, now)
+        if is_turn && self.hand_one_of(Want::StartedOnly, at, worker, now) {
+            if let Some(sent) = self.states[at].running().filter(|_| self.rules.best_effort) {
+                self.policy.grant_turn(sent.task);
+            }
+            return true;
+        }
+        self.hand_one_of(self.wanted(), at, worker, now)
     }
 
     /// The same of such requests only.

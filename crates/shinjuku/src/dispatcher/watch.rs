@@ -32,7 +32,7 @@ use crate::worker_state::{Asked, Silence, WorkerState};
 const SHORTEST_QUANTUM: Nanos = Nanos(500);
 /// An interrupt without an answer is sent again after this, then twice that, and so on.
 const INTERRUPT_AGAIN: Nanos = Nanos::from_micros(500);
-/// Who gives way at all does so within this, mostly.
+/// Who gives way at all does so within this, mostly, and after the grace for the interrupt.
 const ANSWERS_WITHIN: Nanos = Nanos::from_micros(20);
 /// While a worker stays silent, it is looked at anew whenever that has lasted twice as long, or
 /// this much longer.
@@ -146,9 +146,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     /// How many workers were asked to give way a moment ago. Who takes longer may do so for long.
     fn about_to_answer(&self, now: Nanos) -> usize {
+        let within = match &self.preemption.hard {
+            Some(_) => Nanos(ANSWERS_WITHIN.0.saturating_add(self.preemption.grace.0)),
+            None => ANSWERS_WITHIN,
+        };
         let workers = self.states[..self.workers].iter();
         workers
-            .filter(|state| state.was_asked_since(now, ANSWERS_WITHIN))
+            .filter(|state| state.was_asked_since(now, within))
             .count()
     }
 
@@ -341,6 +345,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if self.states[at].out() > 0 {
             if is_first && let Some(running) = self.states[at].running() {
                 self.policy.grant_turn(running.task);
+                // Of those that stand aside before it as well.
+                self.lock_waiters.takes_turn();
             }
             self.stands_in[spare] = Some(silent);
             self.spares_out += 1;
@@ -444,7 +450,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let states = self.in_use();
         let staged: usize = states.iter().map(WorkerState::staged_fresh).sum();
         self.statistics.gauges(
-            self.policy.len() + staged,
+            self.policy.len() + self.lock_waiters.len() + staged,
             self.contexts.in_use(),
             states.iter().filter(|state| state.out() > 0).count(),
             self.policy.progress_interventions(),

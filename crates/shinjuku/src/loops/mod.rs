@@ -201,6 +201,11 @@ impl Seat {
         }
     }
 
+    /// Whether a request runs there.
+    fn is_within_a_request(&self) -> bool {
+        self.stuck_at.load(Ordering::Relaxed) != NEVER
+    }
+
     /// No request runs there that could be stuck.
     fn clear(&self) {
         self.stuck_if_blocked_at.store(NEVER, Ordering::Relaxed);
@@ -332,6 +337,20 @@ impl<Tr: Transport> Loops<Tr> {
             || self.is_starved_in_vain(part)
     }
 
+    /// Whether a loop that helps elsewhere goes home, where it looks after best effort from
+    /// `next_visit` on: a best-effort request may hold a lock that others want.
+    fn is_wanted_at_home(&self, home: usize, next_visit: Cycles) -> bool {
+        let is_due = || self.best_effort && Cycles::now() >= next_visit;
+        self.has_work(home, Work::Urgent, true) || is_due() && self.has_work(home, Work::Any, false)
+    }
+
+    /// Dispatchers have put contexts back where there were none: a loop that waits for that wakes.
+    fn wake_the_starved(&self) {
+        if let Some(starved) = (0..self.parts()).find(|&part| self.is_starved_in_vain(part)) {
+            self.alarm.wake(starved);
+        }
+    }
+
     /// Whether requests of this part wait for a context, and there are some by now: other
     /// dispatchers have put them back.
     fn is_starved_in_vain(&self, part: usize) -> bool {
@@ -349,6 +368,12 @@ impl<Tr: Transport> Loops<Tr> {
             Help::None if !is_home && self.control.is_serving() => false,
             _ => self.has_work(part, work, unless_told),
         }
+    }
+
+    /// Whether all loops that are at home at this part are within requests.
+    fn is_within_requests(&self, part: usize) -> bool {
+        let seats = self.seats.iter().skip(part).step_by(self.parts());
+        seats.into_iter().all(|seat| seat.is_within_a_request())
     }
 
     /// Thread `me` in this seat is about to run a request of `part`, whose dispatcher others may
@@ -383,10 +408,8 @@ impl<Tr: Transport> Loops<Tr> {
             if self.alarm.parking.has_parked() && self.has_work(part, Work::Any, true) {
                 self.alarm.wake(part);
             }
-            if has_refilled
-                && let Some(starved) = (0..self.parts()).find(|&one| self.is_starved_in_vain(one))
-            {
-                self.alarm.wake(starved);
+            if has_refilled {
+                self.wake_the_starved();
             }
         }
     }
@@ -552,6 +575,8 @@ pub(crate) struct LoopThread<Tr: Transport> {
     /// polling tells of.
     next_visit: Cycles,
     next_poll: Cycles,
+    /// Its last poll was one of another part, if any wanted help.
+    polls_away: bool,
     random: u64,
     /// A part that was seen to have urgent work, while elsewhere there was none.
     seen: Option<usize>,
@@ -600,6 +625,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             idle_since: None,
             next_visit: Cycles(0),
             next_poll: Cycles(0),
+            polls_away: false,
             random: me as u64,
             seen: None,
             last_found: me,
@@ -650,6 +676,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         let polls = now >= self.next_poll;
         if polls {
             self.next_poll = Cycles(now.0 + self.cycles(POLL_EVERY).0);
+            self.polls_away = !self.polls_away;
         }
         if now >= self.next_visit {
             self.next_visit = Cycles(now.0 + self.cycles(VISIT_EVERY).0);
@@ -666,13 +693,16 @@ impl<Tr: Transport> LoopThread<Tr> {
         }
     }
 
-    /// A part with such work: home, or one of the others.
+    /// A part with such work: home, or one of the others. Where only polling tells, every other
+    /// poll is of a part whose own loops are within requests, if there is any.
     fn find_work(&mut self, seat: usize, work: Work, polls: bool) -> Option<usize> {
         let home = self.loops.home_of(seat);
-        if self.loops.has_work(home, work, polls) {
+        let polls_away = polls && self.polls_away;
+        if self.loops.has_work(home, work, polls && !polls_away) {
             return Some(home);
         }
-        self.find_elsewhere(seat, home, work, polls)
+        let found = self.find_elsewhere(seat, home, work, polls_away);
+        found.or_else(|| (polls_away && self.loops.has_work(home, work, true)).then_some(home))
     }
 
     /// Of two parts but `part` at random, the one where more requests wait, if any do.
@@ -698,7 +728,9 @@ impl<Tr: Transport> LoopThread<Tr> {
         };
         [other(), other()]
             .into_iter()
-            .filter(|&part| loops.has_work_for(seat, part, work, polls))
+            .filter(|&part| {
+                loops.has_work_for(seat, part, work, polls && loops.is_within_requests(part))
+            })
             .max_by_key(|&part| loops.parts[part].waiting())
     }
 
@@ -742,7 +774,11 @@ impl<Tr: Transport> LoopThread<Tr> {
                 }
                 Turn::Again => {}
                 Turn::Idle => {
+                    let has_refilled = dispatcher.takes_note_of_refill();
                     self.loops.parts[part].leave(dispatcher);
+                    if has_refilled {
+                        self.loops.wake_the_starved();
+                    }
                     return has_worked;
                 }
                 Turn::Over => {
@@ -761,7 +797,7 @@ impl<Tr: Transport> LoopThread<Tr> {
     fn is_wanted_elsewhere(&self, seat: usize, part: usize) -> bool {
         let loops = &*self.loops;
         let home = loops.home_of(seat);
-        part != home && loops.has_work(home, Work::Urgent, true)
+        part != home && loops.is_wanted_at_home(home, self.next_visit)
             || loops.is_relieved(seat, self.me)
             || loops.parts.len() > 1 && !loops.control.is_serving()
     }
@@ -802,9 +838,10 @@ impl<Tr: Transport> LoopThread<Tr> {
             loops,
             clock,
             on_cpu,
+            next_visit,
             ..
         } = self;
-        let home = loops.home_of(seat);
+        let (home, next_visit) = (loops.home_of(seat), *next_visit);
         let mut back = None;
         lane.takes_from((part != home).then_some(part));
         let told = (&**statistics, &*lane);
@@ -814,7 +851,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             }
             loops.returned(seat, *me);
             if loops.is_relieved(seat, *me)
-                || part != home && loops.has_work(home, Work::Urgent, true)
+                || part != home && loops.is_wanted_at_home(home, next_visit)
             {
                 return None;
             }

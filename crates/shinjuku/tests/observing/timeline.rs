@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use shinjuku::policy::ClassId;
 use shinjuku::timeline::{RecordError, Slice, Stop, Trace};
-use shinjuku::{ClassConfig, Config, LayoutKind, Runtime, Statistics, handler_fn, preempt_point};
+use shinjuku::{
+    ClassConfig, Config, LayoutKind, MechanismKind, PreemptionConfig, Runtime, Statistics,
+    handler_fn, preempt_point,
+};
 use shinjuku_tests_support::PATIENCE;
 const SHORT: ClassId = ClassId(0);
 const LONG: ClassId = ClassId(1);
@@ -27,7 +30,9 @@ fn recorded(layout: LayoutKind, workers: usize) -> (Trace, Statistics) {
     let config = Config::default()
         .layout(layout)
         .workers(workers)
-        .contexts(64);
+        .contexts(64)
+        // Beside other programs every request looks long to `auto`, and none worth stopping.
+        .preemption(PreemptionConfig::new(MechanismKind::Probe));
     let config = config.cores(shinjuku::CoresConfig::default().share(true));
     let runtime = Runtime::builder(handler_fn(spin))
         .config(config)

@@ -163,6 +163,49 @@ fn a_loop_within_best_effort_serves_what_waits_elsewhere() {
     assert!(report.is_clean(), "{report}");
 }
 
+/// All loops are within requests that spin for what best effort holds, at another dispatcher and
+/// without a quantum.
+#[test]
+fn best_effort_that_holds_a_lock_goes_on_though_all_loops_are_busy() {
+    let classes = ["interactive", "batch"].map(ClassConfig::new);
+    let policy = PolicyConfig::new("c-fcfs").best_effort(["batch"]);
+    let config = two_loops(MechanismKind::Probe);
+    let runtime = jobs(config.class(classes).policy(policy));
+    let handle = runtime.handle();
+    for _ in 0..10 {
+        let [held, released] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let waiting = Arc::new(AtomicU64::new(0));
+        let until = |condition: &dyn Fn() -> bool| {
+            u64::from(spin_until(|| {
+                preempt_point();
+                condition()
+            }))
+        };
+        let (holds, releases, waits) = (held.clone(), released.clone(), waiting.clone());
+        let batch = move || {
+            holds.store(true, Ordering::Release);
+            let all_wait = until(&|| waits.load(Ordering::Acquire) == 2);
+            releases.store(true, Ordering::Release);
+            all_wait
+        };
+        let options = SubmitOptions::new(ClassId(1)).flow(FlowId(0));
+        let batch = handle.submit_with(options, Box::new(batch) as Job).unwrap();
+        wait_for("the lock", || held.load(Ordering::Acquire));
+        let spin = || {
+            let (released, waiting) = (released.clone(), waiting.clone());
+            let job = move || {
+                waiting.fetch_add(1, Ordering::AcqRel);
+                until(&|| released.load(Ordering::Acquire))
+            };
+            submit(&handle, 1, Box::new(job))
+        };
+        for mut ticket in [spin(), spin(), batch] {
+            assert_eq!(ticket.wait_timeout(PATIENCE), Some(Ok(1)));
+        }
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
 /// Loops that do not help: what comes to a busy loop waits for it, what comes to the other does
 /// not, and each is woken for what only it may serve.
 #[test]
@@ -715,6 +758,46 @@ fn two_loops_serve_one_network_transport() {
 #[test]
 fn two_loops_serve_a_network_transport_each() {
     echo_over_udp(vec![udp(), udp()]);
+}
+
+/// No loop is told of what comes to a socket: an idle one polls for the one that is busy.
+#[test]
+fn what_comes_to_the_socket_of_a_busy_loop_is_served_by_the_other() {
+    let transports = vec![udp(), udp()];
+    let addresses: Vec<_> = transports.iter().map(Udp::local_addr).collect();
+    let opened = Arc::new(AtomicU64::new(0));
+    let (theirs, started) = (Arc::clone(&opened), Arc::new(AtomicU64::new(0)));
+    let starts = Arc::clone(&started);
+    let handler = handler_fn(move |request: Datagram| {
+        let round = u64::from(request[1]);
+        match request[0] {
+            0 => {
+                starts.store(round, Ordering::Release);
+                spin_until(|| theirs.load(Ordering::Acquire) == round);
+            }
+            _ => theirs.store(round, Ordering::Release),
+        }
+        Some(request.echo())
+    });
+    let config = two_loops(MechanismKind::None).policy(PolicyConfig::new("c-fcfs"));
+    let server = Runtime::builder(handler).config(config);
+    let server = server.serve_each(transports).unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(PATIENCE / 2)).unwrap();
+    for round in 1..=20u8 {
+        let address = addresses[usize::from(round) % 2];
+        client.send_to(&[0, round], address).unwrap();
+        wait_for("the first", || {
+            started.load(Ordering::Acquire) == u64::from(round)
+        });
+        client.send_to(&[1, round], address).unwrap();
+        for _ in 0..2 {
+            let mut reply = [0; 2];
+            client.recv(&mut reply).expect("a reply in time");
+            assert_eq!(reply[1], round);
+        }
+    }
+    assert!(server.shutdown_each(PATIENCE).0.is_clean());
 }
 
 #[test]

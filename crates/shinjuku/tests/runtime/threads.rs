@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shinjuku::net::Refusal;
-use shinjuku::policy::{ClassId, FlowId, Requeue};
+use shinjuku::policy::{ClassId, FlowId};
 use shinjuku::{
     MechanismKind, RequestContext, RequestHandler, Runtime, SubmitOptions, TicketError,
     preempt_point, without_preemption,
@@ -228,53 +228,6 @@ fn suspended_requests_stand_in_first_for_one_may_hold_the_lock() {
         assert_eq!(ticket.wait_timeout(PATIENCE).expect("none hangs"), Ok(1));
     }
     assert!(runtime.shutdown(PATIENCE).is_clean());
-}
-
-/// A signal stopped a lock's holder, and stops whoever waits for the lock. Each request that comes
-/// wants it, too: they do not all find that out before the holder has its next turn.
-#[test]
-fn a_locks_holder_goes_on_before_all_have_run_into_the_lock() {
-    const WAITERS: u64 = 60;
-    for requeue in [Requeue::Head, Requeue::Tail] {
-        let mut config = config(1, MechanismKind::Signal);
-        config.policy.quantum_us = 500.0;
-        config.policy.requeue = requeue;
-        (config.contexts, config.spare_workers) = (80, Some(0));
-        let runtime = jobs(config);
-        let handle = runtime.handle();
-        let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
-        let (lock, ran_into_it) = (Arc::new(Mutex::new(())), Arc::new(AtomicU64::new(0)));
-        let (locks, count) = (Arc::clone(&lock), Arc::clone(&ran_into_it));
-        let go = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&go);
-        let holds = submit(Box::new(move || {
-            let held = locks.lock();
-            without_preemption(|| wait_for("the others", || seen.load(Ordering::Relaxed)));
-            // Four quanta of its own, and none of the time that others run.
-            for _ in 0..200 {
-                spin_for(Duration::from_micros(10));
-            }
-            let so_far = count.load(Ordering::Relaxed);
-            drop(held);
-            so_far
-        }));
-        wait_for("the lock", || lock.try_lock().is_err());
-        let wait = (0..WAITERS).map(|_| {
-            let (locks, count) = (Arc::clone(&lock), Arc::clone(&ran_into_it));
-            submit(Box::new(move || {
-                count.fetch_add(1, Ordering::Relaxed);
-                locks.lock().is_ok().into()
-            }))
-        });
-        let wait: Vec<_> = wait.collect();
-        go.store(true, Ordering::Relaxed);
-        for mut ticket in wait {
-            assert_eq!(ticket.wait_timeout(PATIENCE).expect("none hangs"), Ok(1));
-        }
-        let so_far = holds.wait().unwrap();
-        assert!(so_far < WAITERS / 2, "{so_far} requests ran into the lock");
-        assert!(runtime.shutdown(PATIENCE).is_clean());
-    }
 }
 
 /// A policy without a quantum: what runs at a spare is not preempted when the worker is back, or it

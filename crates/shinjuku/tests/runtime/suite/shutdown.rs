@@ -82,7 +82,8 @@ fn after_an_unclean_shutdown_the_program_can_allocate() {
         })
         .collect();
     wait_for("preemptions", || {
-        runtime.statistics().preemptions.taken() > 200
+        let statistics = runtime.statistics();
+        statistics.started == 64 && statistics.preemptions.taken() > 200
     });
     let report = runtime.shutdown(Duration::ZERO);
     assert_eq!(report.unfinished.len(), 64, "{report}");
