@@ -36,6 +36,8 @@ pub struct Reader {
     skipped: BTreeMap<(u64, String), String>,
     binary: u64,
     section: Section,
+    /// What this binary's results say so far. A line that a test has written into is in neither.
+    seen: Counts,
 }
 
 /// The part of libtest's output a line belongs to. With `--show-output` a binary prints its
@@ -73,7 +75,16 @@ impl Reader {
             }
             (section, _) => {
                 let in_names = *section == Section::PassingNames;
+                if *section == Section::Results {
+                    self.seen.add(line);
+                }
                 if let Some(counts) = Counts::parse(line) {
+                    if *section == Section::FailingNames && !counts.are_of(&self.seen) {
+                        // Another libtest's, run and shown by the test that failed.
+                        self.section = Section::Failing;
+                        return true;
+                    }
+                    self.seen = Counts::default();
                     self.passed += counts.passed;
                     self.failed += counts.failed;
                     self.binary += 1;
@@ -150,12 +161,26 @@ fn ignored(line: &str) -> Option<(&str, &str)> {
 }
 
 /// The numbers of a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+#[derive(Debug, Default)]
 struct Counts {
     passed: u64,
     failed: u64,
 }
 
 impl Counts {
+    /// Counts a line such as `test tests::reads ... ok`.
+    fn add(&mut self, line: &str) {
+        if line.starts_with("test ") {
+            self.passed += u64::from(line.ends_with(" ok"));
+            self.failed += u64::from(line.ends_with(" FAILED"));
+        }
+    }
+
+    /// Whether these can be the counts of the binary whose results were `seen`.
+    fn are_of(&self, seen: &Self) -> bool {
+        self.passed >= seen.passed && self.failed >= seen.failed
+    }
+
     fn parse(line: &str) -> Option<Self> {
         let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
         let number = |what: &str| {
@@ -244,6 +269,30 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
             .replace("talk of c", result);
         assert_ne!(output, OUTPUT);
         assert_eq!(read(&output).0, read(OUTPUT).0);
+    }
+
+    /// As where a test runs another one, in a process of its own.
+    #[test]
+    fn what_another_libtest_prints_is_no_result() {
+        let of_a_child = "
+running 1 test
+test c ... FAILED
+
+failures:
+
+---- c stdout ----
+talk
+
+failures:
+    c
+
+test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 3 filtered out; finished in 0.00s
+";
+        let output = OUTPUT.replace("talk of c", of_a_child);
+        assert_ne!(output, OUTPUT);
+        assert_eq!(read(&output).0, read(OUTPUT).0);
+        let (tally, _) = read(&output.repeat(3));
+        assert_eq!((tally.passed, tally.failed), (3, 3));
     }
 
     #[test]
