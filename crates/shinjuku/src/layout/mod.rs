@@ -27,7 +27,7 @@ const SLICE: Duration = Duration::from_micros(100);
 /// Beside other threads, an idle loop spins for so long at most, nanoseconds.
 const LONGEST_SPIN: u64 = 20_000;
 
-/// A core for each thread, or none: the kernel places that thread. [`CoresConfig`] says how cores
+/// A core for each thread, or none: the kernel places that thread. `CoresConfig` says how cores
 /// are chosen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {

@@ -14,7 +14,7 @@
 //! never overwrites what the epoch has: a full ring counts what it drops. So a reader needs no lock
 //! once the epoch is over, and a worker that is late by then writes beyond what is read.
 //!
-//! Of a request that is blocked in the kernel nobody writes anything: the reader looks ([`away`]).
+//! Of a request that is blocked in the kernel nobody writes anything: the reader looks (`away`).
 //!
 //! What runs while the recording ends has written no slice yet. So each thread also notes what it
 //! runs, always: three stores to a line of its own for each slice. The reader makes open slices of
