@@ -32,8 +32,9 @@ const WORKERS: usize = 2;
 /// Requests sent together: some wait, so that every context is in use.
 const WINDOW: usize = CONTEXTS + 16;
 /// More contexts within the allocator than threads that could run them: these others are suspended
-/// there.
-const SUSPENDED: usize = 16;
+/// there. One is enough, and there are seldom many: who holds the allocator's lock goes on soon,
+/// since those that wait for it stand aside.
+const SUSPENDED: usize = 1;
 /// No more threads than this run contexts, spare workers included.
 const THREADS_AT_MOST: usize = WORKERS + 16;
 
