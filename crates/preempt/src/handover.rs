@@ -220,7 +220,8 @@ mod loom_tests {
             Some(runs)
         }
 
-        /// Thread's own request is done: it answers, and takes the dispatcher or leaves word.
+        /// A thread's own request is done: the thread answers, and takes the dispatcher or leaves
+        /// word.
         fn answer(&self, wake: impl FnOnce()) {
             self.answers.fetch_add(1, Ordering::Relaxed);
             if self.turn().is_none() {
@@ -315,7 +316,8 @@ mod loom_tests {
                     thread.unpark();
                 }
             });
-            // An own turn that has taken the answer says so to nobody: here the loop waits for it.
+            // A turn of this thread that has taken the answer wakes no loop, and here the loop
+            // waits for that.
             if part.taken.load(Ordering::Relaxed) > 0 && part.parking.claim(0).is_some() {
                 thread.unpark();
             }
@@ -327,7 +329,7 @@ mod loom_tests {
     /// The checks have teeth: a state that is written after the value was left hides the request
     /// that another left since.
     #[test]
-    #[should_panic(expected = "lies there with a request, and nobody can tell")]
+    #[should_panic(expected = "lies there with a request, and its state does not tell")]
     fn loom_a_state_written_too_late_hides_a_request() {
         model(|| {
             let part = Arc::new(part(0, 1));
@@ -351,7 +353,7 @@ mod loom_tests {
             let has_come = other.join().unwrap();
             assert!(
                 !has_come || part.has_work(),
-                "lies there with a request, and nobody can tell"
+                "lies there with a request, and its state does not tell"
             );
         });
     }

@@ -1,5 +1,6 @@
 //! What a worker's thread is doing in a context, as another thread sees it: registers, and the part
-//! of the context's stack that is in use. Names are made of that elsewhere, in peace.
+//! of the context's stack that is in use. Other code turns the addresses into names later, on its
+//! own thread.
 //!
 //! ```text
 //!   who asks                               the worker's thread
