@@ -361,7 +361,8 @@ impl Rack {
         }
     }
 
-    /// A request of several packets can no longer be put together.
+    /// A request of several packets cannot be put together: some of them are lost, or at another
+    /// server.
     fn lose_partial(
         &mut self,
         request: Request,

@@ -51,8 +51,8 @@ fn agree(what: &str, estimate: Estimate, truth: f64) {
     );
 }
 
-/// Who helps at no cost keeps no core idle while something waits. Then the number of requests is
-/// that of M/M/c, whichever of them runs.
+/// Loops that help at no cost leave no core idle while a request waits. Then the number of requests
+/// is that of M/M/c, whichever of them runs.
 #[test]
 fn loops_that_help_each_other_are_one_queue() {
     for (layout, policy, workers, load) in [
@@ -201,7 +201,7 @@ fn help_costs_a_steal() {
 #[test]
 fn zygos_polls_and_replies_at_home_alone() {
     let alone = 1 + 10 + 100 + 1_000_000;
-    // Nobody polls the second while the first runs, and then nobody is needed for it.
+    // No loop polls the second while the first runs, and then no other loop is needed for it.
     let mut server = loops(Layout::ZygOsNoInterrupts, &fcfs(), 2, COSTS);
     assert_eq!(ends(&mut server, &two_at_home()), [alone, 2 * alone]);
     // An interrupt polls the second for the idle loop, and another has home send its reply. The
