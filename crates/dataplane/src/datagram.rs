@@ -90,7 +90,7 @@ impl<B: Buffer> Deref for Datagram<B> {
 }
 
 /// What a handler answers to a [`Datagram`]; dereferences to what has been written so far. It goes
-/// to whoever sent that datagram, and is an answer to no other.
+/// to the sender of that datagram, and answers no other.
 #[derive(Debug)]
 pub struct DatagramReply<B: Buffer>(pub(crate) Lent<B, Notes>);
 

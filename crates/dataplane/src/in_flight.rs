@@ -11,8 +11,8 @@
 //!
 //! There are as many slots as buffers can be out, so that there is always a place to give one back
 //! to, whatever the rings hold. Returned slots are a stack linked by index (Treiber 1986): giving
-//! back becomes visible with one compare-and-swap, and a giver suspended before that keeps its own
-//! buffer from us, and nothing else. The networker takes the whole stack by one swap, so that the
+//! back becomes visible with one compare-and-swap, and a context that is suspended before that
+//! keeps only its own buffer out. The networker takes the whole stack by one swap, so that the
 //! stack's classic ABA fault cannot happen.
 
 use std::fmt;
@@ -25,7 +25,7 @@ const BOTTOM: u32 = u32::MAX;
 /// How a buffer with its notes comes back.
 #[derive(Debug)]
 pub(crate) enum Returned<B, N> {
-    /// Nobody wants it any more.
+    /// It was dropped.
     Unused(B),
     /// It is a reply, to be sent.
     Reply(B, N),

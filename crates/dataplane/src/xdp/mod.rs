@@ -122,7 +122,7 @@ impl XdpDevice {
         self.socket.as_ref().is_some_and(Socket::is_zero_copy)
     }
 
-    /// Who runs the program that leads frames here.
+    /// Whether the driver or the kernel runs the program that leads frames here.
     #[must_use]
     pub fn attached(&self) -> Attached {
         self.program.attached()

@@ -1,5 +1,5 @@
 //! The thread that looks at the link, and opens a socket anew when its interface has gone: that
-//! allocates and waits, which who polls must not.
+//! allocates and waits, which the polling thread must not.
 //!
 //! ```text
 //!     device: socket ── gone: hand_over ──▶ supervisor: closed ──▶ opened, at another interface of the name

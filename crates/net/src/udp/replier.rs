@@ -10,14 +10,14 @@ use super::datagram::DatagramReply;
 use crate::Replier;
 use crate::wire::{RackSchedLoad, RackSchedMessage};
 
-/// Whom a reply goes to, and from which of the transport's sockets: a client takes it only from
-/// where it sent to.
+/// The peer that a reply goes to, and the transport's socket that it leaves from: a client takes
+/// replies only from the address that it sent to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpRoute {
     pub(super) peer: SocketAddr,
     /// Number of the socket.
     pub(super) socket: usize,
-    /// Whose load it was.
+    /// The class whose load the request was part of.
     pub(super) class: u16,
 }
 
