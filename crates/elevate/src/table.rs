@@ -19,11 +19,11 @@ pub const MOST_SLOTS: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table(Vec<usize>);
 
-/// An order that is none.
+/// Why an order cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// Nobody is scheduled.
+    /// It has no names.
     #[error("there is nothing to schedule: name one thread or process at least")]
     Empty,
     /// A name that none of the scheduled has.
