@@ -36,7 +36,7 @@ pub struct Delay {
     pub why_not: Option<String>,
 }
 
-/// Who is scheduled.
+/// What is scheduled.
 #[derive(Clone, Copy)]
 enum Entity {
     Process,

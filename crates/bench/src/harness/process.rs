@@ -43,7 +43,7 @@ impl Process {
         };
         let child = Command::new(program)
             .args(arguments)
-            // It ends with whoever has the other end.
+            // The child ends when this process, which has the other end, does.
             .stdin(Stdio::piped())
             .stdout(create(&out)?)
             .stderr(create(&error)?)

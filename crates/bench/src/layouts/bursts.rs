@@ -1,5 +1,5 @@
 //! Capacity, latency and the price of preemptions on cores of the runtime's own: bursts as in the
-//! bench of the policies, where whoever serves injects the requests.
+//! bench of the policies, where the serving thread injects the requests.
 //!
 //! A *batch* is offered faster than it can be served, and what counts is when its last request has
 //! finished. So the layout that has one core more to serve with is as much better as that core is

@@ -117,7 +117,7 @@ impl BenchMix {
         })
     }
 
-    /// Whether the requests are code of others, which nobody can put probes into.
+    /// Whether the requests are code of others, into which no probes can be put.
     pub fn is_real_code(&self) -> bool {
         matches!(self.kind, Kind::Store { .. })
     }

@@ -1,7 +1,7 @@
 //! Queries that fan out: the four disciplines with real servers, and simulated with the same
 //! parameters.
 //!
-//! The simulated servers are ideal: no network, no dispatcher, nobody else on their cores. The
+//! The simulated servers are ideal: no network, no dispatcher, no other thread on their cores. The
 //! difference is what the machine adds, and where there are two cores the client shares them with
 //! the servers. Two servers cannot show what TailGuard is for, queries that wait for the slowest of
 //! many: deadlines by SLO and fan-out hardly differ from those by SLO alone there.
