@@ -149,7 +149,8 @@ unsafe extern "C" fn enter() {
 
 unsafe extern "C" fn bounce_shared(bounce: *const Bounce) -> ! {
     loop {
-        // SAFETY: whoever entered waits in `here`, and the box lives as long as a thread can enter.
+        // SAFETY: the code that entered waits in `here`, and the box lives as long as a thread can
+        // enter.
         unsafe { switch_same_tls((*bounce).there.as_ptr(), (*bounce).here.get()) };
     }
 }
