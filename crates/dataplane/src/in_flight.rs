@@ -41,8 +41,8 @@ struct Returns<B, N> {
 struct Slot<B, N> {
     /// The slot below in the stack.
     below: AtomicU32,
-    /// Full while in the stack. The lock only carries the buffer across threads safely: whoever
-    /// comes here owns the slot, so it is never contended.
+    /// Full while in the stack. The lock only carries the buffer across threads safely: the thread
+    /// that comes here owns the slot, so the lock is never contended.
     returned: Mutex<Option<GivenBack<B, N>>>,
 }
 
@@ -62,7 +62,7 @@ impl<B, N> Returns<B, N> {
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
             slot.below.store(top, Ordering::Relaxed);
-            // Release: what was put into the slot is there for whoever takes it.
+            // Release: the thread that takes the slot sees what was put into it.
             match self
                 .top
                 .compare_exchange_weak(top, index, Ordering::Release, Ordering::Relaxed)
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_giver_stopped_midway_keeps_nobody_waiting() {
+    fn a_giver_stopped_midway_keeps_no_other_waiting() {
         let mut lender = Lender::new(3);
         let stopped = lender.lend(0, ()).unwrap();
         let returns = Arc::clone(&lender.returns);

@@ -91,8 +91,8 @@ impl Headers {
         usize::from(self.ethernet) + usize::from(self.ipv4) + udp::Header::LENGTH
     }
 
-    /// Turns the headers of a request, which `frame` begins with, into those of the reply to it: to
-    /// whom it came from, from whom it was for. The payload is the rest of `frame`, and in place.
+    /// Turns the headers of a request, which `frame` begins with, into those of the reply to it:
+    /// source and destination change places. The payload is the rest of `frame`, and in place.
     /// Tells what is left to the device.
     ///
     /// `None`: `frame` is not what these headers were found in, or is too long for a packet.
@@ -237,9 +237,9 @@ impl Interface {
         if !mac.is_station() || mac == self.mac || !(probe || self.is_other_host(ip)) {
             return Err(DropReason::Source);
         }
-        // RFC 826: a known station's messages update its entry, whatever they say and to whom; a
-        // station that asks for us gets an entry. But a VLAN is another wire: unasked packets leave
-        // untagged, and would not reach a station there.
+        // RFC 826: a known station's messages update its entry, whatever they say, and to which
+        // station; a station that asks for us gets an entry. But a VLAN is another wire: unasked
+        // packets leave untagged, and would not reach a station there.
         let near = self.net.contains(ip) && !frame.vlans.any();
         let merged = near && self.neighbours.merge(ip, mac, now);
         let for_us = arp.target_ip() == self.ip;

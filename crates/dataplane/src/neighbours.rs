@@ -16,7 +16,7 @@
 //!     renewing: it is asked as if it were not known, and used all the same; any message of theirs leads back to known. What was
 //!             known for twice AGE and not used meanwhile is asked for instead, and so is what is
 //!             not looked up for RENEWED_WITHIN
-//!     given:  known from start to end, whatever anybody says
+//!     given:  known from start to end, whatever messages say
 //! ```
 //!
 //! Nothing here has a timer: entries age when an address is looked up. With no place left, the

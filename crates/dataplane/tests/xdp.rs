@@ -361,7 +361,8 @@ fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
         received(&mut dataplane);
         device_counters.read().returns == 1
     });
-    // What was held since before goes out, though that station has gone; whoever asks is answered.
+    // What was held since before goes out, though that station has gone; a station that asks is
+    // answered.
     let reply = Ok(Some(late.request.echo()));
     replier.send(Dataplane::<XdpDevice>::conclude(late.route, reply));
     let client = veth.socket(THEIRS);

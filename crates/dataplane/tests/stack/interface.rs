@@ -269,8 +269,8 @@ fn who_is_known_may_move() {
     assert_eq!(interface.resolve(given, 0), Resolution::Known(OURS));
 }
 
-/// What is sent unasked is not tagged: whoever is in a VLAN would not get it, and must not stand in
-/// for one who would.
+/// What is sent unasked is not tagged. A station in a VLAN would not get it, and must not stand in
+/// for a station that would.
 #[test]
 fn questions_in_a_vlan_are_answered_and_teach_nothing() {
     for (tag, known) in [(5_u16, false), (0, true)] {

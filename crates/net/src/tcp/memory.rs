@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_stopped_within_a_place_keeps_nobody_waiting() {
+    fn a_thread_stopped_within_a_place_keeps_no_other_waiting() {
         let memory = Memory::new(1000, 10_000);
         let mut buffers: Vec<_> = (0..3).map(|_| memory.take(100, 200).unwrap()).collect();
         memory.leave(&mut buffers[0]);

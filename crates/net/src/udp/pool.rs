@@ -24,8 +24,8 @@ pub(super) struct Pool {
 struct Slot {
     /// While free: the slot below in the stack.
     below: AtomicU32,
-    /// Full while free. The lock only carries the buffer across threads safely: whoever comes here
-    /// owns the slot, so it is never contended.
+    /// Full while free. The lock only carries the buffer across threads safely: the thread that
+    /// comes here owns the slot, so the lock is never contended.
     bytes: Mutex<Option<Box<[u8]>>>,
 }
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_giver_stopped_midway_keeps_nobody_waiting() {
+    fn a_giver_stopped_midway_keeps_no_other_waiting() {
         let mut taker = Taker::new(3, 1);
         let stopped = taker.take().unwrap();
         let pool = Arc::clone(taker.pool());
