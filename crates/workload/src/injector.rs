@@ -129,7 +129,7 @@ pub struct Injector<Work> {
 }
 
 impl<Work> Injector<Work> {
-    /// So many, which together inject `arrivals`, in order of time.
+    /// This many injectors, which together inject `arrivals`. These are in order of time.
     pub fn several(
         number: usize,
         arrivals: &Arc<[Planned<Work>]>,
