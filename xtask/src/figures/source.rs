@@ -4,7 +4,7 @@
 pub(super) struct Source {
     /// What it is called here.
     pub(super) name: &'static str,
-    /// Who wrote it, and where.
+    /// Its authors, its title, and where it was published.
     pub(super) reference: &'static str,
     /// Its sections; of slides, their numbers or titles.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests hold claims to it"))]

@@ -1,4 +1,4 @@
-//! Who competes with `auto`: every combination of layout, mechanism and quantum that one might
+//! The contenders of `auto`: every combination of layout, mechanism and quantum that one might
 //! choose by hand.
 
 use shinjuku::policy::{cfcfs, single_queue};

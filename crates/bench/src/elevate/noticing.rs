@@ -1,8 +1,8 @@
 //! What it costs to notice that one of the scheduled sleeps.
 //!
 //! The slides name this as the trick's limit: the scheduler does not notice. Linux offers several
-//! ways to look, each with a price for every look. The sentinel has a price only when someone
-//! sleeps: what the next one waits beyond the kernel's own switch.
+//! ways to look, each with a price for every look. The sentinel has a price only when one of the
+//! scheduled sleeps: what the next one waits beyond the kernel's own switch.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

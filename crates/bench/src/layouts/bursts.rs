@@ -204,8 +204,8 @@ impl Contender {
     }
 }
 
-/// Who competes for capacity; staged, `threads` loses least. The last two are what IX and ZygOS do
-/// on the same loops.
+/// The contenders for capacity; staged, `threads` loses least. The last two are what IX and ZygOS
+/// do on the same loops.
 const CAPACITIES: [Contender; 4] = [
     Contender::symmetric(Some(5.0)),
     Contender::threads(Some(5.0), 2),
@@ -213,8 +213,8 @@ const CAPACITIES: [Contender; 4] = [
     Contender::helping(Help::Polled),
 ];
 
-/// Who shows the price of a preemption. What lies between two quanta is preemptions alone; probes
-/// cost the same under both.
+/// The contenders that show the price of a preemption. What lies between two quanta is preemptions
+/// alone; probes cost the same under both.
 const PRICES: [Contender; 8] = [
     Contender::symmetric(None),
     Contender::symmetric(Some(50.0)),

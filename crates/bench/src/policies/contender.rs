@@ -1,4 +1,4 @@
-//! Who competes.
+//! The contenders: policies, each with a way to preempt.
 
 use shinjuku::policy::{Registered, cfcfs, dfcfs, multi_queue, single_queue, stealing};
 use shinjuku::{Config, ContextKind, MechanismKind};
@@ -24,11 +24,11 @@ pub struct Contender {
 /// Which requests have probes in their code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probes {
-    /// All.
+    /// All of them.
     All,
     /// The short ones and half of the long ones.
     HalfOfLong,
-    /// None.
+    /// None of them.
     None,
 }
 

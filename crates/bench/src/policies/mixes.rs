@@ -132,7 +132,7 @@ impl BenchMix {
         }
     }
 
-    /// Who competes on it.
+    /// The contenders on it.
     pub fn contenders(&self, workers: usize, here: &Mechanisms) -> Vec<Contender> {
         let several = self.mix.classes().len() > 1;
         let all = if self.is_real_code() {
