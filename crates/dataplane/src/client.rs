@@ -140,8 +140,8 @@ impl<D: Device> Client<D> {
         }
     }
 
-    /// Hands the payloads that have come to `deliver`, with who sent each and the port that it is
-    /// for. Routes or drops the datagrams that wait for an address, and flushes.
+    /// Hands the payloads that have come to `deliver`, with the sender of each and the port that it
+    /// is for. Routes or drops the datagrams that wait for an address, and flushes.
     pub fn receive(&mut self, now_nanos: u64, mut deliver: impl FnMut(&[u8], &Peer, u16)) {
         let mut received = std::mem::take(&mut self.received);
         self.device.receive(BATCH, &mut received);

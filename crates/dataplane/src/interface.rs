@@ -56,7 +56,7 @@ pub enum Verdict {
 pub struct Delivery {
     /// Where in the frame its payload is.
     pub payload: Range<usize>,
-    /// Who sent it.
+    /// The sender.
     pub peer: Peer,
     /// For which of the interface's ports it is.
     pub port: u16,

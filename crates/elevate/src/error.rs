@@ -84,7 +84,7 @@ pub enum ElevateError {
         target: String,
     },
     /// The supervisor cannot be started, or does not answer.
-    #[error("the supervisor, who gives back what is elevated, cannot be started: {0}")]
+    #[error("the supervisor, which gives back what is elevated, cannot be started: {0}")]
     Supervisor(io::Error),
     /// The supervisor has gone: without it nothing stays elevated.
     #[error("the supervisor has gone, so the scheduled have their old classes again")]

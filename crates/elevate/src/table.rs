@@ -3,8 +3,8 @@
 /// Most slots of a table.
 pub const MOST_SLOTS: usize = 1024;
 
-/// A cycle of slots. Each belongs to one of the scheduled, who are numbered from 0, and each of
-/// these has one slot at least.
+/// A cycle of slots. Each belongs to one of the scheduled. These are numbered from 0, and each has
+/// one slot at least.
 ///
 /// ```
 /// use shinjuku_elevate::Table;
@@ -103,7 +103,7 @@ impl Table {
         }
     }
 
-    /// Who has each slot.
+    /// The number of the one that has each slot.
     #[must_use]
     pub fn slots(&self) -> &[usize] {
         &self.0

@@ -39,7 +39,7 @@
 //! | `current`, `stride` | [`preempt_point`], [`without_preemption`]: the code inside a context; which probes read the clock |
 //! | `lend` | [`lend`]: work that borrows, for pools of threads |
 //! | `worker`, `service` | [`Worker::run`]: entering and leaving contexts; [`Worker::serve`]: a worker's loop |
-//! | `kernel_thread` | contexts that are kernel threads, and who runs a worker's loop there |
+//! | `kernel_thread` | contexts that are kernel threads, and which of these threads runs a worker's loop |
 //! | `mailbox`, `slots`, `parker` | handing contexts between dispatcher and workers; sleep when there are none |
 //! | `handover` | where loops leave a dispatcher for each other |
 //! | `parking` | how loops that serve each other's queues sleep, and which one is woken |

@@ -3,7 +3,7 @@
 //! own thread.
 //!
 //! ```text
-//!   who asks                               the worker's thread
+//!   the asking thread                      the worker's thread
 //!   IDLE ──▶ ASKED ──signal──▶ handler: the request and the stack meant? ── no: returns
 //!                                 │ yes: TAKEN, copies registers and stack
 //!   reads ◀── DONE ◀──────────────┘

@@ -1,4 +1,4 @@
-//! Who dispatches in a simulated server: a core of its own, or every core for itself.
+//! Where a simulated server dispatches: a core of its own, or every core for itself.
 
 use std::fmt;
 use std::str::FromStr;

@@ -54,7 +54,7 @@ const WAYS: [(&str, Way, &str); 6] = [
     (
         "PSI (/proc/pressure/cpu), one reading",
         Way::Read("/proc/pressure/cpu"),
-        "how long someone waited for any core: not who, and in windows of 500 ms at the shortest",
+        "how long any thread waited for a core: not which one, and in windows of 500 ms at the shortest",
     ),
     (
         "sched_getattr, one call",
@@ -69,7 +69,7 @@ const WAYS: [(&str, Way, &str); 6] = [
     (
         "the sentinel: from one's sleep until the next runs",
         Way::Sleeps(OnSleep::Next),
-        "that the one who may run sleeps, when it does",
+        "that the one that may run sleeps, when it does",
     ),
 ];
 

@@ -120,7 +120,7 @@ impl ScenarioResults {
 }
 
 impl Kind {
-    /// For tables.
+    /// The load's name in tables.
     pub fn label(&self) -> String {
         match self {
             Self::Saturation { name } => name.clone(),

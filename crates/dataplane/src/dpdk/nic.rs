@@ -98,7 +98,7 @@ impl Supervised {
         let up = port.link().is_ok_and(|link| link.up);
         if self.counters.up.load(Relaxed) != up {
             self.counters.link_changes.count();
-            // Release: who sees it sees it counted.
+            // Release: a thread that sees the new state sees the change counted.
             self.counters.up.store(up, Release);
         }
     }

@@ -73,8 +73,8 @@ impl Buffer for Frame {
     }
 }
 
-/// A queue of an interface. Displays as what it is: whether frames are copied, and who runs the
-/// program.
+/// A queue of an interface. Displays as what it is: whether frames are copied, and whether driver
+/// or kernel runs the program.
 #[derive(Debug)]
 pub struct XdpDevice {
     /// `None`: the interface has gone, and the supervisor looks for another.

@@ -154,7 +154,7 @@ fn a_question_for_our_address_is_answered() {
         assert_eq!(answer.target_protocol_addr(), sender.octets());
         assert_eq!((&frame[..6], &frame[6..12]), (&THEIRS.0[..], &OURS.0[..]));
     }
-    // Who asks is remembered.
+    // The station that asks is remembered.
     assert_eq!(interface.resolve(THEIR_IP, 0), Resolution::Known(THEIRS));
     assert_eq!(interface.counters().read().arp_answered, 3);
 }

@@ -60,7 +60,7 @@ pub enum OnSleep {
     /// The next slot begins at once. While all sleep, the first to wake runs.
     #[default]
     Next,
-    /// Nothing, as in the slides: those who may not run do run, in the order in which they came,
+    /// Nothing, as in the slides: those that may not run do run, in the order in which they came,
     /// until the slot is over.
     Keep,
 }
@@ -91,8 +91,8 @@ const SLICES: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(1)..=Duration::from_millis(100);
 
 impl Config {
-    /// Slices of 100 us on a core, by the shared pattern; who sleeps is passed over; priorities
-    /// from 1 on.
+    /// Slices of 100 us on a core, by the shared pattern; one that sleeps is passed over;
+    /// priorities from 1 on.
     #[must_use]
     pub fn new(core: usize, table: Table) -> Self {
         Self {
@@ -148,7 +148,7 @@ pub struct Report {
     pub slots: u64,
     /// Times that another one than before was let run.
     pub switches: u64,
-    /// Slots that ended early, because who had it slept.
+    /// Slots that ended early, because the one that had the slot slept.
     pub slept: u64,
     /// Times that all slept.
     pub all_slept: u64,
@@ -239,7 +239,7 @@ impl Elevation {
 
 impl Drop for Elevation {
     fn drop(&mut self) {
-        // Who wants to know how it ended calls `stop`.
+        // A caller that wants to know how it ended calls `stop`.
         let _ = self.join();
     }
 }

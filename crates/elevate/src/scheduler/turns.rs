@@ -56,7 +56,7 @@ pub(super) struct Turns {
     there: Vec<bool>,
     supervisor: Option<Supervisor>,
     sentinel: Option<JoinHandle<()>>,
-    /// Who may run.
+    /// The one that may run.
     current: Option<usize>,
     /// What the scheduler's sleep takes from a slot.
     lost: Duration,
@@ -67,7 +67,8 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// On the scheduler's own thread: its class, the supervisor, and then everyone's.
+    /// On the scheduler's own thread: gives this its class, tells the supervisor, and then gives
+    /// all of the scheduled theirs.
     pub(super) fn begin(
         config: Config,
         targets: &[Target],
@@ -138,7 +139,7 @@ impl Turns {
         let (shared, class) = (Arc::clone(&self.shared), self.classes.sentinel);
         let (core, scheduler) = (self.config.core, thread::current());
         let (ready, answer) = mpsc::channel();
-        // It parks until someone may run.
+        // It parks until one of the scheduled may run.
         shared.idle.store(true, Ordering::Release);
         let thread = thread::Builder::new()
             .name("elevate-sentinel".to_owned())

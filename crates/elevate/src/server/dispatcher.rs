@@ -62,7 +62,7 @@ impl<S: Source> Dispatcher<S> {
                 self.resume();
                 continue;
             };
-            // While it waits, those who were preempted run.
+            // While it waits, preempted workers run.
             let request = self.source.poll().or_else(|| self.source.wait());
             if let Some(request) = request {
                 self.idle.pop();

@@ -170,7 +170,7 @@ impl Intake {
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) intake: Intake,
-    /// One for the networker and each worker. Locked at start, and by who reads.
+    /// One for the networker and each worker. Locked at start, and by readers.
     outputs: Mutex<Vec<Arc<OutputCounters>>>,
     /// Workers that have sent something: all others' rings are empty.
     pub(super) repliers_in_use: AtomicUsize,

@@ -30,7 +30,7 @@ impl<C: Codec> Request<C> {
         self.0.exchange().id
     }
 
-    /// Who is at the other end.
+    /// The address at the other end.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.0.exchange().peer

@@ -22,7 +22,7 @@ pub struct UdpRoute {
 }
 
 impl UdpRoute {
-    /// Who sent the request. Over UDP the sender's word for it.
+    /// The address of the request's sender. Over UDP nothing proves it.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer

@@ -92,7 +92,7 @@ fn two_levels_are_a_rack_that_joins_the_shortest_queue() {
     for measure in [Measure::MeanUs, Measure::P99Us] {
         let ours = estimate(&two_levels, measure);
         let theirs = rack.estimate(measure, None);
-        // They differ in who goes first among equals, and in when a busy worker polls.
+        // They differ in which of two equals goes first, and in when a busy worker polls.
         let ratio = ours.value / theirs.value;
         assert!(
             (0.93..1.07).contains(&ratio),
@@ -113,7 +113,8 @@ fn bursts_of_others_delay_as_a_higher_priority_does() {
     beside.shape.overheads = costs;
     let truth = theory::mm1_beside_bursts(0.6, MEAN_US, 2_000.0, 300.0);
     agree("sojourn", estimate(&beside, Measure::MeanUs), truth);
-    // Others serve what waits at a loop that is away, so only who runs waits for its core.
+    // Others serve what waits at a loop that is away, so only the request that runs waits for its
+    // core.
     let four = |layout| {
         let mut beside = scenario(layout, fcfs(), 4, 0.6);
         beside.shape.overheads = costs;
