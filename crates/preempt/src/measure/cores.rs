@@ -1,4 +1,4 @@
-//! Threads on given cores, and timing on them.
+//! Threads on given cores, and timing on them: what every measurement here begins with.
 
 use std::hint::black_box;
 use std::sync::mpsc;
