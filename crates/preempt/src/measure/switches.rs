@@ -1,6 +1,6 @@
-//! From one stack to another and back, by several means; from one kernel thread to another, which is
-//! the part of a preemption that only contexts have that are kernel threads; and the single
-//! instructions, and the system call, of which these consist.
+//! Switches from one stack to another and back, by several means; from one kernel thread to
+//! another, which is the part of a preemption that only contexts have that are kernel threads; and
+//! the single instructions, and the system call, of which these consist.
 
 use std::arch::naked_asm;
 use std::cell::{Cell, UnsafeCell};

@@ -1,4 +1,4 @@
-//! Policies on one server: what the Shinjuku paper claims of preemption and of its policies, and what
+//! Policies on a server: what the Shinjuku paper claims of preemption and of its policies, and what
 //! others do of reserved cores and of elevated threads.
 
 use shinjuku_policy::{Nanos, Requeue, cfcfs, darc, dfcfs, single_queue, stealing};

@@ -1,5 +1,5 @@
-//! One queue or many, and who serves them: what the slides of ZygOS claim, and what follows for cores
-//! that dispatch for themselves.
+//! One queue or many, and what serves them: what the slides of ZygOS claim, and what follows for
+//! cores that dispatch for themselves.
 
 use shinjuku_policy::{cfcfs, dfcfs, stealing};
 use shinjuku_sim::{
