@@ -4,8 +4,8 @@
 //! time: everyone can build the workspace. What does not compile although both are there fails the
 //! build.
 //!
-//! The object is not kept in the repository: nobody reads one in a review, and it would have to be
-//! compared with its source on every change.
+//! The object is not kept in the repository: a review cannot read it, and each change would have to
+//! compare it with its source.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
 //! The numbers of the ioctls of `/dev/dune`, made from their fields as `_IO`, `_IOR` and `_IOW` do.
+//! They are apart from `config`, since they are numbers, and that is the layout of memory.
 //!
 //! ```text
 //!   31 30 29            16 15       8 7        0

@@ -5,7 +5,7 @@
 //! calls. Shinjuku (NSDI'19) added the posted interrupts by which its dispatcher preempts workers
 //! without their leaving guest mode. This crate declares that interface:
 //!
-//! | room | |
+//! | module | what it holds |
 //! |---|---|
 //! | [`ioctl`], [`config`] | the device's requests and what goes with them |
 //! | [`device`] | opening the device, and finding out whether it is Dune |

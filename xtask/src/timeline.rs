@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The picture in `docs/watching.md` is one of these. What a viewer for traces shows is more; this
-//! is for documents, where nobody can zoom.
+//! is for documents, where a reader cannot zoom.
 
 use std::collections::HashMap;
 use std::fs;

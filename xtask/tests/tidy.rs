@@ -1,6 +1,6 @@
-//! What rustfmt does not see to: comments and prose are at most 100 columns wide, modules have one
-//! style, and errors tell a cause once; and what cargo does not: the bench measures a build without
-//! the features of tests.
+//! What neither rustfmt nor cargo sees to: comments and prose are at most 100 columns wide, modules
+//! have one style, errors tell a cause once, and the bench measures a build without the features of
+//! tests.
 //!
 //! Code, drawings, rows of tables, and words that cannot be broken are as wide as they must be.
 #![allow(missing_docs)]

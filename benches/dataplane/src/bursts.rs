@@ -212,7 +212,7 @@ impl Waits {
     }
 
     /// Adds what the thread has waited since the last time. If another one has taken over since,
-    /// that time counts as had: what of it was waiting nobody knows.
+    /// that time counts as had: how much of it was waiting cannot be known.
     fn add(&mut self, now: Option<Wait>) {
         let since = |now: Wait| {
             let last = self.last.filter(|last| last.thread == now.thread);

@@ -1,4 +1,4 @@
-//! DPDK's virtual devices.
+//! DPDK's virtual devices: a file of its own, as it is compiled only with the feature `dpdk`.
 
 use anyhow::Result;
 use shinjuku_dataplane::MacAddr;

@@ -1,5 +1,5 @@
 //! `bench-dataplane flows`: how evenly the hash in software spreads flows over dispatchers. Each
-//! flow sends a request, through the devices; whoever gets it counts.
+//! flow sends a request, through the devices; the dispatcher that gets it counts it.
 
 use std::time::{Duration, Instant};
 

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
             println!("{found}");
             ExitCode::SUCCESS
         }
-        // In a line: whoever started this shows the last one.
+        // In one line: the program that started this shows the last line.
         Err(error) => {
             eprintln!("{error:#}");
             ExitCode::FAILURE

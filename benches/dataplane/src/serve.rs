@@ -119,7 +119,7 @@ pub fn serve_bare(
 }
 
 /// A loop that polls, and lets others have the core once far more turns were empty than any round
-/// trip takes: whoever is waited for may be one of them.
+/// trip takes: the thread that the loop waits for may be one of them.
 #[derive(Default)]
 pub struct Idle(u32);
 
@@ -138,8 +138,8 @@ impl Idle {
     }
 }
 
-/// Says that it serves, where and how. The input ends when whoever started this is done with it, or
-/// gone.
+/// Says that it serves, where and how. The input ends when the program that started this is done
+/// with it, or has ended.
 pub fn wait_for_the_end(at: impl Display, description: &str) -> Result<()> {
     println!("ready at {at}: {description}");
     std::io::stdout().flush()?;

@@ -151,7 +151,7 @@ fn config(way: Way) -> Config {
     Config::default()
         .workers(1)
         .contexts(512)
-        // Who was preempted within a lock is to go on soon.
+        // A request that was preempted within a lock is to go on soon.
         .rescue_after_ms(1.0)
         .queue(65_536)
         .idle_backoff_us(200.0)

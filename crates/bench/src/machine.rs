@@ -32,8 +32,8 @@ pub struct Machine {
 impl Machine {
     /// Describes this machine.
     ///
-    /// Whether SCHED_FIFO is permitted can only be found by trying it, which takes a system call
-    /// this crate has no safe way to make: the caller tries and passes the answer.
+    /// Whether SCHED_FIFO is permitted can only be found by entering it, which changes a thread's
+    /// scheduling: the caller tries that on a thread of its choice, and passes the answer.
     pub fn detect(sched_fifo: bool) -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let auxv = fs::read("/proc/self/auxv").unwrap_or_default();

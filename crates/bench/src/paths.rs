@@ -1,4 +1,5 @@
-//! Where things are in the workspace.
+//! Where things are in the workspace. A file of its own, since the benches and the other commands
+//! of `cargo xtask` have nothing else in common.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -6,7 +6,7 @@
 //!                        │ no                    ▲
 //!                        ▼                       │ it answers ARP
 //!                     waiting (bounded) ─────────┤
-//!                                                └ nobody answers: dropped, counted
+//!                                                └ no answer: dropped, counted
 //! ```
 
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::{
 
 /// Frames received, or offered to the device, at once.
 const BATCH: usize = 64;
-/// Datagrams that wait for somebody's ARP answer.
+/// Datagrams that wait for an ARP answer.
 const WAITING: usize = 64;
 
 /// A client: one thread sends and receives by turns.
@@ -71,15 +71,16 @@ impl<D: Device> Client<D> {
         self.interface.counters()
     }
 
-    /// Datagrams dropped after [`send`](Self::send) took them, since nobody had their address.
+    /// Datagrams dropped after [`send`](Self::send) took them, since no station answered for their
+    /// address.
     #[must_use]
     pub fn unreachable(&self) -> u64 {
         self.unreachable
     }
 
     /// Where packets for `ip` go. If that is not known, asks for it with the next
-    /// [`flush`](Self::flush) or [`receive`](Self::receive): whoever resolves before it sends keeps
-    /// nothing waiting.
+    /// [`flush`](Self::flush) or [`receive`](Self::receive). A client that resolves an address
+    /// early keeps no datagram waiting for it.
     pub fn resolve(&mut self, ip: Ipv4Addr, now_nanos: u64) -> Resolution {
         let resolution = self.interface.resolve(ip, now_nanos);
         if let Resolution::Ask(ip) | Resolution::Renew(_, ip) = resolution {
@@ -110,7 +111,7 @@ impl<D: Device> Client<D> {
             return Err(SendError::QueueFull);
         }
         if self.waiting.len() == WAITING {
-            // Who is known need not wait with those who are not.
+            // A datagram to a known station does not queue behind those that wait for an answer.
             match self.resolve(*to.ip(), now_nanos) {
                 Resolution::Known(_) | Resolution::Renew(..) => {}
                 _ => return Err(SendError::TooManyWait),
@@ -139,8 +140,8 @@ impl<D: Device> Client<D> {
         }
     }
 
-    /// Hands the payloads that have come to `deliver`, with who sent each and the port that it is
-    /// for. Looks after what waits for an address, and flushes.
+    /// Hands the payloads that have come to `deliver`, with the sender of each and the port that it
+    /// is for. Routes or drops the datagrams that wait for an address, and flushes.
     pub fn receive(&mut self, now_nanos: u64, mut deliver: impl FnMut(&[u8], &Peer, u16)) {
         let mut received = std::mem::take(&mut self.received);
         self.device.receive(BATCH, &mut received);

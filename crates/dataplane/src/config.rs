@@ -109,7 +109,7 @@ impl InterfaceConfig {
         self.mtu
     }
 
-    /// How many bits of the address name the net, 0 to 32: whoever shares them is on this wire.
+    /// How many bits of the address name the net, 0 to 32: hosts that share them are on this wire.
     pub fn prefix(self, bits: u8) -> Self {
         Self {
             prefix: bits,
@@ -117,8 +117,8 @@ impl InterfaceConfig {
         }
     }
 
-    /// Who takes packets for other nets. Replies do not need it: they go back to the station that
-    /// the request came from.
+    /// The router for packets to other nets. Replies do not need one: they go back to the station
+    /// that the request came from.
     pub fn gateway(self, ip: Ipv4Addr) -> Self {
         Self {
             gateway: Some(ip),
@@ -131,8 +131,8 @@ impl InterfaceConfig {
         Self { mtu: bytes, ..self }
     }
 
-    /// How many stations' addresses are remembered, 1 to 4096. Only those need one that are sent to
-    /// without having asked. Each ARP message is compared with all.
+    /// How many stations' addresses are remembered, 1 to 4096. Only stations that the interface
+    /// sends to without a request of theirs need one. Each ARP message is compared with all.
     pub fn neighbours(self, stations: usize) -> Self {
         Self {
             neighbours: stations,
@@ -140,8 +140,8 @@ impl InterfaceConfig {
         }
     }
 
-    /// `ip` has `mac`, and nobody needs to be asked. For wires on which nobody answers ARP, and for
-    /// queues that the device does not lead ARP to.
+    /// `ip` has `mac`, and no ARP request is needed. For wires on which no station answers ARP, and
+    /// for queues that the device does not lead ARP to.
     pub fn neighbour(mut self, ip: Ipv4Addr, mac: MacAddr) -> Self {
         self.given.push((ip, mac));
         self
@@ -311,7 +311,7 @@ impl DataplaneConfig {
         Self { buffers, ..self }
     }
 
-    /// The most frames that one poll takes, 1 to 1024. While it takes them, nobody is dispatched or
+    /// The most frames that one poll takes, 1 to 1024. Meanwhile no request is dispatched or
     /// preempted: at roughly a tenth of a microsecond each, keep it well below the quantum's worth.
     pub fn batch(self, frames: usize) -> Self {
         Self {
@@ -394,7 +394,7 @@ pub enum InterfaceError {
         "interface: it has no Ethernet address; configure `mac`, or take the device's (mac_or)"
     )]
     NoMac,
-    /// Nobody can send to port 0.
+    /// Port 0 cannot be sent to.
     #[error("interface: port 0 is none to listen on or to reply from; choose one from 1 to 65535")]
     PortZero,
     /// A port is named twice.

@@ -48,7 +48,8 @@ shinjuku_net::counters! {
             arp_answered,
             /// Echo requests that were answered.
             echo_answered,
-            /// ARP messages, but requests for us, from somebody who was asked for or is known.
+            /// ARP messages, except requests for us, from stations that were asked for or are
+            /// known.
             arp_learnt,
         }
         and {
@@ -105,7 +106,7 @@ shinjuku_net::counters! {
     pub struct DataplaneCounts {
         /// The thread that polls the device.
         by NetworkerCounters {
-            /// Dropped: the classifier did not want them.
+            /// Dropped: the classifier called them malformed.
             malformed = "requests dropped as malformed",
             /// Turned away by the runtime, or come after
             /// [`close`](shinjuku_net::Transport::close).
@@ -191,7 +192,7 @@ mod tests {
         let text = both.to_string();
         for part in [
             "14 received",
-            "4 frames dropped: nobody listens on its port",
+            "4 frames dropped: the interface does not listen on its port",
             "2 packets of incomplete requests",
             "6 times without",
         ] {

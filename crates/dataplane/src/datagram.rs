@@ -32,13 +32,13 @@ impl<B: Buffer> Datagram<B> {
         &self.0.notes().delivery
     }
 
-    /// Who sent it. Over UDP the sender's word for it.
+    /// The sender's address. Over UDP nothing proves it.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.delivery().peer.address.into()
     }
 
-    /// Who sent it, and by which station and VLANs.
+    /// The sender, with the station and the VLANs that it came by.
     #[must_use]
     pub fn station(&self) -> &Peer {
         &self.delivery().peer
@@ -90,7 +90,7 @@ impl<B: Buffer> Deref for Datagram<B> {
 }
 
 /// What a handler answers to a [`Datagram`]; dereferences to what has been written so far. It goes
-/// to whoever sent that datagram, and is an answer to no other.
+/// to the sender of that datagram, and answers no other.
 #[derive(Debug)]
 pub struct DatagramReply<B: Buffer>(pub(crate) Lent<B, Notes>);
 

@@ -6,10 +6,9 @@ use crate::packet::ethernet::SHORTEST_FRAME;
 
 /// The memory of one frame, wherever it is: a DPDK mbuf, a piece of an AF_XDP area, a `Vec`.
 ///
-/// Whoever has it, has it alone, and it stays what it is for as long as it exists, even after its
-/// device has gone. The [`Dataplane`](crate::Dataplane) hands every buffer back to its device, on
-/// the device's thread. Only a buffer that outlives the dataplane is dropped, on whatever thread
-/// has it.
+/// It has one owner at a time, and stays valid for as long as it exists, even after its device has
+/// gone. The [`Dataplane`](crate::Dataplane) hands every buffer back to its device, on the device's
+/// thread. Only a buffer that outlives the dataplane is dropped, on whatever thread has it.
 pub trait Buffer: Send + 'static {
     /// The frame, without its check sequence.
     fn frame(&self) -> &[u8];
@@ -43,7 +42,7 @@ pub trait Buffer: Send + 'static {
 pub struct Received<B> {
     /// Where it is.
     pub buffer: B,
-    /// Which checksums need not be looked at any more.
+    /// The checksums that the stack need not check.
     pub verified: Verified,
 }
 

@@ -13,9 +13,10 @@ pub enum DropReason {
     #[error("it is neither IPv4 nor ARP")]
     EtherType,
     /// It is for another station or address, or for many.
-    #[error("it is for somebody else")]
+    #[error("it is for another host")]
     NotForUs,
-    /// It claims to come from where nothing can: many, nobody, this very interface, port 0.
+    /// It claims a source that no packet can have: a multicast or zero address, this very
+    /// interface, port 0.
     #[error("it claims to come from where nothing can")]
     Source,
     /// It is a part of a larger packet.
@@ -27,11 +28,11 @@ pub enum DropReason {
     /// It is ICMP, but not an echo request.
     #[error("it is ICMP, but not an echo request")]
     IcmpKind,
-    /// Nobody listens on its port.
-    #[error("nobody listens on its port")]
+    /// The interface does not listen on its port.
+    #[error("the interface does not listen on its port")]
     ClosedPort,
     /// It is an ARP answer to a question that was not asked.
-    #[error("it is an ARP answer that nobody asked for")]
+    #[error("it is an ARP answer that was not asked for")]
     Unasked,
 }
 
@@ -42,17 +43,17 @@ impl DropReason {
     /// Its place among all, for counters by cause: below [`COUNT`](Self::COUNT).
     #[must_use]
     pub const fn index(self) -> usize {
-        const FLAWS: usize = ParseError::ALL.len();
+        const PARSE_ERRORS: usize = ParseError::ALL.len();
         match self {
-            Self::Malformed(flaw) => flaw as usize,
-            Self::EtherType => FLAWS,
-            Self::NotForUs => FLAWS + 1,
-            Self::Source => FLAWS + 2,
-            Self::Fragment => FLAWS + 3,
-            Self::Protocol => FLAWS + 4,
-            Self::IcmpKind => FLAWS + 5,
-            Self::ClosedPort => FLAWS + 6,
-            Self::Unasked => FLAWS + 7,
+            Self::Malformed(error) => error as usize,
+            Self::EtherType => PARSE_ERRORS,
+            Self::NotForUs => PARSE_ERRORS + 1,
+            Self::Source => PARSE_ERRORS + 2,
+            Self::Fragment => PARSE_ERRORS + 3,
+            Self::Protocol => PARSE_ERRORS + 4,
+            Self::IcmpKind => PARSE_ERRORS + 5,
+            Self::ClosedPort => PARSE_ERRORS + 6,
+            Self::Unasked => PARSE_ERRORS + 7,
         }
     }
 

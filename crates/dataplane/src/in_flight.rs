@@ -11,8 +11,8 @@
 //!
 //! There are as many slots as buffers can be out, so that there is always a place to give one back
 //! to, whatever the rings hold. Returned slots are a stack linked by index (Treiber 1986): giving
-//! back becomes visible with one compare-and-swap, and a giver suspended before that keeps its own
-//! buffer from us, and nothing else. The networker takes the whole stack by one swap, so that the
+//! back becomes visible with one compare-and-swap, and a context that is suspended before that
+//! keeps only its own buffer out. The networker takes the whole stack by one swap, so that the
 //! stack's classic ABA fault cannot happen.
 
 use std::fmt;
@@ -25,7 +25,7 @@ const BOTTOM: u32 = u32::MAX;
 /// How a buffer with its notes comes back.
 #[derive(Debug)]
 pub(crate) enum Returned<B, N> {
-    /// Nobody wants it any more.
+    /// It was dropped.
     Unused(B),
     /// It is a reply, to be sent.
     Reply(B, N),
@@ -41,8 +41,8 @@ struct Returns<B, N> {
 struct Slot<B, N> {
     /// The slot below in the stack.
     below: AtomicU32,
-    /// Full while in the stack. The lock only carries the buffer across threads safely: whoever
-    /// comes here owns the slot, so it is never contended.
+    /// Full while in the stack. The lock only carries the buffer across threads safely: the thread
+    /// that comes here owns the slot, so the lock is never contended.
     returned: Mutex<Option<GivenBack<B, N>>>,
 }
 
@@ -62,7 +62,7 @@ impl<B, N> Returns<B, N> {
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
             slot.below.store(top, Ordering::Relaxed);
-            // Release: what was put into the slot is there for whoever takes it.
+            // Release: the thread that takes the slot sees what was put into it.
             match self
                 .top
                 .compare_exchange_weak(top, index, Ordering::Release, Ordering::Relaxed)
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_giver_stopped_midway_keeps_nobody_waiting() {
+    fn a_giver_stopped_midway_keeps_no_other_waiting() {
         let mut lender = Lender::new(3);
         let stopped = lender.lend(0, ()).unwrap();
         let returns = Arc::clone(&lender.returns);

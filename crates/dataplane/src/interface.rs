@@ -56,7 +56,7 @@ pub enum Verdict {
 pub struct Delivery {
     /// Where in the frame its payload is.
     pub payload: Range<usize>,
-    /// Who sent it.
+    /// The sender.
     pub peer: Peer,
     /// For which of the interface's ports it is.
     pub port: u16,
@@ -64,7 +64,7 @@ pub struct Delivery {
     pub headers: Headers,
 }
 
-/// Whoever sent a datagram.
+/// The sender of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Peer {
     /// Its station on this wire: its own, or its gateway's.
@@ -91,8 +91,8 @@ impl Headers {
         usize::from(self.ethernet) + usize::from(self.ipv4) + udp::Header::LENGTH
     }
 
-    /// Turns the headers of a request, which `frame` begins with, into those of the reply to it: to
-    /// whom it came from, from whom it was for. The payload is the rest of `frame`, and in place.
+    /// Turns the headers of a request, which `frame` begins with, into those of the reply to it:
+    /// source and destination change places. The payload is the rest of `frame`, and in place.
     /// Tells what is left to the device.
     ///
     /// `None`: `frame` is not what these headers were found in, or is too long for a packet.
@@ -237,9 +237,9 @@ impl Interface {
         if !mac.is_station() || mac == self.mac || !(probe || self.is_other_host(ip)) {
             return Err(DropReason::Source);
         }
-        // RFC 826: whoever is known is believed, whatever it says and to whom; whoever asks for us
-        // gets known. But in a VLAN is another wire: what is sent unasked goes out untagged, and
-        // would not get there.
+        // RFC 826: a known station's messages update its entry, whatever they say, and to which
+        // station; a station that asks for us gets an entry. But a VLAN is another wire: unasked
+        // packets leave untagged, and would not reach a station there.
         let near = self.net.contains(ip) && !frame.vlans.any();
         let merged = near && self.neighbours.merge(ip, mac, now);
         let for_us = arp.target_ip() == self.ip;
@@ -454,7 +454,7 @@ enum Judgement {
     ArpRequest {
         ethernet: usize,
     },
-    /// Where somebody is whom we asked for or know; has been learnt.
+    /// The address of a station that was asked for or is known; it has been learnt.
     ArpNews,
     /// The ICMP message is this long.
     EchoRequest {

@@ -90,7 +90,7 @@ pub fn wire(queue: usize, buffers: usize, length: usize) -> (MemoryDevice, Memor
 }
 
 impl MemoryDevice {
-    /// How many buffers nobody uses.
+    /// How many buffers are free.
     #[must_use]
     pub fn free_buffers(&self) -> usize {
         self.buffers.len()

@@ -16,11 +16,11 @@
 //!     renewing: it is asked as if it were not known, and used all the same; any message of theirs leads back to known. What was
 //!             known for twice AGE and not used meanwhile is asked for instead, and so is what is
 //!             not looked up for RENEWED_WITHIN
-//!     given:  known from start to end, whatever anybody says
+//!     given:  known from start to end, whatever messages say
 //! ```
 //!
-//! Nothing here has a timer: time passes when somebody looks up. With no place left, the entry
-//! untouched for the longest makes room, those given at start excepted; so a flood of claimed
+//! Nothing here has a timer: entries age when an address is looked up. With no place left, the
+//! entry untouched for the longest makes room, those given at start excepted; so a flood of claimed
 //! addresses can cost questions, not memory.
 
 use std::net::Ipv4Addr;
@@ -70,11 +70,12 @@ pub enum Resolution {
     Known(MacAddr),
     /// To this station. It has been known for long: send an ARP request for this address as well.
     Renew(MacAddr, Ipv4Addr),
-    /// Nobody knows yet: send an ARP request for this address, keep the packet, look up again.
+    /// The station is not known yet: send an ARP request for this address, keep the packet, look up
+    /// again.
     Ask(Ipv4Addr),
     /// It has been asked for; keep the packet, look up again.
     Wait,
-    /// Nobody answers, or there is no gateway that leads there: drop the packet.
+    /// No station answers, or there is no gateway that leads there: drop the packet.
     Unreachable,
 }
 
@@ -124,8 +125,7 @@ impl Neighbours {
         resolution
     }
 
-    /// `ip` says that it has `mac`. Tells whether anybody here wanted to know: whether there is an
-    /// entry.
+    /// `ip` says that it has `mac`. Tells whether there is an entry, which this updates.
     pub(crate) fn merge(&mut self, ip: Ipv4Addr, mac: MacAddr, now: u64) -> bool {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.ip == ip) else {
             return false;
@@ -194,7 +194,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         /// Whatever happens, the cache says what was heard last, for as long as that holds, asks
-        /// nobody more often than once a second, and has no more entries than places.
+        /// for no address more often than once a second, and has no more entries than places.
         #[test]
         fn it_says_what_was_heard_last(
             places in 1..8_usize,

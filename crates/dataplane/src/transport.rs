@@ -223,8 +223,8 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
     }
 }
 
-/// Whose packets belong together: the same address in another VLAN, or sending to another port, is
-/// somebody else.
+/// A sender whose packets may belong to one request. The same address in another VLAN, or sending
+/// to another port, is another sender.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Sender {
     address: SocketAddrV4,
@@ -437,7 +437,8 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
     }
 
     fn wait(&mut self, patience: Duration) {
-        // Whoever holds a buffer may send it any moment, and the device would not wake us for that.
+        // A worker may send a buffer that is out at any moment, and the device would not wake us
+        // for that.
         if self.outbound.is_empty() && self.lender.out() == 0 {
             self.device.wait(patience);
         } else {

@@ -164,7 +164,7 @@ fn link_changes_and_resets_are_counted_and_traffic_goes_on() {
     assert_eq!(nic.counts().link_changes, 2);
     assert!(
         matches!(nic.reset(), Err(DpdkError::QueueBusy { .. })),
-        "nobody polls"
+        "no host polls"
     );
 
     let stop = AtomicBool::new(false);

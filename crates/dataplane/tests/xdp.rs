@@ -307,8 +307,8 @@ fn after_the_link_was_down_it_goes_on() {
     server.end();
 }
 
-/// With a request in the handler's hands meanwhile, and another that it answers when there is
-/// nobody to send it to.
+/// With a request in the handler's hands meanwhile, and another that it answers while there is no
+/// interface.
 #[test]
 fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
     let test = "after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name";
@@ -361,7 +361,8 @@ fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
         received(&mut dataplane);
         device_counters.read().returns == 1
     });
-    // What was held since before goes out, though that station has gone; whoever asks is answered.
+    // What was held since before goes out, though that station has gone; a station that asks is
+    // answered.
     let reply = Ok(Some(late.request.echo()));
     replier.send(Dataplane::<XdpDevice>::conclude(late.route, reply));
     let client = veth.socket(THEIRS);
@@ -720,7 +721,7 @@ fn frames_of_all_kinds_are_answered_or_counted() {
         assert_echoes(reply, request);
     }
     let all = answered.len() as u64;
-    wait_for("the last flaw", || {
+    wait_for("the last malformed frame", || {
         let counts = server.counters.read().interface;
         counts.dropped_for(DropReason::Fragment) == all
             && counts.dropped_for(DropReason::Malformed(ParseError::UdpChecksum)) == all

@@ -7,14 +7,14 @@ use shinjuku_preempt::RealtimeError;
 
 use crate::TableError;
 
-/// What goes wrong.
+/// Why scheduling could not begin, or ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElevateError {
     /// SCHED_FIFO is not permitted; the message says what to do.
     #[error(transparent)]
     Refused(#[from] RealtimeError),
-    /// The order is none.
+    /// The order cannot be used.
     #[error(transparent)]
     Table(#[from] TableError),
     /// Table and targets do not match.
@@ -64,7 +64,7 @@ pub enum ElevateError {
     /// One of the scheduled does not exist.
     #[error("{target} has no threads to schedule: it has ended, or was never there")]
     Nothing {
-        /// Who.
+        /// The target, as it was written.
         target: String,
     },
     /// Two targets have a thread in common.
@@ -77,14 +77,14 @@ pub enum ElevateError {
         /// The thread.
         tid: u32,
     },
-    /// Threads of another process, and no one to give them back if this process is killed.
+    /// Threads of another process, and no supervisor to give them back if this process is killed.
     #[error("{target} is not of this process: scheduling it takes a supervisor")]
     Unsupervised {
-        /// Who.
+        /// The target, as it was written.
         target: String,
     },
     /// The supervisor cannot be started, or does not answer.
-    #[error("the supervisor, who gives back what is elevated, cannot be started: {0}")]
+    #[error("the supervisor, which gives back what is elevated, cannot be started: {0}")]
     Supervisor(io::Error),
     /// The supervisor has gone: without it nothing stays elevated.
     #[error("the supervisor has gone, so the scheduled have their old classes again")]
@@ -108,7 +108,7 @@ pub enum ElevateError {
     /// Linux refuses something else.
     #[error("cannot {what}: {cause}")]
     System {
-        /// What.
+        /// What was attempted.
         what: String,
         /// The kernel's answer.
         cause: io::Error,
@@ -116,7 +116,7 @@ pub enum ElevateError {
 }
 
 impl ElevateError {
-    /// For `map_err`.
+    /// Makes [`Self::System`] of the kernel's answer, for `map_err`.
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::System {
             what: what.into(),
@@ -124,7 +124,7 @@ impl ElevateError {
         }
     }
 
-    /// Of an attempt to give a class.
+    /// The error of an attempt to give a class.
     pub(crate) fn class(cause: io::Error) -> Self {
         Self::Refused(RealtimeError::Refused(cause))
     }

@@ -27,11 +27,11 @@
 //! a second process, the [supervisor](supervise), sees to that after `kill -9`, too. It takes the
 //! permission for SCHED_FIFO (CAP_SYS_NICE, or `ulimit -r`), and threads of other users take root.
 //!
-//! | module | |
+//! | module | what it holds |
 //! |---|---|
-//! | `table` `target` | in which order; who |
-//! | `scheduler` | the scheduler with its patterns, and the sentinel that notices who sleeps |
-//! | `member` `supervisor` | what a thread is to get back; who gives it back if the scheduler cannot |
+//! | `table` `target` | the order of the slots; the threads and processes that are scheduled |
+//! | `scheduler` | the scheduler with its patterns, and the sentinel that notices when one sleeps |
+//! | `member` `supervisor` | what a thread is to get back; the process that gives it back if the scheduler cannot |
 //! | [`server`] | preemptive scheduling in a server of ordinary threads: dispatcher, workers, switcher |
 //! | `reserve` | what Linux keeps for ordinary threads: throttling, the fair server |
 

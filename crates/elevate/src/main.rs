@@ -29,16 +29,16 @@ enum Task {
     /// Schedules until control-C, SIGTERM, SIGHUP, the time that was asked for, or the end of all
     /// that is scheduled. Then all have their classes and cores again.
     Run(Run),
-    /// Is the supervisor: told by its standard input who is elevated, it gives back what a
-    /// scheduler that was killed cannot.
+    /// Is the supervisor: its standard input tells it which threads are elevated, and it gives back
+    /// what a scheduler that was killed cannot.
     #[command(hide = true)]
     Supervise,
 }
 
 #[derive(Args)]
 struct Run {
-    /// Who: NAME=process:PID, NAME=thread:TID, NAME=vcpus:PID (of QEMU, started with `-name
-    /// X,debug-threads=on`), or NAME=command:LINE, which is started, and ended at the end.
+    /// What to schedule: NAME=process:PID, NAME=thread:TID, NAME=vcpus:PID (of QEMU, started with
+    /// `-name X,debug-threads=on`), or NAME=command:LINE, which is started, and ended at the end.
     #[arg(required = true, value_name = "NAME=TARGET")]
     targets: Vec<String>,
     /// The core that they share.
@@ -53,7 +53,7 @@ struct Run {
     /// The order, such as A-A-B-C [default: each in turn]
     #[arg(long)]
     order: Option<String>,
-    /// Leave one who sleeps its slot, as in the paper.
+    /// Leave a target that sleeps its slot, as in the slides.
     #[arg(long)]
     keep_slots: bool,
     /// End after so many seconds.

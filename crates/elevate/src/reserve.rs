@@ -2,7 +2,7 @@
 //!
 //! - Before Linux 6.12 there is *throttling*: once real-time threads have run for
 //!   `sched_rt_runtime_us` of a `sched_rt_period_us` (950 ms of a second), none of them runs on the
-//!   core until the period is over, whether anyone else wants to run or not. Scheduler and
+//!   core until the period is over, whether another thread wants to run or not. Scheduler and
 //!   scheduled stand still together.
 //! - From 6.12 on there is the *fair server*: a core's ordinary threads that real-time threads have
 //!   starved get 50 ms of each second. Without such threads on the core, nothing is lost.
@@ -25,14 +25,14 @@ pub enum Reserve {
     Throttling {
         /// How long they may run.
         runtime: Duration,
-        /// Of which time.
+        /// The period, of which `runtime` is a part.
         period: Duration,
     },
     /// Ordinary threads that wait get `runtime` of each `period`.
     FairServer {
         /// How long they run.
         runtime: Duration,
-        /// Of which time.
+        /// The period, of which `runtime` is a part.
         period: Duration,
     },
     /// The kernel does not tell.

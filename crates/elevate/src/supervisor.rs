@@ -8,9 +8,9 @@
 //!    scheduled ◀──── pipe closed without "done" (kill -9), nothing for 2 s, deadline over ──┘
 //! ```
 //!
-//! Each of the two notices the end of the other: the kernel closes the pipe of whoever ends. Only
-//! if both are killed within a moment does a thread keep what it was given. The supervisor has the
-//! highest priority of all, and sleeps.
+//! Each of the two notices the end of the other: the kernel closes the pipe's end of the one that
+//! ends. Only if both are killed within a moment does a thread keep what it was given. The
+//! supervisor has the highest priority of all, and sleeps.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;

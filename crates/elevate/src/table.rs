@@ -3,8 +3,8 @@
 /// Most slots of a table.
 pub const MOST_SLOTS: usize = 1024;
 
-/// A cycle of slots. Each belongs to one of the scheduled, who are numbered from 0, and each of
-/// these has one slot at least.
+/// A cycle of slots. Each belongs to one of the scheduled. These are numbered from 0, and each has
+/// one slot at least.
 ///
 /// ```
 /// use shinjuku_elevate::Table;
@@ -19,11 +19,11 @@ pub const MOST_SLOTS: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table(Vec<usize>);
 
-/// An order that is none.
+/// Why an order cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// Nobody is scheduled.
+    /// It has no names.
     #[error("there is nothing to schedule: name one thread or process at least")]
     Empty,
     /// A name that none of the scheduled has.
@@ -103,7 +103,7 @@ impl Table {
         }
     }
 
-    /// Who has each slot.
+    /// The number of the one that has each slot.
     #[must_use]
     pub fn slots(&self) -> &[usize] {
         &self.0

@@ -1,4 +1,4 @@
-//! Who can be scheduled: whatever has a thread number.
+//! What can be scheduled: whatever has a thread number.
 
 use std::fmt;
 use std::fs;
@@ -81,28 +81,30 @@ impl Target {
 }
 
 /// The threads of schedulers in this process: they are never scheduled themselves.
-static STAFF: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+static SCHEDULER_THREADS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 /// The calling thread is of a scheduler, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct OnStaff(u32);
+pub(crate) struct SchedulerThread(u32);
 
-impl OnStaff {
+impl SchedulerThread {
     pub(crate) fn enter() -> Self {
         let tid = rustix::thread::gettid().as_raw_pid().cast_unsigned();
-        staff().push(tid);
+        scheduler_threads().push(tid);
         Self(tid)
     }
 }
 
-impl Drop for OnStaff {
+impl Drop for SchedulerThread {
     fn drop(&mut self) {
-        staff().retain(|tid| *tid != self.0);
+        scheduler_threads().retain(|tid| *tid != self.0);
     }
 }
 
-fn staff() -> MutexGuard<'static, Vec<u32>> {
-    STAFF.lock().unwrap_or_else(PoisonError::into_inner)
+fn scheduler_threads() -> MutexGuard<'static, Vec<u32>> {
+    SCHEDULER_THREADS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The threads of a process, without a scheduler's, and without those that have ended and are not
@@ -112,7 +114,7 @@ fn tasks(pid: u32) -> io::Result<Vec<u32>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    let staff = staff().clone();
+    let excluded = scheduler_threads().clone();
     let mut threads = Vec::new();
     for entry in entries {
         // The process may end meanwhile.
@@ -122,7 +124,7 @@ fn tasks(pid: u32) -> io::Result<Vec<u32>> {
             .to_str()
             .and_then(|name| name.parse().ok());
         let Some(tid) = tid else { continue };
-        if !staff.contains(&tid) && born(tid)?.is_some() {
+        if !excluded.contains(&tid) && born(tid)?.is_some() {
             threads.push(tid);
         }
     }

@@ -1,4 +1,4 @@
-//! The preemptive server: who passes whom.
+//! The preemptive server: which requests pass which.
 #![allow(missing_docs)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

@@ -21,7 +21,7 @@
 //! |---|---|---|
 //! | TailGuard, TF-EDFQ | `edf` | `SloAndFanout` |
 //! | T-EDFQ | `edf` | `Slo` |
-//! | PRIQ, a class for each SLO | `priority` | any: the servers look past it |
+//! | PRIQ, a class for each SLO | `priority` | any: the servers ignore it |
 //! | FIFO | `c-fcfs` | any |
 //!
 //! `docs/fanout.md` runs them; `shinjuku_sim::fanout` simulates them.

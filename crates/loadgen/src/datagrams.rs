@@ -41,7 +41,7 @@ pub(crate) trait Carrier {
 #[derive(Debug)]
 pub(crate) struct Datagrams<C> {
     carrier: C,
-    book: Book,
+    pending: Pending,
     /// Submitted and not sent.
     queue: Vec<u32>,
     queued: Vec<u8>,
@@ -52,7 +52,7 @@ pub(crate) struct Datagrams<C> {
 
 /// Which requests wait for their replies, and on which flows.
 #[derive(Debug)]
-struct Book {
+struct Pending {
     format: Format,
     pools: [Pool; 2],
     /// Requests under way on each flow.
@@ -71,14 +71,14 @@ struct Waiting {
 }
 
 impl<C: Carrier> Datagrams<C> {
-    /// Over a carrier with as many flows as `shape` has connections and probes.
+    /// `carrier` has as many flows as `shape` has connections and probes.
     pub(crate) fn new(carrier: C, shape: Shape, format: Format) -> Self {
         let load = shape.connections as u32;
         let all = load + shape.probes as u32;
         Self {
             first_stamp: carrier.first_stamp(),
             carrier,
-            book: Book {
+            pending: Pending {
                 format,
                 pools: [Pool::new(0..load, shape.depth), Pool::new(load..all, 1)],
                 loads: vec![0; all as usize],
@@ -93,7 +93,7 @@ impl<C: Carrier> Datagrams<C> {
     }
 }
 
-impl Book {
+impl Pending {
     /// The stamp of a reply; `None` if the datagram is no reply.
     fn stamp(&self, datagram: &[u8]) -> Option<u64> {
         match self.format {
@@ -141,7 +141,7 @@ impl Book {
 
 impl<C: Carrier> Client for Datagrams<C> {
     fn submit(&mut self, side: Side, request: Sent, class: u16, draws: &mut Draws) -> bool {
-        let pool = &mut self.book.pools[side as usize];
+        let pool = &mut self.pending.pools[side as usize];
         let idle = self.idle_first.then(|| pool.take(|_| true)).flatten();
         let Some(flow) = idle.or_else(|| pool.any(draws, |_| true)) else {
             return false;
@@ -151,14 +151,14 @@ impl<C: Carrier> Client for Datagrams<C> {
         self.last_stamp = stamp;
         draws.write(class, stamp, &mut self.queued);
         self.queue.push(flow);
-        self.book.waiting.push_back(Waiting {
+        self.pending.waiting.push_back(Waiting {
             stamp,
             request,
             flow,
             done: false,
         });
-        self.book.loads[flow as usize] += 1;
-        self.book.outstanding += 1;
+        self.pending.loads[flow as usize] += 1;
+        self.pending.outstanding += 1;
         true
     }
 
@@ -166,34 +166,38 @@ impl<C: Carrier> Client for Datagrams<C> {
         if self.queue.is_empty() {
             return;
         }
-        let Self { carrier, book, .. } = self;
+        let Self {
+            carrier, pending, ..
+        } = self;
         let length = self.queued.len() / self.queue.len();
-        let first = book.waiting.len() - self.queue.len();
+        let first = pending.waiting.len() - self.queue.len();
         for (at, &flow) in self.queue.iter().enumerate() {
             let datagram = &self.queued[at * length..][..length];
             if let Err(error) = carrier.send(flow, datagram) {
                 record.stray_error(Some(format!("sending: {error}").as_bytes()));
-                book.waiting[first + at].done = true;
-                record.lost(book.waiting[first + at].request);
+                pending.waiting[first + at].done = true;
+                record.lost(pending.waiting[first + at].request);
             }
         }
         carrier.flush();
         for at in 0..self.queue.len() {
-            if book.waiting[first + at].done {
-                book.done(self.queue[at]);
+            if pending.waiting[first + at].done {
+                pending.done(self.queue[at]);
             }
         }
         self.queue.clear();
         self.queued.clear();
-        book.forget_done();
+        pending.forget_done();
     }
 
     fn receive(&mut self, clock: &Clock, record: &mut Record) -> bool {
-        let Self { carrier, book, .. } = self;
+        let Self {
+            carrier, pending, ..
+        } = self;
         carrier.receive(&mut |came| {
             let now_ns = clock.now_ns();
-            match came.map(|datagram| book.stamp(datagram)) {
-                Ok(Some(stamp)) => book.answered(stamp, now_ns, record),
+            match came.map(|datagram| pending.stamp(datagram)) {
+                Ok(Some(stamp)) => pending.answered(stamp, now_ns, record),
                 Ok(None) => record.malformed += 1,
                 // The error belongs to an earlier datagram, which is waited for until its time-out.
                 Err(error) => {
@@ -204,34 +208,34 @@ impl<C: Carrier> Client for Datagrams<C> {
     }
 
     fn expire(&mut self, before_ns: u64, now_ns: u64, record: &mut Record) {
-        let book = &mut self.book;
-        while let Some(&first) = book.waiting.front() {
+        let pending = &mut self.pending;
+        while let Some(&first) = pending.waiting.front() {
             if !first.done && first.request.due_ns >= before_ns {
                 break;
             }
-            book.waiting.pop_front();
+            pending.waiting.pop_front();
             if !first.done {
                 record.given_up(first.request, now_ns, GivenUp::TimeOut);
-                book.done(first.flow);
+                pending.done(first.flow);
             }
         }
     }
 
     fn end(&mut self, now_ns: u64, record: &mut Record) {
-        for waiting in self.book.waiting.drain(..) {
+        for waiting in self.pending.waiting.drain(..) {
             if !waiting.done {
                 record.given_up(waiting.request, now_ns, GivenUp::End);
             }
         }
-        self.book.outstanding = 0;
+        self.pending.outstanding = 0;
     }
 
     fn outstanding(&self) -> usize {
-        self.book.outstanding
+        self.pending.outstanding
     }
 
     fn has_vacancy(&mut self, side: Side) -> bool {
-        self.book.pools[side as usize].peek(|_| true).is_some()
+        self.pending.pools[side as usize].peek(|_| true).is_some()
     }
 
     fn is_dead(&self) -> bool {

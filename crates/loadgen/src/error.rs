@@ -43,7 +43,7 @@ pub enum LoadError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The kernel's answer.
         cause: std::io::Error,
     },
     /// No connection could be opened.
@@ -51,7 +51,7 @@ pub enum LoadError {
     Connect {
         /// The server.
         target: SocketAddr,
-        /// Why.
+        /// The kernel's answer.
         cause: std::io::Error,
     },
     /// The device cannot be had.
@@ -87,7 +87,7 @@ pub enum LoadError {
     System {
         /// The action.
         action: &'static str,
-        /// Why.
+        /// The kernel's answer.
         cause: std::io::Error,
     },
     /// A core that this process may not use.

@@ -22,13 +22,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | module | |
+//! | module | what it holds |
 //! |---|---|
-//! | `settings` `plan` `rates` | what a user writes, as options or as a TOML plan; the same, checked |
+//! | `settings` `plan` `rates` | what a user writes, as options or as a TOML plan; the checked plan |
 //! | `requests` `template` `keys` | classes, commands with places, key distributions |
 //! | `engine` | the loop of a thread: what is due, what has come |
 //! | `client` `tcp` `readiness` | connections, and which of them takes a request |
-//! | `datagrams` `udp` `dataplane` `transport_setup` | the same of flows; by sockets, or by a device without the kernel; which |
+//! | `datagrams` `udp` `dataplane` `transport_setup` | flows of datagrams, over sockets or over a device without the kernel; the choice between these |
 //! | `record` [`point`] | counting; the figures, and what must be said about them |
 //! | `measure` | one load: connections, threads, the sum |
 //! | [`report`] | tables, CSV, HdrHistogram log |

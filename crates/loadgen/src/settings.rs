@@ -57,15 +57,15 @@ pub struct Settings {
     /// The server: an address or name, and a port [default: 127.0.0.1:6379]
     #[arg(long, short, value_name = "HOST:PORT", help_heading = "Server")]
     pub target: Option<String>,
-    /// What is spoken with it [default: resp]
+    /// The protocol spoken with it [default: resp]
     #[arg(long, value_enum, help_heading = "Server")]
     pub protocol: Option<Protocol>,
     /// Connections (RESP) or flows (UDP), over all threads [default: 64]
     #[arg(long, short, value_name = "N", help_heading = "Server")]
     pub connections: Option<usize>,
 
-    /// UDP: by what it travels; other than by sockets, from --address, over up to 64 flows
-    /// [default: sockets]
+    /// UDP: what carries the datagrams; dpdk and xdp take --address, and up to 64 flows [default:
+    /// sockets]
     #[arg(long, value_enum, help_heading = "Without the kernel")]
     pub transport: Option<Transport>,
     /// The client's own address, and how many bits of it name the net: 10.0.0.2/24

@@ -61,9 +61,9 @@ pub(crate) struct Refused {
 /// How many connections there are to be, and how they are used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// For the load.
+    /// Connections for the load.
     pub(crate) connections: usize,
-    /// For the probe.
+    /// Connections for the probe.
     pub(crate) probes: usize,
     /// Requests under way on each connection while saturating; 1 in an open loop.
     pub(crate) depth: usize,

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_somebodys_number() {
+    fn every_choice_reaches_every_key() {
         let mut keys = Keys::new(97, 0.0).unwrap();
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
         for choice in [Choice::Uniform, Choice::Zipf, Choice::Sequential] {

@@ -1,4 +1,4 @@
-//! What a datagram tells of its request: the class and the flow.
+//! How a transport learns a request's class, flow and deadline from its datagram.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,12 +8,12 @@ pub trait Classifier: Send + 'static {
     /// The class of `datagram`, sent by `peer`. `None`: malformed; it is dropped and counted.
     ///
     /// Runs on the dispatcher's thread (or the networker's), for every request: it must not
-    /// allocate, free, lock, wait or panic, and what it takes, every request waits for.
+    /// allocate, free, lock, wait or panic, and every request waits while it runs.
     fn classify(&mut self, datagram: &[u8], peer: SocketAddr) -> Option<u16>;
 
     /// As [`classify`](Self::classify), for a transport that listens on several addresses: `port`
     /// is the number of the one that the datagram was sent to, in the order of the configuration.
-    /// Who does not look at it leaves this out.
+    /// A classifier that does not look at the port leaves this out.
     fn classify_at(&mut self, port: usize, datagram: &[u8], peer: SocketAddr) -> Option<u16> {
         let _ = port;
         self.classify(datagram, peer)

@@ -1,4 +1,4 @@
-//! One way to count: numbers that are written by some threads and read by any.
+//! Counters: some threads write the numbers, and any thread may read them.
 //!
 //! [`counters!`](crate::counters!) declares what is read, a record of plain numbers, and for each
 //! writer the counters that it adds to, on cache lines of their own. It is for the transports of
@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A number that only grows, but for what is [taken off](Self::subtract) or [set](Self::set).
+/// A number that grows, and shrinks only by [`subtract`](Self::subtract) or [`set`](Self::set).
 #[derive(Default, Debug)]
 pub struct Counter(AtomicU64);
 
@@ -79,7 +79,7 @@ impl<const N: usize> Count for [u64; N] {
 /// each writer (`by`), whose `add_to` adds what they read to a record. Counts from elsewhere come
 /// last (`and`), with their types.
 ///
-/// A count with words is told by the record's `write_counts` unless it is zero, a line each.
+/// The record's `write_counts` writes a line for each count that has words and is not zero.
 #[macro_export]
 macro_rules! counters {
     (

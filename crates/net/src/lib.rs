@@ -8,8 +8,8 @@
 //! | [`Transport::conclude`] | the request's context, preemptible | do whatever a handler may |
 //! | [`Replier::send`] | the worker's own stack, after the context ended; or between two requests, on the context's and with its thread-locals | like the dispatcher; one non-blocking system call |
 //!
-//! The restrictions are not a matter of taste: a suspended context may hold any lock, the
-//! allocator's included, and only the dispatcher brings it back.
+//! A suspended context may hold any lock, the allocator's included, and only the dispatcher resumes
+//! it. Hence the restrictions: a dispatcher that waited for such a lock would wait forever.
 //!
 //! [`udp`] and [`tcp`] are over the kernel's sockets; [`resp`] is Redis's protocol over [`tcp`],
 //! and [`wire`] what clients of the original systems send. The crate `shinjuku-dataplane` has a

@@ -129,9 +129,9 @@ pub trait Transport: Send + Sized + 'static {
     fn wait(&mut self, patience: Duration);
 
     /// Offered at start, before the first [`poll`](Self::poll), where several threads serve: from
-    /// now on whoever brings requests calls `wake` when they are there to be polled, from any
-    /// thread, and the runtime never calls [`wait`](Self::wait). What is given back tells any
-    /// thread, at the price of a load or two, whether requests seem to be there.
+    /// now on the transport calls `wake`, from any thread, when requests are there to be polled,
+    /// and the runtime never calls [`wait`](Self::wait). What is given back tells any thread, at
+    /// the price of a load or two, whether requests seem to be there.
     ///
     /// `None`, the default: only polling tells. Then one thread at a time waits in `wait`, for a
     /// millisecond at most where there are others.

@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | module | |
+//! | module | what it holds |
 //! |---|---|
 //! | `figure` | what is drawn |
 //! | `draw` | where it goes |

@@ -41,11 +41,16 @@ impl Affinity {
 
     const CORES: usize = 8 * size_of::<libc::cpu_set_t>();
 
+    /// The kernel's numbers of the cores, in ascending order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
+        // SAFETY: the number is within the set.
+        (0..Self::CORES).filter(|&core| unsafe { libc::CPU_ISSET(core, &self.0) })
+    }
+
     /// The core, if there is just one.
     pub(crate) fn only_core(&self) -> Option<usize> {
-        // SAFETY: the number is within the set.
-        let has = |core: &usize| unsafe { libc::CPU_ISSET(*core, &self.0) };
-        (self.cores() == 1).then(|| (0..Self::CORES).find(has))?
+        let mut numbers = self.numbers();
+        numbers.next().filter(|_| numbers.next().is_none())
     }
 
     /// Gives the set to the calling thread.

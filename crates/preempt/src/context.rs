@@ -29,10 +29,11 @@ use crate::processor_time::ProcessorTime;
 use crate::stride::Stride;
 use crate::worker::WorkerHead;
 
-/// Code that is found so much after its moment, about 10 us, may have been away from its CPU.
+/// A request found this long after its moment, about 10 us: its thread may have been away from its
+/// CPU.
 const LATE: Cycles = Cycles(1 << 15);
-/// A quantum so long, about 50 us, can have been interrupted within. At its end the kernel is asked
-/// anyway, which takes less than a hundredth of it.
+/// Within a quantum this long, about 50 us, the thread may have been away from its CPU. So the
+/// context asks the kernel at the end of each, which takes less than a hundredth of it.
 const LONG: u64 = 1 << 17;
 
 /// A context, numbered from 0 within its pool.

@@ -2,11 +2,11 @@
 //!
 //! A preemption is a *state* before it is an event: the dispatcher stores the generation it wants
 //! stopped in the context's `requested` word. Probes poll the word. A signal only makes the context
-//! look at it. Whoever holds preemption off looks at it when he lets go. So a request that arrives
-//! at a bad moment (in a guard, during the switch) is never lost, and one that arrives late finds
-//! another generation and is dropped. A request can carry a moment before which it does not hold:
-//! the *deadline probes* of a dispatcher that shares the worker's thread. `stride` tells which of
-//! these probes read the clock.
+//! look at it. Code that holds preemption off looks at the word when it lets go. So a request that
+//! arrives at a bad moment (in a guard, during the switch) is never lost, and one that arrives late
+//! finds another generation and is dropped. A request can carry a moment before which it does not
+//! hold: the *deadline probes* of a dispatcher that shares the worker's thread. `stride` tells
+//! which of these probes read the clock.
 //!
 //! ```text
 //!        guard = 0: own code ──probe or interrupt, requested == generation──▶ guard = 1
@@ -20,8 +20,8 @@
 //! that migration does change, the worker, is read only while the guard is up, afresh after every
 //! way out.
 //!
-//! Nothing here allocates or locks. The kernel is asked for the thread's time on its CPU, where a
-//! deadline seems to have passed for long.
+//! Nothing here allocates or locks. The one system call asks for the thread's time on its CPU,
+//! where a deadline seems to have passed long ago.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -53,8 +53,8 @@ pub(crate) fn current() -> Option<&'static Head> {
 
 /// Gives way if the dispatcher asks for it: a *probe*. A probe costs a load and a branch, and while
 /// a moment is set a countdown; outside a context it does nothing. `#[preemptible]` puts probes
-/// into loops. Not for signal handlers: what leaves there returns from the handler on another
-/// thread.
+/// into loops. Signal handlers must not call it: a context that leaves from there returns from the
+/// handler on another thread.
 #[inline(always)]
 pub fn preempt_point() {
     let head = CURRENT.get();
@@ -68,8 +68,8 @@ pub fn preempt_point() {
     }
 }
 
-/// A context that waits gives way for so long before it blocks its worker: what it waits for may
-/// have to run there, and a spare takes some milliseconds to come.
+/// How long a waiting context gives way before it blocks its worker. The request that it waits for
+/// may have to run on that worker, and a spare takes some milliseconds to come.
 const GIVES_WAY_FOR: Duration = Duration::from_millis(1);
 
 /// In a context, gives way until `look` finds something, for a millisecond at most, and no longer
@@ -108,8 +108,8 @@ pub fn current_context() -> Option<ContextId> {
 /// Runs `body` without being preempted (`call_safe` of Shinjuku, NSDI'19, section 3.6). Nests. A
 /// preemption asked for meanwhile happens at the end. Outside a context it only calls `body`.
 ///
-/// It does not stop the kernel from scheduling the worker's thread, and what it holds off others
-/// wait for: keep it short.
+/// It does not keep the kernel from scheduling the worker's thread. Other requests wait until
+/// `body` ends, so keep it short.
 pub fn without_preemption<Out>(body: impl FnOnce() -> Out) -> Out {
     let _guard = Guard::raise();
     body()
@@ -250,7 +250,8 @@ pub(crate) fn has_workers_mask(head: &Head, mask: impl FnOnce() -> u64) -> bool 
     // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
     let same = unsafe { (*head.running.worker.get()).signal_mask } == mask();
     compiler_fence(Ordering::SeqCst);
-    // What arrives in between is looked at by the caller next, or by whoever it leaves it to.
+    // The caller, or the code that it leaves this to, looks next at requests that arrive in
+    // between.
     head.running.guard.store(0, Ordering::Relaxed);
     same
 }
@@ -447,8 +448,7 @@ pub(crate) fn note_between_jobs(so: bool) {
 #[inline(always)]
 pub(crate) fn note_between_jobs(_: bool) {}
 
-/// What was to be asked for the next job has panicked: that is the worker's affair. Returns as
-/// [`finish`] does.
+/// The successor panicked, which the worker reports from `run_on`. Returns as [`finish`] does.
 ///
 /// # Safety
 /// Must be called on the context's own stack by its backing thread's loop, at guard 1.
@@ -456,7 +456,7 @@ pub(crate) unsafe fn fail(head: &Head, payload: Box<dyn Any + Send>) {
     // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
     let worker = unsafe { &*head.running.worker.get() };
     if worker.successor.get().is_null() {
-        // No preemption was asked for: it is a bug of our own.
+        // No successor was called, so this panic is a bug of this crate.
         resume_unwind(payload);
     }
     worker.panic.set(Some(payload));

@@ -102,7 +102,10 @@ pub(crate) fn make_room(components: u64) {
     const MXCSR: usize = 24 / 8;
     #[repr(C, align(64))]
     struct Area([u64; BYTES / 8]);
-    assert!(end(components) <= BYTES, "room for {components:#x}");
+    assert!(
+        standard_bytes(components) <= BYTES,
+        "room for {components:#x}"
+    );
     let mut area = Area([0; BYTES / 8]);
     area.0[MXCSR] = u64::from(mxcsr());
     // The header's first word selects the components to load; the others are reset to their initial
@@ -132,8 +135,9 @@ fn mxcsr() -> u32 {
     mxcsr
 }
 
-/// The end of `components` in the standard format, in bytes.
-fn end(components: u64) -> usize {
+/// Bytes that `components` take in the standard format. A leaf tells the place and size of each but
+/// the first two, which are in the first 576 bytes, with the header.
+pub(crate) fn standard_bytes(components: u64) -> usize {
     (2..63)
         .filter(|component| components & 1 << component != 0)
         .map(|component| {

@@ -1,15 +1,15 @@
 //! Where threads leave a value for each other, and what can be told of it while it lies there.
 //!
 //! ```text
-//!   whoever has it      state := what is told of it ─▶ cell := value ─╮ from here on it is the next one's
-//!   whoever takes it    state != 0 ─▶ cell.take() ── empty: no ──────▶ state := 0 ─▶ news := no
-//!   whoever has not     news := yes: whoever takes it next finds out what that is about
+//!   the one that has it   state := what is told of it ─▶ cell := value ─╮ from here on it is the next one's
+//!   one that takes it     state != 0 ─▶ cell.take() ── empty: no ──────▶ state := 0 ─▶ news := no
+//!   one that has it not   news := yes: the next one to take it finds out what that is about
 //! ```
 //!
 //! Only the thread that has the value writes the state, and the cell orders one such thread before
-//! the next. So the writes have one order, the last one is of whoever left the value last, and what
-//! lies there with something to do is seen to. A state written after the value was left could come
-//! after those of threads that had it since, and hide what they left.
+//! the next. So the writes have one order, the last one is of the thread that left the value last,
+//! and what lies there with something to do is seen to. A state written after the value was left
+//! could come after those of threads that had it since, and hide what they left.
 //!
 //! The state alone is a hint: it is there for a moment before the value is.
 
@@ -27,7 +27,7 @@ pub struct Handover<Value> {
     value: AtomicCell<Option<Box<Value>>>,
     /// 0: a thread has it, or it is gone. Written only by the thread that has it.
     state: AtomicUsize,
-    /// Something was told to whoever takes the value next.
+    /// Something was told to the next thread that takes the value.
     news: AtomicBool,
 }
 
@@ -81,7 +81,7 @@ impl<Value> Handover<Value> {
         std::mem::forget(was);
     }
 
-    /// Tells whoever takes the value next that there is something for it.
+    /// Tells the next thread that takes the value that there is something for it.
     #[inline]
     pub fn tell(&self) {
         self.news.store(true, Ordering::Release);
@@ -124,9 +124,10 @@ mod tests {
     const THREADS: usize = 4;
     const TURNS: usize = 50_000;
 
-    /// Whoever has the value finds the state that it was left with, and leaves the next one.
+    /// The thread that has the value finds the state that it was left with, and leaves the next
+    /// one.
     #[test]
-    fn the_state_is_that_of_whoever_left_it_last() {
+    fn the_state_is_that_of_the_thread_that_left_it_last() {
         let place = Handover::new();
         place.leave(Box::new(1), 1);
         let turns = || {
@@ -184,7 +185,7 @@ mod loom_tests {
     /// A dispatcher lies there with so many requests; the state is their number and 1.
     struct Part {
         place: Handover<Dispatcher>,
-        /// Answers that whoever takes the dispatcher next takes, as in the mailboxes.
+        /// Answers for the next thread that takes the dispatcher, as in the mailboxes.
         answers: AtomicUsize,
         /// Answers that were taken.
         taken: AtomicUsize,
@@ -220,7 +221,8 @@ mod loom_tests {
             Some(runs)
         }
 
-        /// Thread's own request is done: it answers, and takes the dispatcher or leaves word.
+        /// A thread's own request is done: the thread answers, and takes the dispatcher or leaves
+        /// word.
         fn answer(&self, wake: impl FnOnce()) {
             self.answers.fetch_add(1, Ordering::Relaxed);
             if self.turn().is_none() {
@@ -315,7 +317,8 @@ mod loom_tests {
                     thread.unpark();
                 }
             });
-            // An own turn that has taken the answer says so to nobody: here the loop waits for it.
+            // A turn of this thread that has taken the answer wakes no loop, and here the loop
+            // waits for that.
             if part.taken.load(Ordering::Relaxed) > 0 && part.parking.claim(0).is_some() {
                 thread.unpark();
             }
@@ -327,7 +330,7 @@ mod loom_tests {
     /// The checks have teeth: a state that is written after the value was left hides the request
     /// that another left since.
     #[test]
-    #[should_panic(expected = "lies there with a request, and nobody can tell")]
+    #[should_panic(expected = "lies there with a request, and its state does not tell")]
     fn loom_a_state_written_too_late_hides_a_request() {
         model(|| {
             let part = Arc::new(part(0, 1));
@@ -335,7 +338,7 @@ mod loom_tests {
             let other = {
                 let part = Arc::clone(&part);
                 thread::spawn(move || {
-                    // A request comes to whoever takes the dispatcher.
+                    // A request comes to the thread that takes the dispatcher.
                     let Some(mut dispatcher) = part.place.value.swap(None) else {
                         return false;
                     };
@@ -351,7 +354,7 @@ mod loom_tests {
             let has_come = other.join().unwrap();
             assert!(
                 !has_come || part.has_work(),
-                "lies there with a request, and nobody can tell"
+                "lies there with a request, and its state does not tell"
             );
         });
     }

@@ -39,19 +39,23 @@
 //! | `current`, `stride` | [`preempt_point`], [`without_preemption`]: the code inside a context; which probes read the clock |
 //! | `lend` | [`lend`]: work that borrows, for pools of threads |
 //! | `worker`, `service` | [`Worker::run`]: entering and leaving contexts; [`Worker::serve`]: a worker's loop |
-//! | `kernel_thread` | contexts that are kernel threads, and who runs a worker's loop there |
+//! | `kernel_thread` | contexts that are kernel threads, and which of these threads runs a worker's loop |
 //! | `mailbox`, `slots`, `parker` | handing contexts between dispatcher and workers; sleep when there are none |
 //! | `handover` | where loops leave a dispatcher for each other |
 //! | `parking` | how loops that serve each other's queues sleep, and which one is woken |
 //! | `extended_state` | the needs of signal frames beyond general registers |
 //! | `compiled` | probes that the compiler inserts: their gate, and what they call (feature `compiled-probes`) |
-//! | `mechanism`, `probe`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
+//! | `mechanism`, `signal`, `timer`, `token` | ways to interrupt, and the permission for the hard ones |
+//! | `counters` | what became of preemptions, per worker |
 //! | `processor_time` | how long a worker's thread was away from its CPU |
 //! | `backend`, `trampoline` | special modes for workers, behind traits; the code that code interrupted there enters |
 //! | `guest` (feature `kvm`) | workers in guest mode under /dev/kvm, interrupted by the APIC |
 //! | `dune` (feature `dune`) | workers under Dune, interrupted by posted interrupts |
 //! | `overflow`, `credentials` | the message of a stack overflow; `setuid` and its family |
-//! | `clock`, `platform`, `realtime`, `scheduling`, `slice`, `affinity` | the TSC, requirements on the machine, SCHED_FIFO, any thread's scheduling class, time slices, cores |
+//! | `stack_snapshot` | what a worker does in a context, for another thread's report |
+//! | `clock`, `platform`, `realtime`, `scheduling`, `affinity` | the TSC, requirements on the machine, SCHED_FIFO, any thread's scheduling class and time slice, cores |
+//! | `fault`, `stress` (feature `stress`) | removing one defence; the stress test, which must notice |
+//! | `measure` (feature `measure`) | what switches, probes and preemptions cost on this machine |
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!(
@@ -91,14 +95,12 @@ mod parker;
 mod parking;
 mod platform;
 mod pool;
-mod probe;
 mod processor_time;
 mod realtime;
 mod restartable;
 mod scheduling;
 mod service;
 mod signal;
-mod slice;
 mod slots;
 mod stack_snapshot;
 #[cfg(feature = "stress")]
@@ -130,18 +132,16 @@ pub use handover::Handover;
 pub use kernel_thread::ContextKind;
 pub use lend::{Lender, Lent, Work, lend};
 pub use mailbox::{Completion, Dispatched, MAX_DEPTH, Receiver, Sender, mailbox};
-pub use mechanism::{InterruptError, Mechanism, WorkerLink};
+pub use mechanism::{InterruptError, Mechanism, Probe, WorkerLink};
 pub use parker::Parker;
 pub use parking::Parking;
 pub use platform::{Unsupported, check_platform};
 pub use pool::{HandBack, Handles, Pool, PoolConfig, PoolError};
-pub use probe::Probe;
 pub use processor_time::ProcessorTime;
 pub use realtime::{Realtime, RealtimeError};
-pub use scheduling::SchedulingClass;
+pub use scheduling::{SchedulingClass, request_slice};
 pub use service::{Service, Step};
 pub use signal::{Signal, SignalError};
-pub use slice::request_slice;
 pub use stack_snapshot::{StackSnapshot, StackSnapshots};
 pub use timer::{DeadlineTimer, TimerError};
 pub use token::HardPreemption;

@@ -115,6 +115,23 @@ pub trait Mechanism: Send + Sync {
     fn interrupt(&self, worker: &WorkerLink) -> Result<(), InterruptError>;
 }
 
+/// Preemption by probes alone: the context's code polls at its own
+/// [`preempt_point`](crate::preempt_point)s, and nothing interrupts it. This needs nothing and is
+/// always on. The dispatcher sends no more than its store to the context's cache line (Concord,
+/// SOSP'23, section 3.1).
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Probe;
+
+impl Mechanism for Probe {
+    fn name(&self) -> &'static str {
+        "probe"
+    }
+
+    fn interrupt(&self, _: &WorkerLink) -> Result<(), InterruptError> {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use crate::current::CURRENT;
-use crate::signal::frame_room;
+use crate::signal::{call_handler, frame_room};
 
 const ALTERNATE_STACK: usize = 64 * 1024;
 const GUARD: usize = 64 * 1024;
@@ -153,31 +153,14 @@ fn call_previous(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut li
             .position(|&fault| fault == signal)
             .map(|i| &all[i])
     });
-    match previous {
-        Some(action)
-            if action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN =>
-        {
-            if action.sa_flags & libc::SA_SIGINFO != 0 {
-                // SAFETY: the program (or the Rust runtime) installed a three-argument handler for
-                // this signal.
-                let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
-                    unsafe { std::mem::transmute(action.sa_sigaction) };
-                handler(signal, info, frame);
-            } else {
-                // SAFETY: the program installed a one-argument handler for this signal.
-                let handler: extern "C" fn(libc::c_int) =
-                    unsafe { std::mem::transmute(action.sa_sigaction) };
-                handler(signal);
-            }
-        }
-        _ => {
-            // SAFETY: back to the default; the instruction faults again on return and the process
-            // dies of it.
-            unsafe {
-                let mut default: libc::sigaction = std::mem::zeroed();
-                default.sa_sigaction = libc::SIG_DFL;
-                libc::sigaction(signal, &default, std::ptr::null_mut());
-            }
+    let called = previous.is_some_and(|action| call_handler(action, signal, info, frame));
+    if !called {
+        // SAFETY: back to the default; the instruction faults again on return and the process dies
+        // of it.
+        unsafe {
+            let mut default: libc::sigaction = std::mem::zeroed();
+            default.sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(signal, &default, std::ptr::null_mut());
         }
     }
 }

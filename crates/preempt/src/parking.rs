@@ -1,7 +1,8 @@
-//! How loops that serve each other's queues park, and how whoever has work for one more wakes one.
+//! How loops that serve each other's queues park, and how a thread that has work for one more wakes
+//! one.
 //!
 //! ```text
-//!   loop                                        whoever has work
+//!   loop                                        thread that has work
 //!   says that it parks, and searches no more    publishes the work
 //!   ── fence ──                                 ── fence ──
 //!   looks for work once more; none: parks       no loop searches, one parks? claims and unparks it

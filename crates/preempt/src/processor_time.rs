@@ -3,9 +3,8 @@
 //!
 //! Deadlines and run times are read from the TSC, which goes on while Linux runs another thread, or
 //! while the thread sleeps in the kernel. Only the kernel knows how long that was, and asking it is
-//! a system call. So nobody asks as long as what was read from the TSC is as expected: only after a
-//! gap, a dispatch far beyond its deadline for one. What was away in shorter gaps counts as time on
-//! the CPU.
+//! a system call. So code asks only after a gap in the TSC's readings, such as a dispatch far
+//! beyond its deadline. Time away in shorter gaps counts as time on the CPU.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -30,7 +29,7 @@ struct State {
     has_waited: Cell<bool>,
 }
 
-/// What is away for less, some microseconds, is not looked at further.
+/// A thread that was away for less, some microseconds, is not asked whether it waited.
 const SHORT: Cycles = Cycles(1 << 14);
 
 impl ProcessorTime {

@@ -106,7 +106,8 @@ fn unregister_that_of_glibc() {
     // SAFETY: as above. The offset is from the thread pointer, which is the FS base.
     let area = fs_base().wrapping_add_signed(unsafe { *offset });
     // The length must be the one glibc registered: 32, or the kernel's feature size rounded up to
-    // 32. SAFETY: getauxval only reads.
+    // 32.
+    // SAFETY: getauxval only reads.
     let features = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) } as usize;
     for length in [ORIGINAL_LENGTH, features.next_multiple_of(32).max(32)] {
         if call(area as *mut libc::c_void, length, UNREGISTER).is_ok() {

@@ -356,18 +356,30 @@ fn call_previous(signal: libc::c_int, info: *mut libc::siginfo_t, frame: *mut li
     let Some(previous) = PREVIOUS.get() else {
         return;
     };
-    let handler = previous.sa_sigaction;
+    call_handler(previous, signal, info, frame);
+}
+
+/// Calls the handler of `action`, the one that the program (or the Rust runtime) had installed for
+/// this signal. Returns whether there is one.
+pub(crate) fn call_handler(
+    action: &libc::sigaction,
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    frame: *mut libc::c_void,
+) -> bool {
+    let handler = action.sa_sigaction;
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        return;
+        return false;
     }
-    if previous.sa_flags & libc::SA_SIGINFO != 0 {
-        // SAFETY: the program installed a three-argument handler for this signal.
+    if action.sa_flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: it was installed as a three-argument handler.
         let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
             unsafe { std::mem::transmute(handler) };
         handler(signal, info, frame);
     } else {
-        // SAFETY: the program installed a one-argument handler for this signal.
+        // SAFETY: it was installed as a one-argument handler.
         let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
         handler(signal);
     }
+    true
 }

@@ -15,9 +15,9 @@
 //! answered: then the slot at its turn is empty, and the consumer has read all of what was there
 //! before. The caller keeps that count.
 //!
-//! Nobody competes for an answer, so its consumer only reads: a word carries a bit that tells even
-//! laps around the line from odd ones. To empty the slot would take the line from the producer once
-//! more, and hold up what the consumer stores next.
+//! No other thread competes for an answer, so its consumer only reads: a word carries a bit that
+//! tells even laps around the line from odd ones. To empty the slot would take the line from the
+//! producer once more, and delay the consumer's next store.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};

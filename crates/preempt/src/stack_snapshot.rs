@@ -1,8 +1,9 @@
 //! What a worker's thread is doing in a context, as another thread sees it: registers, and the part
-//! of the context's stack that is in use. Names are made of that elsewhere, in peace.
+//! of the context's stack that is in use. Other code turns the addresses into names later, on its
+//! own thread.
 //!
 //! ```text
-//!   who asks                               the worker's thread
+//!   the asking thread                      the worker's thread
 //!   IDLE ──▶ ASKED ──signal──▶ handler: the request and the stack meant? ── no: returns
 //!                                 │ yes: TAKEN, copies registers and stack
 //!   reads ◀── DONE ◀──────────────┘

@@ -1,4 +1,5 @@
-//! The permission to preempt code without probes.
+//! The permission to preempt code without probes. It has a file of its own: its `# Safety` section
+//! is the one contract that a user of the runtime signs.
 
 /// Permission to stop handlers where they do not poll: at any instruction, by signal or posted
 /// interrupt, or at function entries, by compiled probes.

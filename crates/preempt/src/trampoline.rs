@@ -17,13 +17,12 @@
 //! None of it belongs to a mechanism: any worker may resume the context.
 
 use std::arch::naked_asm;
-use std::arch::x86_64::__cpuid_count;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::context::Head;
 use crate::counters::count;
 use crate::current::{self, CURRENT};
-use crate::extended_state::{PROTECTION_KEYS, xcr0};
+use crate::extended_state::{PROTECTION_KEYS, standard_bytes, xcr0};
 use crate::worker::SCHEDULING;
 
 /// Bytes below the stack pointer that leaf functions may use.
@@ -81,22 +80,9 @@ static ORDINARY_MXCSR: AtomicU32 = AtomicU32::new(0x1f80);
 pub(crate) fn prepare(components: u64) -> (u64, usize) {
     let components = components & xcr0() & !PROTECTION_KEYS;
     let state = VECTOR_STATE.fetch_and(components, Ordering::Relaxed) & components;
-    let bytes = bytes(state);
+    let bytes = standard_bytes(state);
     VECTOR_BYTES.store(bytes, Ordering::Relaxed);
     (state, bytes)
-}
-
-/// Bytes that `state` takes in the standard format.
-fn bytes(state: u64) -> usize {
-    // A leaf tells a component's size and place; the first two are in the first 576 bytes.
-    let end = |component: u32| {
-        let leaf = __cpuid_count(0xd, component);
-        (leaf.eax + leaf.ebx) as usize
-    };
-    (2..64)
-        .filter(|component| state & 1 << component != 0)
-        .map(end)
-        .fold(576, usize::max)
 }
 
 /// The general registers as [`save`] leaves them on the stack.
@@ -224,7 +210,8 @@ extern "C" fn interrupted(saved: &mut Saved) {
     }
     if head.running.guard.load(Ordering::Relaxed) != 0 {
         // Within the switch, or the job holds preemption off: the context looks at the request when
-        // that ends. SAFETY: on the context's own stack with the guard up: its worker runs it.
+        // that ends.
+        // SAFETY: on the context's own stack with the guard up: its worker runs it.
         count(unsafe { &current::worker_counters(head).deferred });
         return;
     }
@@ -250,6 +237,8 @@ fn worker_has_its_mask(head: &Head) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::arch::x86_64::__cpuid_count;
+
     use super::*;
 
     #[test]
@@ -266,8 +255,8 @@ mod tests {
 
     #[test]
     fn the_bytes_are_those_that_the_cpu_takes() {
-        assert_eq!(bytes(0b11), 576);
+        assert_eq!(standard_bytes(0b11), 576);
         // Leaf 0Dh, EBX: the size of all enabled components.
-        assert_eq!(bytes(xcr0()), __cpuid_count(0xd, 0).ebx as usize);
+        assert_eq!(standard_bytes(xcr0()), __cpuid_count(0xd, 0).ebx as usize);
     }
 }

@@ -296,7 +296,7 @@ impl Worker {
         generation: Generation,
         mut next: Successor<'_, T, R>,
     ) -> Completion<T, R> {
-        // A kernel thread cannot call what is not `Send`.
+        // The thread of a context cannot call `next`, which need not be `Send`.
         if self.head.mode.is_some() || runnable.is_kernel_thread() {
             return self.run_one_by_one(runnable, generation, next);
         }

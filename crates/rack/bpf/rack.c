@@ -6,8 +6,8 @@
  *      +--reply, from the rack's address <--reply, with its load-- server
  *
  * A request gets its server's address, and a reply the rack's, with checksums adjusted. Both leave
- * by the interface of whom they go to, and no packet of the rack's enters the kernel's stack. All
- * other packets are the kernel's, untouched. Every packet is counted (enum cause).
+ * by the interface of the station that they go to, and no packet of the rack's enters the kernel's
+ * stack. All other packets are the kernel's, untouched. Every packet is counted (enum cause).
  *
  * Several processors run this at once. The request table is lock-free: an entry is one word,
  * written by compare-and-swap. Loads that replies carry are plain stores, of which the last one

@@ -106,7 +106,7 @@ impl Control {
         let mut is_end = false;
         self.exchanges.retain_mut(|exchange| {
             let progress = exchange.go_on(rack, &mut is_end);
-            // Whoever is gone, or does not take the answer, goes without.
+            // A client that is gone, or does not take the answer, goes without.
             let waits = progress.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
             waits && exchange.since.elapsed() < PATIENCE
         });
@@ -188,7 +188,7 @@ fn first_line<'a>(mut stream: &UnixStream, said: &'a mut Vec<u8>) -> io::Result<
     let mut piece = [0; 4096];
     while !said.contains(&b'\n') && said.len() < LONGEST {
         match stream.read(&mut piece)? {
-            // It looked whether somebody listens.
+            // It only looked whether a rack listens.
             0 if said.is_empty() => return Err(ErrorKind::UnexpectedEof.into()),
             0 => break,
             length => said.extend(&piece[..length]),

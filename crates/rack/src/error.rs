@@ -1,4 +1,4 @@
-//! Why a rack cannot do what it is told.
+//! Why a rack cannot do what it is told: one type for the whole crate, so a file of its own.
 
 use std::io;
 use std::path::PathBuf;
@@ -46,9 +46,9 @@ pub enum RackError {
     /// A file cannot be read.
     #[error("{}: {cause}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The kernel's answer.
         cause: io::Error,
     },
     /// There is no such server, or one too many.

@@ -77,7 +77,7 @@ fn serve(listener: &TcpListener, page: &Mutex<String>, stop: &AtomicBool) {
         match listener.accept() {
             Ok((reader, _)) => {
                 let page = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                // Whoever does not take the answer goes without.
+                // A reader that does not take the answer goes without.
                 let _ = answer(reader, &page);
             }
             Err(_) => thread::sleep(TICK),

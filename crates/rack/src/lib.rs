@@ -12,7 +12,7 @@
 //! No packet of the rack's passes through user space: the program rewrites addresses, adjusts
 //! checksums and redirects. All other packets are the kernel's.
 //!
-//! | module | |
+//! | module | what it holds |
 //! |---|---|
 //! | [`Config`] | the configuration file |
 //! | [`Rack`] | the control: servers come, go and fail |

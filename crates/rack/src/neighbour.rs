@@ -32,7 +32,7 @@ pub(crate) fn station(server: &ServerConfig, patience: Duration) -> Result<Stati
         let _ = socket.send_to(&[], (server.address, DISCARD));
     }
     loop {
-        // Of this thread's network namespace.
+        // The table of this thread's network namespace.
         let table = fs::read_to_string("/proc/thread-self/net/arp").unwrap_or_default();
         if let Some((mac, interface)) = find(&table, server.address) {
             return through(interface, mac);

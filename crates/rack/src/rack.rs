@@ -19,7 +19,7 @@ use crate::{Config, Mode, RackError, ServerConfig};
 pub struct Rack {
     config: Config,
     datapath: Datapath,
-    /// By the program's number.
+    /// The members, each at the number that the program has for it.
     members: Vec<Option<Member>>,
     /// How the interfaces run the program.
     mode: Mode,
@@ -268,7 +268,7 @@ impl Rack {
     }
 }
 
-/// Of the clock that the program reads.
+/// The time on the clock that the program reads.
 fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)

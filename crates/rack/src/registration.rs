@@ -162,7 +162,7 @@ impl Registrar {
                 Err(error) => Answer::Refused(error.to_string()),
             };
             if let Ok(answer) = serde_json::to_vec(&answer) {
-                // Whoever does not get the answer asks again.
+                // A server that does not get the answer asks again.
                 let _ = self.socket.send_to(&answer, peer);
             }
         }

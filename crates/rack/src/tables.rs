@@ -147,7 +147,7 @@ impl Members {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Loads {
-    /// By server.
+    /// Each server's load.
     pub load: [u32; SERVERS],
     /// With INT2: a server's number plus one, and its load in the low half; 0: none is known.
     pub least: u64,

@@ -3,8 +3,8 @@
 //!
 //! A worker, a server or a link has at most one next event, so the list is a tournament tree over
 //! slots: each inner node holds the earlier of its two children, and a change propagates up from
-//! the leaf. Nothing is allocated after construction. Of events at the same time the lower slot
-//! goes first, so runs are reproducible.
+//! the leaf. Nothing is allocated after construction. Of events at the same time, that of the lower
+//! slot comes first, so runs are reproducible.
 //!
 //! ```text
 //!                 [1: 40 @ slot 2]

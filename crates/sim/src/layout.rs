@@ -1,4 +1,4 @@
-//! Who dispatches in a simulated server: a core of its own, or every core for itself.
+//! Where a simulated server dispatches: a core of its own, or every core for itself.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use crate::SimError;
 /// | `two-level` | dispatcher, to the core with the fewest | its own, in rotation | wait for the dispatcher |
 /// | `symmetric` | by flow | its own | poll and serve for others |
 /// | `ix` | by flow | its own | wait |
-/// | `zygos` | by flow | its own | serve what others have polled; interrupt who does not poll |
+/// | `zygos` | by flow | its own | serve what others have polled; interrupt loops that do not poll |
 /// | `zygos-no-interrupts` | by flow | its own | serve what others have polled |
 ///
 /// In `central` and `two-level` the dispatcher has a core besides the workers. For what IX and

@@ -45,11 +45,11 @@ pub struct Prediction {
     pub saturated: bool,
 }
 
-/// Predicts a server of `workers` workers under `policy` (its quantum is part of it) at `load` of
-/// the workers' capacity, with Poisson arrivals. A worker holds up to `depth` requests, the running
-/// one included (JBSQ; 1: only the running one). With [`Overheads::IDEAL`] the prediction is the
-/// floor: what the policy could reach if scheduling cost nothing. The same arguments always give
-/// the same answer.
+/// Predicts a server of `workers` workers under `policy` (which has the quantum) at `load` of the
+/// workers' capacity, with Poisson arrivals. A worker holds up to `depth` requests, the running one
+/// included (JBSQ; 1: only the running one). With [`Overheads::IDEAL`] the prediction is the floor:
+/// what the policy could reach if scheduling cost nothing. The same arguments always give the same
+/// answer.
 ///
 /// ```
 /// use shinjuku_policy::{Nanos, single_queue};

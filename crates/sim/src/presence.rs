@@ -17,7 +17,7 @@ pub(crate) struct Presence {
     random: Xoshiro256PlusPlus,
     /// When the next burst comes that is not yet in the absence.
     next_burst_ns: f64,
-    /// The absence that no question lies behind: its begin and its end.
+    /// The last absence drawn, which no question asks beyond: its begin and its end.
     from_ns: u64,
     until_ns: u64,
 }

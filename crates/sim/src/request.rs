@@ -1,4 +1,4 @@
-//! Requests, and their outcomes.
+//! Requests, and their outcomes: what sources, servers, racks and tallies have in common.
 
 /// A request as it reaches a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -183,7 +183,7 @@ pub(crate) struct Drive<'a> {
     source: Source<'a>,
     next: Request,
     warm_up: u64,
-    /// The number of the first request that no longer counts.
+    /// The number of the first request that does not count because it comes too late.
     end: u64,
     /// The number of the first request that is not sent.
     stop: u64,

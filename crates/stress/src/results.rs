@@ -20,7 +20,7 @@ pub const INTERRUPTED: &str = "interrupted";
 pub struct Results {
     /// How long contexts ran.
     pub seconds: f64,
-    /// `signal`, `probe` or `guest`.
+    /// `signal`, `kernel-thread`, `probe` or `guest`.
     pub mechanism: String,
     /// A worker was interrupted about this often; 0 before that is known.
     pub quantum_us: u64,
@@ -74,7 +74,8 @@ pub struct PreemptionsBy {
 }
 
 impl Results {
-    /// Nothing yet: who finds this found a run that did not get anywhere.
+    /// Nothing yet. A reader who finds this in the file sees a run that ended before its first
+    /// second.
     pub fn new(options: &Options) -> Self {
         let not_yet = Quantum {
             length: Duration::from_micros(options.quantum_us.unwrap_or(0)),

@@ -56,7 +56,7 @@ pub enum WorkloadError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The kernel's answer.
         cause: std::io::Error,
     },
 
@@ -67,7 +67,7 @@ pub enum WorkloadError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// Why.
+        /// The kernel's answer.
         cause: std::io::Error,
     },
 

@@ -32,7 +32,7 @@ pub struct Progress {
     pub start: AtomicU64,
     /// Injectors that have not injected all their arrivals.
     left: AtomicUsize,
-    /// Where loops sleep that have nothing to do: what wakes them.
+    /// Wakes the loops that sleep because they have nothing to do.
     wakes: Mutex<Vec<Wake>>,
     /// Refused arrivals, by index.
     refused: Mutex<Vec<u32>>,
@@ -51,14 +51,14 @@ impl fmt::Debug for Progress {
 }
 
 impl Progress {
-    /// Whether loops sleep until requests come, which somebody has to tell them.
+    /// Whether loops sleep until requests come. [`Self::begin`] has to wake these.
     pub fn is_attended(&self) -> bool {
         let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
         !wakes.is_empty()
     }
 
-    /// Waits until the first arrival is due, and wakes whoever sleeps by then: what has had
-    /// nothing to do since the runtime's start.
+    /// Waits until the first arrival is due, and wakes the loops that sleep by then: those that
+    /// have had nothing to do since the runtime's start.
     pub fn begin(&self) {
         let clock = Clock::get();
         let give_up = Instant::now() + LONGEST_START;
@@ -122,14 +122,14 @@ pub struct Injector<Work> {
     /// From one of its requests to the next.
     step: usize,
     start: u64,
-    /// When the next one is due, for whoever wants to know whether to poll; 0 before the start.
+    /// When the next arrival is due; 0 before the start. A loop reads it to learn whether to poll.
     next_due: Arc<AtomicU64>,
     refused: Vec<u32>,
     progress: Arc<Progress>,
 }
 
 impl<Work> Injector<Work> {
-    /// So many, which together inject `arrivals`, in order of time.
+    /// This many injectors, which together inject `arrivals`. These are in order of time.
     pub fn several(
         number: usize,
         arrivals: &Arc<[Planned<Work>]>,
@@ -222,13 +222,13 @@ impl<Work: Copy + Send + Sync + 'static> Transport for Injector<Work> {
     }
 
     fn wait(&mut self, patience: Duration) {
-        // Between two arrivals nobody sleeps: the runtime's own back-off is set longer than any gap
-        // that matters.
+        // Between two arrivals no loop sleeps: the runtime's own back-off is set longer than any
+        // gap that matters.
         std::thread::sleep(patience.min(Duration::from_millis(1)));
     }
 
-    /// Whoever sleeps before the first arrival is woken by [`Progress::begin`], and after it
-    /// nobody sleeps: see `wait`.
+    /// [`Progress::begin`] wakes the loops that sleep before the first arrival. After it no loop
+    /// sleeps: see `wait`.
     fn attend(&mut self, wake: Wake) -> Option<Glance> {
         let wakes = self.progress.wakes.lock();
         wakes.unwrap_or_else(PoisonError::into_inner).push(wake);

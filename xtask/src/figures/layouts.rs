@@ -1,5 +1,5 @@
-//! Who dispatches best on how many cores, by this project's own costs: a dispatcher with one queue,
-//! a dispatcher before many queues, or every core for itself.
+//! Which layout dispatches best on how many cores, by this project's own costs: a dispatcher with
+//! one queue, a dispatcher before many queues, or every core for itself.
 
 use anyhow::Result;
 use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};

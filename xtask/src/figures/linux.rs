@@ -72,7 +72,7 @@ const LINUX: Overheads = Overheads {
     ..Overheads::IDEAL
 };
 
-/// Who serves.
+/// What serves.
 #[derive(Clone, Copy)]
 enum System {
     Partitioned,

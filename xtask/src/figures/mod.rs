@@ -253,7 +253,7 @@ fn page(body: &str, quick: bool) -> String {
          stealing see every request on a connection of its own, and latency is sojourn time. PS is exact, where the \
          Shinjuku paper's simulations have a time slice of 0.1 µs (section 2). Bars are 95 % intervals over \
          replications.</p>\n<p>The list below a figure is what the document says, in our words, with its place there; in \
-         brackets, the test in <code>crates/sim/tests/simulator/claims.rs</code> that holds the simulator to it. What the \
+         brackets, the test in <code>crates/sim/tests/simulator/claims</code> that holds the simulator to it. What the \
          document does not say stands under &ldquo;Our choice&rdquo;.{effort}</p>\n{body}"
     );
     document("the papers' figures, simulated", &body)

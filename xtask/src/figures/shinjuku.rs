@@ -221,7 +221,7 @@ pub(super) const FIGURES: &[Entry] = &[
                     place: "section 2",
                     says: "what interrupts and kernel threads usually cost is incompatible with latencies of \
                            microseconds.",
-                    test: "shinjuku_dear_preemption_loses_what_it_gains",
+                    test: "shinjuku_expensive_preemption_loses_what_it_gains",
                 },
             ],
             ours: COSTS_OURS,

@@ -4,7 +4,7 @@
 pub(super) struct Source {
     /// What it is called here.
     pub(super) name: &'static str,
-    /// Who wrote it, and where.
+    /// Its authors, its title, and where it was published.
     pub(super) reference: &'static str,
     /// Its sections; of slides, their numbers or titles.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests hold claims to it"))]
@@ -18,7 +18,7 @@ pub(super) struct Claim {
     pub(super) place: &'static str,
     /// What it says, in our words.
     pub(super) says: &'static str,
-    /// The test of `crates/sim/tests/simulator/claims.rs` that shows it.
+    /// The test in `crates/sim/tests/simulator/claims` that shows it.
     pub(super) test: &'static str,
 }
 
@@ -97,11 +97,15 @@ mod tests {
 
     const SOURCES: [Source; 5] = [SHINJUKU, ZYGOS, RACKSCHED, TAILGUARD, ELEVATION];
 
-    const CLAIMS: &str = include_str!("../../../crates/sim/tests/simulator/claims.rs");
+    const CLAIMS: [&str; 3] = [
+        include_str!("../../../crates/sim/tests/simulator/claims/policies.rs"),
+        include_str!("../../../crates/sim/tests/simulator/claims/queues.rs"),
+        include_str!("../../../crates/sim/tests/simulator/claims/racks.rs"),
+    ];
 
     /// The tests of `CLAIMS`: name, and the first line of what is said of each.
     fn tests() -> Vec<(&'static str, &'static str)> {
-        let lines: Vec<&str> = CLAIMS.lines().collect();
+        let lines: Vec<&str> = CLAIMS.iter().flat_map(|text| text.lines()).collect();
         let marked = (0..lines.len()).filter(|at| lines[*at] == "#[test]");
         let test = |at: usize| {
             let name = lines[at + 1]

@@ -141,8 +141,7 @@ const PERIODIC_TICKS: &str = "highres=off nohz=off";
 /// too few ("IO-APIC + timer doesn't work!"): on a busy host, which has the emulator wait.
 const NO_TIMER_CHECK: &str = "no_timer_check";
 
-/// The kernel's command line. What is not the kernel's is read by `init.sh`. `limit`: of each
-/// suite.
+/// The kernel's command line. `init.sh` reads what is not the kernel's. A suite may take `limit`.
 ///
 /// # Errors
 /// If a parameter or the filter has characters that would break the line.

@@ -18,7 +18,7 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Seconds for one call of apt.
 const PATIENCE: &str = "300";
 
-/// Where they have their libraries.
+/// Where packages have their libraries.
 pub const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// Packages of one Debian release, unpacked.
@@ -246,7 +246,7 @@ pub fn finish(command: &mut Command) -> Found<Output> {
     )))
 }
 
-/// That something cannot be done with a file.
+/// The part is missing because something cannot be done with a file.
 pub fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Missing {
     Missing(format!("cannot {what} {}: {error}", path.display()))
 }

@@ -114,8 +114,8 @@ impl Reader {
         else {
             return false;
         };
-        // libtest's heading is the surer name: one test, one skip, however often and as whom it
-        // says so.
+        // libtest's heading is the surer name: a test counts as one skip, however often it says so,
+        // and whatever name it gives.
         let name = match &self.section {
             Section::Passing(Some(test)) => test.clone(),
             _ => name.trim().to_owned(),

@@ -1,4 +1,4 @@
-//! Who competes with `auto`: every combination of layout, mechanism and quantum that one might
+//! The contenders of `auto`: every combination of layout, mechanism and quantum that one might
 //! choose by hand.
 
 use shinjuku::policy::{cfcfs, single_queue};
@@ -47,13 +47,13 @@ impl Contender {
         choices.into_iter().map(contender).collect()
     }
 
-    /// In bursts.
+    /// The contenders in bursts.
     pub fn of_bursts(with_probes: bool) -> Vec<Self> {
         Self::all(with_probes)
     }
 
-    /// In the service experiment. There the layout `threads` would dispatch on a core that the
-    /// requests want, so only one of its kind competes.
+    /// The contenders in the service experiment. There the layout `threads` would dispatch on a
+    /// core that the requests want, so only one of its kind competes.
     pub fn of_service(with_probes: bool) -> Vec<Self> {
         let mut all = Self::all(with_probes);
         let quantum = if with_probes { PROBE_US } else { SIGNAL_US }[1];

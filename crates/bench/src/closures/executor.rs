@@ -13,7 +13,7 @@ const CLASS: &str = "request";
 /// What a contender may take to end.
 const END: Duration = Duration::from_secs(5);
 
-/// Who runs the closures, and which closures.
+/// What runs the closures, and which closures.
 #[derive(Debug, Clone)]
 pub struct Contender {
     /// As the report calls it.

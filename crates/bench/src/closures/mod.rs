@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What a repetition takes beside its requests, for the estimate of the time left.
 const AROUND: Duration = Duration::from_millis(250);
 
-/// Requests, and who generates them.
+/// The requests, and the priority of the thread that generates them.
 #[derive(Debug)]
 pub struct Experiment {
     mix: Mix,
@@ -124,7 +124,7 @@ impl Experiment {
                  ordinary ones, which Linux puts where it likes."
             ),
             Err(why) => format!(
-                "The generator of the service's requests has no priority over those who serve them, and is late where they take \
+                "The generator of the service's requests has no priority over the threads that serve them, and is late where these take \
                  the cores: {why}"
             ),
         }
@@ -314,7 +314,7 @@ mod tests {
 
     use super::*;
 
-    /// Every executor answers everything, and someone's processor time is counted.
+    /// Every executor answers everything, and processor time is counted.
     #[test]
     fn all_contenders_answer_all_requests() {
         let experiment = Experiment::service(2).unwrap();

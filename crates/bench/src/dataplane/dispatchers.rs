@@ -96,7 +96,7 @@ const OPINIONS: [(&str, Together); 3] = [
     ("median bursts", |rates| sum(rates, Rate::median)),
 ];
 
-/// Of what each does while it has its core.
+/// The sum of what each dispatcher does while it has its core.
 fn sum(rates: &Rates, each: fn(&Rate) -> f64) -> Option<f64> {
     rates
         .on_cores_of_their_own()

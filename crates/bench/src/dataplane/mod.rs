@@ -107,7 +107,7 @@ impl Measured for Dataplane {
 struct Bench<'a> {
     program: Program<'a>,
     quick: bool,
-    /// Of one figure.
+    /// Length of one figure's measurement.
     seconds: f64,
     /// The server's, and the client's; what takes one thread is on the second.
     cores: [usize; 2],

@@ -55,7 +55,8 @@ impl<'a> Server<'a> {
         let wanted = match over {
             // Not among the results: the kernel takes short names only.
             Over::Memif => directory.path().join("memif").display().to_string(),
-            // The kernel picks a port, and the server tells it: nobody can take it in between.
+            // The kernel picks a port, and the server tells it: no other process can take it in
+            // between.
             Over::Udp => "127.0.0.1:0".to_owned(),
         };
         let core = core.to_string();

@@ -36,7 +36,7 @@ pub struct Delay {
     pub why_not: Option<String>,
 }
 
-/// Who is scheduled.
+/// What is scheduled.
 #[derive(Clone, Copy)]
 enum Entity {
     Process,
@@ -122,7 +122,7 @@ impl Scheduled {
     fn check(&self) -> Result<()> {
         ensure!(
             self.0.is_none_or(|end| Instant::now() < end),
-            "who was scheduled did not get to run: here a switch takes longer than the slice"
+            "what was scheduled did not get to run: here a switch takes longer than the slice"
         );
         Ok(())
     }

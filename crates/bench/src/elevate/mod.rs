@@ -5,7 +5,7 @@
 //! The scheduled are on the last core of those that this process may use. The first one has the
 //! client, and in the dedicated pattern the scheduler.
 //!
-//! | file | |
+//! | file | what it holds |
 //! |---|---|
 //! | `part` | programs that this bench starts: it starts itself |
 //! | `turns` | a busy loop that notes when it is off its core |

@@ -1,8 +1,8 @@
 //! A networked server that shares its core with busy loops, called by an open-loop client on
 //! another core: against the slice, and by two tables.
 //!
-//! The server polls, as one with a network stack of its own does. So who sleeps is no question
-//! here, and slots are kept, as in the slides.
+//! The server polls, as one with a network stack of its own does. So it never sleeps in its slot,
+//! and slots are kept, as in the slides.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

@@ -1,8 +1,8 @@
 //! What it costs to notice that one of the scheduled sleeps.
 //!
 //! The slides name this as the trick's limit: the scheduler does not notice. Linux offers several
-//! ways to look, each with a price for every look. The sentinel has a price only when someone
-//! sleeps: what the next one waits beyond the kernel's own switch.
+//! ways to look, each with a price for every look. The sentinel has a price only when one of the
+//! scheduled sleeps: what the next one waits beyond the kernel's own switch.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -54,7 +54,7 @@ const WAYS: [(&str, Way, &str); 6] = [
     (
         "PSI (/proc/pressure/cpu), one reading",
         Way::Read("/proc/pressure/cpu"),
-        "how long someone waited for any core: not who, and in windows of 500 ms at the shortest",
+        "how long any thread waited for a core: not which one, and in windows of 500 ms at the shortest",
     ),
     (
         "sched_getattr, one call",
@@ -69,7 +69,7 @@ const WAYS: [(&str, Way, &str); 6] = [
     (
         "the sentinel: from one's sleep until the next runs",
         Way::Sleeps(OnSleep::Next),
-        "that the one who may run sleeps, when it does",
+        "that the one that may run sleeps, when it does",
     ),
 ];
 

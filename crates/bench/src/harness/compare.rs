@@ -101,7 +101,7 @@ impl Comparison {
         }
     }
 
-    /// What is compared and who, in a line.
+    /// What is compared, and the two contenders, in a line.
     pub fn name(&self) -> String {
         format!("{}: {} / {}", self.what, self.over, self.under)
     }

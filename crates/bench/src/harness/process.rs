@@ -12,15 +12,15 @@ use serde::de::DeserializeOwned;
 
 /// What a measurement may take beyond its time, on a machine that does something else as well.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// How often to look what it says of its progress.
+/// How often to read what a process says of its progress.
 const ASKED: Duration = Duration::from_secs(1);
-/// How often to look.
+/// How often to look whether a process has ended.
 pub const POLL: Duration = Duration::from_millis(5);
 
-/// A process. Dropped, it is gone.
+/// A child process. When this is dropped, the process is killed.
 #[derive(Debug)]
 pub struct Process {
-    /// It.
+    /// The process itself.
     pub child: Child,
     /// What it was asked for.
     pub line: String,
@@ -43,7 +43,7 @@ impl Process {
         };
         let child = Command::new(program)
             .args(arguments)
-            // It ends with whoever has the other end.
+            // The child ends when this process, which has the other end, does.
             .stdin(Stdio::piped())
             .stdout(create(&out)?)
             .stderr(create(&error)?)

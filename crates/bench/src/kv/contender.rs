@@ -1,4 +1,4 @@
-//! Who competes, and with which options.
+//! The servers that compete, and their options.
 
 /// A server with its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -60,7 +60,7 @@ impl Options {
         Scenario::all().into_iter().filter(wanted).collect()
     }
 
-    /// Who competes; the first sets the loads, so it always does.
+    /// The contenders that compete. The first always does, since it sets the loads.
     pub(super) fn contenders(&self, scenario: &Scenario) -> Vec<Contender> {
         let wanted = |(at, one): &(usize, Contender)| {
             *at == 0

@@ -31,7 +31,7 @@ pub struct ScenarioResults {
     pub title: String,
     /// Classes, as `shinjuku-load` reads them.
     pub requests: Vec<String>,
-    /// Who competed.
+    /// The contenders' names.
     pub contenders: Vec<String>,
     /// What each server said of itself.
     pub descriptions: BTreeMap<String, String>,
@@ -51,9 +51,9 @@ pub struct ScenarioResults {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
-    /// Who.
+    /// The contender's name.
     pub contender: String,
-    /// Under what.
+    /// The load that it met.
     pub kind: Kind,
     /// The seed.
     pub seed: u64,
@@ -63,7 +63,7 @@ pub struct Cell {
     pub point: Point,
 }
 
-/// Under what a point was measured.
+/// The load under which a point was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Kind {
@@ -83,7 +83,7 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WithinSlo {
-    /// Who.
+    /// The contender's name.
     pub contender: String,
     /// The offered load, requests per second, over repetitions; `None` if even the lowest load
     /// measured is above the bound.
@@ -120,7 +120,7 @@ impl ScenarioResults {
 }
 
 impl Kind {
-    /// For tables.
+    /// The load's name in tables.
     pub fn label(&self) -> String {
         match self {
             Self::Saturation { name } => name.clone(),

@@ -20,7 +20,7 @@ pub struct Scenario {
     pub title: &'static str,
     /// Classes, as `shinjuku-load` reads them; GET is the first.
     pub requests: Vec<&'static str>,
-    /// Who competes. By the capacity of the first, for these requests, the loads are chosen.
+    /// The contenders. The first one's capacity for these requests sets the loads.
     pub contenders: Vec<Contender>,
     /// Saturations besides.
     pub saturations: Vec<Saturation>,

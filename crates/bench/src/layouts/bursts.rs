@@ -1,5 +1,5 @@
 //! Capacity, latency and the price of preemptions on cores of the runtime's own: bursts as in the
-//! bench of the policies, where whoever serves injects the requests.
+//! bench of the policies, where the serving thread injects the requests.
 //!
 //! A *batch* is offered faster than it can be served, and what counts is when its last request has
 //! finished. So the layout that has one core more to serve with is as much better as that core is
@@ -204,8 +204,8 @@ impl Contender {
     }
 }
 
-/// Who competes for capacity; staged, `threads` loses least. The last two are what IX and ZygOS do
-/// on the same loops.
+/// The contenders for capacity; staged, `threads` loses least. The last two are what IX and ZygOS
+/// do on the same loops.
 const CAPACITIES: [Contender; 4] = [
     Contender::symmetric(Some(5.0)),
     Contender::threads(Some(5.0), 2),
@@ -213,8 +213,8 @@ const CAPACITIES: [Contender; 4] = [
     Contender::helping(Help::Polled),
 ];
 
-/// Who shows the price of a preemption. What lies between two quanta is preemptions alone; probes
-/// cost the same under both.
+/// The contenders that show the price of a preemption. What lies between two quanta is preemptions
+/// alone; probes cost the same under both.
 const PRICES: [Contender; 8] = [
     Contender::symmetric(None),
     Contender::symmetric(Some(50.0)),

@@ -1,4 +1,4 @@
-//! How much processor time a pool takes at little load: what idles is to sleep.
+//! How much processor time a pool takes at little load: idle threads are to sleep.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! `cargo xtask bench layouts`: the layout `symmetric` beside `threads`, rayon and tokio's
 //! `spawn_blocking`.
 //!
-//! | part | |
+//! | part | what it measures |
 //! |---|---|
 //! | `service` | a pool within an ordinary process, at rising load |
 //! | `bursts` | capacity, latency and the price of preemptions, on cores of the runtime's own |

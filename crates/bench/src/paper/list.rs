@@ -37,7 +37,7 @@ pub struct List {
 pub struct Document {
     /// What it is called here.
     pub name: String,
-    /// Who wrote it, and where.
+    /// Its authors, its title, and where it was published.
     pub reference: String,
     /// Its sections or slides, with their headings.
     pub places: BTreeMap<String, String>,
@@ -83,7 +83,7 @@ pub enum Run {
     Figure(String),
     /// Measured: one of the list's commands, which writes a results.json.
     Command(String),
-    /// Not at all, and why.
+    /// Not reproduced, and why.
     Missing(String),
 }
 

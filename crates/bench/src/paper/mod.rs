@@ -1,6 +1,6 @@
 //! `cargo xtask paper`: what the documents claim, item by item, beside what this project finds.
 //!
-//! | file | |
+//! | file | what it holds |
 //! |---|---|
 //! | `list` | `docs/paper.toml`: the claims, their places, and what a run is held to |
 //! | `reading` | where a number stands: in a simulated figure, or in a results.json |
@@ -58,7 +58,7 @@ pub struct Simulated {
     pub found: String,
 }
 
-/// Who draws the simulated figures.
+/// What draws the simulated figures.
 pub trait Figures {
     /// About how long a figure takes: with few requests and points if the second argument is true.
     /// `None`: there is no such figure.

@@ -17,7 +17,7 @@ pub enum Reading {
     Value {
         /// The line, by its label.
         line: String,
-        /// Where.
+        /// The x at which it is read.
         at: f64,
     },
     /// One line's value over another's.
@@ -26,7 +26,7 @@ pub enum Reading {
         over: String,
         /// Below it.
         under: String,
-        /// Where.
+        /// The x at which it is read.
         at: f64,
     },
     /// A line's value over its own value elsewhere.

@@ -35,7 +35,7 @@ pub struct Bench {
     pub token: HardPreemption,
     /// What else interrupts here.
     pub mechanisms: Mechanisms,
-    /// For the mixes of queries.
+    /// The store that the mixes of queries read.
     pub store: Option<Arc<Store>>,
     /// Bound on the time of real-time threads, where they are measured and there is one.
     pub throttling: Option<Throttling>,

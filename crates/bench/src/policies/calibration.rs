@@ -26,9 +26,9 @@ const SHORTEST: f64 = 10_000.0;
 /// What of the requests' time is not their work, ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
-    /// Of a preemption by probe, or at the end of a section that held preemption off.
+    /// The price of a preemption by probe, or at the end of a section that held preemption off.
     preemption: f64,
-    /// Of a preemption by interrupt.
+    /// The price of a preemption by interrupt.
     interrupt: f64,
 }
 
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn work_slower_than_calibrated_is_told_from_dear_preemptions() {
+    fn work_slower_than_calibrated_is_told_from_expensive_preemptions() {
         // A hundred preemptions at 0.3 us beside 500 us of work, all in the requests' time: as
         // calibrated.
         assert_eq!(

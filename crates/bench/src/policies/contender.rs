@@ -1,4 +1,4 @@
-//! Who competes.
+//! The contenders: policies, each with a way to preempt.
 
 use shinjuku::policy::{Registered, cfcfs, dfcfs, multi_queue, single_queue, stealing};
 use shinjuku::{Config, ContextKind, MechanismKind};
@@ -24,11 +24,11 @@ pub struct Contender {
 /// Which requests have probes in their code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probes {
-    /// All.
+    /// All of them.
     All,
     /// The short ones and half of the long ones.
     HalfOfLong,
-    /// None.
+    /// None of them.
     None,
 }
 
@@ -149,7 +149,7 @@ impl Contender {
         all
     }
 
-    /// All that make sense on code that nobody can put probes into.
+    /// All that make sense on code into which no probes can be put.
     pub fn without_probes(workers: usize, here: &Mechanisms) -> Vec<Self> {
         let mq = Self {
             policy: multi_queue::REGISTERED,
@@ -203,8 +203,8 @@ impl Contender {
     /// Requests staged at a worker, the running one included. With two, a worker need not wait for
     /// the dispatcher (JBSQ(2), Concord section 3.2). Under MQ the staged one would be ahead of
     /// more urgent ones that come later; and among several workers it may wait behind a long
-    /// request while another worker idles, which would handicap whoever cannot preempt. Kernel
-    /// threads would be switched between for each request.
+    /// request while another worker idles, which would handicap a contender that cannot preempt.
+    /// Kernel threads would be switched between for each request.
     pub fn depth(&self, workers: usize) -> usize {
         if workers > 1 || self.wants_slos() || self.contexts == ContextKind::KernelThread {
             1

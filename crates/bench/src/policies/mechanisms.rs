@@ -61,7 +61,7 @@ impl Mechanisms {
         };
         let dune = match &self.dune {
             Ok(()) => Ok(
-                "posted by the dispatcher; not in the table of costs, since nobody who has entered it gets out"
+                "posted by the dispatcher; not in the table of costs, since no thread that has entered it gets out"
                     .to_owned(),
             ),
             Err(why_not) => Err(why_not.clone()),

@@ -117,7 +117,7 @@ impl BenchMix {
         })
     }
 
-    /// Whether the requests are code of others, which nobody can put probes into.
+    /// Whether the requests are code of others, into which no probes can be put.
     pub fn is_real_code(&self) -> bool {
         matches!(self.kind, Kind::Store { .. })
     }
@@ -132,7 +132,7 @@ impl BenchMix {
         }
     }
 
-    /// Who competes on it.
+    /// The contenders on it.
     pub fn contenders(&self, workers: usize, here: &Mechanisms) -> Vec<Contender> {
         let several = self.mix.classes().len() > 1;
         let all = if self.is_real_code() {

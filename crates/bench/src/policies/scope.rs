@@ -120,7 +120,7 @@ impl Scope {
         })
     }
 
-    /// Who competes on a mix.
+    /// The contenders on a mix.
     pub fn contenders(&self, mix: &BenchMix, workers: usize, here: &Mechanisms) -> Vec<Contender> {
         let wanted = |one: &Contender| {
             self.only.is_empty()

@@ -12,8 +12,8 @@
 //! with `T` the time watched and `g` the length of each stall of a core, it waits there for more
 //! than `x` with probability `sum(max(0, g - x)) / T`. The dispatcher's and the mean of the
 //! workers' are added up, since both at once are rare. The floor is the `x` that 1 % of such
-//! requests exceed: 0 where stalls take less than 1 % of the time. It is a lower bound of p99: who
-//! arrives in a stall also waits for those who did so before.
+//! requests exceed: 0 where stalls take less than 1 % of the time. It is a lower bound of p99: a
+//! request that arrives in a stall also waits for those that arrived in it before.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

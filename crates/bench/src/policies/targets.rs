@@ -7,12 +7,12 @@ use super::summary::percent;
 use crate::costs::operations::TIMELINE;
 use crate::harness::{Goal, Target, distinct};
 
-/// Who must gain: c-PRE-SQ, by probes, with the quantum of the paper's figures.
+/// The contender that must gain: c-PRE-SQ, by probes, with the quantum of the paper's figures.
 const CONTENDER: &str = "c-PRE-SQ probe 5 µs";
 /// The same on kernel threads, of code without probes.
 const KERNEL_THREADS: &str = "c-PRE-SQ kernel-thread 50 µs";
-/// Who, on which mix, at which load, and how many times c-FCFS's p99 of short requests must be the
-/// contender's.
+/// A contender, a mix, a load, and how many times the contender's p99 of short requests that of
+/// c-FCFS must be.
 const GAINS: [(&str, &str, f64, f64); 4] = [
     (CONTENDER, "hi", 0.4, 20.0),
     (CONTENDER, "hi", 0.6, 20.0),

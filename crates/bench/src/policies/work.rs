@@ -25,7 +25,7 @@ pub enum Work {
     },
     /// Looks a key up.
     Get {
-        /// Which.
+        /// The key.
         key: u64,
     },
     /// Reads keys in order.

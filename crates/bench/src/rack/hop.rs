@@ -5,9 +5,9 @@
 //!   client 10.78.0.2 --- 10.78.0.1 switch 10.79.0.1 --- 10.79.0.2 server
 //! ```
 //!
-//! One request is out at a time. Client and server poll, on a core each, so that nobody is woken;
-//! whoever sends runs the kernel's whole way to the other end. That is what two cores can show: how
-//! long the way is, not how much it carries.
+//! One request is out at a time. Client and server poll, on a core each, so that no thread is
+//! woken; the sender runs the kernel's whole way to the other end. That is what two cores can show:
+//! how long the way is, not how much it carries.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};

@@ -39,7 +39,7 @@ use super::routes::{ROUTES, Route};
 
 /// Connections, so as many requests under way at the most.
 pub const CONNECTIONS: usize = 128;
-/// At saturation.
+/// The same at saturation.
 pub const BUSY_CONNECTIONS: usize = 32;
 /// What may be under way when the last request was due has this long.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -32,7 +32,7 @@ pub struct Contender {
     pub name: &'static str,
     /// What the server is started with.
     arguments: &'static [&'static str],
-    /// From the instrumented program.
+    /// Whether the instrumented program serves.
     instrumented: bool,
 }
 

@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(verdict("saturation: pool, signals"), Verdict::NotShown);
     }
 
-    /// Nobody passes by refusing what it cannot answer in time, or by not being there.
+    /// No contender passes by refusing what it cannot answer in time, or by not being there.
     #[test]
     fn a_pool_that_loses_requests_or_does_not_start_misses_its_targets() {
         let others = [

@@ -69,7 +69,7 @@ impl NicConfig {
         Self { mbufs, ..self }
     }
 
-    /// Who spreads requests over the dispatchers.
+    /// What spreads requests over the dispatchers.
     pub fn spread(self, spread: Spread) -> Self {
         Self { spread, ..self }
     }

@@ -103,7 +103,7 @@ shinjuku_net::counters! {
     }
 }
 
-/// The port's, written by whoever has its lock.
+/// The port's counters, written by the thread that has its lock.
 #[derive(Default, Debug)]
 pub(super) struct PortCounters {
     pub(super) up: AtomicBool,

@@ -96,7 +96,7 @@ impl DpdkDevice {
             Side::Detour { out, .. } => {
                 let room = out.slots().min(self.outgoing.len());
                 for frame in self.outgoing.drain(..room) {
-                    // There is room, and nobody else fills it.
+                    // There is room, and only this device fills the ring.
                     let _ = out.push(frame);
                 }
             }

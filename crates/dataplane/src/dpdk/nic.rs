@@ -35,7 +35,7 @@ pub struct Nic {
     driver: String,
     mac: MacAddr,
     spread_by_device: bool,
-    care: Arc<Care>,
+    supervised: Arc<Supervised>,
     queues: Vec<Arc<QueueCounters>>,
     pools: Vec<PoolGauge>,
     // In this order: the thread ends when the sender is gone.
@@ -45,13 +45,13 @@ pub struct Nic {
 
 /// What the thread and the handle share.
 #[derive(Debug)]
-struct Care {
+struct Supervised {
     port: Mutex<RunningPort>,
     asked_for_reset: AtomicBool,
     counters: PortCounters,
 }
 
-impl Care {
+impl Supervised {
     fn port(&self) -> MutexGuard<'_, RunningPort> {
         self.port.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,7 +98,7 @@ impl Care {
         let up = port.link().is_ok_and(|link| link.up);
         if self.counters.up.load(Relaxed) != up {
             self.counters.link_changes.count();
-            // Release: who sees it sees it counted.
+            // Release: a thread that sees the new state sees the change counted.
             self.counters.up.store(up, Release);
         }
     }
@@ -178,16 +178,16 @@ impl Nic {
             .collect();
 
         let name = port.name().to_owned();
-        let care = Arc::new(Care {
+        let supervised = Arc::new(Supervised {
             port: Mutex::new(port),
             asked_for_reset: AtomicBool::new(false),
             counters: PortCounters::default(),
         });
         let mut seen = Seen::default();
-        care.look(&mut seen);
-        care.counters.link_changes.set(0);
+        supervised.look(&mut seen);
+        supervised.counters.link_changes.set(0);
         let (stop, stopped) = mpsc::channel();
-        let for_thread = Arc::clone(&care);
+        let for_thread = Arc::clone(&supervised);
         let supervisor = thread::Builder::new()
             .name("dpdk-supervisor".to_owned())
             .spawn(move || {
@@ -204,7 +204,7 @@ impl Nic {
             driver: info.driver,
             mac: MacAddr(info.mac),
             spread_by_device: by_device,
-            care,
+            supervised,
             queues: counters,
             pools: gauges,
             stop: Some(stop),
@@ -240,7 +240,7 @@ impl Nic {
     /// Whether there is a link, as of some milliseconds ago.
     #[must_use]
     pub fn link_up(&self) -> bool {
-        self.care.counters.up.load(Acquire)
+        self.supervised.counters.up.load(Acquire)
     }
 
     /// Each dispatcher's pool.
@@ -252,10 +252,10 @@ impl Nic {
     /// All counters.
     #[must_use]
     pub fn counts(&self) -> NicCounts {
-        let counters = &self.care.counters;
+        let counters = &self.supervised.counters;
         NicCounts {
             queues: self.queues.iter().map(|queue| read(queue)).collect(),
-            port: self.care.statistics(),
+            port: self.supervised.statistics(),
             link_changes: counters.link_changes.read(),
             losses: counters.losses.read(),
             resets: counters.resets.read(),
@@ -268,13 +268,13 @@ impl Nic {
     /// # Errors
     /// What DPDK says; not every device can.
     pub fn set_link(&self, up: bool) -> Result<(), DpdkError> {
-        self.care.port().set_link(up)
+        self.supervised.port().set_link(up)
     }
 
     /// Has the device reset soon, as if it had asked for that. Whether it was tells
     /// [`counts`](Self::counts).
     pub fn ask_for_reset(&self) {
-        self.care.asked_for_reset.store(true, Relaxed);
+        self.supervised.asked_for_reset.store(true, Relaxed);
     }
 
     /// Resets the device now, and waits for that. Frames in its queues are lost.
@@ -282,7 +282,7 @@ impl Nic {
     /// # Errors
     /// If a device is neither polled nor dropped, or what DPDK says.
     pub fn reset(&self) -> Result<(), DpdkError> {
-        self.care.reset(&mut self.care.port())
+        self.supervised.reset(&mut self.supervised.port())
     }
 }
 

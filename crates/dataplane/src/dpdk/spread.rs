@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A double arrow is a ring with one sender and one receiver, the two devices' threads. A device
-//! with a queue has a place for frames of its own, too: what its dispatcher has no room for must
-//! not keep others from theirs.
+//! with a queue keeps its own frames apart, too: those that its dispatcher has no room for must not
+//! hold up the others'.
 
 use std::collections::VecDeque;
 
@@ -21,14 +21,14 @@ use crate::packet::{Ethernet, Ipv4, ethernet, ipv4};
 /// Frames that a ring between two devices holds.
 const SLOTS: usize = 512;
 
-/// Who spreads requests over the dispatchers.
+/// What spreads requests over the dispatchers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
     /// The device if it can, else software.
     #[default]
     Auto,
-    /// The device, or whoever sends: frames stay on the queue that they come in on.
+    /// The device, or the sender: frames stay on the queue that they come in on.
     Device,
     /// A hash of the sender's address and port, in software. What is neither UDP nor IPv4 goes to
     /// the first.
@@ -127,7 +127,7 @@ pub(super) struct Detour {
     pub(super) others: Vec<Consumer<Mbuf>>,
 }
 
-/// For each device: those without a queue send by way of one with, device `i` by way of
+/// For each device: those without a queue send by way of one that has a queue, device `i` by way of
 /// `i % queues`.
 pub(super) fn detours(dispatchers: usize, queues: usize) -> Vec<Detour> {
     let mut all: Vec<Detour> = (0..dispatchers).map(|_| Detour::default()).collect();

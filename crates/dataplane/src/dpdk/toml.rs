@@ -36,9 +36,9 @@ pub struct DpdkConfig {
     /// address.
     ///
     /// A memif's socket is best a file (`socket-abstract=no`) in a directory that is this user's
-    /// alone, which is made if there is none; its path may be relative. Whoever can connect to it
-    /// can end the process, the server's as the client's: at what it does not expect DPDK's driver
-    /// aborts, which nothing above it can catch. Anyone on the machine can connect to an abstract
+    /// alone, which is made if there is none; its path may be relative. Any process that can
+    /// connect to it can end this one, server or client: DPDK's driver aborts at messages that it
+    /// does not expect, which no code above can catch. Any local process can connect to an abstract
     /// socket, the driver's default.
     pub device: String,
     /// What DPDK's environment abstraction layer is told, its command line. Default: what suits
@@ -56,7 +56,7 @@ pub struct DpdkConfig {
     /// The most of the device's queues to use, 1 to 64. Default: as many as there are dispatchers;
     /// of a memif 1, both of whose ends must use as many.
     pub queues: Option<usize>,
-    /// Who spreads requests over them: `auto`, `device` or `software`. Default `auto`.
+    /// What spreads requests over them: `auto`, `device` or `software`. Default `auto`.
     #[serde(default)]
     pub spread: Spread,
     /// Mbufs for each dispatcher, best a power of two less one: more than both queues' descriptors

@@ -86,7 +86,7 @@ impl Arp {
         self.operation.get()
     }
 
-    /// Who says so.
+    /// The station that sent the message.
     #[must_use]
     pub fn sender_mac(&self) -> MacAddr {
         self.sender_mac

@@ -25,9 +25,9 @@ pub const SHORTEST_FRAME: usize = 60;
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Header {
-    /// To whom.
+    /// The station that the frame is for.
     pub destination: MacAddr,
-    /// From whom.
+    /// The station that sent it.
     pub source: MacAddr,
     /// What follows.
     pub ethertype: U16,

@@ -75,13 +75,13 @@ impl Header {
         Self { checksum, ..unset }
     }
 
-    /// Who sent the packet.
+    /// The host that sent the packet.
     #[must_use]
     pub fn source(&self) -> Ipv4Addr {
         self.source.into()
     }
 
-    /// To whom.
+    /// The host that the packet is for.
     #[must_use]
     pub fn destination(&self) -> Ipv4Addr {
         self.destination.into()

@@ -25,9 +25,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// To everybody on the wire.
+    /// To all stations on the wire.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// Nobody: what an ARP request has for the address it asks for.
+    /// No station: what an ARP request has in place of the address that it asks for.
     pub const ZERO: Self = Self([0; 6]);
 
     /// Whether it can be a single station's: neither multicast (broadcast among them) nor zero.

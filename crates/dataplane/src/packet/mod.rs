@@ -91,7 +91,7 @@ pub enum ParseError {
 }
 
 impl ParseError {
-    /// All flaws, in the order of their declaration: `ALL[flaw as usize] == flaw`.
+    /// All errors, in the order of their declaration: `ALL[error as usize] == error`.
     pub const ALL: [Self; 9] = [
         Self::Truncated,
         Self::VlanTags,

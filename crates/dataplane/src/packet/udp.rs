@@ -46,8 +46,8 @@ impl<'a> Udp<'a> {
     ///
     /// # Errors
     /// If it is too short, or its length is not the payload's. (A shorter one could carry the
-    /// options of RFC 9868 behind it; nobody here reads them, and a length that lies is more often
-    /// a forgery.)
+    /// options of RFC 9868 behind it; this crate does not read them, and a wrong length is more
+    /// often a forgery.)
     #[inline]
     pub fn parse(datagram: &'a [u8]) -> Result<Self, ParseError> {
         let (header, payload) =

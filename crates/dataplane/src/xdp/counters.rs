@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Acquire};
 #[derive(Clone, Debug)]
 pub struct XdpCounters(pub(super) Arc<Shared>);
 
-/// What the device, its supervisor and those who look at them share.
+/// What the device, its supervisor and the readers of their counters share.
 #[derive(Default, Debug)]
 pub(super) struct Shared {
     pub(super) link_up: AtomicBool,

@@ -73,8 +73,8 @@ impl Buffer for Frame {
     }
 }
 
-/// A queue of an interface. Displays as what it is: whether frames are copied, and who runs the
-/// program.
+/// A queue of an interface. Displays as what it is: whether frames are copied, and whether driver
+/// or kernel runs the program.
 #[derive(Debug)]
 pub struct XdpDevice {
     /// `None`: the interface has gone, and the supervisor looks for another.
@@ -122,7 +122,7 @@ impl XdpDevice {
         self.socket.as_ref().is_some_and(Socket::is_zero_copy)
     }
 
-    /// Who runs the program that leads frames here.
+    /// Whether the driver or the kernel runs the program that leads frames here.
     #[must_use]
     pub fn attached(&self) -> Attached {
         self.program.attached()

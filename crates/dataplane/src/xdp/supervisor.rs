@@ -1,5 +1,5 @@
 //! The thread that looks at the link, and opens a socket anew when its interface has gone: that
-//! allocates and waits, which who polls must not.
+//! allocates and waits, which the polling thread must not.
 //!
 //! ```text
 //!     device: socket ── gone: hand_over ──▶ supervisor: closed ──▶ opened, at another interface of the name
@@ -90,7 +90,7 @@ fn look(interface: &str, shared: &Shared) {
     let up = link_is_up(interface).unwrap_or(false);
     if shared.link_up.load(Relaxed) != up {
         shared.counters.link_changes.count();
-        // Release: who sees it sees it counted.
+        // Release: a thread that sees the new state sees the change counted.
         shared.link_up.store(up, Release);
     }
 }

@@ -428,7 +428,7 @@ fn files(folder: &str) -> impl Iterator<Item = (String, Vec<u8>)> {
 
 /// A file's name begins with what becomes of it: a cause in small letters, `delivered`, or
 /// `answered`. Through the whole transport: what is dropped is counted under that cause alone, and
-/// reaches nobody.
+/// does not reach the handler.
 #[test]
 fn the_corpus_is_judged_as_its_names_say() {
     let mut seen = [false; DropReason::COUNT];
@@ -458,7 +458,7 @@ fn the_corpus_is_judged_as_its_names_say() {
                     panic!("{name}: {counts:?}");
                 };
                 let told = match cause {
-                    DropReason::Malformed(flaw) => format!("{flaw:?}"),
+                    DropReason::Malformed(error) => format!("{error:?}"),
                     cause => format!("{cause:?}"),
                 };
                 assert_eq!(told.to_lowercase(), expected, "{name}");

@@ -154,7 +154,7 @@ fn a_question_for_our_address_is_answered() {
         assert_eq!(answer.target_protocol_addr(), sender.octets());
         assert_eq!((&frame[..6], &frame[6..12]), (&THEIRS.0[..], &OURS.0[..]));
     }
-    // Who asks is remembered.
+    // The station that asks is remembered.
     assert_eq!(interface.resolve(THEIR_IP, 0), Resolution::Known(THEIRS));
     assert_eq!(interface.counters().read().arp_answered, 3);
 }
@@ -194,7 +194,7 @@ fn an_address_is_asked_for_until_it_answers_or_the_tries_are_used_up() {
     }
     let given_up = interface.resolve(THEIR_IP, nearly + 1 + 3 * SECOND);
     assert_eq!(given_up, Resolution::Ask(THEIR_IP));
-    // What nobody used for long is not used while it is asked for.
+    // An entry that was long unused is not used while it is asked for.
     let answered = answered + 1000 * SECOND;
     interface.receive(&mut answer, Verified::default(), answered);
     let later = interface.resolve(THEIR_IP, answered + 120 * SECOND);
@@ -269,8 +269,8 @@ fn who_is_known_may_move() {
     assert_eq!(interface.resolve(given, 0), Resolution::Known(OURS));
 }
 
-/// What is sent unasked is not tagged: whoever is in a VLAN would not get it, and must not stand in
-/// for one who would.
+/// What is sent unasked is not tagged. A station in a VLAN would not get it, and must not stand in
+/// for a station that would.
 #[test]
 fn questions_in_a_vlan_are_answered_and_teach_nothing() {
     for (tag, known) in [(5_u16, false), (0, true)] {
@@ -327,123 +327,118 @@ fn an_echo_request_is_sent_back() {
     assert_eq!(interface.counters().read().echo_answered, 3);
 }
 
-#[test]
-fn every_cause_is_told_and_counted_and_nothing_else_is() {
-    let fine = datagram(&[], &[], b"twelve bytes");
-    let with = |change: fn(&mut Vec<u8>)| {
-        let mut frame = fine.clone();
-        change(&mut frame);
-        frame
-    };
-    // Changes a byte of the IPv4 header, and makes its checksum right again.
-    let header = |at: usize, value: u8| {
-        let mut frame = fine.clone();
-        frame[14 + at] = value;
-        let slice = etherparse::Ipv4HeaderSlice::from_slice(&frame[14..]).unwrap();
-        let checksum = slice.to_header().calc_header_checksum();
-        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
-        frame
-    };
-    let mut echo_reply = Vec::new();
+/// A frame and why it is dropped.
+type Dropped = (Vec<u8>, DropReason);
+
+/// A good datagram's frame, changed by `change`.
+fn changed(change: fn(&mut Vec<u8>)) -> Vec<u8> {
+    let mut frame = datagram(&[], &[], b"twelve bytes");
+    change(&mut frame);
+    frame
+}
+
+/// A good datagram's frame with another byte in its IPv4 header, whose checksum is right.
+fn with_header(at: usize, value: u8) -> Vec<u8> {
+    let mut frame = datagram(&[], &[], b"twelve bytes");
+    frame[14 + at] = value;
+    let slice = etherparse::Ipv4HeaderSlice::from_slice(&frame[14..]).unwrap();
+    let checksum = slice.to_header().calc_header_checksum();
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    frame
+}
+
+fn echo_reply() -> Vec<u8> {
+    let mut frame = Vec::new();
     PacketBuilder::ethernet2(THEIRS.0, OURS.0)
         .ipv4(THEIR_IP.octets(), OUR_IP.octets(), 3)
         .icmpv4_echo_reply(77, 5)
-        .write(&mut echo_reply, b"")
+        .write(&mut frame, b"")
         .unwrap();
-    let mut broken_echo = echo_reply.clone();
-    broken_echo[40] ^= 1;
-    let asking = |target| arp(ArpOperation::REQUEST, THEIR_IP, MacAddr::BROADCAST, target);
-    let mut token_ring = asking(OUR_IP);
-    token_ring[15] = 6;
+    frame
+}
+
+fn asking_for(target: Ipv4Addr) -> Vec<u8> {
+    arp(ArpOperation::REQUEST, THEIR_IP, MacAddr::BROADCAST, target)
+}
+
+fn malformed_frames() -> Vec<Dropped> {
     let mut three_tags = datagram(&[1, 2], &[], b"");
     three_tags.splice(12..12, [0x88, 0xa8, 0, 3]);
+    let mut token_ring = asking_for(OUR_IP);
+    token_ring[15] = 6;
+    let mut broken_echo = echo_reply();
+    broken_echo[40] ^= 1;
+    let frames = [
+        (changed(|frame| frame.truncate(13)), ParseError::Truncated),
+        (changed(|frame| frame.truncate(30)), ParseError::Truncated),
+        (three_tags, ParseError::VlanTags),
+        (token_ring, ParseError::Arp),
+        (changed(|frame| frame[14] = 0x65), ParseError::Ipv4Header),
+        (changed(|frame| frame[14] = 0x44), ParseError::Ipv4Header),
+        (changed(|frame| frame.truncate(50)), ParseError::Ipv4Length),
+        (changed(|frame| frame[17] = 19), ParseError::Ipv4Length),
+        (changed(|frame| frame[22] ^= 1), ParseError::Ipv4Checksum),
+        (broken_echo, ParseError::IcmpChecksum),
+        (changed(|frame| frame[39] += 1), ParseError::UdpLength),
+        (changed(|frame| frame[39] -= 1), ParseError::UdpLength),
+        (changed(|frame| frame[42] ^= 1), ParseError::UdpChecksum),
+    ];
+    frames
+        .map(|(frame, error)| (frame, DropReason::Malformed(error)))
+        .into()
+}
 
-    use DropReason::Malformed;
-    let cases = [
-        (
-            with(|frame| frame.truncate(13)),
-            Malformed(ParseError::Truncated),
-        ),
-        (
-            with(|frame| frame.truncate(30)),
-            Malformed(ParseError::Truncated),
-        ),
-        (three_tags, Malformed(ParseError::VlanTags)),
-        (token_ring, Malformed(ParseError::Arp)),
-        (
-            with(|frame| frame[14] = 0x65),
-            Malformed(ParseError::Ipv4Header),
-        ),
-        (
-            with(|frame| frame[14] = 0x44),
-            Malformed(ParseError::Ipv4Header),
-        ),
-        (
-            with(|frame| frame.truncate(50)),
-            Malformed(ParseError::Ipv4Length),
-        ),
-        (
-            with(|frame| frame[17] = 19),
-            Malformed(ParseError::Ipv4Length),
-        ),
-        (
-            with(|frame| frame[22] ^= 1),
-            Malformed(ParseError::Ipv4Checksum),
-        ),
-        (broken_echo, Malformed(ParseError::IcmpChecksum)),
-        (
-            with(|frame| frame[39] += 1),
-            Malformed(ParseError::UdpLength),
-        ),
-        (
-            with(|frame| frame[39] -= 1),
-            Malformed(ParseError::UdpLength),
-        ),
-        (
-            with(|frame| frame[42] ^= 1),
-            Malformed(ParseError::UdpChecksum),
-        ),
-        (with(|frame| frame[12] = 0x86), DropReason::EtherType),
-        (with(|frame| frame[5] = 9), DropReason::NotForUs),
-        (with(|frame| frame[..6].fill(0xff)), DropReason::NotForUs),
-        (asking(THEIR_IP), DropReason::NotForUs),
-        (header(19, 9), DropReason::NotForUs),
-        (with(|frame| frame[6] |= 1), DropReason::Source),
-        (
-            with(|frame| frame[6..12].copy_from_slice(&OURS.0)),
-            DropReason::Source,
-        ),
-        (header(15, 1), DropReason::Source),
-        (header(15, 255), DropReason::Source),
-        (header(12, 127), DropReason::Source),
-        (header(12, 224), DropReason::Source),
-        (header(12, 0), DropReason::Source),
-        (header(6, 0x20), DropReason::Fragment),
-        (header(7, 1), DropReason::Fragment),
-        (header(9, 6), DropReason::Protocol),
-        (echo_reply, DropReason::IcmpKind),
-        (
-            with(|frame| {
-                frame[37] = 1;
-                frame[40..42].fill(0);
-            }),
-            DropReason::ClosedPort,
-        ),
-        (
-            with(|frame| {
-                frame[34..36].fill(0);
-                frame[40..42].fill(0);
-            }),
-            DropReason::Source,
-        ),
+fn frames_for_others_or_of_other_kinds() -> Vec<Dropped> {
+    let closed_port = changed(|frame| {
+        frame[37] = 1;
+        frame[40..42].fill(0);
+    });
+    vec![
+        (changed(|frame| frame[12] = 0x86), DropReason::EtherType),
+        (changed(|frame| frame[5] = 9), DropReason::NotForUs),
+        (changed(|frame| frame[..6].fill(0xff)), DropReason::NotForUs),
+        (asking_for(THEIR_IP), DropReason::NotForUs),
+        (with_header(19, 9), DropReason::NotForUs),
+        (with_header(6, 0x20), DropReason::Fragment),
+        (with_header(7, 1), DropReason::Fragment),
+        (with_header(9, 6), DropReason::Protocol),
+        (echo_reply(), DropReason::IcmpKind),
+        (closed_port, DropReason::ClosedPort),
         (
             arp(ArpOperation::REPLY, THEIR_IP, OURS, OUR_IP),
             DropReason::Unasked,
         ),
+    ]
+}
+
+fn frames_from_impossible_sources() -> Vec<Dropped> {
+    let from_port_0 = changed(|frame| {
+        frame[34..36].fill(0);
+        frame[40..42].fill(0);
+    });
+    let frames = [
+        changed(|frame| frame[6] |= 1),
+        changed(|frame| frame[6..12].copy_from_slice(&OURS.0)),
+        with_header(15, 1),
+        with_header(15, 255),
+        with_header(12, 127),
+        with_header(12, 224),
+        with_header(12, 0),
+        from_port_0,
+    ];
+    frames.map(|frame| (frame, DropReason::Source)).into()
+}
+
+#[test]
+fn every_cause_is_told_and_counted_and_nothing_else_is() {
+    let cases = [
+        malformed_frames(),
+        frames_for_others_or_of_other_kinds(),
+        frames_from_impossible_sources(),
     ];
     let mut interface = interface();
     let counters = interface.counters();
-    for (mut frame, cause) in cases {
+    for (mut frame, cause) in cases.into_iter().flatten() {
         let mut expected = counters.read();
         expected.received += 1;
         expected.dropped[cause.index()] += 1;

@@ -303,7 +303,7 @@ fn with_all_buffers_out_the_device_keeps_the_rest() {
     let rest: Vec<_> = (0..3).flat_map(|_| server.poll()).collect();
     assert_eq!(rest.len(), 4);
     drop(rest);
-    // Dropped where nobody was told of an end.
+    // Dropped without a conclusion.
     server.poll();
     assert_eq!(server.counts().out, 0);
     assert_eq!(client.received().len(), 8);
@@ -356,7 +356,7 @@ fn a_worker_that_joins_in_late_is_heard() {
 fn what_the_device_has_no_room_for_is_sent_later_and_nothing_is_lost() {
     let (mut client, mut server) = start_classified(config().buffers(32).batch(4), OneClass);
     let mut received = 0;
-    // The wire holds 64 frames, and nobody takes them off.
+    // The wire holds 64 frames, and the client takes none off.
     for round in 0..10 {
         for _ in 0..8 {
             client.send(b"x");
@@ -382,7 +382,7 @@ fn what_the_device_has_no_room_for_is_sent_later_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_reply_made_of_another_request_goes_to_nobody() {
+fn a_reply_made_of_another_request_is_not_sent() {
     let (mut client, mut server) = start();
     client.send(b"first");
     client.send(b"second");
@@ -397,7 +397,7 @@ fn a_reply_made_of_another_request_goes_to_nobody() {
 
 /// Two dispatchers' requests have the same numbers.
 #[test]
-fn a_reply_made_of_another_dispatchers_request_goes_to_nobody() {
+fn a_reply_made_of_another_dispatchers_request_is_not_sent() {
     let mut both = [start(), start()];
     let [first, second] = both.each_mut().map(|(client, server)| {
         client.send(b"request");
@@ -415,7 +415,7 @@ fn a_reply_made_of_another_dispatchers_request_goes_to_nobody() {
 }
 
 #[test]
-fn flaws_are_counted_and_nothing_of_them_reaches_the_handler() {
+fn malformed_frames_are_counted_and_do_not_reach_the_handler() {
     let (mut client, mut server) = start();
     client.send_changed(b"payload", |frame| frame[Interface::PAYLOAD] ^= 1);
     client.send_changed(b"payload", |frame| frame[20] |= 0x20);

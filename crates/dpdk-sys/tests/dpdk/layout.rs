@@ -1,4 +1,5 @@
-//! The hand-written declarations agree with DPDK's headers.
+//! The hand-written declarations agree with DPDK's headers. A file of its own, since it needs no
+//! environment of DPDK's, as the others do.
 
 use shinjuku_dpdk_sys::ffi;
 

@@ -71,7 +71,7 @@ impl Group {
         take(&self.members, supervisor, core, class)
     }
 
-    /// Looks for threads that have come, which get `class`, and for such that have gone. Whether
+    /// Looks for new threads, which get `class`, and for threads that have ended. Answers whether
     /// any is there.
     pub(super) fn look_again(
         &mut self,
@@ -79,7 +79,7 @@ impl Group {
         core: usize,
         class: &SchedulingClass,
     ) -> Result<bool, ElevateError> {
-        // Who cannot be looked at is still to get back what it had.
+        // A thread that cannot be looked at is still to get back what it had.
         self.members
             .retain(|member| member.is_there().unwrap_or(true));
         // One thread that is given can only go.

@@ -1,26 +1,26 @@
 //! The scheduler: lets others run, one after the other, by priorities alone.
 //!
-//! SCHED_FIFO always runs the thread of the highest priority. So whoever sets priorities schedules
-//! (Yasukata and Ishiguro, *Developing Process Scheduling Policies in User Space with Common OS
-//! Features*, "Priority Elevation"):
+//! SCHED_FIFO always runs the thread of the highest priority. So a thread that sets the others'
+//! priorities schedules them (Yasukata and Ishiguro, *Developing Process Scheduling Policies in
+//! User Space with Common OS Features*, "Priority Elevation"):
 //!
 //! ```text
 //!    priority   shared pattern: one core                 dedicated pattern: two cores
 //!    base + 4   the supervisor, asleep                   the supervisor, asleep
 //!    base + 3   the scheduler, asleep for a slice        the scheduler, on its own core, never asleep
-//!    base + 2   who may run                              who may run
+//!    base + 2   the one that may run                     the one that may run
 //!    base + 1   the sentinel                             the sentinel
-//!    base       who may not run                          who may not run
+//!    base       those that may not run                   those that may not run
 //! ```
 //!
 //! The *sentinel* is not in the slides. It is a thread that is always ready, and runs when the one
-//! who may run sleeps, and at no other time. That is how the scheduler notices at once, for the
+//! that may run sleeps, and at no other time. That is how the scheduler notices at once, for the
 //! price of one switch when it happens and for nothing while it does not.
 //!
-//! | file | |
+//! | file | what it holds |
 //! |---|---|
 //! | `turns` | the scheduler's loop |
-//! | `sentinel` | the sentinel's, and what the two share |
+//! | `sentinel` | the sentinel's loop, and what scheduler and sentinel share |
 //! | `group` | one of the scheduled: its threads |
 
 use std::process::Command;
@@ -57,10 +57,10 @@ pub enum Pattern {
 /// What happens when one of the scheduled sleeps in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnSleep {
-    /// The next slot begins at once. While all sleep, whoever wakes first runs.
+    /// The next slot begins at once. While all sleep, the first to wake runs.
     #[default]
     Next,
-    /// Nothing, as in the slides: those who may not run do run, in the order in which they came,
+    /// Nothing, as in the slides: those that may not run do run, in the order in which they came,
     /// until the slot is over.
     Keep,
 }
@@ -91,8 +91,8 @@ const SLICES: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(1)..=Duration::from_millis(100);
 
 impl Config {
-    /// Slices of 100 us on a core, by the shared pattern; who sleeps is passed over; priorities
-    /// from 1 on.
+    /// Slices of 100 us on a core, by the shared pattern; one that sleeps is passed over;
+    /// priorities from 1 on.
     #[must_use]
     pub fn new(core: usize, table: Table) -> Self {
         Self {
@@ -148,7 +148,7 @@ pub struct Report {
     pub slots: u64,
     /// Times that another one than before was let run.
     pub switches: u64,
-    /// Slots that ended early, because who had it slept.
+    /// Slots that ended early, because the one that had the slot slept.
     pub slept: u64,
     /// Times that all slept.
     pub all_slept: u64,
@@ -239,7 +239,7 @@ impl Elevation {
 
 impl Drop for Elevation {
     fn drop(&mut self) {
-        // Who wants to know how it ended calls `stop`.
+        // A caller that wants to know how it ended calls `stop`.
         let _ = self.join();
     }
 }

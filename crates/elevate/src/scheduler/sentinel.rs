@@ -1,14 +1,14 @@
-//! The sentinel: a thread between who may run and who may not.
+//! The sentinel: a thread whose priority is between the one that may run and those that may not.
 //!
 //! ```text
-//!             the one who may run sleeps                  the scheduler lets the next one run
+//!             the one that may run sleeps                 the scheduler lets the next one run
 //!    ready ────────────────────────────▶ says so, waits ─────────────────────────────────▶ ready
 //!      │                                                                                     ▲
 //!      └── all sleep: parks ─────────────── the scheduler wakes it for the next slot ────────┘
 //! ```
 //!
-//! Before the first turn it measures what the scheduler's own sleep costs whoever runs meanwhile:
-//! it is the one who runs, and adds up for how long.
+//! Before the first turn it measures what the scheduler's own sleep costs the thread that runs
+//! meanwhile: the sentinel is that thread, and adds up how long it runs.
 //!
 //! `sched_yield` makes it ready: the call returns once no thread above it is. After start this
 //! thread allocates nothing, locks nothing, and calls the kernel to yield, to park and to wake.
@@ -26,7 +26,7 @@ const ONE_READING: Duration = Duration::from_micros(1);
 pub(super) struct Shared {
     /// The scheduler is to end.
     pub(super) stop: AtomicBool,
-    /// The one who may run sleeps. The sentinel sets it; the scheduler takes it back when it has
+    /// The one that may run sleeps. The sentinel sets it; the scheduler takes it back when it has
     /// let the next one run.
     pub(super) asleep: AtomicBool,
     /// All sleep, so the sentinel is to park.
@@ -50,7 +50,7 @@ impl Shared {
                 thread::park();
                 continue;
             }
-            // To return from here, nobody above may be ready: only the sleep of all lets us.
+            // This returns once no thread above is ready, so once the one that may run sleeps.
             rustix::thread::sched_yield();
             if self.idle.load(Ordering::Acquire) || self.over.load(Ordering::Acquire) {
                 continue;

@@ -1,8 +1,8 @@
 //! The scheduler's loop.
 //!
-//! Between two looks at who is there (each 100 ms) a switch takes no memory and no lock: its system
-//! calls are the two that set priorities for each thread of the two groups, and in the shared
-//! pattern the sleep until the slice is over.
+//! Between two looks at which threads there are (each 100 ms) a switch takes no memory and no lock:
+//! its system calls are the two that set priorities for each thread of the two groups, and in the
+//! shared pattern the sleep until the slice is over.
 
 use std::hint;
 use std::process::Command;
@@ -18,7 +18,7 @@ use super::sentinel::Shared;
 use super::{Config, OnSleep, Pattern, Report};
 use crate::member::pin_current;
 use crate::supervisor::{BEAT, STANDSTILL, Supervisor};
-use crate::target::OnStaff;
+use crate::target::SchedulerThread;
 use crate::{ElevateError, Target};
 
 /// Beyond the time that was asked for, when the supervisor ends what the scheduler has not ended.
@@ -56,18 +56,19 @@ pub(super) struct Turns {
     there: Vec<bool>,
     supervisor: Option<Supervisor>,
     sentinel: Option<JoinHandle<()>>,
-    /// Who may run.
+    /// The one that may run.
     current: Option<usize>,
     /// What the scheduler's sleep takes from a slot.
     lost: Duration,
     begun: Instant,
     last_beat: Instant,
     report: Report,
-    _on_staff: OnStaff,
+    _registered: SchedulerThread,
 }
 
 impl Turns {
-    /// On the scheduler's own thread: its class, the supervisor, and then everyone's.
+    /// On the scheduler's own thread: gives this its class, tells the supervisor, and then gives
+    /// all of the scheduled theirs.
     pub(super) fn begin(
         config: Config,
         targets: &[Target],
@@ -82,7 +83,7 @@ impl Turns {
             middle: fifo(2),
             high: fifo(3),
         };
-        let on_staff = OnStaff::enter();
+        let registered = SchedulerThread::enter();
         let groups = targets.iter().map(|target| Group::of(*target));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
         check_apart(&groups, targets)?;
@@ -119,7 +120,7 @@ impl Turns {
             begun: now,
             last_beat: now,
             report: Report::default(),
-            _on_staff: on_staff,
+            _registered: registered,
         };
         // The sentinel begins without a priority: once the first of them has one, it could not.
         turns.start_sentinel()?;
@@ -138,12 +139,12 @@ impl Turns {
         let (shared, class) = (Arc::clone(&self.shared), self.classes.sentinel);
         let (core, scheduler) = (self.config.core, thread::current());
         let (ready, answer) = mpsc::channel();
-        // It parks until someone may run.
+        // It parks until one of the scheduled may run.
         shared.idle.store(true, Ordering::Release);
         let thread = thread::Builder::new()
             .name("elevate-sentinel".to_owned())
             .spawn(move || {
-                let _on_staff = OnStaff::enter();
+                let _registered = SchedulerThread::enter();
                 let pinned = pin_current(core).map_err(|cause| ElevateError::Core { core, cause });
                 let begun = pinned.and_then(|()| class.give_to(0).map_err(ElevateError::class));
                 let goes_on = begun.is_ok();
@@ -158,9 +159,9 @@ impl Turns {
         answer.recv().unwrap_or(Ok(()))
     }
 
-    /// What a sleep of the scheduler takes from whoever runs meanwhile: arming the timer, both
-    /// switches, the timer's interrupt. A microsecond on bare metal; on a virtual machine more than
-    /// a short slice, of which nothing would be left.
+    /// What a sleep of the scheduler takes from the thread that runs meanwhile: arming the timer,
+    /// both switches, the timer's interrupt. A microsecond on bare metal; on a virtual machine more
+    /// than a short slice, of which nothing would be left.
     fn lost_by_sleeping(&self) -> Duration {
         let Some(sentinel) = &self.sentinel else {
             return Duration::ZERO;
@@ -178,7 +179,7 @@ impl Turns {
         lost[SLEEPS / 2]
     }
 
-    /// Schedules until it is told to stop, its time is over, or nobody is left.
+    /// Schedules until it is told to stop, its time is over, or all the scheduled have ended.
     pub(super) fn run(mut self) -> Result<Report, ElevateError> {
         let outcome = self.turns();
         let given_back = self.give_back();
@@ -226,12 +227,13 @@ impl Turns {
         }
     }
 
-    /// Lets `next` run, and whoever ran before not.
+    /// Lets `next` run, and the one that ran before no more.
     fn switch(&mut self, next: usize) -> Result<(), ElevateError> {
         self.report.slots += 1;
         if self.current != Some(next) {
             self.report.switches += 1;
-            // In this order, so that on the other core nobody else runs in between.
+            // In this order, so that no other thread runs in between: in the dedicated pattern the
+            // scheduled go on meanwhile.
             self.there[next] = self.groups[next].raise(&self.classes.middle)?;
             if let Some(before) = self.current.replace(next) {
                 self.there[before] = self.groups[before].give(&self.classes.low)?;
@@ -281,7 +283,7 @@ impl Turns {
         ended
     }
 
-    /// All sleep: for a moment all may run, and whoever wakes first does.
+    /// All sleep: for a moment all may run, and the first to wake does.
     fn idle(&mut self, length: Duration) -> Result<Ended, ElevateError> {
         self.report.all_slept += 1;
         self.shared.idle.store(true, Ordering::Release);
@@ -338,7 +340,7 @@ impl Turns {
     }
 }
 
-/// Who is in two groups would be given two priorities at a time, and get back one of them.
+/// A thread in two groups would be given two priorities at a time, and get back one of them.
 fn check_apart(groups: &[Group], targets: &[Target]) -> Result<(), ElevateError> {
     for (second, group) in groups.iter().enumerate() {
         for (first, other) in groups[..second].iter().enumerate() {
@@ -353,7 +355,7 @@ fn check_apart(groups: &[Group], targets: &[Target]) -> Result<(), ElevateError>
 
 impl Drop for Turns {
     fn drop(&mut self) {
-        // Whoever called `run` has heard of it; otherwise there is an error already.
+        // After `run` there is nothing left to give back. Elsewhere an error is under way already.
         let _ = self.give_back();
         if let Some(sentinel) = self.sentinel.take() {
             sentinel.thread().unpark();

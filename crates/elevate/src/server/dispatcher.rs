@@ -13,7 +13,7 @@ use std::time::Duration;
 use shinjuku_preempt::SchedulingClass;
 
 use super::switcher::Timer;
-use super::worker::{Control, NOBODY, Slots};
+use super::worker::{Control, NO_WORKER, Slots};
 use super::{ServerReport, Source};
 
 /// How long the dispatcher sleeps when all workers do, each with a request.
@@ -42,7 +42,7 @@ pub(super) struct Dispatcher<S: Source> {
     pub(super) timer: Option<Arc<Timer>>,
     pub(super) workers: Vec<Worker>,
     pub(super) slots: Arc<Slots<S::Request>>,
-    /// Preempted workers' class, and that of the one who may run.
+    /// Preempted workers' class, and that of the one that may run.
     pub(super) classes: [SchedulingClass; 2],
     /// Workers without a request.
     pub(super) idle: Vec<usize>,
@@ -62,7 +62,7 @@ impl<S: Source> Dispatcher<S> {
                 self.resume();
                 continue;
             };
-            // While it waits, those who were preempted run.
+            // While it waits, preempted workers run.
             let request = self.source.poll().or_else(|| self.source.wait());
             if let Some(request) = request {
                 self.idle.pop();
@@ -127,7 +127,7 @@ impl<S: Source> Dispatcher<S> {
         }
         of.thread.unpark();
         // Here the worker has run.
-        self.control.current.store(NOBODY, Ordering::Release);
+        self.control.current.store(NO_WORKER, Ordering::Release);
         let was_preempted = state.preempted.load(Ordering::Acquire);
         if !state.busy.load(Ordering::Acquire) {
             of.raised = !was_preempted;

@@ -16,7 +16,7 @@ use rustix::time::{
 };
 use shinjuku_preempt::SchedulingClass;
 
-use super::worker::{Control, NOBODY};
+use super::worker::{Control, NO_WORKER};
 
 /// The switcher's timer.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Timer {
             let current = control.current.load(Ordering::Acquire);
             let state = control.states.get(current);
             let Some(state) = state.filter(|state| state.busy.load(Ordering::Acquire)) else {
-                debug_assert!(current == NOBODY || current < tids.len());
+                debug_assert!(current == NO_WORKER || current < tids.len());
                 self.pending.store(false, Ordering::Release);
                 continue;
             };

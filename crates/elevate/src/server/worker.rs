@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// No worker.
-pub(super) const NOBODY: usize = usize::MAX;
+/// Names no worker, in [`Control::current`].
+pub(super) const NO_WORKER: usize = usize::MAX;
 
 /// Flags and counts of all threads.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Control {
     pub(super) states: Box<[State]>,
 }
 
-/// One worker's.
+/// What one worker and the threads above it tell each other.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// It has a request.
@@ -33,7 +33,7 @@ impl Control {
         Self {
             dispatcher_ends: AtomicBool::new(false),
             others_end: AtomicBool::new(false),
-            current: AtomicUsize::new(NOBODY),
+            current: AtomicUsize::new(NO_WORKER),
             panics: AtomicU64::new(0),
             states: (0..workers).map(|_| State::default()).collect(),
         }

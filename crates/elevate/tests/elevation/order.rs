@@ -1,4 +1,4 @@
-//! Who runs, in which order, and how much.
+//! Which threads run, in which order, and how much.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};

@@ -1,5 +1,5 @@
 //! Latencies as a HdrHistogram log for that project's tools: one line a point and class, tagged
-//! with both.
+//! with both. Each format of the report has a file.
 
 use std::time::{Duration, SystemTime};
 

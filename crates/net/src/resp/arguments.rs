@@ -16,8 +16,8 @@ pub fn arguments(frame: &[u8]) -> Result<Arguments<'_>, ProtocolError> {
     arguments_in_parts(frame, || ())
 }
 
-/// As [`arguments`], for a frame in which the codec has found nothing wrong: it is not looked
-/// through again. If that is not so, arguments may be missing at the end.
+/// As [`arguments`], for a frame in which the codec has found nothing wrong: this does not check it
+/// again. Of any other frame, arguments may be missing at the end.
 ///
 /// # Errors
 /// Quotes in an inline command that do not balance, which the codec does not look at.

@@ -149,7 +149,7 @@ enum Line<'a> {
     Whole { line: &'a [u8], next: usize },
     /// Its end has not come in.
     Part,
-    /// It cannot be one any more, as the first `length` bytes of the request show.
+    /// It is too long, as the first `length` bytes of the request show.
     TooLong { length: usize },
 }
 

@@ -1,6 +1,6 @@
 //! The Redis protocol, RESP: requests on their way in, replies on their way out.
 //!
-//! | file | |
+//! | file | what it holds |
 //! |---|---|
 //! | `framing.rs` | where a request ends: on the networker's thread, as its bytes come in |
 //! | `codec.rs` | that for [`tcp`](crate::tcp), with the requests' classes |

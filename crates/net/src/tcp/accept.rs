@@ -12,9 +12,9 @@ use super::exchange::ConnectionId;
 use super::networker::Networker;
 use super::slot::{State, present};
 
-/// Accepted in one poll: each costs some microseconds.
+/// Connections accepted in one poll. Each costs some microseconds.
 const ACCEPTS: usize = 4;
-/// With no descriptor left, nothing is accepted for so long, in nanoseconds.
+/// How long the networker accepts nothing after the descriptors ran out, in nanoseconds.
 const PAUSE: u64 = 10_000_000;
 
 pub(super) struct Acceptor {
@@ -57,7 +57,7 @@ impl Acceptor {
                     networker.acceptable = false;
                     return;
                 }
-                // Gone again before it was accepted.
+                // The peer was gone before the connection was accepted.
                 Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => continue,
                 Err(_) => {
                     networker.shared.counters.intake.accept_failed.count();
@@ -97,11 +97,11 @@ impl Acceptor {
             exchange.id = ConnectionId(self.last_id);
             exchange.peer = peer
                 .and_then(|peer| SocketAddr::try_from(peer).ok())
-                .unwrap_or(NOBODY);
+                .unwrap_or(UNKNOWN_PEER);
         }
     }
 }
 
-/// Where the kernel does not say who the peer is.
-pub(super) const NOBODY: SocketAddr =
+/// The peer of a connection of which the kernel does not tell it.
+pub(super) const UNKNOWN_PEER: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

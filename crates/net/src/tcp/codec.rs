@@ -2,10 +2,10 @@
 
 use crate::Refusal;
 
-/// Finds requests in a connection's bytes, and says what a client is told that gets no reply.
+/// Finds requests in a connection's bytes, and has the words for clients that get no reply.
 ///
 /// [`frame`](Self::frame) runs on the networker's thread: it must not allocate, free, lock, wait or
-/// panic, and what it takes, every request waits for.
+/// panic, and every request waits while it runs.
 pub trait Codec: Clone + Send + Sync + 'static {
     /// What framing has learnt of a request of which only a part is there, so that a client that
     /// sends byte by byte does not have it looked at from the start each time. Default at the start
@@ -17,8 +17,8 @@ pub trait Codec: Clone + Send + Sync + 'static {
     /// looked for again.
     type Session: Copy + Default + PartialEq + Send + 'static;
 
-    /// What `bytes`, never empty, begin with. After [`Framing::Incomplete`] it is asked again with
-    /// the same bytes and more behind them, and the `progress` that it left.
+    /// What `bytes`, never empty, begin with. After [`Framing::Incomplete`] the networker asks
+    /// again, with the same bytes, more behind them, and the `progress` that the codec left.
     fn frame(
         &self,
         bytes: &[u8],

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{ListenError, OutOfRange};
 
-/// Who writes replies to the sockets.
+/// Which thread writes replies to the sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReplyBy {
     /// The worker that ran the handler.
@@ -140,8 +140,8 @@ impl TcpConfig {
         }
     }
 
-    /// A client that takes none of what is to be sent for so long is cut off. 1 ms to a day, by
-    /// default 10 s.
+    /// A client that takes no byte of its replies for so long is cut off. 1 ms to a day, by default
+    /// 10 s.
     pub fn write_timeout(self, timeout: Duration) -> Self {
         Self {
             write_timeout: timeout,
@@ -194,7 +194,7 @@ impl TcpConfig {
         }
     }
 
-    /// Who writes replies, by default the worker.
+    /// Which thread writes replies, by default the worker.
     pub fn reply_by(self, reply_by: ReplyBy) -> Self {
         Self { reply_by, ..self }
     }

@@ -68,8 +68,8 @@ crate::counters! {
             /// Closed: a handler answered one connection's request with another's, or kept it and
             /// gave it back later.
             closed_misdirected,
-            /// Closed: the codec answered what cannot be (a length that is not there), or a refusal
-            /// that did not fit.
+            /// Closed: the codec gave an impossible answer (a length beyond the bytes), or a
+            /// refusal that did not fit.
             closed_codec,
             /// Closed with the transport.
             closed_shutdown,
@@ -87,8 +87,8 @@ crate::counters! {
             failed,
             /// Requests whose handler gave back another one. Nothing of it is sent.
             misdirected,
-            /// Requests that the handler has kept although it was done. Until they are dropped,
-            /// their connections stay.
+            /// Requests that the handler kept when it returned. Their connections stay until it
+            /// drops them.
             kept,
             /// Requests whose reply was not, or not all, sent when the connection closed.
             cut_off,
@@ -170,7 +170,7 @@ impl Intake {
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) intake: Intake,
-    /// One for the networker and each worker. Locked at start, and by who reads.
+    /// One for the networker and each worker. Locked at start, and by readers.
     outputs: Mutex<Vec<Arc<OutputCounters>>>,
     /// Workers that have sent something: all others' rings are empty.
     pub(super) repliers_in_use: AtomicUsize,

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use super::accept::NOBODY;
+use super::accept::UNKNOWN_PEER;
 use super::codec::Codec;
 use super::counters::{CloseReason, Counters, OutputCounters};
 use super::input::Input;
@@ -83,7 +83,7 @@ impl<C: Codec> Exchange<C> {
             place: Arc::new(place),
             stream: None,
             id: ConnectionId::default(),
-            peer: NOBODY,
+            peer: UNKNOWN_PEER,
             session: C::Session::default(),
             input: Input::new(),
             output: Output::new(memory),

@@ -35,7 +35,7 @@ pub(super) enum Found {
     Skipping,
     /// Longer than allowed.
     TooLong,
-    /// The codec answered what cannot be.
+    /// The codec gave an impossible answer.
     Wrong,
 }
 

@@ -1,10 +1,10 @@
 //! The standard buffers, and the memory of replies that are longer.
 //!
-//! Handlers take the latter, in their contexts, where one may allocate; the networker is the first
-//! to know that it is no longer needed, and must not free it. So it leaves it in one of some
+//! Handlers take the latter, in their contexts, which may allocate. The networker learns first that
+//! a reply's memory is free again, and must not free it. So it leaves the memory in one of some
 //! places, and the next handler takes it from there, to use it or to free it. A place is a lock
-//! that no context waits for: a context that is suspended while it holds one costs the others that
-//! place, for so long, and no time.
+//! that no context waits for: if a context is suspended while it holds one, the others go without
+//! that place, and do not wait.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -31,7 +31,7 @@ pub(super) fn empty_buffers(count: usize, size: usize) -> Vec<BytesMut> {
 }
 
 const PLACES: usize = 64;
-/// As much may lie in the places, in bytes; what is over, handlers free.
+/// The most that may lie in the places, in bytes. Handlers free what is over.
 const KEPT: usize = 4 << 20;
 
 pub(super) struct Memory {
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_stopped_within_a_place_keeps_nobody_waiting() {
+    fn a_thread_stopped_within_a_place_keeps_no_other_waiting() {
         let memory = Memory::new(1000, 10_000);
         let mut buffers: Vec<_> = (0..3).map(|_| memory.take(100, 200).unwrap()).collect();
         memory.leave(&mut buffers[0]);

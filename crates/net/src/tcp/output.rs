@@ -13,7 +13,7 @@ use super::memory::Memory;
 /// not sent yet is out of reach.
 pub struct Output {
     memory: Arc<Memory>,
-    /// From the networker's pool; of no capacity while the connection has nothing to say.
+    /// From the networker's pool; without capacity while the connection has nothing to send.
     pub(super) standard: BytesMut,
     /// If it has capacity: in use instead of `standard`.
     large: BytesMut,

@@ -13,7 +13,7 @@ use crate::Replier;
 /// What a worker sends when a handler is done.
 pub struct Outgoing<C: Codec> {
     pub(super) route: Route<C>,
-    /// `None`: whoever has the request keeps it.
+    /// `None`: the handler has kept the request.
     pub(super) exchange: Option<Box<Exchange<C>>>,
     pub(super) failed: bool,
 }

@@ -11,8 +11,8 @@ use super::output::Output;
 /// A request; dereferences to its bytes, as the codec has found them.
 ///
 /// It carries its connection, so it has to come back: as the [`Reply`] that [`reply`](Self::reply)
-/// makes of it. Dropped without that, or with a panic, the client is told [`Codec::failure`] and
-/// the connection closes.
+/// makes of it. If it is dropped without that, or by a panic, the client is told [`Codec::failure`]
+/// and the connection closes.
 pub struct Request<C: Codec>(Held<C>);
 
 impl<C: Codec> Request<C> {
@@ -30,7 +30,7 @@ impl<C: Codec> Request<C> {
         self.0.exchange().id
     }
 
-    /// Who is at the other end.
+    /// The address at the other end.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.0.exchange().peer

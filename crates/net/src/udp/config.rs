@@ -119,9 +119,10 @@ impl UdpConfig {
 
     /// Speaks RackSched's format ([`RackSchedMessage`]) on all addresses: requests of several
     /// packets are put together within these bounds, of which `max_request` must not exceed
-    /// `max_datagram`, and what cannot be one is dropped and counted. A reply that begins as these
-    /// messages do, an echo for instance, leaves as one of kind reply, with the number of requests
-    /// of its class that the server still has. `classes`, 1 to 1024: those of the runtime.
+    /// `max_datagram`. Packets that are none of a request are dropped and counted. A reply that
+    /// begins as these messages do, an echo for instance, leaves as one of kind reply, with the
+    /// number of requests of its class that the server still has. `classes`, 1 to 1024: those of
+    /// the runtime.
     pub fn racksched(self, classes: usize, reassembly: ReassemblyConfig) -> Self {
         let racksched = RackSchedConfig::new(classes, reassembly);
         Self {

@@ -27,7 +27,7 @@ impl Datagram {
         }
     }
 
-    /// Who sent it. Over UDP the sender's word for it.
+    /// The sender's address. Over UDP nothing proves it.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer

@@ -1,11 +1,11 @@
 //! The packet buffers: taken at start, lent out, given back.
 //!
-//! A handler gives a buffer back wherever it happens to drop it, and can be preempted in the midst
-//! of that, while the dispatcher takes buffers out and must not wait for a suspended context. A
-//! ring that hands out places before they are filled (crossbeam's `ArrayQueue` is one) would make
-//! it wait. So the free buffers form a stack linked by index (Treiber 1986): giving back becomes
-//! visible with one compare-and-swap, and a giver suspended before that has its own buffer still,
-//! and nothing else.
+//! A handler gives a buffer back where it drops it, and can be preempted in the midst of that. The
+//! dispatcher takes buffers out meanwhile, and must not wait for a suspended context. A ring that
+//! hands out places before they are filled (crossbeam's `ArrayQueue` is one) would make it wait. So
+//! the free buffers form a stack linked by index (Treiber 1986): giving back becomes visible with
+//! one compare-and-swap, and a context that is suspended before that still has its own buffer, and
+//! holds up no other.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -24,8 +24,8 @@ pub(super) struct Pool {
 struct Slot {
     /// While free: the slot below in the stack.
     below: AtomicU32,
-    /// Full while free. The lock only carries the buffer across threads safely: whoever comes here
-    /// owns the slot, so it is never contended.
+    /// Full while free. The lock only carries the buffer across threads safely: the thread that
+    /// comes here owns the slot, so the lock is never contended.
     bytes: Mutex<Option<Box<[u8]>>>,
 }
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_giver_stopped_midway_keeps_nobody_waiting() {
+    fn a_giver_stopped_midway_keeps_no_other_waiting() {
         let mut taker = Taker::new(3, 1);
         let stopped = taker.take().unwrap();
         let pool = Arc::clone(taker.pool());

@@ -10,19 +10,19 @@ use super::datagram::DatagramReply;
 use crate::Replier;
 use crate::wire::{RackSchedLoad, RackSchedMessage};
 
-/// Whom a reply goes to, and from which of the transport's sockets: a client takes it only from
-/// where it sent to.
+/// The peer that a reply goes to, and the transport's socket that it leaves from: a client takes
+/// replies only from the address that it sent to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpRoute {
     pub(super) peer: SocketAddr,
     /// Number of the socket.
     pub(super) socket: usize,
-    /// Whose load it was.
+    /// The class whose load the request was part of.
     pub(super) class: u16,
 }
 
 impl UdpRoute {
-    /// Who sent the request. Over UDP the sender's word for it.
+    /// The address of the request's sender. Over UDP nothing proves it.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer

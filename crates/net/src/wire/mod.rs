@@ -1,6 +1,6 @@
 //! The request formats of the original systems' clients, over UDP: for measurements with those
 //! clients, and for [`UdpConfig::racksched`](crate::udp::UdpConfig::racksched). A server has a
-//! format of its own. Beside them is a format of ours: parts of queries that fan out.
+//! format of its own. Beside these is a format of this project: parts of queries that fan out.
 //!
 //! | format | bytes | requests of several packets |
 //! |---|---|---|

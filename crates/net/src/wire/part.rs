@@ -7,7 +7,7 @@
 //! | 2 | the version: 1 |
 //! | 3 | 0 reply, 1 request |
 //! | 4..6 | the class: of the request, and the same in the reply |
-//! | 6..8 | 0; whoever reads it looks past it |
+//! | 6..8 | 0; readers ignore it |
 //! | 8..16 | the client's number for the part; comes back as it went |
 //! | 16..24 | in a request: how long after its arrival the part is due, *signed*; in a reply: how long the request waited at the server before it first ran; in nanoseconds |
 //!

@@ -35,7 +35,7 @@ fn a_request_dropped_in_a_panic_fails_and_closes() {
 }
 
 #[test]
-fn swapped_replies_reach_nobody() {
+fn swapped_replies_reach_no_client() {
     let mut house = House::new(config().connections(2));
     let (mut one, mut two) = (house.client(), house.client());
     one.send("secret of one\n");

@@ -117,23 +117,11 @@ fn interrupt_stack() -> Result<usize, DuneError> {
     Ok(memory.expose_provenance().next_multiple_of(STACK))
 }
 
-/// The one CPU that the calling thread may run on.
+/// The one CPU that the calling thread may run on, if libdune can map its descriptor.
 #[cfg(any(test, feature = "libdune"))]
 fn pinned_cpu() -> Option<u32> {
-    // SAFETY: reads the calling thread's set into a local.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of_val(&set), &mut set) != 0 {
-            return None;
-        }
-        set
-    };
-    // SAFETY: only reads the set.
-    let mut cpus =
-        (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) });
-    let (only, more) = (cpus.next()?, cpus.next());
-    let only = u32::try_from(only).ok()?;
-    (more.is_none() && only < MAX_CPUS).then_some(only)
+    let only = crate::Affinity::of_current().ok()?.only_core()?;
+    u32::try_from(only).ok().filter(|&cpu| cpu < MAX_CPUS)
 }
 
 #[cfg(not(feature = "libdune"))]

@@ -25,7 +25,7 @@ pub(super) struct GuestLink {
     apic: u32,
     /// A write to it posts the vector, if the machine sends by irqfd.
     kick: EventFd,
-    pub(super) reach: VcpuMode,
+    pub(super) mode: VcpuMode,
     pub(super) returns: AtomicU64,
     pub(super) forwarded: AtomicU64,
     pub(super) given_up: AtomicU64,
@@ -113,7 +113,7 @@ impl GuestLink {
             machine: Arc::clone(machine),
             apic,
             kick,
-            reach: VcpuMode::new(),
+            mode: VcpuMode::new(),
             returns: AtomicU64::new(0),
             forwarded: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
@@ -150,7 +150,7 @@ impl GuestLink {
         ] {
             counter.store(0, Ordering::Relaxed);
         }
-        self.reach.nothing_is_pending();
+        self.mode.nothing_is_pending();
     }
 
     /// The interrupt handler's shared words.
@@ -173,11 +173,11 @@ impl GuestLink {
 
     /// Posts the interrupt if that reaches the worker. Returns whether a signal is needed, too.
     pub(super) fn interrupt(&self) -> Result<bool, std::io::Error> {
-        if !self.reach.takes_a_vector() {
+        if !self.mode.takes_a_vector() {
             return Ok(true);
         }
         self.post()?;
-        Ok(self.reach.takes_a_signal_too())
+        Ok(self.mode.takes_a_signal_too())
     }
 
     fn post(&self) -> Result<(), std::io::Error> {

@@ -107,14 +107,14 @@ impl Guest {
     }
 
     /// A vCPU for the calling thread.
-    fn seat(&self) -> Result<Seat, GuestError> {
+    fn lease(&self) -> Result<VcpuLease, GuestError> {
         let spare = lock(&self.spares).pop();
         let vcpu = match spare {
             Some(spare) => spare,
             None => Vcpu::new(&self.machine)?,
         };
         make_ready(&vcpu);
-        Ok(Seat {
+        Ok(VcpuLease {
             vcpu: Some(vcpu),
             spares: Arc::clone(&self.spares),
         })
@@ -133,8 +133,8 @@ fn make_ready(vcpu: &Vcpu) {
 /// leaves it the host's. So the guest is asked.
 fn unsaved(vcpu: &Vcpu, saved: u64) -> u64 {
     make_ready(vcpu);
-    // SAFETY: the thread is in no guest mode yet: the vCPU is nobody's, and so of this thread. It
-    // runs its own code on its own stack, and leaves only where it entered.
+    // SAFETY: the thread is in no guest mode yet: no thread has the vCPU, so it is this thread's.
+    // It runs its own code on its own stack, and leaves only where it entered.
     let open = unsafe {
         run::enter(vcpu);
         let open = xcr0();
@@ -170,10 +170,10 @@ impl Mechanism for Guest {
 
 impl Backend for Guest {
     fn admit(&self) -> Result<WorkerMode, BackendError> {
-        let seat = self.seat()?;
+        let lease = self.lease()?;
         Ok(WorkerMode {
-            links: Arc::clone(&seat.link) as _,
-            own: Box::new(seat),
+            links: Arc::clone(&lease.link) as _,
+            own: Box::new(lease),
         })
     }
 
@@ -217,35 +217,35 @@ fn lock(spares: &Spares) -> MutexGuard<'_, Vec<Vcpu>> {
     spares.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread's place in guest mode: its vCPU, until it ends.
-struct Seat {
+/// A thread's use of a vCPU, which goes back to the spares when the thread is done with it.
+struct VcpuLease {
     /// `None` only while it is dropped.
     vcpu: Option<Vcpu>,
     spares: Spares,
 }
 
-impl std::fmt::Debug for Seat {
+impl std::fmt::Debug for VcpuLease {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Debug::fmt(&self.link, formatter)
     }
 }
 
-impl std::ops::Deref for Seat {
+impl std::ops::Deref for VcpuLease {
     type Target = Vcpu;
 
     fn deref(&self) -> &Vcpu {
         match &self.vcpu {
             Some(vcpu) => vcpu,
-            None => unreachable!("it is there until the seat is dropped"),
+            None => unreachable!("it is there until the lease is dropped"),
         }
     }
 }
 
-impl Mode for Seat {
+impl Mode for VcpuLease {
     #[inline]
     unsafe fn before_entering(&self, head: &Head) -> u64 {
         let elsewhere = self.block().window.take_elsewhere();
-        self.link.reach.enters_a_context();
+        self.link.mode.enters_a_context();
         self.block().window.set(
             head.stack_low.get() + room_to_leave(),
             head.stack_high.get(),
@@ -275,7 +275,7 @@ fn room_to_leave() -> usize {
     *BYTES.get_or_init(|| signal::largest_frame() + signal::handler_room())
 }
 
-impl Drop for Seat {
+impl Drop for VcpuLease {
     fn drop(&mut self) {
         if let Some(vcpu) = self.vcpu.take()
             && vcpu.can_be_used_again()

@@ -65,7 +65,7 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
     }
     let link = &vcpu.link;
     link.left.fetch_add(1, Ordering::Relaxed);
-    if link.reach.to_native() {
+    if link.mode.to_native() {
         // SAFETY: two numbers, and a signal to this thread, taken when the mask is back.
         unsafe {
             let (process, thread) = (libc::getpid(), libc::gettid());
@@ -81,7 +81,7 @@ pub(super) unsafe fn leave(vcpu: &Vcpu, state: &State) -> ! {
         super::fatal("KVM does not hand out the vector registers", state);
     }
     let (restored, bytes) = with_keys(vectors, &vcpu.machine);
-    // SAFETY: within the pages of the frame, which nobody else uses.
+    // SAFETY: within the pages of the frame, which no other code uses.
     unsafe {
         describe_vectors(vectors, restored, bytes);
         write_context(way_out + 8, vectors, mask, &state.general);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::machine::{Machine, VECTOR};
 use super::vcpu_mode::VcpuMode;
-use super::{Guest, GuestCounters, GuestError, Seat, Vcpu, ring0, run};
+use super::{Guest, GuestCounters, GuestError, Vcpu, VcpuLease, ring0, run};
 use crate::backend::Mode as _;
 use crate::worker::SCHEDULING;
 
@@ -20,11 +20,11 @@ thread_local! {
     static POSTER: Cell<*const Vcpu> = const { Cell::new(std::ptr::null()) };
 }
 
-/// The calling thread's place in guest mode, from which it posts interrupts by itself. It leaves
-/// guest mode on drop.
+/// The calling thread's vCPU, on which it runs in guest mode and posts interrupts by itself. It
+/// leaves guest mode on drop.
 #[derive(Debug)]
 pub struct Poster {
-    seat: Box<Seat>,
+    lease: Box<VcpuLease>,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -43,10 +43,10 @@ impl Guest {
             SCHEDULING.get().is_null() && !crate::in_context() && POSTER.get().is_null(),
             "a dispatcher's thread is wanted"
         );
-        let seat = Box::new(self.seat()?);
-        POSTER.set(&raw const **seat);
+        let lease = Box::new(self.lease()?);
+        POSTER.set(&raw const **lease);
         Ok(Poster {
-            seat,
+            lease,
             not_send: PhantomData,
         })
     }
@@ -56,7 +56,7 @@ impl Poster {
     /// This thread's events in guest mode.
     #[must_use]
     pub fn counters(&self) -> GuestCounters {
-        self.seat.link.counters()
+        self.lease.link.counters()
     }
 }
 
@@ -64,7 +64,7 @@ impl Drop for Poster {
     fn drop(&mut self) {
         POSTER.set(std::ptr::null());
         // SAFETY: a poster stays on its thread, and this is the thread's own code.
-        unsafe { self.seat.leave() };
+        unsafe { self.lease.leave() };
     }
 }
 
@@ -82,12 +82,12 @@ pub(super) fn post(machine: &Arc<Machine>, apic: u32) -> bool {
         // SAFETY: the thread is the vCPU's, in its own code, and not in guest mode.
         unsafe { run::enter(vcpu) };
     }
-    post_in_guest_mode(&vcpu.link.reach, apic)
+    post_in_guest_mode(&vcpu.link.mode, apic)
 }
 
-/// Posts the interrupt if `reach`, the calling thread's own mode, says guest mode at that moment.
+/// Posts the interrupt if `mode`, the calling thread's own mode, says guest mode at that moment.
 /// Returns whether it did.
-fn post_in_guest_mode(reach: &VcpuMode, apic: u32) -> bool {
+fn post_in_guest_mode(mode: &VcpuMode, apic: u32) -> bool {
     /// Asserted: all but one kind of interrupt require it.
     const ASSERT: u32 = 1 << 14;
     let posted: u32;
@@ -97,7 +97,7 @@ fn post_in_guest_mode(reach: &VcpuMode, apic: u32) -> bool {
         std::arch::asm!(
             "call {post}",
             post = sym ring0::post,
-            in("rdi") reach.addresses().0,
+            in("rdi") mode.addresses().0,
             inlateout("eax") ASSERT | u32::from(VECTOR) => posted,
             in("edx") apic,
             out("rcx") _,

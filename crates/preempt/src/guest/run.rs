@@ -181,7 +181,7 @@ impl Host<'_> {
         registers.sregs = special;
         registers.regs = registers_at(ring0::enter_ring_3 as *const () as u64, entry_at as u64);
         self.changed(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS);
-        vcpu.link.reach.to_guest();
+        vcpu.link.mode.to_guest();
     }
 
     /// Runs the guest's code until it exits, and handles the exit.
@@ -280,15 +280,15 @@ impl Host<'_> {
 
     fn forward(&mut self, call: &Call) -> Option<i64> {
         let link = &self.vcpu.link;
-        link.reach.to_forwarding();
+        link.mode.to_forwarding();
         // SAFETY: the guest's code is the process's own, and may make calls.
-        let answer = unsafe { system_call::forward(call, link.reach.addresses().1) };
-        link.reach.to_guest();
+        let answer = unsafe { system_call::forward(call, link.mode.addresses().1) };
+        link.mode.to_guest();
         if answer.is_some() {
             link.forwarded.fetch_add(1, Ordering::Relaxed);
         } else {
             link.given_up.fetch_add(1, Ordering::Relaxed);
-            link.reach.nothing_is_pending();
+            link.mode.nothing_is_pending();
         }
         answer
     }
@@ -381,7 +381,7 @@ impl Host<'_> {
             let not_entered = state.general.rip == ring0::enter_ring_3 as *const () as u64;
             if not_entered {
                 // The posted request is checked when a context is entered.
-                self.vcpu.link.reach.to_native();
+                self.vcpu.link.mode.to_native();
                 // SAFETY: the frame is that of `enter_on`, and this stack is not used again before
                 // the next `enter_on`.
                 unsafe { return_natively((*self.vcpu.page).entry.rsp) }
@@ -433,5 +433,5 @@ fn gs_base() -> u64 {
 
 /// Whether the thread of `vcpu` is out of guest mode. Only that thread can ask.
 pub(super) fn is_native(vcpu: &Vcpu) -> bool {
-    vcpu.link.reach.is_native()
+    vcpu.link.mode.is_native()
 }

@@ -115,7 +115,7 @@ mod loom_tests {
 
     /// One interrupt for a worker in guest mode, or on its way there.
     struct World {
-        reach: VcpuMode,
+        mode: VcpuMode,
         requested: AtomicBool,
         /// The vector, in the vCPU's APIC.
         posted: AtomicBool,
@@ -125,7 +125,7 @@ mod loom_tests {
     impl World {
         fn new() -> Self {
             Self {
-                reach: VcpuMode::new(),
+                mode: VcpuMode::new(),
                 requested: AtomicBool::new(false),
                 posted: AtomicBool::new(false),
                 signalled: AtomicBool::new(false),
@@ -134,11 +134,11 @@ mod loom_tests {
 
         fn send(&self) {
             self.requested.store(true, Ordering::Relaxed);
-            let vector = self.reach.takes_a_vector();
+            let vector = self.mode.takes_a_vector();
             if vector {
                 self.posted.store(true, Ordering::Release);
             }
-            if !vector || self.reach.takes_a_signal_too() {
+            if !vector || self.mode.takes_a_signal_too() {
                 self.signalled.store(true, Ordering::Relaxed);
             }
         }
@@ -171,20 +171,20 @@ mod loom_tests {
     #[test]
     fn loom_no_vector_waits_behind_a_call() {
         model(|world| {
-            world.reach.enters_a_context();
-            world.reach.to_guest();
+            world.mode.enters_a_context();
+            world.mode.to_guest();
             // The context looks on its way in, and takes posted vectors.
             if world.is_taken() {
                 return true;
             }
             for _ in 0..2 {
-                world.reach.to_forwarding();
-                if !world.reach.pending.load(Ordering::Relaxed) {
+                world.mode.to_forwarding();
+                if !world.mode.pending.load(Ordering::Relaxed) {
                     // It blocks.
                     return false;
                 }
-                world.reach.to_guest();
-                world.reach.nothing_is_pending();
+                world.mode.to_guest();
+                world.mode.nothing_is_pending();
                 if world.posted.load(Ordering::Acquire) {
                     return true;
                 }
@@ -197,9 +197,9 @@ mod loom_tests {
     #[test]
     fn loom_no_vector_is_left_behind_in_guest_mode() {
         model(|world| {
-            world.reach.enters_a_context();
-            world.reach.to_guest();
-            world.is_taken() || world.reach.to_native()
+            world.mode.enters_a_context();
+            world.mode.to_guest();
+            world.is_taken() || world.mode.to_native()
         });
     }
 
@@ -208,13 +208,13 @@ mod loom_tests {
     #[test]
     fn loom_what_was_posted_is_forgotten_only_by_who_sees_the_request() {
         model(|world| {
-            world.reach.to_guest();
-            world.reach.enters_a_context();
+            world.mode.to_guest();
+            world.mode.enters_a_context();
             if world.requested.load(Ordering::Relaxed) || world.posted.load(Ordering::Acquire) {
                 return true;
             }
-            world.reach.to_forwarding();
-            world.reach.pending.load(Ordering::Relaxed)
+            world.mode.to_forwarding();
+            world.mode.pending.load(Ordering::Relaxed)
         });
     }
 }

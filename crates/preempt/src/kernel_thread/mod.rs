@@ -99,7 +99,7 @@ struct Lent {
     play: unsafe fn(&'static Head, *const WorkerHead, *mut ()) -> Next,
 }
 
-/// Who goes on when a thread has played a worker's part.
+/// The thread that goes on when one has played a worker's part.
 enum Next {
     /// The thread itself, with the part.
     Itself,

@@ -1,6 +1,6 @@
 //! Where the threads that play a worker's part run: on the worker's core, at its priority.
 //!
-//! A context's thread is moved there by whoever gives it its turn, when it comes from elsewhere.
+//! The thread that gives a context's thread its turn moves it there, when it comes from elsewhere.
 //! While it sleeps, that takes a system call and no move.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};

@@ -13,7 +13,7 @@ const RUNS: u32 = 1;
 /// Its handle is out, and its thread has not gone to rest: it plays a worker's part.
 const SERVES: u32 = 2;
 
-/// Whose turn it is: the context's thread's, or that of whoever holds the context's handle.
+/// Whose turn it is: the context's thread's, or that of the thread that holds the context's handle.
 ///
 /// ```text
 ///          give (by the holder of the handle)              hand_out (by the thread)
@@ -154,7 +154,7 @@ mod tests {
             home: Home,
             count: std::cell::UnsafeCell<u64>,
         }
-        // SAFETY: the count belongs to whoever has the turn.
+        // SAFETY: only the thread that has the turn touches the count.
         unsafe impl Sync for Shared {}
         let shared = Arc::new(Shared {
             turn: Turn::new(),

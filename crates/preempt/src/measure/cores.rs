@@ -1,28 +1,18 @@
-//! Threads on given cores, and timing on them.
+//! Threads on given cores, and timing on them: what every measurement here begins with.
 
 use std::hint::black_box;
 use std::sync::mpsc;
 
 use super::MeasureError;
+use crate::affinity::Affinity;
 use crate::clock::{Clock, Cycles};
 use crate::realtime::Realtime;
 
 /// Pins the calling thread.
 pub(super) fn pin(core: usize) -> Result<(), MeasureError> {
-    let refused = |cause| MeasureError::Pin { core, cause };
-    if core >= libc::CPU_SETSIZE as usize {
-        return Err(refused(std::io::Error::from_raw_os_error(libc::EINVAL)));
-    }
-    // SAFETY: changes the calling thread's affinity only; the core's number is within the set.
-    let answer = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set)
-    };
-    match answer {
-        0 => Ok(()),
-        _ => Err(refused(std::io::Error::last_os_error())),
-    }
+    let core_alone = Affinity::of_core(core).ok_or(std::io::ErrorKind::InvalidInput.into());
+    let pinned = core_alone.and_then(|core| core.apply());
+    pinned.map_err(|cause| MeasureError::Pin { core, cause })
 }
 
 /// Runs `here` on this thread and `there` on one pinned to `core`, from the moment that both are in

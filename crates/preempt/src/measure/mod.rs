@@ -9,9 +9,7 @@
 //!
 //! | file | rows |
 //! |---|---|
-//! | `instructions` | `wrfsbase`, `rdfsbase`, `syscall/empty` |
-//! | `switches` | `switch/...`: a stack switch by several means |
-//! | `kernel_switch` | `switch/kernel-thread`: between kernel threads on one core |
+//! | `switches` | `switch/...`: stacks by several means, kernel threads; `wrfsbase`, `rdfsbase`, `syscall/empty` |
 //! | `in_context` | `context/...`, `probe/...`, `guard/...`: what code in a context pays |
 //! | `cache_line` | `cache-line/...`: a word from core to core |
 //! | `signals` | `signal/...`: an interrupt whose handler does nothing |
@@ -35,8 +33,6 @@ mod cores;
 #[cfg(feature = "kvm")]
 mod guest;
 mod in_context;
-mod instructions;
-mod kernel_switch;
 mod preemptions;
 mod samples;
 mod signals;
@@ -86,8 +82,6 @@ impl Cost {
 /// The rows of all parts, in the table's order.
 const ALL: &[samples::Rows] = &[
     switches::ROWS,
-    kernel_switch::ROWS,
-    instructions::ROWS,
     in_context::ROWS,
     cache_line::ROWS,
     signals::ROWS,
@@ -292,13 +286,13 @@ fn measure(
             .ok()
     };
     let mut parts: Vec<Box<dyn Part>> = vec![
-        Box::new(instructions::Instructions),
+        Box::new(switches::Instructions),
         Box::new(switches::Switches::new()?),
         Box::new(in_context::InContext::new()?),
         Box::new(cache_line::CacheLine::new(worker_core)),
         Box::new(signals::Signals::new(worker_core)),
         Box::new(preemptions::Preemptions::new(worker_core, options.hard)?),
-        Box::new(kernel_switch::KernelSwitch::new(sender_core)),
+        Box::new(switches::KernelSwitch::new(sender_core)),
         Box::new(preemptions::Preemptions::on_kernel_threads(worker_core)?),
     ];
     #[cfg(feature = "kvm")]

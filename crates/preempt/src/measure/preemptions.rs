@@ -159,7 +159,7 @@ impl Preemptions {
                     |_| Taken::default(),
                     |link| {
                         let _mode = hard.prepare_sender();
-                        let mut desk = Desk {
+                        let mut dispatcher = Dispatcher {
                             sender,
                             link,
                             idle,
@@ -167,12 +167,12 @@ impl Preemptions {
                             out: VecDeque::with_capacity(2),
                         };
                         let mut taken = Taken::default();
-                        desk.run(way, None);
-                        let before = desk.run(way, None);
-                        taken.disturbed = desk.run(way, Some(&mut taken));
-                        let after = desk.run(way, None);
+                        dispatcher.run(way, None);
+                        let before = dispatcher.run(way, None);
+                        taken.disturbed = dispatcher.run(way, Some(&mut taken));
+                        let after = dispatcher.run(way, None);
                         taken.undisturbed = Cycles((before.0 + after.0) / 2);
-                        *delivery = hard.delivery(&desk.link);
+                        *delivery = hard.delivery(&dispatcher.link);
                         taken
                     },
                 )
@@ -364,8 +364,8 @@ impl Service<Work, u64> for Loop<'_> {
     fn sleep(&mut self) {}
 }
 
-/// The dispatcher's side.
-struct Desk<'a> {
+/// What the dispatcher, which is this thread, knows and has.
+struct Dispatcher<'a> {
     sender: Sender<Work, u64>,
     link: WorkerLink,
     idle: &'a mut Vec<Idle<Work, u64>>,
@@ -374,7 +374,7 @@ struct Desk<'a> {
     out: VecDeque<Dispatched>,
 }
 
-impl Desk<'_> {
+impl Dispatcher<'_> {
     /// Has both contexts' work done, and preempts if there is somewhere to note it.
     fn run(&mut self, way: Way<'_>, mut note: Option<&mut Taken>) -> Cycles {
         let start = Cycles::now();

@@ -1,14 +1,19 @@
-//! From one stack to another and back, by several means.
+//! Switches from one stack to another and back, by several means; from one kernel thread to
+//! another, which is the part of a preemption that only contexts have that are kernel threads; and
+//! the single instructions, and the system call, of which these consist.
 
 use std::arch::naked_asm;
 use std::cell::{Cell, UnsafeCell};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use corosensei::{Coroutine, Yielder};
 
 use super::Part;
-use super::cores::per_call;
+use super::cores::{beside, per_call};
 use super::samples::{Rows, Samples};
 use crate::backing_thread::PrivateStack;
+use crate::kernel_thread::{Home, Turn};
 use crate::switch::{fs_base, switch, switch_same_tls};
 
 pub(super) const ROWS: Rows = &[
@@ -16,9 +21,14 @@ pub(super) const ROWS: Rows = &[
     "switch/own-tls",
     "switch/corosensei",
     "switch/swapcontext",
+    "switch/kernel-thread",
+    "wrfsbase",
+    "rdfsbase",
+    "syscall/empty",
 ];
 
 const SWITCHES: u32 = 20_000;
+const ROUND_TRIPS: u32 = 500;
 /// What of its [`PrivateStack`] the other side of `swapcontext` gets.
 const SWAP_STACK: usize = 8 * 1024;
 
@@ -139,7 +149,8 @@ unsafe extern "C" fn enter() {
 
 unsafe extern "C" fn bounce_shared(bounce: *const Bounce) -> ! {
     loop {
-        // SAFETY: whoever entered waits in `here`, and the box lives as long as a thread can enter.
+        // SAFETY: the code that entered waits in `here`, and the box lives as long as a thread can
+        // enter.
         unsafe { switch_same_tls((*bounce).there.as_ptr(), (*bounce).here.get()) };
     }
 }
@@ -193,5 +204,74 @@ extern "C" fn swap_back(low: u32, high: u32) {
     loop {
         // SAFETY: the box lives as long as a thread can enter, and one that did waits in `here`.
         unsafe { libc::swapcontext((*swap).there.get(), (*swap).here.get()) };
+    }
+}
+
+/// Between two kernel threads on one core, by futex.
+pub(super) struct KernelSwitch {
+    core: usize,
+}
+
+impl KernelSwitch {
+    /// Between threads on `core`, which is the calling thread's.
+    pub(super) fn new(core: usize) -> Self {
+        Self { core }
+    }
+}
+
+impl Part for KernelSwitch {
+    fn round(&mut self, samples: &mut Samples) {
+        let (turn, home, stop) = (Turn::new(), Home::default(), AtomicBool::new(false));
+        let there = || {
+            loop {
+                turn.wait();
+                turn.rest();
+                let is_over = stop.load(Ordering::Relaxed);
+                // SAFETY: the other side lives until this one has ended, and it is its turn.
+                unsafe { Home::give_back(&raw const home) };
+                if is_over {
+                    return;
+                }
+            }
+        };
+        let round_trip = || {
+            home.leave();
+            turn.give();
+            home.wait();
+        };
+        let here = || {
+            round_trip();
+            let both_ways = per_call(ROUND_TRIPS, round_trip);
+            stop.store(true, Ordering::Relaxed);
+            round_trip();
+            both_ways
+        };
+        let ((), both_ways) = beside(self.core, there, here);
+        samples.add("switch/kernel-thread", both_ways / 2.0);
+    }
+}
+
+/// Single instructions, and the empty system call.
+pub(super) struct Instructions;
+
+impl Part for Instructions {
+    fn round(&mut self, samples: &mut Samples) {
+        let own = fs_base();
+        let write = per_call(50_000, || {
+            // SAFETY: FS keeps the value that it has; `check_platform` has seen FSGSBASE.
+            unsafe {
+                std::arch::asm!("wrfsbase {}", in(reg) own, options(nostack, preserves_flags));
+            }
+        });
+        samples.add("wrfsbase", write);
+        let read = per_call(200_000, || {
+            black_box(fs_base());
+        });
+        samples.add("rdfsbase", read);
+        let enter = per_call(3_000, || {
+            // SAFETY: returns a number.
+            black_box(unsafe { libc::syscall(libc::SYS_getppid) });
+        });
+        samples.add("syscall/empty", enter);
     }
 }

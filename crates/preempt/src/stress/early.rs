@@ -1,5 +1,6 @@
 //! Fault injection: a context is handed on while it still runs, as a scheduler does that publishes
-//! a preemption from the interrupt handler, before the stack is saved.
+//! a preemption from the interrupt handler, before the stack is saved. Only the feature
+//! `fault-injection` compiles this file.
 //!
 //! ```text
 //!   publish_early: OFFERED ──dispatcher: take──▶ queue ──▶ another worker enters the stack, still in use

@@ -1,4 +1,4 @@
-//! Operations that exclude others.
+//! Operations that exclude others. (One file for each subject; `job` lists all operations.)
 
 use std::io::Write as _;
 use std::sync::PoisonError;

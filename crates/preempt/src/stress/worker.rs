@@ -11,8 +11,8 @@ use super::scheduler::{Done, Job};
 use super::world::{Check, World};
 use super::{Chosen, Config};
 use crate::{
-    Completion, ContextId, ContextKind, Finished, Receiver, Service, Step, Suspended, Worker,
-    WorkerLink,
+    Affinity, Completion, ContextId, ContextKind, Finished, Receiver, Service, Step, Suspended,
+    Worker, WorkerLink,
 };
 
 /// Set while a worker runs the context; only one worker may.
@@ -162,28 +162,14 @@ fn control_words() -> (u32, u16) {
     (mxcsr & !0x3f, x87)
 }
 
+/// The cores that this process may use, at least one.
 pub(super) fn allowed_cores() -> Vec<usize> {
-    // SAFETY: fills in the local set; a set is plain bits.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        set
-    };
-    // SAFETY: the numbers are within the set's size.
-    let allowed = |core: &usize| unsafe { libc::CPU_ISSET(*core, &set) };
-    let mut cores: Vec<_> = (0..libc::CPU_SETSIZE as usize).filter(allowed).collect();
-    if cores.is_empty() {
-        cores.push(0);
-    }
-    cores
+    let cores: Vec<_> =
+        Affinity::of_current().map_or_else(|_| Vec::new(), |all| all.numbers().collect());
+    if cores.is_empty() { vec![0] } else { cores }
 }
 
 /// If the kernel refuses, the thread stays where the kernel puts it.
 fn pin_to(core: usize) {
-    // SAFETY: changes the calling thread's affinity only.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-    }
+    let _ = Affinity::of_core(core).map(|core| core.apply());
 }

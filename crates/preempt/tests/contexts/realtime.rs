@@ -1,4 +1,5 @@
-//! Contexts made by a real-time thread.
+//! Contexts made by a real-time thread. The test needs SCHED_FIFO and one core, so it is apart from
+//! those that need neither.
 
 use std::time::Duration;
 

@@ -193,7 +193,7 @@ fn a_request_for_the_job_before_does_nothing() {
 }
 
 #[test]
-fn whoever_goes_on_with_a_job_is_told_of_it() {
+fn the_worker_that_resumes_a_job_is_told_of_its_end() {
     let mut stage = Stage::new();
     let first = stage.load(|| 1);
     let mut told = Vec::new();

@@ -120,7 +120,8 @@ fn a_call_that_a_handler_interrupts_answers_eintr_if_the_program_wants_that() {
     let Some(mut stage) = Stage::new(test_name!()) else {
         return;
     };
-    // SAFETY: the handler only adds to an atomic. Without SA_RESTART.
+    // Without SA_RESTART, so that the call is not begun again.
+    // SAFETY: the handler only adds to an atomic.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = count as *const () as usize;

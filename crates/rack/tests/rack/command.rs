@@ -195,8 +195,8 @@ fn servers_come_and_go_while_it_runs() {
 /// One says nothing, one half a command, one takes no answer, and one adds a server that ARP does
 /// not find: the others' commands are done at once. Then the silent are turned away.
 #[test]
-fn a_silent_client_keeps_nobody_waiting() {
-    let Some(place) = Place::new("a_silent_client_keeps_nobody_waiting") else {
+fn a_silent_client_keeps_no_other_waiting() {
+    let Some(place) = Place::new("a_silent_client_keeps_no_other_waiting") else {
         return;
     };
     let rack = start(&place, "generic", "['east']");

@@ -1,7 +1,7 @@
 //! The command `shinjuku-rack`, and the XDP program by runs without a network
 //! (BPF_PROG_TEST_RUN).
 //!
-//! | file | |
+//! | file | what it tests |
 //! |---|---|
 //! | `command` | the command from its start to its end, in network namespaces |
 //! | `frames` | the frames that go in, and a check of those that come out, by etherparse |

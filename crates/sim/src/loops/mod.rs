@@ -20,8 +20,7 @@
 //!   so does a turn that it is in. What waits at its part can be served by others.
 //! - The room is divided evenly among the parts.
 //!
-//! Not in it: parking and waking, and that a part's lines are warm in the cache of the loop that
-//! served it last.
+//! Not simulated: parking and waking, and the warm cache of the loop that served a part last.
 //!
 //! [`Layout`]: crate::Layout
 

@@ -1,4 +1,5 @@
-//! A loop's turn: where it finds work, what it does there, and who is called for the rest.
+//! A loop's turn: where it finds work, what it does there, and which other loops it calls for the
+//! rest.
 
 use rand::RngExt;
 use shinjuku_policy::verified::GIVES_WAY;
@@ -10,8 +11,8 @@ use crate::calendar::NEVER;
 
 /// A turn polls so many requests at most.
 const BATCH: usize = 64;
-/// What gives way at once is stopped this often, for its loop to see whether it has to: as in the
-/// runtime.
+/// A best-effort request is stopped this often, for its loop to see whether another request waits:
+/// as in the runtime.
 const LOOK_EVERY_NS: u64 = 10_000;
 /// A worker of Tiny Quanta's polls its ring after so many turns, or with nothing else to do.
 const TURNS_A_POLL: u32 = 4;

@@ -1,4 +1,5 @@
-//! A value, or a list of values to sweep over, in a plan.
+//! A value, or a list of values to sweep over, in a plan. Every other file of the plan reads its
+//! keys by this.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -128,14 +128,7 @@ impl Spec {
             Some(rack) => rack.variants(source)?,
             None => Vec::new(),
         };
-        let fanout = match &self.fanout {
-            Some(fanout) if self.rack.is_some() => {
-                let what = "give either `fanout` or `rack`";
-                return Err(source.error(fanout.span(), what));
-            }
-            Some(fanout) => Some(fanout.get_ref().checked(source)?),
-            None => None,
-        };
+        let fanout = self.checked_fanout(source)?;
         if let Some(capacity) = &self.capacity {
             let hosts = racks.iter().map(RackVariant::hosts);
             let most = hosts
@@ -193,6 +186,16 @@ impl Spec {
             }
         }
         Ok(points)
+    }
+
+    fn checked_fanout(&self, source: &Source<'_>) -> Result<Option<Fanout>, SimError> {
+        let Some(fanout) = &self.fanout else {
+            return Ok(None);
+        };
+        if self.rack.is_some() {
+            return Err(source.error(fanout.span(), "give either `fanout` or `rack`"));
+        }
+        fanout.get_ref().checked(source).map(Some)
     }
 
     fn layouts(&self, source: &Source<'_>) -> Result<Vec<Layout>, SimError> {

@@ -138,8 +138,8 @@ impl LoadView {
         }
     }
 
-    /// A reply of `server` passes the switch; `None`: of a server that is no longer chosen, whose
-    /// load is nobody's concern.
+    /// A reply of `server` passes the switch; `None`: the balancer does not choose that server any
+    /// more, so its load does not matter.
     pub(super) fn replied(&mut self, server: usize, class: u16, report: Option<Report>) {
         // A reply to a request sent before a counter was reset must not wrap it.
         self.counters[server] = self.counters[server].saturating_sub(1);
@@ -165,7 +165,7 @@ impl LoadView {
         self.forget_least(server);
     }
 
-    /// Forgets that `server` is the least loaded, as it is no longer chosen.
+    /// Forgets that `server` is the least loaded: the balancer does not choose it any more.
     pub(super) fn forget_least(&mut self, server: usize) {
         for least in &mut self.least {
             if least.is_some_and(|(known, _)| known == server) {

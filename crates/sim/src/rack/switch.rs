@@ -66,7 +66,7 @@ pub(super) struct Rack {
     /// How often each server is among them.
     slots: Vec<usize>,
     balancer: Box<dyn Balancer>,
-    /// What is known of the load, by whoever chooses.
+    /// What each chooser knows of the load: the switch, or the clients.
     views: Vec<LoadView>,
     table: Option<RequestTable>,
     /// Later packets on their way to the switch: one queue for the second of each request, one for
@@ -361,7 +361,8 @@ impl Rack {
         }
     }
 
-    /// A request of several packets can no longer be put together.
+    /// A request of several packets cannot be put together: some of them are lost, or at another
+    /// server.
     fn lose_partial(
         &mut self,
         request: Request,
@@ -531,7 +532,7 @@ impl Rack {
         self.view(request).replied(*server, request.class, report);
     }
 
-    /// What is known to whoever chooses for this request.
+    /// What the chooser of this request knows.
     fn view(&mut self, request: &Request) -> &mut LoadView {
         let view = spread(request.flow, self.views.len());
         &mut self.views[view]

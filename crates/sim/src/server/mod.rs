@@ -46,7 +46,7 @@ pub struct Shape {
     pub capacity: usize,
     /// What scheduling costs.
     pub overheads: Overheads,
-    /// Who dispatches.
+    /// Where it dispatches.
     pub layout: Layout,
 }
 

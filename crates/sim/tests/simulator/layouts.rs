@@ -51,8 +51,8 @@ fn agree(what: &str, estimate: Estimate, truth: f64) {
     );
 }
 
-/// Who helps at no cost keeps no core idle while something waits. Then the number of requests is
-/// that of M/M/c, whichever of them runs.
+/// Loops that help at no cost leave no core idle while a request waits. Then the number of requests
+/// is that of M/M/c, whichever of them runs.
 #[test]
 fn loops_that_help_each_other_are_one_queue() {
     for (layout, policy, workers, load) in [
@@ -92,7 +92,7 @@ fn two_levels_are_a_rack_that_joins_the_shortest_queue() {
     for measure in [Measure::MeanUs, Measure::P99Us] {
         let ours = estimate(&two_levels, measure);
         let theirs = rack.estimate(measure, None);
-        // They differ in who goes first among equals, and in when a busy worker polls.
+        // They differ in which of two equals goes first, and in when a busy worker polls.
         let ratio = ours.value / theirs.value;
         assert!(
             (0.93..1.07).contains(&ratio),
@@ -113,7 +113,8 @@ fn bursts_of_others_delay_as_a_higher_priority_does() {
     beside.shape.overheads = costs;
     let truth = theory::mm1_beside_bursts(0.6, MEAN_US, 2_000.0, 300.0);
     agree("sojourn", estimate(&beside, Measure::MeanUs), truth);
-    // Others serve what waits at a loop that is away, so only who runs waits for its core.
+    // Others serve what waits at a loop that is away, so only the request that runs waits for its
+    // core.
     let four = |layout| {
         let mut beside = scenario(layout, fcfs(), 4, 0.6);
         beside.shape.overheads = costs;
@@ -201,7 +202,7 @@ fn help_costs_a_steal() {
 #[test]
 fn zygos_polls_and_replies_at_home_alone() {
     let alone = 1 + 10 + 100 + 1_000_000;
-    // Nobody polls the second while the first runs, and then nobody is needed for it.
+    // No loop polls the second while the first runs, and then no other loop is needed for it.
     let mut server = loops(Layout::ZygOsNoInterrupts, &fcfs(), 2, COSTS);
     assert_eq!(ends(&mut server, &two_at_home()), [alone, 2 * alone]);
     // An interrupt polls the second for the idle loop, and another has home send its reply. The

@@ -247,7 +247,7 @@ fn a_switch_that_begins_anew_has_forgotten_the_servers_of_requests() {
     };
     let calm = run(None);
     assert_eq!((calm.broken, calm.lost), (0, 0));
-    assert!(calm.answered.is_empty(), "nobody asked");
+    assert!(calm.answered.is_empty(), "no interval was asked for");
     // So short that hardly a packet reaches it. The second packets of 200 requests do afterwards.
     let out = run(Some(Outage {
         at_ns: 1_000_000,

@@ -1,4 +1,4 @@
-//! Sample means and their standard errors.
+//! Sample means and their standard errors, for the tests of several modules.
 
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;

@@ -1,7 +1,7 @@
 //! Queries that fan out: the four disciplines with real servers, and simulated with the same
 //! parameters.
 //!
-//! The simulated servers are ideal: no network, no dispatcher, nobody else on their cores. The
+//! The simulated servers are ideal: no network, no dispatcher, no other thread on their cores. The
 //! difference is what the machine adds, and where there are two cores the client shares them with
 //! the servers. Two servers cannot show what TailGuard is for, queries that wait for the slowest of
 //! many: deadlines by SLO and fan-out hardly differ from those by SLO alone there.
@@ -30,7 +30,7 @@ const MOST_SERVERS: usize = 8;
 const WORK_US: f64 = 250.0;
 /// Bounds on the 99th percentile.
 const SLOS_US: [f64; 2] = [2_000.0, 4_000.0];
-/// Of each server.
+/// The load of each server.
 const LOAD: f64 = 0.6;
 /// After which a part gives way to one that is due earlier.
 const QUANTUM_US: u64 = 100;
@@ -69,7 +69,7 @@ pub struct Row {
 pub struct Outcome {
     /// The share of all queries that ended within their SLO.
     pub within: f64,
-    /// By type.
+    /// The same for each type of query.
     pub kinds: Vec<KindOutcome>,
 }
 

@@ -141,7 +141,7 @@ struct Asking<'a> {
     random: Xoshiro256PlusPlus,
     /// When queries should have been sent, and their types; `None`: it does not count.
     under_way: HashMap<QueryId, Option<(Instant, usize)>>,
-    /// By type.
+    /// Latencies, by type of query.
     latencies_us: Vec<Vec<f64>>,
     /// Queries without all answers, by type.
     missing: Vec<u64>,

@@ -65,9 +65,9 @@ pub enum Part {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Latency {
-    /// Of which comparison.
+    /// The comparison that it belongs to.
     pub part: Part,
-    /// Which contender.
+    /// The contender's name.
     pub contender: String,
     /// The load offered, as a share of what all workers can do.
     pub load: f64,
@@ -81,9 +81,9 @@ pub struct Latency {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
-    /// Of which comparison.
+    /// The comparison that it belongs to.
     pub part: Part,
-    /// Which contender.
+    /// The contender's name.
     pub contender: String,
     /// Its servers.
     pub servers: usize,

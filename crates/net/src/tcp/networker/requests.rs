@@ -58,7 +58,8 @@ impl<C: Codec> Networker<C> {
                 }
                 Found::Incomplete => {}
             }
-            // What was held back for company must not wait for bytes that may never come.
+            // Replies that were held back, to be sent with the next, must not wait for bytes that
+            // may never come.
             if !exchange.output.unsent().is_empty() {
                 self.write(at);
                 return false;

@@ -13,10 +13,10 @@
 //! in any order; a request is complete when they are as long together as each says, without a gap.
 //! It is then what the first packet begins with, and all payloads in their order.
 //!
-//! Nothing that a packet says is believed: what does not fit the rest is dropped and counted by
-//! [`Rejected`], and costs the packet that makes it evident. (The original indexes an array of
-//! eight with the number from the packet.) A packet that comes again after its request was complete
-//! begins one that will not be, and goes by time-out.
+//! No packet is trusted: one that contradicts the others of its request is dropped, and counted by
+//! [`Rejected`]. (The original indexes an array of eight with the number from the packet.) A packet
+//! that comes again after its request was complete begins one that will not be, and goes by
+//! time-out.
 //!
 //! All memory is taken at construction.
 

@@ -12,7 +12,7 @@ const NONE: u32 = u32::MAX;
 /// Which places of an array are in use, and for which key.
 #[derive(Debug)]
 pub(super) struct Table<Key> {
-    /// Seeded at random: who chooses keys from afar cannot make them meet.
+    /// Seeded at random, so that a remote sender cannot choose keys that collide.
     hasher: RandomState,
     /// For each hash, the first of its places.
     heads: Box<[u32]>,
