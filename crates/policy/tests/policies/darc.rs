@@ -1,4 +1,5 @@
-//! DARC: what it measures, how it divides the workers, and that only short classes go everywhere.
+//! DARC: what it measures, how it divides the workers, and that only short classes run at every
+//! worker.
 
 use shinjuku_policy::darc::{Demand, WINDOW};
 use shinjuku_policy::{ClassId, Darc, Nanos, Policy, Task, TaskId, Want, WorkerId};
