@@ -98,7 +98,7 @@ const STALLED_ANSWERS: u32 = 100;
 pub struct Verified {
     policy: Box<dyn Policy>,
     name: String,
-    /// Once set, `policy` is not called any more.
+    /// Once this is set, `policy` is not called.
     error: Option<PolicyError>,
     /// All waiting tasks: what the policy should hold, and the queue that replaces it if it fails.
     waiting: Queues,

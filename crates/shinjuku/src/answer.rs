@@ -44,7 +44,7 @@ pub(crate) enum Found<Out> {
     Answer(Out),
     /// The answer was handed out before.
     Taken,
-    /// The runtime ended, and no answer comes any more.
+    /// The runtime ended, and no answer will come.
     Ended,
 }
 
@@ -118,8 +118,8 @@ impl<Out> Answer<Out> {
         drop(before);
     }
 
-    /// Drops the waiter, which does not wait any more. The request may be on its way for long, so
-    /// the waiter is not left to be dropped with it.
+    /// Drops the waiter of a claim that is dropped. The request may be on its way for long, so the
+    /// waiter is not left to be dropped with it.
     fn forget_waiter(&self) {
         if self.advance(WAITING, HELD) {
             let waiter = put(&self.waiter, None);

@@ -140,7 +140,7 @@ impl CompletionThread {
         self.wake();
     }
 
-    /// Tells all waiters, the present ones and later ones, that no answer comes any more.
+    /// Tells all waiters, the present ones and later ones, that no further answer comes.
     pub(crate) fn end(&self) {
         let waiting = without_preemption(|| {
             let mut waiting = lock(&self.waiting);
@@ -156,7 +156,7 @@ impl CompletionThread {
         self.call_wakers();
     }
 
-    /// Whether no answers come any more.
+    /// Whether no further answers come.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }

@@ -517,7 +517,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             self.sweep();
         }
         // Admitted requests may have taken every slot; then the transport keeps the rest, or turns
-        // it away. It is polled all the same, since it has replies to send.
+        // it away. It is polled in that case, too, since it has replies to send.
         let room = BATCH.min(self.room());
         let Self {
             transport,
@@ -612,7 +612,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
-    /// Gives requests back to the policy that need not stand aside any more.
+    /// Gives requests back to the policy that have stood aside for long enough.
     fn bring_lock_waiters_back(&mut self, now: Nanos) {
         if !self.lock_waiters.is_empty() {
             let suspended = self.policy.waiting_started();

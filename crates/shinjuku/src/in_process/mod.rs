@@ -453,7 +453,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A dispatcher's side of the transport. Dropping it closes it. Dropping the last one lets the
 /// completion thread answer the requests that are left, and end; [`finish`] waits for that. Drop it
-/// only when no context runs any more.
+/// only when all contexts have ended their requests.
 pub struct InProcess<Request, Reply: Send + 'static> {
     /// `None` only in `drop`.
     intake: Option<Consumer<Submitted<Request, Reply>>>,

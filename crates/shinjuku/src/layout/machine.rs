@@ -65,8 +65,8 @@ impl Machine {
         cores.iter().all(|core| !self.allowed.contains(core))
     }
 
-    /// The cores that threads can be pinned to. Isolated ones are not in the affinity that a
-    /// process starts with, and threads can be pinned to them all the same.
+    /// The cores that threads can be pinned to: those of the process's affinity, and isolated ones,
+    /// which are not in the affinity that a process starts with.
     pub(super) fn cores(&self) -> Vec<usize> {
         let mut cores = [self.allowed.as_slice(), &self.isolated].concat();
         cores.sort_unstable();

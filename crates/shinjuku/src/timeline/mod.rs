@@ -344,7 +344,7 @@ impl Lane {
         running.context.store(number, Ordering::Release);
     }
 
-    /// The thread runs nothing any more.
+    /// The thread runs no request.
     #[inline]
     pub(crate) fn idles(&self) {
         let running = &self.recorder.running[self.number];
