@@ -1,5 +1,5 @@
-//! A running runtime: its statistics, the handle for requests of this process, its shutdown and what
-//! that reports.
+//! A running runtime: its statistics, the handle for requests of this process, its shutdown and the
+//! shutdown's report.
 
 use std::time::Duration;
 
