@@ -1,4 +1,4 @@
-//! A policy of one's own, simulated and then run: the class of short requests goes first. Prints
+//! A policy of your own, simulated and then run: the class of short requests goes first. Prints
 //! `c-FCFS: short p99 145 us`, `own: short p99 59 us`, and the runtime's description of itself.
 use shinjuku::policy::*;
 use shinjuku::{PolicyConfig, Runtime, handler_fn};

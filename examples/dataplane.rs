@@ -1,6 +1,6 @@
 //! A server without the kernel's stack: over DPDK or AF_XDP, as its configuration file says.
 //!
-//! Run over shared memory, which needs neither a network card nor root (the README names the
+//! Run over shared memory, which needs neither a network card nor root (`docs/serving.md` names the
 //! packages):
 //!
 //! ```text
@@ -11,11 +11,11 @@
 //! ```
 //!
 //! Requests are those of the example `synthetic`: a time to work, at most 10 ms, and a stamp, both
-//! of which come back. With several ports in the file, each is a request type, and a class if there
-//! are as many; further ones are the last class. `format = "racksched"` speaks RackSched's format,
-//! whose replies tell how many requests of the class the dispatcher has left; `reply_ports` has
-//! replies leave from other ports, as RackSched's servers do (requests to 1234 and up, replies from
-//! 11234 and up). Such a server belongs behind `shinjuku-rack` (`docs/rack.md`).
+//! of which come back. With several ports in the file, the number of the port is the request's
+//! class, up to the last class. `format = "racksched"` speaks RackSched's format, whose replies
+//! tell how many requests of the class the dispatcher has left. With `reply_ports`, replies leave
+//! from other ports, as RackSched's servers do (requests to 1234 and up, replies from 11234 and
+//! up). Such a server belongs behind `shinjuku-rack` (`docs/rack.md`).
 //!
 //! Expect: what the server serves on, where, and how each dispatcher preempts; after control-C (or
 //! SIGTERM), the counts of each dispatcher, their sums, and the device's counts. The server itself

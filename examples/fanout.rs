@@ -39,9 +39,9 @@ struct Options {
     /// class at the servers.
     #[arg(long, value_delimiter = ',', default_value = "1000")]
     slos_us: Vec<u64>,
-    /// What deadlines are made of.
-    #[arg(long, value_enum, default_value_t = Made::SloAndFanout)]
-    deadline: Made,
+    /// From what a part's deadline follows.
+    #[arg(long, value_enum, default_value_t = DeadlineFrom::SloAndFanout)]
+    deadline: DeadlineFrom,
     /// Queries a second.
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
@@ -60,14 +60,14 @@ struct Options {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Made {
+enum DeadlineFrom {
     /// The SLO alone (T-EDFQ).
     Slo,
     /// SLO and fan-out (TF-EDFQ).
     SloAndFanout,
 }
 
-/// Queries whose latencies are looked at together: SLO in microseconds, fan-out.
+/// Queries whose latencies are reported together: SLO in microseconds, fan-out.
 type Kind = (u64, usize);
 
 #[derive(Default)]
@@ -91,8 +91,8 @@ fn main() -> anyhow::Result<()> {
         "the rate must be above zero, and work not below"
     );
     let deadline = match options.deadline {
-        Made::Slo => Deadline::Slo,
-        Made::SloAndFanout => Deadline::SloAndFanout,
+        DeadlineFrom::Slo => Deadline::Slo,
+        DeadlineFrom::SloAndFanout => Deadline::SloAndFanout,
     };
     let config = ClientConfig::new(options.servers.clone())
         .deadline(deadline)
@@ -139,7 +139,7 @@ fn run(options: &Options, client: &mut Client, random: &mut impl Rng) -> anyhow:
         };
         let id = loop {
             match client.send(query) {
-                // It waits here then, and its latency counts all the same.
+                // The query waits here, and its latency counts from when it was due.
                 Err(SendError::Busy { .. }) => take(client, &mut results),
                 sent => break sent?,
             }
@@ -195,7 +195,7 @@ fn report(options: &Options, results: &Results) {
     }
 }
 
-/// What a part asks for, as the example `synthetic` wants it.
+/// A part's request, in the format of the example `synthetic`.
 fn work(random: &mut impl Rng, mean_us: f64) -> [u8; ShinjukuRequest::LENGTH] {
     let request = ShinjukuRequest {
         run_nanos: exponential(random, mean_us / 1e6).as_nanos() as u64,

@@ -26,7 +26,7 @@ fn triangle(n: u64) -> u64 {
     sum
 }
 
-/// The page as of now: the statistics are read when somebody asks for them.
+/// The page, whose statistics are read when a client asks for it.
 struct Page {
     publisher: Publisher,
     exporter: PrometheusHandle,

@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     println!("borrowed: {counts:?}");
 
-    // Dropped, a job that runs is asked to stop, and one that waits is dropped.
+    // Dropping the job asks the closure to stop, since it runs. A waiting closure would be dropped.
     let endless = pool.run("long", || while cancellation_point().is_ok() {});
     thread::sleep(Duration::from_millis(1));
     drop(endless);

@@ -36,7 +36,7 @@ struct Request {
     latencies: Arc<Latencies>,
 }
 
-/// Of short and of long requests.
+/// The latencies of short and of long requests.
 #[derive(Default)]
 struct Latencies([Mutex<Vec<Duration>>; 2]);
 
@@ -52,7 +52,7 @@ impl Request {
 /// Takes a request and has it served.
 type Submit = Box<dyn FnMut(Request)>;
 
-/// Name, and what makes it.
+/// A contender's name, and what starts it.
 type Contender = (&'static str, fn() -> Result<Submit, Box<dyn Error>>);
 
 const CONTENDERS: [Contender; 5] = [

@@ -12,8 +12,8 @@
 //! to, and replies from other ports: `--types 3 --listen 127.0.0.1:1234 --reply-port 11234`.
 //!
 //! Expect: a line with the address where it listens and a line that says how it preempts; after
-//! control-C (or SIGTERM), the fates of the requests, by class: those that ask for `--long-us` or
-//! more are `long`, unless the port or the header tells the class.
+//! control-C (or SIGTERM), the statistics by class: requests that ask for `--long-us` or more are
+//! `long`, unless the port or the header tells the class.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -43,7 +43,7 @@ struct Options {
     #[arg(long, value_enum, default_value_t = Format::Shinjuku)]
     format: Format,
     /// Serve so many request types, each on a port of its own, from that of `--listen` on; the type
-    /// is the class. Of port 0, every type gets a port that the kernel picks.
+    /// is the class. With port 0, every type gets a port that the kernel picks.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_ADDRESSES as i64))]
     types: Option<u16>,
     /// Reply from another port than the one that was asked: this one and the following, one for
@@ -104,11 +104,11 @@ impl Format {
 /// Tells a request's class, and the deadline of a part.
 struct Requests {
     format: Format,
-    /// Lengths that a request may ask for, in nanoseconds; from its end on they are too long.
+    /// The lengths that a request may ask for, in nanoseconds.
     allowed: Range<u64>,
-    /// From this length on it is of class `long`, if there is one.
+    /// From this length on a request is of class `long`, if there is one.
     long: u64,
-    /// The class is the number of the port.
+    /// Whether the class is the number of the port.
     by_port: bool,
 }
 
@@ -178,7 +178,7 @@ impl Options {
                 last.is_some(),
                 "{types} ports from {base} on: there are none above 65535"
             );
-            // Port 0 stands for any, of every type.
+            // Port 0 stands for any port, for every type.
             let port = move |number| if base == 0 { 0 } else { base + number };
             let ip = self.listen.ip();
             Ok((0..types).map(move |number| SocketAddr::new(ip, port(number))))
@@ -249,7 +249,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where it listens.
+/// The server's first address, the ports where it listens, and those from which it replies.
 struct Listening {
     first: SocketAddr,
     ports: Vec<u16>,

@@ -1,4 +1,4 @@
-//! The parts that the example servers share, besides the runtime.
+//! The parts that the example servers share.
 //!
 //! The examples themselves are the files beside `src/`; each says at the top what it shows and how
 //! to run it.

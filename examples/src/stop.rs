@@ -1,4 +1,4 @@
-//! Waiting for a request to end.
+//! Waiting for a request to end. A file of its own, so that a server can be copied with it.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

@@ -51,7 +51,7 @@ fn nothing_is_allocated_after_opening() {
             back += 1;
             false
         });
-        // All mbufs that there are, and one more.
+        // This takes all mbufs, and asks for one more.
         let device = &mut servers[usize::from(round) % 3].device;
         while let Some(mbuf) = device.allocate() {
             held.push(mbuf);

@@ -1,4 +1,5 @@
-//! What a closure costs in allocations. In a process of its own, since it counts all of them.
+//! How many allocations a closure takes. The test has a process of its own, since it counts all
+//! allocations of the process.
 #![allow(missing_docs)]
 
 use std::time::Duration;
@@ -18,7 +19,7 @@ fn allocations(pool: &Pool) -> u64 {
         let (left, right) = ([n; 16], [n; 8]);
         let job = pool.run("batch", move || [left[0] + right[0]; 12]);
         assert_eq!(job.wait().unwrap()[11], 2 * n);
-        // One that is cancelled, or runs, or has run.
+        // This closure is cancelled, or runs, or has run.
         drop(pool.run("batch", move || left[0] + right[0]));
     }
     blocks_taken() - before
@@ -34,7 +35,7 @@ fn a_closure_takes_one_allocation() {
         let mut config = Config::default().layout(layout).contexts(4);
         config.cores.share = true;
         let pool = Pool::builder(["batch"]).config(config).start().unwrap();
-        // Thread-locals, and lists that grow to their size.
+        // The first closures allocate thread-locals, and grow lists to their size.
         allocations(&pool);
         let counted = allocations(&pool);
         assert_eq!(counted, 2 * CLOSURES, "{layout:?}");

@@ -39,7 +39,7 @@ pub fn run(subcommand: &str, mut arguments: Vec<OsString>) -> Result<ExitCode> {
 
     let mut command = Command::new(cargo());
     command.arg(subcommand);
-    // With a target named, cargo keeps what runs in the build apart from what it makes.
+    // With a target named, cargo builds crates that run in the build apart from the others.
     let names_target = !options_of(&arguments, "--target").is_empty()
         || std::env::var_os("CARGO_BUILD_TARGET").is_some();
     if !names_target {
@@ -93,7 +93,8 @@ fn take_option(arguments: &mut Vec<OsString>, option: &str) -> Vec<OsString> {
     values
 }
 
-/// Programs that rustdoc makes of examples are not built through the wrapper.
+/// Flags for rustdoc, since the programs that it makes of examples are not built through the
+/// wrapper.
 fn rustdoc_flags(no_probes: &Path) -> OsString {
     const SEPARATOR: &str = "\u{1f}";
     let encoded = std::env::var_os("CARGO_ENCODED_RUSTDOCFLAGS");
@@ -114,14 +115,14 @@ fn rustdoc_flags(no_probes: &Path) -> OsString {
     flags
 }
 
-/// The wrapper that cargo would use without us: by the environment, else by the configuration file
-/// that is nearest to the working directory.
+/// The wrapper that cargo would use without this program: by the environment, else by the
+/// configuration file that is nearest to the working directory.
 fn inner_wrapper() -> Option<OsString> {
     let by_environment = ["RUSTC_WRAPPER", "CARGO_BUILD_RUSTC_WRAPPER"]
         .into_iter()
         .find_map(std::env::var_os);
     if let Some(wrapper) = by_environment {
-        // An empty one means none, whatever the files say.
+        // An empty value means no wrapper, whatever the files say.
         return Some(wrapper).filter(|wrapper| !wrapper.is_empty());
     }
     let here = std::env::current_dir().ok()?;
@@ -141,7 +142,7 @@ fn configured_wrapper(directory: &Path) -> Option<OsString> {
         .find_map(|name| std::fs::read_to_string(directory.join(name)).ok())?;
     let table: toml::Table = text.parse().ok()?;
     let wrapper = table.get("build")?.get("rustc-wrapper")?.as_str()?;
-    // A name is looked for on the path; a relative path is relative to where `.cargo` is.
+    // Cargo searches the path for a name; a relative path is relative to the parent of `.cargo`.
     Some(match (wrapper.contains('/'), directory.parent()) {
         (true, Some(parent)) => parent.join(wrapper).into(),
         _ => wrapper.into(),

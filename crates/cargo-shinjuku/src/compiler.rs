@@ -23,7 +23,7 @@ pub const FLAGS: [&str; 8] = [
 /// Versions of LLVM whose pass takes these flags. The gate came with the first of them.
 const KNOWN: RangeInclusive<u32> = 20..=22;
 
-/// What `rustc -vV` says.
+/// A compiler, as `rustc -vV` describes it.
 #[derive(Debug)]
 pub struct Compiler {
     program: OsString,
@@ -101,7 +101,8 @@ impl Compiler {
         let source = library.with_extension("rs");
         std::fs::write(&source, include_str!("no_probes.rs"))
             .with_context(|| format!("cannot write {}", source.display()))?;
-        // Written beside and renamed: a build that runs meanwhile finds all of it or nothing.
+        // The file is written under another name and renamed, so that a build that runs meanwhile
+        // finds the whole file or none.
         let unfinished = library.with_extension(std::process::id().to_string());
         let status = Command::new(&self.program)
             .args(["--crate-type=rlib", "--crate-name=shinjuku_no_probes"])

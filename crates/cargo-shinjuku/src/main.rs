@@ -1,8 +1,8 @@
 //! `cargo shinjuku build | run | test | bench`: cargo, with a probe at the entry of every function
 //! of the program and its dependencies, for the runtime of the crate `shinjuku`.
 //!
-//! The stock compiler has the probes: LLVM's coverage pass with gated callbacks. This program sets
-//! itself as cargo's rustc wrapper, and decides for each crate that cargo builds whether it is
+//! The stock compiler makes the probes, by LLVM's coverage pass with gated callbacks. This program
+//! sets itself as cargo's rustc wrapper, and decides for each crate that cargo builds whether it is
 //! instrumented:
 //!
 //! ```text
@@ -78,7 +78,8 @@ fn main() -> ExitCode {
 
 fn start() -> Result<ExitCode> {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
-    // Cargo names the subcommand first, and as a wrapper the program to run.
+    // Cargo gives a subcommand its own name as the first argument, and a wrapper the program to
+    // run.
     if arguments.get(1).is_some_and(|first| first == "shinjuku") {
         arguments.remove(1);
     } else if let Some(plan) = wrapper::plan_of_this_build() {

@@ -1,6 +1,8 @@
-//! What instrumented code calls in a program without the runtime: nothing. The compiler that builds
-//! the program compiles this file; it is no module of `cargo-shinjuku`. It is linked last, so a
-//! program with the runtime has the runtime's definitions.
+//! The functions that instrumented code calls in a program without the runtime; they do nothing.
+//!
+//! `cargo shinjuku` compiles this file with the program's compiler into a library of its own, so it
+//! is a file of its own and no module here. The library is linked last, so that a program with the
+//! runtime has the runtime's definitions.
 #![no_std]
 
 #[unsafe(no_mangle)]

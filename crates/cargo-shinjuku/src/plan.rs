@@ -1,8 +1,8 @@
 //! Which packages are instrumented, and why the others are not.
 //!
-//! The plan of a build lies in the build's own target directory, where the wrapper reads it. Cargo
-//! knows nothing of the flags that a wrapper adds, so it would take artifacts of another plan for
-//! its own. Hence a directory apart from plain builds, which is emptied when the plan changes.
+//! The plan of a build is a file in the build's own target directory, where the wrapper reads it.
+//! Cargo knows nothing of the flags that a wrapper adds, so it would reuse artifacts of another
+//! plan. So the directory is not that of plain builds, and is emptied when the plan changes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compiler::{Compiler, FLAGS};
 
-/// The runtime's own packages. A probe within them would stop the code that stops others.
+/// The runtime's own packages. A probe within them would stop the code that answers probes.
 const RUNTIME: [&str; 10] = [
     "dune-sys",
     "shinjuku",
@@ -33,13 +33,13 @@ const ANSWERING: [&str; 2] = ["shinjuku", "shinjuku-preempt"];
 
 const FILE: &str = "plan.json";
 
-/// What is decided for a build.
+/// The decisions for a build.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// Of `cargo-shinjuku`.
+    /// The version of `cargo-shinjuku`.
     version: String,
     flags: Vec<String>,
-    /// Packages that manifests say to skip, each with whose manifest that is.
+    /// Packages to skip, each with the owner of the manifest that says so.
     skipped: BTreeMap<String, String>,
     /// The library for programs without the runtime.
     pub no_probes: PathBuf,
@@ -50,9 +50,9 @@ pub struct Plan {
 pub enum Verdict<'a> {
     /// It gets probes.
     Instrumented,
-    /// It is the runtime's; so are its features to answer probes, if `answers`.
+    /// It is the runtime's, and gets no probes.
     Runtime {
-        /// Whether it has the feature `compiled-probes`.
+        /// Whether its feature `compiled-probes` is turned on.
         answers: bool,
     },
     /// This package's manifest says to skip it.
@@ -74,7 +74,7 @@ impl Plan {
     /// are there, removes them.
     ///
     /// # Errors
-    /// If the directory cannot be written, or the library not be compiled.
+    /// If the directory cannot be written, or the library cannot be compiled.
     pub fn make(
         directory: &Path,
         compiler: &Compiler,
@@ -104,7 +104,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// A plan that only says what would be: nothing is written.
+    /// A plan that only says what a build would do. It writes nothing.
     pub fn to_show(skipped: BTreeMap<String, String>) -> Self {
         Self {
             version: String::new(),
@@ -114,7 +114,7 @@ impl Plan {
         }
     }
 
-    /// Where a plan lies.
+    /// The plan's file in a build's directory.
     pub fn file(directory: &Path) -> PathBuf {
         directory.join(FILE)
     }
@@ -141,7 +141,7 @@ impl Plan {
         }
     }
 
-    /// Packages that manifests say to skip.
+    /// The packages to skip, each with the owner of the manifest that says so.
     pub fn skipped(&self) -> impl Iterator<Item = (&str, &str)> {
         (self.skipped.iter()).map(|(name, by)| (name.as_str(), by.as_str()))
     }

@@ -18,7 +18,7 @@ pub struct Workspace {
     /// The workspace's own target directory.
     pub target_directory: PathBuf,
     metadata: Option<ManifestMetadata>,
-    /// There if dependencies were asked for.
+    /// `None` if dependencies were not asked for.
     resolve: Option<Resolve>,
 }
 
@@ -121,8 +121,8 @@ impl Workspace {
         skipped
     }
 
-    /// The packages that are linked into the members' programs and tests. The others are for build
-    /// scripts and proc macros, which are in neither themselves.
+    /// The packages that are linked into the members' programs and tests. The others are proc
+    /// macros, and packages that only these and build scripts use.
     pub fn linked(&self) -> BTreeSet<&str> {
         let nodes: BTreeMap<&str, &Node> = (self.resolve.iter())
             .flat_map(|resolve| &resolve.nodes)

@@ -1,4 +1,4 @@
-//! Between cargo and rustc: adds to each crate's command what the plan has decided.
+//! The rustc wrapper: adds to each crate's command the arguments that the plan has decided on.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 use crate::compiler::FLAGS;
 use crate::plan::{Plan, Verdict};
 
-/// Names the plan's file to the wrapper.
+/// The environment variable that names the plan's file to the wrapper.
 pub const PLAN: &str = "CARGO_SHINJUKU_PLAN";
-/// The wrapper that the user has, which runs rustc then.
+/// The environment variable that names the user's own wrapper, which then runs rustc.
 pub const INNER: &str = "CARGO_SHINJUKU_INNER_WRAPPER";
 
 /// The plan, if this process is a build's wrapper.
@@ -25,7 +25,7 @@ pub fn plan_of_this_build() -> Option<Result<Plan>> {
 /// workspace's wrapper before it.
 ///
 /// # Errors
-/// If that cannot be run.
+/// If that program cannot be run.
 pub fn run(plan: &Plan, command: &[OsString]) -> Result<ExitCode> {
     let package = std::env::var("CARGO_PKG_NAME").ok();
     let added = added(plan, package.as_deref(), command);
@@ -63,12 +63,13 @@ fn added(plan: &Plan, package: Option<&str>, command: &[OsString]) -> Vec<OsStri
 /// A crate that is compiled for the target.
 #[derive(PartialEq, Eq, Debug)]
 struct Unit {
-    /// A program or a shared library comes of it.
+    /// Whether it becomes a program or a shared library.
     is_linked: bool,
 }
 
 impl Unit {
-    /// `None` for build scripts, proc macros and what only they use, and for questions to rustc.
+    /// `None` for build scripts, proc macros and crates that only they use, and for questions to
+    /// rustc.
     fn of(command: &[OsString]) -> Option<Self> {
         let value_of = |option: &str| {
             let with_equals = format!("{option}=");
@@ -83,9 +84,9 @@ impl Unit {
             }
             values
         };
-        // Cargo names the target of all that it does not build for itself, if it was given one.
+        // Given a target, cargo passes it on for all crates but those that run in the build.
         let is_for_target = !value_of("--target").is_empty();
-        // `___` is the crate of cargo's questions.
+        // `___` is the crate's name in cargo's questions.
         let is_a_crate = value_of("--crate-name").iter().any(|name| *name != "___");
         let types = value_of("--crate-type");
         if !is_for_target || !is_a_crate || types.contains(&"proc-macro") {

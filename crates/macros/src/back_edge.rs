@@ -1,6 +1,6 @@
-//! Writes the probe into one loop. Every cycle through a loop enters its body, whatever `continue`
-//! it took. So the probe stands at the body's head: none of the user's code moves, and no jump can
-//! miss the probe.
+//! Writes the probe into one loop. Every iteration of a loop enters its body, whatever `continue`
+//! ended the last one. So the probe stands at the body's head: none of the user's code moves, and
+//! no jump can miss the probe.
 //!
 //! Generated names are resolved where the macro is defined (`Span::mixed_site`), so they neither
 //! see nor shadow the user's names.

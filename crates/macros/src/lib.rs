@@ -22,9 +22,9 @@ use proc_macro::TokenStream;
 
 /// Puts a preemption probe at the back edge of every loop of a function.
 ///
-/// Goes on functions and methods: free, inherent, of a trait's impl, default methods of a trait;
-/// generic and `unsafe` ones too. What the function computes does not change: values, drop order,
-/// how long temporaries live, labels and lint levels stay as written.
+/// The attribute goes on functions and methods: free, inherent, of a trait's impl, default methods
+/// of a trait; generic and `unsafe` ones too. What the function computes does not change: values,
+/// drop order, how long temporaries live, labels and lint levels stay as written.
 ///
 /// ```
 /// # use shinjuku_macros::preemptible;

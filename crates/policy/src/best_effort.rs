@@ -1,15 +1,16 @@
 //! Best effort: classes that run only in what another policy leaves idle, and give way at once.
 //!
 //! - The requests of all other classes are the other policy's, which never sees best-effort ones.
-//! - A worker gets a best-effort request only when the other policy has none for it. Those that
-//!   have started go first, then fresh ones, each in order of arrival.
+//! - A worker gets a best-effort request only when the other policy has no request for the worker.
+//!   Started ones go first, in the order in which they last stopped; then fresh ones, in order of
+//!   arrival.
 //! - A best-effort request is stopped as soon as a request of the other policy waits that its
-//!   worker could serve, and goes behind the other started ones. For another best-effort request it
-//!   is stopped by the core's progress rule alone.
-//! - Nothing is promised to it: where the other policy always has something, best effort waits for
-//!   ever. Only the core's progress rule gives it a turn, since it may hold a lock.
-//! - Bounded: so many best-effort requests may wait unstarted, more are refused; and so many may
-//!   hold a context, so that others find one.
+//!   worker could serve, and goes behind the other started ones. Only the core's progress rule
+//!   stops it for another best-effort request.
+//! - Where the other policy always has requests, best effort waits for ever. Only the core's
+//!   progress rule gives it a turn, since a best-effort request may hold a lock.
+//! - Two bounds: how many best-effort requests may wait unstarted, beyond which they are refused;
+//!   and how many may hold a context, so that others find one.
 //!
 //! ```text
 //!   arrive ── other classes ──▶ [ the other policy ] ──▶ next: first
@@ -18,9 +19,9 @@
 //!                                    └──── preempted ◀─────┘ its quantum is zero
 //! ```
 //!
-//! The other policy keeps its own rules for what is idle: the workers that `darc` reserves for
-//! short requests run best-effort ones meanwhile. A best-effort request keeps no order within its
-//! flow.
+//! A worker is idle where the other policy has no request for it: the workers that `darc` reserves
+//! for short requests run best-effort ones meanwhile. A best-effort request keeps no order within
+//! its flow.
 //!
 //! Source: ours. The notion is that of Linux's SCHED_IDLE, and of the batch tasks that Shenango
 //! (NSDI 2019) and Caladan (OSDI 2020) run in what latency-critical ones leave.
@@ -39,22 +40,23 @@ use crate::{
 
 const QUEUE: usize = 0;
 
-/// Another policy, with best-effort classes behind it. As work conserving as that one, and more.
+/// Another policy, with best-effort classes behind it. Work conserving at least where the other
+/// policy is.
 pub struct BestEffort {
     inner: Box<dyn Policy>,
     /// By class number; classes beyond the last are not best effort.
     classes: Box<[bool]>,
     queue: Queues,
-    /// The most that may wait unstarted.
+    /// How many may wait unstarted.
     bound: usize,
-    /// The most that may have started, and how many have, or are about to.
+    /// How many may have started.
     most_started: usize,
+    /// How many have started, or are handed out to start.
     started: usize,
 }
 
 impl BestEffort {
-    /// `inner`, which was built for `capacity` tasks, behind which the requests of these classes
-    /// are served.
+    /// Puts these classes behind `inner`, which was built for `capacity` tasks.
     ///
     /// # Errors
     /// [`ParameterError::Capacity`]; [`ParameterError::ZeroQueueBound`] for either bound.
@@ -84,7 +86,7 @@ impl BestEffort {
         self.classes.get(usize::from(class.0)) == Some(&true)
     }
 
-    /// What may be handed out of what was asked for.
+    /// Which of the requests asked for may be handed out.
     fn allowed(&self, want: Want) -> Want {
         match self.started < self.most_started {
             true => want,
@@ -92,7 +94,7 @@ impl BestEffort {
         }
     }
 
-    /// A task has left the queue.
+    /// Counts a task that has left the queue.
     fn taken(&mut self, task: Task) -> Task {
         self.started += usize::from(!task.started);
         task

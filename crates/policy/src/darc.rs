@@ -17,15 +17,15 @@
 //! ```
 //!
 //! - A worker gets the first request of the shortest group that may use it.
-//! - Demand is measured over windows of [`WINDOW`] requests, in each of which what was known before
-//!   counts half. Until the first is full, the class goes first whose head arrived first.
+//! - Demand is measured over windows of [`WINDOW`] requests; at the end of each window all counts
+//!   are halved. Until the first window is full, the class whose head arrived first goes first.
 //! - With [`Want::StartedOnly`], the first of the class that has run already. A request that comes
 //!   back although it has no quantum (its handler yielded) goes to the tail of its queue.
 //! - A class number beyond the last class counts as the last class.
 //!
-//! Not work conserving, which is its point. It needs workers of its own to tell apart: where all
-//! are one to the policy (layouts `inline` and `symmetric`), the class that is shortest by
-//! measurement goes first.
+//! Not work conserving, which is its point. The policy must be able to tell workers apart. Where
+//! all of them are one worker to the policy (layouts `inline` and `symmetric`), the class that is
+//! shortest by measurement goes first.
 //!
 //! Source: Demoulin, Fried, Pedisich, Kogias, Loo, Phan and Zhang, *When Idling is Ideal:
 //! Optimizing Tail-Latency for Heavy-Tailed Datacenter Workloads with Perséphone*, SOSP 2021. The
@@ -46,7 +46,7 @@ pub const WINDOW: u32 = 4096;
 /// Classes whose means differ by no more than this factor share their workers.
 const ALIKE: u64 = 2;
 
-/// What one class asked of the workers.
+/// How much worker time one class took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Demand {
     /// How many of its requests have finished.
@@ -56,7 +56,7 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// The mean service time, ns; that of a class never seen is the longest.
+    /// The mean service time in ns; the largest value for a class that was never seen.
     fn mean(&self) -> u64 {
         self.time.0.checked_div(self.requests).unwrap_or(u64::MAX)
     }
@@ -67,10 +67,10 @@ pub struct Darc {
     queues: Queues,
     workers: usize,
     demands: Box<[Demand]>,
-    /// Finished in this window.
+    /// How many requests have finished in this window.
     seen: u32,
-    /// Classes, the shortest first; each with the first worker that it may use. In the order of
-    /// their numbers, and without a reservation, until demand is known.
+    /// Classes, the shortest first, each with the first worker that it may use. Until demand is
+    /// known, they are in the order of their numbers and may use all workers.
     order: Box<[(usize, usize)]>,
     is_reserved: bool,
 }
@@ -112,8 +112,8 @@ impl Darc {
         })
     }
 
-    /// Reserves workers by this demand of each class, until a window tells otherwise. Classes that
-    /// are missing have none.
+    /// Reserves workers by this demand of each class, until a window shows another. Classes that
+    /// are missing have no demand.
     #[must_use]
     pub fn with_demand(mut self, demands: &[Demand]) -> Self {
         for (own, given) in self.demands.iter_mut().zip(demands) {
@@ -123,7 +123,7 @@ impl Darc {
         self
     }
 
-    /// The first worker that requests of each class may use; all later ones are open to it, too.
+    /// The first worker that requests of each class may use. A class may use all later ones, too.
     pub fn reserved(&self) -> impl Iterator<Item = (usize, WorkerId)> {
         let order = self.order.iter();
         order.map(|(class, from)| (*class, WorkerId(*from as u16)))

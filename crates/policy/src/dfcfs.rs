@@ -1,7 +1,6 @@
 //! d-FCFS: distributed first come, first served.
 //!
-//! - A queue per worker; a request goes to the one that its flow hashes to, and never to another
-//!   worker.
+//! - A queue per worker; a request goes to the worker that its flow hashes to, and to no other.
 //! - Every request runs to completion: there is no quantum. A request that comes back although it
 //!   has no quantum (its handler yielded) goes to the tail of its queue.
 //! - With [`Want::StartedOnly`], the first in the worker's queue that has run already.

@@ -17,7 +17,7 @@
 //! | [`priority`] | `priority` | one, by class | per class | TailGuard |
 //!
 //! [`registry`] lists them by name and builds them from [`Parameters`]. [`BestEffort`] puts classes
-//! behind any of them that run only in what it leaves idle.
+//! behind any of them, which run only in what that policy leaves idle.
 //!
 //! [`Verified`] stands between the core and a policy. It checks the policy's answers, so that a
 //! wrong policy causes an error and nothing worse. It enforces the progress rule, so that a request
@@ -149,9 +149,10 @@ impl Want {
 /// Decides which request runs next.
 ///
 /// The life of a task, seen from the policy: `arrive` brings it once. Then `next` answers it, and
-/// it comes back by `preempted` (it ran a quantum) or `returned` (it never started: the dispatcher
-/// staged it and took it back); the two alternate. At last comes `finished`, exactly once, while
-/// the task is out. `remove` takes a task out of the queues as `next` does, but by name.
+/// it is out. It comes back by `preempted`, after it has run, or by `returned`, if it has not run:
+/// the dispatcher staged it and took it back. That may happen any number of times. At last comes
+/// `finished`, exactly once, while the task is out. `remove` takes a task out of the queues as
+/// `next` does, but by name.
 pub trait Policy: Send {
     /// A request arrives and waits.
     ///
@@ -160,8 +161,8 @@ pub trait Policy: Send {
     /// unchanged.
     fn arrive(&mut self, task: Task) -> Result<(), Full>;
 
-    /// As [`arrive`](Self::arrive), for a request that brings a deadline of its own, `due`.
-    /// Policies that do not go by deadlines leave this out.
+    /// As [`arrive`](Self::arrive), for a request that brings a deadline of its own, `due`. By
+    /// default the deadline is ignored.
     ///
     /// # Errors
     /// As [`arrive`](Self::arrive).
@@ -186,7 +187,7 @@ pub trait Policy: Send {
     }
 
     /// As [`finished`](Self::finished), with the time that the task ran in all: its service time.
-    /// Policies that do not go by service times leave this out.
+    /// By default the time is ignored.
     fn finished_after(&mut self, task: Task, worker: WorkerId, ran: Nanos) {
         let _ = ran;
         self.finished(task, worker);
@@ -200,9 +201,10 @@ pub trait Policy: Send {
     /// of waiting requests.
     fn remove(&mut self, id: TaskId, worker: WorkerId) -> Option<Task>;
 
-    /// How long `task` may run before it is preempted if others wait that are
-    /// [worth it](Self::worth_preempting); `None` (the default) and [`Nanos::MAX`]: to completion.
-    /// Zero: it runs only in what is idle and gives way at once, whatever a preemption costs.
+    /// How long `task` may run before it is preempted, if others wait for which that is
+    /// [worth it](Self::worth_preempting). `None` (the default) and [`Nanos::MAX`]: the task runs
+    /// to completion. Zero: the task runs only in what others leave idle, and gives way at once,
+    /// whatever a preemption costs.
     fn quantum(&self, task: &Task) -> Option<Nanos> {
         let _ = task;
         None
@@ -213,8 +215,8 @@ pub trait Policy: Send {
     /// earlier request of their flow.
     fn waiting(&self, worker: WorkerId, want: Want) -> usize;
 
-    /// How many of these `worker` is preempted for: all of them, unless some run only in what is
-    /// idle.
+    /// For how many of the [`waiting`](Self::waiting) requests `worker` is preempted: all of them,
+    /// unless some run only in what others leave idle.
     fn worth_preempting(&self, worker: WorkerId, want: Want) -> usize {
         self.waiting(worker, want)
     }

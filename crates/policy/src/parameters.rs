@@ -44,15 +44,15 @@ pub struct Parameters {
 }
 
 /// Which classes are [best effort](crate::best_effort), and how much room they have. By default
-/// none is, without a bound of their own.
+/// there are none, and no bounds.
 #[non_exhaustive]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BestEffortParameters {
     /// The classes. They need no SLO.
     pub classes: Vec<ClassId>,
-    /// Requests of theirs that may wait unstarted; more are refused.
+    /// How many requests of these classes may wait unstarted; more are refused.
     pub queue: usize,
-    /// Requests of theirs that may have started and not finished: each holds a context.
+    /// How many requests of these classes may have started and not finished: each holds a context.
     pub started: usize,
 }
 
@@ -116,7 +116,8 @@ impl Parameters {
         }
     }
 
-    /// What `build` makes of these, with the best-effort classes behind it if there are any.
+    /// The policy that `build` makes of these parameters, with the best-effort classes behind it if
+    /// there are any.
     ///
     /// # Errors
     /// As `build`; [`ParameterError::ZeroQueueBound`] for a bound on best effort that is zero.
@@ -251,10 +252,10 @@ impl fmt::Display for ParameterError {
 
 impl core::error::Error for ParameterError {}
 
-/// The largest `u32` marks the end of a list.
+/// Slots are numbered by `u32`s, of which the largest marks the end of a list.
 const LARGEST_CAPACITY: usize = u32::MAX as usize - 1;
 
-/// As many workers or classes as a `u16` can number.
+/// How many workers or classes a `u16` can number.
 const MOST_NUMBERS: usize = 1 << 16;
 
 impl ParameterError {
@@ -282,7 +283,7 @@ impl ParameterError {
         }
     }
 
-    /// Of the classes, in their order.
+    /// Checks the classes' quanta, which are in the order of the classes.
     pub(crate) fn check_quanta(given: impl Iterator<Item = Nanos>) -> Result<(), Self> {
         match (0..)
             .map(ClassId)

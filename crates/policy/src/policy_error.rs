@@ -53,7 +53,7 @@ pub enum PolicyError {
         /// How many tasks wait.
         waiting: usize,
     },
-    /// For too long it had nothing to run, although it said that tasks wait for that worker, or
+    /// For too long it answered nothing, although it said that tasks wait for that worker, or
     /// although every worker was idle.
     Stalled {
         /// The worker asked for last.

@@ -6,6 +6,8 @@
 //!   priority.
 //! - Low priorities can wait forever: that is the policy.
 //!
+//! The file is short because the queue is that of `ranked.rs`, which EDF uses as well.
+//!
 //! Source: Wang et al., *TailGuard*, ICDCS 2023, whose baseline PRIQ is this policy without a
 //! quantum.
 

@@ -10,15 +10,14 @@
 //! - Every request runs to completion: there is no quantum. A request that comes back although it
 //!   has no quantum (its handler yielded) stays its flow's first, and the flow goes to the tail of
 //!   its home queue.
-//! - With [`Want::StartedOnly`], only flows whose first request has run already count, in the
-//!   worker's own queue and in victims'.
+//! - With [`Want::StartedOnly`], a worker takes only flows whose first request has run already,
+//!   from its own queue or a victim's.
 //! - [`remove`](Policy::remove) of a request that waits behind its flow breaks the flow's order, as
 //!   asked; the flow moves on when all its requests ahead have finished. (The core removes only
 //!   started requests, which never wait behind, and unstarted ones at shutdown.)
 //!
-//! Waiting for an idle worker to come by costs nothing here, nor does stealing: this is ZygOS
-//! *idealised*, without its shuffle queue's locks, remote system calls and inter-processor
-//! interrupts.
+//! Here neither stealing nor waiting for a thief has a cost: this is ZygOS *idealised*, without its
+//! shuffle queue's locks, remote system calls and inter-processor interrupts.
 //!
 //! Source: Prekas, Kogias and Bugnion, *ZygOS: Achieving Low Tail Latency for Microsecond-scale
 //! Networked Tasks*, SOSP 2017. Drawing among non-empty victims gives the same choice as its trying

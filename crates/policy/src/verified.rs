@@ -2,7 +2,7 @@
 //! started request makes progress.
 //!
 //! Dispatcher and simulator call a policy only through [`Verified`]; servers and policies do not
-//! need to. It keeps a record per task slot:
+//! need it. It keeps a record per task slot:
 //!
 //! ```text
 //!               arrive                    next                  preempted
@@ -64,9 +64,9 @@
 //! preempted. So while started requests wait, a request without a quantum gets one of 1 ms
 //! ([`PROGRESS_QUANTUM`]).
 //!
-//! A request that gives way at once, as best-effort ones do, gets hardly any further when the
-//! progress rule runs it. So every `k`th time it has a *turn*: the quantum of the request in whose
-//! place it runs. Most requests that it is run instead of do not wait for it, and pay for its turn.
+//! A request that gives way at once, as best-effort ones do, hardly gets further when the progress
+//! rule runs it. So every `k`th time it has a *turn*: the quantum of the request in whose place it
+//! runs. It has no turn each time, since most requests in whose place it runs do not wait for it.
 //!
 //! # Cost
 //!
@@ -86,7 +86,7 @@ pub const PROGRESS_QUANTUM: Nanos = Nanos::from_millis(1);
 /// The default of `k`: preemptions in a row after which a request lets the others run first.
 pub const PROGRESS_LIMIT: u32 = 16;
 
-/// The quantum of a request that runs only in what is idle.
+/// The quantum of a request that runs only in what others leave idle.
 pub const GIVES_WAY: Nanos = Nanos(0);
 
 /// A policy that answers nothing has stalled after this time and this many answers.
@@ -98,7 +98,7 @@ const STALLED_ANSWERS: u32 = 100;
 pub struct Verified {
     policy: Box<dyn Policy>,
     name: String,
-    /// Once set, `policy` is not called any more.
+    /// Once this is set, `policy` is not called.
     error: Option<PolicyError>,
     /// All waiting tasks: what the policy should hold, and the queue that replaces it if it fails.
     waiting: Queues,
@@ -115,9 +115,9 @@ struct Record {
     state: State,
     /// Preemptions in a row while other started requests waited.
     stuck: u32,
-    /// How often the progress rule has brought it since it had a turn.
+    /// How often the progress rule has run it since its last turn.
     hurried: u32,
-    /// Its quantum this time, if it is otherwise to give way at once.
+    /// Its turn: the quantum while it is out, for a request that otherwise gives way at once.
     turn: Option<Nanos>,
 }
 
@@ -163,8 +163,8 @@ impl Verified {
         })
     }
 
-    /// Sets `k`: preemptions in a row, while other started requests wait, after which those run
-    /// first.
+    /// Sets `k`: how often in a row a request may be preempted, while other started requests wait,
+    /// before these run first.
     ///
     /// # Errors
     /// [`ParameterError::ZeroProgressLimit`].
@@ -187,7 +187,8 @@ impl Verified {
         self.arrive_due(task, None)
     }
 
-    /// The same of a request that may bring a deadline. See [`Policy::arrive_due`].
+    /// As [`arrive`](Self::arrive), for a request that may bring a deadline. See
+    /// [`Policy::arrive_due`].
     ///
     /// # Errors
     /// As [`arrive`](Self::arrive).
@@ -277,7 +278,8 @@ impl Verified {
         }
     }
 
-    /// The same of a request that ran for so long in all. See [`Policy::finished_after`].
+    /// As [`finished`](Self::finished), with the time that the request ran in all. See
+    /// [`Policy::finished_after`].
     #[inline]
     pub fn finished_after(&mut self, id: TaskId, worker: WorkerId, ran: Nanos) {
         let Some(task) = self.take_in(id, State::Absent) else {
@@ -295,7 +297,8 @@ impl Verified {
         self.take_waiting(first, worker)
     }
 
-    /// The same of the request of slot `id`. `None`: it does not wait.
+    /// As [`take_fresh`](Self::take_fresh), for the request of slot `id`, which may have run.
+    /// `None`: it does not wait.
     pub fn take_waiting(&mut self, id: TaskId, worker: WorkerId) -> Option<Task> {
         let record = self.records.get(id.0 as usize)?;
         if record.state != State::Waiting {
@@ -339,7 +342,8 @@ impl Verified {
         }
     }
 
-    /// How many of these `worker` is preempted for. See [`Policy::worth_preempting`].
+    /// For how many of the [`waiting`](Self::waiting) requests `worker` is preempted. See
+    /// [`Policy::worth_preempting`].
     #[must_use]
     pub fn worth_preempting(&self, worker: WorkerId, want: Want) -> usize {
         match (self.waiting.total(want), self.error) {
@@ -349,7 +353,7 @@ impl Verified {
         }
     }
 
-    /// Whether the request of slot `id` runs only in what is idle, and gives way at once.
+    /// Whether the request of slot `id` runs only in what others leave idle, and gives way at once.
     #[must_use]
     #[inline]
     pub fn is_best_effort(&self, id: TaskId) -> bool {
@@ -357,8 +361,8 @@ impl Verified {
         self.error.is_none() && quantum() == Some(GIVES_WAY)
     }
 
-    /// The request of slot `id`, which is out, may have what a blocked one waits for: if it is to
-    /// give way at once, it has a turn of [`PROGRESS_QUANTUM`] all the same.
+    /// Gives the request of slot `id`, which is out, a turn of [`PROGRESS_QUANTUM`], if it
+    /// otherwise gives way at once: it may hold a lock for which a blocked request waits.
     pub fn grant_turn(&mut self, id: TaskId) {
         self.records[id.0 as usize].turn = Some(PROGRESS_QUANTUM);
     }
@@ -447,7 +451,7 @@ impl Verified {
         Ok(())
     }
 
-    /// Checks a policy that answered nothing although something waits that was wanted.
+    /// Checks a policy that answered nothing although a wanted request waits.
     fn check_silence(
         &mut self,
         worker: WorkerId,
@@ -479,8 +483,8 @@ impl Verified {
         Ok(())
     }
 
-    /// Applies the progress rule: returns `answer` or, if it stands behind a barrier, the request
-    /// that stopped first.
+    /// Applies the progress rule: the result is `answer` or, if that stands behind a barrier, the
+    /// started request that has waited longest.
     fn let_others_run(&mut self, answer: Task, worker: WorkerId) -> Result<TaskId, PolicyError> {
         if self.records[answer.id.0 as usize].stuck < self.progress_limit {
             return Ok(answer.id);
@@ -502,8 +506,8 @@ impl Verified {
         Ok(first.id)
     }
 
-    /// How long the request of slot `id` may run in the place of `answer` if it is one that gives
-    /// way at once; `None`: it gives way.
+    /// The turn of the request of slot `id`, which runs in place of `answer`; `None`: it has none
+    /// this time.
     fn turn_instead_of(&mut self, answer: &Task, id: TaskId) -> Option<Nanos> {
         let hurried = &mut self.records[id.0 as usize].hurried;
         *hurried += 1;
@@ -537,7 +541,7 @@ impl Verified {
         *self.waiting.task(id)
     }
 
-    /// Records that the task of slot `id` is no longer out but in `state`.
+    /// Takes the task of slot `id`, which is out, back into `state`.
     #[inline]
     fn take_in(&mut self, id: TaskId, state: State) -> Option<Task> {
         let record = self

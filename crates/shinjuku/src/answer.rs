@@ -1,16 +1,16 @@
-//! What one side answers and the other waits for: the state that a [`Ticket`](crate::Ticket) or a
-//! [`Job`](crate::pool::Job) shares with the request on its way.
+//! The state that a [`Ticket`](crate::Ticket) or a [`Job`](crate::pool::Job) shares with its
+//! request: the answer, and the waiter for it.
 //!
-//! Everything is allocated by who submits. The answer is stored in place, by the one that owns the
-//! right to answer, so a context neither allocates nor waits for it:
+//! The submitting thread allocates all of it. One side alone has the right to answer, and stores
+//! the answer in place, so a context neither allocates nor waits for that:
 //!
 //! ```text
 //!   IDLE ⇄ HELD ⇄ WAITING        the claim's owner registers a waiter (a thread or a waker) under HELD
-//!     └──────┴───────┴──▶ DONE   who answers: the answer is there; whoever found WAITING wakes the waiter
+//!     └──────┴───────┴──▶ DONE   the answer is there; if it was stored in WAITING, the waiter is woken
 //! ```
 //!
-//! As in [`ring`](crate::in_process::ring) the mutexes only make the hand-over safe Rust; the state
-//! says whose turn it is, and no thread ever waits for one.
+//! As in [`ring`](crate::in_process::ring) the mutexes only make the hand-over safe Rust. The state
+//! says which side may use them, and no thread ever waits for one.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -22,9 +22,9 @@ use shinjuku_preempt::give_way_until;
 
 use crate::completion_thread::{CompletionThread, Waits};
 
-/// No one waits.
+/// There is no waiter.
 const IDLE: u8 = 0;
-/// Someone is changing the waiter.
+/// A thread is changing the waiter.
 const HELD: u8 = 1;
 /// The waiter is to be woken.
 const WAITING: u8 = 2;
@@ -39,12 +39,12 @@ pub(crate) struct Answer<Out> {
     completion_thread: Arc<CompletionThread>,
 }
 
-/// What there is to say to who waits.
+/// What a waiter finds.
 pub(crate) enum Found<Out> {
     Answer(Out),
     /// The answer was handed out before.
     Taken,
-    /// The runtime ended, and no answer comes any more.
+    /// The runtime ended, and no answer will come.
     Ended,
 }
 
@@ -54,7 +54,7 @@ enum Waiter {
 }
 
 impl Waiter {
-    /// A thread is woken here; a waker is a user's code, hence the completion thread's business.
+    /// Wakes a thread here. A waker is a user's code, so the completion thread calls it.
     fn wake(self, completion_thread: &CompletionThread) {
         match self {
             Self::Thread(thread) => thread.unpark(),
@@ -92,9 +92,9 @@ impl<Out> Answer<Out> {
         }
     }
 
-    /// What there is to say now.
+    /// What a waiter finds at this moment; `None`: it has to wait.
     fn look(&self) -> Option<Found<Out>> {
-        // In this order: what was answered before the end counts.
+        // In this order, so that an answer from before the end counts.
         let ended = self.completion_thread.has_ended();
         if self.state.load(Ordering::Acquire) == DONE {
             return Some(put(&self.out, None).map_or(Found::Taken, Found::Answer));
@@ -102,8 +102,8 @@ impl<Out> Answer<Out> {
         ended.then_some(Found::Ended)
     }
 
-    /// Has `waiter` woken when there is an outcome. There may be one already, with no one to wake:
-    /// look after it.
+    /// Has `waiter` woken when there is an outcome. If there is one already, the waiter is not
+    /// woken, so look after this.
     fn register(&self, waiter: Waiter) {
         if !(self.advance(IDLE, HELD) || self.advance(WAITING, HELD)) {
             // Answered, or held by the end of the runtime.
@@ -111,15 +111,15 @@ impl<Out> Answer<Out> {
         }
         let before = put(&self.waiter, Some(waiter));
         if !self.advance(HELD, WAITING) {
-            // Answered meanwhile, by someone who leaves the waiter to us.
+            // The answer came meanwhile, and has not woken the waiter.
             put(&self.waiter, None);
         }
-        // A waker, so a user's code: dropped with nothing held.
+        // It may be a waker, a user's code, so it is dropped while nothing is held.
         drop(before);
     }
 
-    /// No one waits any more. The waiter is dropped here and not with the request, which may be on
-    /// its way for long.
+    /// Drops the waiter of a claim that is dropped. The request may be on its way for long, so the
+    /// waiter is not left to be dropped with it.
     fn forget_waiter(&self) {
         if self.advance(WAITING, HELD) {
             let waiter = put(&self.waiter, None);
@@ -128,8 +128,9 @@ impl<Out> Answer<Out> {
         }
     }
 
-    /// Sequentially consistent because of the end: it sets its flag and looks for a waiter, the
-    /// claim's owner sets the waiter and looks for the flag.
+    /// Advances the state, sequentially consistent because of the end of the runtime: the end sets
+    /// its flag and then looks for a waiter, and the claim's owner sets the waiter and then looks
+    /// for the flag.
     fn advance(&self, from: u8, to: u8) -> bool {
         self.state
             .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
@@ -142,7 +143,8 @@ impl<Out> Answer<Out> {
             return;
         }
         let waiter = put(&self.waiter, None);
-        // Fails if it was answered meanwhile; then, too, we are the one to wake.
+        // This fails if the answer has come meanwhile. It has found HELD and woken no waiter, so
+        // the waiter is woken here in that case, too.
         let _ = self.advance(HELD, IDLE);
         if let Some(waiter) = waiter {
             waiter.wake(&self.completion_thread);
@@ -150,7 +152,7 @@ impl<Out> Answer<Out> {
     }
 }
 
-/// Exchanges the content of a cell that is the caller's alone, by some state.
+/// Exchanges the content of a cell that, by some state, only the caller uses.
 pub(crate) fn put<T>(cell: &Mutex<Option<T>>, value: Option<T>) -> Option<T> {
     std::mem::replace(
         &mut *cell.lock().unwrap_or_else(PoisonError::into_inner),
@@ -158,13 +160,13 @@ pub(crate) fn put<T>(cell: &Mutex<Option<T>>, value: Option<T>) -> Option<T> {
     )
 }
 
-/// Something with an answer within.
+/// Something that contains an answer.
 pub(crate) trait Answers: Waits {
     type Out;
 
     fn answer(&self) -> &Answer<Self::Out>;
 
-    /// As the end of the runtime sees it.
+    /// The waiter that the end of the runtime wakes.
     fn waits(self: Arc<Self>) -> Weak<dyn Waits>;
 }
 
@@ -189,7 +191,7 @@ impl<Out: Send + 'static> Answers for Answer<Out> {
 /// The side that waits.
 pub(crate) struct Claim<A: Answers + ?Sized> {
     pub(crate) source: Arc<A>,
-    /// Whether the completion thread knows of it, so that it is woken at the end of the runtime.
+    /// Whether the completion thread lists the waiter, to wake it at the end of the runtime.
     listed: bool,
 }
 
@@ -201,13 +203,13 @@ impl<A: Answers + ?Sized> Claim<A> {
         }
     }
 
-    /// What there is to say now.
+    /// What the claim's owner finds at this moment; `None`: it has to wait.
     pub(crate) fn look(&self) -> Option<Found<A::Out>> {
         self.source.answer().look()
     }
 
-    /// Blocks until there is something to say, or `deadline` has come. A context gives way for a
-    /// while before it blocks.
+    /// Blocks until there is an outcome, or `deadline` has come. A context gives way for a while
+    /// before it blocks.
     pub(crate) fn wait_until(&mut self, deadline: Option<Instant>) -> Option<Found<A::Out>> {
         if let Some(found) = self.look() {
             return Some(found);
@@ -233,7 +235,7 @@ impl<A: Answers + ?Sized> Claim<A> {
         }
     }
 
-    /// The same for a task, which is woken.
+    /// Looks for a task, and has it woken when there is an outcome.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Found<A::Out>> {
         if let Some(found) = self.look() {
             return Poll::Ready(found);
@@ -251,7 +253,7 @@ impl<A: Answers + ?Sized> Claim<A> {
         answer.register(waiter);
     }
 
-    /// No other claim's while this one lives.
+    /// A key that no other claim has while this one lives.
     fn key(&self) -> usize {
         Arc::as_ptr(&self.source).addr()
     }

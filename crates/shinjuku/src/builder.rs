@@ -86,8 +86,8 @@ impl<H: RequestHandler> Builder<H> {
 
     /// Makes a policy of your own known under `name`. It is used if `policy.kind` names it, in a
     /// configuration file or by [`PolicyConfig::new`]. `build` gets the configuration's parameters
-    /// and the room that the runtime needs, and is called once for each dispatcher: several times
-    /// in the layout `symmetric`.
+    /// and the room that the runtime needs. It is called once for each dispatcher: several times in
+    /// the layout `symmetric`.
     ///
     /// `examples/custom_policy.rs` has a whole policy.
     pub fn policy_with(
@@ -131,7 +131,7 @@ impl<H: RequestHandler> Builder<H> {
     /// Starts a runtime that is given its requests in this process, through [`Runtime::handle`].
     ///
     /// # Errors
-    /// [`StartError`] says what is in the way; nothing keeps running then.
+    /// [`StartError`] says what is in the way. No thread of the runtime is left running then.
     pub fn start(self) -> Result<Runtime<H::Request, H::Reply>, StartError> {
         Runtime::start(self)
     }
@@ -148,8 +148,8 @@ impl<H: RequestHandler> Builder<H> {
     }
 
     /// As [`serve`](Self::serve), for the layout `symmetric`: a dispatcher for each of
-    /// `transports`, which are parts of the network such as sockets of one port, each served by
-    /// loops of its own first. As many as loops at most.
+    /// `transports`, which are parts of the network such as sockets of one port. Each transport has
+    /// loops that serve it before any other. There can be as many transports as loops.
     ///
     /// # Errors
     /// As [`start`](Self::start); [`ConfigError::Invalid`] for more transports than dispatchers.
@@ -164,7 +164,7 @@ impl<H: RequestHandler> Builder<H> {
     }
 }
 
-/// The policy that the configuration names, with the room that `parameters` say.
+/// The policy that the configuration names, with the room that `parameters` give.
 pub(crate) fn build_policy(
     config: &Config,
     own: &mut [OwnPolicy],
@@ -174,7 +174,7 @@ pub(crate) fn build_policy(
     match own.iter_mut().find(|own| own.name == name) {
         Some(own) => Ok(parameters.build_with(&mut own.build)?),
         None => Ok(registry::named(name)
-            .expect("checked before")
+            .expect("`validate` has looked the name up")
             .build(parameters)?),
     }
 }

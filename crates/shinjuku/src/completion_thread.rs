@@ -1,8 +1,8 @@
-//! The completion thread: the thread that does what neither the dispatcher nor a context should.
+//! The completion thread, which calls a user's code for the dispatcher and for contexts.
 //!
-//! It answers the tickets of requests that were turned away, and drops what they carried; it calls
-//! the wakers of tickets that are awaited. All of that is a user's code, may allocate and lock, and
-//! so must not run on the dispatcher (see the crate documentation of `shinjuku-net`).
+//! It answers the tickets of requests that were turned away, and drops what these carried. It also
+//! calls the wakers of tickets that are awaited. That code may allocate and lock, so it must not
+//! run on the dispatcher (see the crate documentation of `shinjuku-net`).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,51 +18,51 @@ use shinjuku_preempt::without_preemption;
 use crate::in_process::ring::{Consumer, Producer, ring};
 use crate::in_process::sleeper::Sleeper;
 
-/// Calls a user's code whose panic concerns no other: the panic hook has reported it.
+/// Calls a user's code, and goes on if it panics: the panic hook has reported that.
 pub(crate) fn quietly(body: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
-        // A payload may panic when dropped; what that one carries is given up.
+        // A payload may panic when it is dropped; the payload of that panic is leaked.
         if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             std::mem::forget(second);
         }
     }
 }
 
-/// Someone who waits for an answer that will not come once the completion thread has ended.
+/// A waiter for an answer, which will not come once the completion thread has ended.
 pub(crate) trait Waits: Send + Sync {
-    /// Wakes it; it finds out by [`CompletionThread::has_ended`].
+    /// Wakes the waiter, which finds the reason by [`CompletionThread::has_ended`].
     fn wake_at_the_end(&self);
 }
 
-/// The completion thread's round.
+/// What the completion thread does beside calling wakers.
 pub(crate) trait Round: Send + 'static {
-    /// Deals with a number of things that it is ready for; a bounded one.
+    /// Does a bounded part of what there is to do.
     fn go(&mut self);
 
-    /// Whether there is something to deal with.
+    /// Whether there is something to do.
     fn is_ready(&self) -> bool;
 
-    /// Deals with all there is. Nothing will come after.
+    /// Does all that is left. Nothing comes after that.
     fn finish(self);
 }
 
 /// What contexts, tickets and the dispatcher know of the completion thread.
 pub(crate) struct CompletionThread {
     wakers: Producer<Waker>,
-    /// Its other end: the completion thread's, until contexts that outlive it have to look after
-    /// their wakers themselves.
+    /// The ring's other end. The completion thread pops from it, and after that thread's end the
+    /// contexts that outlive it.
     wakers_out: Mutex<Consumer<Waker>>,
-    /// The thread itself, once it runs.
+    /// The thread's id, once it runs.
     itself: OnceLock<ThreadId>,
     sleeper: Sleeper,
     finishing: AtomicBool,
     ended: AtomicBool,
-    /// Tickets that were found unanswered, by their address.
+    /// The waiters, by the address of what they wait for.
     waiting: Mutex<HashMap<usize, Weak<dyn Waits>>>,
 }
 
 impl CompletionThread {
-    /// With room for `wakers` at a time.
+    /// Takes memory for `wakers` at a time.
     pub(crate) fn new(wakers: usize) -> Self {
         let (producer, consumer) = ring(wakers);
         Self {
@@ -86,7 +86,7 @@ impl CompletionThread {
     fn run(&self, mut round: impl Round) {
         self.itself.get_or_init(|| thread::current().id());
         loop {
-            // Looked at first: what came before it was set is dealt with below.
+            // The flag is read first, so that all that came before it was set is done below.
             let finishing = self.finishing.load(Ordering::Acquire);
             round.go();
             self.call_wakers();
@@ -103,13 +103,14 @@ impl CompletionThread {
         self.end();
     }
 
-    /// Whether the caller is a waker that it calls, or the drop of something that was turned away.
+    /// Whether the caller runs on the completion thread: a waker, or the drop of something that was
+    /// turned away.
     pub(crate) fn is_current(&self) -> bool {
         self.itself.get() == Some(&thread::current().id())
     }
 
-    /// Has `waker` called soon; called here if the completion thread has too many to call. Any
-    /// thread, contexts included.
+    /// Has `waker` called soon, or calls it here if the completion thread has too many to call. Any
+    /// thread may call this, contexts included.
     pub(crate) fn carry(&self, waker: Waker) {
         if let Err(waker) = self.wakers.push(waker) {
             call(waker);
@@ -128,18 +129,18 @@ impl CompletionThread {
         }
     }
 
-    /// Makes it look at its round.
+    /// Wakes the thread.
     pub(crate) fn wake(&self) {
         self.sleeper.wake();
     }
 
-    /// Makes it deal with all there is, and end. Does not wait.
+    /// Tells the thread to do all that is left, and to end. Does not wait for that.
     pub(crate) fn finish(&self) {
         self.finishing.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// From now on who waits is told that no answer comes any more, and so is who waits already.
+    /// Tells all waiters, the present ones and later ones, that no further answer comes.
     pub(crate) fn end(&self) {
         let waiting = without_preemption(|| {
             let mut waiting = lock(&self.waiting);
@@ -155,12 +156,12 @@ impl CompletionThread {
         self.call_wakers();
     }
 
-    /// Whether no answers come any more.
+    /// Whether no further answers come.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// Puts someone who waits on the list of those whom the end wakes. `false`: it has come.
+    /// Lists a waiter for the end to wake. `false`: the end has come.
     pub(crate) fn list(&self, key: usize, ticket: Weak<dyn Waits>) -> bool {
         without_preemption(|| {
             let mut waiting = lock(&self.waiting);
@@ -172,8 +173,8 @@ impl CompletionThread {
         })
     }
 
-    /// Takes it off again. Not preempted, since the end of the runtime needs the lock whatever
-    /// becomes of the context.
+    /// Takes a waiter off the list. Not preempted: the end of the runtime needs the lock even if
+    /// the context never runs again.
     pub(crate) fn unlist(&self, key: usize) {
         without_preemption(|| drop(lock(&self.waiting).remove(&key)));
     }
@@ -189,13 +190,13 @@ impl fmt::Debug for CompletionThread {
     }
 }
 
-/// In a context not preempted: a waker takes the locks of its async runtime, for which that
-/// runtime's threads would wait.
+/// Calls a waker, in a context without preemption: the waker takes locks of its async runtime, and
+/// that runtime's threads would wait for a preempted context.
 fn call(waker: Waker) {
     without_preemption(|| quietly(|| waker.wake()));
 }
 
-/// No user's code runs under these locks, so nothing is half done after a panic.
+/// Locks. No user's code runs under these locks, so no value is half changed after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -283,7 +284,7 @@ mod tests {
 
     #[test]
     fn what_it_has_no_room_for_is_called_by_who_brings_it() {
-        // No thread: nothing is taken out.
+        // The thread is not started, so nothing leaves the ring.
         let completion_thread = CompletionThread::new(2);
         let called = Arc::new(AtomicUsize::new(0));
         let bring = || {
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!(called.load(Ordering::Relaxed), 1);
     }
 
-    /// A preemption that is asked for meanwhile comes after the waker's call.
+    /// A preemption that is asked for during the waker's call comes after it.
     #[test]
     fn what_a_context_calls_itself_is_not_preempted() {
         let completion_thread = Arc::new(CompletionThread::new(2));

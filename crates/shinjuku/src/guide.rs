@@ -11,7 +11,7 @@
 //! | [`compiled_probes`] | code without probes of its own, preempted at function entries: `cargo shinjuku` |
 //! | [`elevation`] | any threads and processes, scheduled by priorities from user space: `shinjuku-elevate` |
 //! | [`deploying`] | threads and memory, containers, bare metal |
-//! | [`watching`] | statistics, `shinjuku top`, metrics, a dashboard, a timeline, who holds others up |
+//! | [`watching`] | statistics, `shinjuku top`, metrics, a dashboard, a timeline, stalls |
 //! | [`troubleshooting`] | by symptom |
 //! | [`limits`] | where the crate runs, and when not to use it |
 //! | [`upgrading`] | versions, what counts as the interface, which Rust |

@@ -60,9 +60,9 @@ pub trait RequestHandler: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Makes a worker's own state. Called on each worker's thread before the first request; for a
-    /// spare worker, which takes the place of one that is blocked, only when a request on it asks
-    /// for its state, within that request.
+    /// Makes a worker's own state. Called on each worker's thread before the first request. A spare
+    /// worker, which takes the place of a blocked one, gets its state later: from within the first
+    /// request on the spare that asks for it.
     fn init_per_core(&self, worker: usize) -> Self::PerCore;
 
     /// Serves one request. May be preempted and go on at another worker: thread-locals, locks and
@@ -73,9 +73,9 @@ pub trait RequestHandler: Send + Sync + 'static {
         context: &RequestContext<'_, Self::PerCore>,
     ) -> Self::Reply;
 
-    /// Whether the request that got this reply counts as failed in the statistics, as one that
-    /// panicked does: it is counted, and left out of the histograms. By default none is. Called in
-    /// the request's context.
+    /// Whether the request that got this reply counts as failed in the statistics. A failed request
+    /// is counted and left out of the histograms, as one that panicked is. By default no reply
+    /// means a failure. Called in the request's context.
     fn is_failure(&self, reply: &Self::Reply) -> bool {
         let _ = reply;
         false
@@ -97,7 +97,7 @@ impl<PerCore> RequestContext<'_, PerCore> {
         self.class
     }
 
-    /// How long ago it arrived: so far its sojourn time.
+    /// How long ago the request arrived: its sojourn time so far.
     #[must_use]
     pub fn age(&self) -> Duration {
         Duration::from_nanos(Clock::get().now_nanos().saturating_sub(self.arrival().0))
@@ -107,14 +107,14 @@ impl<PerCore> RequestContext<'_, PerCore> {
         Nanos(self.arrival.load(Ordering::Relaxed))
     }
 
-    /// It serves another one, which arrived at `arrival`.
+    /// From here on the context serves another request, which arrived at `arrival`.
     pub(crate) fn serve(&self, arrival: Nanos) {
         self.arrival.store(arrival.0, Ordering::Relaxed);
     }
 
     /// Gives `body` the state of the worker that the request runs on, and holds preemption off
-    /// meanwhile: keep it short. Outside of it the request may change workers at any time, hence no
-    /// other way to the state.
+    /// meanwhile, so keep `body` short. Outside of `body` the request may change workers at any
+    /// time, so there is no other way to the state.
     ///
     /// # Panics
     /// If called within `body`: the state is lent out already.
@@ -126,8 +126,8 @@ impl<PerCore> RequestContext<'_, PerCore> {
     }
 }
 
-/// One state a worker. Locked without contention: only the worker's own requests come here,
-/// guarded.
+/// A state for each worker. The locks are never contended: only the request that runs on a worker
+/// takes that worker's, and it cannot be preempted meanwhile.
 pub(crate) struct PerCoreStates<PerCore> {
     states: Vec<OnceLock<Mutex<PerCore>>>,
     make: Box<dyn Fn(usize) -> PerCore + Send + Sync>,
@@ -158,7 +158,7 @@ impl<PerCore> PerCoreStates<PerCore> {
     fn lend(&self, worker: usize) -> impl std::ops::DerefMut<Target = PerCore> + '_ {
         match self.make(worker).try_lock() {
             Ok(state) => state,
-            // A body panicked: its state is as it left it, and its request was answered with the
+            // A body panicked. It left the state as it is, and its request was answered with the
             // failure.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {

@@ -39,7 +39,7 @@
 //!   [`Builder::allow_hard_preemption`] anywhere. [`without_preemption`] holds it off.
 //! - [`policy`] has the scheduling policies and the trait to write one; the default is c-PRE-SQ
 //!   with 5 us.
-//! - [`Runtime`] and [`Server`] tell [`Statistics`]; an [`Observer`] tells them on other threads.
+//! - [`Runtime`] and [`Server`] give [`Statistics`]; an [`Observer`] gives them to other threads.
 //! - [`error`] names every error. [`guide`] is the manual.
 //!
 //! # Features
@@ -53,6 +53,7 @@
 //! | `dune` | `preemption.mechanism = "dune"`: workers under Dune, a kernel module; of use with `libdune` only |
 //! | `libdune` | `dune`, linked with libdune |
 //! | `metrics` | the module `metrics`: statistics through the `metrics` facade |
+//! | `backtraces` | backtraces of the requests that stall their worker: [`guide::watching`] |
 //!
 //! Requests without the kernel, over DPDK or AF_XDP, come by a transport of the crate
 //! `shinjuku-dataplane`.
@@ -80,10 +81,8 @@ mod preemption;
 mod quantum_floor;
 mod request;
 mod runtime;
-mod shutdown;
 mod stalls;
 mod start_error;
-mod started;
 mod statistics;
 #[cfg(feature = "stub-workers")]
 #[doc(hidden)]
@@ -146,15 +145,14 @@ pub use pool::{
     Cancelled, Class, Job, Panic, Pool, PoolBuilder, RunError, RunOptions, Scope, ScopedJob,
     cancellation_point, cancellation_point_or_unwind,
 };
-pub use runtime::{Runtime, Server};
+pub use request::StartedRequest;
+pub use runtime::{Runtime, Server, ShutdownReport};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;
 pub use shinjuku_policy as policy;
 pub use shinjuku_preempt::{HardPreemption, preempt_point, without_preemption};
-pub use shutdown::ShutdownReport;
 pub use stalls::Stalls;
 pub use start_error::StartError;
-pub use started::StartedRequest;
 pub use statistics::{ClassStatistics, Histogram, Preemptions, Refusals, Statistics};
 pub use ticket::{Ticket, TicketError};
 pub use watch::WatchSocket;

@@ -2,18 +2,18 @@
 //! busy with them.
 //!
 //! Running times are counted by magnitude, two bins an octave, with their sum, so that a class of
-//! equal requests has its exact length. Old ones fade: at each period in which enough were counted,
-//! all counts are halved. How busy the workers are is an average over the last periods, or over all
-//! of them at first. A single period says nothing: with a few long requests in it none of it idles,
-//! at any load.
+//! equal requests has its exact length. Old ones fade: all counts are halved at the end of a period
+//! once enough requests are counted. How busy the workers are is an average over the last periods,
+//! or over all of them at first. A single period says nothing: with a few long requests in it, no
+//! worker idles in it, at any load.
 
 use shinjuku_policy::Nanos;
 
 const BINS: usize = 128;
-/// The counts are halved when there are so many. Of rare long requests, say one in two hundred,
-/// some hundred are among them.
+/// The counts are halved when so many requests are counted. Of rare long ones, say one in two
+/// hundred, some hundred are among them.
 const REMEMBERED: u64 = 1 << 15;
-/// Periods that the averages are over.
+/// How many periods the average is over.
 const PERIODS: f64 = 25.0;
 
 /// What a period showed.
@@ -55,7 +55,7 @@ impl LoadProfile {
         }
     }
 
-    /// A request has finished, having run for so long in all.
+    /// Counts a finished request, which has run for `ran` in all.
     #[inline]
     pub(crate) fn finished(&mut self, ran: Nanos) {
         let magnitude = ran.0.max(2).ilog2();
@@ -66,7 +66,7 @@ impl LoadProfile {
         self.finished += 1;
     }
 
-    /// A period is over.
+    /// Takes in what a period showed.
     pub(crate) fn observe(&mut self, period: Period) {
         if period.worker_time.0 == 0 {
             return;
@@ -94,13 +94,13 @@ impl LoadProfile {
         self.busy
     }
 
-    /// About the longest that a request ran for, nanoseconds.
+    /// The length of the longest requests, in nanoseconds: the mean of their bin.
     pub(crate) fn longest(&self) -> f64 {
         self.lengths().last().map_or(0.0, |(_, length)| length)
     }
 
-    /// For each length that requests have: how many have it of all, and the length in nanoseconds,
-    /// the shortest first.
+    /// The lengths that requests have: for each, the share of the requests that have it, and the
+    /// length in nanoseconds. The shortest come first.
     pub(crate) fn lengths(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
         let all = self.finished as f64;
         (self.bins.iter().filter(|bin| bin.count > 0))

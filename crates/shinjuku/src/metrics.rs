@@ -1,16 +1,16 @@
-//! A runtime's statistics through the [`metrics`](https://docs.rs/metrics) facade, for whichever
-//! exporter a program has installed. Feature `metrics`.
+//! A runtime's statistics through the [`metrics`](https://docs.rs/metrics) facade, for the exporter
+//! that a program has installed. Feature `metrics`.
 //!
 //! A [`Publisher`] reads the statistics when it is told to, for example when a page is scraped, and
-//! hands them to the recorder. The runtime's threads have no part in that: a scrape stops none of
-//! them, and costs them nothing but a cache miss for each counter that they write next.
+//! hands them to the recorder. A scrape stops no thread of the runtime, and costs these threads
+//! only a cache miss for each counter that they write next.
 //!
 //! [`METRICS`] is the list of names, units and labels. The manual's page
-//! [`watching`](crate::guide::watching) tells what to watch for.
+//! [`watching`](crate::guide::watching) says what to watch for.
 //!
-//! Latencies, queue times and slowdowns are counted in the runtime, in buckets of 1 %. They go out
-//! as counters `.._bucket` with the label `le`, which is how Prometheus has histograms:
-//! `histogram_quantile` takes them. The facade's own histograms would want each value by itself,
+//! The runtime counts latencies, queue times and slowdowns in buckets of 1 %. The publisher passes
+//! them on as counters `.._bucket` with the label `le`, as Prometheus has histograms, so that
+//! `histogram_quantile` takes them. The facade's own histograms would need each value by itself,
 //! millions a second.
 
 use metrics::{Key, KeyName, Label, Level, Metadata, Unit, with_recorder};
@@ -23,7 +23,7 @@ use crate::statistics::{ClassStatistics, Histogram, Statistics};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Metric {
-    /// As the recorder gets it.
+    /// The name that the recorder gets.
     pub name: &'static str,
     /// Whether the number only grows.
     pub is_counter: bool,
@@ -31,7 +31,7 @@ pub struct Metric {
     pub unit: Unit,
     /// The label that tells its series apart, if there is more than one.
     pub label: Option<&'static str>,
-    /// What it tells, in a sentence.
+    /// What it means, in a sentence.
     pub description: &'static str,
 }
 
@@ -64,7 +64,7 @@ metrics_list! {
     FINISHED: counter "shinjuku_requests_finished_total" [Count] by "class",
         "Requests that got their reply.";
     FAILED: counter "shinjuku_requests_failed_total" [Count] by "class",
-        "Requests whose handler panicked.";
+        "Requests whose handler panicked, or whose reply counts as a failure.";
     LOST: counter "shinjuku_requests_lost_total" [Count],
         "Requests without a reply because the transport's code panicked.";
     WAITING: gauge "shinjuku_requests_waiting" [Count],
@@ -88,7 +88,7 @@ metrics_list! {
     UNSENT: counter "shinjuku_interrupts_failed_total" [Count],
         "Interrupts that could not be sent.";
     LATE: counter "shinjuku_interrupts_late_total" [Count],
-        "Interrupts that found nothing to preempt any more.";
+        "Interrupts that came after the request had given way or ended.";
     DEFERRED: counter "shinjuku_preemptions_deferred_total" [Count],
         "Interrupts and probes that came while preemption was held off.";
     MIGRATIONS: counter "shinjuku_migrations_total" [Count],
@@ -96,11 +96,11 @@ metrics_list! {
     HELPED: counter "shinjuku_helped_total" [Count],
         "Requests that an idle loop took from another's queue (layout symmetric).";
     BLOCKED: counter "shinjuku_workers_blocked_total" [Count],
-        "How often a worker was found blocked in the kernel.";
+        "How often a worker was found blocked in the kernel, or, inline and symmetric, relieved.";
     RESCUED: counter "shinjuku_rescued_total" [Count],
-        "Requests sent to a spare worker, in the place of a blocked one.";
+        "Requests sent to a spare worker, in the place of one that gave no answer.";
     NO_SPARES: counter "shinjuku_spares_exhausted_total" [Count],
-        "How often a worker was found blocked and no spare was left.";
+        "How often a spare was needed and none was left.";
     STALLS: counter "shinjuku_stalls_total" [Count] by "kind",
         "Requests that held their worker for longer than `stalls.report_after_ms`: they were `computing` or `blocked`.";
     OCCUPANCY: gauge "shinjuku_dispatcher_occupancy_ratio" [Count],
@@ -108,7 +108,7 @@ metrics_list! {
     SET_ASIDE: gauge "shinjuku_policy_set_aside" [Count],
         "1 once the policy gave a wrong answer; requests are served first come, first served then.";
     PROGRESS: counter "shinjuku_progress_interventions_total" [Count],
-        "How often a request that got nowhere had to let the others go first.";
+        "How often a request preempted many times in a row had to let the others go first.";
     LATENCY_BUCKET: counter "shinjuku_latency_seconds_bucket" [Count] by "class",
         "Finished requests whose latency, from arrival to reply, was at most `le` seconds.";
     LATENCY_COUNT: counter "shinjuku_latency_seconds_count" [Count] by "class",
@@ -200,7 +200,7 @@ impl Publisher {
         }
     }
 
-    /// With a label on every metric, such as a name where a process has several runtimes.
+    /// Adds a label to every metric, such as a name where a process has several runtimes.
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.push(Label::new(name.into(), value.into()));
@@ -251,7 +251,7 @@ impl Publisher {
         self.counter(MIGRATIONS, [], preemptions.migrations);
     }
 
-    /// The quantum in force is the longer of the policy's and this.
+    /// Publishes the floors. The quantum in force is the longer of the policy's and the floor.
     fn floors(&self) {
         let floor = |mechanism: &str, seconds| {
             let label = Label::new("mechanism", mechanism.to_owned());
@@ -305,7 +305,8 @@ impl Publisher {
         );
     }
 
-    /// Bucket, count and sum; `scale` of the values make one of what is published.
+    /// Publishes buckets, count and sum of a histogram; `scale` of its values make one unit of the
+    /// published ones.
     fn histogram(
         &self,
         [bucket, count, sum]: [&'static str; 3],

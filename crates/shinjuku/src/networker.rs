@@ -8,17 +8,19 @@
 //!   workers' replies go the inner transport's own way, past both
 //! ```
 //!
-//! A full ring is back-pressure: the inner transport is polled for no more than there is room for,
-//! and what it has not received waits in the kernel. Nothing is lost between the two threads.
+//! A full ring is back-pressure: the networker polls the inner transport for no more requests than
+//! the ring has room for, and further ones wait in the kernel. Nothing is lost between the two
+//! threads.
 //!
 //! ```text
 //!   (here) ── first poll, refuse, wait or close ──▶ (polled by its thread) ── drop, into_inner ──▶ (given back)
 //! ```
 //!
-//! The inner transport stays here until then, since workers get their repliers of it first. From
-//! then on neither side allocates, frees, locks or drops a user's value, nor waits for the other
-//! but in one place: if more is refused at once than the ring holds, which takes a shutdown or a
-//! deadline that many miss, the dispatcher waits for the networker, which never waits.
+//! The inner transport stays with the [`Networker`] until the first poll, since workers first get
+//! their repliers from it. From then on neither side allocates, frees, locks or drops a user's
+//! value. The networker never waits for the dispatcher. The dispatcher waits for the networker only
+//! if more requests are refused at once than the ring holds, as in a shutdown, or when many miss a
+//! deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -37,13 +39,13 @@ use crate::start_error::StartError;
 const NAME: &str = "shinjuku-networker";
 /// Requests taken from the inner transport in one turn.
 const BATCH: usize = 64;
-/// An idle networker looks around this often. Nothing of the dispatcher's wakes it out of its
-/// transport's wait.
+/// How long an idle networker sleeps at most. The dispatcher cannot wake it from its transport's
+/// wait.
 const LONGEST_SLEEP: Duration = Duration::from_millis(5);
-/// How long the dispatcher sleeps until it looks again whether a refusal fits.
+/// How long the dispatcher sleeps before it looks again whether a refusal fits into the ring.
 const REFUSAL_PAUSE: Duration = Duration::from_micros(20);
-/// What the thread may take to end: it wakes at least every [`LONGEST_SLEEP`], if its transport
-/// keeps to that.
+/// How long the thread may take to end. It wakes at least every [`LONGEST_SLEEP`], if its transport
+/// waits for no longer than it is told.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Settings of a [`Networker`].
@@ -51,14 +53,14 @@ const END_PATIENCE: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub struct NetworkerConfig {
     /// The core that its thread is pinned to. `None`: any that the calling thread may use. The
-    /// runtime's layout does not know of it: leave this one out of
+    /// runtime's layout does not know of this core, so leave it out of
     /// [`Config::cores`](crate::Config::cores).
     pub core: Option<usize>,
-    /// Idle for so long, it sleeps until the transport has something; zero where it shares its
-    /// core. `None`: never.
+    /// How long the networker polls without finding work before it sleeps until the transport has
+    /// something; zero where it shares its core. `None`: it never sleeps.
     pub idle_backoff: Option<Duration>,
-    /// Requests on their way to the dispatcher at the most, and refusals on their way back, 64 to
-    /// 2^20.
+    /// How many requests can be on their way to the dispatcher, and how many refusals on their way
+    /// back, 64 to 2^20.
     pub ring: usize,
 }
 
@@ -83,8 +85,8 @@ impl NetworkerConfig {
 }
 
 /// A transport that is polled on a thread of its own (`shinjuku-networker`), so that receiving
-/// costs the dispatcher a queue's pop instead of system calls. Is a [`Transport`] itself: serve it
-/// in the other's place.
+/// costs the dispatcher a queue's pop instead of system calls. It is a [`Transport`] itself: serve
+/// it in place of the inner one.
 ///
 /// ```no_run
 /// use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
@@ -97,13 +99,13 @@ impl NetworkerConfig {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Worth its core where requests are many: the dispatcher's turns become shorter, while each
-/// request takes one more hand-over between cores. Over UDP on the loopback interface (two cores of
-/// a virtual machine, Linux 6.18) a poll in vain costs the dispatcher 3 ns instead of 220, and a
-/// request 50 to 140 ns instead of 510 to 1100. The request is there 700 ns after the networker
-/// began to receive it.
+/// A networker is worth its core where requests are many: the dispatcher's turns become shorter,
+/// while each request takes one more hand-over between cores. Over UDP on the loopback interface
+/// (two cores of a virtual machine, Linux 6.18) a poll in vain costs the dispatcher 3 ns instead of
+/// 220, and a request 50 to 140 ns instead of 510 to 1100. A request reaches the dispatcher 700 ns
+/// after the networker began to receive it.
 pub struct Networker<Tr: Transport> {
-    /// Until the runtime first polls.
+    /// The inner transport, until the runtime first polls.
     transport: Option<Tr>,
     handover: Producer<Tr>,
     arrivals: Consumer<Arrival<Tr::Request, Tr::Route>>,
@@ -120,12 +122,13 @@ type Refused<Tr> = (
     Refusal,
 );
 
-/// What both sides look at.
+/// What both sides share.
 #[derive(Default, Debug)]
 struct Shared {
-    /// 0: serve.
+    /// 0, [`CLOSE`](Self::CLOSE) or [`END`](Self::END); 0: serve.
     orders: AtomicU8,
-    /// Asleep when the ring of arrivals is full, and only then.
+    /// Where the networker sleeps while the ring of arrivals is full. Otherwise it sleeps in its
+    /// transport.
     networker: Sleeper,
     dispatcher: Sleeper,
 }
@@ -140,14 +143,15 @@ impl Shared {
 }
 
 impl<Tr: Transport> Networker<Tr> {
-    /// Takes the rings' memory and starts the thread, which polls `transport` from when the runtime
-    /// polls this one.
+    /// Takes the rings' memory and starts the thread, which polls `transport` once the runtime has
+    /// polled this one.
     ///
-    /// The thread inherits the calling one's affinity and scheduling class, where `config` says
-    /// nothing else.
+    /// The thread inherits the calling thread's affinity and scheduling class, unless `config`
+    /// names a core.
     ///
     /// # Errors
-    /// A setting out of its range, a core that cannot be had, or no thread.
+    /// [`StartError::Config`] for a ring out of its range, [`StartError::Layout`] if the thread
+    /// cannot have its core, [`StartError::Thread`] if the system gives no thread.
     pub fn new(transport: Tr, config: NetworkerConfig) -> Result<Self, StartError> {
         if !(BATCH..=1 << 20).contains(&config.ring) {
             return Err(ConfigError::invalid(
@@ -213,7 +217,7 @@ impl<Tr: Transport> Networker<Tr> {
     fn finish(&mut self) -> Option<Tr> {
         self.shared.orders.store(Shared::END, Ordering::Release);
         let thread = self.thread.take()?;
-        // Wherever it sleeps but in its transport.
+        // It may be parked before the hand-over.
         thread.thread().unpark();
         let start = Instant::now();
         while !thread.is_finished() {
@@ -224,20 +228,20 @@ impl<Tr: Transport> Networker<Tr> {
         }
         let returned = thread.join().ok().flatten();
         let mut transport = self.transport.take().or(returned)?;
-        // What the dispatcher did not come to.
+        // Arrivals that the dispatcher has not taken.
         while let Ok(Arrival { request, route, .. }) = self.arrivals.pop() {
             transport.refuse(request, route, Refusal::ShuttingDown);
         }
         Some(transport)
     }
 
-    /// From now on the transport is the thread's.
+    /// Hands the transport to the thread, once.
     fn hand_over(&mut self) {
-        // Looked at first: this is on every poll's way, and a transport is large.
+        // The check comes first: every poll calls this, and `take` moves a large value.
         if self.transport.is_some()
             && let Some(transport) = self.transport.take()
         {
-            // There is room: it is handed over once.
+            // There is room, since it is handed over once.
             let _ = self.handover.push(transport);
             if let Some(thread) = &self.thread {
                 thread.thread().unpark();
@@ -260,7 +264,7 @@ impl<Tr: Transport> Transport for Networker<Tr> {
         mut deliver: impl FnMut(Arrival<Tr::Request, Tr::Route>),
     ) {
         self.hand_over();
-        // Were all of them refused, they would fit.
+        // If the dispatcher refused all of them, the refusals would fit.
         let room = room.min(self.refusals.slots());
         let mut taken = 0;
         while taken < room
@@ -283,8 +287,8 @@ impl<Tr: Transport> Transport for Networker<Tr> {
         let mut refused = (request, route, cause);
         while let Err(PushError::Full(back)) = self.refusals.push(refused) {
             if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-                // The transport panicked: no one is left to turn this away, and it must not be
-                // dropped here.
+                // The transport has panicked, so no thread can turn this away, and the dispatcher
+                // must not drop it.
                 return std::mem::forget(back);
             }
             self.shared.networker.wake();
@@ -303,7 +307,7 @@ impl<Tr: Transport> Transport for Networker<Tr> {
 
     fn replier(&mut self) -> std::io::Result<Tr::Replier> {
         let transport = self.transport.as_mut().ok_or_else(|| {
-            std::io::Error::other("repliers are to be had before the first poll only")
+            std::io::Error::other("repliers can be had before the first poll only")
         })?;
         transport.replier()
     }
@@ -341,10 +345,10 @@ impl<Tr: Transport> std::fmt::Debug for Networker<Tr> {
     }
 }
 
-/// The transport, or `None` if the end comes first.
+/// Waits for the transport; `None` if the end comes first.
 fn await_handover<Tr>(mut handed: Consumer<Tr>, shared: &Shared) -> Option<Tr> {
     loop {
-        // Looked at first: a transport handed over before the end is not missed.
+        // The orders are read first, so that a transport handed over before the end is not missed.
         let ends = shared.orders() == Shared::END;
         match handed.pop() {
             Ok(transport) => return Some(transport),
@@ -364,7 +368,7 @@ struct Rounds<Tr: Transport> {
 }
 
 impl<Tr: Transport> Rounds<Tr> {
-    /// Polls until told to end; everything that was refused is turned away by then.
+    /// Polls until it is told to end. By then it has turned away all that was refused.
     fn run(mut self, idle_backoff: Option<Duration>) -> Tr {
         let clock = Clock::get();
         let mut worked_at = clock.now_nanos();
@@ -392,7 +396,7 @@ impl<Tr: Transport> Rounds<Tr> {
         }
     }
 
-    /// What the dispatcher refused.
+    /// Turns away what the dispatcher has refused; returns whether there was anything.
     fn turn_away(&mut self) -> bool {
         let refused = self.refusals.slots();
         for _ in 0..refused {
@@ -403,9 +407,9 @@ impl<Tr: Transport> Rounds<Tr> {
         refused > 0
     }
 
-    /// What has come, as far as there is room.
+    /// Takes what has come, as far as there is room; returns whether there was anything.
     fn poll(&mut self, now_nanos: u64) -> bool {
-        // With no room it has replies to send all the same.
+        // The transport is polled with no room, too, since it has replies to send.
         let room = self.arrivals.slots().min(BATCH);
         let arrivals = &mut self.arrivals;
         let mut received = false;
@@ -423,15 +427,14 @@ impl<Tr: Transport> Rounds<Tr> {
         received
     }
 
-    /// Sleeps for as long as nothing has happened, at most: a refusal is not left lying for longer
-    /// than the request had waited before, though nothing wakes a transport's wait but its own
-    /// arrivals.
+    /// Sleeps for at most as long as nothing has happened. Only its own arrivals wake a transport's
+    /// wait, so this bounds how long a refusal lies: for no longer than the quiet before it.
     fn rest(&mut self, quiet: Duration) {
         let patience = quiet.clamp(Duration::from_micros(10), LONGEST_SLEEP);
         if !self.arrivals.is_full() {
             return self.transport.wait(patience);
         }
-        // There are arrivals, so that the transport's wait would not wait.
+        // The transport may have arrivals, and its wait would return at once.
         let Self {
             arrivals, refusals, ..
         } = self;

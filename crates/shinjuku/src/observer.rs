@@ -8,8 +8,8 @@ use shinjuku_preempt::{Backend, WorkerLink};
 use crate::in_process::RefusedAtSubmit;
 use crate::pool::TurnedAway;
 use crate::preemption::InForce;
+use crate::request::Started;
 use crate::stalls::StallCounts;
-use crate::started::Started;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 use crate::timeline::Recorder;
 
@@ -18,9 +18,9 @@ use crate::timeline::Recorder;
 /// [`Server::observer`](crate::Server::observer).
 #[derive(Clone)]
 pub struct Observer {
-    /// Of a runtime whose requests are submitted in this process.
+    /// For a runtime whose requests are submitted in this process.
     pub(crate) at_submit: Option<Arc<RefusedAtSubmit>>,
-    /// Of a pool.
+    /// For a pool.
     pub(crate) turned_away: Option<Arc<TurnedAway>>,
     pub(crate) workers: Arc<[Arc<WorkerStatistics>]>,
     pub(crate) dispatchers: Arc<[Arc<DispatcherStatistics>]>,
@@ -32,7 +32,7 @@ pub struct Observer {
     pub(crate) backend: Option<Arc<dyn Backend>>,
     /// The line that was logged at start.
     pub(crate) description: Arc<str>,
-    /// What has changed since, where something does.
+    /// The quanta in force, where `auto` can change them after the start.
     pub(crate) in_force: Option<Arc<InForce>>,
 }
 

@@ -1,28 +1,29 @@
 //! What requests take of the CPU in the layouts `inline` and `symmetric`, without the time for
 //! which their thread was away from it: descheduled, or blocked in the kernel.
 //!
-//! The TSC tells how long a request took, and mostly that is what it took of the CPU. Only when it
-//! took suspiciously long is the kernel asked, after the request: a system call among many
-//! microseconds. Beside others Linux deschedules a thread for hundreds of them at the least.
+//! The TSC tells how long a request took, and mostly its thread was on the CPU for all of that
+//! time. Only after a request that took suspiciously long is the kernel asked, by a system call
+//! that costs little beside the request. Linux deschedules a thread for hundreds of microseconds
+//! at least.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use shinjuku_preempt::{Clock, Cycles, ProcessorTime};
 
-/// Shorter times are taken for time on the CPU.
+/// Shorter times count as time on the CPU without asking.
 const UNNOTICED: Duration = Duration::from_micros(50);
-/// The kernel is asked so often at the least: its clock and the TSC do not go quite alike.
+/// The kernel is asked at least this often: its clock and the TSC drift apart.
 const FORGOTTEN: Duration = Duration::from_millis(10);
 
-/// For the requests of the calling thread.
+/// Measures the requests of the calling thread.
 pub(crate) struct OnCpu {
     time: ProcessorTime,
     unnoticed: Cycles,
     forgotten: Cycles,
     /// When the request before ended.
     ended: Cell<Cycles>,
-    /// Since when the request runs, and what the thread had been away by then.
+    /// When the request began, and for how long the thread had been away by then.
     start: Cell<Cycles>,
     away: Cell<Cycles>,
 }
@@ -40,7 +41,7 @@ impl OnCpu {
         }
     }
 
-    /// A request has begun at `start`. What the thread was away before is not its affair.
+    /// A request has begun at `start`. Time that the thread was away before does not count for it.
     #[inline]
     pub(crate) fn begin(&self, start: Cycles) {
         let is_after_gap = start.since(self.ended.get()) > self.unnoticed;
@@ -51,7 +52,8 @@ impl OnCpu {
         self.away.set(self.time.away());
     }
 
-    /// It has ended or given way at `end`. For how long the thread was away meanwhile.
+    /// The request has ended or given way at `end`. Gives the time that the thread was away
+    /// meanwhile.
     #[inline]
     pub(crate) fn end(&self, end: Cycles) -> Cycles {
         self.ended.set(end);

@@ -1,8 +1,10 @@
-//! A running runtime: statistics, shutdown, and for requests of this process the handle.
+//! A running runtime: its statistics, the handle for requests of this process, its shutdown and the
+//! shutdown's report.
 
 use std::time::Duration;
 
 use shinjuku_net::Transport;
+use shinjuku_policy::PolicyError;
 use shinjuku_preempt::in_context;
 
 use crate::builder::Builder;
@@ -10,13 +12,12 @@ use crate::handler::RequestHandler;
 use crate::in_process::{Handle, InProcess, InProcessBounds, finish, in_process};
 use crate::layout::Layout;
 use crate::observer::Observer;
-use crate::shutdown::ShutdownReport;
 use crate::start_error::StartError;
 use crate::statistics::Statistics;
 use crate::threads::{DROP_DEADLINE, Threads};
 use crate::watch::WatchSocket;
 
-/// Submitted requests that the dispatcher has not looked at yet, at the most.
+/// How many submitted requests may wait until the dispatcher takes them in.
 const INTAKE: usize = 4096;
 /// How long a shutdown waits for the completion thread, which may be held up by a user's waker.
 const COMPLETION_PATIENCE: Duration = Duration::from_secs(1);
@@ -38,8 +39,9 @@ const COMPLETION_PATIENCE: Duration = Duration::from_secs(1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Dropping it shuts it down, with a deadline of one second. Dropped within a request handler, or
-/// by a waker of an answer, it ends in the background: neither can wait for its own end.
+/// Dropping it shuts it down, with a deadline of one second. Dropped by a request handler of any
+/// runtime, or by the waker of one of its own answers, it ends in the background: neither may wait
+/// for what may wait for it.
 pub struct Runtime<Request: Send + 'static, Reply: Send + 'static> {
     /// `None` only while it is dropped.
     threads: Option<Threads<InProcess<Request, Reply>>>,
@@ -93,7 +95,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
     }
 
     fn threads(&self) -> &Threads<InProcess<Request, Reply>> {
-        self.threads.as_ref().expect("there are some until the end")
+        self.threads.as_ref().expect("the runtime is not dropped")
     }
 
     /// Submits requests, from any thread.
@@ -102,8 +104,8 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
         self.handle.clone()
     }
 
-    /// What happened so far. What [`Handle::submit`](crate::Handle::submit) refused at once is
-    /// among the refusals.
+    /// What happened so far. The refusals include what [`Handle::submit`](crate::Handle::submit)
+    /// refused at once.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.observer().statistics()
@@ -125,17 +127,17 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
         self.threads().observer().description()
     }
 
-    /// Stops intake, lets admitted requests finish for at most `deadline`, and ends all threads.
-    /// What has started and not finished by then is reported and goes on in the background, where
-    /// no one waits for it: its context is leaked, with its backing thread and the handler.
+    /// Stops intake, lets admitted requests finish for at most `deadline`, and ends all threads. A
+    /// request that has started and not finished by then is reported, and goes on in the
+    /// background: its context is leaked, with its backing thread and the handler.
     #[must_use = "the report says what did not finish"]
     pub fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
-        let threads = self.threads.take().expect("it ends once");
+        let threads = self.threads.take().expect("the runtime is not dropped");
         end(threads, &self.handle, deadline)
     }
 }
 
-/// What was accepted may finish until the deadline; then all threads end.
+/// Admitted requests may finish until the deadline; then all threads end.
 fn end<Request: Send + 'static, Reply: Send + 'static>(
     mut threads: Threads<InProcess<Request, Reply>>,
     handle: &Handle<Request, Reply>,
@@ -162,7 +164,7 @@ impl<Request: Send + 'static, Reply: Send + 'static> Drop for Runtime<Request, R
         if !in_context() && !self.handle.completion_thread().is_current() {
             return end();
         }
-        // Without a thread for it, the runtime ends here, after its deadline.
+        // If the thread cannot be had, `spawn` drops `end`, and `Threads` ends where it is dropped.
         let name = "shinjuku-end".to_owned();
         drop(std::thread::Builder::new().name(name).spawn(end));
     }
@@ -239,8 +241,8 @@ impl<Tr: Transport> Server<Tr> {
         self.threads.observer().description()
     }
 
-    /// As [`Runtime::shutdown`]; gives the transport back besides, unless the dispatcher itself was
-    /// lost.
+    /// As [`Runtime::shutdown`]. Gives the transport back as well, unless the dispatcher's thread
+    /// has panicked.
     #[must_use = "the report says what did not finish"]
     pub fn shutdown(self, deadline: Duration) -> (ShutdownReport, Option<Tr>) {
         let (report, mut transports) = self.shutdown_each(deadline);
@@ -249,10 +251,64 @@ impl<Tr: Transport> Server<Tr> {
     }
 
     /// As [`shutdown`](Self::shutdown), for [`Builder::serve_each`]: gives back the transports of
-    /// all dispatchers that have come to their end.
+    /// all dispatchers that have ended.
     #[must_use = "the report says what did not finish"]
     pub fn shutdown_each(mut self, deadline: Duration) -> (ShutdownReport, Vec<Tr>) {
         let report = self.threads.shutdown(deadline);
         (report, std::mem::take(&mut self.threads.transports))
+    }
+}
+
+/// What a shutdown left.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Requests that started and did not finish by the deadline, by the name of their class.
+    pub unfinished: Vec<String>,
+    /// Contexts whose backing threads have ended.
+    pub contexts_returned: usize,
+    /// Contexts that are leaked, with their backing threads and the handler: those of the
+    /// unfinished requests, which go on in the background until they finish. (Suspended for good,
+    /// one could hold any lock, the allocator's included.)
+    pub contexts_leaked: usize,
+    /// Worker threads that were still within a request.
+    pub workers_leaked: usize,
+    /// All that was counted; taken after the last request that finished in time.
+    pub statistics: Option<Statistics>,
+    /// What the policy did wrong, if it did; the runtime went on first come, first served.
+    pub policy_error: Option<PolicyError>,
+}
+
+impl ShutdownReport {
+    /// Whether everything that was admitted finished, and every thread ended.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.unfinished.is_empty() && self.contexts_leaked == 0 && self.workers_leaked == 0
+    }
+}
+
+impl std::fmt::Display for ShutdownReport {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_clean() {
+            write!(
+                formatter,
+                "everything finished; {} contexts returned",
+                self.contexts_returned
+            )?;
+        } else {
+            write!(
+                formatter,
+                "{} requests unfinished ({}); {} contexts and {} worker threads leaked, {} contexts returned",
+                self.unfinished.len(),
+                self.unfinished.join(", "),
+                self.contexts_leaked,
+                self.workers_leaked,
+                self.contexts_returned
+            )?;
+        }
+        match &self.policy_error {
+            Some(error) => write!(formatter, "; the policy was set aside: {error}"),
+            None => Ok(()),
+        }
     }
 }

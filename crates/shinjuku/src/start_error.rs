@@ -13,7 +13,7 @@ use crate::watch::WatchError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A value of the configuration cannot be.
+    /// A value of the configuration is not allowed.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Contexts cannot be made.
@@ -31,10 +31,10 @@ pub enum StartError {
     /// The signal handler cannot be installed.
     #[error(transparent)]
     Signal(#[from] SignalError),
-    /// Compiled probes were asked for by name, and there are none.
+    /// Compiled probes were asked for by name, and the program has none.
     #[error("preemption.mechanism is \"compiled-probe\", but {0}")]
     CompiledProbes(CompiledProbesError),
-    /// Workers, or the dispatcher, cannot be in the special mode that the mechanism takes.
+    /// Workers, or the dispatcher, cannot enter the special mode that the mechanism needs.
     #[error("preemption.mechanism is \"{mechanism}\", but {cause}")]
     Backend {
         /// What was asked for.
@@ -53,7 +53,8 @@ pub enum StartError {
         /// The feature that has it.
         feature: &'static str,
     },
-    /// Special modes and compiled probes take another thread that interrupts, or asks.
+    /// Special modes and compiled probes need a dispatcher on a thread of its own, which the
+    /// layouts `inline` and `symmetric` do not have.
     #[error(
         "preemption.mechanism is \"{mechanism}\", but in the inline layout and the symmetric one there is \
          no dispatcher's thread to interrupt the request: take layout \"threads\", or \"escalation\""
@@ -74,7 +75,7 @@ pub enum StartError {
     /// A thread of the layouts `inline` and `symmetric` cannot have its timer.
     #[error(transparent)]
     Timer(#[from] TimerError),
-    /// A mechanism was asked for that interrupts handlers anywhere, without the permission.
+    /// A mechanism that interrupts handlers anywhere was asked for without the token.
     #[error(
         "preemption.mechanism is \"{mechanism}\", which interrupts handlers at any instruction: call \
          `allow_hard_preemption` on the builder with the token, whose constructor says what handlers must not rely on; \
@@ -84,7 +85,7 @@ pub enum StartError {
         /// What was asked for.
         mechanism: MechanismKind,
     },
-    /// The handler's own `init` refused.
+    /// The handler's `init` returned an error.
     #[error("the handler's init failed: {0}")]
     Init(Box<dyn std::error::Error + Send + Sync>),
     /// A callback panicked.
@@ -98,7 +99,7 @@ pub enum StartError {
     /// The transport cannot serve another worker.
     #[error("the transport failed to start: {0}")]
     Transport(std::io::Error),
-    /// The socket to watch the runtime cannot be had.
+    /// The socket on which the runtime is watched cannot be made.
     #[error(transparent)]
     Watch(#[from] WatchError),
     /// The operating system gave no thread.

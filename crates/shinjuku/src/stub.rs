@@ -1,7 +1,7 @@
 //! The dispatcher with workers that run nothing, to measure the dispatcher alone.
 //!
-//! Not part of the API: under the feature `stub-workers`, for `benches/`. The mailboxes, the
-//! policy, the table of requests and the contexts are real; only the workers' thread answers every
+//! It is not part of the API: the feature `stub-workers` has it for `benches/`. The mailboxes, the
+//! policy, the table of requests and the contexts are real. The workers' thread answers every
 //! message at once, without entering the context.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::statistics::DispatcherStatistics;
 use crate::worker::Orders;
 use crate::worker_state::WorkerState;
 
-/// Always has a request, up to a number in the system.
+/// A transport that always has a request, up to a number in the system.
 #[derive(Debug)]
 struct Endless {
     delivered: u64,
@@ -35,7 +35,7 @@ struct Endless {
     most: u64,
 }
 
-/// Sends nothing.
+/// A replier that sends nothing.
 #[derive(Debug)]
 struct Nowhere;
 
@@ -89,8 +89,8 @@ pub struct StubWorkers {
     handles: Option<Handles<Job<Endless>, Done<Endless>>>,
     statistics: Arc<DispatcherStatistics>,
     stop: Arc<AtomicBool>,
-    /// The stubs' thread sleeps while nothing is served: under real-time priority it would be
-    /// throttled otherwise.
+    /// Whether `serve` runs. Otherwise the stubs' thread sleeps, lest the kernel throttle it under
+    /// real-time priority.
     serving: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     realtime_priority: Option<i32>,
@@ -104,9 +104,9 @@ impl std::fmt::Debug for StubWorkers {
 }
 
 impl StubWorkers {
-    /// `workers` stubs under the configuration's policy and depth, with `in_system` requests at any
-    /// time. Pins the calling thread to the layout's dispatcher core, the stubs' thread to that of
-    /// its first worker.
+    /// Starts `workers` stubs under the configuration's policy and depth, with `in_system` requests
+    /// at any time. Pins the calling thread to the layout's dispatcher core, and the stubs' thread
+    /// to the core of the first worker.
     ///
     /// # Errors
     /// As for starting a runtime.
@@ -190,9 +190,9 @@ impl StubWorkers {
         })
     }
 
-    /// Under real-time priority if the configuration has one and it is permitted. Turns the
-    /// dispatcher's loop until `requests` more have finished. Each took one arrival, one decision,
-    /// one message there and one back.
+    /// Turns the dispatcher's loop until `requests` more have finished, under real-time priority if
+    /// the configuration asks for one and the system permits it. Each request takes one arrival,
+    /// one decision, and one message each way.
     ///
     /// # Panics
     /// If nothing finishes for a second.
@@ -216,7 +216,7 @@ impl StubWorkers {
     }
 }
 
-/// As for a runtime in the layout `threads`, without deadlines and back-off.
+/// The rules of a runtime in the layout `threads`, without deadlines and back-off.
 fn rules(config: &Config, workers: usize) -> Rules {
     Rules {
         kernel_threads: false,
@@ -243,7 +243,7 @@ struct Stubs {
 }
 
 impl Stubs {
-    /// Answers what comes, until it is to stop.
+    /// Answers every message, until it is to stop.
     fn run(mut self, send_link: &std::sync::mpsc::Sender<WorkerLink>) {
         if let Some(core) = self.core {
             let _ = layout::pin_current(core);

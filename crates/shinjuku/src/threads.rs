@@ -22,11 +22,10 @@ use crate::layout::{self, Layout};
 use crate::loops::{Alarm, IdleTime, Idling, LoopThread, LoopThreadParts, Loops, LoopsParts};
 use crate::observer::Observer;
 use crate::preemption::{ChangeLog, InForce, Preemption};
-use crate::request::{Done, Job};
-use crate::shutdown::ShutdownReport;
+use crate::request::{Done, Job, Started};
+use crate::runtime::ShutdownReport;
 use crate::stalls::{StallCounts, StallWatch};
 use crate::start_error::StartError;
-use crate::started::Started;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 use crate::timeline::{Lane, Recorder};
 use crate::worker::{Orders, Port, WorkerLoop};
@@ -34,13 +33,14 @@ use crate::worker_state::WorkerState;
 
 /// How long a runtime that is dropped lets its requests finish.
 pub(crate) const DROP_DEADLINE: Duration = Duration::from_secs(1);
-/// What the dispatcher may take to leave its remaining requests.
+/// How long the dispatchers may take to hand over what remains, once they are told to end.
 const SHUTDOWN_HANDOFF_PATIENCE: Duration = Duration::from_secs(2);
-/// What a worker may take to end once it has nothing to do.
+/// How long a worker may take to end once it has nothing to do.
 const WORKER_PATIENCE: Duration = Duration::from_secs(1);
-/// Spares of the loops with counters of their own; the others share theirs.
-const TURNS: usize = 3;
-/// What the backing threads may take, with their thread-local destructors.
+/// How many standby threads of the loops have counters and a timeline's lane of their own. The
+/// others, which are seldom needed, share theirs.
+const OFTEN_STANDING_IN: usize = 3;
+/// How long the backing threads may take to end, with their thread-local destructors.
 const BACKING_THREAD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The threads of a runtime, whatever its transport.
@@ -62,11 +62,11 @@ pub(crate) struct Threads<Tr: Transport> {
     backend: Option<Arc<dyn Backend>>,
     /// The line that was logged at start.
     pub(crate) description: String,
-    /// What the first dispatcher tells of the quanta in force, where they move.
+    /// The quanta in force as the first dispatcher publishes them, if `auto` can change them.
     in_force: Option<Arc<InForce>>,
     change_log: Option<ChangeLog>,
     stall_watch: Option<StallWatch>,
-    /// Given back by the dispatchers at their end.
+    /// What the dispatchers have given back at their end.
     pub(crate) transports: Vec<Tr>,
 }
 
@@ -116,7 +116,8 @@ fn parts<Tr: Transport>(
 }
 
 impl<Tr: Transport> Threads<Tr> {
-    /// With a dispatcher for each of `transports`: one, but in the layout `symmetric`.
+    /// Starts all threads, with a dispatcher for each of `transports`. Only the layout `symmetric`
+    /// takes more than one.
     pub(crate) fn start<H>(builder: Builder<H>, mut transports: Vec<Tr>) -> Result<Self, StartError>
     where
         H: RequestHandler<Request = Tr::Request, Reply = Tr::Reply>,
@@ -175,21 +176,21 @@ impl<Tr: Transport> Threads<Tr> {
         let parts = parts(transports, policies, pool.idle, &preemption);
         if let Err((error, idle)) = core.start_threads(start, parts) {
             if let Some(handles) = core.handles.take() {
-                handles.hand_back(idle, Duration::from_secs(5));
+                handles.hand_back(idle, BACKING_THREAD_PATIENCE);
             }
             let _ = core.shutdown(Duration::ZERO);
             return Err(error);
         }
         tracing::info!(target: "shinjuku", "{}", core.description);
-        if let Err(error) = core.start_telling(&config, layout.inline) {
+        if let Err(error) = core.start_loggers(&config, layout.inline) {
             let _ = core.shutdown(Duration::ZERO);
             return Err(error);
         }
         Ok(core)
     }
 
-    /// Starts the threads that tell what is going on, where there is anything to tell.
-    fn start_telling(&mut self, config: &Config, inline: bool) -> Result<(), StartError> {
+    /// Starts the threads that log: what `auto` changes, and requests that stall their worker.
+    fn start_loggers(&mut self, config: &Config, inline: bool) -> Result<(), StartError> {
         if let Some(in_force) = &self.in_force {
             self.change_log = Some(ChangeLog::start(Arc::clone(in_force))?);
         }
@@ -199,7 +200,7 @@ impl<Tr: Transport> Threads<Tr> {
         Ok(())
     }
 
-    /// Without threads yet, but for the contexts'.
+    /// A runtime that has no threads yet but the contexts' backing threads.
     fn new(
         config: &Config,
         dispatchers: usize,
@@ -238,11 +239,11 @@ impl<Tr: Transport> Threads<Tr> {
         }
     }
 
-    /// Starts the workers, and then the dispatchers. On an error some threads may run, and the idle
-    /// contexts are given back.
+    /// Starts the workers, and then the dispatchers. On an error some threads may run, and the
+    /// result has the idle contexts.
     #[expect(
         clippy::type_complexity,
-        reason = "an error, and the contexts beside it"
+        reason = "an error, with the contexts to hand back"
     )]
     fn start_threads<S: Send + 'static>(
         &mut self,
@@ -289,6 +290,7 @@ impl<Tr: Transport> Threads<Tr> {
         Ok(states)
     }
 
+    /// Makes dispatcher `number` of its part and of what it knows of the workers.
     fn dispatcher<S>(
         &self,
         start: &Start<'_, S, Tr>,
@@ -332,8 +334,8 @@ impl<Tr: Transport> Threads<Tr> {
         })
     }
 
-    /// Starts thread `id` and waits until it is ready, or says why it cannot be. Gives what each
-    /// dispatcher knows of it.
+    /// Starts thread `id` and waits until it is ready or has failed. Gives what each dispatcher
+    /// knows of the thread.
     fn start_worker<S: Send + 'static>(
         &mut self,
         start: &Start<'_, S, Tr>,
@@ -388,7 +390,7 @@ impl<Tr: Transport> Threads<Tr> {
         Ok(senders.into_iter().map(state).collect())
     }
 
-    /// The loops get their dispatchers.
+    /// Gives the loops their dispatchers.
     fn begin_loops(&mut self, loops: &Loops<Tr>, dispatchers: Vec<Dispatcher<Tr>>) {
         let threads = self.workers.iter().map(|thread| thread.thread().clone());
         self.dispatcher = Some(Seat::Loops);
@@ -464,7 +466,7 @@ impl<Tr: Transport> Threads<Tr> {
         let mut report = ShutdownReport::default();
         self.control.drain();
         let mut remaining = Vec::new();
-        // Without one, the start has failed.
+        // Without a dispatcher, the start has failed.
         let mut has_ended = true;
         if let Some(seat) = self.dispatcher.take() {
             let is_left = || {
@@ -483,17 +485,18 @@ impl<Tr: Transport> Threads<Tr> {
                 thread.thread().unpark();
             }
             wait(SHUTDOWN_HANDOFF_PATIENCE, || is_left() || is_over());
-            // Looked at first: threads end after the last hand-off.
+            // This comes before the hand-offs are taken: threads end after the last one.
             has_ended = is_ended();
             let handoffs = self.shutdown_handoffs.iter();
             remaining.extend(handoffs.filter_map(|handoff| handoff.take()));
         }
         let is_late = remaining.len() < self.shutdown_handoffs.len();
         if is_late && has_ended {
-            // It never started, or it panicked, which is a bug and was reported by the panic hook.
+            // A dispatcher never started, or its thread panicked, which is a bug and was reported
+            // by the panic hook.
             self.orders.end();
         } else if is_late {
-            // What it has started goes on, and may hold locks.
+            // Requests that the dispatcher has started may hold locks, so they go on.
             self.orders.go_on_in_background();
         }
         let is_unfinished = remaining.iter().any(|part| !part.unfinished.is_empty());
@@ -516,11 +519,11 @@ impl<Tr: Transport> Threads<Tr> {
             }
         }
         report.statistics = Some(self.statistics());
-        let telling = [
+        let loggers = [
             self.change_log.take().map(ChangeLog::end),
             self.stall_watch.take().map(StallWatch::end),
         ];
-        for thread in telling.into_iter().flatten() {
+        for thread in loggers.into_iter().flatten() {
             if wait(WORKER_PATIENCE, || thread.is_finished()) {
                 let _ = thread.join();
             }
@@ -539,7 +542,7 @@ impl<Tr: Transport> Threads<Tr> {
 
 /// Waits until `is_done`, `patience` at most; tells whether it is.
 fn wait(patience: Duration, mut is_done: impl FnMut() -> bool) -> bool {
-    // A deadline beyond what the clock can hold is none.
+    // With a deadline beyond what the clock can hold, the wait has no end.
     let end = Instant::now().checked_add(patience);
     while !is_done() {
         if end.is_some_and(|end| Instant::now() >= end) {
@@ -558,7 +561,7 @@ impl<Tr: Transport> Drop for Threads<Tr> {
     }
 }
 
-/// What the threads of a runtime have in common while they are started.
+/// What the threads of a runtime share while they are started.
 struct Start<'a, S, Tr: Transport> {
     config: &'a Config,
     layout: &'a Layout,
@@ -567,7 +570,7 @@ struct Start<'a, S, Tr: Transport> {
     states: Arc<PerCoreStates<S>>,
     loops: Arc<Loops<Tr>>,
     idle_time: Arc<IdleTime>,
-    /// Of the spares that are seldom needed.
+    /// Shared by the spares that are seldom needed.
     spare_statistics: Arc<WorkerStatistics>,
 }
 
@@ -633,16 +636,16 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
             realtime_priority: self.config.realtime_priority,
             strict: self.config.strict,
             mechanism: self.config.preemption.mechanism,
-            // Spares stay outside, where signals reach them: KVM has a vCPU for each of some
-            // hundred threads only, and Dune wants a core for each.
+            // Spares stay outside of the special mode, where signals reach them: KVM has vCPUs for
+            // some hundred threads only, and Dune wants a core for each.
             backend: self.backend.clone().filter(|_| !spare),
             timer_signal: self.timer_signal,
         }
     }
 
-    /// How long thread `id` is idle before it sleeps; `None`: it never does.
+    /// How long thread `id` is idle before it sleeps; `None`: it never sleeps.
     fn idle_backoff(&self, id: usize) -> Option<Cycles> {
-        // Spares are needed seldom: they need not look for long.
+        /// Spares are needed seldom, so they do not poll for long, in nanoseconds.
         const SPARE: u64 = 20_000;
         let nanos = self.config.idle_backoff().map(|nanos| nanos.0);
         let nanos = match self.is_spare(id) {
@@ -659,7 +662,7 @@ struct Place {
     id: usize,
     spare: bool,
     core: Option<usize>,
-    /// Among other threads of the system: how long Linux shall let it run at a time.
+    /// For how long Linux is asked to let the thread run at a time, beside other threads.
     slice: Option<Duration>,
     realtime_priority: Option<i32>,
     strict: bool,
@@ -673,7 +676,7 @@ impl Place {
     fn take<S>(&self, states: &PerCoreStates<S>) -> Result<Prepared, StartError> {
         let realtime = prepare(self.core, self.realtime_priority)?;
         if let (Some(slice), None) = (self.slice, &realtime) {
-            // Before Linux 6.12 the slice is the system's own.
+            // Before Linux 6.12 a thread cannot have a slice of its own.
             let _ = request_slice(slice);
         }
         let id = self.id;
@@ -722,9 +725,9 @@ struct Prepared {
 struct WorkerStart<S, Tr: Transport> {
     place: Place,
     states: Arc<PerCoreStates<S>>,
-    /// In the layouts that have them.
+    /// In the layouts `inline` and `symmetric`.
     loops: Option<Arc<Loops<Tr>>>,
-    /// For each dispatcher.
+    /// One for each dispatcher.
     ports: Vec<Port<Tr>>,
     statistics: Arc<WorkerStatistics>,
     lane: Lane,
@@ -732,12 +735,12 @@ struct WorkerStart<S, Tr: Transport> {
     orders: Arc<Orders>,
     shares_core: bool,
     idle_backoff: Option<Cycles>,
-    /// Whether it runs beside other threads.
+    /// Whether the thread runs beside other threads.
     beside_others: bool,
 }
 
 impl<S, Tr: Transport> WorkerStart<S, Tr> {
-    /// The thread: reports that it is ready, or why it cannot be, and then runs its loop.
+    /// The thread's whole life: reports that it is ready, or why it cannot be, and runs its loop.
     fn run(mut self, ready: mpsc::Sender<Ready>) {
         let prepared = self.place.take(&self.states);
         drop(self.states);
@@ -786,10 +789,11 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
     }
 }
 
-/// How many threads run requests often: the workers, and the first spares where spares take turns
-/// with them.
+/// How many threads run requests often: the workers, and, where standby threads take turns with
+/// them, the first of these.
 fn run_often(layout: &Layout) -> usize {
-    layout.workers.len() + if layout.inline { TURNS } else { 0 }
+    let standing_in = if layout.inline { OFTEN_STANDING_IN } else { 0 };
+    layout.workers.len() + standing_in
 }
 
 /// The policy of one of so many dispatchers, with room for its share of the requests.
@@ -804,7 +808,7 @@ fn verified_policy(
     let seen = if layout.inline { 1 } else { workers };
     let capacity = share.task_capacity(workers);
     let mut parameters = share.parameters(capacity, seen);
-    // Contexts go to whichever dispatcher needs them.
+    // `share` has all contexts, since they go to whichever dispatcher needs them.
     let started = &mut parameters.best_effort.started;
     *started = (*started / dispatchers).max(1);
     let policy = build_policy(share, own, &parameters)?;
@@ -843,7 +847,7 @@ fn describe(config: &Config, layout: &Layout, policy: &str, preemption: &str) ->
     )
 }
 
-/// How many requests a worker is given at a time. A loop takes what it runs.
+/// How many requests a worker is given at a time. A loop takes one request at a time.
 fn depth(config: &Config, layout: &Layout) -> usize {
     match layout.inline {
         true => 1,
@@ -851,16 +855,16 @@ fn depth(config: &Config, layout: &Layout) -> usize {
     }
 }
 
-/// The contexts, each of which does `entry` with a request.
+/// The contexts, each of which calls `entry` with a request.
 fn start_pool<Tr: Transport>(
     config: &Config,
     layout: &Layout,
     entry: impl Fn(Job<Tr>) -> Done<Tr> + Send + Sync + 'static,
 ) -> Result<Pool<Job<Tr>, Done<Tr>>, StartError> {
-    let tells_itself = layout.inline || config.context_kind.is_kernel_thread();
+    let sends_replies = layout.inline || config.context_kind.is_kernel_thread();
     let contexts = PoolConfig {
         contexts: config.contexts,
-        stack_size: config.stack_bytes() + between_requests::<Tr>(tells_itself),
+        stack_size: config.stack_bytes() + between_requests::<Tr>(sends_replies),
         name: "shinjuku-context".to_owned(),
         kind: config.context_kind.into(),
     };
@@ -904,6 +908,7 @@ where
         if let Some(number) = number {
             started.ends(number);
         }
+        // A pool's token may have run another closure than its own.
         meta.arrival = context.arrival();
         let failed = match &result {
             Ok(reply) => handler.is_failure(reply),
@@ -917,21 +922,22 @@ where
     }
 }
 
-/// What contexts' stacks have to have on top of what was promised to handlers, in bytes, where they
-/// send their replies themselves: inline, and as kernel threads. Inline the next request is taken
-/// from the dispatcher there, too, and moved some times on its way.
-fn between_requests<Tr: Transport>(tells_itself: bool) -> usize {
+/// The room that a context's stack needs beside what handlers are promised, in bytes, for the code
+/// between two requests. It runs there if the context sends its replies itself, as inline and as a
+/// kernel thread. Inline, that code also takes the next request from the dispatcher, and moves it
+/// several times.
+fn between_requests<Tr: Transport>(sends_replies: bool) -> usize {
     const CALLS: usize = 16 * 1024;
     // An unoptimised build has a place on the stack for each move.
     const MOVES: usize = if cfg!(debug_assertions) { 24 } else { 6 };
-    if tells_itself {
+    if sends_replies {
         CALLS + MOVES * (size_of::<Job<Tr>>() + size_of::<Done<Tr>>())
     } else {
         0
     }
 }
 
-/// Puts the calling thread where and how it shall run.
+/// Gives the calling thread its core and its priority.
 fn prepare(
     core: Option<usize>,
     realtime_priority: Option<i32>,

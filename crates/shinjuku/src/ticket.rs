@@ -1,5 +1,5 @@
-//! The two ends of a reply: the [`Ticket`] that who submitted holds, and the [`Route`] that travels
-//! with the request. What is between them is an [`Answer`], allocated once.
+//! The two ends of a reply: the submitter holds the [`Ticket`], and the [`Route`] travels with the
+//! request. Between them is an [`Answer`], allocated once.
 
 use std::fmt;
 use std::future::Future;
@@ -24,9 +24,9 @@ pub enum TicketError {
     /// The request started but did not come to a reply.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// Waiting within a request handler: it would hold up the worker that may have to run what is
-    /// waited for. Reply from the handler and let who submitted put the parts together, or look
-    /// with [`Ticket::try_take`].
+    /// A request handler has waited. It would hold up the worker that may have to run the request
+    /// that it waits for. Reply from the handler and let the submitter put the parts together, or
+    /// look with [`Ticket::try_take`].
     #[error(
         "waiting for a reply within a request handler is not allowed: it would block the worker"
     )]
@@ -43,7 +43,7 @@ pub enum TicketError {
 ///
 /// Wait for it ([`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout)), look for it
 /// ([`try_take`](Self::try_take)), or await it: a ticket is a `Future` that needs no particular
-/// async runtime. Dropping the ticket lets the request go on without anyone caring for its reply.
+/// async runtime. If the ticket is dropped, the request goes on, and its reply is dropped.
 ///
 /// ```
 /// use shinjuku::policy::ClassId;
@@ -81,17 +81,16 @@ pub struct Ticket<Reply: Send + 'static>(Claim<Answer<Outcome<Reply>>>);
 /// What a ticket resolves to.
 type Outcome<Reply> = Result<Reply, TicketError>;
 
-/// The way back to whoever waits. Dropped without an answer, it answers
-/// [`TicketError::RuntimeEnded`].
+/// The way back to the ticket. Dropped without an answer, it answers [`TicketError::RuntimeEnded`].
 pub struct Route<Reply: Send + 'static>(Option<Arc<dyn Deliver<Reply>>>);
 
 /// Where a request's reply goes.
 pub(crate) trait Deliver<Reply>: Send + Sync {
     /// Takes the outcome, once. Runs in the request's context or on the completion thread. Does not
-    /// allocate; it may drop what a user gave.
+    /// allocate; it may drop a user's value.
     fn deliver(&self, outcome: Result<Reply, TicketError>);
 
-    /// Whether anyone waits for it.
+    /// Whether the outcome is still wanted.
     fn is_wanted(&self) -> bool {
         true
     }
@@ -113,17 +112,17 @@ pub(crate) fn ticket<Reply: Send + 'static>(
 }
 
 impl<Reply: Send + 'static> Route<Reply> {
-    /// The way to `end`.
+    /// Makes the way to `end`.
     pub(crate) fn new(end: Arc<dyn Deliver<Reply>>) -> Self {
         Self(Some(end))
     }
 
-    /// Whether anyone waits at its end.
+    /// Whether the outcome is still wanted.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.as_ref().is_some_and(|end| end.is_wanted())
     }
 
-    /// Answers the ticket. Does not allocate; what it frees or drops is dropped here.
+    /// Answers the ticket. Does not allocate; frees and drops on the calling thread.
     pub(crate) fn answer(mut self, result: Result<Reply, TicketError>) {
         self.deliver(result);
     }
@@ -131,7 +130,7 @@ impl<Reply: Send + 'static> Route<Reply> {
     fn deliver(&mut self, result: Result<Reply, TicketError>) {
         if let Some(end) = self.0.take() {
             end.deliver(result);
-            // Without a ticket this drops the reply, a user's value.
+            // If the ticket is gone, this drops the reply, a user's value.
             quietly(|| drop(end));
         }
     }
@@ -153,27 +152,27 @@ impl<Reply: Send + 'static> Ticket<Reply> {
     /// Blocks the calling thread until the request has its reply.
     ///
     /// # Errors
-    /// [`TicketError`]: why there is none.
+    /// [`TicketError`]: why there is no reply.
     pub fn wait(mut self) -> Result<Reply, TicketError> {
         self.wait_until(None)
             .unwrap_or_else(|| unreachable!("waiting without a deadline ends with an outcome"))
     }
 
-    /// Like [`wait`](Self::wait) for `patience` at most. `None`: not yet, and the ticket is as good
-    /// as before.
+    /// As [`wait`](Self::wait), for at most `patience`. `None`: there is no reply yet, and the
+    /// ticket can be used further.
     ///
     /// # Errors
     /// [`TicketError`]: why there is no reply.
     pub fn wait_timeout(&mut self, patience: Duration) -> Option<Result<Reply, TicketError>> {
-        // A patience beyond what the clock can hold is no deadline.
+        // With a patience beyond what the clock can hold, there is no deadline.
         self.wait_until(Instant::now().checked_add(patience))
     }
 
     /// The reply if it is there. Allowed everywhere, within request handlers too.
     ///
     /// # Errors
-    /// [`TicketError`]: why there is none and none will come; [`TicketError::Taken`] after the
-    /// reply was handed out.
+    /// [`TicketError`]: why no reply will come; [`TicketError::Taken`] after the reply was handed
+    /// out.
     pub fn try_take(&mut self) -> Option<Result<Reply, TicketError>> {
         self.0.look().map(outcome)
     }
@@ -232,7 +231,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Without its thread: only the test brings or wakes anything.
+    /// A completion thread that is not started: only the test calls wakers.
     fn completion_thread() -> Arc<CompletionThread> {
         Arc::new(CompletionThread::new(64))
     }
@@ -336,7 +335,7 @@ mod tests {
                                 if let Poll::Ready(reply) = poll(&mut ticket, &count) {
                                     break reply;
                                 }
-                                // Woken at most once, and polled without being woken.
+                                // The waker is called at most once; the test polls all the time.
                                 assert!(count.get() <= 1 && start.elapsed() < PATIENCE);
                             }
                         }

@@ -8,10 +8,10 @@
 //! | `trace MICROSECONDS` | a [`Trace`](crate::timeline::Trace) of that time, as its file |
 //! | anything else | `{"error": "..."}` |
 //!
-//! The socket only tells; nothing can be changed by it. Its file is of mode 0600, from its first
-//! moment on. A few threads serve a client each at a time, so that a long trace leaves the others,
-//! and no read or write waits for longer than five seconds. No thread that serves requests has a
-//! part in that.
+//! A client can change nothing. The socket's file has mode 0600 from its first moment on. A few
+//! threads serve one client each at a time, so that a client with a long trace holds up no other.
+//! No read or write waits for longer than five seconds. The threads that serve requests have no
+//! part in this.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -29,20 +29,20 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use shinjuku_net::Refusal;
 
 use crate::observer::Observer;
-use crate::started::StartedRequest;
+use crate::request::StartedRequest;
 use crate::statistics::{ClassStatistics, Histogram};
 use crate::timeline::Quoted;
 
-/// What a client may take to send its line, and to take a part of the answer.
+/// How long a client may take to send its line, and to take a part of the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest line.
+/// The longest line, in bytes.
 const LONGEST_LINE: u64 = 100;
-/// Requests that are told one by one.
+/// How many of the oldest requests an answer lists.
 const OLDEST: usize = 8;
 /// The longest recording.
 const LONGEST_TRACE: Duration = Duration::from_secs(10);
 const BACKLOG: i32 = 16;
-/// Clients at once.
+/// How many clients are served at a time.
 const SERVERS: usize = 4;
 /// How long the end waits for the threads.
 const LONGEST_END: Duration = Duration::from_millis(500);
@@ -54,7 +54,7 @@ pub enum WatchError {
     /// Another process answers there.
     #[error("watch: another process listens on {0}: choose another path")]
     InUse(PathBuf),
-    /// Something is there, and is no socket.
+    /// There is a file that is no socket.
     #[error("watch: {0} is there and is no socket: choose another path")]
     Occupied(PathBuf),
     /// The socket cannot be made.
@@ -67,8 +67,8 @@ pub enum WatchError {
     },
 }
 
-/// A socket on which a runtime is watched, while this lives; its file is removed with it. See
-/// [`Observer::listen`].
+/// A socket on which a runtime is watched. Dropping this closes the socket and removes its file.
+/// See [`Observer::listen`].
 #[derive(Debug)]
 #[must_use = "no one can watch any more once it is dropped"]
 pub struct WatchSocket {
@@ -79,8 +79,8 @@ pub struct WatchSocket {
 }
 
 impl Observer {
-    /// Lets other processes of the same user watch the runtime on a Unix socket at `path`. What is
-    /// left of a process that died there is removed.
+    /// Lets other processes of the same user watch the runtime on a Unix socket at `path`. Removes
+    /// a socket's file that a dead process has left there.
     ///
     /// # Errors
     /// [`WatchError`] says what is in the way.
@@ -119,10 +119,11 @@ impl Observer {
 impl Drop for WatchSocket {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
-        // It ends the wait for clients.
+        // This ends `accept` in all threads.
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         let _ = fs::remove_file(&self.path);
-        // A client that is slow to take its answer is not waited for: its thread ends by itself.
+        // The drop does not wait for a client that is slow to take its answer: that thread ends by
+        // itself.
         let begin = Instant::now();
         let are_over = || self.threads.iter().all(JoinHandle::is_finished);
         while !are_over() && begin.elapsed() < LONGEST_END {
@@ -131,7 +132,8 @@ impl Drop for WatchSocket {
     }
 }
 
-/// A socket's mode before it is bound is its file's, so no one else can connect at any moment.
+/// Binds the socket. Its file gets the mode that the socket has before, so that no other user can
+/// connect at any moment.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let address = SocketAddrUnix::new(path)?;
     let socket = rustix::net::socket_with(
@@ -146,7 +148,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(socket.into())
 }
 
-/// A process that was killed has left its socket's file.
+/// Removes the socket's file that a killed process has left.
 fn remove_what_is_left(path: &Path) -> Result<(), WatchError> {
     match fs::symlink_metadata(path) {
         Err(_) => Ok(()),
@@ -174,7 +176,7 @@ impl Server {
             match listener.accept() {
                 // A client that goes away does no harm.
                 Ok((client, _)) => drop(self.answer(&client)),
-                // Out of descriptors, for example: there is time.
+                // The process may be out of descriptors, for example, and have some again later.
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
         }
@@ -305,7 +307,7 @@ fn class(class: &ClassStatistics) -> String {
     )
 }
 
-/// Pairs of a value and how often it came.
+/// A histogram as pairs of a value and how often it occurred.
 fn buckets(histogram: &Histogram) -> String {
     let pairs: Vec<_> = histogram
         .iter()

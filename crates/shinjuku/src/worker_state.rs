@@ -1,5 +1,5 @@
-//! What the dispatcher knows of one worker: what it was sent, since when it runs, what was asked of
-//! it.
+//! What the dispatcher knows of one worker: which requests it sent there, since when the first of
+//! them runs, and what it asked of that one.
 //!
 //! ```text
 //!            send                 answer                       answer
@@ -24,42 +24,42 @@ use crate::request::{Done, Job};
 /// What a worker is sent.
 type Load<Tr> = Runnable<Job<Tr>, Done<Tr>>;
 
-/// About what it takes a sleeping thread to run.
+/// Estimated wake-up latency of a sleeping thread.
 const WAKE_UP: Nanos = Nanos::from_micros(50);
 
 pub(crate) struct WorkerState<Tr: Transport> {
-    /// Whom the policy knows this worker as.
+    /// The worker's number to the policy.
     pub(crate) worker: WorkerId,
     pub(crate) sender: Sender<Job<Tr>, Done<Tr>>,
     pub(crate) link: WorkerLink,
     pub(crate) thread: Thread,
     /// `None`: the worker runs what it is sent at once, on the dispatcher's own thread.
     pub(crate) parker: Option<Arc<Parker>>,
-    /// Sent and not answered: a ring whose oldest entry, which runs, is at `first`.
+    /// Requests sent and not answered: a ring whose oldest entry, which runs, is at `first`.
     sent: [Option<Sent>; MAX_DEPTH],
     first: usize,
     count: usize,
-    /// Those of the staged that never ran.
+    /// How many of the staged requests never ran.
     staged_fresh: usize,
-    /// The context that it answered for last.
+    /// The context of the worker's last answer.
     last_context: Option<ContextId>,
-    /// It was woken after what was sent last.
+    /// The worker was woken since it was last sent a request.
     is_woken: bool,
-    /// Since when the first one runs, as far as the dispatcher can know.
+    /// Since when the oldest request runs, as far as the dispatcher can know.
     pub(crate) running_since: Nanos,
     pub(crate) asked: Option<Asked>,
-    /// It has given no answer for long, and why.
+    /// Why the worker has given no answer for long, if it has given none.
     pub(crate) silence: Option<Silence>,
-    /// Within what runs, it was found blocked.
+    /// The worker was found blocked within the request that runs.
     pub(crate) was_blocked: bool,
-    /// When the reason for its silence is looked for next.
+    /// When the dispatcher next looks for the reason of the silence.
     pub(crate) look_at: Nanos,
-    /// It is blocked: so many suspended requests run in its place before fresh ones do, since one
-    /// of them may have the lock that it waits for.
+    /// How many suspended requests run in a blocked worker's place before fresh ones do, since one
+    /// of them may have the lock that the worker waits for.
     pub(crate) suspended_first: usize,
-    /// It is blocked, and there was no spare; counted once.
+    /// The worker is blocked, and there was no spare; counted once.
     pub(crate) without_spare: bool,
-    /// A recall brought nothing: not again before the next answer.
+    /// No idle worker could take what was recalled here: no recall again before the next answer.
     pub(crate) recalled_in_vain: bool,
     idle_since: Nanos,
     idle_time: u64,
@@ -68,8 +68,8 @@ pub(crate) struct WorkerState<Tr: Transport> {
 /// Why a worker gives no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Silence {
-    /// Its thread runs, or waits for its core, and was first found so at that moment: code without
-    /// probes, or with preemption held off.
+    /// Its thread runs, or waits for its core, and was first found so at the moment `since`. Its
+    /// code has no probes, or holds preemption off.
     Computing { since: Nanos },
     /// Its thread is blocked in the kernel, and leaves its core to others.
     Blocked,
@@ -77,17 +77,17 @@ pub(crate) enum Silence {
 
 pub(crate) struct Sent {
     pub(crate) task: TaskId,
-    /// It never ran before.
+    /// The request never ran before.
     pub(crate) fresh: bool,
     pub(crate) dispatched: Dispatched,
 }
 
-/// What a worker has answered for.
+/// The request that a worker has answered for.
 pub(crate) struct Answered {
     pub(crate) sent: Sent,
-    /// How long it ran, as far as the dispatcher can know.
+    /// How long the request ran, as far as the dispatcher can know.
     pub(crate) ran: Nanos,
-    /// Some of that time its thread was blocked.
+    /// The worker's thread was found blocked in that time.
     pub(crate) was_blocked: bool,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Asked {
     /// When the hard mechanism is used next.
     pub(crate) interrupt_at: Nanos,
     pub(crate) interrupts: u32,
-    /// Compiled probes may take it, as long as no interrupt was sent.
+    /// Compiled probes may take the preemption, as long as no interrupt was sent.
     pub(crate) at_entries: Option<Outstanding>,
 }
 
@@ -135,22 +135,22 @@ impl<Tr: Transport> WorkerState<Tr> {
         }
     }
 
-    /// Sent and not answered.
+    /// How many requests are sent and not answered.
     pub(crate) fn out(&self) -> usize {
         self.count
     }
 
-    /// The context that it answered for last.
+    /// The context of the worker's last answer.
     pub(crate) fn last_context(&self) -> Option<ContextId> {
         self.last_context
     }
 
-    /// Those of them that do not run yet.
+    /// How many requests are staged: sent, and not begun as far as the dispatcher can know.
     pub(crate) fn staged(&self) -> usize {
         self.count.saturating_sub(1)
     }
 
-    /// Those of the staged that never ran: they count as waiting.
+    /// How many of the staged requests never ran. These count as waiting.
     pub(crate) fn staged_fresh(&self) -> usize {
         debug_assert_eq!(
             self.staged_fresh,
@@ -159,12 +159,12 @@ impl<Tr: Transport> WorkerState<Tr> {
         self.staged_fresh
     }
 
-    /// The place of the `number`-th one sent and not answered.
+    /// The place in the ring of the `number`-th request sent and not answered.
     fn place(&self, number: usize) -> usize {
         (self.first + number) % MAX_DEPTH
     }
 
-    /// Those that do not run yet.
+    /// The staged requests.
     pub(crate) fn staged_tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.all_staged().map(|sent| sent.task)
     }
@@ -173,7 +173,7 @@ impl<Tr: Transport> WorkerState<Tr> {
         (1..self.count).filter_map(|number| self.sent[self.place(number)].as_ref())
     }
 
-    /// For how long it had nothing to run since the last call.
+    /// For how long the worker had nothing to run since the last call.
     pub(crate) fn take_idle_time(&mut self, now: Nanos) -> Nanos {
         if self.count == 0 {
             self.idle_time += now.since(self.idle_since).0;
@@ -187,8 +187,8 @@ impl<Tr: Transport> WorkerState<Tr> {
         self.sent[self.first].as_ref()
     }
 
-    /// Sends, and wakes the worker if it is seen to sleep. That can be missed: [`wake`](Self::wake)
-    /// it until it answers.
+    /// Sends a request, and wakes the worker if it is seen to sleep. The dispatcher may miss that
+    /// the worker falls asleep, so it calls [`wake`](Self::wake) until the answer.
     pub(crate) fn send(&mut self, task: TaskId, runnable: Load<Tr>, now: Nanos) {
         let fresh = matches!(runnable, Runnable::Ready(_));
         let Ok(dispatched) = self.sender.send(runnable) else {
@@ -217,21 +217,20 @@ impl<Tr: Transport> WorkerState<Tr> {
         let parker = self.parker.as_ref().filter(|_| !self.is_woken);
         if parker.is_some_and(|parker| parker.wake(&self.thread)) {
             self.is_woken = true;
-            // It runs when it is awake: its quantum does not begin before.
+            // The request runs when the worker is awake, and its quantum begins then.
             self.running_since = Nanos(now.0 + WAKE_UP.0);
             self.asked = None;
         }
     }
 
-    /// Since when the request that runs is to give way, or, if it was not asked to, since when it
-    /// runs.
+    /// When the request that runs was asked to give way, or, if it was not, when it began to run.
     pub(crate) fn silent_since(&self) -> Nanos {
         self.asked
             .as_ref()
             .map_or(self.running_since, |asked| asked.at)
     }
 
-    /// Whether it was asked to give way, less than `time` ago.
+    /// Whether the request that runs was asked to give way less than `time` ago.
     pub(crate) fn was_asked_since(&self, now: Nanos, time: Nanos) -> bool {
         let asked = self.asked.as_ref();
         asked.is_some_and(|asked| now.since(asked.at) < time)
@@ -246,14 +245,15 @@ impl<Tr: Transport> WorkerState<Tr> {
     pub(crate) fn went_on(&mut self, task: TaskId, now: Nanos) -> Generation {
         let sent = self.sent[self.first]
             .as_mut()
-            .expect("it goes on from what it was sent");
+            .expect("the worker goes on from a request that it was sent");
         sent.task = task;
         sent.fresh = true;
         self.running_since = now;
         self.sender.renew(&mut sent.dispatched)
     }
 
-    /// The oldest one was answered: takes its note, and lets the next one's time begin.
+    /// The worker has answered for the oldest request. Takes its entry, and lets the time of the
+    /// next one begin.
     pub(crate) fn answered(&mut self, now: Nanos) -> Answered {
         let sent = self.sent[self.first]
             .take()
@@ -273,7 +273,7 @@ impl<Tr: Transport> WorkerState<Tr> {
         }
     }
 
-    /// What was sent before is over.
+    /// The oldest request is answered or recalled: another one runs now, or none.
     fn begin_anew(&mut self, now: Nanos) {
         self.running_since = now;
         self.idle_since = now;
@@ -286,7 +286,7 @@ impl<Tr: Transport> WorkerState<Tr> {
         self.recalled_in_vain = false;
     }
 
-    /// Takes back the newest one, if the worker has not begun it.
+    /// Takes back the request sent last, if the worker has not begun it.
     pub(crate) fn recall(&mut self, now: Nanos) -> Option<(TaskId, Load<Tr>)> {
         let runnable = self.sender.recall()?;
         self.count -= 1;
@@ -295,7 +295,7 @@ impl<Tr: Transport> WorkerState<Tr> {
         }
         let sent = self.sent[self.place(self.count)]
             .take()
-            .expect("noted when it was sent");
+            .expect("`send` has made the entry");
         self.staged_fresh -= usize::from(sent.fresh && self.count > 0);
         Some((sent.task, runnable))
     }

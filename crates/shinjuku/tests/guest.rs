@@ -35,8 +35,8 @@ fn start(config: Config) -> Result<Runtime<Job, u64>, StartError> {
         .start()
 }
 
-/// Strictly in guest mode. `None` on a machine that has none: then the test is skipped, and says
-/// so.
+/// Starts a runtime strictly in guest mode. `None` on a machine that has none: this says then that
+/// the test is skipped.
 fn start_in_guest_mode(test: &str, config: Config) -> Option<Runtime<Job, u64>> {
     let strict = config.strict(true);
     match start(strict) {
@@ -82,7 +82,7 @@ fn a_short_request_overtakes_a_long_one_in_guest_mode() {
     assert_eq!(long.unwrap().wait(), Ok(1), "it was suspended meanwhile");
     let statistics = runtime.statistics();
     assert!(statistics.preemptions.taken() > 0, "{statistics}");
-    // What it is depends on the machine; by signal there is none.
+    // The text depends on the machine. With signals there is none.
     let delivery = statistics.delivery().expect("in guest mode");
     assert!(
         statistics
@@ -92,8 +92,8 @@ fn a_short_request_overtakes_a_long_one_in_guest_mode() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Of spare workers there are more than a virtual machine has CPUs: they go on outside of guest
-/// mode with requests that were stopped in it.
+/// There are more spare workers than CPUs of the virtual machine. They go on outside of guest mode
+/// with requests that were stopped in it.
 #[test]
 fn blocked_workers_are_relieved_outside_of_guest_mode() {
     const NAME: &str = "blocked_workers_are_relieved_outside_of_guest_mode";
@@ -125,7 +125,7 @@ fn blocked_workers_are_relieved_outside_of_guest_mode() {
                 blocked.fetch_add(1, Ordering::Relaxed);
                 match held {
                     Some(_held) => reaches(&blocked, JOBS),
-                    // Where no interrupt reaches them.
+                    // No interrupt stops the code here.
                     None => without_preemption(|| drop(lock.lock().unwrap())),
                 }
                 n
@@ -171,8 +171,8 @@ fn workers_that_are_too_many_for_a_virtual_machine_are_interrupted_by_signal() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// `auto` makes no virtual machine where interrupts would exit, or could not be posted, and says
-/// so.
+/// Where interrupts would exit, or could not be posted, `auto` makes no virtual machine, and its
+/// description says so.
 #[test]
 fn auto_says_what_became_of_guest_mode() {
     for layout in [LayoutKind::Threads, LayoutKind::Inline] {
@@ -192,7 +192,7 @@ fn auto_says_what_became_of_guest_mode() {
     }
 }
 
-/// Why it runs with signals instead.
+/// Asserts that the runtime runs with signals instead, for this reason.
 fn assert_falls_back(config: Config, why: &str) {
     let runtime = start(config).unwrap();
     let description = runtime.description();
@@ -226,7 +226,8 @@ fn in_the_inline_layout_signals_take_its_place() {
     );
 }
 
-/// In a child process: runs with signals instead, for this reason; and in strict mode not at all.
+/// For a child process: asserts that the runtime runs with signals instead, for this reason, and
+/// that in strict mode it does not start.
 fn assert_refused(why: &str) {
     assert_falls_back(config(), why);
     let strict = config().strict(true);
@@ -265,7 +266,7 @@ fn without_permission_signals_take_its_place() {
         println!("SKIPPED {NAME}: there is no /dev/kvm");
         return;
     }
-    // Only root can be somebody else, and only where others can run this program.
+    // Only root can become another user, and only where other users can run this program.
     let mut command = Command::new("/proc/self/exe");
     match run_child(NAME, command.uid(NOBODY).gid(NOBODY)) {
         Err(error) => println!("SKIPPED {NAME}: no child as another user: {error}"),

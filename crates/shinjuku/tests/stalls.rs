@@ -20,7 +20,7 @@ const LAYOUTS: [LayoutKind; 3] = [
     LayoutKind::Symmetric,
 ];
 
-/// Keeps the warnings.
+/// A subscriber that keeps the warnings.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);
 
@@ -79,7 +79,7 @@ fn start(layout: LayoutKind) -> Pool {
         .unwrap()
 }
 
-/// Runs `long` until such stalls are counted, with something that waits behind it.
+/// Runs `long` until such stalls are counted, with another closure waiting behind it.
 fn stall_until(pool: &Pool, long: fn(), is_counted: impl Fn(&Stalls) -> bool) {
     let start = Instant::now();
     while !is_counted(&pool.statistics().stalls) {
@@ -122,7 +122,7 @@ fn what_holds_up_others_is_counted_and_reported_once_for_a_place() {
         let blocked = of("a request of class `long` has blocked its worker for ");
         assert!(computed > 0 && blocked > 0, "{layout:?}: {told:#?}");
         if cfg!(feature = "backtraces") {
-            // The machine may say at any instruction that it is enough; most are of the loop.
+            // The signal may come at any instruction, and most instructions are the loop's.
             assert!(
                 of("stalls::computes_without_a_probe") > 0,
                 "{layout:?}: {told:#?}"
@@ -136,10 +136,10 @@ fn what_holds_up_others_is_counted_and_reported_once_for_a_place() {
     }
 }
 
-/// Where nobody waits, or it gives way.
+/// A request is no stall where no other waits, or where it gives way.
 #[test]
 fn what_gives_way_holds_up_nobody() {
-    // An event that is met first where nobody listens is cached as of no interest to anybody.
+    // Without a subscriber, `tracing` would cache that no subscriber wants the event.
     let _default = tracing::subscriber::set_default(Warnings::default());
     let pool = start(LayoutKind::Symmetric);
     let job = pool.run("long", || {
@@ -150,7 +150,7 @@ fn what_gives_way_holds_up_nobody() {
     });
     job.wait().unwrap();
     let stalls = pool.statistics().stalls;
-    // A busy machine can take the core from it in between: that is one stall, not ten.
+    // A busy machine can take the core from the request, which is one stall, not ten.
     assert!(stalls.computing + stalls.blocked < 5, "{stalls:?}");
     let pool = start(LayoutKind::Threads);
     pool.run("long", computes_without_a_probe).wait().unwrap();

@@ -1,5 +1,6 @@
-//! Threads that a handler starts: neither the worker's priority nor, if they say so, its core. In a
-//! process of its own, since what a process could use before is noted once.
+//! A thread that a handler starts has neither the worker's priority nor, if it calls
+//! `unpin_current`, the worker's core. The test has a process of its own, since the runtime notes
+//! once which cores a process could use before.
 #![allow(missing_docs)]
 
 use shinjuku::policy::ClassId;
@@ -7,7 +8,7 @@ use shinjuku::{Config, LayoutKind, Runtime, StartError, handler_fn, unpin_curren
 use shinjuku_preempt::Affinity;
 use shinjuku_tests_support::PATIENCE;
 
-/// As the kernel numbers scheduling classes.
+/// The kernel's number of the ordinary scheduling class.
 const SCHED_OTHER: u32 = 0;
 const SCHED_FIFO: u32 = 1;
 

@@ -1,4 +1,4 @@
-//! Which class a request is of.
+//! How a request is to be treated: its class, or more.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,8 +6,8 @@ use std::fmt;
 use http::{HeaderName, HeaderValue, Method, Request};
 use shinjuku::RunOptions;
 
-/// Says how a request is to be treated. Closures from a request to a class or to whole
-/// [`RunOptions`] do, and so do [`Rules`].
+/// Says how a request is to be treated. [`Rules`] and closures implement this: a closure takes a
+/// request and gives a class, or whole [`RunOptions`].
 ///
 /// ```
 /// use shinjuku::RunOptions;
@@ -36,8 +36,8 @@ where
     }
 }
 
-/// Classes of HTTP requests by path, method or header. The first rule that fits counts. A class
-/// that the pool does not have makes the pool refuse the request.
+/// Classes of HTTP requests by path, method or header. The first rule that fits decides. The pool
+/// refuses a request whose class it does not have.
 ///
 /// ```
 /// use http::{HeaderName, HeaderValue, Method};
@@ -88,7 +88,7 @@ impl Rule {
 }
 
 impl Rules {
-    /// The class of requests that no rule fits.
+    /// Begins with no rule: `class` is that of requests that no rule fits.
     pub fn otherwise(class: impl Into<Cow<'static, str>>) -> Self {
         Self {
             rules: Vec::new(),
@@ -96,8 +96,8 @@ impl Rules {
         }
     }
 
-    /// Requests of this path, and of all below it: `/search` fits `/search` and `/search/all`, not
-    /// `/searching`.
+    /// Adds a rule for requests of this path and of all below it: `/search` fits `/search` and
+    /// `/search/all`, not `/searching`.
     pub fn path(
         self,
         path: impl Into<Cow<'static, str>>,
@@ -106,12 +106,12 @@ impl Rules {
         self.rule(Rule::Path(path.into()), class.into())
     }
 
-    /// Requests of this method.
+    /// Adds a rule for requests of this method.
     pub fn method(self, method: Method, class: impl Into<Cow<'static, str>>) -> Self {
         self.rule(Rule::Method(method), class.into())
     }
 
-    /// Requests with a header of this name and exactly this value.
+    /// Adds a rule for requests with a header of this name and exactly this value.
     pub fn header(
         self,
         name: HeaderName,
@@ -135,7 +135,7 @@ impl<Body> Classify<Request<Body>> for Rules {
     }
 }
 
-/// The rules in their order, as a log has them.
+/// The rules in their order, for a log.
 impl fmt::Display for Rules {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (rule, class) in &self.rules {
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_rule_that_fits_counts() {
+    fn the_first_rule_that_fits_decides() {
         let rules = Rules::otherwise("else")
             .path("/health", "health")
             .header(

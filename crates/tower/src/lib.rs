@@ -8,7 +8,7 @@
 //! use shinjuku_tower::{PoolLayer, Rules};
 //! use tower::{Layer, ServiceExt};
 //!
-//! /// Blocks, computes: it is not async.
+//! /// Computes, and could block: it is not async.
 //! fn handle(request: http::Request<String>) -> http::Response<usize> {
 //!     http::Response::new(request.body().matches("needle").count())
 //! }
@@ -27,15 +27,15 @@
 //!
 //! - A request's class comes from [`Rules`] (path, method, header) or from a closure, which may
 //!   also set priority, deadline and span: see [`Classify`].
-//! - The service's future is the pool's [`Job`](shinjuku::Job). Dropped, it cancels the handler.
-//!   So tower's `TimeoutLayer` around the service takes what is queued out of the queue, and what
-//!   runs is asked to stop at a [`cancellation_point`](shinjuku::cancellation_point).
-//! - The last owner of the pool that drops it shuts it down, and what the pool has not taken in by
-//!   then is refused. So keep an `Arc` of it beside the service.
-//! - The service is always ready: what the pool's queue has no room for is refused as an answer,
+//! - The service's future is the pool's [`Job`](shinjuku::Job). Dropping it cancels the handler.
+//!   So tower's `TimeoutLayer` around the service removes a late request from the queue, or asks
+//!   its handler to stop at a [`cancellation_point`](shinjuku::cancellation_point).
+//! - The pool shuts down when its last owner drops it, and then refuses requests. So keep an `Arc`
+//!   of it beside the service.
+//! - The service is always ready: a request for which the pool's queue has no room is answered with
 //!   [`RunError::Refused`]. With tower's `ConcurrencyLimitLayer` around it the service is not ready
-//!   at the limit, and `LoadShedLayer` around both sheds what comes then.
-//! - [`status`] says which HTTP status an error is.
+//!   at the limit, and `LoadShedLayer` around both sheds the requests beyond it.
+//! - [`status`] gives the HTTP status for an error.
 #![forbid(unsafe_code)]
 
 mod classify;

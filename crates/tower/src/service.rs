@@ -17,7 +17,8 @@ pub struct PoolLayer<C> {
 }
 
 impl<C> PoolLayer<C> {
-    /// Calls run in `pool`, classified by `classify`, which is a [`Classify`] of the requests.
+    /// Makes a layer whose services run in `pool`. `classify`, a [`Classify`] of the requests, says
+    /// how each is to be treated.
     pub fn new(pool: Arc<Pool>, classify: C) -> Self {
         Self {
             pool,
@@ -71,7 +72,7 @@ where
     type Error = RunError;
     type Future = Job<Response>;
 
-    /// Always ready: the pool's queue is bounded, and what it has no room for is refused.
+    /// Always ready: the pool's queue is bounded, and refuses requests beyond its bound.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), RunError>> {
         Poll::Ready(Ok(()))
     }

@@ -18,7 +18,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two classes and one worker, in whose place nothing runs while it computes.
+/// Two classes and one worker. No spare runs beside the worker while it computes.
 fn pool() -> Arc<Pool> {
     let mut config = Config::default()
         .layout(LayoutKind::Threads)

@@ -1,14 +1,14 @@
 //! `shinjuku`: watches a running server through its socket (the configuration's key `watch`).
 //!
 //! ```text
-//! shinjuku top /run/kv.watch                     a screen, anew every second; q ends it
+//! shinjuku top /run/kv.watch                     a screen, drawn every second; q ends it
 //! shinjuku statistics /run/kv.watch              the counts so far, once, as JSON
 //! shinjuku trace /run/kv.watch -o trace.json     a timeline for https://ui.perfetto.dev
 //! ```
 //!
 //! | file | |
 //! |---|---|
-//! | `snapshot` | asking the socket; what a server tells, and what happened between two tellings |
+//! | `snapshot` | asking the socket; a server's answer, and what happened between two answers |
 //! | `screen` | `top`: the numbers as a screen, and the keys |
 #![forbid(unsafe_code)]
 
@@ -70,7 +70,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Top { socket, every_ms } => screen::top(socket, Duration::from_millis(*every_ms)),
         Command::Statistics { socket } => {
             let answer = snapshot::ask(socket, "statistics", Duration::ZERO)?;
-            // What cannot be read is no answer of a server.
+            // This reports an error that the server answers, and an answer that is cut off.
             Snapshot::parse(&answer)?;
             print!("{answer}");
             Ok(())

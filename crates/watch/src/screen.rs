@@ -3,8 +3,8 @@
 //! ```text
 //!   first look ──▶ draw ──▶ a key? ── q, Esc, Ctrl-C ──▶ the terminal as it was
 //!                   ▲         │ none, until the time is over
-//!                   └── look ◀┘   (a server that is gone is said, and looked for again;
-//!                                   keys are looked for meanwhile)
+//!                   └── look ◀┘   (the screen says that a server is gone, and asks it again;
+//!                                   keys end the program meanwhile, too)
 //! ```
 
 use std::io::IsTerminal;
@@ -22,10 +22,10 @@ use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Table, Wrap};
 
 use super::snapshot::{Class, Snapshot};
 
-/// Keys are looked for at least this often.
+/// How long each wait for a key takes while the server is asked.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Shows the server until a key ends it, also while the server does not answer.
+/// Shows the server until a key ends the program, even while the server does not answer.
 ///
 /// # Errors
 /// If there is no server at first, or no terminal.
@@ -43,8 +43,8 @@ pub fn top(socket: &Path, every: Duration) -> Result<()> {
     let outcome = loop {
         let drawn = terminal.draw(|frame| draw(frame, &shown));
         let looked = drawn.map_err(Into::into).and_then(|_| {
-            let is_left = is_left(every)?;
-            if is_left { Ok(None) } else { look(socket) }
+            let is_ended = is_ended_within(every)?;
+            if is_ended { Ok(None) } else { look(socket) }
         });
         match looked {
             Ok(None) => break Ok(()),
@@ -63,8 +63,8 @@ pub fn top(socket: &Path, every: Duration) -> Result<()> {
     outcome
 }
 
-/// Asks the server, and looks for keys meanwhile; `None`: one says that it is enough. What is asked
-/// then is left to itself: its time is bounded.
+/// Asks the server, and looks for keys meanwhile. `None`: a key ends the program. The thread that
+/// asks is left to itself then; its time is bounded.
 fn look(socket: &Path) -> Result<Option<Result<Snapshot>>> {
     let (tell, told) = mpsc::channel();
     let socket = socket.to_owned();
@@ -72,15 +72,15 @@ fn look(socket: &Path) -> Result<Option<Result<Snapshot>>> {
     loop {
         match told.recv_timeout(Duration::from_millis(1)) {
             Ok(answer) => return Ok(Some(answer)),
-            Err(RecvTimeoutError::Timeout) if is_left(GLANCE)? => return Ok(None),
+            Err(RecvTimeoutError::Timeout) if is_ended_within(GLANCE)? => return Ok(None),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => bail!("asking the server has panicked"),
         }
     }
 }
 
-/// Waits for `time`, or until a key says that it is enough; tells whether one did.
-fn is_left(time: Duration) -> Result<bool> {
+/// Waits for `time`, or until a key ends the program; returns whether one has.
+fn is_ended_within(time: Duration) -> Result<bool> {
     let begin = Instant::now();
     while let Some(left) = time.checked_sub(begin.elapsed()) {
         if !event::poll(left)? {
@@ -102,7 +102,7 @@ fn is_left(time: Duration) -> Result<bool> {
     Ok(false)
 }
 
-/// What the screen is of.
+/// What the screen shows.
 struct Shown {
     /// Since the last look; at first, since the server's start.
     since: Snapshot,
@@ -113,7 +113,7 @@ struct Shown {
 fn draw(frame: &mut Frame<'_>, shown: &Shown) {
     let classes = u16::try_from(shown.since.classes.len()).unwrap_or(u16::MAX);
     let classes = classes.saturating_add(3);
-    // What the others leave, and nothing where that is not even a row.
+    // This table has the rows that the others leave, and none if not even one of its rows fits.
     let others = classes.saturating_add(4 + 4 + 5);
     let room = frame.area().height.saturating_sub(others);
     let oldest = shown.since.oldest.len() as u16 + 3;
@@ -226,7 +226,7 @@ fn class_row<'a>(since: &Snapshot, class: &'a Class) -> Row<'a> {
     ])
 }
 
-/// What has started and not ended, however short a while ago.
+/// The oldest requests that have started and not ended.
 fn oldest_requests(since: &Snapshot) -> Table<'_> {
     let rows = since.oldest.iter().map(|request| {
         let (place, runs_for) = match &request.thread {

@@ -1,4 +1,4 @@
-//! What a server tells of itself, and what happened between two tellings.
+//! A server's answer about itself, and what happened between two answers.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-/// What the server may take besides what it was asked to wait for.
+/// How much longer than a recording the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Sends one line, whose answer takes `duration` and a little more.
+/// Sends one line, and gives the answer, which takes the server a little more than `duration`.
 ///
 /// # Errors
 /// If there is no server at `socket`, or it does not answer in time.
@@ -37,7 +37,7 @@ pub fn ask(socket: &Path, line: &str, duration: Duration) -> Result<String> {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 pub struct Snapshot {
     pub description: String,
-    /// The quanta that `auto` has in force, with its reasons; `None` where they do not move.
+    /// The quanta that `auto` has in force, with its reasons; `None` where it changes none.
     pub quantum_in_force: Option<String>,
     pub uptime_seconds: f64,
     pub dispatcher_occupancy: f64,
@@ -74,7 +74,7 @@ pub struct Started {
     pub runs_for_nanos: u64,
 }
 
-/// Of one class.
+/// The counts of one class.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 pub struct Class {
     pub name: String,
@@ -88,7 +88,7 @@ pub struct Class {
     pub slowdown_thousandths: Buckets,
 }
 
-/// Pairs of a value and how often it came, by value.
+/// A histogram: pairs of a value and how often it occurred, in ascending order.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(transparent)]
 pub struct Buckets(Vec<(u64, u64)>);
@@ -106,7 +106,7 @@ impl Buckets {
         found.map(|&(value, _)| value)
     }
 
-    /// What came since `before`.
+    /// The values that occurred since `before`.
     fn since(&self, before: &Self) -> Self {
         let before: BTreeMap<_, _> = before.0.iter().copied().collect();
         let left = |&(value, count): &(u64, u64)| {
@@ -122,7 +122,7 @@ impl Snapshot {
     /// Asks the server.
     ///
     /// # Errors
-    /// If it does not answer, or says something else.
+    /// If it does not answer, or its answer is no snapshot.
     pub fn of(socket: &Path) -> Result<Self> {
         Self::parse(&ask(socket, "statistics", Duration::ZERO)?)
     }
@@ -130,23 +130,23 @@ impl Snapshot {
     /// Reads an answer.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is no snapshot.
     pub fn parse(answer: &str) -> Result<Self> {
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum Answer {
-            Told(Box<Snapshot>),
+            Statistics(Box<Snapshot>),
             Refused { error: String },
         }
         match serde_json::from_str(answer) {
-            Ok(Answer::Told(snapshot)) => Ok(*snapshot),
+            Ok(Answer::Statistics(snapshot)) => Ok(*snapshot),
             Ok(Answer::Refused { error }) => bail!("the server says: {error}"),
             Err(_) => bail!("the answer is not a server's statistics of this version"),
         }
     }
 
-    /// What happened since `before`: counts are differences, while what is now stays as it is.
-    /// A server that was started anew in between counts from its start.
+    /// What happened since `before`: counts are differences, and the present state stays as it is.
+    /// If the server was restarted in between, its counts are since its start.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         if before.uptime_seconds > self.uptime_seconds {
@@ -196,7 +196,7 @@ impl Snapshot {
         since
     }
 
-    /// Preemptions of all ways.
+    /// All preemptions.
     #[must_use]
     pub fn preempted(&self) -> u64 {
         self.preempted_by_probe
@@ -205,7 +205,7 @@ impl Snapshot {
             + self.preempted_at_guard
     }
 
-    /// `count` in a second, where this is what happened in a while.
+    /// A count of this snapshot per second of its time.
     #[must_use]
     pub fn rate(&self, count: u64) -> f64 {
         count as f64 / self.uptime_seconds.max(1e-9)

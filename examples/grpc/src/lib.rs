@@ -1,7 +1,7 @@
-//! The service: what is waited for is tonic's, what is computed is the pool's.
+//! The service: tonic's tasks wait for clients, and the pool computes.
 //!
-//! Messages and routes are written by hand, so that the example needs no `protoc`. They are what
-//! this file would give:
+//! Messages and routes are written by hand, so that the example needs no `protoc`. They are the
+//! same as from this file:
 //!
 //! ```proto
 //! syntax = "proto3";
@@ -76,14 +76,14 @@ impl Search {
 fn count(text: &str, word: &str) -> Result<u64, Cancelled> {
     let mut lines = 0;
     for line in text.lines() {
-        // Also a probe: short requests get past this one here.
+        // This is also a probe, where short requests overtake this one.
         cancellation_point()?;
         lines += u64::from(line.contains(word));
     }
     Ok(lines)
 }
 
-/// What a client is told of a closure that has no result.
+/// The status that a client gets if the closure has no result.
 fn status(error: &RunError) -> Status {
     let why = error.to_string();
     match error {
@@ -125,7 +125,7 @@ impl Service<http::Request<Body>> for Search {
 /// Asks a server.
 ///
 /// # Errors
-/// The server's answer, or that it cannot be reached.
+/// The server's error status, or `unavailable` if it cannot be reached.
 pub async fn ask(channel: Channel, word: &str) -> Result<u64, Status> {
     let mut client = Grpc::new(channel);
     let ready = client.ready().await;

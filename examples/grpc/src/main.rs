@@ -5,8 +5,8 @@
 //! Try: `grpcurl -plaintext -import-path . -proto search.proto -d '{"word": "ab"}'
 //! localhost:50051 example.Search/Count`, with the file that stands at the head of `lib.rs`.
 //!
-//! Expect: the number of lines. Many at once share the workers, and one that its client gave up is
-//! given up here.
+//! Expect: the number of lines. Many requests at once share the workers. A request that its client
+//! gives up is cancelled.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

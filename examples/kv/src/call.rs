@@ -1,4 +1,5 @@
-//! A command being executed: its arguments, its reply, and how it can fail.
+//! A command being executed: its arguments, its reply, how it can fail, and the session of its
+//! connection.
 
 use std::borrow::Cow;
 use std::io;
@@ -8,9 +9,8 @@ use shinjuku::net::tcp::Output;
 use shinjuku::preempt_point;
 
 use crate::engine::EngineError;
-use crate::session::Session;
 
-/// See the [module](self).
+/// A command being executed.
 #[derive(Debug)]
 pub struct Call<'a> {
     /// The arguments after the command that have not been taken yet.
@@ -21,7 +21,7 @@ pub struct Call<'a> {
     pub session: &'a mut Session,
     /// The client's connection.
     pub connection: u64,
-    /// After the reply the connection closes.
+    /// Whether the connection closes after the reply.
     pub close: bool,
 }
 
@@ -41,7 +41,7 @@ pub enum Fault {
 /// The result of a command.
 pub type Outcome = Result<(), Fault>;
 
-/// The option is unknown, or something is missing.
+/// An option is unknown, or an argument is missing.
 pub const SYNTAX: Fault = Fault::Said(Cow::Borrowed(b"ERR syntax error"));
 /// An argument should be a number and is not.
 pub const NOT_AN_INTEGER: Fault = Fault::Said(Cow::Borrowed(
@@ -65,7 +65,7 @@ impl Fault {
     /// Writes the error that the client gets.
     ///
     /// # Errors
-    /// Those of `output`.
+    /// The errors of `output`.
     pub fn write_to(self, output: &mut Output) -> io::Result<()> {
         let text = match self {
             Self::Protocol(error) => return error.write_to(output),
@@ -128,5 +128,52 @@ impl<'a> Call<'a> {
     /// [`SYNTAX`], [`NOT_AN_INTEGER`].
     pub fn integer_argument(&mut self) -> Result<i64, Fault> {
         integer(&self.argument()?).ok_or(NOT_AN_INTEGER)
+    }
+}
+
+/// The state of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Session {
+    /// The version of the protocol that the client has asked for.
+    pub protocol: Protocol,
+    /// The client's name.
+    pub name: Name,
+}
+
+/// A client's name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Name {
+    length: u8,
+    bytes: [u8; Name::LONGEST],
+}
+
+impl Name {
+    /// The longest name, in bytes: a session is copied with each request.
+    pub const LONGEST: usize = 63;
+
+    /// `None` if the name is longer than [`LONGEST`](Self::LONGEST).
+    #[must_use]
+    pub fn new(name: &[u8]) -> Option<Self> {
+        let mut bytes = [0; Self::LONGEST];
+        bytes.get_mut(..name.len())?.copy_from_slice(name);
+        Some(Self {
+            length: name.len() as u8,
+            bytes,
+        })
+    }
+
+    /// The name as the client gave it.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl Default for Name {
+    fn default() -> Self {
+        Self {
+            length: 0,
+            bytes: [0; Self::LONGEST],
+        }
     }
 }

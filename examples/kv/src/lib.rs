@@ -8,9 +8,9 @@
 //! |---|---|
 //! | `main.rs` `run.rs` | starting and ending |
 //! | `options.rs` `stop.rs` | the command line and the configuration file; requests to end |
-//! | `server.rs` `session.rs` | the request handler; a connection's state |
+//! | `server.rs` | the request handler |
 //! | `commands/` | the table of commands, their classes, and their functions |
-//! | `call.rs` `elements.rs` `pattern.rs` | what commands have in common |
+//! | `call.rs` `elements.rs` `pattern.rs` | a command being executed, with its connection's state; arrays of unknown length; patterns |
 //! | `store/` | the database: expiry, atomic changes, cursors |
 //! | `engine/` | where keys and values are stored: in memory, or with RocksDB |
 //!
@@ -32,6 +32,5 @@ pub mod options;
 pub mod pattern;
 pub mod run;
 pub mod server;
-pub mod session;
 pub mod stop;
 pub mod store;

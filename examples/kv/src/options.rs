@@ -103,11 +103,11 @@ pub enum EngineKind {
 /// All settings of a start.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
-    /// The runtime's.
+    /// The runtime's settings.
     pub runtime: Config,
-    /// The server's own.
+    /// The server's own settings.
     pub kv: KvTable,
-    /// The transport's.
+    /// The transport's settings.
     pub tcp: TcpTable,
 }
 
@@ -168,10 +168,10 @@ impl Default for TcpTable {
 }
 
 impl TcpTable {
-    /// For the transport that listens at `listen`.
+    /// The configuration of the transport that listens at `listen`.
     ///
     /// # Errors
-    /// A time is impossible.
+    /// If a time is impossible.
     pub fn config(&self, listen: SocketAddr) -> Result<TcpConfig> {
         let time = |name, seconds| {
             Duration::try_from_secs_f64(seconds)

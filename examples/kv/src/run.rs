@@ -37,7 +37,7 @@ impl Running {
     /// Starts the server of `configuration`. SHUTDOWN uses `stop`.
     ///
     /// # Errors
-    /// Why the start failed; nothing keeps running then.
+    /// Why the start failed. No thread that serves is left running then.
     pub fn start(
         configuration: Configuration,
         token: HardPreemption,
@@ -166,7 +166,7 @@ impl Sweeper {
             .spawn(move || {
                 while stopped.recv_timeout(SWEEP_EVERY) == Err(RecvTimeoutError::Timeout) {
                     if let Err(error) = kv.store.sweep(SWEEP_MOST) {
-                        eprintln!("what has expired stays: {error}");
+                        eprintln!("expired entries stay: {error}");
                     }
                 }
             })

@@ -9,10 +9,9 @@ use shinjuku::net::resp::{
 use shinjuku::net::tcp::{Output, Reply, Request, TcpCounters};
 use shinjuku::{Observer, RequestContext, RequestHandler, Statistics, preempt_point};
 
-use crate::call::{Call, Fault, Outcome};
+use crate::call::{Call, Fault, Outcome, Session};
 use crate::commands;
 use crate::elements::Bounds;
-use crate::session::Session;
 use crate::stop::Stopper;
 use crate::store::Store;
 
@@ -30,14 +29,14 @@ pub type RedisSetting = (&'static str, String);
 pub struct Kv {
     /// The database.
     pub store: Store,
-    /// The constant part.
+    /// The part that does not change.
     pub settings: Settings,
-    /// For SHUTDOWN.
+    /// Ends the server, for SHUTDOWN.
     pub stop: Stopper,
     observer: OnceLock<Observer>,
 }
 
-/// Decided at the start.
+/// What is decided at the start.
 #[derive(Debug)]
 pub struct Settings {
     /// The port where the server listens.

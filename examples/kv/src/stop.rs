@@ -1,4 +1,5 @@
-//! Requests to end: by SIGINT (control-C), SIGTERM, or a client's SHUTDOWN.
+//! Requests to end: by SIGINT (control-C), SIGTERM, or a client's SHUTDOWN. It is a separate file
+//! because the program, the server's state and the command all use it.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};

@@ -1,4 +1,5 @@
-//! The command `shinjuku-load`, and its results.
+//! The command `shinjuku-load`, and its results: the second process of the tests, beside that of
+//! `server.rs`.
 
 use std::path::PathBuf;
 use std::process::Command;

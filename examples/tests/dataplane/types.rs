@@ -36,7 +36,7 @@ fn client_in(namespace: &Namespace, ip: Ipv4Addr) -> UdpSocket {
     client
 }
 
-/// The next reply, and of which type its port is.
+/// The next reply, and the type that its port stands for.
 fn reply(client: &UdpSocket, from: Ipv4Addr) -> (RackSchedMessage, u16) {
     let mut bytes = [0; 2048];
     let (length, sender) = client.recv_from(&mut bytes).expect("a reply in time");
@@ -46,8 +46,8 @@ fn reply(client: &UdpSocket, from: Ipv4Addr) -> (RackSchedMessage, u16) {
     (message, sender.port() - REPLY_PORT)
 }
 
-/// Asks every type, by one packet and by two, and each is answered from its own port; then by
-/// bursts, until a reply tells of others that are left.
+/// Sends requests of every type, in one packet and in two, and checks that each is answered from
+/// the type's port. Then sends bursts, until a reply tells that other requests are left.
 fn asks_each_type(client: &UdpSocket, at: Ipv4Addr) {
     let to = |kind: u16| SocketAddr::from((at, PORT + kind));
     for number in 0..ROUNDS * u32::from(TYPES) {

@@ -61,7 +61,7 @@ fn synthetic_sends_requests_back_and_drops_what_is_none() {
     let request = work(2, 77);
     assert_eq!(ask(&client, &request), request);
     let end = server.end(Signal::TERM);
-    // 17 bytes are too long for the buffers, the other five are no requests.
+    // Datagrams of 17 bytes are too long for the buffers, and the other five are no requests.
     assert!(
         end.contains("malformed: 5") && end.contains("truncated: 1"),
         "{end}"
@@ -90,7 +90,7 @@ fn synthetic_speaks_rackscheds_format_and_receives_on_a_thread_of_its_own() {
         let reply = ask(&client, &request.to_bytes());
         assert_eq!(reply, request.reply(0).to_bytes());
     }
-    // In three packets, the last one first, and the middle one twice.
+    // A request in three packets, the last one first, and the middle one twice.
     let parts = request(3, 1);
     for (sequence, payload) in [(2_u16, "!"), (1, "world"), (1, "world"), (0, "hello, ")] {
         let packet = RackSchedMessage {
@@ -112,7 +112,8 @@ fn synthetic_speaks_rackscheds_format_and_receives_on_a_thread_of_its_own() {
     assert_eq!((reply.kind, reply.request), (RackSchedKind::Reply, 3));
     assert_eq!(payload, b"hello, world!");
     client.send(&work(1, 1)).unwrap();
-    // Ten at once: each reply tells how many are left, in whatever order the server took them.
+    // Ten requests at once: each reply tells how many are left, in whatever order the server took
+    // them.
     for number in 10..20 {
         client.send(&request(number, 20).to_bytes()).unwrap();
     }
@@ -162,7 +163,7 @@ fn synthetic_serves_a_port_for_each_type_and_replies_from_another() {
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
     for (number, class) in [1, 0, 1].into_iter().enumerate() {
-        // As long as a request of class `long` would be: the port decides.
+        // The request is long enough for class `long`, but the port decides.
         let request = RackSchedMessage::request(7, number as u32, 30_000, 5);
         let to = ("127.0.0.1", listen[class]);
         client.send_to(&request.to_bytes(), to).unwrap();
@@ -203,7 +204,7 @@ fn synthetic_serves_parts_of_queries() {
     assert_eq!(finished(&end, "long"), Some(2), "{end}");
 }
 
-/// Over two servers; every query is answered.
+/// Every query over two servers is answered.
 #[test]
 fn fanout_reports_every_type_of_query() {
     let servers = [(); 2].map(|()| Server::start("synthetic", &["--format", "part"]));
@@ -282,7 +283,7 @@ fn start_in_guest_mode(test: &str) -> Option<Server> {
     Some(server)
 }
 
-/// A minute's work is allowed.
+/// Arguments that allow a minute's work without probes.
 fn without_probes(mechanism: &str) -> [&str; 7] {
     [
         "--no-probes",
@@ -295,8 +296,9 @@ fn without_probes(mechanism: &str) -> [&str; 7] {
     ]
 }
 
-/// Long requests run for a minute, and others overtake them. The worker is in guest mode, in the
-/// host side's calls or on its way, contexts are suspended and spares asleep.
+/// A server in guest mode ends by a signal in the middle of everything. Long requests run for a
+/// minute, and others overtake them. The worker is in guest mode, in a call of the host side, or
+/// between the two; contexts are suspended, and spares sleep.
 #[test]
 fn synthetic_in_guest_mode_ends_under_load_when_it_is_told_to() {
     const NAME: &str = "synthetic_in_guest_mode_ends_under_load_when_it_is_told_to";

@@ -63,7 +63,7 @@ impl Server {
         self.server.address()
     }
 
-    /// What the server says next.
+    /// The server's next line.
     pub fn line(&mut self) -> String {
         self.server.line()
     }

@@ -42,11 +42,11 @@ pub enum Compute {
     Inline,
     /// On tokio's threads for blocking work.
     SpawnBlocking,
-    /// Short ones in the handler, long ones on tokio's threads for blocking work.
+    /// Short requests in the handler, long ones on tokio's threads for blocking work.
     SpawnBlockingLong,
     /// On rayon's threads, with a channel back.
     Rayon(ThreadPool),
-    /// Short ones in the handler, long ones in a tokio runtime of their own.
+    /// Short requests in the handler, long ones in a tokio runtime of their own.
     SecondRuntime(Handle),
 }
 
@@ -56,10 +56,10 @@ pub enum NoResult {
     /// The pool says why.
     #[error(transparent)]
     Pool(#[from] RunError),
-    /// It panicked elsewhere than in the pool.
+    /// The computation panicked, elsewhere than in the pool.
     #[error("the computation panicked")]
     Panicked,
-    /// It would have started too late, elsewhere than in the pool.
+    /// The computation would have started too late, elsewhere than in the pool.
     #[error("not started by its deadline")]
     Late,
 }
@@ -80,7 +80,7 @@ impl Compute {
         }
     }
 
-    /// The same unless it cannot start within `allowed`.
+    /// As [`run`](Self::run), unless it cannot start within `allowed`.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -108,7 +108,7 @@ impl Compute {
         let joined = match self {
             Self::Rayon(threads) => {
                 let (send, result) = oneshot::channel();
-                // Whoever asked may have hung up.
+                // The client may have hung up.
                 threads.spawn(move || drop(send.send(compute())));
                 return result.await.map_err(|_| NoResult::Panicked);
             }

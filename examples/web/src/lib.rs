@@ -1,4 +1,4 @@
-//! The routes: what is waited for is tokio's, what is computed is the pool's.
+//! The routes: tokio's tasks wait for clients, and the pool computes.
 #![forbid(unsafe_code)]
 
 mod compute;
@@ -21,9 +21,9 @@ use tower::Layer;
 pub use compute::{Class, Compute, NoResult};
 pub use work::Data;
 
-/// A search that has not started by then is not worth it any more.
+/// A search that has not started within this time is refused.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(2);
-/// So many rows take microseconds.
+/// Up to so many rows, a range takes microseconds.
 const FEW_ROWS: usize = 100;
 
 #[derive(Clone)]
@@ -49,7 +49,7 @@ pub fn router(compute: Arc<Compute>, data: Data) -> Router {
         .merge(by_function)
 }
 
-/// `/lines?q=WORD`: a whole handler that is no async code, as a service that the layer makes.
+/// `/lines?q=WORD`: a handler that is no async code, made into a service by the layer.
 fn computed_by_function(pool: &Arc<Pool>, data: &Arc<Data>) -> Router {
     let data = Arc::clone(data);
     let layer = PoolLayer::new(Arc::clone(pool), Rules::otherwise(Class::Batch.name()));
@@ -65,7 +65,7 @@ fn lines(data: &Data, request: &Request) -> Response {
     }
 }
 
-/// Healthy is who computes something in time, not only who accepts connections.
+/// A healthy service computes something in time, and does not only accept connections.
 async fn health(State(app): State<App>) -> Result<&'static str, Failed> {
     Ok(app.compute.run(Class::Interactive, || "ok\n").await?)
 }

@@ -8,8 +8,8 @@
 //! `curl -o small.png 'localhost:8080/image?width=300'`
 //!
 //! Expect: `/health` answers at once while logins and searches are computed, since these are
-//! preempted. Without `--preempt-anywhere` only code with probes is: a login holds its worker.
-//! `--compute` takes other ways to compute beside the pool, to compare: `spawn-blocking`, say.
+//! preempted. Without `--preempt-anywhere` only code with probes is preempted, and a login holds
+//! its worker. `--compute` selects other ways to compute, to compare: `spawn-blocking`, say.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ struct Options {
     /// Rows of the database, and lines of the text.
     #[arg(long, default_value_t = 100_000)]
     rows: u64,
-    /// Ends when the thread that started it does, even if it is stopped then.
+    /// Ends when the thread that started it ends, even while it is stopped.
     #[arg(long)]
     ends_with_parent: bool,
 }
@@ -60,7 +60,7 @@ enum Way {
     Inline,
     /// By tokio's `spawn_blocking`.
     SpawnBlocking,
-    /// Short ones in the handler, long ones by `spawn_blocking`.
+    /// Short requests in the handler, long ones by `spawn_blocking`.
     SpawnBlockingLong,
     /// On rayon's threads.
     Rayon,
@@ -114,7 +114,7 @@ fn main() -> anyhow::Result<()> {
         (_, Some(second)) => Compute::SecondRuntime(second.handle().clone()),
         (Way::SpawnBlocking, _) => Compute::SpawnBlocking,
         (Way::SpawnBlockingLong, _) => Compute::SpawnBlockingLong,
-        // By default a panic there would end the process.
+        // Without a handler, rayon would end the process when a job panics.
         (Way::Rayon, _) => Compute::Rayon(
             (ThreadPoolBuilder::new().num_threads(workers))
                 .panic_handler(|_| ())
@@ -141,7 +141,7 @@ fn main() -> anyhow::Result<()> {
             .with_graceful_shutdown(stop)
             .await
     })?;
-    // Connections that outlived the server may still have the pool; it ends with them.
+    // Connections that outlived the server may still own the pool, which then ends with them.
     drop(runtime);
     if let Some(Compute::Pool(pool)) = Arc::into_inner(compute)
         && let Some(pool) = Arc::into_inner(pool)

@@ -1,4 +1,4 @@
-//! What takes time: plain functions, none of them async.
+//! The computations: plain functions, none of them async.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,13 +13,13 @@ use redb::{Database, ReadableDatabase, TableDefinition};
 use regex::Regex;
 use shinjuku::preempt_point;
 
-/// Of the picture.
+/// The picture's size, in pixels.
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 540;
 
 const ROWS: TableDefinition<&str, u64> = TableDefinition::new("rows");
 
-/// What the service serves. Generated, so that it needs no files.
+/// The service's data. It is generated, so that the service needs no files.
 pub struct Data {
     text: String,
     rows: Database,
@@ -27,18 +27,18 @@ pub struct Data {
     picture: RgbImage,
 }
 
-/// Argon2id as OWASP's minimum has it: 19 MiB, some ten milliseconds.
+/// Argon2id with OWASP's least parameters: 19 MiB, some ten milliseconds.
 fn hasher() -> Argon2<'static> {
     let params = Params::new(19 * 1024, 2, 1, None).expect("the parameters are within range");
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
 }
 
 impl Data {
-    /// A text of so many lines, a database of as many rows, one user (`alice`, `wonderland`), a
-    /// picture.
+    /// Generates a text of so many lines, a database of as many rows, one user (`alice`,
+    /// `wonderland`), and a picture.
     ///
     /// # Errors
-    /// The database's.
+    /// The database's error.
     pub fn generate(lines: u64) -> anyhow::Result<Self> {
         let mut text = String::new();
         for line in 0..lines {
@@ -70,12 +70,12 @@ impl Data {
     /// How many lines match.
     ///
     /// # Errors
-    /// It is no regular expression.
+    /// Why it is no regular expression.
     pub fn search(&self, expression: &str) -> Result<usize, String> {
         let expression = Regex::new(expression).map_err(|error| error.to_string())?;
         let mut hits = 0;
         for line in self.text.lines() {
-            // Where the code is ours, it has a probe: preempted here, it needs no signal.
+            // A probe in the service's own loop: preempted here, the search needs no signal.
             preempt_point();
             hits += usize::from(expression.is_match(line));
         }
@@ -95,20 +95,20 @@ impl Data {
     /// So many rows, a line each.
     ///
     /// # Errors
-    /// The database's.
+    /// The database's error.
     pub fn range(&self, from: &str, count: usize) -> Result<String, redb::Error> {
         let table = self.rows.begin_read()?.open_table(ROWS)?;
         let mut lines = String::new();
         for row in table.range(from..)?.take(count) {
             preempt_point();
             let (key, value) = row?;
-            // To a string, so it does not fail.
+            // Writing to a string does not fail.
             let _ = writeln!(lines, "{} {}", key.value(), value.value());
         }
         Ok(lines)
     }
 
-    /// Whether this is the user's password. Takes as long for users that there are not.
+    /// Whether this is the user's password. Takes as long for unknown users.
     pub(crate) fn knows(&self, user: &str, password: &str) -> bool {
         let hash = self.users.get(user);
         let hash = hash.or_else(|| self.users.values().next());
@@ -121,7 +121,7 @@ impl Data {
     /// The picture in this width, as PNG.
     ///
     /// # Errors
-    /// It is wider than the picture, or zero.
+    /// If the width is zero, or more than the picture's.
     pub fn picture(&self, width: u32) -> Result<Vec<u8>, String> {
         if !(1..=WIDTH).contains(&width) {
             return Err(format!("the width is from 1 to {WIDTH}"));

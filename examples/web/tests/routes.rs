@@ -19,13 +19,13 @@ use shinjuku_web::{Class, Compute, Data, router};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A client of a service, wherever that is.
+/// A client of a service, in this process or another.
 struct Asks {
     address: String,
     client: Client<HttpConnector, Body>,
 }
 
-/// One in this process.
+/// A service in this process.
 struct Service {
     asks: Asks,
     compute: Arc<Compute>,
@@ -86,7 +86,7 @@ async fn every_route_answers() {
     assert_eq!(lines("/lines").await.0, StatusCode::BAD_REQUEST);
 }
 
-/// What the pool refuses is an answer of the layer's route as of any other.
+/// The layer's route answers a request that the pool refuses, as any other route does.
 #[tokio::test]
 async fn what_the_pool_refuses_is_an_answer() {
     let pool = Pool::builder(["interactive"]).layout(LayoutKind::Symmetric);
@@ -146,7 +146,7 @@ async fn every_route_answers_to(service: &Asks) {
     assert_eq!(service.get("/nothing").await.0, StatusCode::NOT_FOUND);
 }
 
-/// Many at once, short and long, over several connections.
+/// Many requests at once, short and long, over several connections.
 #[tokio::test]
 async fn short_and_long_ones_are_all_answered() {
     let service = Arc::new(Service::start(in_a_pool()).await);
@@ -197,7 +197,7 @@ async fn every_contender_serves_and_ends_when_it_is_told_to() {
     }
 }
 
-/// A bench that is killed leaves no server behind, although it had stopped that.
+/// A bench that is killed leaves no server behind, even one that it had stopped.
 #[test]
 fn a_stopped_server_ends_with_the_thread_that_started_it() {
     let started = std::thread::spawn(|| {
@@ -209,7 +209,7 @@ fn a_stopped_server_ends_with_the_thread_that_started_it() {
     assert_eq!(server.wait().signal(), Some(Signal::KILL.as_raw()));
 }
 
-/// A running program. Dropped, it is gone.
+/// A running program, which is killed when this is dropped.
 struct Process {
     child: Child,
     address: String,
@@ -233,12 +233,12 @@ impl Process {
         let mut lines = told.lines().map(|line| line.unwrap());
         let address = lines.find_map(|line| Some(line.strip_prefix("listening on ")?.to_owned()));
         server.address = address.unwrap_or_else(|| panic!("{} ended", server.arguments));
-        // What it says at its end finds a reader.
+        // The program's last output needs a reader.
         std::thread::spawn(move || lines.for_each(drop));
         server
     }
 
-    /// Sends SIGTERM, upon which it ends well.
+    /// Sends SIGTERM, after which the program must end without an error.
     fn end(&mut self) {
         self.signal(Signal::TERM);
         let status = self.wait();

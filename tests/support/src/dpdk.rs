@@ -58,7 +58,7 @@ pub fn open(device: &str, ip: Ipv4Addr, config: NicConfig) -> (Nic, Vec<Host<Dpd
     )
 }
 
-/// How many mbufs are not back when `hosts` and `nic` are closed.
+/// Closes `hosts` and `nic`, and gives how many mbufs have not come back.
 pub fn missing_after_close<T>(nic: Nic, hosts: T) -> u32 {
     let pools = nic.pools().to_vec();
     drop((hosts, nic));
@@ -194,7 +194,7 @@ impl<D: Device> Host<D> {
     }
 }
 
-/// Does `step`, without a pause, until it tells that it is done.
+/// Repeats `step`, without a pause, until it returns that it is done.
 ///
 /// # Panics
 /// If that takes longer than [`PATIENCE`].

@@ -1,4 +1,4 @@
-//! What the tests of several packages share. No package but tests' uses this one.
+//! The parts that the tests of several packages share. Only tests use this package.
 //!
 //! | module | |
 //! |---|---|

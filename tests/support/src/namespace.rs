@@ -34,7 +34,7 @@ impl Namespace {
         }
     }
 
-    /// `program`, to be run here.
+    /// A command that runs `program` here.
     #[must_use]
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("ip");
@@ -47,15 +47,15 @@ impl Namespace {
     /// Runs a command line here.
     ///
     /// # Errors
-    /// What it said, if it failed.
+    /// Its output, if it failed.
     pub fn run(&self, line: &str) -> Result<(), String> {
         run(&format!("ip netns exec {self} {line}"))
     }
 
-    /// Runs `ip` with `arguments` on what is here.
+    /// Runs `ip` with `arguments` here.
     ///
     /// # Errors
-    /// What it said, if it failed.
+    /// Its output, if it failed.
     pub fn ip(&self, arguments: &str) -> Result<(), String> {
         run(&format!("ip -n {self} {arguments}"))
     }
@@ -69,7 +69,8 @@ impl Namespace {
         must(self.ip(&format!("link set {device} up")));
     }
 
-    /// What `work` returns, done by a thread that is here; so are the threads that it starts.
+    /// Calls `work` on a thread in this namespace, and gives its result. The threads that `work`
+    /// starts are in the namespace, too.
     ///
     /// # Panics
     /// If the thread cannot come here, or `work` panics.
@@ -101,7 +102,7 @@ impl Drop for Namespace {
 /// Runs a command line.
 ///
 /// # Errors
-/// What it said, if it failed.
+/// Its output, if it failed.
 pub fn run(line: &str) -> Result<(), String> {
     let mut words = line.split_whitespace();
     let output = Command::new(words.next().unwrap_or_default())
@@ -120,21 +121,21 @@ pub fn run(line: &str) -> Result<(), String> {
     }
 }
 
-/// What a command that must not fail returns.
+/// The result of a command that must not fail.
 ///
 /// # Panics
-/// If it failed, with what it said.
+/// If it failed, with its output.
 pub fn must<T>(result: Result<T, String>) -> T {
     result.unwrap_or_else(|reason| panic!("{reason}"))
 }
 
-/// Two namespaces for a device and what talks to it.
+/// Two namespaces: for a device, and for its peer.
 #[derive(Debug)]
 pub struct Pair(pub [Namespace; 2]);
 
 impl Pair {
-    /// Two namespaces with these tags, for `test`. `None`, having said so, if this machine cannot
-    /// run the test.
+    /// Makes two namespaces with these tags, for `test`. `None` if this machine cannot run the
+    /// test; says then that it is skipped.
     #[must_use]
     pub fn new(test: &str, tags: [&str; 2]) -> Option<Self> {
         match Self::make(tags) {
@@ -157,7 +158,7 @@ impl Pair {
         }
         let pair = Self([Namespace::new(first)?, Namespace::new(second)?]);
         for namespace in &pair.0 {
-            // Its unasked-for packets would be counted.
+            // IPv6 sends packets by itself, which the tests would count.
             let off = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; \
                        echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6";
             let _ = namespace.command("sh").args(["-c", off]).output();
@@ -165,7 +166,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// A veth pair: `va` in the first, `vb` in the second.
+    /// Makes a veth pair: `va` in the first namespace, `vb` in the second.
     ///
     /// # Panics
     /// If that fails.
@@ -175,7 +176,7 @@ impl Pair {
             "ip link add va netns {first} type veth peer name vb netns {second}"
         )));
         must(first.ip("link set va up"));
-        // The kernel would leave checksums to a network card that there is not.
+        // The kernel would leave checksums to a network card, and a veth has none.
         must(second.run("ethtool -K vb tx off"));
     }
 }

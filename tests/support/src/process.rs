@@ -260,7 +260,7 @@ pub fn this_part() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// The lines that this part is told. Ends when whoever started the part is gone.
+/// The lines that this part is told. Ends when the process that started the part is gone.
 #[must_use]
 pub fn orders() -> Receiver<String> {
     let (order, orders) = mpsc::channel();

@@ -1,4 +1,5 @@
-//! Runtimes for tests.
+//! Runtimes for tests. A file of its own, since the rest of the package does without the crate
+//! `shinjuku`, except `watch`.
 
 use shinjuku::{Config, HardPreemption, MechanismKind};
 

@@ -25,7 +25,7 @@ impl Usage {
     #[must_use]
     pub fn now() -> Self {
         let own = Self::of(std::process::id());
-        // Minus the descriptor that was open for the counting.
+        // Without the descriptor that was open for the counting.
         Self {
             descriptors: own.descriptors - 1,
             ..own

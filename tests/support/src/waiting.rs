@@ -1,4 +1,4 @@
-//! Waiting: with a limit, and for each other.
+//! Waiting with a limit, and waiting for other tests. A short file, which all others use.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Threads that must not call the allocator, and what it takes to notice that they do.
+//! Threads that must not call the allocator, and how a test notices that they do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use shinjuku_preempt::stress::{Allocations, allocations_of_this_thread};
 pub struct WatchedThreads(Mutex<Vec<(String, Allocations)>>);
 
 impl WatchedThreads {
-    /// None.
+    /// Watches no threads yet.
     #[must_use]
     pub const fn new() -> Self {
         Self(Mutex::new(Vec::new()))
@@ -25,7 +25,7 @@ impl WatchedThreads {
         threads.push((name, allocations_of_this_thread()));
     }
 
-    /// Watches none any more.
+    /// Stops watching all threads.
     pub fn clear(&self) {
         let mut threads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         threads.clear();
@@ -45,7 +45,7 @@ impl WatchedThreads {
 /// The calls of each thread between two [`counts`](WatchedThreads::counts).
 ///
 /// # Panics
-/// If a thread came between.
+/// If the number of threads has changed in between.
 #[must_use]
 pub fn grown(before: &[(String, u64)], after: Vec<(String, u64)>) -> Vec<(String, u64)> {
     assert_eq!(before.len(), after.len(), "all threads are known by then");
@@ -60,14 +60,14 @@ pub struct Watched<Tr> {
     transport: Tr,
     threads: &'static WatchedThreads,
     known: bool,
-    /// Whether it allocates where it must not.
+    /// Whether it calls the allocator for each request, against the rules.
     sloppy: bool,
     delivered: Arc<AtomicU64>,
 }
 
 impl<Tr> Watched<Tr> {
-    /// Over `transport`. If `sloppy`, it calls the allocator for each request, to show that this
-    /// would be noticed.
+    /// Watches the thread that polls `transport`. If `sloppy`, this calls the allocator for each
+    /// request, to show that the test would notice that.
     #[must_use]
     pub fn new(transport: Tr, threads: &'static WatchedThreads, sloppy: bool) -> Self {
         Self {
@@ -79,13 +79,13 @@ impl<Tr> Watched<Tr> {
         }
     }
 
-    /// How many requests it has delivered; each after it was sloppy.
+    /// How many requests it has delivered. A request counts after the call of the allocator for it.
     #[must_use]
     pub fn delivered(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.delivered)
     }
 
-    /// What is below.
+    /// The transport that it watches.
     #[must_use]
     pub fn into_inner(self) -> Tr {
         self.transport

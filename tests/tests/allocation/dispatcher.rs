@@ -31,9 +31,9 @@ const CONTEXTS: usize = 64;
 const WORKERS: usize = 2;
 /// Requests sent together: some wait, so that every context is in use.
 const WINDOW: usize = CONTEXTS + 16;
-/// More contexts within the allocator than threads that could run them: these others are suspended
-/// there. One is enough, and there are seldom many: who holds the allocator's lock goes on soon,
-/// since those that wait for it stand aside.
+/// How many more contexts than threads must be within the allocator: so many are suspended there.
+/// One is enough, and there are seldom many: the holder of the allocator's lock goes on soon, since
+/// the requests that wait for the lock stand aside.
 const SUSPENDED: usize = 1;
 /// No more threads than this run contexts, spare workers included.
 const THREADS_AT_MOST: usize = WORKERS + 16;
@@ -63,10 +63,10 @@ struct Watch {
     threads: WatchedThreads,
     /// The most contexts that were within the allocator when one had just been preempted.
     most_in_the_allocator: AtomicUsize,
-    /// Requests whose end the policy has heard of.
+    /// Requests whose end the policy was told of.
     finished: AtomicUsize,
-    /// Those whose end it has heard of on the context's stack: another request follows there at
-    /// once.
+    /// Requests whose end the policy was told of on the context's stack: another request follows
+    /// there at once.
     followed: AtomicUsize,
     /// While true, requests that start wait, and so do the requests behind them.
     held: AtomicBool,
@@ -404,8 +404,7 @@ impl Client for InProcess {
     }
 }
 
-/// There the loops run on the contexts' own threads, in handlers of signals that came within
-/// malloc.
+/// With such contexts the worker's loop runs on the contexts' own threads.
 #[test]
 fn on_kernel_threads_no_thread_allocates() {
     let _turn = turn();

@@ -27,7 +27,7 @@ static THREADS: WatchedThreads = WatchedThreads::new();
 /// While true, requests that start wait.
 static HELD: AtomicBool = AtomicBool::new(false);
 
-/// The class is the time that the request asks for.
+/// A classifier whose class is the time that the request asks for.
 struct TimeAsked;
 
 impl Classifier for TimeAsked {
@@ -112,7 +112,7 @@ impl Client {
         self.0.send(&packet).unwrap();
     }
 
-    /// In two packets, the second one first.
+    /// Sends a request in two packets, the second one first.
     fn send(&self, class: u64, number: u64) {
         self.send_packet(class, number, 1);
         self.send_packet(class, number, 0);
@@ -139,8 +139,8 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
     let mut warm = None;
     let calls = loop {
         if sent <= answered {
-            // Else, with fewer free cores than threads, each could be served before the next one is
-            // sent.
+            // Otherwise, with fewer free cores than threads, each request could be served before
+            // the next one is sent.
             HELD.store(true, Ordering::Release);
             (0..WINDOW).for_each(|number| client.send(0, sent + number));
             sent += WINDOW;
@@ -157,8 +157,8 @@ fn calls_in_steady_state(sloppy: bool) -> Vec<(String, u64)> {
         most_in_the_allocator = most_in_the_allocator.max(contexts_in_the_allocator());
         let Some((at, before)) = &warm else {
             if answered == 2 * CONTEXTS as u64 {
-                // Counted in this order, and the other way round at the end, there are no fewer
-                // calls than of those requests.
+                // The calls are counted before the requests here, and after them at the end. So the
+                // calls of all counted requests are counted.
                 let before = THREADS.counts();
                 warm = Some((delivered.load(Ordering::Acquire), before));
             }

@@ -1,6 +1,7 @@
 //! Requests are served although their workers sleep, or other threads have the cores.
 //!
-//! Apart from `service`, and one test at a time, since these tests take the cores from others.
+//! The tests are a program of their own and run one at a time, since they take the cores from
+//! others.
 
 mod blocked;
 mod symmetric;

@@ -15,7 +15,7 @@ use shinjuku::{Handle, LayoutKind, MechanismKind, Runtime, Ticket, handler_fn, p
 use shinjuku_tests_support::runtime::{config, token};
 use shinjuku_tests_support::{PATIENCE, turn};
 
-/// Preemptions of a run that nobody asks more of.
+/// How many preemptions a run has by default.
 const FEW: u64 = 3_000;
 /// Threads that compute beside the loops.
 const OUTSIDE: usize = 3;
@@ -24,7 +24,7 @@ thread_local! {
     static LOCAL: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Requests that found something changed that was theirs.
+/// How many requests found something of their own changed.
 static ERRORS: AtomicU64 = AtomicU64::new(0);
 static LOCK: Mutex<[u64; 4]> = Mutex::new([0; 4]);
 
@@ -34,8 +34,8 @@ fn check(is_right: bool) {
     }
 }
 
-/// What is a request's own must be there after every preemption: its stack and vectors, its
-/// thread-locals, what it holds in the allocator and under the lock.
+/// All that is a request's own must be unchanged after every preemption: its stack and vectors, its
+/// thread-locals, the memory that it has allocated, and the value that it has locked.
 fn handle_one(seed: u64) -> u64 {
     LOCAL.set(seed);
     let mut block = vec![seed as u8; 64 + (seed % 5_000) as usize];

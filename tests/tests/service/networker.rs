@@ -18,7 +18,7 @@ use shinjuku::{
 use shinjuku_tests_support::runtime::{config, token};
 use shinjuku_tests_support::{PATIENCE, wait_for};
 
-/// For cores shared with other tests.
+/// A configuration for cores that are shared with other tests.
 fn shared(ring: usize) -> NetworkerConfig {
     NetworkerConfig::default()
         .idle_backoff(Duration::from_micros(10))

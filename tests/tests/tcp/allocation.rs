@@ -123,8 +123,8 @@ fn calls_in_steady_state(sloppy: bool, reply_by: ReplyBy) -> Vec<(String, u64)> 
             }
         };
         warm(&|| counters.read().failed > 8);
-        // Counted in this order, and the other way round at the end, there are no fewer calls than
-        // of those requests.
+        // The calls are counted before the requests here, and after them at the end. So the calls
+        // of all counted requests are counted.
         let before = THREADS.counts();
         let at = delivered.load(Ordering::Acquire);
         let from = counters.read();

@@ -80,8 +80,8 @@ impl Service {
         }
     }
 
-    /// The first caller leaves its request on the shelf and returns for whatever lies there then. A
-    /// caller in between takes what is there, and leaves its own.
+    /// The first caller leaves its request on the shelf, and later takes the request that lies
+    /// there then. A caller in between takes the one that lies there, and leaves its own.
     fn swap(&self, own: Request<Lines>) -> Request<Lines> {
         let shelf = || self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(other) = shelf().replace(own) {

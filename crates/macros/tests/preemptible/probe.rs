@@ -1,4 +1,5 @@
-//! Stands in for the crate `shinjuku`: a probe that counts its calls.
+//! Stands in for the crate `shinjuku`: a probe that counts its calls. It is a module of its own,
+//! since the attribute calls `preempt_point` by the path of a crate.
 
 use std::cell::Cell;
 

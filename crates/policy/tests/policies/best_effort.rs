@@ -1,5 +1,5 @@
-//! Best effort behind another policy: order, bounds, who gives way, and who gets a turn all the
-//! same.
+//! Best effort behind another policy: order, bounds, which requests give way, and which get a turn
+//! nevertheless.
 
 use proptest::prelude::*;
 use shinjuku_policy::darc::Demand;
@@ -92,8 +92,8 @@ proptest! {
         check(policy, behind.reference(ByRank::new(rank)), Conserves::Less, steps);
     }
 
-    // Whatever the policy: a best-effort request is handed out only if it has no other for that
-    // worker; nothing is preempted for it, and it is asked to give way from the start.
+    // Under any policy, a best-effort request is handed out only if the policy has no other for
+    // that worker. No request is preempted for it, and it is asked to give way from the start.
     #[test]
     fn only_in_what_is_idle(steps in steps(), at in 0..registry::ALL.len()) {
         let mut parameters = Parameters::new(CAPACITY, usize::from(WORKERS));
@@ -134,7 +134,7 @@ fn task(id: u32, class: u16) -> Task {
     }
 }
 
-/// Class 1 behind `inner`, whose rule for progress fires after two preemptions.
+/// Class 1 behind `inner`, with a progress rule that fires after two preemptions.
 fn watched(inner: impl Policy + 'static) -> Verified {
     let mut parameters = BestEffortParameters::default();
     parameters.classes.push(ClassId(1));
@@ -169,8 +169,8 @@ fn what_darc_keeps_idle_is_idle() {
     assert_eq!(policy.next(WORKER, Nanos(10), Want::Any), Some(short));
 }
 
-/// It may hold the lock for which the other spins. After two preemptions it has the moment until it
-/// is asked to give way; the second time, the other's quantum.
+/// The best-effort request may hold the lock for which the other spins. After two preemptions of
+/// the other it runs until it is asked to give way; the second time, it has the other's quantum.
 #[test]
 fn the_progress_rule_gives_it_a_turn_of_the_others_quantum() {
     for (inner, quantum) in [
@@ -206,7 +206,7 @@ fn the_progress_rule_gives_it_a_turn_of_the_others_quantum() {
     }
 }
 
-/// What a blocked request may wait for has a turn, whoever it is.
+/// Any request for which a blocked one may wait can be given a turn.
 #[test]
 fn a_turn_can_be_granted() {
     let mut policy = watched(CFcfs::new(CAPACITY).unwrap());
@@ -224,7 +224,7 @@ fn a_turn_can_be_granted() {
 fn bounds_of_zero_are_refused_and_the_name_tells() {
     let mut parameters = Parameters::new(CAPACITY, 1);
     let cfcfs = registry::named("c-fcfs").unwrap();
-    // No class: nothing is behind, so the bounds do not matter.
+    // No class is best effort, so the bounds do not matter.
     parameters.best_effort.queue = 0;
     assert_eq!(cfcfs.build(&parameters).unwrap().name(), "c-FCFS");
     parameters.best_effort.classes.push(ClassId(0));

@@ -1,4 +1,5 @@
-//! DARC: what it measures, how it divides the workers, and that only short classes go everywhere.
+//! DARC: what it measures, how it divides the workers, and that only short classes run at every
+//! worker.
 
 use shinjuku_policy::darc::{Demand, WINDOW};
 use shinjuku_policy::{ClassId, Darc, Nanos, Policy, Task, TaskId, Want, WorkerId};
@@ -37,7 +38,7 @@ fn workers_are_divided_by_demand() {
     // The order is that of the measured times.
     let turned = [demand(10, 100), demand(1_000, 1)];
     assert_eq!(first_workers(8, &turned), [4, 0]);
-    // A class with hardly any demand has a worker all the same.
+    // Even a class with hardly any demand has a worker.
     let rare = [demand(1, 1), demand(100, 100)];
     assert_eq!(first_workers(8, &rare), [0, 1]);
     // 1.9, 4.2 and 1.9 of 8 workers.

@@ -102,7 +102,7 @@ impl Subject for Verified {
     }
 }
 
-/// What a step came to.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     Nothing,

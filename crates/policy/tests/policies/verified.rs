@@ -15,7 +15,7 @@ const WORKER: WorkerId = WorkerId(0);
 #[derive(Clone, Copy, Debug)]
 enum Sound {
     Registered(Registered, Requeue),
-    /// The same, with one of three classes behind it.
+    /// Such a policy, with one of three classes behind it.
     BeforeBestEffort(Registered, Requeue),
     Bounded,
 }
@@ -187,7 +187,7 @@ fn bounds_are_the_policys_and_the_capacity() {
     assert_eq!(policy.len(), 1);
 }
 
-/// Requests may wait for a busy worker for as long as it takes.
+/// A policy may let requests wait for a busy worker for any time.
 #[test]
 fn waiting_for_another_worker_is_no_stall() {
     let mut policy = verified(DFcfs::new(CAPACITY, 2).unwrap());

@@ -1,5 +1,5 @@
-//! The same in the inline layout: the thread stops itself, by a deadline that its probes find or by
-//! its timer.
+//! The cost of a preemption in the layouts `inline` and `symmetric`, where a thread stops itself,
+//! by a deadline that its probes find, or by its timer.
 
 use std::time::Duration;
 
@@ -15,8 +15,9 @@ use super::{
 };
 use crate::layout;
 
-/// After a preemption, a look at the network: a system call that finds nothing.
-const LOOK: f64 = 500.0;
+/// The assumed cost of the poll that follows a preemption, in nanoseconds: a system call that finds
+/// nothing.
+const POLL: f64 = 500.0;
 
 /// Measures on the calling thread, on `core` if there is one.
 pub(super) fn measure(
@@ -24,7 +25,7 @@ pub(super) fn measure(
     realtime_priority: Option<i32>,
     signal: Option<Signal>,
 ) -> Option<Costs> {
-    // Before this thread is pinned and real-time, as in the other layouts.
+    // The contexts are made before this thread is pinned and real-time, as in the other layouts.
     let (mut stage, handles) = Stage::new(signal, LONGEST_RUN)?;
     let costs = stage.measure(core, realtime_priority, signal.is_some());
     handles.hand_back(stage.idle, Duration::from_secs(1));
@@ -81,7 +82,7 @@ impl Stage {
             true => self.cost(false, SIGNAL_PAUSE)?,
             false => ASSUMED_SIGNAL.0 as f64,
         };
-        let nanos = |nanos: f64| Nanos((nanos + LOOK) as u64);
+        let nanos = |nanos: f64| Nanos((nanos + POLL) as u64);
         Some(Costs {
             probe: nanos(probe.clamp(LEAST_PROBE, MOST_PROBE)),
             signal: nanos(signal.clamp(LEAST_SIGNAL, MOST_SIGNAL)),
@@ -98,8 +99,8 @@ impl Stage {
         })
     }
 
-    /// Has the work done once; tells how long it took, in nanoseconds, and how often it was
-    /// preempted. `None`: for longer than a run may take.
+    /// Has the work done once. Returns how long it took, in nanoseconds, and how often it was
+    /// preempted; `None` if it took too long.
     fn run(&mut self, probes: bool, pause: Option<Duration>) -> Option<(u64, u64)> {
         let longest = self.longest;
         let quantum = pause.map_or(Cycles(2 * longest.0), |pause| {
@@ -112,7 +113,7 @@ impl Stage {
         let mut preemptions = 0;
         loop {
             let now = Cycles::now();
-            // What takes too long is let finish: a suspended context could not be handed back.
+            // Work that takes too long may finish, since a suspended context cannot be handed back.
             let quantum = if now.since(start) < longest {
                 quantum
             } else {
@@ -122,7 +123,7 @@ impl Stage {
                 (Some(timer), Some(_)) if !probes => timer.arm(quantum),
                 _ => now,
             };
-            // Undisturbed, too: its probes shall cost the same.
+            // An undisturbed run has a deadline as well, so that its probes cost the same.
             let dispatched = self.sender.send(runnable).ok()?;
             dispatched.request_at(Cycles(begun.0 + quantum.0));
             let (received, generation) = self.receiver.poll()?;
@@ -151,18 +152,18 @@ impl Stage {
 mod tests {
     use super::*;
 
-    /// None is preempted before a pause is over, so the whole of a run takes all its pauses at
-    /// least. The last part of it, which a single pause bounds, does not.
+    /// The work is not preempted before a pause is over, so a whole run takes at least as long as
+    /// all its pauses. A time that began with the last slice would be about one pause.
     #[test]
     fn a_disturbed_run_is_timed_from_its_beginning() {
-        // However busy the machine is.
+        // Long enough on any busy machine.
         let patience = Duration::from_secs(60);
         let (mut stage, handles) = Stage::new(None, patience).unwrap();
         let pause = Duration::from_micros(500);
         for _ in 0..5 {
             let (took, preemptions) = stage.run(true, Some(pause)).unwrap();
             assert!(preemptions > 0);
-            // But for what converting between cycles and nanoseconds loses.
+            // Converting between cycles and nanoseconds loses less than a microsecond a pause.
             let pauses = preemptions * (pause.as_nanos() as u64 - 1_000);
             assert!(took >= pauses, "{took} ns, {preemptions} preemptions");
         }

@@ -2,13 +2,13 @@
 //!
 //! A context works a known number of steps, first undisturbed, then preempted again and again by
 //! the other core and sent back at once. The time lost, divided by the preemptions that happened,
-//! is the cost: interruption, switch away, the message to this core and back, switch, return.
-//! Whatever else the machine does only adds, so the least undisturbed time of all rounds is the
-//! base, and the least cost of all rounds counts.
+//! is the cost: interruption, switch away, the message to this core and back, switch, return. The
+//! machine's other work only adds time. So the base is the least undisturbed time of all rounds,
+//! and the least cost of all rounds counts.
 //!
 //! Only the two threads of a run are pinned and real-time. A thread that is neither makes the
-//! context and the threads, and ends them: a real-time thread that waits for an ordinary one on
-//! its own core waits until the kernel's bound on real-time threads stops it.
+//! context and these threads, and ends them. A real-time thread that waits for an ordinary one on
+//! its own core would wait until the kernel throttles real-time threads.
 
 mod inline;
 
@@ -27,45 +27,45 @@ use shinjuku_preempt::{
 use crate::config::ContextKind;
 use crate::layout::{self, Layout};
 
-/// Worker time a preemption takes.
+/// The worker time that a preemption takes, by mechanism.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
     pub(crate) probe: Nanos,
     pub(crate) signal: Nanos,
-    /// In the mode of the backend that was measured, and how its interrupts came.
+    /// By the backend that was measured, with the way in which its interrupts came.
     pub(crate) backend: Option<(Nanos, Delivery)>,
     /// For the log: measured, or assumed and why.
     pub(crate) how: String,
 }
 
-/// What is taken for granted where nothing can be measured.
+/// The costs where nothing can be measured.
 const ASSUMED_PROBE: Nanos = Nanos(300);
 const ASSUMED_SIGNAL: Nanos = Nanos(10_000);
 /// Rounds of each mechanism.
 const ROUNDS: usize = 6;
-/// What cannot be less, nanoseconds: a signal takes the system calls around it, a message a cache
-/// line's way.
+/// The least costs that are believed, in nanoseconds: a signal takes the system calls around it, a
+/// message a cache line's way.
 const LEAST_SIGNAL: f64 = 1_000.0;
 const LEAST_BACKEND: f64 = 500.0;
 const LEAST_PROBE: f64 = 100.0;
-/// What is not believed to be more: a machine that was busy elsewhere while this was measured must
-/// not have its quantum spoilt for good.
+/// The largest costs that are believed, in nanoseconds: other work of the machine during the
+/// measurement must not spoil the quantum for good.
 const MOST_SIGNAL: f64 = 30_000.0;
 const MOST_BACKEND: f64 = 60_000.0;
 const MOST_PROBE: f64 = 2_000.0;
-/// Steps of the work, some 4 ms.
+/// Steps of the work, which take some 4 ms.
 const STEPS: u64 = 2_000_000;
-/// Pause between preemptions.
+/// How long the work runs between two preemptions.
 const SIGNAL_PAUSE: Duration = Duration::from_micros(60);
 const PROBE_PAUSE: Duration = Duration::from_micros(10);
 /// A run that takes longer is given up.
 const LONGEST_RUN: Duration = Duration::from_millis(500);
-/// No round of a mechanism begins later than that after the first one: on a busy machine many are
-/// given up.
+/// No round of a mechanism begins later than this after the first: on a busy machine many rounds
+/// are given up.
 const LONGEST_MEASUREMENT: Duration = Duration::from_secs(2);
 
-/// What is assumed of the two switches between kernel threads that a preemption takes, if contexts
-/// are such.
+/// The assumed cost of the two switches between kernel threads that a preemption takes where
+/// contexts are such threads.
 fn kernel_switches(contexts: ContextKind) -> Nanos {
     match contexts {
         ContextKind::Stack => Nanos(0),
@@ -114,7 +114,10 @@ pub(crate) fn measure(
     measure_at(place, signal, backend).unwrap_or_else(|| assumed("the calibration could not run"))
 }
 
-/// The dispatcher's core and a worker's, between which can be measured; else why not.
+/// The dispatcher's core and a worker's, between which the cost can be measured.
+///
+/// # Errors
+/// Why it cannot be measured.
 pub(crate) fn cores(layout: &Layout) -> Result<(usize, usize), &'static str> {
     match (layout.dispatcher, layout.workers.first()) {
         (Some(own), Some(&Some(other))) if own != other => Ok((own, other)),
@@ -123,7 +126,7 @@ pub(crate) fn cores(layout: &Layout) -> Result<(usize, usize), &'static str> {
     }
 }
 
-/// Pinning and binding a worker leave traces, so a thread of its own.
+/// Measures on a thread of its own, since pinning and binding a worker leave traces.
 fn on_a_thread<Out: Send>(measure: impl FnOnce() -> Option<Out> + Send) -> Option<Out> {
     std::thread::scope(|scope| {
         std::thread::Builder::new()
@@ -166,7 +169,7 @@ fn measure_at(
     })
 }
 
-/// Where and how the two threads run between which is measured.
+/// Where and how the two threads of a measurement run.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     /// The core of the thread that preempts.
@@ -175,11 +178,11 @@ struct Place<'a> {
     worker: usize,
     realtime_priority: Option<i32>,
     contexts: ContextKind,
-    /// Whose mode the worker is in, if it is in one.
+    /// The backend whose mode the worker enters.
     backend: Option<&'a Arc<dyn Backend>>,
 }
 
-/// Nanoseconds lost per preemption, and one of the workers.
+/// Nanoseconds lost per preemption, and the link of one of the workers.
 fn cost(
     place: Place<'_>,
     mechanism: &dyn Mechanism,
@@ -195,7 +198,8 @@ fn cost(
     Some((least, link?))
 }
 
-/// Nanoseconds that the work took, and the preemptions in the disturbed run of it: one at least.
+/// How long the work took in nanoseconds, and how many preemptions its disturbed run had: at least
+/// one.
 #[derive(Clone, Copy)]
 struct Round {
     undisturbed: u64,
@@ -271,7 +275,8 @@ fn round(
     measured
 }
 
-/// A worker that runs what it is sent until it is told to stop, and its link if it came to be one.
+/// Starts a worker that runs what it is sent until it is told to stop. Its link is `None` if the
+/// thread could not become a worker.
 fn start_worker(
     place: Place<'_>,
     mut receiver: Receiver<Work, ()>,
@@ -314,7 +319,8 @@ fn start_worker(
     Some((worker, links.recv_timeout(Duration::from_secs(1)).ok()))
 }
 
-/// Has the work done once; tells how long it took, in nanoseconds, and how often it was preempted.
+/// Has the work done once. Returns how long it took, in nanoseconds, and how often it was
+/// preempted; `None` if it took too long.
 fn run(
     sender: &mut Sender<Work, ()>,
     idle: &mut Vec<Idle<Work, ()>>,
@@ -363,9 +369,9 @@ fn run(
     }
 }
 
-/// A chain of steps in registers. Through memory (a `black_box` around each step) it would run
-/// slower after a switch of stacks than before, on CPUs that rename memory, and that would be taken
-/// for the cost of the preemption.
+/// A chain of steps in registers. Through memory (a `black_box` around each step) the steps would
+/// be slower after a switch of stacks than before, on CPUs that rename memory, and the difference
+/// would seem to be a cost of the preemption.
 fn work(work: Work) {
     let mut value = std::hint::black_box(1_u64);
     for step in 0..work.steps {
@@ -396,12 +402,12 @@ mod tests {
             contexts: ContextKind::Stack,
             backend: None,
         };
-        // On a busy machine it may measure nothing, which is not the question.
+        // On a busy machine nothing may be measured, which does not matter here.
         let _ = measure_at(place, None, None);
         assert_eq!(core_affinity::get_core_ids(), Some(cores));
     }
 
-    /// As on a machine that is busy elsewhere now and then.
+    /// On a busy machine some rounds are given up.
     #[test]
     fn a_round_that_was_given_up_spoils_only_itself() {
         let mut rounds = [

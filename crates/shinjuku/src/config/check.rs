@@ -11,7 +11,7 @@ use shinjuku_preempt::{MAX_DEPTH, PoolConfig};
 use super::{ClassConfig, Config, ConfigError, LayoutKind, MechanismKind, QuantaKind};
 use crate::layout::{CORES, Layout};
 
-/// From the shortest time that is one, to an hour.
+/// From one nanosecond to an hour.
 const MICROS: RangeInclusive<f64> = 0.001..=3.6e9;
 
 const MAX_CLASSES: usize = u16::MAX as usize;
@@ -88,7 +88,7 @@ fn numbers(config: &Config) -> Result<(), ConfigError> {
     within("preemption.grace_us", grace, 0.0..=3.6e9, advice)
 }
 
-/// Contexts that are kernel threads have a dispatcher's thread beside them.
+/// Contexts that are kernel threads need the layout `threads`.
 fn layout(config: &Config) -> Result<(), ConfigError> {
     let layout = match config.layout {
         LayoutKind::Inline => "\"inline\"",
@@ -107,7 +107,8 @@ fn layout(config: &Config) -> Result<(), ConfigError> {
     ))
 }
 
-/// What a special mode costs is measured where `auto` chooses it.
+/// Quanta cannot be raised for a special mode that is asked for by name: its cost is measured only
+/// where `auto` chooses it.
 fn quanta(config: &Config) -> Result<(), ConfigError> {
     let preemption = &config.preemption;
     let has_mode = matches!(
@@ -187,7 +188,7 @@ fn classes(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// There is such a policy, and it finds what it goes by.
+/// The policy is known, and has the SLOs that it needs.
 fn policy_name(config: &Config, own_policies: &[&str]) -> Result<(), ConfigError> {
     let name = config.policy.kind.as_str();
     if own_policies.contains(&name) {
@@ -216,7 +217,7 @@ fn policy_name(config: &Config, own_policies: &[&str]) -> Result<(), ConfigError
     }
 }
 
-/// Best-effort classes are some of the classes, and not all; and none of their requests is staged.
+/// Best-effort classes are some of the classes, and not all. None of their requests is staged.
 fn best_effort(config: &Config) -> Result<(), ConfigError> {
     let key = "policy.best_effort";
     let names = &config.policy.best_effort;

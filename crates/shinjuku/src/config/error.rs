@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A configuration that cannot be used. Says what, where, why, and what to do; so it has no further
-/// `source`.
+/// A configuration that cannot be used. The message names the value, the place, the reason and the
+/// remedy, so the error has no `source`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -115,7 +115,7 @@ fn in_words(message: &str) -> String {
     .unwrap_or_else(|| message.to_owned())
 }
 
-/// `server.toml, line 3, column 9, at `policy.kind``
+/// `server.toml, line 3, column 9, in `policy.kind``
 struct Place<'a> {
     file: &'a Option<PathBuf>,
     line: &'a usize,

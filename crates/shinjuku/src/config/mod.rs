@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Where a key may be left out, its method takes the value itself, or an `Option` of it. A newer
-//! version may add keys, and kinds; so neither are made by literals outside of this crate.
+//! version may add keys and kinds, so the types are `#[non_exhaustive]`.
 //!
 //! [`Config::from_toml`] and [`Config::from_file`] read a configuration; [`read_toml`] reads a
 //! server's own file that has one within it.
@@ -72,7 +72,7 @@ macro_rules! config_keys {
 }
 pub(crate) use config_keys;
 
-/// A consuming setter for each of these keys.
+/// A setter for each of these keys, which takes the configuration and gives it back.
 macro_rules! setters {
     ($config:ident: $($key:ident: $type:ty => $value:expr;)*) => {
         $(
@@ -89,7 +89,7 @@ pub(crate) use setters;
 
 /// How a runtime is to run. The default suits most servers: preemptive, one queue, all cores.
 ///
-/// Every key may be left out, but for a class's name; an unknown one is an error. Values are
+/// Every key may be left out, but for a class's name. An unknown key is an error. Values are
 /// checked, alone and beside the others, when the runtime is built.
 ///
 /// ```
@@ -151,32 +151,35 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<usize>,
     /// Threads that go on in the place of workers that are blocked in the kernel, 0 to 65535; with
-    /// 0, a handler that blocks holds up its worker. Each handler blocked for a lock takes one
-    /// until the lock's holder, suspended, has had its turn; with too few, that turn never comes.
-    /// Signals do not spare them: in code that holds preemption off, or has them masked, they reach
-    /// nobody. Default: as many as can be blocked at a time, one less than `contexts`.
+    /// 0, a handler that blocks holds up its worker. Each handler that blocks for a lock takes a
+    /// spare until the lock's suspended holder has run; with too few spares, the holder never runs.
+    /// Spares are needed with signals too: a signal does not stop code that holds preemption off or
+    /// masks signals. Default: as many as can be blocked at a time, one less than `contexts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spare_workers: Option<usize>,
     /// How long a worker may leave a preemption unanswered, or run beyond the policy's quantum, if
-    /// there is one, before its thread is looked at, in milliseconds, 0.1 to 60000. If that is
-    /// blocked in the kernel, a spare goes on in its place. If it computes, the worker is waited
-    /// for; after ten times as long without an answer, a spare runs suspended requests beside it,
-    /// but under `realtime_priority`, where it would never have the core. Inline, another thread
-    /// goes on beside what leaves its preemption unanswered in either case. Default 5.
+    /// there is one, before the dispatcher looks at its thread, in milliseconds, 0.1 to 60000. If
+    /// the thread is blocked in the kernel, a spare goes on in its place. If the thread computes,
+    /// the dispatcher waits; after ten times as long without an answer, a spare runs suspended
+    /// requests beside it. Under `realtime_priority` no spare does that: it would never have the
+    /// core. In the layouts `inline` and `symmetric`, another thread goes on beside a request that
+    /// leaves its preemption unanswered, whether it is blocked or computes. Default 5.
     pub rescue_after_ms: f64,
-    /// Loops that find nothing to do for this long sleep, in microseconds, 0 to 3600000000; waking
-    /// up takes some tens of microseconds. 0: never sleep, burn the cores. Default 100.
+    /// How long a loop polls without finding work before it sleeps, in microseconds, 0 to
+    /// 3600000000. Waking up takes some tens of microseconds. 0: loops never sleep, and keep their
+    /// cores busy. Default 100.
     pub idle_backoff_us: f64,
     /// Puts dispatcher and workers under SCHED_FIFO with this priority, 1 to 99; needs the
-    /// permission. For measurements in short bursts: Linux throttles what runs for longer. Default:
-    /// ordinary scheduling.
+    /// permission. For measurements in short bursts: Linux throttles threads that run for longer.
+    /// Default: ordinary scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub realtime_priority: Option<i32>,
-    /// Whether a mechanism asked for by name that the machine or the builder does not grant is an
-    /// error; otherwise the runtime falls back and says so. Default false.
+    /// Whether the start fails if the machine or the builder does not grant the mechanism that is
+    /// asked for by name. Otherwise the runtime takes another one, and its description says so.
+    /// Default false.
     pub strict: bool,
-    /// Where a Unix socket is made on which `shinjuku top` and `shinjuku trace` watch the runtime;
-    /// see [`Observer::listen`](crate::Observer::listen). Default: none.
+    /// Path of the Unix socket to make, on which `shinjuku top` and `shinjuku trace` watch the
+    /// runtime; see [`Observer::listen`](crate::Observer::listen). Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch: Option<PathBuf>,
     /// Which loops share a thread. Default `auto`.
@@ -205,10 +208,10 @@ pub enum ContextKind {
     Stack,
     /// `kernel-thread`: a kernel thread of its own for each started request, which is parked where
     /// it stands. Nothing that a handler can see differs from a thread, so the mechanisms `signal`
-    /// and `escalation`, and `auto` by these, need no token. A preemption costs a switch between
-    /// kernel threads more, and so does the resumption. A request that runs to its end costs none,
-    /// as long as `depth` is 1. For the layout `threads`, which `auto` then means, and not for the
-    /// mechanisms `guest` and `dune`.
+    /// and `escalation`, and `auto` by these, need no token. A preemption costs one more switch
+    /// between kernel threads, and so does the resumption. A request that runs to its end costs no
+    /// such switch, as long as `depth` is 1. This kind needs the layout `threads`, which `auto`
+    /// then means, and excludes the mechanisms `guest` and `dune`.
     KernelThread,
 }
 
@@ -232,58 +235,60 @@ impl From<ContextKind> for shinjuku_preempt::ContextKind {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum LayoutKind {
-    /// `auto`: `inline` if the process may use one core only and nothing is said of workers and
-    /// cores. On two to seven cores `symmetric`, and `threads` on more. `threads` anyway in these
-    /// cases: `workers`, or the cores listed for these, leave a core for the dispatcher, or share
-    /// cores; the policy is your own, or has a queue for each worker (d-fcfs, stealing); or
-    /// something is asked for that takes a dispatcher's thread: a core for it, contexts that are
-    /// kernel threads, a `depth` above 1, the mechanisms `compiled-probe`, `guest` and `dune`. In a
-    /// [`Pool`](crate::Pool): `symmetric`, but for the last case. `description()` tells the choice
-    /// and the reason.
+    /// `auto`: `inline` if the process may use one core only, the configuration says nothing of
+    /// workers and cores, and contexts are stacks. Otherwise `symmetric` on fewer than eight cores,
+    /// and `threads` on more. `threads` on fewer as well in these cases: `workers`, or the cores
+    /// listed for these, leave a core for the dispatcher, or share cores; the policy is your own,
+    /// or has a queue for each worker (d-fcfs, stealing); or something is asked for that needs a
+    /// dispatcher's thread: a core for it, contexts that are kernel threads, a `depth` above 1, the
+    /// mechanisms `compiled-probe`, `guest` and `dune`. In a [`Pool`](crate::Pool): `symmetric`,
+    /// but for the last case. `description()` gives the choice and the reason.
     #[default]
     Auto,
-    /// `threads`: networker and dispatcher on one thread, each worker on one of its own.
+    /// `threads`: networker and dispatcher on one thread, each worker on a thread of its own.
     Threads,
     /// `inline`: networker, dispatcher and one worker in turn on one thread, for one core. A
-    /// request runs until a probe finds its deadline passed or a timer of the thread's stops it; in
-    /// between, no thread looks at the network.
+    /// request runs until a probe finds its deadline passed or a timer of the thread's stops it.
+    /// Meanwhile no thread looks at the network.
     Inline,
     /// `symmetric`: as many loops as `workers` says, each of which is networker, dispatcher and
-    /// worker in turn, as inline, over its own part of the requests; a loop with nothing to do
-    /// serves the others' parts. Each part has its share of `queue`. Without cores of the process's
-    /// own, or real-time priority, nothing is pinned, and loops spin for 20 microseconds at most
-    /// before they sleep: for processes that do other things besides.
+    /// worker in turn, as in `inline`, over its own part of the requests; a loop with nothing to do
+    /// serves the others' parts. Each part has its share of `queue`. Unless the configuration lists
+    /// cores or asks for real-time priority, no thread is pinned, and loops spin for 20
+    /// microseconds at most before they sleep, since the process may do other things besides.
     Symmetric,
 }
 
 /// What idle loops of the layout `symmetric` do for others. All but the default are for
-/// comparisons: with them requests wait at one loop while another idles.
+/// comparisons: under them requests wait at one loop while another idles.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Help {
-    /// `all`: they poll for others, and run fresh and suspended requests of theirs.
+    /// `all`: idle loops poll for others, and run fresh and suspended requests of theirs.
     #[default]
     All,
-    /// `polled`: they run what the others have polled. With the policy `stealing` that is ZygOS's
-    /// stealing of flows, without its interrupts, and with replies from where a request ran.
+    /// `polled`: idle loops run what the others have polled. With the policy `stealing` that is
+    /// ZygOS's stealing of flows, without its interrupts; a reply leaves from the loop on which the
+    /// request ran.
     Polled,
-    /// `none`: nothing. With the policy `c-fcfs` that is IX.
+    /// `none`: idle loops do nothing for others. With the policy `c-fcfs` that is IX.
     None,
 }
 
 /// Which thread runs on which core.
 ///
-/// What is given is taken. For the rest, unless `share` is set:
+/// A core that is given is taken. For the other threads, unless `share` is set:
 /// - The dispatcher takes the first core that the process may use, and each worker one of the
 ///   following.
 /// - Cores isolated from the kernel's balancing (`isolcpus=`), where the process may use them, go
 ///   to workers first and to the dispatcher last: handlers suffer most from other threads. Isolated
-///   cores outside of the process's set are used only if they are named here, since nothing says
-///   what they are reserved for.
+///   cores outside of the process's set are used only if they are named here, since they may be
+///   reserved for another process.
 ///
-/// If only one core can be used and nothing is said of cores or workers, dispatcher and worker take
-/// turns on one thread ([`LayoutKind::Inline`]), or, with [`LayoutKind::Threads`], share the core.
+/// If only one core can be used and the configuration says nothing of cores or workers, dispatcher
+/// and worker take turns on one thread ([`LayoutKind::Inline`]), or, with
+/// [`LayoutKind::Threads`], share the core.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -314,12 +319,13 @@ pub struct PolicyConfig {
     /// Where a preempted request goes: to the `tail` or the `head` of its queue. Policies without
     /// preemption ignore it. Default `tail`.
     pub requeue: Requeue,
-    /// Preemptions in a row, while other started requests wait, after which those run first, so
-    /// that a request spinning for a lock cannot starve its holder: 1 to 1000000. Default 16.
+    /// How often in a row a request may be preempted, while other started requests wait, before
+    /// these run first: 1 to 1000000. So a request that spins for a lock cannot starve the lock's
+    /// holder. Default 16.
     pub progress_limit: u32,
-    /// Names of classes that run only in what the others leave idle, and give way at once; some
-    /// class must be left. They need no SLO, may wait in half of `queue` and hold half of
-    /// `contexts`, and are promised nothing. Default (empty): none.
+    /// Names of classes that run only in what the others leave idle, and give way at once; at least
+    /// one class must not be named. These classes need no SLO, may fill half of `queue` and hold
+    /// half of `contexts`, and may starve. Default (empty): none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub best_effort: Vec<String>,
 }
@@ -329,11 +335,11 @@ pub struct PolicyConfig {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ClassConfig {
-    /// Its name in statistics, not empty, unlike every other class's.
+    /// Its name in statistics: not empty, and not another class's.
     pub name: String,
-    /// Service-level objective on latency in microseconds, 0.001 to 3600000000. Needed by c-pre-mq,
-    /// which looks at the ratios between classes, and by edf, which makes deadlines of it; ignored
-    /// by the others.
+    /// Service-level objective on latency in microseconds, 0.001 to 3600000000. The policy c-pre-mq
+    /// needs it for the ratios between classes, and edf makes deadlines of it; the others ignore
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo_us: Option<f64>,
     /// Under policies by class (c-pre-mq, edf, priority), this class's own `policy.quantum_us`.
@@ -342,12 +348,12 @@ pub struct ClassConfig {
     /// Under c-pre-mq, this class's own `policy.requeue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requeue: Option<Requeue>,
-    /// Under `priority`, this class's priority, 0 to 65535; the lower goes first. Default: the
-    /// class's number.
+    /// Under `priority`, this class's priority, 0 to 65535; the lowest number goes first. Default:
+    /// the class's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u16>,
-    /// A request not started this long after it arrived is refused, in microseconds, 0.001 to
-    /// 3600000000. Default: it waits for ever.
+    /// How long after its arrival a request that has not started is refused, in microseconds, 0.001
+    /// to 3600000000. Default: it waits for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<f64>,
 }
@@ -360,7 +366,7 @@ pub struct PreemptionConfig {
     /// The mechanism. Names narrow what the builder's token allows and never grant it. Default
     /// `auto`.
     pub mechanism: MechanismKind,
-    /// Whether quanta are as the policy says. Default `auto`.
+    /// Whether the quanta in force are the policy's. Default `auto`.
     pub quanta: QuantaKind,
     /// Under escalation, how long the hard mechanism waits for the probe, in microseconds, 0 to
     /// 3600000000. Default 15.
@@ -372,11 +378,12 @@ pub struct PreemptionConfig {
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct StallsConfig {
-    /// A request that has run for so long without giving way, or has blocked its worker for so
-    /// long, is counted, and reported once for each place in the code by a `tracing` event, in
-    /// milliseconds, 1 to 60000. In the layout `threads` only while others wait. With the feature
-    /// `backtraces`, a request that computes is interrupted by a real-time signal for that; the
-    /// manual's page [`watching`](crate::guide::watching) has more. Default: none are looked for.
+    /// How long a request runs without giving way, or blocks its worker, before it counts as a
+    /// stall, in milliseconds, 1 to 60000. A `tracing` event reports it, once for each place in the
+    /// code. In the layout `threads` a request stalls only while others wait. With the feature
+    /// `backtraces`, a real-time signal interrupts a request that computes, to take its backtrace;
+    /// the manual's page [`watching`](crate::guide::watching) has more. Default: stalls are not
+    /// looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report_after_ms: Option<f64>,
 }
@@ -389,11 +396,11 @@ pub enum QuantaKind {
     /// `auto`: `raised` if the mechanism is `auto`, else `configured`.
     #[default]
     Auto,
-    /// `configured`: it is, whatever preemption costs.
+    /// `configured`: the quantum in force is the policy's, whatever preemption costs.
     Configured,
-    /// `raised`: not below what a preemption is worth, by its measured cost and the load; nothing
-    /// is preempted where that helps no request. Not for the mechanisms `guest` and `dune`, whose
-    /// cost is measured only by `auto`.
+    /// `raised`: the quantum in force is not below the shortest at which preempting is worth its
+    /// measured cost under the present load, and nothing is preempted where that helps no request.
+    /// Not for the mechanisms `guest` and `dune`, whose cost only `auto` measures.
     Raised,
 }
 
@@ -489,8 +496,7 @@ impl std::fmt::Display for MechanismKind {
     }
 }
 
-/// Reads a TOML file of a server's own, which has settings of this crate's and its transports'
-/// among others.
+/// Reads a server's own TOML file, which has this crate's settings among others.
 ///
 /// ```no_run
 /// use std::net::SocketAddr;
@@ -510,8 +516,8 @@ impl std::fmt::Display for MechanismKind {
 /// ```
 ///
 /// # Errors
-/// [`ConfigError::Read`] if there is no reading the file, [`ConfigError::Syntax`] if it is not
-/// TOML, or not what `T` takes.
+/// [`ConfigError::Read`] if the file cannot be read, [`ConfigError::Syntax`] if it is not TOML, or
+/// not what `T` takes.
 pub fn read_toml<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, ConfigError> {
     let path = path.as_ref();
     let text = std::fs::read_to_string(path).map_err(|cause| ConfigError::Read {
@@ -537,7 +543,8 @@ impl Config {
     /// Reads a TOML file like [`from_toml`](Self::from_toml).
     ///
     /// # Errors
-    /// [`ConfigError::Read`] if there is no reading the file, [`ConfigError::Syntax`] as above.
+    /// [`ConfigError::Read`] if the file cannot be read, [`ConfigError::Syntax`] as in
+    /// [`from_toml`](Self::from_toml).
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         read_toml(path)
     }
@@ -547,7 +554,7 @@ impl Config {
     /// here; the builder checks again.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] for the first that does not fit.
+    /// [`ConfigError::Invalid`] for the first value that does not fit.
     pub fn validate(&self) -> Result<(), ConfigError> {
         check::config(self, &[])
     }
@@ -562,16 +569,17 @@ impl Config {
         Ok(Layout::plan(self)?.dispatchers())
     }
 
-    /// The same, where there are policies of these names, too.
+    /// As [`validate`](Self::validate), for a builder that has policies of these names.
     pub(crate) fn validate_with(&self, own_policies: &[&str]) -> Result<(), ConfigError> {
         check::config(self, own_policies)
     }
 
     /// What a policy is built from, for `capacity` tasks and `workers` workers.
     ///
-    /// No policy can tell requests that never started from preempted ones in its bound, so the
-    /// dispatcher has to hold the admission bound `queue`; and `policy.progress_limit` is for
-    /// [`Verified`](shinjuku_policy::Verified), which watches the policy.
+    /// Two settings are not among the parameters. A policy's capacity does not tell unstarted
+    /// requests from preempted ones, so the dispatcher keeps the admission bound `queue`. And
+    /// `policy.progress_limit` is for [`Verified`](shinjuku_policy::Verified), which watches the
+    /// policy.
     pub(crate) fn parameters(&self, capacity: usize, workers: usize) -> Parameters {
         let mut parameters = Parameters::new(capacity, workers);
         parameters.quantum = micros(self.policy.quantum_us);
@@ -583,7 +591,7 @@ impl Config {
             .filter(|(_, class)| self.is_best_effort(class))
             .map(|(number, _)| number)
             .collect();
-        // Whatever it does, the others find room and contexts.
+        // Whatever best effort does, the other classes find room and contexts.
         best_effort.queue = self.queue.div_ceil(2);
         best_effort.started = (self.contexts / 2).max(1);
         parameters
@@ -594,13 +602,14 @@ impl Config {
         !self.policy.best_effort.is_empty()
     }
 
-    /// Whether this class does.
+    /// Whether this class is one of those.
     fn is_best_effort(&self, class: &ClassConfig) -> bool {
         self.policy.best_effort.contains(&class.name)
     }
 
-    /// `depth`, or its default with so many workers. A kernel thread takes the worker's next
-    /// request itself, but not one that is staged, which is another thread's.
+    /// `depth`, or its default with so many workers. Where contexts are kernel threads, nothing is
+    /// staged by default: a thread whose request has ended takes the worker's next request itself,
+    /// but a staged one belongs to another thread.
     pub(crate) fn depth_at(&self, workers: usize) -> usize {
         let knows_no_classes = [
             single_queue::REGISTERED,
@@ -620,16 +629,16 @@ impl Config {
         self.depth.unwrap_or(automatic)
     }
 
-    /// Task slots: requests in the system at most. Those waiting, those started, and those staged
-    /// at `workers` workers.
+    /// Task slots: how many requests can be in the system, waiting, started, or staged at
+    /// `workers` workers.
     pub(crate) fn task_capacity(&self, workers: usize) -> usize {
         self.queue
             .saturating_add(self.contexts)
             .saturating_add(workers.saturating_mul(self.depth_at(workers)))
     }
 
-    /// The same for each of so many dispatchers: its share of the queue, rounded up. Contexts go to
-    /// whichever needs them.
+    /// This configuration for each of so many dispatchers: with its share of the queue, rounded up.
+    /// Contexts are not divided: they go to whichever dispatcher needs them.
     pub(crate) fn share_of(&self, dispatchers: usize) -> Self {
         Self {
             queue: self.queue.div_ceil(dispatchers.max(1)),

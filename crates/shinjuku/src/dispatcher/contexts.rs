@@ -1,30 +1,30 @@
 //! A dispatcher's idle contexts, and the reserve that several dispatchers share.
 //!
-//! Each dispatcher keeps a few and leaves what is over in the reserve, where any other finds it. So
-//! requests that hold many contexts without an end, all at one dispatcher, stand still only when
-//! most of all contexts are in use. What a dispatcher keeps is always its own, so none is without.
+//! Each dispatcher keeps a few and leaves the others in the reserve, where any dispatcher finds
+//! them. So one dispatcher whose requests hold many contexts for long can use most of all contexts.
+//! No other can take the contexts that a dispatcher keeps, so each always has some.
 //!
-//! Until the end a lock on the reserve is only tried: a thread that Linux has stopped under it
-//! holds up no other.
+//! Until the end the reserve's lock is only tried. So a thread that Linux stops while it has the
+//! lock holds up no other.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use shinjuku_net::Glance;
 
-/// Of all contexts, the dispatchers together keep this part to themselves.
+/// The dispatchers together keep one in so many of all contexts.
 const KEPT: usize = 4;
 
 /// Idle contexts for any dispatcher.
 struct Reserve<Context> {
     contexts: Mutex<Vec<Context>>,
     len: AtomicUsize,
-    /// How many have not come to their end. Changed under the lock.
+    /// How many dispatchers have not ended. Changed under the lock.
     dispatchers: AtomicUsize,
 }
 
 impl<Context> Reserve<Context> {
-    /// `None`, too, if another dispatcher is at it this moment.
+    /// Changes the reserve. `None` if another dispatcher has the lock at this moment.
     fn change<Out>(&self, change: impl FnOnce(&mut Vec<Context>) -> Out) -> Option<Out> {
         let mut contexts = match self.contexts.try_lock() {
             Ok(contexts) => contexts,
@@ -40,17 +40,18 @@ impl<Context> Reserve<Context> {
 /// A dispatcher's idle contexts, the one used last on top.
 pub(crate) struct Contexts<Context> {
     idle: Vec<Context>,
-    /// What comes back beyond that goes to the reserve.
+    /// How many stay here; the others go to the reserve.
     keeps: usize,
     in_use: usize,
     reserve: Arc<Reserve<Context>>,
     has_refilled: bool,
-    /// Taken at start for the end: there may be no allocating then.
+    /// Memory for the end, when the dispatcher must not allocate.
     afterwards: Vec<Context>,
 }
 
 impl<Context> Contexts<Context> {
-    /// Shares `all` among so many dispatchers: one has them all, several leave most in the reserve.
+    /// Shares `all` among so many dispatchers. A single one has all of them; several leave most in
+    /// the reserve.
     pub(crate) fn share(mut all: Vec<Context>, dispatchers: usize) -> Vec<Self> {
         let total = all.len();
         let keeps = match dispatchers {
@@ -81,12 +82,12 @@ impl<Context> Contexts<Context> {
         contexts.collect()
     }
 
-    /// Whether one seems to be there.
+    /// Whether a context seems to be free, here or in the reserve.
     pub(super) fn is_any(&self) -> bool {
         !self.idle.is_empty() || self.reserve.len.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether the reserve has any, for other threads.
+    /// Tells other threads whether the reserve has any contexts.
     pub(super) fn glance_at_reserve(&self) -> Glance
     where
         Context: Send + 'static,
@@ -95,13 +96,12 @@ impl<Context> Contexts<Context> {
         Box::new(move || reserve.len.load(Ordering::Relaxed) > 0)
     }
 
-    /// Whether this dispatcher has put something into an empty reserve since the last time of
-    /// asking.
+    /// Whether this dispatcher has refilled an empty reserve since the last call.
     pub(super) fn takes_note_of_refill(&mut self) -> bool {
         std::mem::take(&mut self.has_refilled)
     }
 
-    /// Sees to it that the next [`take`](Self::take) finds one; tells whether it does.
+    /// Sees to it that the next [`take`](Self::take) finds a context; returns whether it does.
     pub(super) fn prepare(&mut self) -> bool {
         if self.idle.is_empty() && self.is_any() {
             let one = self.reserve.change(Vec::pop).flatten();
@@ -110,14 +110,14 @@ impl<Context> Contexts<Context> {
         !self.idle.is_empty()
     }
 
-    /// The one used last.
+    /// Takes the context that was used last.
     pub(super) fn take(&mut self) -> Option<Context> {
         let context = self.idle.pop();
         self.in_use += usize::from(context.is_some());
         context
     }
 
-    /// The one that is wanted, if it is among so many that were used last.
+    /// Takes the context that is wanted, if it is among the `last` ones used.
     pub(super) fn take_among(
         &mut self,
         last: usize,
@@ -129,7 +129,7 @@ impl<Context> Contexts<Context> {
         Some(self.idle.swap_remove(found))
     }
 
-    /// One is idle again.
+    /// A context is idle again.
     pub(super) fn put(&mut self, context: Context) {
         self.in_use -= 1;
         self.idle.push(context);
@@ -141,8 +141,8 @@ impl<Context> Contexts<Context> {
                 has_refilled,
                 ..
             } = self;
-            // Those that were idle for longest stay, which costs fewer moves. More than one is
-            // over where another dispatcher was at the reserve.
+            // The contexts that were idle for longest stay, which costs fewer moves. There can be
+            // more than one too many, since another dispatcher may have had the lock before.
             reserve.change(|rest| {
                 *has_refilled |= rest.is_empty();
                 rest.extend(idle.drain(*keeps..));
@@ -150,13 +150,13 @@ impl<Context> Contexts<Context> {
         }
     }
 
-    /// How many requests of this dispatcher have one.
+    /// How many requests of this dispatcher have a context.
     pub(super) fn in_use(&self) -> usize {
         self.in_use
     }
 
-    /// This dispatcher comes to its end, and leaves what is idle to the others. The last one gets
-    /// all of it, for whoever hands the contexts back.
+    /// This dispatcher ends, and leaves its idle contexts to the others. The last dispatcher gets
+    /// all idle contexts, to hand them back.
     pub(super) fn give_up(&mut self) -> Vec<Context> {
         let afterwards = std::mem::take(&mut self.afterwards);
         let mut idle = std::mem::replace(&mut self.idle, afterwards);
@@ -169,7 +169,7 @@ impl<Context> Contexts<Context> {
         idle
     }
 
-    /// All of them before any was used, for whoever hands them back.
+    /// All contexts, before any was used, to hand them back.
     pub(crate) fn unused(contexts: impl IntoIterator<Item = Self>) -> Vec<Context> {
         let all = contexts.into_iter().flat_map(|mut own| own.give_up());
         all.collect()
@@ -243,7 +243,7 @@ mod tests {
         );
     }
 
-    /// At the end, too, requests may need more than their dispatcher keeps.
+    /// At the end, too, a dispatcher's requests may need more contexts than it keeps.
     #[test]
     fn the_first_dispatcher_at_its_end_leaves_its_contexts_to_the_others() {
         let [mut first, mut last] = <[_; 2]>::try_from(Contexts::share((0..16).collect(), 2))
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!((own.take(), own.in_use()), (Some(1), 1));
     }
 
-    /// Fewer than would be right for all.
+    /// A quarter of the contexts is fewer than there are dispatchers.
     #[test]
     fn each_dispatcher_has_one_of_its_own() {
         let shared = Contexts::share((0..5).collect(), 4);

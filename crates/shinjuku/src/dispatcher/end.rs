@@ -1,10 +1,10 @@
-//! The end: what never started is turned away; what started and does not finish is reported, and
-//! not abandoned.
+//! The end: requests that never started are turned away; those that started and do not finish are
+//! reported, and not abandoned.
 //!
-//! A context that stays suspended for good keeps the locks it holds, and a signal can have stopped
-//! it within the allocator: then no thread could allocate any more. So after the report
-//! the dispatcher and the workers go on with what had started, in the background, until it has
-//! finished; no one waits for them.
+//! A context that stays suspended for good keeps the locks that it holds. A signal can have stopped
+//! it within the allocator, and then no thread could allocate. So after the report the dispatcher
+//! and the workers go on with the started requests, in the background, until these have finished;
+//! the shutdown does not wait for that.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::request::{Done, Job};
 use crate::worker::Orders;
 use crate::worker_state::WorkerState;
 
-/// After the shutdown's deadline, requests that are about to finish have this long.
+/// How much longer than the shutdown's deadline requests have to finish.
 pub(super) const LAST_WORD: Nanos = Nanos::from_millis(5);
-/// A transport that delivers ever more after its end is left with that after so many polls.
+/// How often a closed transport is polled at most. What it delivers after that is not refused.
 const LAST_POLLS: usize = 1024;
-/// In the background, this long from turn to turn.
+/// How long the dispatcher sleeps between two turns in the background.
 pub(crate) const BACKGROUND_TURN: Duration = Duration::from_micros(200);
 
 /// What the dispatcher leaves for the end of a shutdown. Its memory is taken at start.
@@ -38,8 +38,8 @@ pub(crate) struct Remaining<Tr: Transport> {
     pub(crate) policy_error: Option<PolicyError>,
 }
 
-/// Where the remaining requests are left. Locked only by the dispatcher, once, and by whoever shuts
-/// down: never in a handler.
+/// Where the dispatcher leaves what remains. Only the dispatcher locks it, once, and the thread
+/// that shuts the runtime down: never a handler.
 pub(crate) struct ShutdownHandoff<Tr: Transport>(Mutex<Option<Remaining<Tr>>>);
 
 impl<Tr: Transport> ShutdownHandoff<Tr> {
@@ -51,7 +51,7 @@ impl<Tr: Transport> ShutdownHandoff<Tr> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Whether the dispatcher has left its remaining requests.
+    /// Whether the dispatcher has left what remains.
     pub(crate) fn is_left(&self) -> bool {
         let left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         left.is_some()
@@ -63,8 +63,8 @@ impl<Tr: Transport> ShutdownHandoff<Tr> {
 }
 
 impl<Tr: Transport> Dispatcher<Tr> {
-    /// Turns away what never started and leaves the remaining requests; goes on in the background
-    /// if need be.
+    /// Refuses the requests that never started, and hands over what remains. Goes on in the
+    /// background if started requests have not finished.
     pub(super) fn end(mut self) {
         self.turn_away_the_rest();
         let start = self.now();
@@ -83,12 +83,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.dismiss();
     }
 
-    /// Everything is over: the workers end.
+    /// Everything has finished: the workers end.
     pub(super) fn dismiss(&self) {
         dismiss(&self.orders, &self.states);
     }
 
-    /// What never started is refused, with what is still in the transport.
+    /// Refuses the requests that never started, and those that are still in the transport.
     pub(super) fn turn_away_the_rest(&mut self) {
         let now = self.now();
         for at in 0..self.states.len() {
@@ -115,7 +115,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Whether everything has finished. If not, that is reported, and what is left goes on in the
+    /// Whether everything has finished. If not, hands over the report, and the workers go on in the
     /// background.
     pub(super) fn is_over_or_report(&mut self) -> bool {
         let is_over = self
@@ -130,10 +130,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
         is_over
     }
 
-    /// Everything has finished: leaves the remaining requests, the transport among them.
+    /// Everything has finished: hands over what remains, the transport included.
     pub(super) fn leave(mut self) {
         let remaining = self.remaining();
-        // In the inline layout, a thread that has ended before there are remains has panicked.
+        // This comes before the workers are dismissed: the shutdown takes a thread that has ended
+        // before the hand-off for one that has panicked.
         self.shutdown_handoff.leave(Remaining {
             transport: Some(self.transport),
             ..remaining
@@ -141,7 +142,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         dismiss(&self.orders, &self.states);
     }
 
-    /// All but the transport.
+    /// What remains, without the transport.
     fn remaining(&mut self) -> Remaining<Tr> {
         self.publish_gauges();
         let mut unfinished = std::mem::take(&mut self.unfinished);
@@ -160,7 +161,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 }
 
-/// One of the dispatchers has nothing left to do; after the last one, the threads end.
+/// One of the dispatchers has ended; after the last one, all threads end.
 fn dismiss<Tr: Transport>(orders: &Orders, states: &[WorkerState<Tr>]) {
     if orders.one_is_over() {
         for state in states {

@@ -8,18 +8,18 @@
 //! ```
 //!
 //! While a request runs, its thread does not look at the network. So every request gets its
-//! deadline before it starts, and one that reaches it is preempted whether others wait or not; if
-//! none do, it goes on at once. A best-effort request is stopped so every [`POLL_EVERY`], whatever
-//! the floors say, since it is to give way at once.
+//! deadline before it starts. A request that reaches its deadline is preempted whether others wait
+//! or not; if none wait, it resumes at once. A best-effort request has a deadline of
+//! [`POLL_EVERY`], whatever the floors say, since it is to give way at once.
 //!
 //! The timer that stops code without probes costs microseconds whenever it fires, and among short
-//! requests it would fire once a quantum for nothing. So a class whose last requests were all short
-//! gets the timer late; a request of it that is long all the same pays that once, and has its class
-//! known for what it is.
+//! requests it would fire once a quantum for nothing. So the timer is late for a class whose last
+//! requests were all short. The first long request of such a class is stopped late, and then the
+//! class has its timer on time again.
 //!
 //! While a request runs or blocks its thread, another thread can take the dispatcher and go on with
-//! the next request. Each answers like a worker when it is back. So a worker stands for a thread
-//! here, and to the policy all threads are one worker.
+//! the next request. Each thread answers as a worker does when it is back. So here each worker
+//! stands for a thread, and to the policy all threads are one worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,42 +35,42 @@ use crate::loops::IdleTime;
 use crate::quantum_floor::PERIOD;
 use crate::request::{Job, Meta};
 
-/// While requests wait, the network is looked at this often, and whenever none wait.
+/// While requests wait, the network is polled this often. While none wait, every turn polls it.
 const POLL_EVERY: Nanos = Nanos::from_micros(10);
-/// While requests run one after the other, readers of the statistics are told this often.
-const TELL_EVERY: Nanos = Nanos::from_millis(1);
-/// So many requests of a class in a row that were short make it a class of short ones.
+/// While requests run one after the other, the gauges are published this often.
+const PUBLISH_EVERY: Nanos = Nanos::from_millis(1);
+/// After so many short requests in a row, a class counts as one of short requests.
 const SHORT_IN_A_ROW: u8 = 32;
-/// The timer's deadline for those is so many times as long: every time it fires costs microseconds,
-/// needed or not.
+/// For a class of short requests, the timer's deadline is so many times as long.
 const LENIENCE: u64 = 8;
 
-/// No deadline is sooner: entering a context takes some of it, and the request shall get on.
+/// The shortest deadline. Entering a context takes some of it, and the request has to get on.
 const SHORTEST: Nanos = Nanos(1_000);
-/// The same where a signal can have stopped the request: going back takes microseconds.
+/// The shortest deadline where a signal can have stopped the request: returning from a signal takes
+/// microseconds.
 const SHORTEST_BESIDE_SIGNALS: Nanos = Nanos(5_000);
 
 /// What the thread has to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
-    /// Run what was sent to it.
+    /// Run the request that was sent to it.
     Run(Deadline),
     /// Take another turn.
     Again,
     /// There is nothing to do at this moment.
     Idle,
-    /// Everything is over.
+    /// The dispatcher has come to its end.
     Over,
 }
 
 /// How long a request may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deadline {
-    /// It begins now.
+    /// When the request begins.
     pub(crate) start: Cycles,
-    /// From here on its probes give way; `None`: it runs to completion.
+    /// From when on its probes give way; `None`: it runs to completion.
     pub(crate) soft: Option<Cycles>,
-    /// The end of the policy's quantum, whatever the floors say, or the start without one. A
+    /// The end of the policy's quantum, whatever the floors say; without a quantum, the start. A
     /// thread that is blocked long after that counts as stuck. `None`: nothing is preempted at all.
     pub(crate) expected: Option<Cycles>,
 }
@@ -86,9 +86,9 @@ pub(crate) struct Next<Tr: Transport> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Serving,
-    /// No more requests; the last ones may finish until this moment.
+    /// No requests are taken; the last ones may finish until this moment.
     LastWord(Nanos),
-    /// The rest was reported, and no one waits for it.
+    /// The unfinished requests are reported, and the shutdown does not wait for them.
     Background,
 }
 
@@ -99,29 +99,30 @@ pub(crate) struct Inline {
     active: usize,
     /// Workers of other threads that are within a request.
     elsewhere: Vec<usize>,
-    /// No thread of a higher number has served yet.
+    /// The highest thread that has had the dispatcher.
     highest: usize,
     /// Whether the active thread polls the transport.
     polls: bool,
     phase: Phase,
     closed: bool,
     next_poll: Nanos,
-    /// When readers of the statistics are told next that requests run.
-    next_telling: Nanos,
+    /// When the gauges are published next while requests run.
+    next_publishing: Nanos,
     last_turn: Nanos,
     rested: bool,
     idle_time: Arc<IdleTime>,
-    /// What that was when the floors were looked at last.
+    /// The loops' idle time when the floors were adapted last.
     idle_before: Cycles,
     threads: Box<[ThreadNotes]>,
-    /// For each class, 0: its last requests were all short. Else how many more it takes.
+    /// For each class, how many more short requests in a row make it a class of short ones.
     to_be_short: Box<[u8]>,
 }
 
-/// What is noted of a thread's request when that starts.
+/// What the dispatcher notes of a thread's request when the request starts.
 #[derive(Clone, Debug)]
 struct ThreadNotes {
-    /// When the timer is meant to stop it: after so long, leniently or not.
+    /// After how long the timer stops the request, without [`LENIENCE`]: a request that runs for
+    /// less is short.
     timer_after: Nanos,
 }
 
@@ -143,7 +144,7 @@ impl Inline {
             phase: Phase::Serving,
             closed: false,
             next_poll: now,
-            next_telling: now,
+            next_publishing: now,
             last_turn: now,
             rested: false,
             idle_before: idle_time.sum(),
@@ -153,7 +154,7 @@ impl Inline {
         }
     }
 
-    /// No thread of a higher number has served yet.
+    /// The highest thread that has had the dispatcher.
     pub(super) fn highest(&self) -> usize {
         self.highest
     }
@@ -168,7 +169,7 @@ impl Inline {
         };
     }
 
-    /// Thread `at` was within a best-effort request for so long.
+    /// Thread `at` was within a best-effort request for so long, which counts as idle time.
     pub(super) fn as_good_as_idle(&self, at: usize, time: Cycles) {
         self.idle_time.add(at, time);
     }
@@ -195,7 +196,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let is_idle = self.policy.is_empty() || self.has_only_best_effort();
         if self.inline.polls && (is_idle || now >= self.inline.next_poll) {
             if self.poll(now) {
-                // That can have taken longer than a quantum, and none of it is the next request's.
+                // Polling can take longer than a quantum, and is no part of the next request's
+                // time.
                 moment = Cycles::now();
                 now = Nanos(self.clock.nanos_at(moment));
                 worked = true;
@@ -206,7 +208,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             self.inline_look_around(now);
             if self.rules.realtime && !self.inline.elsewhere.is_empty() {
                 // Under SCHED_FIFO, threads that are back from the kernel have the core only if
-                // this one gives way.
+                // this one yields.
                 std::thread::yield_now();
                 moment = Cycles::now();
                 now = Nanos(self.clock.nanos_at(moment));
@@ -216,7 +218,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             let active = self.inline.active;
             worked |= self.hand_one(active, active, now);
             if self.states[active].out() > 0 {
-                self.tell_of_running(now);
+                self.publish_running(now);
                 return Turn::Run(self.set_deadline(active, moment, timer));
             }
         }
@@ -228,21 +230,23 @@ impl<Tr: Transport> Dispatcher<Tr> {
         Turn::Idle
     }
 
-    /// Tells readers that nothing runs here; of what comes after this they are told at once.
+    /// Publishes that nothing runs here. The next request to run is published at once.
     fn publish_idle(&mut self, now: Nanos) {
         self.publish_gauges();
-        self.inline.next_telling = now;
+        self.inline.next_publishing = now;
     }
 
-    /// A request is about to run, and nothing is told before it is back: that can be long.
-    fn tell_of_running(&mut self, now: Nanos) {
-        if now >= self.inline.next_telling {
-            self.inline.next_telling = Nanos(now.0 + TELL_EVERY.0);
+    /// Publishes that a request is about to run: nothing is published before it is back, which can
+    /// take long.
+    fn publish_running(&mut self, now: Nanos) {
+        if now >= self.inline.next_publishing {
+            self.inline.next_publishing = Nanos(now.0 + PUBLISH_EVERY.0);
             self.publish_gauges();
         }
     }
 
-    /// Takes the answers that are there, and nothing else: for a thread that goes on elsewhere.
+    /// Takes the answers that are there, and does nothing else: for a thread that then serves
+    /// another dispatcher.
     pub(crate) fn inline_answers(&mut self) {
         let now = self.now();
         self.take_answers(self.inline.active, now);
@@ -260,28 +264,28 @@ impl<Tr: Transport> Dispatcher<Tr> {
         !self.inline.elsewhere.is_empty()
     }
 
-    /// How many requests wait that could run.
+    /// How many waiting requests could run.
     pub(crate) fn can_run(&self) -> usize {
         let worker = self.states[self.inline.active].worker;
         self.policy.waiting(worker, self.wanted())
     }
 
-    /// Whether requests that never ran wait, and no context is there for them.
+    /// Whether fresh requests wait and no context is free for them.
     pub(crate) fn is_starved(&self) -> bool {
         self.fresh() > 0 && !self.contexts.is_any()
     }
 
-    /// Whether the reserve of contexts has any, for those who do not have the dispatcher.
+    /// Tells threads that do not have the dispatcher whether the reserve has any contexts.
     pub(crate) fn glance_at_reserve(&self) -> Glance {
         self.contexts.glance_at_reserve()
     }
 
-    /// Whether the reserve was empty and is not any more, since the last time of asking.
+    /// Whether this dispatcher has refilled an empty reserve since the last call.
     pub(crate) fn takes_note_of_refill(&mut self) -> bool {
         self.contexts.takes_note_of_refill()
     }
 
-    /// Whether something waits, and all of it only for what is idle.
+    /// Whether requests wait and all of them are best effort.
     pub(crate) fn has_only_best_effort(&self) -> bool {
         let worker = self.states[self.inline.active].worker;
         self.rules.best_effort
@@ -294,10 +298,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.room() == 0
     }
 
-    /// The active thread's request has finished at `end`, in whose time the thread was `away` from
-    /// its CPU for so long: what follows it on the same context, if that is a request that never
-    /// ran, and nothing else is to be done first. `None`: the request's end is answered for as
-    /// ever.
+    /// The active thread's request has finished at `end`; the thread was `away` from its CPU for so
+    /// long meanwhile. Gives the request that follows on the same context, if the next one never
+    /// ran and nothing else is to be done first. `None`: the thread leaves the context and answers.
     ///
     /// Runs on the context's stack (see [`Worker::run_on`](shinjuku_preempt::Worker::run_on)), so
     /// it stays away from the network, whose code may have thread-locals.
@@ -324,25 +327,25 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let task = self.policy.next(worker, now, Want::Any)?.id;
         let record = &mut self.records[task.0 as usize];
         if record.deadline < now {
-            // The usual way refuses it.
+            // `hand_one` refuses it.
             self.policy.returned(task, worker);
             return None;
         }
         let Place::Fresh(request, route) = std::mem::replace(&mut record.place, Place::Out) else {
-            unreachable!("no request waits that has run")
+            unreachable!("no suspended request waits")
         };
         let meta = Meta {
             class: record.class,
             arrival: record.arrival,
         };
         let state = &mut self.states[at];
-        let done = state.running().expect("it has just finished").task;
+        let done = state.running().expect("a request has just finished").task;
         let ran = now.since(state.running_since);
         let generation = state.went_on(task, now);
         let ran = self.on_cpu(ran, away);
         self.note_time(done, ran, at, false, now);
         self.settle(done, worker);
-        self.tell_of_running(now);
+        self.publish_running(now);
         let deadline = self.set_deadline(at, end, timer);
         Some(Next {
             job: Job {
@@ -355,7 +358,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         })
     }
 
-    /// Whether the thread that has the dispatcher polls the transport.
+    /// Sets whether the thread that has the dispatcher polls the transport.
     pub(crate) fn may_poll(&mut self, may: bool) {
         self.inline.polls = may;
     }
@@ -371,7 +374,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if self.states[before].out() > 0 {
             inline.elsewhere.push(before);
         }
-        // What those have counted so far is no news.
+        // What these threads have counted so far was for other dispatchers.
         for state in self
             .states
             .get(inline.highest + 1..=thread)
@@ -405,7 +408,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
-    /// Looks at what is wanted of the runtime; tells if the loop is to do something about it.
+    /// Looks whether the runtime shuts down, and does the dispatcher's part. `Some`: the turn ends
+    /// with that.
     fn inline_phase(&mut self, now: Nanos) -> Option<Turn> {
         let state = self.control.state();
         if state == Control::SERVE {
@@ -413,7 +417,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
         if !self.inline.closed {
             self.inline.closed = true;
-            // What came while its loop was busy is not too late.
+            // Requests that came while the loop was busy are taken.
             self.poll(now);
             self.transport.close();
         }
@@ -432,7 +436,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             Phase::LastWord(_) | Phase::Background if is_quiet => return Some(Turn::Over),
             Phase::LastWord(until) if now >= until => {
                 let over = self.is_over_or_report();
-                debug_assert!(!over, "it is not quiet");
+                debug_assert!(!over, "a request waits, or is at a thread");
                 self.inline.phase = Phase::Background;
             }
             Phase::LastWord(_) | Phase::Background => {}
@@ -440,7 +444,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         None
     }
 
-    /// Everything is over: leaves the remaining requests, unless that was done.
+    /// Everything has finished: hands over what remains, unless the report has done that.
     pub(crate) fn inline_end(self) {
         if self.inline.phase == Phase::Background {
             self.dismiss();
@@ -449,7 +453,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Sets until when the request that was sent at `moment` may run.
+    /// Sets the deadline of the request that thread `at` was sent at `moment`.
     fn set_deadline(
         &mut self,
         at: usize,
@@ -469,7 +473,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             };
         };
         let gives_way = quantum == GIVES_WAY;
-        // Nobody can tell it that something waits, so it is stopped for a look at that.
+        // No thread can tell a best-effort request that another waits, so it is stopped to look.
         let quantum = if gives_way { POLL_EVERY } else { quantum };
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
         let mut soft = match gives_way {
@@ -478,8 +482,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         };
         let mut hard = self.preemption.hard_floor.raise(graced);
         if self.policy.waiting_started() > 0 {
-            // No floor holds up progress: the one that runs may want a lock that a suspended one
-            // has.
+            // Progress goes before the floors: the request that runs may want a lock that a
+            // suspended one has.
             soft = soft.min(quantum.max(PROGRESS_QUANTUM));
             hard = hard.min(graced.max(PROGRESS_QUANTUM));
         }
@@ -497,8 +501,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             hard = Nanos(hard.0.saturating_mul(LENIENCE));
         }
         let cycles = |time: Nanos| self.clock.to_cycles(time.0);
-        // For a timer that fires before the moment is known: it shall find that its own is not that
-        // of this request.
+        // The timer is armed below, which gives the start. A timer that fires before that finds
+        // this request's deadline in the word, and not the last one's.
         if timer.is_some() {
             running.dispatched.request_after(moment, cycles(soft), true);
         }
@@ -512,15 +516,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// As the policy says. With best effort, loops look at home now and then, also where nothing
-    /// has a quantum: a best-effort request there may hold what this one waits for.
+    /// The policy's quantum. With best effort, a request without a quantum gets one in the layout
+    /// `symmetric`, so that a loop looks at its home now and then: a best-effort request there may
+    /// hold what this request waits for.
     fn quantum(&self, task: TaskId) -> Option<Nanos> {
         let has_homes = self.rules.best_effort && self.rules.leaves_excess;
         let quantum = self.policy.quantum(task);
         quantum.or_else(|| has_homes.then_some(PROGRESS_QUANTUM))
     }
 
-    /// What is left of a time if the thread was away from its CPU for so long.
+    /// `time` without the time that the thread was away from its CPU.
     #[inline]
     pub(super) fn on_cpu(&self, time: Nanos, away: Cycles) -> Nanos {
         match away.0 {
@@ -533,7 +538,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let period = PERIOD.0 + now.since(self.next_look).0;
         self.next_look = Nanos(now.0 + PERIOD.0);
         self.publish_gauges();
-        // Of all dispatchers' requests: what is worth it depends on all loops together.
+        // The threads' counters are of all dispatchers' requests: whether preempting is worth it
+        // depends on all loops together.
         let mut counters = CountersSnapshot::default();
         for state in &self.states[..=self.inline.highest] {
             counters += state.link.counters();

@@ -2,21 +2,23 @@
 //! others wait.
 //!
 //! One turn of its loop: take the workers' answers and hand out, poll the transport and hand out,
-//! look at who has run too long, help where a worker is blocked. The policy decides the order; this
-//! file keeps the requests and the rules that hold whatever the policy says:
-//! - nothing is preempted while nothing waits, but what has a quantum and runs at a spare whose
-//!   worker is back;
-//! - a preempted request keeps its arrival time;
-//! - with no context free, only started requests are asked for;
-//! - when a worker has given no answer for `rescue_after` while others wait, what was staged for it
-//!   is recalled; if its thread is blocked in the kernel, a spare worker goes on in its place until
-//!   it answers, with suspended requests and fresh ones; if it computes for long, with suspended
-//!   ones (ARCHITECTURE.md, "Progress", rule 2; rule 1 is in [`Verified`]).
+//! stop requests that have run too long, help where a worker is blocked. The policy decides the
+//! order; this module keeps the requests and the rules that hold whatever the policy says:
+//! - Nothing is preempted while nothing waits. The exceptions are the layouts of `inline.rs`, and a
+//!   request with a quantum at a spare whose worker is back.
+//! - A preempted request keeps its arrival time.
+//! - With no context free, the policy is asked for started requests only.
+//! - When a worker has given no answer for `rescue_after` while others wait, the dispatcher recalls
+//!   the requests staged there. If the worker's thread is blocked in the kernel, a spare worker
+//!   goes on in its place until it answers, with suspended requests and fresh ones; if the thread
+//!   computes for long, with suspended ones (ARCHITECTURE.md, "Progress", rule 2; rule 1 is in
+//!   [`Verified`]).
 //!
 //! After start nothing here allocates, frees, locks, or drops a user's value: a suspended context
-//! may hold any lock, the allocator's included, and only this thread brings it back. Its system
-//! calls are the interrupt's, the transport's, waking a worker that sleeps, and, of one that is
-//! silent for milliseconds, its thread's state and core.
+//! may hold any lock, the allocator's included, and only this thread brings it back. The loop's
+//! system calls are the interrupt's and the transport's, those that wake a sleeping worker, and,
+//! for a worker that is silent for milliseconds, those that read its thread's state and pin a
+//! spare.
 
 mod contexts;
 mod end;
@@ -47,13 +49,14 @@ use crate::worker_state::{Answered, WorkerState};
 
 /// Requests taken from the transport in one turn.
 const BATCH: usize = 64;
-/// While the queue is full, so many slots are looked through in one turn for requests that are no
-/// longer wanted.
+/// While the queue is nearly full, so many slots are searched in one turn for requests whose
+/// clients have given up.
 const SWEEP: usize = 4 * BATCH;
-/// An idle dispatcher looks around this often even if no thread wakes it.
+/// How long an idle dispatcher sleeps at most before it looks for work, even if no thread wakes it.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
-/// What the runtime wants of the dispatcher, which looks each turn: on cache lines of its own.
+/// What the runtime wants of the dispatcher. The dispatcher reads it each turn, so it has cache
+/// lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Control(AtomicU8);
@@ -67,12 +70,12 @@ impl Control {
         Self(AtomicU8::new(Self::SERVE))
     }
 
-    /// No new requests; finish those that are there.
+    /// The dispatcher takes no new requests, and finishes those that are there.
     pub(crate) fn drain(&self) {
         self.0.fetch_max(Self::DRAIN, Ordering::Release);
     }
 
-    /// The time for that is over.
+    /// The time to finish requests is over.
     pub(crate) fn end(&self) {
         self.0.fetch_max(Self::END, Ordering::Release);
     }
@@ -82,7 +85,7 @@ impl Control {
         self.state() == Self::SERVE
     }
 
-    /// Whether that time is over.
+    /// Whether the time to finish requests is over.
     pub(crate) fn is_ending(&self) -> bool {
         self.state() == Self::END
     }
@@ -99,21 +102,22 @@ struct Record<Tr: Transport> {
     deadline: Nanos,
     /// How long it has run, as far as the dispatcher can know.
     ran: Nanos,
-    /// Some of that time its thread was blocked.
+    /// Its thread was found blocked in that time.
     was_blocked: bool,
-    /// It runs only in what is idle.
+    /// It runs only in what the other classes leave idle.
     is_best_effort: bool,
     place: Place<Tr>,
 }
 
+/// Where a slot's request is.
 enum Place<Tr: Transport> {
-    /// No request in this slot.
+    /// The slot has no request.
     Free,
-    /// Waits, never ran.
+    /// The request waits and never ran.
     Fresh(Tr::Request, Tr::Route),
-    /// Waits, preempted.
+    /// The request was preempted, and waits.
     Suspended(Suspended<Job<Tr>, Done<Tr>>),
-    /// At a worker, staged or running.
+    /// The request is at a worker, staged or running.
     Out,
 }
 
@@ -123,7 +127,7 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     /// Workers first, then spares.
     states: Vec<WorkerState<Tr>>,
     workers: usize,
-    /// Cores of the workers, for the spares to go to.
+    /// The workers' cores, to which spares are pinned.
     cores: Vec<Option<usize>>,
     /// For each spare, the worker whose place it takes.
     stands_in: Vec<Option<usize>>,
@@ -135,23 +139,25 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     turned_away: Vec<(Tr::Request, Tr::Route, Refusal)>,
     /// The slot where the next sweep begins.
     next_swept: usize,
+    /// How many spares have a request.
     spares_out: usize,
-    /// Spares that were ever sent anything: those before this one, since the first that is free is
-    /// taken.
+    /// How many spares were ever sent a request. The first free one is taken, so these are the
+    /// first spares.
     spares_used: usize,
     rules: Rules,
     preemption: Preemption,
     next_look: Nanos,
-    /// For how long best-effort requests have run since the last look: as good as idle.
+    /// For how long best-effort requests have run since the last look; it counts as idle time.
     best_effort_time: Nanos,
     last_counters: CountersSnapshot,
-    first_desk: usize,
+    /// The worker that is offered the next request first.
+    first_worker: usize,
     clock: Clock,
     statistics: Arc<DispatcherStatistics>,
     control: Arc<Control>,
     orders: Arc<Orders>,
     shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
-    /// Taken at start for the end: there may be no allocating then.
+    /// Memory for the end, when the dispatcher must not allocate.
     unfinished: Vec<ClassId>,
     lock_waiters: LockWaiters,
     inline: Inline,
@@ -161,24 +167,26 @@ pub(crate) struct Dispatcher<Tr: Transport> {
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) depth: usize,
-    /// Contexts are kernel threads.
+    /// Whether contexts are kernel threads.
     pub(crate) kernel_threads: bool,
-    /// Every worker is a thread's that may have the dispatcher, and one has it at a time.
+    /// Whether the layout is `inline` or `symmetric`: every worker is a thread that may have the
+    /// dispatcher, and one has it at a time.
     pub(crate) inline: bool,
-    /// Waiting requests at the most.
+    /// How many requests may wait.
     pub(crate) queue: usize,
-    /// What is over that stays in the transport, whose other parts may have room for what comes
-    /// then, and is not refused.
+    /// Whether requests beyond `queue` stay in the transport and are not refused. Later requests
+    /// may then go to another part of the transport, which has room.
     pub(crate) leaves_excess: bool,
     pub(crate) rescue_after: Nanos,
-    /// Idle for so long, the dispatcher sleeps; `None`: never.
+    /// How long the dispatcher polls without finding work before it sleeps; `None`: it never
+    /// sleeps.
     pub(crate) idle_backoff: Option<Nanos>,
     /// Whether other threads of the runtime may need the dispatcher's core.
     pub(crate) shares_core: bool,
-    /// Whether the runtime's threads are under SCHED_FIFO: of two on a core, one runs until it
-    /// gives way.
+    /// Whether the runtime's threads are under SCHED_FIFO. Of two such threads on a core, one runs
+    /// until it sleeps or yields.
     pub(crate) realtime: bool,
-    /// Whether some classes run only in what is idle.
+    /// Whether some classes run only in what the others leave idle.
     pub(crate) best_effort: bool,
     /// Per class: how long after its arrival a request must have started.
     pub(crate) deadlines: Vec<Option<Nanos>>,
@@ -200,7 +208,7 @@ pub(crate) struct Parts<Tr: Transport> {
     pub(crate) control: Arc<Control>,
     pub(crate) orders: Arc<Orders>,
     pub(crate) shutdown_handoff: Arc<ShutdownHandoff<Tr>>,
-    /// Of the loops, in the layouts that have them.
+    /// The idle time of all loops, in the layouts that have loops.
     pub(crate) idle_time: Arc<IdleTime>,
 }
 
@@ -262,7 +270,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             next_look: Nanos(clock.now_nanos()),
             best_effort_time: Nanos(0),
             last_counters: CountersSnapshot::default(),
-            first_desk: 0,
+            first_worker: 0,
             clock,
             statistics: parts.statistics,
             control: parts.control,
@@ -271,7 +279,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Serves until told to end, or to drain and drained.
+    /// Serves until it is told to end, or is told to drain and has drained.
     pub(crate) fn run(mut self) {
         let mut last = self.now();
         let mut worked_at = last;
@@ -306,8 +314,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Nothing to do at this moment. While something is out its answer may come at any time, and a
-    /// PAUSE takes as long as several turns on some CPUs.
+    /// Called when a turn has found nothing to do. While a worker has a request, the loop does not
+    /// pause: the answer may come at any time, and on some CPUs a PAUSE takes as long as several
+    /// turns.
     fn relax(&self, is_quiet: bool) {
         if self.rules.shares_core {
             std::thread::sleep(SHARED_PAUSE);
@@ -320,7 +329,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         Nanos(self.clock.now_nanos())
     }
 
-    /// One turn; tells whether there was anything to do.
+    /// One turn; returns whether there was anything to do.
     pub(crate) fn turn(&mut self, now: Nanos) -> bool {
         let mut worked = false;
         let listening = if self.spares_out == 0 {
@@ -331,7 +340,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         for state in 0..listening {
             worked |= self.take_answers(state, now);
         }
-        // Whoever has answered may wait for more: the network is polled after that.
+        // A worker that has answered may idle, so it gets a request before the network is polled.
         let answered = worked;
         if answered {
             self.hand_out(now);
@@ -353,8 +362,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
-    /// The workers, and the spares that were ever sent anything; inline, the threads that ever had
-    /// a part.
+    /// The workers, and the spares that were ever sent a request; inline, the threads up to the
+    /// highest that has ever had the dispatcher.
     fn in_use(&self) -> &[WorkerState<Tr>] {
         match self.rules.inline {
             true => &self.states[..=self.inline.highest()],
@@ -362,8 +371,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Nothing is at a worker and nothing waits. The spares are counted, not looked at: there can
-    /// be hundreds.
+    /// Whether nothing is at a worker and nothing waits. It takes the spares from a count, since
+    /// there can be hundreds.
     fn is_quiet(&self) -> bool {
         let workers = &self.states[..self.workers];
         self.policy.is_empty()
@@ -403,7 +412,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     record.place = Place::Suspended(suspended);
                     self.statistics.preempted(record.class);
                     if self.rules.inline {
-                        // Its deadline asked it to.
+                        // The deadline was the request to give way.
                         self.statistics.requested();
                     }
                     let suspended = self.policy.waiting_started();
@@ -422,7 +431,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
-    /// A request, which is back at `now`, has run for so long at `at`.
+    /// A request, which is back at `now`, has run for `ran` at worker `at`.
     fn note_time(&mut self, task: TaskId, ran: Nanos, at: usize, was_blocked: bool, now: Nanos) {
         let record = &mut self.records[task.0 as usize];
         record.ran = Nanos(record.ran.0 + ran.0);
@@ -438,8 +447,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// A request has finished, and its time was noted.
     fn settle(&mut self, task: TaskId, worker: WorkerId) {
         let record = &self.records[task.0 as usize];
-        // What blocks takes no worker's time, and what gives way at once none that others want: no
-        // quantum could make others wait less.
+        // The quantum's floor is drawn from requests that make others wait. A blocked request has
+        // left its worker to others, and a best-effort one gives way at once.
         if !record.was_blocked && !record.is_best_effort {
             self.preemption.finished(record.ran);
         }
@@ -464,12 +473,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// How many requests wait that never ran, but for those that are staged.
+    /// How many requests wait that never ran, without those that are staged.
     fn fresh(&self) -> usize {
         self.policy.len() - self.policy.waiting_started()
     }
 
-    /// Refuses waiting requests that no one wants any more, among the next slots.
+    /// Refuses waiting requests whose clients have given up, among the next slots.
     fn sweep(&mut self) {
         let slots = self.records.len();
         let mut found = 0;
@@ -481,11 +490,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 continue;
             }
             let Place::Fresh(request, route) = std::mem::replace(place, Place::Out) else {
-                unreachable!("it was just looked at")
+                unreachable!("the place was just matched")
             };
             let id = TaskId(slot as u32);
             let task = self.policy.take_waiting(id, WorkerId(0));
-            debug_assert!(task.is_some(), "what never ran and is not out waits");
+            debug_assert!(task.is_some(), "a fresh request waits in the policy");
             self.policy.finished(id, WorkerId(0));
             self.release(id);
             self.statistics.refused(Refusal::Cancelled);
@@ -507,8 +516,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if self.fresh() + staged + BATCH > self.rules.queue && !self.policy.is_empty() {
             self.sweep();
         }
-        // Every slot may be taken by admitted requests; then the transport keeps the rest, or turns
-        // it away. It has replies to send all the same.
+        // Admitted requests may have taken every slot; then the transport keeps the rest, or turns
+        // it away. It is polled in that case, too, since it has replies to send.
         let room = BATCH.min(self.room());
         let Self {
             transport,
@@ -577,7 +586,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
 
     // --- handing out ---------------------------------------------------------------------------------------
 
-    /// Gives every worker with room what the policy says, the emptiest first.
+    /// Gives every worker with room the policy's next request for it, the emptiest first.
     fn hand_out(&mut self, now: Nanos) -> bool {
         let mut worked = false;
         self.bring_lock_waiters_back(now);
@@ -585,15 +594,15 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return worked;
         }
         for level in 0..self.rules.depth {
-            // From `first_desk` on, and around.
-            let mut at = self.first_desk;
+            // From `first_worker` on, and around.
+            let mut at = self.first_worker;
             for _ in 0..self.workers {
                 let next = if at + 1 < self.workers { at + 1 } else { 0 };
                 let state = &self.states[at];
                 if state.out() == level && state.silence.is_none() {
                     worked |= self.hand_one(at, at, now);
                     if self.policy.is_empty() {
-                        self.first_desk = next;
+                        self.first_worker = next;
                         return worked;
                     }
                 }
@@ -603,7 +612,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
-    /// Requests that need not stand aside any more wait again.
+    /// Gives requests back to the policy that have stood aside for long enough.
     fn bring_lock_waiters_back(&mut self, now: Nanos) {
         if !self.lock_waiters.is_empty() {
             let suspended = self.policy.waiting_started();
@@ -621,8 +630,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Sends the next request for `worker` to the worker `at` (its own, or a spare's that stands in
-    /// for it).
+    /// Sends the policy's next request for `worker` to `at`: that worker, or a spare that stands in
+    /// for it. Returns whether there was one.
     fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
         let is_turn = !self.lock_waiters.is_empty() && self.lock_waiters.takes_turn();
         if is_turn && self.hand_one_of(Want::StartedOnly, at, worker, now) {
@@ -634,7 +643,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.hand_one_of(self.wanted(), at, worker, now)
     }
 
-    /// The same of such requests only.
+    /// As [`hand_one`](Self::hand_one), of the requests that are wanted.
     fn hand_one_of(&mut self, want: Want, at: usize, worker: usize, now: Nanos) -> bool {
         let want = match want {
             Want::Any if self.contexts.prepare() => Want::Any,
@@ -672,7 +681,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                         .into()
                 }
                 Place::Free | Place::Out => {
-                    unreachable!("the watch over the policy knows what waits")
+                    unreachable!("`Verified` gives only requests that wait")
                 }
             };
             self.states[at].send(task.id, runnable, now);
@@ -682,8 +691,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     /// A context for a fresh request at the worker `at`: the one used last, whose stack is in a
-    /// cache. One that is a kernel thread is better the worker's own last one, which goes on
-    /// without a switch; each worker has put back one since, at the most.
+    /// cache. Where contexts are kernel threads, the worker's own last one is better, which goes on
+    /// without a switch. Each worker has put back at most one context since.
     fn idle_context(&mut self, at: usize) -> Idle<Job<Tr>, Done<Tr>> {
         let last = self.states[at].last_context();
         let recent = match self.rules.kernel_threads {
@@ -695,7 +704,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             .expect("fresh requests are asked for only with a context free")
     }
 
-    /// A worker is idle, nothing waits for it, and others have requests staged: those come back.
+    /// If a worker idles while another has a request staged, recalls that request and gives it to
+    /// the idle worker.
     fn recall_for_the_idle(&mut self, now: Nanos) -> bool {
         let Some(idle) = (0..self.workers).find(|&at| self.states[at].out() == 0) else {
             return false;
@@ -711,7 +721,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
         let helped = self.hand_one(idle, idle, now);
         if !helped {
-            // It belongs to that worker (its flow, its queue).
+            // The policy keeps the request for that worker, by its flow or its queue.
             self.states[at].recalled_in_vain = true;
             self.hand_one(at, at, now);
         }

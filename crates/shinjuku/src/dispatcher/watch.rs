@@ -13,10 +13,10 @@
 //!                            may spin for a lock: a spare takes suspended requests, which may have it
 //! ```
 //!
-//! A spare shares the core of the worker it stands in for. Beside a worker that computes it takes
-//! half of the core. So it comes late there, and runs only what that worker may be waiting for.
-//! Under SCHED_FIFO a worker that computes gets no spare: the spare would never have the core, and
-//! keep what it was sent.
+//! A spare shares the core of the worker that it stands in for. Beside a worker that computes, the
+//! spare takes half of the core. So it comes late there, and runs only requests that the worker may
+//! be waiting for. Under SCHED_FIFO a worker that computes gets no spare: the spare would never
+//! have the core, and would keep the request that it was sent.
 
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::{GIVES_WAY, PROGRESS_QUANTUM};
@@ -28,22 +28,24 @@ use crate::preemption::Preemption;
 use crate::quantum_floor::PERIOD;
 use crate::worker_state::{Asked, Silence, WorkerState};
 
-/// Runs shorter than this are never looked at for preemption.
+/// A request that has run for less than this is not looked at.
 const SHORTEST_QUANTUM: Nanos = Nanos(500);
-/// An interrupt without an answer is sent again after this, then twice that, and so on.
+/// An interrupt without an answer is repeated after twice this time, then after twice as long each
+/// time, up to 2^8 times this.
 const INTERRUPT_AGAIN: Nanos = Nanos::from_micros(500);
-/// Who gives way at all does so within this, mostly, and after the grace for the interrupt.
+/// Most requests that give way at all do so within this time; with a hard mechanism, within this
+/// time after the grace.
 const ANSWERS_WITHIN: Nanos = Nanos::from_micros(20);
-/// While a worker stays silent, it is looked at anew whenever that has lasted twice as long, or
-/// this much longer.
+/// While a worker stays silent, the dispatcher looks at its thread again whenever the silence has
+/// doubled, or has lasted this much longer.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(100);
 /// A worker that leaves its preemption unanswered and computes for so many times `rescue_after` may
-/// be spinning for what a suspended request has.
+/// be spinning for a lock that a suspended request holds.
 const SPINS_AFTER: u64 = 10;
 
 impl<Tr: Transport> Dispatcher<Tr> {
-    /// Looks after a worker or spare that has not answered: that it is awake, that what runs there
-    /// gives way in time, and that others do not wait for it if it is blocked.
+    /// Looks after a worker or spare that has a request: sees to it that the thread is awake, that
+    /// the request gives way in time, and that others do not wait for a blocked worker.
     pub(super) fn watch(&mut self, at: usize, now: Nanos) {
         let state = &mut self.states[at];
         if state.out() == 0 || now.since(state.running_since) < SHORTEST_QUANTUM {
@@ -53,18 +55,20 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if !self.preemption.enabled {
             return;
         }
-        // Before the next interrupt, which would have it run for a moment.
+        // This comes before the next interrupt: the interrupt would make a blocked thread run for a
+        // moment, and the thread would seem to compute.
         if self.is_silent(at, now) {
             self.look_after_silent(at, now);
         }
         self.stop_in_time(at, now);
     }
 
-    /// Whether a worker leaves its preemption unanswered; or runs for as long beyond the policy's
-    /// quantum while a floor puts off that it is asked; or runs for as long without a quantum. What
-    /// has run for long because nothing waited is asked first: it may sleep for a moment. Spares
-    /// count asked or not: one that never has its core keeps what it was sent from workers that are
-    /// idle.
+    /// Whether a worker has been silent for `rescue_after`. It is in three cases: it leaves its
+    /// preemption unanswered for so long; it has run for so long beyond the policy's quantum while
+    /// a floor puts off the preemption; or it has run for so long without a quantum. A request that
+    /// has run for long only because nothing waited is not silent before it was asked. A spare
+    /// counts as silent whether it was asked or not: a spare that never has its core keeps a
+    /// request from workers that idle.
     fn is_silent(&self, at: usize, now: Nanos) -> bool {
         let state = &self.states[at];
         let rescue_after = self.rules.rescue_after;
@@ -73,7 +77,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let is_never_asked = |task| {
             self.policy.quantum(task).is_none_or(|quantum| {
                 ran.0 > quantum.0.saturating_add(rescue_after.0)
-                    // Best effort is not asked for best effort.
+                    // A best-effort request is never asked to give way for another one.
                     && (quantum == GIVES_WAY || ran < self.preemption.probe_floor.raise(quantum))
             })
         };
@@ -86,8 +90,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
                         .is_some_and(|sent| is_never_asked(sent.task)))
     }
 
-    /// Asks the request that runs at a worker to give way if it has run for too long, and
-    /// interrupts it later.
+    /// Asks the request that runs at a worker to give way if it has run for too long. If it was
+    /// asked before, interrupts it when the time for that has come.
     fn stop_in_time(&mut self, at: usize, now: Nanos) {
         let state = &self.states[at];
         let Some(running) = state.running() else {
@@ -108,7 +112,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return self.stop_best_effort(at, now);
         }
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
-        // No floor holds up progress: the one that runs may want a lock that a suspended one has.
+        // Progress goes before the floors: the request that runs may want a lock that a suspended
+        // one has.
         let (ask_after, interrupt_after) = if self.may_hold_up_others(ran) {
             (quantum, graced)
         } else {
@@ -131,8 +136,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Asks a best-effort request to give way if something else waits that no other worker is about
-    /// to have room for.
+    /// Asks a best-effort request to give way if another request waits that no other worker is
+    /// about to have room for.
     fn stop_best_effort(&mut self, at: usize, now: Nanos) {
         let state = &self.states[at];
         let ran = now.since(state.running_since);
@@ -144,7 +149,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// How many workers were asked to give way a moment ago. Who takes longer may do so for long.
+    /// How many workers were asked to give way a moment ago. A worker that has not answered within
+    /// [`ANSWERS_WITHIN`] may take long, and is not counted.
     fn about_to_answer(&self, now: Nanos) -> usize {
         let within = match &self.preemption.hard {
             Some(_) => Nanos(ANSWERS_WITHIN.0.saturating_add(self.preemption.grace.0)),
@@ -156,8 +162,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             .count()
     }
 
-    /// How many workers were, or are within best effort and will be: no other request has to give
-    /// way for what those can serve.
+    /// How many workers are about to answer, or run best effort and will be asked to give way. No
+    /// other request has to give way for the requests that these workers can serve.
     fn with_best_effort(&self, now: Nanos) -> usize {
         if !self.rules.best_effort {
             return 0;
@@ -170,7 +176,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         workers.filter(gives_way).count() + self.about_to_answer(now)
     }
 
-    /// Asks what runs at `at` to give way, and interrupts it from `interrupt_at` on.
+    /// Asks the request that runs at `at` to give way, and interrupts it from `interrupt_at` on.
     fn ask(&mut self, at: usize, now: Nanos, interrupt_at: Nanos) {
         let state = &mut self.states[at];
         let Some(running) = state.running() else {
@@ -194,15 +200,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Whether the worker, if it had not what it has, could serve any request.
-    fn somebody_waits(&self, at: usize, worker: WorkerId, ran: Nanos) -> bool {
+    /// Whether a request waits that the worker could serve if it were free.
+    fn has_waiting(&self, at: usize, worker: WorkerId, ran: Nanos) -> bool {
         self.states[at].staged() > 0
             || self.policy.waiting(worker, self.wanted()) > 0
-            // Whatever the policy says.
+            // This holds whatever the policy says.
             || self.may_hold_up_others(ran)
     }
 
-    /// Whether what runs for so long may be spinning for something that a suspended request has.
+    /// Whether a request that has run for so long may be spinning for a lock that a suspended
+    /// request holds.
     fn may_hold_up_others(&self, ran: Nanos) -> bool {
         ran > PROGRESS_QUANTUM && self.policy.waiting_started() > 0
     }
@@ -213,10 +220,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return;
         };
         asked.interrupts += 1;
-        // No function was entered in time, or none that could be stopped.
+        // The code has entered no function in time, or none where it could be stopped.
         asked.at_entries = None;
-        // It may have landed where the context could not leave (in a guard, with too little stack):
-        // again later, ever more seldom.
+        // The interrupt may meet the context where it cannot leave, in a guard or with too little
+        // stack. So it is repeated, at growing intervals.
         asked.interrupt_at = Nanos(now.0 + (INTERRUPT_AGAIN.0 << asked.interrupts.min(8)));
         if hard.interrupt(&state.link).is_ok() {
             self.statistics.interrupted();
@@ -225,7 +232,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// A worker or spare has given no answer for long.
+    /// Helps where a worker or spare is silent.
     fn look_after_silent(&mut self, at: usize, now: Nanos) {
         let is_spare = at >= self.workers;
         if now >= self.states[at].look_at && !(is_spare && self.recall_unbegun(at, now)) {
@@ -237,7 +244,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         while self.take_back(at, now) {}
         let state = &self.states[at];
         let ran = now.since(state.running_since);
-        if self.somebody_waits(at, state.worker, ran)
+        if self.has_waiting(at, state.worker, ran)
             && let Some(want) = self.wanted_beside(at, now)
             && (want == Want::Any || self.policy.waiting_started() > 0)
         {
@@ -245,12 +252,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Finds out why it is silent, if that matters to any request.
+    /// Finds out why a worker is silent, if that matters to any request.
     fn look_at_silent(&mut self, at: usize, now: Nanos) {
         let state = &self.states[at];
         let lasted = now.since(state.silent_since()).max(self.rules.rescue_after);
         let ran = now.since(state.running_since);
-        if self.spares_out == 0 && !self.somebody_waits(at, state.worker, ran) {
+        if self.spares_out == 0 && !self.has_waiting(at, state.worker, ran) {
             return;
         }
         let state = &mut self.states[at];
@@ -274,21 +281,23 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Takes back what a spare was sent and has not begun: it does not get its core.
+    /// Takes back the request that a spare was sent and has not begun, since the spare does not get
+    /// its core. Returns whether there was one.
     fn recall_unbegun(&mut self, spare: usize, now: Nanos) -> bool {
         let recalled = self.recall(spare, now);
         if recalled {
             self.spares_out -= 1;
             if let Some(relieved) = self.stands_in[spare - self.workers].take() {
-                // It has not had its turn.
+                // That request has not had its turn.
                 self.states[relieved].suspended_first += 1;
             }
         }
         recalled
     }
 
-    /// Which requests may run beside the one at `worker`: any if its thread has left its core,
-    /// suspended ones if it may spin for what one of these has. `None`: none.
+    /// Which requests may run beside the one at this worker: any if its thread has left its core,
+    /// suspended ones if the thread may spin for a lock that one of these holds. `None`: no
+    /// request.
     fn allowed_beside(&self, state: &WorkerState<Tr>, now: Nanos) -> Option<Want> {
         match state.silence? {
             Silence::Blocked => Some(Want::Any),
@@ -300,8 +309,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Which requests one more spare may run in the place of `worker`. `None`: the worker computes,
-    /// or one of its spares does.
+    /// Which requests one more spare may run in the place of `worker`. `None`: no request, since
+    /// the worker or one of its spares needs the core.
     fn wanted_beside(&self, worker: usize, now: Nanos) -> Option<Want> {
         let spares = self.stands_in.iter().zip(&self.states[self.workers..]);
         let its_spares = spares
@@ -317,7 +326,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             })
     }
 
-    /// A spare goes on in the place of `silent`, with the next such request for it.
+    /// Sends a spare, in the place of the worker `silent`, the policy's next request for that
+    /// worker, of those that are wanted.
     fn stand_in(&mut self, silent: usize, want: Want, now: Nanos) {
         let Some(spare) =
             (0..self.stands_in.len()).find(|&spare| self.states[self.workers + spare].out() == 0)
@@ -330,22 +340,22 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let at = self.workers + spare;
         let core = self.cores[silent];
         if core.is_some() && std::mem::replace(&mut self.spare_cores[spare], core) != core {
-            // If it cannot be pinned it serves from where it is.
+            // A spare that cannot be pinned serves from where it is.
             let _ = core.map(|core| self.states[at].link.pin(core));
         }
         self.states[at].worker = self.states[silent].worker;
-        // Fresh requests would run into the same lock, one spare each. Each suspended one has its
-        // turn first, once; then fresh ones too, of which one may be waited for.
+        // Fresh requests might all want the same lock, and take a spare each. So each suspended
+        // request has one turn first. Then fresh ones run too: the worker may wait for one of them.
         let of_suspended = &mut self.states[silent].suspended_first;
         let is_first = *of_suspended > 0 && self.policy.waiting_started() > 0;
         *of_suspended = of_suspended.saturating_sub(1);
         let want = if is_first { Want::StartedOnly } else { want };
         self.hand_one_of(want, at, silent, now);
-        // What was answered can all have been too late, and refused.
+        // The spare has no request if all that the policy gave were past their deadlines.
         if self.states[at].out() > 0 {
             if is_first && let Some(running) = self.states[at].running() {
                 self.policy.grant_turn(running.task);
-                // Of those that stand aside before it as well.
+                // That is a turn for the requests that stand aside, too.
                 self.lock_waiters.takes_turn();
             }
             self.stands_in[spare] = Some(silent);
@@ -355,9 +365,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// A spare has done its part: it gives back what it was sent. What it has begun is asked to
-    /// stop, whether others wait or not, if it has a quantum; without one it may finish, since
-    /// preempted it would stand behind later ones.
+    /// A spare's worker is back. The dispatcher recalls the spare's request, or, if the spare has
+    /// begun it, asks it to give way, whether others wait or not. A request without a quantum may
+    /// finish: preempted, it would stand behind later ones.
     fn make_way(&mut self, spare: usize, now: Nanos) {
         if self.recall_unbegun(spare, now) || self.states[spare].asked.is_some() {
             return;
@@ -368,6 +378,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
+    /// What is due once in a [`PERIOD`]: gauges, deadlines of staged requests, spares to call back,
+    /// floors.
     pub(super) fn look_around(&mut self, now: Nanos) {
         let period = Nanos(PERIOD.0 + now.since(self.next_look).0);
         self.next_look = Nanos(now.0 + PERIOD.0);
@@ -377,11 +389,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 .staged_tasks()
                 .any(|task| self.is_expired(task, now))
             {
-                // Back in the queue, those that are too late are refused when their turn comes.
+                // Back in the queue, requests past their deadline are refused when their turn
+                // comes.
                 while self.take_back(at, now) {}
             }
         }
-        // Spares whose worker is back on its core make way for it.
+        // Spares make way for a worker that is back on its core.
         for spare in 0..self.spares_used {
             let worker = self.stands_in[spare].map(|worker| &self.states[worker]);
             if worker.is_some_and(|worker| self.allowed_beside(worker, now).is_none()) {
@@ -404,18 +417,18 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.adapt_floors(counters, worker_time, idle);
     }
 
-    /// A best-effort request, which is back at `now`, has run for so long at `at`.
+    /// A best-effort request, which is back at `now`, has run for `ran` at worker `at`.
     pub(super) fn note_best_effort(&mut self, ran: Nanos, at: usize, now: Nanos) {
         if self.rules.inline {
             return self.inline.as_good_as_idle(at, self.clock.to_cycles(ran.0));
         }
-        // What was before the last look was counted there.
+        // The last look has counted the time before it.
         let last_look = Nanos(self.next_look.0.saturating_sub(PERIOD.0));
         self.best_effort_time.0 += ran.min(now.since(last_look)).0;
     }
 
-    /// For how long workers ran best-effort requests in this period, which ends now. It is none of
-    /// the load that floors are for: whatever else comes has that time.
+    /// For how long workers ran best-effort requests in this period, which ends now. To the floors
+    /// that time is no load, since any other request can have it.
     fn take_best_effort_time(&mut self, now: Nanos, period: Nanos) -> Nanos {
         let workers = &self.states[..self.workers];
         let is_best_effort = |state: &&WorkerState<Tr>| {
@@ -427,7 +440,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         Nanos(so_far.sum::<u64>() + std::mem::take(&mut self.best_effort_time).0)
     }
 
-    /// What a period showed of the mechanisms, to their floors.
+    /// Adapts the mechanisms' floors to what a period has shown.
     pub(super) fn adapt_floors(
         &mut self,
         counters: CountersSnapshot,

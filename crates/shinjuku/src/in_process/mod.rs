@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!  Handle::submit ──intake──▶ InProcess::poll ──▶ dispatcher ──▶ context ──conclude──▶ Ticket
-//!   (any thread)                                     │ refuse                           ▲
-//!                                                    └──discards──▶ completion thread ────────────┘
+//!   (any thread)                                     │ refuse                             ▲
+//!                                                    └──discards──▶ completion thread ────┘
 //! ```
 //!
-//! Who submits allocates all that the request needs until it is answered; the dispatcher only moves
-//! it. What is turned away goes to the completion thread with everything that has to be dropped.
-//! `discards` has room for every request that the core may hold and for a full intake besides;
-//! `poll` takes in no more than what would still fit if all of it were refused, so the dispatcher
-//! never has to wait for the completion thread.
+//! The submitting thread allocates all that the request needs until it is answered; the dispatcher
+//! only moves it. A request that is turned away goes to the completion thread with everything that
+//! has to be dropped. `discards` has room for every request that the core may hold, and for a full
+//! intake besides. `poll` takes in no more requests than would fit if all of them were refused, so
+//! the dispatcher never has to wait for the completion thread.
 //!
-//! Where several dispatchers serve there is such a transport for each, with an intake of its own.
-//! A request goes to the one that its flow says, and to the next if that one is full.
+//! Where several dispatchers serve, each has such a transport, with an intake of its own. A
+//! request's flow selects the intake; if that is full, the request goes to the next one.
 
 pub(crate) mod ring;
 pub(crate) mod sleeper;
@@ -38,7 +38,7 @@ use sleeper::Sleeper;
 /// How much the in-process transport holds; all of it is allocated at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InProcessBounds {
-    /// Submitted requests that the dispatcher has not looked at yet. Rounded up to a power of two.
+    /// Submitted requests that the dispatcher has not taken in yet. Rounded up to a power of two.
     pub intake: usize,
     /// Requests between [`Transport::poll`] and their reply or refusal: those that the runtime
     /// admits to wait, and those that have started.
@@ -53,7 +53,7 @@ pub struct InProcessBounds {
 ///
 /// # Errors
 /// The completion thread could not be started.
-#[expect(clippy::type_complexity, reason = "a handle and transports, as said")]
+#[expect(clippy::type_complexity, reason = "a handle, and a transport for each")]
 pub fn in_process<Request, Reply>(
     bounds: InProcessBounds,
     dispatchers: usize,
@@ -92,7 +92,7 @@ where
     Ok((Handle(gate), transports))
 }
 
-/// A request on its way from who submits to the dispatcher.
+/// A request on its way from the submitting thread to the dispatcher.
 pub(crate) type Submitted<Request, Reply> = Arrival<Request, Route<Reply>>;
 
 /// What both sides share.
@@ -142,8 +142,8 @@ impl<Request, Reply: Send + 'static> Gate<Request, Reply> {
         self.refused.count(cause);
     }
 
-    /// Appends to the intake of the arrival's flow, or to the next that is not full; else gives it
-    /// back.
+    /// Appends the arrival to the intake of its flow, or to the next one that is not full; gives it
+    /// back if all are full.
     fn push(
         &self,
         mut arrival: Submitted<Request, Reply>,
@@ -164,7 +164,7 @@ impl<Request, Reply: Send + 'static> Gate<Request, Reply> {
     }
 }
 
-/// Counts what the dispatcher did not refuse itself, by [`Refusal::index`].
+/// Counts the refusals that are not the dispatcher's own, by [`Refusal::index`].
 #[derive(Debug, Default)]
 pub(crate) struct RefusedAtSubmit([AtomicU64; Refusal::ALL.len()]);
 
@@ -204,7 +204,7 @@ impl RefusedAtSubmit {
 /// ```
 pub struct Handle<Request, Reply: Send + 'static>(Arc<Gate<Request, Reply>>);
 
-/// How a request is to be treated; what is not said is the default.
+/// How a request is to be treated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[must_use]
 pub struct SubmitOptions {
@@ -223,8 +223,8 @@ impl SubmitOptions {
         }
     }
 
-    /// Its flow, by which d-FCFS and work stealing place it. Default: every submitting thread is a
-    /// flow.
+    /// Sets its flow, by which d-FCFS and work stealing place it. Default: each submitting thread
+    /// is a flow.
     pub const fn flow(self, flow: FlowId) -> Self {
         Self {
             flow: Some(flow),
@@ -232,7 +232,8 @@ impl SubmitOptions {
         }
     }
 
-    /// If it has not started this long from now it is refused. Default: the class's rule.
+    /// Sets how long after its submission the request is refused if it has not started. Default:
+    /// the class's `deadline_us`.
     pub const fn deadline(self, deadline: Duration) -> Self {
         Self {
             deadline: Some(deadline),
@@ -291,7 +292,7 @@ where
         self.submit_with(SubmitOptions::new(class), request)
     }
 
-    /// Like [`submit`](Self::submit), with more to say.
+    /// As [`submit`](Self::submit), with options.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -321,7 +322,8 @@ where
         }
     }
 
-    /// Brings a request whose way back was made already; what is refused is given back, counted.
+    /// Submits a request with the route that it already has. A refused one is counted and given
+    /// back.
     pub(crate) fn bring(
         &self,
         arrival: Submitted<Request, Reply>,
@@ -339,7 +341,7 @@ where
         Err(refused)
     }
 
-    /// The thread that wakes who awaits a reply.
+    /// The thread that wakes tasks that await a reply.
     pub(crate) fn completion_thread(&self) -> Arc<CompletionThread> {
         Arc::clone(&self.0.completion_thread)
     }
@@ -354,16 +356,15 @@ where
         Arc::clone(&self.0.refused)
     }
 
-    /// Nothing will be answered any more: every ticket without an answer resolves to
-    /// [`TicketError::RuntimeEnded`], now and later. For requests whose context is given up. Calls
-    /// wakers on the calling thread.
+    /// Lets every ticket without an answer resolve to [`TicketError::RuntimeEnded`], now and later,
+    /// since the contexts of these requests are leaked. Calls wakers on the calling thread.
     pub(crate) fn abandon(&self) {
         self.0.completion_thread.end();
     }
 }
 
-/// Threads are numbered as they first submit. A context is a thread in this: its number lives in
-/// thread-local storage.
+/// The calling thread's flow: threads are numbered as they first submit. A context counts as a
+/// thread here, since the number is in thread-local storage.
 pub(crate) fn flow_of_this_thread() -> FlowId {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     thread_local!(static FLOW: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
@@ -393,8 +394,8 @@ struct Discard<Request, Reply: Send + 'static> {
 }
 
 impl<Request, Reply: Send + 'static> Discard<Request, Reply> {
-    /// The completion thread's: answers first, so that the ticket does not depend on what dropping
-    /// the request does.
+    /// Runs on the completion thread. Answers before it drops the request, so that the ticket does
+    /// not depend on that drop.
     fn settle(self) {
         self.route.answer(Err(TicketError::Refused(self.cause)));
         quietly(|| drop(self.request));
@@ -410,7 +411,7 @@ struct Discards<Request, Reply: Send + 'static> {
 impl<Request: Send + 'static, Reply: Send + 'static> Round for Discards<Request, Reply> {
     fn go(&mut self) {
         for discards in &mut self.discards {
-            // Under a storm of refusals wakers get their turn, too.
+            // The bound lets wakers have their turn when refusals keep coming.
             for _ in 0..64 {
                 match discards.pop() {
                     Some(discard) => discard.settle(),
@@ -450,9 +451,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A dispatcher's side of the transport. Dropping it closes it, and dropping the last one lets the
-/// completion thread answer what is left and end; [`finish`] waits for that. Drop it only when no
-/// context runs any more.
+/// A dispatcher's side of the transport. Dropping it closes it. Dropping the last one lets the
+/// completion thread answer the requests that are left, and end; [`finish`] waits for that. Drop it
+/// only when all contexts have ended their requests.
 pub struct InProcess<Request, Reply: Send + 'static> {
     /// `None` only in `drop`.
     intake: Option<Consumer<Submitted<Request, Reply>>>,
@@ -461,13 +462,14 @@ pub struct InProcess<Request, Reply: Send + 'static> {
     gate: Arc<Gate<Request, Reply>>,
     /// Its place among the gate's intakes.
     number: usize,
-    /// The first transport has it.
+    /// Joins the completion thread; the first transport has it.
     completion_join: Option<JoinHandle<()>>,
 }
 
 /// Closes and drops all of a gate's transports, and waits until the completion thread has answered
-/// what is left and ended, `patience` at most. `false`: it has not (a waker or a request's `drop`
-/// blocks, or a transport is missing), and tickets without an answer are abandoned.
+/// the requests that are left, and ended, for at most `patience`. Then abandons tickets without an
+/// answer. Returns whether the thread has ended: a waker or a request's `drop` may block it, or a
+/// transport may be missing.
 pub fn finish<Request, Reply>(
     mut transports: Vec<InProcess<Request, Reply>>,
     patience: Duration,
@@ -490,7 +492,7 @@ where
     }
     let ended = has_ended();
     if ended && let Some(thread) = thread {
-        // It catches what it calls, so it has not panicked.
+        // The thread catches the panics of the code that it calls, so it has not panicked.
         let _ = thread.join();
     }
     handle.abandon();
@@ -566,12 +568,12 @@ impl<Request: Send + 'static, Reply: Send + 'static> Transport for InProcess<Req
         let is_first = intake.wake.set(wake).is_ok();
         debug_assert!(is_first, "a transport is attended once");
         let ring = intake.ring.clone();
-        // Not by its length: while a push is under way there is nothing to take, and loops under
-        // SCHED_FIFO that look again and again would keep who pushes off the cores.
+        // Not by the ring's length: an unfinished push counts there, and loops under SCHED_FIFO
+        // that find work in vain would keep the pushing thread off the cores.
         Some(Box::new(move || ring.is_ready()))
     }
 
-    /// What was accepted before is delivered all the same: who submitted it was promised so.
+    /// Requests that were accepted before are still delivered.
     fn close(&mut self) {
         self.gate.closed.store(true, Ordering::Release);
     }
@@ -581,7 +583,7 @@ impl<Request, Reply: Send + 'static> Drop for InProcess<Request, Reply> {
     fn drop(&mut self) {
         self.gate.closed.store(true, Ordering::Release);
         let mut heritage = lock(&self.gate.heritage);
-        // Its values are the completion thread's to drop.
+        // The completion thread drops the values.
         heritage.extend(self.intake.take());
         if heritage.len() == self.gate.intakes.len() {
             drop(heritage);
@@ -601,7 +603,7 @@ impl<Request, Reply: Send + 'static> fmt::Debug for InProcess<Request, Reply> {
     }
 }
 
-/// Replies reach their tickets from the contexts: nothing is left for the worker to send.
+/// A replier with nothing to send: replies reach their tickets from the contexts.
 #[derive(Clone, Copy, Debug)]
 pub struct NoReplier;
 

@@ -4,15 +4,15 @@
 //! The algorithm is Dmitry Vyukov's bounded queue (1024cores.net, "Bounded MPMC queue"): a producer
 //! claims a position, writes the slot, and publishes it by the slot's turn number.
 //!
-//! `crossbeam_queue::ArrayQueue` is the same queue but for one point that matters here: its `pop`
-//! spins while the push that claimed the oldest slot is not finished. The consumer is the
-//! dispatcher, and whoever was stopped in the middle of a push may be a context that only the
-//! dispatcher brings back, or a thread that a dispatcher under SCHED_FIFO keeps off the core. Here
-//! an unfinished push looks like an empty queue.
+//! `crossbeam_queue::ArrayQueue` is the same queue except that its `pop` spins while the push that
+//! claimed the oldest slot is not finished. Here the consumer is the dispatcher. The unfinished
+//! push may belong to a context that only the dispatcher brings back, or to a thread that a
+//! dispatcher under SCHED_FIFO keeps off the core. So here an unfinished push looks like an empty
+//! queue.
 //!
-//! The mutex in each slot is what makes this safe Rust. None is ever waited for: between a claim
-//! and its publication the slot is the producer's alone, between publication and release the
-//! consumer's.
+//! The mutex in each slot makes this safe Rust. No thread ever waits for one: between a claim and
+//! its publication only the producer uses the slot, between publication and release only the
+//! consumer.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_utils::CachePadded;
 use shinjuku_preempt::without_preemption;
 
-/// Makes a queue of at least `capacity` places: the next power of two, two at least. It is never
-/// reallocated.
+/// Makes a queue of at least `capacity` places: the next power of two, and at least two. Its memory
+/// is never reallocated.
 pub(crate) fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.next_power_of_two().max(2);
     let slots = (0..capacity).map(|position| Slot {
@@ -65,12 +65,12 @@ impl<T> Slot<T> {
     }
 }
 
-/// An end to push to.
+/// The end to push to.
 pub(crate) struct Producer<T>(Arc<Ring<T>>);
 
 impl<T> Producer<T> {
-    /// Appends `value`, or gives it back if the queue is full. From any thread, contexts included:
-    /// they are not preempted meanwhile, so that what others push behind them is not held up.
+    /// Appends `value`, or gives it back if the queue is full. Any thread may push, contexts
+    /// included. These are not preempted meanwhile, so that they hold up no later push.
     pub(crate) fn push(&self, value: T) -> Result<(), T> {
         let ring = &*self.0;
         without_preemption(|| {
@@ -96,7 +96,7 @@ impl<T> Producer<T> {
                         }
                         Err(tail) => position = tail,
                     },
-                    // What was put here a lap ago is still there.
+                    // The value of the lap before is still there.
                     ..0 => return Err(value),
                     // Another thread was quicker.
                     1.. => position = ring.tail.load(Ordering::Relaxed),
@@ -110,8 +110,8 @@ impl<T> Producer<T> {
         self.0.slots.len()
     }
 
-    /// How many are taken. It may be fewer by the time the answer is there; to the only producer,
-    /// it is never more.
+    /// How many places are taken. It may be fewer by the time the caller has the answer. If there
+    /// is only one producer, it is never more.
     pub(crate) fn len(&self) -> usize {
         let head = self.0.head.load(Ordering::Acquire);
         self.0.tail.load(Ordering::Relaxed).wrapping_sub(head)
@@ -129,7 +129,7 @@ impl<T> Producer<T> {
             match published(head) {
                 0 => return false,
                 1 => return true,
-                // Popped, and not said so yet; or popped a while ago.
+                // The slot was popped, and `head` has not been stored yet, or this read is old.
                 _ if self.0.head.load(Ordering::Acquire) == head => {
                     return published(head.wrapping_add(1)) == 1;
                 }
@@ -151,14 +151,14 @@ impl<T> fmt::Debug for Producer<T> {
     }
 }
 
-/// The end to pop from. Values left in the queue are dropped with its last end.
+/// The end to pop from. Values left in the queue are dropped with the queue's last end.
 pub(crate) struct Consumer<T> {
     ring: Arc<Ring<T>>,
     head: usize,
 }
 
 impl<T> Consumer<T> {
-    /// The oldest value. `None` also while the push of the oldest is under way.
+    /// The oldest value; `None` also while the push of the oldest is unfinished.
     pub(crate) fn pop(&mut self) -> Option<T> {
         if !self.is_ready() {
             return None;
@@ -257,8 +257,7 @@ mod tests {
     #[test]
     fn an_unfinished_push_looks_like_an_empty_queue() {
         let (producer, mut consumer) = ring(4);
-        // A producer that was stopped between claim and publication, and one behind it that was
-        // not.
+        // One producer was stopped between claim and publication, and one behind it was not.
         producer.0.tail.store(1, Ordering::Relaxed);
         producer.push(1).unwrap();
         assert!(!consumer.is_ready() && !producer.is_ready());
@@ -268,7 +267,7 @@ mod tests {
         producer.0.slot(0).turn.store(1, Ordering::Release);
         assert!(consumer.is_ready() && producer.is_ready());
         assert_eq!(consumer.pop(), Some(0));
-        // As between a pop and the word of it.
+        // As between a pop and the store of `head`.
         producer.0.head.store(0, Ordering::Relaxed);
         assert!(producer.is_ready());
         assert_eq!(consumer.pop(), Some(1));

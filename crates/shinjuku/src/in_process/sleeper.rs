@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags, Timespec};
 
-/// One thread's sleep at a time: the thread that has the dispatcher, whichever it is now. Whoever
-/// has something publishes it first and wakes then; the sleeper says that it sleeps first and looks
-/// then. With a fence between the two on either side, at least one sees the other: no wake-up is
-/// lost.
+/// Where one thread sleeps at a time: the thread that has the dispatcher, whichever that is. A
+/// thread that brings something first publishes it, and then wakes. The sleeper first sets
+/// [`ASLEEP`], and then looks. With a fence between the two on either side, at least one sees the
+/// other, so no wake-up is lost.
 ///
-/// The sleeper waits for the word itself, a futex, so no wake-up depends on which thread slept here
+/// The sleeper waits on the word itself, a futex, so no wake-up depends on which thread slept here
 /// before.
 #[derive(Debug, Default)]
 pub(crate) struct Sleeper {
@@ -23,32 +23,31 @@ const ASLEEP: u32 = 1;
 const ONE_WAKE_UP: u32 = 2;
 
 impl Sleeper {
-    /// Sleeps until woken, `patience` at most, or not at all if there is something already. May
-    /// return early for no reason.
+    /// Sleeps until it is woken, for at most `patience`, or not at all if something is there. May
+    /// return early.
     pub(crate) fn sleep(&self, patience: Duration, is_ready: impl FnOnce() -> bool) {
         let before = self.word.fetch_or(ASLEEP, Ordering::Relaxed) | ASLEEP;
         fence(Ordering::SeqCst);
         if !is_ready() {
-            // A patience beyond what the kernel counts has no end.
+            // With a patience beyond what the kernel counts, the sleep has no timeout.
             let timeout = Timespec::try_from(patience).ok();
-            // Woken, out of patience, interrupted or called meanwhile: the caller looks around in
-            // any case.
+            // The result does not matter: the caller looks for work in any case.
             let _ = futex::wait(&self.word, Flags::PRIVATE, before, timeout.as_ref());
         }
         self.word.fetch_and(!ASLEEP, Ordering::Relaxed);
     }
 
-    /// Wakes the thread that sleeps here, if one does; what it is to see has been published before.
-    /// A fence and a load if none sleeps. Neither allocates nor locks.
+    /// Wakes the thread that sleeps here, if one does. The caller has published before what that
+    /// thread is to see. Costs a fence and a load if none sleeps. Neither allocates nor locks.
     ///
-    /// The flag stays as it is: whoever took it down and was then suspended would keep the others
-    /// from waking.
+    /// The flag is left set: a context that cleared it and was then suspended would keep others
+    /// from waking the thread.
     #[inline]
     pub(crate) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.word.load(Ordering::Relaxed) & ASLEEP != 0 {
             self.word.fetch_add(ONE_WAKE_UP, Ordering::Relaxed);
-            // The word is valid memory, the one thing that could fail here.
+            // This fails only if the word is not valid memory.
             let _ = futex::wake(&self.word, Flags::PRIVATE, 1);
         }
     }
@@ -80,7 +79,7 @@ mod tests {
     /// The inline layout's dispatcher goes from thread to thread, and each of them sleeps at the
     /// same place.
     #[test]
-    fn whoever_sleeps_now_is_woken() {
+    fn the_thread_that_sleeps_now_is_woken() {
         bounded(|| {
             const PATIENCE: Duration = Duration::from_secs(600);
             let sleeper = Sleeper::default();
@@ -94,7 +93,7 @@ mod tests {
                         }
                         is_woken.store(1, Ordering::Release);
                     });
-                    // Most times it is asleep by then, now and then just about to be.
+                    // Most times the thread is asleep by then, and now and then about to be.
                     while round % 4 != 0 && sleeper.word.load(Ordering::Relaxed) & ASLEEP == 0 {
                         thread::yield_now();
                     }

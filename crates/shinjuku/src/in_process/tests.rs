@@ -14,7 +14,7 @@ const BOUNDS: InProcessBounds = InProcessBounds {
     outstanding: 64,
 };
 
-/// For one dispatcher.
+/// A handle and a transport for one dispatcher.
 pub(crate) fn in_process<Request: Send + 'static, Reply: Send + 'static>(
     bounds: InProcessBounds,
 ) -> std::io::Result<(Handle<Request, Reply>, InProcess<Request, Reply>)> {
@@ -22,7 +22,7 @@ pub(crate) fn in_process<Request: Send + 'static, Reply: Send + 'static>(
     Ok((handle, transports.remove(0)))
 }
 
-/// Runs a test that would hang rather than fail; after twice the patience it fails.
+/// Runs a test that might hang: after twice the patience the test fails.
 pub(crate) fn bounded(test: impl FnOnce() + Send + 'static) {
     let (done, result) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -72,7 +72,7 @@ fn end<Request: Send + 'static, Reply: Send + 'static>(
     assert!(finish(vec![thread.join().unwrap()], PATIENCE));
 }
 
-/// What it wakes, and on which thread it was called.
+/// A waker that unparks a thread, and tells on which thread it was called.
 struct Unpark {
     thread: Thread,
     called_on: mpsc::Sender<Option<String>>,
@@ -235,7 +235,7 @@ fn a_full_intake_gives_the_request_back() {
 #[test]
 fn refusals_reach_the_ticket_and_requests_are_dropped_by_the_completion_thread() {
     bounded(|| {
-        /// Tells on which thread it is dropped.
+        /// A request that tells on which thread it is dropped.
         struct Request(Refusal, mpsc::Sender<Option<String>>);
         impl Drop for Request {
             fn drop(&mut self) {
@@ -290,7 +290,7 @@ fn what_was_accepted_before_closing_is_delivered_or_answered() {
             }
             let delivered = taken.len() as u32;
             assert_eq!(delivered, if polls { 26 } else { 10 });
-            // Some finish, some are turned away, the rest is still in the intake.
+            // Some requests finish, some are turned away, the others are still in the intake.
             for Arrival { request, route, .. } in taken {
                 if request % 2 == 0 {
                     InProcess::<u32, u32>::conclude(route, Ok(request));
@@ -346,7 +346,7 @@ fn submitters_that_race_with_the_end_are_all_answered() {
     });
 }
 
-/// A request whose drop waits, as the completion thread finds out.
+/// A request whose drop waits, and so holds up the completion thread.
 struct Slow(Arc<(AtomicBool, AtomicUsize)>);
 
 impl Drop for Slow {
@@ -372,18 +372,18 @@ fn while_the_completion_thread_is_slow_no_more_is_taken_in_than_could_be_refused
         for _ in 0..100 {
             match handle.submit(ClassId(0), Slow(gate.clone())) {
                 Ok(ticket) => tickets.push(ticket),
-                // Kept, since dropping it waits.
+                // The request is kept, since its drop waits.
                 Err(error) => given_back.push(error.into_request()),
             }
             let mut arrivals = Vec::new();
             transport.poll(0, 16, |arrival| arrivals.push(arrival));
             for Arrival { request, route, .. } in arrivals {
-                // Would panic if there were no room.
+                // This would panic if there were no room.
                 transport.refuse(request, route, Refusal::QueueFull);
                 refused += 1;
             }
         }
-        // The completion thread holds one besides.
+        // The completion thread has one more.
         assert!((8..=17).contains(&refused), "{refused} refused");
         assert_eq!(tickets.len() + given_back.len(), 100);
         assert!(handle.refusals().of(Refusal::QueueFull) >= 70);
@@ -422,7 +422,7 @@ fn all_that_is_held_can_still_be_refused() {
             }
         }
         assert_eq!(held.len(), bounds.outstanding);
-        // Would panic if there were no room.
+        // This would panic if there were no room.
         for Arrival { request, route, .. } in held {
             transport.refuse(request, route, Refusal::DeadlinePassed);
         }
@@ -463,7 +463,7 @@ fn a_completion_thread_that_is_stuck_keeps_nobody_waiting() {
         let leaked = arrivals.pop().unwrap();
         let Arrival { request, route, .. } = arrivals.pop().unwrap();
         transport.refuse(request, route, Refusal::QueueFull);
-        // From here on the completion thread is stuck, in the drop of this one.
+        // From here on the completion thread is stuck in the drop of this request.
         let refusal = Err(TicketError::Refused(Refusal::QueueFull));
         assert_eq!(refused.wait(), refusal);
         thread::scope(|scope| {
@@ -473,7 +473,7 @@ fn a_completion_thread_that_is_stuck_keeps_nobody_waiting() {
         });
         assert_eq!(queued.wait(), Err(TicketError::RuntimeEnded));
         gate.0.store(true, Ordering::Release);
-        // A context that comes to its end after all: no harm.
+        // A context that ends after all does no harm.
         InProcess::<Slow, ()>::conclude(leaked.route, Ok(()));
     });
 }
@@ -537,7 +537,8 @@ fn contexts_submit_too() {
     });
 }
 
-/// Several dispatchers: each request comes to that of its flow, or to the next with room.
+/// With several dispatchers, each request comes to the dispatcher of its flow, or to the next one
+/// with room.
 #[test]
 fn a_flow_comes_to_one_dispatcher_while_that_has_room() {
     bounded(|| {
@@ -575,8 +576,8 @@ fn a_flow_comes_to_one_dispatcher_while_that_has_room() {
     });
 }
 
-/// Whoever serves is woken by whichever means it left, and can tell from afar that something is
-/// there.
+/// A submission calls the wake-up that the serving thread left, and the transport's glance tells
+/// other threads that a request is there.
 #[test]
 fn an_attended_transport_calls_and_tells() {
     bounded(|| {

@@ -1,25 +1,27 @@
 //! Which layout `auto` means, and why.
 //!
+//! The first row that applies decides:
+//!
 //! | asked for, or found | layout |
 //! |---|---|
+//! | one core, nothing said of workers and cores, contexts that are stacks | `inline` |
 //! | something that only a dispatcher's own thread can do | `threads` |
-//! | one core, and nothing is said of workers and cores | `inline` |
 //! | a policy of the program's own, or with a queue for each worker | `threads` |
 //! | so many workers that a core is left for the dispatcher, or threads that share cores | `threads` |
 //! | fewer than eight cores | `symmetric` |
 //! | else | `threads` |
 //!
-//! What the user has set goes first. A core that only dispatches is half of two cores and a quarter
-//! of four. On two, `symmetric` has 1.8 times the capacity of `threads`, and a lower p99 at every
-//! load (docs/measurements.md). From some number on, one queue for all cores is worth its core.
-//! That number has not been measured: eight is a guess, at which the core is an eighth of all.
+//! A core that only dispatches is half of two cores and a quarter of four. On two, `symmetric` has
+//! 1.8 times the capacity of `threads`, and a lower p99 at every load (docs/measurements.md). From
+//! some number on, one queue for all cores is worth a core. That number has not been measured:
+//! eight is a guess.
 
 use shinjuku_policy::{dfcfs, registry, stealing};
 
 use super::machine::Machine;
 use crate::config::{Config, CoresConfig, LayoutKind, MechanismKind};
 
-/// From so many cores on, one of them is well spent on dispatching.
+/// From so many cores on, one of them is the dispatcher's.
 const MANY: usize = 8;
 
 /// A layout, and why it was chosen.
@@ -80,7 +82,7 @@ fn is_about_workers(config: &Config) -> Option<&'static str> {
     }
 }
 
-/// Whether the process may use one core only, and nothing is said of workers and cores.
+/// Whether the process may use one core only, and `config` says nothing of workers and cores.
 pub(super) fn has_only_core(machine: &Machine, config: &Config) -> bool {
     machine.allowed.len() == 1 && config.workers.is_none() && config.cores == CoresConfig::default()
 }

@@ -1,6 +1,8 @@
-//! The cores that there are to choose from.
+//! The cores that a layout can use, and lists of cores in the kernel's notation: `1-3,6`.
 
-use super::core_list;
+use std::fmt;
+
+use super::CORES;
 use crate::config::{Config, ConfigError, LayoutKind};
 
 /// What this machine grants the process.
@@ -26,12 +28,12 @@ impl Machine {
             parallelism: std::thread::available_parallelism()
                 .map_or(allowed.len(), std::num::NonZero::get),
             allowed: allowed.into_iter().map(|core| core.id).collect(),
-            isolated: core_list::parse(&isolated),
+            isolated: parse_cores(&isolated),
         })
     }
 
-    /// How many workers: as said, as many as cores were given, or one per core but the
-    /// dispatcher's.
+    /// How many workers: as `config` says, or as many as it lists cores for, or one per core but
+    /// the dispatcher's.
     pub(super) fn workers(&self, config: &Config) -> usize {
         let automatic = || {
             let cores = self.allowed.len().min(self.parallelism);
@@ -48,7 +50,7 @@ impl Machine {
         }
     }
 
-    /// The cores that the process may use, if all of them are kept free for it.
+    /// The cores that the process may use, if all of them are isolated; otherwise none.
     pub(super) fn own(&self) -> &[usize] {
         let is_isolated = |core| self.isolated.contains(core);
         match self.allowed.iter().all(is_isolated) {
@@ -57,18 +59,46 @@ impl Machine {
         }
     }
 
-    /// Whether these cores are hidden from the process's other threads, as isolated ones are that
-    /// are given by number.
+    /// Whether the process's other threads cannot run on these cores, as on isolated ones that are
+    /// given by number.
     pub(super) fn hides_all(&self, cores: &[usize]) -> bool {
         cores.iter().all(|core| !self.allowed.contains(core))
     }
 
-    /// The cores that threads can be pinned to. Isolated ones are hidden from the affinity that a
-    /// process starts with, and can be had all the same.
+    /// The cores that threads can be pinned to: those of the process's affinity, and isolated ones,
+    /// which are not in the affinity that a process starts with.
     pub(super) fn cores(&self) -> Vec<usize> {
         let mut cores = [self.allowed.as_slice(), &self.isolated].concat();
         cores.sort_unstable();
         cores.dedup();
         cores
+    }
+}
+
+/// Reads a list of cores; leaves out what is neither a number nor a range.
+pub(super) fn parse_cores(text: &str) -> Vec<usize> {
+    let cores = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let last: usize = last.parse().ok()?;
+        Some(first.parse().ok()?..last.min(CORES - 1) + 1)
+    };
+    text.trim().split(',').filter_map(cores).flatten().collect()
+}
+
+/// Writes a list of cores, in the list's order.
+pub(super) struct CoreList<'a>(pub(super) &'a [usize]);
+
+impl fmt::Display for CoreList<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.0.chunk_by(|core, next| *next == core + 1);
+        for (at, run) in runs.enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            match run {
+                [first, .., last] => write!(formatter, "{comma}{first}-{last}")?,
+                [core] => write!(formatter, "{comma}{core}")?,
+                [] => {}
+            }
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,6 @@
 //! Which thread runs on which core.
 
 mod automatic;
-mod core_list;
 mod machine;
 #[cfg(test)]
 mod tests;
@@ -15,19 +14,18 @@ use shinjuku_preempt::Affinity;
 
 use crate::config::{Config, ConfigError, LayoutKind};
 pub(crate) use automatic::needs_dispatcher;
-use core_list::CoreList;
-use machine::Machine;
+use machine::{CoreList, Machine};
 
-/// Cores that can be numbered, as many as glibc's `cpu_set_t` holds.
+/// How many cores can be numbered: as many as glibc's `cpu_set_t` holds.
 pub(crate) const CORES: usize = 1024;
 
-/// Beside other threads, loops run for so long at a time if Linux grants it: threads that bring
-/// requests and take replies run the sooner.
+/// Beside other threads, Linux is asked to let a loop run for so long at a time. The threads that
+/// bring requests and take replies then run sooner.
 const SLICE: Duration = Duration::from_micros(100);
-/// Beside other threads, an idle loop spins for so long at most, nanoseconds.
+/// Beside other threads, an idle loop spins for so long at most, in nanoseconds.
 const LONGEST_SPIN: u64 = 20_000;
 
-/// A core for each thread, or none: the kernel places that thread. `CoresConfig` says how cores
+/// A core for each thread; the kernel places a thread that has none. `CoresConfig` says how cores
 /// are chosen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
@@ -38,15 +36,15 @@ pub struct Layout {
     /// Whether each worker's thread is dispatcher and worker in turn: one thread inline, any
     /// number in the layout `symmetric`.
     pub inline: bool,
-    /// Whether that is the layout `symmetric`.
+    /// Whether this is the layout `symmetric`; `inline` is set then as well.
     pub symmetric: bool,
     /// For how long Linux is asked to let each loop run at a time, beside other threads.
     pub slice: Option<Duration>,
     /// Whether threads, the process's others included, may share a core, because `cores.share` says
-    /// so or because there is only one: a loop that waits for another thread has to give up the
-    /// core meanwhile.
+    /// so or because there are too few. A loop that waits for another thread then has to give up
+    /// the core meanwhile.
     pub shared: bool,
-    /// Why `auto` chose it; `None`: it was asked for.
+    /// Why `auto` chose this layout; `None`: it was asked for.
     pub why: Option<&'static str>,
 }
 
@@ -64,16 +62,16 @@ pub struct LayoutError {
     pub cause: std::io::Error,
 }
 
-/// What a thread could run on before the first was pinned.
+/// The cores that a thread could run on before the first thread was pinned.
 static BEFORE_PINNING: OnceLock<Affinity> = OnceLock::new();
 
 /// Lets the calling thread run on all cores again that the process had before the first runtime
 /// pinned a thread; for threads that handlers start.
 ///
 /// A new thread inherits the core of the worker that starts it, where `cores` or the layout pin the
-/// worker. There it competes with the worker, and if that polls for ever under real-time priority
-/// (`realtime_priority`, with an `idle_backoff_us` of 0), it never runs. So a thread that a handler
-/// starts calls this first:
+/// worker. There it competes with the worker. If the worker polls for ever under real-time priority
+/// (`realtime_priority`, with an `idle_backoff_us` of 0), the new thread never runs. So a thread
+/// that a handler starts calls this first:
 /// ```
 /// let thread = std::thread::spawn(|| {
 ///     shinjuku::unpin_current()?;
@@ -82,10 +80,10 @@ static BEFORE_PINNING: OnceLock<Affinity> = OnceLock::new();
 /// });
 /// # thread.join().unwrap().unwrap();
 /// ```
-/// The priority is not inherited. Before anything was pinned, it does nothing.
+/// A new thread does not inherit the priority. The call does nothing if no thread was pinned.
 ///
 /// # Errors
-/// The kernel's, if the process has lost all of these cores.
+/// The kernel's error, if the process has lost all of these cores.
 pub fn unpin_current() -> std::io::Result<()> {
     BEFORE_PINNING.get().map_or(Ok(()), Affinity::apply)
 }
@@ -166,7 +164,7 @@ impl Layout {
         ))
     }
 
-    /// What thread `id` is called: those that run requests often come first, then the spares.
+    /// What thread `id` is called. The workers have the first numbers, then the spares.
     pub(crate) fn thread_name(&self, id: usize) -> String {
         match id.checked_sub(self.workers.len()) {
             Some(spare) => format!("spare-{spare}"),
@@ -176,7 +174,7 @@ impl Layout {
         }
     }
 
-    /// The same, with the thread's core if it has one.
+    /// What timelines call thread `id`: its name, with its core if it has one.
     pub(crate) fn lane_name(&self, id: usize) -> String {
         let name = self.thread_name(id);
         match self.workers.get(id).copied().flatten() {
@@ -216,7 +214,7 @@ fn threads(machine: &Machine, config: &Config, workers: usize) -> Result<Layout,
     let is_isolated = |core: &usize| machine.isolated.contains(core);
     let mut free = machine.allowed.clone();
     free.retain(|core| cores.dispatcher != Some(*core) && !cores.workers.contains(core));
-    // A stable sort: by number otherwise.
+    // The sort is stable: within each kind cores stay in ascending order.
     free.sort_by_key(|core| !is_isolated(core));
     if free.len() < automatic_threads(config, workers) {
         return Err(too_many_threads(machine, workers));
@@ -242,9 +240,9 @@ fn threads(machine: &Machine, config: &Config, workers: usize) -> Result<Layout,
     })
 }
 
-/// A loop on each core that is given, or on each that the process may use if all of these are
-/// isolated, or taken by real-time priority. Else the cores are not the process's own: loops run
-/// wherever the kernel puts them.
+/// A loop on each core that is given. If none is given, a loop on each core that the process may
+/// use, if all of these are isolated, or if real-time priority takes them. Otherwise other threads
+/// need the cores too, and loops run wherever the kernel puts them.
 fn symmetric(machine: &Machine, config: &Config, loops: usize) -> Result<Layout, ConfigError> {
     let cores = &config.cores;
     if let Some(dispatcher) = cores.dispatcher {
@@ -280,8 +278,8 @@ fn symmetric(machine: &Machine, config: &Config, loops: usize) -> Result<Layout,
     })
 }
 
-/// One thread, on the core that is given, or the first free of the isolated ones, or else of all;
-/// with `cores.share` wherever the kernel puts it.
+/// One thread, on the core that is given, or else on the first isolated core that the process may
+/// use, or else on the first of all; with `cores.share`, wherever the kernel puts it.
 fn inline(machine: &Machine, config: &Config, workers: usize) -> Result<Layout, ConfigError> {
     let cores = &config.cores;
     if config.workers.is_some_and(|workers| workers != 1) || cores.workers.len() > 1 {

@@ -248,11 +248,11 @@ fn core_lists_read_as_the_kernel_writes_them() {
         ("0-1,4,6-7", vec![0, 1, 4, 6, 7]),
     ];
     for (text, cores) in cases {
-        assert_eq!(core_list::parse(text), cores);
+        assert_eq!(machine::parse_cores(text), cores);
         assert_eq!(CoreList(&cores).to_string(), text.trim());
     }
-    assert_eq!(core_list::parse("2,x,5-,7"), [2, 7]);
-    assert_eq!(core_list::parse("0-18446744073709551615").len(), CORES);
+    assert_eq!(machine::parse_cores("2,x,5-,7"), [2, 7]);
+    assert_eq!(machine::parse_cores("0-18446744073709551615").len(), CORES);
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn beside_other_threads_loops_spin_briefly_and_ask_for_short_slices() {
         (None, Some(100_000))
     );
     assert!(layout("layout = \"symmetric\"\nworkers = 3").shared);
-    // The only core is everybody's.
+    // The process's other threads run on the only core, too.
     let alone = Layout::plan_on(&machine(1), &config("layout = \"symmetric\""));
     assert!(alone.unwrap().shared);
 }

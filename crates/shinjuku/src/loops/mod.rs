@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!             part 0: dispatcher, its transport          part 1
-//!                │ lies there while nobody is in a turn of it; whoever finds it takes it
+//!                │ lies there while no thread is in a turn of it; a thread that finds it takes it
 //!        ┌───────┴────────┐                         ┌───────┴────────┐
 //!        │ loop 0, home 0 │ ─────── helps ────────▶ │ loop 1, home 1 │
 //!        └────────────────┘                         └────────────────┘
@@ -16,18 +16,20 @@
 //! thread that is about to run a request leaves the dispatcher lying in its [`Part`]. Any other
 //! thread takes it from there with one exchange, takes the answers that lie in its mailboxes, polls
 //! its transport, runs its next request, fresh or suspended, and leaves it lying again. So nothing
-//! is copied between queues, what waits at a busy loop is served by idle ones, and while Linux has
+//! is copied between queues, and idle loops serve requests that wait at a busy one. While Linux has
 //! taken a thread off its core within a request, only that request waits for Linux.
 //!
-//! A thread that is back from its request answers by its mailbox and takes the dispatcher if that
-//! lies there. If not, it leaves word by [`Part::tell`] for whoever takes the dispatcher next.
+//! A thread that is back from its request answers by its mailbox, and takes the dispatcher if that
+//! lies there. If not, it leaves word by [`Part::tell`] for the thread that takes the dispatcher
+//! next.
 //!
 //! A request that blocks its thread in the kernel leaves the dispatcher lying, and so does one that
 //! computes and does not give way. While other loops are idle, they serve the requests that come.
 //! Otherwise a standby thread takes the place of the loop (ARCHITECTURE.md, "Progress", rule 2),
-//! and the relieved thread stands by when it is back. That happens `rescue_after` after the
-//! policy's quantum, or after the start without one, if the kernel says that the thread is blocked;
-//! and `rescue_after` after the deadline, which floors put off, whatever the thread does.
+//! and the relieved thread stands by when it is back. That happens in two cases. The request has
+//! run for `rescue_after` beyond the policy's quantum, or beyond its start without one, and the
+//! kernel says that its thread is blocked. Or it has run for `rescue_after` beyond its deadline,
+//! which floors put off; then it does not matter what the thread does.
 //!
 //! The lock on the roster is taken only when a thread begins to stand by or relieves another, and
 //! never within a request. Nothing here allocates, frees or drops a user's value before the end.
@@ -57,19 +59,20 @@ use crate::timeline::Lane;
 use crate::worker::{LONGEST_SLEEP as LONGEST_STAND_BY, Orders, Port, SHARED_PAUSE};
 use part::{Part, Work};
 
-/// Nobody watches: no thread is left to.
+/// The watcher if no standby thread is left.
 const NOBODY: usize = usize::MAX;
-/// When a loop is stuck that runs no request, and one that runs a request without a deadline.
+/// When a loop is stuck that runs no request.
 const NEVER: u64 = u64::MAX;
+/// When a loop is stuck that runs a request without a deadline.
 const AT_THE_END: u64 = u64::MAX - 1;
 
-/// A transport that only polling tells of is polled this often by whoever has nothing to do.
+/// An idle loop polls this often a transport whose requests only polling finds.
 const POLL_EVERY: Duration = Duration::from_micros(10);
 /// A loop looks after its home this often, whether something is to be done there or not.
 const VISIT_EVERY: Duration = Duration::from_millis(10);
-/// So long one thread waits in such a transport where other threads may need its help meanwhile.
+/// How long a loop waits in such a transport at most, where other loops may need its help.
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
-/// So long it rests instead while others are within requests of that dispatcher.
+/// How long a loop rests instead while others are within requests of that dispatcher.
 const REST_BESIDE_OTHERS: Duration = Duration::from_micros(50);
 
 /// Wakes parked loops.
@@ -81,7 +84,7 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// For so many loops over so many parts.
+    /// Makes the alarm of so many loops over so many parts.
     pub(crate) fn new(loops: usize, parts: usize, help: Help) -> Arc<Self> {
         Arc::new(Self {
             parking: Parking::new(loops),
@@ -100,8 +103,8 @@ impl Alarm {
         }
     }
 
-    /// Wakes a loop, `first` if that is parked, unless one searches or all are busy. Contexts are
-    /// not preempted meanwhile: what they have claimed sleeps until they unpark it.
+    /// Wakes a loop, `first` if that is parked, unless one searches or all are busy. A context is
+    /// not preempted meanwhile: a loop that it has claimed sleeps until the context unparks it.
     fn wake(&self, first: usize) {
         if self.help == Help::None {
             return self.wake_at_home(first);
@@ -109,7 +112,7 @@ impl Alarm {
         without_preemption(|| self.unpark(self.parking.claim(first)));
     }
 
-    /// Wakes the loops that are at home in this part, and no others: these cannot do it.
+    /// Wakes the loops that are at home in this part. No others can serve it.
     fn wake_at_home(&self, part: usize) {
         without_preemption(|| {
             let loops = self.parking.loops();
@@ -134,7 +137,7 @@ pub(crate) struct IdleTime(Box<[CachePadded<LoopIdle>]>);
 #[derive(Debug, Default)]
 struct LoopIdle {
     before: AtomicU64,
-    /// Since when it is idle now; 0: it is not.
+    /// Since when the loop is idle; 0: it is not.
     since: AtomicU64,
 }
 
@@ -143,7 +146,8 @@ impl IdleTime {
         Arc::new(Self((0..loops).map(|_| CachePadded::default()).collect()))
     }
 
-    /// Of all loops together, in cycles. Loops that change meanwhile may be off.
+    /// The idle time of all loops together. That of a loop that begins or stops idling meanwhile
+    /// may be off.
     pub(crate) fn sum(&self) -> Cycles {
         let now = Cycles::now().0;
         let of_one = |idle: &CachePadded<LoopIdle>| {
@@ -166,7 +170,7 @@ impl IdleTime {
         self.0[at].since.store(now.0, Ordering::Relaxed);
     }
 
-    /// Thread `at` did for so long what is as good as idling.
+    /// Counts time of thread `at` as idle.
     pub(crate) fn add(&self, at: usize, time: Cycles) {
         let idle = &self.0[at % self.0.len()];
         idle.before.fetch_add(time.0, Ordering::Relaxed);
@@ -188,7 +192,8 @@ struct Seat {
     occupant: AtomicUsize,
     /// From when on its request counts as stuck if the thread is blocked in the kernel (TSC).
     stuck_if_blocked_at: AtomicU64,
-    /// When its request counts as stuck whatever the thread does; [`NEVER`] while it runs none.
+    /// From when on its request counts as stuck whatever the thread does (TSC); [`NEVER`] while it
+    /// runs none.
     stuck_at: AtomicU64,
 }
 
@@ -206,7 +211,7 @@ impl Seat {
         self.stuck_at.load(Ordering::Relaxed) != NEVER
     }
 
-    /// No request runs there that could be stuck.
+    /// Notes that no request runs there.
     fn clear(&self) {
         self.stuck_if_blocked_at.store(NEVER, Ordering::Relaxed);
         self.stuck_at.store(NEVER, Ordering::Relaxed);
@@ -219,17 +224,18 @@ pub(crate) struct Loops<Tr: Transport> {
     seats: Box<[CachePadded<Seat>]>,
     alarm: Arc<Alarm>,
     idle_time: Arc<IdleTime>,
-    /// Of all threads.
+    /// The links of all threads.
     links: OnceLock<Vec<WorkerLink>>,
-    /// Whether the contexts that the dispatchers share are not all in use.
+    /// Tells whether the reserve of contexts has any.
     reserve: OnceLock<Glance>,
+    /// The standby thread that looks for stuck loops.
     watcher: AtomicUsize,
-    /// Threads that stand by and do not watch.
+    /// The other standby threads.
     roster: Mutex<Vec<usize>>,
     /// How long a request may leave its deadline unanswered.
     rescue_after: Duration,
     rescue_cycles: Cycles,
-    /// Some requests run only in what is idle.
+    /// Whether some classes run only in what the others leave idle.
     best_effort: bool,
     control: Arc<Control>,
     orders: Arc<Orders>,
@@ -237,9 +243,9 @@ pub(crate) struct Loops<Tr: Transport> {
 
 /// What [`Loops`] are made of.
 pub(crate) struct LoopsParts {
-    /// Of each dispatcher's transport, whether requests are there.
+    /// For each dispatcher's transport, what tells whether requests are there.
     pub(crate) glances: Vec<Option<Glance>>,
-    /// The loops, and the spares behind them.
+    /// How many loops and standby threads there are.
     pub(crate) threads: usize,
     pub(crate) alarm: Arc<Alarm>,
     pub(crate) idle_time: Arc<IdleTime>,
@@ -282,7 +288,8 @@ impl<Tr: Transport> Loops<Tr> {
         }
     }
 
-    /// All threads, so that they can wake each other, and a dispatcher for each part.
+    /// Gives the loops all threads, so that they can wake each other, and a dispatcher for each
+    /// part.
     pub(crate) fn begin(
         &self,
         threads: Vec<Thread>,
@@ -291,7 +298,7 @@ impl<Tr: Transport> Loops<Tr> {
     ) {
         let loops = threads[..self.seats.len()].to_vec();
         let are_new = self.alarm.threads.set(threads).is_ok() && self.links.set(links).is_ok();
-        assert!(are_new, "threads are introduced once");
+        assert!(are_new, "the loops begin once");
         if let Some(one) = dispatchers.first() {
             let _ = self.reserve.set(one.glance_at_reserve());
         }
@@ -308,7 +315,7 @@ impl<Tr: Transport> Loops<Tr> {
         self.parts.len()
     }
 
-    /// Whether a part's transport tells that requests are there.
+    /// Whether a part's transport tells of requests without being polled.
     pub(crate) fn tells(&self, part: usize) -> bool {
         self.parts[part].tells()
     }
@@ -317,7 +324,7 @@ impl<Tr: Transport> Loops<Tr> {
         seat % self.parts.len()
     }
 
-    /// Whether the loop of this seat polls in its turns of a part. At the end everybody does.
+    /// Whether the loop of this seat polls in its turns of a part. At the end every loop does.
     fn polls(&self, seat: usize, part: usize) -> bool {
         self.alarm.help == Help::All || part == self.home_of(seat) || !self.control.is_serving()
     }
@@ -330,35 +337,35 @@ impl<Tr: Transport> Loops<Tr> {
         self.seats[seat].occupant.load(Ordering::Relaxed) != thread
     }
 
-    /// Whether a loop that takes the dispatcher of this part finds something to do, as far as can
-    /// be told. Where only polling tells, `unless_told` is the answer.
+    /// Whether a loop that takes the dispatcher of this part finds something to do, as far as that
+    /// can be known. `unless_told` is the answer for a transport that only polling tells of.
     fn has_work(&self, part: usize, work: Work, unless_told: bool) -> bool {
         self.parts[part].has_work(work, unless_told, || !self.control.is_serving())
             || self.is_starved_in_vain(part)
     }
 
-    /// Whether a loop that helps elsewhere goes home, where it looks after best effort from
-    /// `next_visit` on: a best-effort request may hold a lock that others want.
+    /// Whether a loop that helps elsewhere goes home. From `next_visit` on it does so for
+    /// best-effort requests as well: these may hold a lock that others want.
     fn is_wanted_at_home(&self, home: usize, next_visit: Cycles) -> bool {
         let is_due = || self.best_effort && Cycles::now() >= next_visit;
         self.has_work(home, Work::Urgent, true) || is_due() && self.has_work(home, Work::Any, false)
     }
 
-    /// Dispatchers have put contexts back where there were none: a loop that waits for that wakes.
+    /// Wakes a loop for requests that wait for a context, after the reserve was refilled.
     fn wake_the_starved(&self) {
         if let Some(starved) = (0..self.parts()).find(|&part| self.is_starved_in_vain(part)) {
             self.alarm.wake(starved);
         }
     }
 
-    /// Whether requests of this part wait for a context, and there are some by now: other
-    /// dispatchers have put them back.
+    /// Whether requests of this part wait for a context although the reserve has some: other
+    /// dispatchers have put them back since.
     fn is_starved_in_vain(&self, part: usize) -> bool {
         self.parts[part].is_starved() && self.reserve.get().is_some_and(|has_any| has_any())
     }
 
-    /// Whether the loop of this seat finds something to do at a part. Away from home, that is what
-    /// `help` leaves to it.
+    /// As [`has_work`](Self::has_work), for the loop of this seat: away from home, `help` limits
+    /// what it may do.
     fn has_work_for(&self, seat: usize, part: usize, work: Work, unless_told: bool) -> bool {
         let is_home = part == self.home_of(seat);
         match self.alarm.help {
@@ -376,8 +383,8 @@ impl<Tr: Transport> Loops<Tr> {
         seats.into_iter().all(|seat| seat.is_within_a_request())
     }
 
-    /// Thread `me` in this seat is about to run a request of `part`, whose dispatcher others may
-    /// take meanwhile.
+    /// The thread in this seat is about to run a request of `part`. Leaves the dispatcher for other
+    /// threads to take meanwhile.
     fn lend(
         &self,
         seat: usize,
@@ -403,7 +410,7 @@ impl<Tr: Transport> Loops<Tr> {
         let has_refilled = dispatcher.takes_note_of_refill();
         self.parts[part].leave(dispatcher);
         if self.seats.len() > 1 {
-            // What came too late for this turn may have found nobody to wake.
+            // A request that came too late for this turn may have found no parked loop to wake.
             std::sync::atomic::fence(Ordering::SeqCst);
             if self.alarm.parking.has_parked() && self.has_work(part, Work::Any, true) {
                 self.alarm.wake(part);
@@ -421,14 +428,14 @@ impl<Tr: Transport> Loops<Tr> {
         }
     }
 
-    /// Whoever takes the dispatcher next finds an answer.
+    /// Leaves word that there is an answer, and wakes a loop to take it.
     fn tell(&self, part: usize) {
         self.parts[part].tell();
         self.alarm.wake(part);
     }
 
-    /// Stands by until thread `me` is to relieve a loop. Tells which, and whether other threads
-    /// stand by behind it; `None`: everything is over.
+    /// Stands by until thread `me` is to relieve a loop. Returns which loop, and whether other
+    /// threads still stand by; `None`: the runtime ends.
     fn stand_by(&self, me: usize) -> Option<(usize, bool)> {
         {
             let mut roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
@@ -451,7 +458,7 @@ impl<Tr: Transport> Loops<Tr> {
         None
     }
 
-    /// Takes a seat whose thread is stuck while no loop is there for what comes.
+    /// Takes a seat whose thread is stuck, unless an idle loop can serve in its place.
     fn relieve(&self, seat: usize, me: usize) -> bool {
         let Seat {
             occupant, stuck_at, ..
@@ -461,15 +468,16 @@ impl<Tr: Transport> Loops<Tr> {
         let is_stuck = || {
             self.is_blocked(seat, before)
                 || Cycles::now().0 >= since
-                // At the end even what has no deadline is left behind, or nobody would report it.
+                // At the end a thread is relieved whatever its deadline: the dispatcher has to
+                // report the request.
                 || self.control.is_ending() && since != NEVER
         };
         let is_helped = self.alarm.help == Help::All && self.alarm.parking.has_idle();
         if is_helped || !is_stuck() {
             return false;
         }
-        // Should another request have begun meanwhile, its thread finds itself relieved, which does
-        // no harm.
+        // If another request has begun meanwhile, its thread is relieved as well, which does no
+        // harm.
         let taken = occupant.compare_exchange(before, me, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
             self.seats[seat].clear();
@@ -478,8 +486,8 @@ impl<Tr: Transport> Loops<Tr> {
     }
 
     /// Whether the request in this seat has run for so long that its thread, `occupant`, should be
-    /// back, and the kernel says that the thread is blocked. One that computes may be meant to: a
-    /// floor can have put its deadline off by any time.
+    /// back, and the kernel says that the thread is blocked. A thread that computes is left alone:
+    /// a floor may have put its deadline off.
     fn is_blocked(&self, seat: usize, occupant: usize) -> bool {
         let from = &self.seats[seat].stuck_if_blocked_at;
         let before = from.load(Ordering::Relaxed);
@@ -488,14 +496,14 @@ impl<Tr: Transport> Loops<Tr> {
         }
         let link = self.links.get().and_then(|links| links.get(occupant));
         link.is_some_and(WorkerLink::is_blocked)
-            // A thread that is back meanwhile may be parked.
+            // The thread may have come back meanwhile, and be parked.
             && from.load(Ordering::Relaxed) == before
     }
 
-    /// Another thread watches from now on; tells whether there is one.
+    /// Makes another standby thread the watcher; returns whether there is one.
     fn pass_the_watch_on(&self) -> bool {
         let mut roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
-        // The first ones again and again: the others' rings and counters stay cold.
+        // Always the first one, so that only few threads' rings and counters are used.
         let first = (0..roster.len()).min_by_key(|&place| roster[place]);
         let next = first.map_or(NOBODY, |place| roster.swap_remove(place));
         self.watcher.store(next, Ordering::Release);
@@ -508,19 +516,20 @@ impl<Tr: Transport> Loops<Tr> {
 /// How a loop idles.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Idling {
-    /// For so long it spins at most before it parks; `None`: it never parks.
+    /// How long it spins at most before it parks; `None`: it never parks.
     pub(crate) backoff: Option<Cycles>,
-    /// Whether it spins for less where that finds nothing: others have use for the core.
+    /// Whether it spins for less where spinning is in vain, since other threads have use for the
+    /// core.
     pub(crate) learns: bool,
     /// Whether other threads of the runtime may need its core.
     pub(crate) shares_core: bool,
 }
 
-/// For how long a loop spins before it parks.
+/// How long a loop spins before it parks.
 ///
-/// Beside other threads a loop that spins in vain takes processor time from them. So where nothing
-/// came within `longest`, the loop spins for half as long the next time, and where something came,
-/// for twice as long, also if the loop had parked by then.
+/// Beside other threads a loop that spins in vain takes processor time from them. So if no work
+/// came within `longest`, the loop spins for half as long the next time. If work came, it spins for
+/// twice as long, even if it had parked by then.
 #[derive(Clone, Copy, Debug)]
 struct Spin {
     now: Cycles,
@@ -529,7 +538,7 @@ struct Spin {
 }
 
 impl Spin {
-    /// It never becomes shorter than one in so many of the longest.
+    /// The shortest spin is the longest divided by this.
     const SHORTEST: u64 = 16;
 
     fn new(longest: Cycles, learns: bool) -> Self {
@@ -553,11 +562,11 @@ impl Spin {
     }
 }
 
-/// One of the threads.
+/// A thread of these layouts: a loop, or on standby.
 pub(crate) struct LoopThread<Tr: Transport> {
     me: usize,
     worker: Worker,
-    /// For each dispatcher, its mailbox and the way to its transport.
+    /// For each dispatcher, its mailbox and its transport's replier.
     ports: Vec<Port<Tr>>,
     statistics: Arc<WorkerStatistics>,
     lane: Lane,
@@ -569,20 +578,20 @@ pub(crate) struct LoopThread<Tr: Transport> {
     shares_core: bool,
     clock: Clock,
     on_cpu: OnCpu,
-    /// Since when it has nothing to do, and counts among those that search.
+    /// Since when it has nothing to do, and counts as searching.
     idle_since: Option<Cycles>,
-    /// When it looks after its home next, whatever is known of it; and after transports that only
-    /// polling tells of.
+    /// When it next looks after its home, whether something is to be done there or not.
     next_visit: Cycles,
+    /// When it next polls transports that only polling tells of.
     next_poll: Cycles,
-    /// Its last poll was one of another part, if any wanted help.
+    /// Whether the last such poll was for another part.
     polls_away: bool,
     random: u64,
-    /// A part that was seen to have urgent work, while elsewhere there was none.
+    /// A part with urgent work, seen while this loop served best effort.
     seen: Option<usize>,
-    /// Which part it looked at last, at the end.
+    /// The part that it served last, at the end.
     last_found: usize,
-    /// It has relieved another: whether others stand by behind it.
+    /// Set when it has relieved another thread: whether others still stand by.
     relief: Option<bool>,
 }
 
@@ -633,7 +642,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         }
     }
 
-    /// Runs until everything is over.
+    /// Runs until the runtime ends.
     pub(crate) fn run(mut self) {
         if self.me < self.loops.seats.len() {
             self.attend(self.me);
@@ -644,7 +653,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         }
     }
 
-    /// Is the loop of this seat until another thread is, or everything is over.
+    /// Is the loop of this seat until another thread relieves it, or the runtime ends.
     fn attend(&mut self, seat: usize) {
         while !self.loops.is_relieved(seat, self.me) && !self.loops.is_over() {
             let has_worked = match self.find(seat) {
@@ -664,8 +673,8 @@ impl<Tr: Transport> LoopThread<Tr> {
         let loops = &*self.loops;
         let (home, parts) = (loops.home_of(seat), loops.parts.len());
         if !loops.control.is_serving() {
-            // Every part has an end to come to, and the loop that is at home there may be within a
-            // request for long.
+            // Every dispatcher has to come to its end, and the loop that is at home there may be
+            // within a request for long.
             let found = (1..=parts)
                 .map(|step| (self.last_found + step) % parts)
                 .find(|&part| loops.has_work(part, Work::Any, true))?;
@@ -693,8 +702,8 @@ impl<Tr: Transport> LoopThread<Tr> {
         }
     }
 
-    /// A part with such work: home, or one of the others. Where only polling tells, every other
-    /// poll is of a part whose own loops are within requests, if there is any.
+    /// A part with such work: home, or one of the others. Where only polling tells of requests,
+    /// every other poll is for a part whose own loops are within requests, if there is one.
     fn find_work(&mut self, seat: usize, work: Work, polls: bool) -> Option<usize> {
         let home = self.loops.home_of(seat);
         let polls_away = polls && self.polls_away;
@@ -705,7 +714,8 @@ impl<Tr: Transport> LoopThread<Tr> {
         found.or_else(|| (polls_away && self.loops.has_work(home, work, true)).then_some(home))
     }
 
-    /// Of two parts but `part` at random, the one where more requests wait, if any do.
+    /// Picks two parts other than `part` at random. Gives the one with such work where more
+    /// requests wait, if either has any.
     fn find_elsewhere(
         &mut self,
         seat: usize,
@@ -738,7 +748,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         self.clock.to_cycles(time.as_nanos() as u64)
     }
 
-    /// Serves a part until nothing is to be done there, or more is to be done at home. Tells
+    /// Serves a part until nothing is to be done there, or the loop is wanted elsewhere. Returns
     /// whether there was anything to do.
     fn visit(&mut self, seat: usize, part: usize) -> bool {
         let Some(mut dispatcher) = self.loops.parts[part].take() else {
@@ -782,8 +792,8 @@ impl<Tr: Transport> LoopThread<Tr> {
                     return has_worked;
                 }
                 Turn::Over => {
-                    // A loop that seems idle relieves no other, and this may wait for an allocator
-                    // that a request of another dispatcher holds.
+                    // The end may wait for the allocator, which a request of another dispatcher may
+                    // hold. No standby thread would help that request while this loop seems idle.
                     self.stop_idling(seat);
                     dispatcher.inline_end();
                     return true;
@@ -792,8 +802,8 @@ impl<Tr: Transport> LoopThread<Tr> {
         }
     }
 
-    /// Whether there is work at home, or the seat is another thread's, or the end has come, and the
-    /// other parts are next.
+    /// Whether there is work at home, or another thread has relieved this one, or it is the end,
+    /// when each loop serves all parts in rotation.
     fn is_wanted_elsewhere(&self, seat: usize, part: usize) -> bool {
         let loops = &*self.loops;
         let home = loops.home_of(seat);
@@ -802,7 +812,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             || loops.parts.len() > 1 && !loops.control.is_serving()
     }
 
-    /// Whether another part has requests that do not wait only for what is idle, as all do here.
+    /// Whether this part has only best-effort requests, and another part has urgent ones.
     fn sees_urgent_work(
         &mut self,
         seat: usize,
@@ -812,7 +822,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         if !self.loops.best_effort {
             return false;
         }
-        // What was stopped just now waits again.
+        // With its answer taken, the request that was just stopped waits again.
         dispatcher.inline_answers();
         if dispatcher.has_only_best_effort() {
             self.seen = self.find_elsewhere(seat, part, Work::Urgent, false);
@@ -820,8 +830,8 @@ impl<Tr: Transport> LoopThread<Tr> {
         self.seen.is_some()
     }
 
-    /// Runs the request that was sent at `start`, and after it those that can follow it at once.
-    /// Gives the dispatcher back, unless another thread has it.
+    /// Runs the request that was sent at `start`, and then those that can follow it at once. Gives
+    /// the dispatcher back, unless another thread has it.
     fn run_requests(
         &mut self,
         seat: usize,
@@ -892,7 +902,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         dispatcher
     }
 
-    /// Nothing was found to do at this moment.
+    /// Called when the loop has found nothing to do: spins, sleeps or parks for a moment.
     fn idle(&mut self, seat: usize) {
         let now = Cycles::now();
         let since = *self.idle_since.get_or_insert_with(|| {
@@ -937,11 +947,12 @@ impl<Tr: Transport> LoopThread<Tr> {
             let is_needed = |part| loops.has_work_for(seat, part, Work::Any, false);
             loops.is_over() || (0..loops.parts.len()).any(is_needed)
         });
-        // Its backoff begins anew only with something to do.
+        // The next search polls at once.
         self.next_poll = Cycles(0);
     }
 
-    /// One thread waits in a transport that only polling tells of, with its dispatcher.
+    /// Waits, with the dispatcher, in a transport that only polling tells of. One thread at a time
+    /// does so.
     fn wait_for_the_network(&mut self, seat: usize) {
         let loops = Arc::clone(&self.loops);
         let part = &loops.parts[loops.home_of(seat)];
@@ -952,7 +963,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         dispatcher.served_by(self.me);
         dispatcher.may_poll(true);
         self.next_poll = Cycles(0);
-        // What was told is taken note of, or it would be waited over.
+        // An answer that is there would otherwise wait until the network brings something.
         dispatcher.inline_answers();
         let is_alone = loops.seats.len() == 1;
         let longest = match (is_alone, dispatcher.is_within_requests()) {
@@ -965,7 +976,7 @@ impl<Tr: Transport> LoopThread<Tr> {
                 return self.park(seat, REST_BESIDE_OTHERS);
             }
         };
-        // The thread is not there for what else comes.
+        // Meanwhile the thread does not search.
         loops.alarm.parking.found();
         dispatcher.inline_wait(longest);
         loops.alarm.parking.search();

@@ -16,9 +16,9 @@ use crate::ticket::Route;
 use crate::{Config, LayoutKind, MechanismKind, Runtime, handler_fn};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// An idle dispatcher's rest is lengthened to this, so that a wake-up that is lost is a hang.
+/// An idle dispatcher's rest is lengthened to this, so that a lost wake-up is a hang.
 const OVERSLEPT: Duration = Duration::from_secs(3600);
-/// Rests shorter than this have another reason than that nothing is to be done.
+/// A rest that is shorter than this has another reason than an idle dispatcher.
 const SHORT_REST: Duration = Duration::from_millis(5);
 
 type Job = Box<dyn FnOnce() -> u64 + Send>;
@@ -26,11 +26,11 @@ type Job = Box<dyn FnOnce() -> u64 + Send>;
 /// What the test sees of the dispatcher's rests.
 #[derive(Default)]
 struct Rests {
-    /// The thread that rested last, or rests.
+    /// The thread that rests, or rested last.
     thread: AtomicCell<Option<ThreadId>>,
-    /// How many there were, the present one included.
+    /// How many rests there were, the present one included.
     number: AtomicU64,
-    /// From now on they are as long as the dispatcher means them to be.
+    /// Not 0: rests are as long as the dispatcher asks for.
     are_short: AtomicU8,
 }
 
@@ -105,7 +105,7 @@ fn beside_others_a_loop_spins_where_that_finds_something() {
         spin.learn(Cycles(5000));
         assert_eq!(spin.now, Cycles(expected));
     }
-    // It came after the loop had parked, and soon enough to have been spun for.
+    // Work came after the loop had parked, and soon enough for a longer spin to find it.
     for expected in [200, 400, 800, 1600, 1600] {
         spin.learn(longest);
         assert_eq!(spin.now, Cycles(expected));

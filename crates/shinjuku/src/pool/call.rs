@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   QUEUED ──a token──▶ STARTED ──cancelled──▶ STOPPING      runs; looks at a cancellation point
-//!      ├───cancelled──▶ CANCELLED                            dropped by who cancels
-//!      └────refused───▶ REFUSED                              dropped by who refuses, in a context or
-//!                                                            on the completion thread
+//!      ├───cancelled──▶ CANCELLED                            dropped by the thread that cancels
+//!      └────refused───▶ REFUSED                              dropped by the thread that refuses: a
+//!                                                            context, or the completion thread
 //! ```
 //!
-//! The one that takes it out of QUEUED has the closure, and the right to answer.
+//! The thread that takes it out of QUEUED has the closure, and the right to answer.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,8 +18,8 @@ use shinjuku_policy::ClassId;
 use shinjuku_preempt::{Clock, preemptions};
 use tracing::Span;
 
-use super::cancellation::Cancelled;
 use super::error::{Panic, RunError};
+use super::job::Cancelled;
 use super::urgent::Urgent;
 use crate::answer::{Answer, Answers, put};
 use crate::completion_thread::{CompletionThread, Waits, quietly};
@@ -34,23 +34,24 @@ const REFUSED: u8 = 4;
 /// How a token was used up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
+    /// The closure returned.
     Returned,
-    /// It panicked, or unwound since it was cancelled.
+    /// The closure panicked, or unwound since it was cancelled.
     Failed,
-    /// Nothing was run.
+    /// No closure ran.
     TurnedAway,
 }
 
-/// What can be said of a closure without its type.
+/// What is known of a closure without its type.
 pub(crate) struct Order {
     phase: AtomicU8,
     pub(crate) class: ClassId,
     pub(crate) priority: u8,
     pub(crate) arrived_nanos: u64,
-    /// Refused from then on.
+    /// When it has to have started, or it is refused.
     pub(crate) deadline_nanos: Option<u64>,
     span: Option<Span>,
-    /// Where it stands in order of priority, if it does: other tokens than its own may start it.
+    /// The order of priority that it has joined, if any: other tokens than its own may start it.
     urgent: OnceLock<Weak<Urgent>>,
 }
 
@@ -78,15 +79,15 @@ impl Order {
         Self { span, ..self }
     }
 
-    /// It stands in this order of priority from now on; told before it does, and once.
+    /// Notes that the closure is about to join this order of priority. Called once.
     pub(crate) fn joins(&self, urgent: &Arc<Urgent>) {
         let is_first = self.urgent.set(Arc::downgrade(urgent)).is_ok();
         debug_assert!(is_first, "a closure joins once");
-        // Between this and `take_away`, one at least sees what the other has done.
+        // Of this and `take_away`, at least one sees what the other has done.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the caller is the one to start it.
+    /// Takes it out of the queue to run it; returns whether the caller is the one that has.
     pub(crate) fn start(&self) -> bool {
         self.take(STARTED)
     }
@@ -108,7 +109,7 @@ impl Order {
         self.advance(QUEUED, phase)
     }
 
-    /// Takes it out of the queue, and out of the order of priority, not to run.
+    /// Takes it out of the queue, and out of the order of priority, so that it never runs.
     fn take_away(&self, phase: u8) -> bool {
         let taken = self.take(phase);
         if taken {
@@ -120,7 +121,7 @@ impl Order {
         taken
     }
 
-    /// Where it stands in order of priority, if it ever did.
+    /// The order of priority that it has joined, if any.
     fn urgent(&self) -> Option<Arc<Urgent>> {
         self.urgent.get().and_then(Weak::upgrade)
     }
@@ -131,14 +132,15 @@ impl Order {
             .is_ok()
     }
 
-    /// Calls `body` within the span, and tells the span what it cost.
+    /// Calls `body` within the span, and records there how long the closure had waited and how
+    /// often it was preempted.
     fn within_span<Out>(&self, body: impl FnOnce() -> Out) -> Out {
         let Some(span) = &self.span else {
             return body();
         };
         let queued = Clock::get().now_nanos().saturating_sub(self.arrived_nanos);
         span.record("queue_us", queued / 1_000);
-        let _told_at_the_end = TellsPreemptions {
+        let _at_the_end = RecordsPreemptions {
             span,
             before: preemptions(),
         };
@@ -146,26 +148,27 @@ impl Order {
     }
 }
 
-/// Tells the span how often the closure was preempted, also if it panics.
-struct TellsPreemptions<'a> {
+/// Dropped, records in the span how often the closure was preempted, even if it panics.
+struct RecordsPreemptions<'a> {
     span: &'a Span,
     before: u64,
 }
 
-impl Drop for TellsPreemptions<'_> {
+impl Drop for RecordsPreemptions<'_> {
     fn drop(&mut self) {
         self.span.record("preemptions", preemptions() - self.before);
     }
 }
 
-/// A closure on its way, whatever its type.
+/// A closure of any type, on its way.
 pub(crate) trait Call: Deliver<Ended> {
     fn order(&self) -> &Order;
 
-    /// Runs and answers; once, by who started it, in a context.
+    /// Runs the closure and answers. Called once, in a context, after [`Order::start`].
     fn run(&self) -> Ended;
 
-    /// Drops it unrun, and answers; once, by who took it out of the queue. Drops a user's value.
+    /// Drops the closure, a user's value, and answers. Called once, by the thread that took it out
+    /// of the queue.
     fn refuse(&self, error: RunError);
 }
 
@@ -174,7 +177,7 @@ pub(crate) type Outcome<R> = Result<R, RunError>;
 
 /// A closure as its job sees it.
 pub(crate) trait Cancel: Answers {
-    /// Drops the closure here if it has not started, having answered that it was cancelled; else
+    /// If the closure has not started, answers that it was cancelled, and drops it here. Otherwise
     /// asks it to stop.
     fn cancel(&self);
 }
@@ -194,9 +197,9 @@ impl<F, R> Closure<F, R> {
         }
     }
 
-    /// The caller took it out of the queue.
+    /// Takes the closure, which the caller has taken out of the queue.
     fn take(&self) -> F {
-        put(&self.closure, None).expect("there is one until it is taken out of the queue")
+        put(&self.closure, None).expect("it is taken out of the queue once")
     }
 }
 
@@ -226,13 +229,13 @@ where
 
     fn refuse(&self, error: RunError) {
         let closure = self.take();
-        // First, so that the job does not depend on what dropping the closure does.
+        // The answer comes first, so that the job does not depend on the drop of the closure.
         self.answer.answer(Err(error));
         quietly(|| drop(closure));
     }
 }
 
-/// The end of a token. What ran has been answered, so this is about what did not run.
+/// The end of a token. A closure that ran has been answered, so this acts on those that did not.
 impl<F, R> Deliver<Ended> for Closure<F, R>
 where
     F: FnOnce() -> R + Send,
@@ -245,20 +248,23 @@ where
         if refuse_queued(self, why) {
             return;
         }
-        // Another token has started or refused it, whose own closure waits and now has none.
+        // Another token has started or refused this closure. That token's own closure waits, and
+        // now has no token.
         let is_cancelled = self.order.phase.load(Ordering::Acquire) == CANCELLED;
         if !is_cancelled && let Some(urgent) = self.order.urgent() {
             urgent.refuse_least(why);
         }
     }
 
-    /// One that has started at another's token has a closure in its place, which needs this one.
+    /// A token is wanted even if its closure has started by another's: the closure in its place
+    /// needs the token.
     fn is_wanted(&self) -> bool {
         self.order.phase.load(Ordering::Relaxed) != CANCELLED
     }
 }
 
-/// Refuses a closure that others may still start. Tells whether it was the one.
+/// Refuses a closure that other threads may start or cancel at the same time. Returns whether it
+/// was refused here.
 pub(crate) fn refuse_queued(call: &dyn Call, why: TicketError) -> bool {
     let taken = call.order().take_away(REFUSED);
     if taken {
@@ -278,7 +284,7 @@ where
     fn cancel(&self) {
         if self.order.take_away(CANCELLED) {
             let closure = self.take();
-            // First, so that the job does not depend on what dropping the closure does.
+            // The answer comes first, so that the job does not depend on the drop of the closure.
             self.answer.answer(Err(RunError::Cancelled));
             quietly(|| drop(closure));
         } else {
@@ -306,22 +312,23 @@ impl<F: Send + 'static, R: Send + 'static> Answers for Closure<F, R> {
 }
 
 thread_local! {
-    /// What the context runs.
+    /// The closure that the context runs.
     static CURRENT: RefCell<Option<Arc<dyn Call>>> = const { RefCell::new(None) };
 }
 
-/// Runs it as what the calling context is about.
+/// Runs a closure as the one that the calling context runs.
 pub(crate) fn run_as_current(call: Arc<dyn Call>) -> Ended {
     CURRENT.set(Some(Arc::clone(&call)));
     let ended = call.run();
     drop(call);
-    // With the result, if no one wants it: a user's value.
+    // If the job is gone, this drops the result, a user's value.
     let call = CURRENT.take();
     quietly(|| drop(call));
     ended
 }
 
-/// Whether what the caller runs in was asked to stop. Nothing is asked of other threads.
+/// Whether the closure that the calling context runs was asked to stop. On other threads the answer
+/// is always no.
 pub(crate) fn current_is_asked_to_stop() -> bool {
     let asked = |call: &RefCell<Option<Arc<dyn Call>>>| {
         let call = call.borrow();

@@ -78,7 +78,7 @@ impl Panic {
     }
 }
 
-/// `: ` and the message; nothing without one.
+/// `: ` and the message; empty without a message.
 impl fmt::Display for Panic {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.message() {

@@ -1,13 +1,16 @@
-//! The claim to a closure's result.
+//! The claim to a closure's result, and how a closure that runs learns that its claim is gone.
 
 use std::fmt;
 use std::future::Future;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::call::{Cancel, Outcome};
+use shinjuku_preempt::preempt_point;
+
+use super::call::{Cancel, Outcome, current_is_asked_to_stop};
 use super::error::RunError;
 use crate::answer::{Claim, Found};
 
@@ -17,9 +20,9 @@ use crate::answer::{Claim, Found};
 /// [`wait_timeout`](Self::wait_timeout), or look with [`try_take`](Self::try_take). All of that
 /// works within closures of the same pool, too.
 ///
-/// **Dropped, it cancels the closure**: one that has not started is dropped there and then, and one
-/// that runs is asked to stop at its next [`cancellation_point`](crate::cancellation_point).
-/// [`detach`](Self::detach) lets it go on.
+/// **Dropping the job cancels the closure**: one that has not started is dropped at once, and one
+/// that runs is asked to stop at its next [`cancellation_point`]. [`detach`](Self::detach) lets it
+/// go on.
 ///
 /// ```
 /// use shinjuku::Pool;
@@ -62,13 +65,13 @@ impl<R: Send + 'static> Job<R> {
         outcome(found.unwrap_or_else(|| unreachable!("without a deadline it ends with an outcome")))
     }
 
-    /// Like [`wait`](Self::wait) for `patience` at most. `None`: not yet, and the job is as good as
-    /// before.
+    /// As [`wait`](Self::wait), for at most `patience`. `None`: there is no result yet, and the job
+    /// can be used further.
     ///
     /// # Errors
     /// [`RunError`]: why there is no result.
     pub fn wait_timeout(&mut self, patience: Duration) -> Option<Result<R, RunError>> {
-        // A patience beyond what the clock can hold is no deadline.
+        // With a patience beyond what the clock can hold, there is no deadline.
         let deadline = Instant::now().checked_add(patience);
         self.claim.wait_until(deadline).map(outcome)
     }
@@ -76,19 +79,18 @@ impl<R: Send + 'static> Job<R> {
     /// The result if it is there.
     ///
     /// # Errors
-    /// [`RunError`]: why there is none and none will come; [`RunError::Taken`] after the result was
-    /// handed out.
+    /// [`RunError`]: why no result will come; [`RunError::Taken`] after the result was handed out.
     pub fn try_take(&mut self) -> Option<Result<R, RunError>> {
         self.claim.look().map(outcome)
     }
 
-    /// Cancels the closure, as dropping the job does. One that has not started is answered with
-    /// [`RunError::Cancelled`] and dropped; one that runs, with whatever comes of it.
+    /// Cancels the closure, as dropping the job does. If it has not started, the job resolves to
+    /// [`RunError::Cancelled`]; if it runs, to its outcome.
     pub fn cancel(&self) {
         self.claim.source.cancel();
     }
 
-    /// Lets the closure go on with no one waiting for its result.
+    /// Drops the job without cancelling the closure.
     pub fn detach(mut self) {
         self.detached = true;
     }
@@ -126,5 +128,51 @@ impl<R: Send + 'static> fmt::Debug for Job<R> {
             .debug_struct("Job")
             .field("state", &self.claim.source.answer().state())
             .finish_non_exhaustive()
+    }
+}
+
+/// The closure's job was dropped or cancelled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("cancelled: no one waits for the result any more")]
+pub struct Cancelled;
+
+/// Says whether the result of the closure that the caller runs in is still wanted. Also a
+/// [`preempt_point`]. Costs some nanoseconds. On threads that the closure started, and outside of a
+/// [`Pool`](crate::Pool), the answer is always `Ok`.
+///
+/// ```
+/// use shinjuku::{Cancelled, Pool, cancellation_point};
+///
+/// fn sum(numbers: Vec<u64>) -> Result<u64, Cancelled> {
+///     let mut sum = 0;
+///     for part in numbers.chunks(1000) {
+///         cancellation_point()?;
+///         sum += part.iter().sum::<u64>();
+///     }
+///     Ok(sum)
+/// }
+///
+/// let pool = Pool::new(["batch"])?;
+/// assert_eq!(pool.run("batch", || sum(vec![1; 10_000])).wait()?, Ok(10_000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`Cancelled`] once the closure's [`Job`] was dropped or cancelled.
+pub fn cancellation_point() -> Result<(), Cancelled> {
+    preempt_point();
+    if current_is_asked_to_stop() {
+        Err(Cancelled)
+    } else {
+        Ok(())
+    }
+}
+
+/// As [`cancellation_point`], for code that cannot pass an error on: unwinds to the start of the
+/// closure once that is cancelled. Values on the way are dropped as after a panic, and no panic is
+/// reported. Where [`cancellation_point`] always answers `Ok`, this never unwinds.
+pub fn cancellation_point_or_unwind() {
+    if let Err(cancelled) = cancellation_point() {
+        resume_unwind(Box::new(cancelled));
     }
 }

@@ -1,4 +1,4 @@
-//! A pool for closures, whatever async runtime or threads they come from.
+//! A pool for closures, from any async runtime and any thread.
 //!
 //! ```text
 //!  Pool::run ──▶ Closure (one Arc) ──token──▶ in-process transport ──▶ dispatcher ──▶ context
@@ -7,10 +7,9 @@
 //! ```
 //!
 //! The runtime's request is a *token*, a reference to the closure; the closure answers its job
-//! itself. So the dispatcher moves a pointer and drops nothing of a user's.
+//! itself. So the dispatcher moves a pointer, and never drops a user's value.
 
 mod call;
-mod cancellation;
 mod error;
 mod job;
 mod options;
@@ -35,8 +34,7 @@ use crate::handler::{RequestContext, RequestHandler};
 use crate::in_process::{Handle, RefusedAtSubmit, flow_of_this_thread};
 use crate::layout::needs_dispatcher;
 use crate::observer::Observer;
-use crate::runtime::Runtime;
-use crate::shutdown::ShutdownReport;
+use crate::runtime::{Runtime, ShutdownReport};
 use crate::start_error::StartError;
 use crate::statistics::Statistics;
 use crate::ticket::Route;
@@ -46,9 +44,8 @@ use call::{Call, Closure, Ended, Order, refuse_queued, run_as_current};
 use options::ClassKey;
 use urgent::Urgent;
 
-pub use cancellation::{Cancelled, cancellation_point, cancellation_point_or_unwind};
 pub use error::{Panic, RunError};
-pub use job::Job;
+pub use job::{Cancelled, Job, cancellation_point, cancellation_point_or_unwind};
 pub use options::{Class, RunOptions};
 pub use scope::{Scope, ScopedJob};
 
@@ -69,11 +66,11 @@ pub use scope::{Scope, ScopedJob};
 /// - Closures are preempted where their code has probes ([`preemptible`](crate::preemptible)),
 ///   elsewhere with [`PoolBuilder::allow_hard_preemption`].
 /// - Closures may block, wait for other closures of the same pool, and use rayon, tokio's handle or
-///   `block_on`: a worker that is blocked is stood in for. With the mechanism `none` it is not, and
-///   a closure that waits for another may wait for ever.
+///   `block_on`: another thread takes the place of a blocked worker. With the mechanism `none` no
+///   thread does, and a closure that waits for another may wait for ever.
 /// - The pool is shared by reference or in an [`Arc`]. Dropping it shuts it down, with a deadline
-///   of one second, and blocks meanwhile; what was submitted before runs. Dropped within a closure
-///   or by a job's waker, as the last `Arc` may be, it ends in the background.
+///   of one second, and blocks meanwhile; closures that were submitted before run. Dropped within a
+///   closure or by a job's waker, as the last `Arc` may be, it ends in the background.
 pub struct Pool {
     runtime: Runtime<Arc<dyn Call>, Ended>,
     handle: Handle<Arc<dyn Call>, Ended>,
@@ -91,13 +88,13 @@ struct PoolClass {
 }
 
 impl Pool {
-    /// Starts a pool with these classes, beside whatever else the process does: as many loops as
-    /// cores, layout `symmetric`, of which each parks when idle, and none is pinned unless the
-    /// process has isolated cores only. The mechanism is chosen.
-    /// [`description`](Self::description) says what was.
+    /// Starts a pool with these classes, beside whatever else the process does: layout `symmetric`,
+    /// with as many loops as cores. A loop parks when it is idle, and is not pinned unless all
+    /// cores of the process are isolated. [`description`](Self::description) says which mechanism
+    /// was chosen.
     ///
     /// # Errors
-    /// [`StartError`] says what is in the way; nothing keeps running then.
+    /// [`StartError`] says what is in the way. No thread of the pool is left running then.
     pub fn new<Name: Into<String>>(
         classes: impl IntoIterator<Item = Name>,
     ) -> Result<Self, StartError> {
@@ -113,8 +110,8 @@ impl Pool {
         }
     }
 
-    /// Runs `closure`. Its result comes by the [`Job`], and so does a refusal: the queue is full,
-    /// there is no such class, or the pool shuts down.
+    /// Runs `closure`. The [`Job`] brings its result, or a refusal: the queue is full, there is no
+    /// such class, or the pool shuts down.
     ///
     /// ```
     /// use shinjuku::net::Refusal;
@@ -164,7 +161,7 @@ impl Pool {
         let route = Route::new(Arc::clone(&call) as _);
         let order = call.order();
         let (class, arrived_nanos) = (order.class.0, order.arrived_nanos);
-        // What another token may start is looked at when it starts.
+        // Another token may start a closure with a priority, so its deadline is checked then.
         let deadline_nanos = order.deadline_nanos.filter(|_| order.priority == 0);
         if order.priority > 0 {
             self.classes[usize::from(class)]
@@ -186,8 +183,8 @@ impl Pool {
     }
 
     /// Runs closures that borrow, as `std::thread::scope` does. Returns once all of them have
-    /// finished, also if `body` panics; blocks the calling thread meanwhile, so in async code it
-    /// belongs where blocking does.
+    /// finished, even if `body` panics. Blocks the calling thread meanwhile, so async code calls it
+    /// where it may block.
     ///
     /// ```
     /// use shinjuku::Pool;
@@ -205,8 +202,8 @@ impl Pool {
     /// ```
     ///
     /// # Panics
-    /// With the panic of `body`; or if a closure panicked or was refused and its job was dropped
-    /// unlooked at.
+    /// With the panic of `body`; or if a closure panicked or was refused, and its job was dropped
+    /// without a look at the result.
     pub fn scope<'env, Out>(
         &'env self,
         body: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> Out,
@@ -214,7 +211,7 @@ impl Pool {
         lend(|lender| body(Scope { lender, pool: self }))
     }
 
-    /// A class of the pool's, by its name.
+    /// The pool's class of this name.
     #[must_use]
     pub fn class(&self, name: &str) -> Option<Class> {
         self.number(ClassKey::Name(name)).map(Class)
@@ -223,16 +220,15 @@ impl Pool {
     fn number(&self, class: ClassKey<'_>) -> Option<ClassId> {
         match class {
             ClassKey::Number(number) => Some(number),
-            // Classes are few.
+            // A search is fast enough, since classes are few.
             ClassKey::Name(name) => (self.classes.iter().zip(0..))
                 .find(|(class, _)| class.name == name)
                 .map(|(_, number)| ClassId(number)),
         }
     }
 
-    /// What happened so far. Among the refusals are closures that were cancelled before they
-    /// started, once their turn has come; closures that stopped at a cancellation point by
-    /// unwinding count as failed.
+    /// What happened so far. A closure that was cancelled before it started counts as refused once
+    /// its turn has come. One that unwound at a cancellation point counts as failed.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.observer().statistics()
@@ -247,7 +243,7 @@ impl Pool {
         }
     }
 
-    /// What the pool chose, and why: the line that was logged at start, and the quanta in force now
+    /// What the pool chose and why: the line that was logged at start, and the quanta in force now
     /// if they have changed.
     #[must_use]
     pub fn description(&self) -> String {
@@ -255,9 +251,9 @@ impl Pool {
     }
 
     /// Takes no more closures, lets those that were taken finish for at most `deadline`, and ends
-    /// all threads. What has started and not finished by then goes on in the background; its job
-    /// resolves to [`RunError::RuntimeEnded`]. What has not started is refused; if the pool's end
-    /// is quicker, its job says [`RunError::RuntimeEnded`], too.
+    /// all threads. A closure that has started and not finished by then goes on in the background,
+    /// and its job resolves to [`RunError::RuntimeEnded`]. A closure that has not started is
+    /// refused, or its job resolves to [`RunError::RuntimeEnded`], whichever comes first.
     #[must_use = "the report says what did not finish"]
     pub fn shutdown(self, deadline: Duration) -> ShutdownReport {
         let mut report = self.runtime.shutdown(deadline);
@@ -308,8 +304,8 @@ macro_rules! pool_setters {
 
 impl PoolBuilder {
     /// Takes a whole configuration. The classes that [`Pool::builder`] named keep their places, and
-    /// take the settings of the configuration's classes of these names; its other classes come
-    /// after them. What else was set before is gone.
+    /// take the settings of the configuration's classes of these names. The configuration's other
+    /// classes come after them. All else that was set before is lost.
     pub fn config(mut self, mut config: Config) -> Self {
         let mut given = std::mem::take(&mut config.class);
         if given == Config::default().class {
@@ -336,17 +332,18 @@ impl PoolBuilder {
     /// Starts the pool.
     ///
     /// # Errors
-    /// [`StartError`] says what is in the way; nothing keeps running then.
+    /// [`StartError`] says what is in the way. No thread of the pool is left running then.
     pub fn start(self) -> Result<Pool, StartError> {
         let Self { mut config, token } = self;
-        // A pool is a guest in its process, which needs the cores for other things besides. Who
-        // asks for what only a dispatcher's thread can do gets one.
+        // The process needs its cores for other things than the pool. So the pool has a
+        // dispatcher's thread only if the configuration asks for what only that can do.
         if config.layout == LayoutKind::Auto && needs_dispatcher(&config).is_none() {
             config.layout = LayoutKind::Symmetric;
         }
         config.validate()?;
         let watch = config.watch.take();
-        // The pool looks at deadlines itself: a token is never late, its closure is.
+        // The pool checks deadlines itself: the runtime would refuse a token, which may run another
+        // closure than its own.
         let classes: Box<[_]> = (config.class.iter_mut())
             .map(|class| PoolClass {
                 name: class.name.clone(),
@@ -383,7 +380,7 @@ impl PoolBuilder {
     }
 }
 
-/// What the contexts do with tokens.
+/// The handler: what contexts do with tokens.
 struct Tokens {
     urgent: Box<[Arc<Urgent>]>,
     turned_away: Arc<TurnedAway>,
@@ -416,7 +413,7 @@ impl RequestHandler for Tokens {
     }
 }
 
-/// Counts by class what contexts found not to be run. The runtime counted it as failed.
+/// Counts, by class, tokens that found no closure to run. The runtime counts them as failed.
 pub(crate) struct TurnedAway(Box<[RefusedAtSubmit]>);
 
 impl TurnedAway {

@@ -9,8 +9,8 @@ use tracing::Span;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Class(pub(crate) ClassId);
 
-/// How a closure is to be treated; what is not said is the default. Made from a class, by name or
-/// by handle, wherever a pool takes options.
+/// How a closure is to be treated. Where a pool takes options, a class by its name or by [`Class`]
+/// does as well.
 ///
 /// ```
 /// use shinjuku::{Pool, RunOptions};
@@ -39,19 +39,19 @@ pub(crate) enum ClassKey<'a> {
 }
 
 impl<'a> RunOptions<'a> {
-    /// A closure of this class: a name, a [`Class`], or a [`ClassId`].
+    /// Options for a closure of this class: a name, a [`Class`], or a [`ClassId`].
     pub fn new(class: impl Into<RunOptions<'a>>) -> Self {
         class.into()
     }
 
-    /// Closures with a higher priority start before others of their class, and those with the same
-    /// in the order in which they came. What has started is preempted as the policy says, whatever
-    /// its priority. Default 0.
+    /// Sets the priority. Closures with a higher one start before others of their class, and those
+    /// with the same one in the order in which they came. Once started, a closure is preempted as
+    /// the policy says, whatever its priority. Default 0.
     pub fn priority(self, priority: u8) -> Self {
         Self { priority, ..self }
     }
 
-    /// If it has not started this long from now it is refused, with
+    /// Sets how long after its submission the closure is refused if it has not started, with
     /// [`Refusal::DeadlinePassed`](crate::net::Refusal::DeadlinePassed). Default: the class's
     /// `deadline_us`.
     pub fn deadline(self, deadline: Duration) -> Self {
@@ -61,8 +61,8 @@ impl<'a> RunOptions<'a> {
         }
     }
 
-    /// The closure runs within `span`, whichever worker it goes on at. If the span has these fields
-    /// they are recorded: `queue_us`, for how long the closure waited for its start, in
+    /// Runs the closure within `span`, at whichever worker it goes on. Two fields are recorded if
+    /// the span has them: `queue_us`, for how long the closure waited for its start, in
     /// microseconds, and `preemptions`, how often it was preempted. Default: no span.
     ///
     /// ```

@@ -64,7 +64,7 @@ impl<R> ScopedJob<'_, R> {
     /// [`RunError`]: why there is no result.
     pub fn wait(mut self) -> Result<R, RunError> {
         loop {
-            // In parts, since the job is not to be dropped.
+            // `Job::wait` would consume the job.
             if let Some(outcome) = self.wait_timeout(Duration::MAX) {
                 return outcome;
             }
@@ -83,7 +83,7 @@ impl<R> ScopedJob<'_, R> {
     /// As [`Job::try_take`].
     ///
     /// # Errors
-    /// [`RunError`]: why there is none and none will come.
+    /// [`RunError`]: why no result will come.
     pub fn try_take(&mut self) -> Option<Result<R, RunError>> {
         let ended = self.job.as_mut()?.try_take()?;
         Some(self.outcome(ended))
@@ -113,8 +113,8 @@ impl<R> fmt::Debug for ScopedJob<'_, R> {
     }
 }
 
-/// A borrowing closure, and its result. Only its `Lent`, which the scope waits for, and its
-/// [`ScopedJob`], which has the lifetime, refer to it.
+/// A borrowing closure, and its result. Two values refer to it: its `Lent`, for which the scope
+/// waits, and its [`ScopedJob`], which has the lifetime.
 struct Borrowing<'scope, 'env, F, R> {
     closure: Mutex<Option<F>>,
     result: Mutex<Option<Result<R, Box<dyn Any + Send>>>>,
@@ -123,7 +123,8 @@ struct Borrowing<'scope, 'env, F, R> {
 
 /// A borrowing closure as its job sees it.
 trait Holds<R>: Send + Sync {
-    /// What came of it, if it ran. What did not run is dropped: its scope was told.
+    /// Its result, if it ran. A closure that did not run is dropped here: the caller learns of that
+    /// by the job.
     fn take(&self) -> Option<Result<R, Box<dyn Any + Send>>>;
 }
 
@@ -145,13 +146,14 @@ where
         let panicked = result.is_err();
         put(&self.result, Some(result));
         if panicked {
-            // The payload is kept; this one tells the pool.
+            // The payload is kept above; this unwinding tells the pool that the closure failed.
             resume_unwind(Box::new(()));
         }
     }
 }
 
-/// What panicked or was refused is told at the scope's end, if no one looked.
+/// Makes the scope panic at its end if the closure panicked or was refused, and nothing has looked
+/// at that.
 impl<F, R> Drop for Borrowing<'_, '_, F, R> {
     fn drop(&mut self) {
         let closure = self

@@ -1,17 +1,17 @@
-//! Priorities within a class, whatever the policy.
+//! Priorities within a class, under any policy.
 //!
 //! To the runtime every closure is a *token*, and the policy decides which token is next. With
-//! priorities in use, a token runs the most urgent closure of its class in the place of its own:
+//! priorities in use, a token runs the most urgent closure of its class in place of its own:
 //!
 //! - A closure with a priority joins its class's order before its token is sent.
 //! - While the order is not empty, a token that comes to run adds its own closure and takes the
-//!   first. A closure that runs at another's token leaves that other one in the order, for its own
-//!   token to find. So there are as many tokens as closures, always.
-//! - A token that is turned away takes its own closure along. If that runs already, it takes the
-//!   last in the order.
-//! - A closure that is cancelled or turned away leaves the order there and then.
+//!   first. A closure that runs by another's token leaves that other closure in the order, for its
+//!   own token to find. So there are always as many tokens as closures.
+//! - A token that is turned away takes its own closure along. If another token has started that
+//!   closure, it takes the last one in the order.
+//! - A closure that is cancelled or turned away leaves the order at once.
 //!
-//! Without priorities a token costs a load more.
+//! Without priorities all of this costs a token one load.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -27,13 +27,13 @@ use crate::ticket::TicketError;
 /// A class's closures that stand in order of priority.
 #[derive(Default)]
 pub(crate) struct Urgent {
-    /// As many as stand in the order.
+    /// How many stand in the order.
     len: AtomicUsize,
     order: Mutex<BTreeMap<Place, Arc<dyn Call>>>,
 }
 
 /// Where a closure stands: the higher priority is first, then the earlier arrival. The address
-/// tells two of the same moment apart.
+/// tells closures apart that arrived at the same moment.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     priority: Reverse<u8>,
@@ -52,9 +52,10 @@ impl Place {
 }
 
 impl Urgent {
-    /// One with a priority joins, before its token is sent.
+    /// Adds a closure. One with a priority joins before its token is sent.
     pub(crate) fn join(self: &Arc<Self>, call: Arc<dyn Call>) {
-        // In this order: who takes it out of the queue from here on finds it, or it is not added.
+        // In this order: a thread that cancels or refuses it from here on removes it, or it is not
+        // added.
         call.order().joins(self);
         self.change(|order| match call.order().is_queued() {
             true => order.insert(Place::of(call.order()), call),
@@ -62,13 +63,13 @@ impl Urgent {
         });
     }
 
-    /// One that was cancelled or turned away is no longer there.
+    /// Removes a closure that was cancelled or turned away.
     pub(crate) fn leave(&self, order: &Order) {
         self.change(|all| all.remove(&Place::of(order)));
     }
 
-    /// Which closure a token runs: `own`, or the first. It is started for the caller. `None`: its
-    /// own was cancelled, and no other waits.
+    /// Starts the closure that a token runs, for the caller to call: the first in the order, or
+    /// `own` if the order is empty. `None`: its own was cancelled, and no other waits.
     pub(crate) fn start(self: &Arc<Self>, own: Arc<dyn Call>) -> Option<Arc<dyn Call>> {
         if own.order().priority == 0 {
             if self.len.load(Ordering::Acquire) == 0 {
@@ -86,7 +87,7 @@ impl Urgent {
         None
     }
 
-    /// Turns the last away.
+    /// Turns the last closure in the order away.
     pub(crate) fn refuse_least(&self, why: TicketError) {
         while let Some((_, last)) = self.change(BTreeMap::pop_last) {
             if refuse_queued(&*last, why) {
@@ -95,8 +96,8 @@ impl Urgent {
         }
     }
 
-    /// Not preempted, since the next token needs the lock. What comes out is dropped after it, as
-    /// it may be the last reference to a user's value.
+    /// Changes the order. Not preempted, since the next token needs the lock. The result is dropped
+    /// after the lock is released: it may be the last reference to a user's value.
     fn change<Out>(&self, change: impl FnOnce(&mut BTreeMap<Place, Arc<dyn Call>>) -> Out) -> Out {
         without_preemption(|| {
             let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,7 +130,8 @@ mod tests {
         urgent.len.load(Ordering::Relaxed)
     }
 
-    /// What was cancelled or refused is referred to by no one, however little ever runs.
+    /// The order keeps no reference to a closure that was cancelled or refused, even if no token
+    /// ever runs.
     #[test]
     fn cancelled_and_refused_ones_leave_at_once() {
         let urgent = Arc::<Urgent>::default();
@@ -143,7 +145,7 @@ mod tests {
             assert_eq!(Arc::strong_count(&cancelled), 1);
             assert_eq!(Arc::strong_count(&refused), 1);
         }
-        // One without a priority that an urgent one's token has displaced, and one that is
+        // A closure without a priority whose token has started an urgent one, and a closure that is
         // cancelled before it would join.
         let [urgent_one, displaced, too_late] = [closure(1, 0), closure(0, 0), closure(3, 0)];
         urgent.join(urgent_one.clone());
@@ -175,7 +177,7 @@ mod tests {
         assert_eq!([start(), start(), start()], [Some(1), Some(2), None]);
     }
 
-    /// A token that is lost at the end takes the closure that waits in its own one's place along.
+    /// A token that is lost at the end takes along the closure that waits in place of its own.
     #[test]
     fn a_lost_token_answers_the_closure_in_its_place() {
         let urgent = Arc::<Urgent>::default();

@@ -1,14 +1,14 @@
-//! What `auto` stops code with that does not answer its probes, given the token.
+//! By which hard mechanism `auto` stops code that does not answer its probes, given the token.
 //!
-//! | mechanism | looked at | taken |
+//! | mechanism | tried | taken |
 //! |---|---|---|
-//! | a backend that a process enters for good (dune) | where its device is, and a core for each thread | if it answers; not compared, since nobody who has entered it gets out |
+//! | a backend that a process enters for good (dune) | where its device is there, and a core for each thread | if it can be set up; not compared, since a process cannot leave it |
 //! | a backend that can be measured (guest) | where the kernel says that interrupts may be posted | if a preemption is cheaper than by signal, as measured |
-//! | signal | if no backend is there for good | else |
+//! | signal | unless a backend was entered for good | else |
 //!
-//! Where interrupts leave the mode, it is not set up only to measure that: such an interrupt saves
-//! little over a signal, if anything, and every system call of a handler leaves the mode on top.
-//! Whoever knows better asks for the mechanism by name.
+//! A mode that interrupts leave is not set up to be measured: such an interrupt saves little over a
+//! signal, if anything, and every system call of a handler leaves the mode as well. A user who
+//! knows better asks for the mechanism by name.
 
 use std::sync::Arc;
 
@@ -23,18 +23,18 @@ use crate::config::Config;
 use crate::layout::Layout;
 use crate::start_error::StartError;
 
-/// What was found out of a backend.
+/// What was found out about a backend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Finding {
-    /// There is no device, or no core for each thread, which needs no words.
+    /// There is no device, or no core for each thread. The description does not mention that.
     Absent,
-    /// Why it was not tried.
+    /// It was not tried, for this reason.
     Untried(String),
-    /// It was tried; why it cannot be.
+    /// It was tried and cannot be used, for this reason.
     Refused(String),
-    /// Set up for good, and what a preemption is taken to cost at first.
+    /// It is set up for good, and a preemption is assumed to cost this at first.
     Ready(Nanos),
-    /// What a preemption costs, and how its interrupts came.
+    /// A preemption costs this, and its interrupts came in this way.
     Measured(Nanos, Delivery),
 }
 
@@ -42,7 +42,7 @@ enum Finding {
 struct Candidate {
     name: &'static str,
     finding: Finding,
-    /// There if it could be set up.
+    /// `None` if it could not be set up, or was not tried.
     backend: Option<Arc<dyn Backend>>,
 }
 
@@ -54,7 +54,8 @@ struct Places {
     apart: bool,
 }
 
-/// Whether a backend is worth setting up, if this one is `ready` already; else what is found of it.
+/// Checks whether a backend is worth setting up, where the backend `ready`, if any, was entered for
+/// good. The error is the finding if it is not.
 fn is_worth_trying(places: Places, prospect: Prospect, ready: Option<&str>) -> Result<(), Finding> {
     let delivery = match prospect {
         Prospect::ForGood { .. } if places.apart && ready.is_none() => return Ok(()),
@@ -78,7 +79,8 @@ fn is_worth_trying(places: Places, prospect: Prospect, ready: Option<&str>) -> R
     Err(Finding::Untried(why_not))
 }
 
-/// The number of the backend to take, `None` for signals, and what is to be said of the others.
+/// The number of the backend to take, `None` for signals, and what the description says of the
+/// others.
 fn decide(signal: Nanos, found: &[(&str, Finding)]) -> (Option<usize>, Vec<String>) {
     let ready = (found.iter()).position(|(_, finding)| matches!(finding, Finding::Ready(_)));
     let cheapest = (found.iter().enumerate())
@@ -107,7 +109,7 @@ fn decide(signal: Nanos, found: &[(&str, Finding)]) -> (Option<usize>, Vec<Strin
 }
 
 impl Candidate {
-    /// Sets the backend up where that is worth it.
+    /// Sets the backend up if that is worth trying.
     fn look(
         kind: &BackendKind,
         places: Places,
@@ -135,7 +137,7 @@ impl Candidate {
         }
     }
 
-    /// All that this build has. One that is there for good keeps the others from being tried.
+    /// All backends of this build. Once one is entered for good, no other is tried.
     fn all(places: Places, token: HardPreemption) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for kind in BACKENDS {
@@ -188,7 +190,7 @@ impl Preemption {
             apart: calibrate::cores(layout).is_ok() && layout.workers.iter().all(Option::is_some),
         };
         let mut candidates = Candidate::all(places, token);
-        // Signals do not reach threads in a mode for good.
+        // Signals do not reach threads in a mode that is entered for good.
         let signal = match candidates.iter().any(Candidate::is_for_good) {
             false => Some(Signal::install(token)?),
             true => None,
@@ -278,7 +280,7 @@ mod tests {
             (APART, Delivery::Software, "come by software virtualisation"),
             (INLINE, POSTING, "inline"),
             (SHARING, POSTING, "cores of their own"),
-            // What holds wherever the threads are is said first.
+            // A reason that holds wherever the threads are goes first.
             (SHARING, Delivery::Software, "software"),
         ] {
             let found = is_worth_trying(places, Prospect::Measurable(promised), None);
@@ -308,7 +310,7 @@ mod tests {
         let measured = |cost, delivery| Finding::Measured(Nanos(cost), delivery);
         for (guest, takes_it, says) in [
             (measured(1_500, posted), true, "a signal costs 8.0 us"),
-            // The module's word was not kept, and still it is cheaper.
+            // The kernel's module promised posted interrupts, and they were injected.
             (
                 measured(3_000, Delivery::Injected),
                 true,

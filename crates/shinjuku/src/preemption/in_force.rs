@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A subscriber of events is a user's code, which the dispatcher never calls. So another thread
-//! looks once a second whether something has changed, and tells the subscriber that the runtime was
-//! started under. The dispatcher only stores numbers. Each of them is right; one that is read
-//! beside another may be of the period before.
+//! looks once a second whether something has changed, and logs to the subscriber that was current
+//! when the runtime started. The dispatcher only stores numbers. Two numbers that are read together
+//! may be of different periods.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,51 +26,50 @@ use crate::start_error::StartError;
 /// How often the thread looks for changes.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
-/// What the dispatcher tells of one mechanism and of the load.
+/// What the dispatcher publishes of the mechanisms and of the load.
 #[derive(Debug)]
 pub(crate) struct InForce {
-    mechanisms: Vec<Told>,
+    mechanisms: Vec<Published>,
     /// Share of the workers' time that requests take, in thousandths.
     busy: AtomicU64,
-    /// About the longest that a request ran for, nanoseconds.
+    /// The length of the longest requests, in nanoseconds.
     longest: AtomicU64,
     /// How often a quantum has changed.
     changes: AtomicU64,
 }
 
-/// What is told of one mechanism.
+/// What is published of one mechanism.
 #[derive(Debug)]
-struct Told {
+struct Published {
     name: String,
-    /// The floor under its quantum, nanoseconds.
+    /// The floor under its quantum, in nanoseconds.
     quantum: AtomicU64,
 }
 
 impl InForce {
-    /// Of mechanisms with these names, whose floors are at first as given.
+    /// Begins with mechanisms of these names and their first floors.
     pub(crate) fn new<'a>(
         mechanisms: impl IntoIterator<Item = (&'a str, &'a QuantumFloor)>,
     ) -> Self {
-        let told = |(name, floor): (&str, &QuantumFloor)| Told {
+        let published = |(name, floor): (&str, &QuantumFloor)| Published {
             name: name.to_owned(),
             quantum: AtomicU64::new(floor.raise(Nanos(0)).0),
         };
         Self {
-            mechanisms: mechanisms.into_iter().map(told).collect(),
+            mechanisms: mechanisms.into_iter().map(published).collect(),
             busy: AtomicU64::new(0),
             longest: AtomicU64::new(0),
             changes: AtomicU64::new(0),
         }
     }
 
-    /// A period is over: these are the floors now, in the order of the names, and the load that
-    /// they suit.
-    pub(crate) fn tell(&self, floors: &[&QuantumFloor], load: &LoadProfile) {
+    /// Publishes a period's floors, in the order of the names, and the load that they suit.
+    pub(crate) fn publish(&self, floors: &[&QuantumFloor], load: &LoadProfile) {
         self.busy.store((load.busy() * 1e3) as u64, Relaxed);
         self.longest.store(load.longest() as u64, Relaxed);
-        for (told, floor) in self.mechanisms.iter().zip(floors) {
+        for (published, floor) in self.mechanisms.iter().zip(floors) {
             let quantum = floor.raise(Nanos(0)).0;
-            if told.quantum.swap(quantum, Relaxed) != quantum {
+            if published.quantum.swap(quantum, Relaxed) != quantum {
                 self.changes.fetch_add(1, Relaxed);
             }
         }
@@ -79,8 +78,8 @@ impl InForce {
     /// The floor under each mechanism's quantum.
     #[cfg(feature = "metrics")]
     pub(crate) fn floors(&self) -> impl Iterator<Item = (&str, Nanos)> {
-        let floor = |told: &Told| Nanos(told.quantum.load(Relaxed));
-        (self.mechanisms.iter()).map(move |told| (told.name.as_str(), floor(told)))
+        let floor = |one: &Published| Nanos(one.quantum.load(Relaxed));
+        (self.mechanisms.iter()).map(move |one| (one.name.as_str(), floor(one)))
     }
 
     /// How often a quantum has changed since the start.
@@ -88,7 +87,7 @@ impl InForce {
         self.changes.load(Relaxed)
     }
 
-    /// Whether a quantum is another one than at the start.
+    /// Whether a quantum has changed since the start.
     pub(crate) fn has_changed(&self) -> bool {
         self.changes() > 0
     }
@@ -98,8 +97,8 @@ impl InForce {
 impl fmt::Display for InForce {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let longest = Nanos(self.longest.load(Relaxed));
-        for told in &self.mechanisms {
-            let quantum = Nanos(told.quantum.load(Relaxed));
+        for mechanism in &self.mechanisms {
+            let quantum = Nanos(mechanism.quantum.load(Relaxed));
             let micros = quantum.as_micros_f64();
             let why = match quantum < longest {
                 true => "short requests wait least so",
@@ -108,7 +107,7 @@ impl fmt::Display for InForce {
             write!(
                 formatter,
                 "{}: no quantum below {micros:.1} us ({why}); ",
-                told.name
+                mechanism.name
             )?;
         }
         let busy = self.busy.load(Relaxed) as f64 / 10.0;
@@ -128,10 +127,10 @@ pub(crate) struct ChangeLog {
 }
 
 impl ChangeLog {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// [`StartError::Thread`] if the system has no more threads.
+    /// [`StartError::Thread`] if the system gives no thread.
     pub(crate) fn start(in_force: Arc<InForce>) -> Result<Self, StartError> {
         let name = "shinjuku-auto".to_owned();
         let is_over = Arc::new(AtomicBool::new(false));
@@ -153,7 +152,7 @@ impl ChangeLog {
     }
 }
 
-/// Logs changes until the end, those that came last as well.
+/// Logs changes until the end, the last ones included.
 fn log_changes(in_force: &InForce, end: &AtomicBool) {
     let mut logged = 0;
     loop {
@@ -194,10 +193,10 @@ mod tests {
     fn a_quantum_that_changes_is_told_with_its_reason() {
         let mut floor = QuantumFloor::at_cost(COST);
         let in_force = InForce::new([("signal", &floor)]);
-        in_force.tell(&[&floor], &load(500, 500_000));
+        in_force.publish(&[&floor], &load(500, 500_000));
         assert!(!in_force.has_changed());
         floor.adapt(&load(500, 500_000));
-        in_force.tell(&[&floor], &load(500, 500_000));
+        in_force.publish(&[&floor], &load(500, 500_000));
         assert_eq!(in_force.changes(), 1);
         assert_eq!(
             in_force.to_string(),
@@ -211,7 +210,7 @@ mod tests {
         let mut floor = QuantumFloor::at_cost(COST);
         let in_force = InForce::new([("signal", &floor)]);
         floor.adapt(&load(100_000, 100_000));
-        in_force.tell(&[&floor], &load(100_000, 100_000));
+        in_force.publish(&[&floor], &load(100_000, 100_000));
         let said = in_force.to_string();
         assert!(
             said.contains("below 200.0 us (no request takes as long"),

@@ -5,27 +5,28 @@
 //! | none | - | - |
 //! | probe | request, found by the code's probes | - |
 //! | compiled-probe | request, found by the code's probes and at function entries | - |
-//! | signal | request and interrupt | interrupt again, ever more seldom |
+//! | signal | request and interrupt | interrupt again, at growing intervals |
 //! | escalation | request, found as by compiled-probe if the program has compiled probes | interrupt |
-//! | guest, dune | request and interrupt, with the workers in a special mode ([`Backend`]) | interrupt again, ever more seldom |
+//! | guest, dune | request and interrupt, with the workers in a special mode ([`Backend`]) | interrupt again, at growing intervals |
 //! | auto | as escalation; probe alone without the token | interrupt, by what [`automatic`] chooses |
 //!
 //! Quanta are the policy's, or are kept above a [`QuantumFloor`] for each mechanism: under `auto`,
 //! and where `preemption.quanta` asks for it.
 //!
-//! Compiled probes look at the request only while their gate is up, and the dispatcher raises it
-//! with the request. Inline, the request is there before the code runs, with its deadline: the gate
-//! would be up all the time. So there are no compiled probes there. There are none in special modes
-//! either: a compiled probe that gives way asks the kernel for the signal mask, which leaves the
-//! mode.
+//! Compiled probes look at the request only while their gate is up, and the dispatcher raises the
+//! gate with the request. In the layouts `inline` and `symmetric` the request, with its deadline,
+//! is there before the code runs, so the gate would always be up. So compiled probes are not used
+//! there. They are not used in special modes either: a compiled probe that gives way asks the
+//! kernel for the signal mask, which leaves the mode.
 //!
 //! Where contexts are kernel threads, `signal`, `escalation` and `auto` need no token: stopping a
-//! thread where it stands takes nothing from it. Special modes are the workers' alone there.
+//! thread where it stands takes nothing from it. Special modes are not used with such contexts,
+//! since only the workers' own threads could enter them.
 //!
-//! Inline there are no special modes. What they save is the way through the kernel from one core to
-//! another. A thread that stops itself has its timer alone, which leaves the mode to fire, so it
-//! would cost what the timer's signal costs; and each look at the network would leave the mode on
-//! top.
+//! The layouts `inline` and `symmetric` have no special modes. These save the way through the
+//! kernel from one core to another. A thread that stops itself has only its timer, which leaves the
+//! mode to fire, so a preemption would cost as much as by the timer's signal. Each poll of the
+//! network would leave the mode, too.
 
 mod automatic;
 mod in_force;
@@ -49,25 +50,25 @@ pub(crate) use in_force::{ChangeLog, InForce};
 /// How this runtime preempts.
 #[derive(Clone)]
 pub(crate) struct Preemption {
-    /// Whether requests are made at all.
+    /// Whether code is asked to give way at all.
     pub(crate) enabled: bool,
-    /// Requests are for compiled probes as well.
+    /// Compiled probes, if they look at requests as well.
     pub(crate) compiled: Option<CompiledProbes>,
     /// The mechanism for code that does not answer the request.
     pub(crate) hard: Option<Arc<dyn Mechanism>>,
-    /// The signal, if that is it. In the inline layout nobody is there to send it: a timer on the
-    /// request's own thread does.
+    /// The signal, if `hard` is one. In the layouts `inline` and `symmetric` a timer on the
+    /// request's own thread sends it.
     pub(crate) signal: Option<Signal>,
-    /// The workers, and the dispatcher where it must, enter this mode, in which `hard` interrupts
-    /// them.
+    /// The special mode, in which `hard` interrupts the workers. They enter it, and so does the
+    /// dispatcher where it must.
     pub(crate) backend: Option<Arc<dyn Backend>>,
     /// How long the code has to answer before the hard mechanism; 0: it comes with the request.
     pub(crate) grace: Nanos,
     pub(crate) probe_floor: QuantumFloor,
     pub(crate) hard_floor: QuantumFloor,
-    /// What the floors are moved by.
+    /// The load to which the floors are adapted.
     load: LoadProfile,
-    /// Where the floors are told, where they move.
+    /// Where the floors are published, if they can change.
     pub(crate) in_force: Option<Arc<InForce>>,
     /// What was chosen and why, for the log.
     pub(crate) why: String,
@@ -112,7 +113,7 @@ impl Preemption {
         })
     }
 
-    /// As [`raising_quanta`](Self::raising_quanta), by what the mechanism costs on the cores of
+    /// As [`raising_quanta`](Self::raising_quanta), with the costs as measured on the cores of
     /// `layout`.
     fn raising_measured_quanta(self, config: &Config, layout: &Layout) -> Self {
         if !self.enabled {
@@ -124,8 +125,8 @@ impl Preemption {
         self.raising_quanta(costs.probe, by_signal)
     }
 
-    /// Keeps every quantum above what preemptions by probe cost, and by the hard mechanism of that
-    /// name, as the load suggests.
+    /// Keeps quanta above floors, which follow from the load, the cost of a preemption by probe,
+    /// and that of one by the hard mechanism, which has a name here.
     fn raising_quanta(mut self, by_probe: Nanos, hard: Option<(&str, Nanos)>) -> Self {
         self.probe_floor = QuantumFloor::at_cost(by_probe);
         let mut floors = vec![("probe", &self.probe_floor)];
@@ -144,8 +145,8 @@ impl Preemption {
         self
     }
 
-    /// The same for one more dispatcher, which does not tell of its floors: all of them draw the
-    /// same conclusions, or nearly so, and the first one tells.
+    /// The same for one more dispatcher, which does not publish its floors. All dispatchers draw
+    /// nearly the same conclusions, so the first one's floors are enough.
     pub(crate) fn for_another(&self) -> Self {
         Self {
             in_force: None,
@@ -153,14 +154,14 @@ impl Preemption {
         }
     }
 
-    /// A request has finished that ran for so long.
+    /// Counts a finished request, which has run for `ran` in all.
     #[inline]
     pub(crate) fn finished(&mut self, ran: Nanos) {
         self.load.finished(ran);
     }
 
-    /// What a period showed: how long it was times the number of workers, how much of that they
-    /// were without a request, and how many preemptions there were. Moves the floors.
+    /// Adapts the floors to what a period showed: its length times the number of workers, how much
+    /// of that they were without a request, and how many preemptions there were of each kind.
     pub(crate) fn adapt(&mut self, worker_time: Nanos, idle: Nanos, by_probe: u64, hard: u64) {
         let spent = self.probe_floor.spent(by_probe).0 + self.hard_floor.spent(hard).0;
         self.load.observe(Period {
@@ -171,11 +172,11 @@ impl Preemption {
         self.probe_floor.adapt(&self.load);
         self.hard_floor.adapt(&self.load);
         if let Some(in_force) = &self.in_force {
-            in_force.tell(&[&self.probe_floor, &self.hard_floor], &self.load);
+            in_force.publish(&[&self.probe_floor, &self.hard_floor], &self.load);
         }
     }
 
-    /// Has compiled probes taken at the quantum as well, before any interrupt, where there are any.
+    /// Lets compiled probes find requests as well, before any interrupt, if the program has any.
     fn with_compiled_probes(mut self, layout: &Layout, token: Option<HardPreemption>) -> Self {
         let Some(compiled) = token.and_then(|token| CompiledProbes::install(token).ok()) else {
             return self;
@@ -197,7 +198,7 @@ impl Preemption {
         self
     }
 
-    /// Nothing that stops code anywhere.
+    /// Preemption without a mechanism that stops code anywhere.
     fn soft(enabled: bool, grace: Nanos, why: &str) -> Self {
         Self {
             enabled,
@@ -215,7 +216,7 @@ impl Preemption {
     }
 }
 
-/// What a mechanism that is asked for by name depends on.
+/// On what the choice depends, for a mechanism that is asked for by name.
 #[derive(Clone, Copy)]
 struct Given<'a> {
     config: &'a Config,
@@ -266,7 +267,7 @@ impl Given<'_> {
         })
     }
 
-    /// By the backend of the mechanism's name, which `feature` of this crate builds.
+    /// Preemption by the backend of the mechanism's name, which is built with `feature`.
     fn in_mode(self, feature: &'static str) -> Result<Preemption, StartError> {
         let mechanism = self.mechanism();
         if self.config.context_kind.is_kernel_thread() {

@@ -1,14 +1,15 @@
 //! The floor under the quantum: no more preemption than is worth its cost, and none where it helps
-//! nobody.
+//! no request.
 //!
 //! `Auto` keeps a floor for each mechanism, which the quantum in force never goes below. Every
 //! period it estimates from the [`LoadProfile`] how long a short request has to wait under each of
 //! some quanta, and under none, and takes the quantum with the shortest wait.
 //!
 //! The estimate. A request that arrives finds requests in the system whose remaining times have the
-//! equilibrium distribution of the running times *S*. From each of them it waits for what is left,
-//! but for a quantum *q* at the most, and for the cost *c* of a preemption after it. Their number
-//! grows with the share *U* of its time that the worker is busy, which the preemptions add to:
+//! equilibrium distribution of the running times *S*. For each of them it waits until that request
+//! ends, or for a quantum *q* and the cost *c* of a preemption, whichever is shorter. The number of
+//! these requests grows with the share *U* of its time that the worker is busy, to which the
+//! preemptions add:
 //!
 //! ```text
 //!   X(q) = (E[S a - a^2 / 2] + c E[S; S > q]) / E[S],  a = min(S, q)    waited for, of each
@@ -16,42 +17,42 @@
 //!   W(q) = X(q) / (1 - U(q)) * ceil(s / q)                             for a short one of length s
 //! ```
 //!
-//! Without a quantum that is the mean wait of an M/G/1 queue but for a factor, and the tail of the
-//! wait goes with its mean. Several workers divide all of it by the same number. So, near
-//! saturation, expensive preemptions raise `U(q)` towards 1 and the quantum with it. Requests that
-//! are all alike would have to come back for as many quanta as they take, and are not preempted at
-//! all.
-//! A cost that was measured too low does most harm in `U(q)`, so it counts twice there.
+//! Without a quantum, `W` is the mean wait of an M/G/1 queue up to a factor, and the tail of the
+//! wait grows with its mean. Several workers divide all waits by the same number. Near saturation,
+//! expensive preemptions raise `U(q)` towards 1, and with it the quantum. Requests that are all
+//! alike would have to wait once for each quantum that they take, so they are not preempted at all.
+//! A cost that was measured too low does most harm in `U(q)`, so the cost counts twice there.
 //!
-//! The profile knows what has finished. What runs for twice as long as any of that is preempted,
-//! whatever the estimate says.
+//! The profile knows finished requests only. A request that runs for twice as long as the longest
+//! of these is preempted, whatever the estimate says.
 
 use shinjuku_policy::Nanos;
 
 use crate::load_profile::LoadProfile;
 
-/// How often the floor is looked at again.
+/// How often the floor is estimated.
 pub(crate) const PERIOD: Nanos = Nanos::from_millis(10);
 
-/// Quantum over cost before anything is known.
+/// The floor over the cost, before the load is known.
 const FIRST_MULTIPLE: u64 = 10;
-/// Quantum over cost at the least: the cost is known to within a factor of two or three.
+/// The least floor over the cost. The cost is known to within a factor of two or three.
 const LEAST_MULTIPLE: f64 = 5.0;
-/// From one quantum that is tried to the next.
+/// The ratio of two successive quanta that are tried.
 const STEP: f64 = std::f64::consts::SQRT_2;
 const STEPS: i32 = 24;
-/// What runs for so many times the longest known length is preempted even where preempting is not
-/// worth it.
+/// A request that runs for so many times the longest known length is preempted even where
+/// preempting is not worth it.
 const UNKNOWN: f64 = 2.0;
-/// A quantum has to be so much better than none, and another one than the present one: estimates
-/// are rough, and those that are preempted pay.
+/// With a quantum the wait has to be below this share of that without one: the estimate is rough,
+/// and preempted requests pay.
 const WORTH_IT: f64 = 0.8;
+/// With another quantum the wait has to be below this share of that with the present one.
 const WORTH_CHANGING: f64 = 0.85;
 /// How many times the measured cost a preemption is taken to add to the workers' load.
 const CAUTION: f64 = 2.0;
-/// The length that this share of the requests is no longer than stands for the short ones.
+/// The length below which this share of the requests lies stands for the short ones.
 const SHORT: f64 = 0.1;
-/// The workers are never said to be busier. Then preempting has to shorten the wait a lot.
+/// The workers count as no busier than this, lest the estimate become infinite.
 const BUSIEST: f64 = 0.98;
 
 /// The floor for one mechanism.
@@ -63,7 +64,7 @@ pub(crate) struct QuantumFloor {
 }
 
 impl QuantumFloor {
-    /// No floor: the policy's quantum holds.
+    /// No floor: the policy's quantum is in force.
     pub(crate) const NONE: Self = Self::at_cost(Nanos(0));
 
     pub(crate) const fn at_cost(cost: Nanos) -> Self {
@@ -73,7 +74,7 @@ impl QuantumFloor {
         }
     }
 
-    /// What so many preemptions take of the workers' time.
+    /// The worker time that so many preemptions take.
     pub(crate) fn spent(&self, preemptions: u64) -> Nanos {
         Nanos(preemptions.saturating_mul(self.cost.0))
     }
@@ -83,7 +84,7 @@ impl QuantumFloor {
         Nanos(quantum.0.max(self.current))
     }
 
-    /// Takes the quantum that suits the load.
+    /// Sets the floor to the quantum that suits the load.
     pub(crate) fn adapt(&mut self, load: &LoadProfile) {
         if self.cost.0 == 0 {
             return;
@@ -105,8 +106,8 @@ impl QuantumFloor {
     }
 }
 
-/// In what proportion short requests wait under such a quantum: `W(q)` of this file's header.
-/// Without bound where preemptions take what is left of the workers' time.
+/// The wait of short requests under such a quantum, up to a factor: `W(q)` of this file's header.
+/// Infinite where preemptions would take what is left of the workers' time.
 fn wait(load: &LoadProfile, cost: f64, quantum: f64) -> f64 {
     let (mut mean, mut ahead, mut cut, mut preemptions) = (0.0, 0.0, 0.0, 0.0);
     let (mut seen, mut short) = (0.0, None);

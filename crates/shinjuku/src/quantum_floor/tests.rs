@@ -226,7 +226,7 @@ impl Simulation {
     }
 }
 
-/// The median of three seeds.
+/// The median of the p99 with three seeds.
 fn median(mix: &Mix, load: f64, rule: Rule, cost: Nanos) -> f64 {
     let mut all: Vec<u64> = (1..=3)
         .map(|seed| Simulation::p99(mix, load, seed, rule, cost))
@@ -235,10 +235,9 @@ fn median(mix: &Mix, load: f64, rule: Rule, cost: Nanos) -> f64 {
     all[1] as f64
 }
 
-/// A floor that rises whenever nothing idles for 10 ms, which a few long requests see to at any
-/// load, and that wants a preempted request to have ten times the cost left, comes out 1.05, 1.15
-/// and 1.11 times c-FCFS at 80 % of `hi` for 3.5, 7 and 10 us, and 1.0 times at 40 % of `mid` and
-/// 7 us.
+/// What the bounds tell apart: a floor that rises whenever nothing idles for 10 ms, and that wants
+/// a preempted request to have ten times the cost left, comes out at 1.05, 1.15 and 1.11 times
+/// c-FCFS at 80 % of `hi` for 3.5, 7 and 10 us, and at 1.0 times for 40 % of `mid` and 7 us.
 #[test]
 fn it_is_better_than_first_come_first_served_or_as_good() {
     let nanos = Nanos;

@@ -2,10 +2,10 @@
 //! and its libraries, which need no frame pointers, and by their debug information, as far as there
 //! is any.
 //!
-//! Of a thread that is blocked the kernel does not tell RBP, by which code finds its frame if it
-//! was compiled with frame pointers, as the standard library is. So each place on the stack that
+//! The kernel does not tell the RBP of a blocked thread. Code that was compiled with frame
+//! pointers, as the standard library is, finds its frame by that. So each place on the stack that
 //! could be such a frame is tried, and the one that leads through most frames is taken: a wrong one
-//! leads nowhere within a step or two.
+//! leads nowhere after a step or two.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -20,24 +20,24 @@ use shinjuku_preempt::{ContextId, StackSnapshot, StackSnapshots, WorkerLink};
 
 use super::Place;
 
-/// Frames of a backtrace.
+/// The longest backtrace, in frames.
 const FRAMES: usize = 48;
-/// Of these, so many say what a place is: the innermost that have a name.
+/// How many frames tell places apart: the innermost that have a name.
 const KEY: usize = 8;
-/// A frame pointer is looked for so far up the stack, in bytes.
+/// How far up the stack a frame pointer is searched, in bytes.
 const SEARCHED: u64 = 4096;
-/// The runtime's own function between a context and a handler: what called it is no news.
+/// The runtime's own function between a context and a handler. A backtrace ends there.
 const ENTRY: &str = "shinjuku::threads::entry";
 
-/// What takes backtraces.
+/// Takes backtraces.
 pub(super) struct Backtraces {
     /// `None`: no signal is free.
     snapshots: Option<StackSnapshots>,
-    /// Made when it is needed first.
+    /// Read when the first backtrace is taken.
     code: Option<Code>,
 }
 
-/// What is loaded.
+/// The program and its libraries.
 struct Code {
     unwinder: UnwinderX86_64<Vec<u8>>,
     ranges: Vec<Range<u64>>,
@@ -55,7 +55,7 @@ impl Backtraces {
         }
     }
 
-    /// Where `worker` is in `context`.
+    /// Where the code in `context`, at `worker`, is.
     pub(super) fn take(&mut self, worker: &WorkerLink, context: ContextId) -> Option<Place> {
         let snapshot = self.snapshots?.take(worker, context)?;
         let code = self.code.get_or_insert_with(Code::loaded);
@@ -77,8 +77,8 @@ impl Backtraces {
 }
 
 impl Code {
-    /// All that is loaded now. What is loaded later has no unwind tables here: a backtrace ends at
-    /// it.
+    /// All code that is loaded now. A backtrace ends at code that is loaded later, since its unwind
+    /// tables are not here.
     fn loaded() -> Self {
         let mut code = Self {
             unwinder: UnwinderX86_64::new(),
@@ -107,7 +107,7 @@ impl Code {
         };
         let places = (lowest..lowest + SEARCHED).step_by(8).filter(is_frame);
         let tried = places.map(|place| self.walk(snapshot, place));
-        // Of those that lead equally far, the innermost.
+        // Of places that lead equally far, the innermost is taken.
         let longer = |best: Vec<u64>, next: Vec<u64>| match next.len() > best.len() {
             true => next,
             false => best,
@@ -130,7 +130,8 @@ impl Code {
     }
 }
 
-/// Adds the functions at an address, inlined ones apart. `false`: what is left is the runtime's.
+/// Adds the functions at an address, inlined ones separately. `false`: the frames that are left are
+/// the runtime's.
 fn frame(place: &mut Place, number: usize, address: u64) -> bool {
     let mut is_entry = false;
     let mut is_named = false;

@@ -1,5 +1,5 @@
-//! Who holds others up: requests that run for longer than a limit without giving way, or that block
-//! their worker, each reported once for a place in the code.
+//! Stalls: requests that run for longer than a limit without giving way, or that block their worker
+//! for longer. Each place in the code is reported once.
 //!
 //! ```text
 //!   shinjuku-stalls: looks at what each thread runs ─▶ the same for longer than the limit?
@@ -8,9 +8,9 @@
 //!                    snapshot of its stack ─▶ frames ─▶ names ─▶ a new place? ─▶ one event
 //! ```
 //!
-//! All of that is this thread's. Of the threads that serve, one that computes is interrupted once
-//! for a stall, by a signal whose handler copies its stack. Without the feature `backtraces` no
-//! signal is sent, and the place is the class.
+//! This thread does all of that. It interrupts a thread that serves requests only for the stack of
+//! one that computes, once a stall, by a signal whose handler copies the stack. Without the feature
+//! `backtraces` no signal is sent, and the place is the class.
 
 #[cfg(feature = "backtraces")]
 mod backtrace;
@@ -28,11 +28,12 @@ use tracing::Dispatch;
 use crate::observer::Observer;
 use crate::start_error::StartError;
 
-/// Looks for each limit, so that a stall is found within a quarter of it.
+/// How often the threads are looked at in the time of one limit, so that a stall is found within a
+/// quarter of it.
 const LOOKS: u32 = 4;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// Places that are told apart; what comes after that is only counted.
+/// How many places are reported. Stalls at further places are only counted.
 const PLACES: usize = 256;
 
 /// How many stalls there were.
@@ -51,14 +52,14 @@ impl StallCounts {
     }
 }
 
-/// How often a request held its worker for longer than `stalls.report_after_ms`, by what it did;
-/// zeroes where that is not set.
+/// How often a request held its worker for longer than `stalls.report_after_ms`, by what the
+/// request did. Both are 0 if that key is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Stalls {
-    /// It computed, and gave way at no probe.
+    /// Requests that computed without giving way.
     pub computing: u64,
-    /// It was blocked in the kernel.
+    /// Requests that were blocked in the kernel.
     pub blocked: u64,
 }
 
@@ -72,11 +73,11 @@ pub(crate) struct StallWatch {
 }
 
 impl StallWatch {
-    /// Starts it. In the layout `threads`, a request that nobody waits for is not asked to give
-    /// way: there it is no stall, unless `asks_always`.
+    /// Starts the thread. Unless `asks_always`, a request stalls only while others wait: in the
+    /// layout `threads` it is not asked to give way before.
     ///
     /// # Errors
-    /// [`StartError::Thread`] if the system has no more threads.
+    /// [`StartError::Thread`] if the system gives no thread.
     pub(crate) fn start(
         observer: Observer,
         limit: Duration,
@@ -125,7 +126,7 @@ struct Search {
     asks_always: bool,
     /// For each thread, the stall that was found last.
     last: Vec<Option<Slice>>,
-    /// What was reported, as hashes.
+    /// Hashes of the places that were reported.
     places: HashSet<u64>,
     #[cfg(feature = "backtraces")]
     backtraces: backtrace::Backtraces,
@@ -141,7 +142,7 @@ impl Search {
                 continue;
             };
             let is_known = self.last[thread] == Some(slice);
-            if !is_known && (self.asks_always || self.somebody_waits()) {
+            if !is_known && (self.asks_always || self.has_waiting()) {
                 self.last[thread] = Some(slice);
                 let link = self.observer.links[thread].clone();
                 self.found(thread, &link, slice);
@@ -149,19 +150,19 @@ impl Search {
         }
     }
 
-    fn somebody_waits(&self) -> bool {
+    fn has_waiting(&self) -> bool {
         let dispatchers = self.observer.dispatchers.iter();
         dispatchers
             .map(|one| one.waiting())
             .any(|waiting| waiting > 0)
     }
 
-    /// A thread has run a request for too long, and that is new.
+    /// Counts and reports a stall that was not known before.
     fn found(&mut self, thread: usize, link: &WorkerLink, slice: Slice) {
         let is_blocked = link.is_blocked();
         let place = self.place(link, slice);
         if self.observer.recorder.running()[thread] != Some(slice) {
-            // It gave way meanwhile, so what was seen is of something else.
+            // The request gave way meanwhile, so the stack may be another's.
             return;
         }
         let counts = &self.observer.stalls;
@@ -214,10 +215,10 @@ impl Search {
     }
 }
 
-/// Where a request was.
+/// Where in the code a request was.
 struct Place {
-    /// The same for the same place.
+    /// Equal for the same place.
     key: Vec<String>,
-    /// Frames with their source, a line each.
+    /// The frames with their sources, for the event.
     text: String,
 }

@@ -1,19 +1,19 @@
-//! How latencies are kept: a recorder that one thread writes, or several that say so, and any
-//! thread reads while the runtime runs; and the [`Histogram`] that is read out of recorders.
+//! How latencies are kept: in recorders, which any thread reads while the runtime runs, and in the
+//! [`Histogram`], which is made from recorders.
 //!
-//! Log-linear like HdrHistogram's (hdrhistogram.org): every power of two is cut into
-//! [`SUB_BUCKETS`] equal parts, so a value is known to within 1/128, and its bucket's middle to
-//! within 0.4 %. Smaller values are exact. A recorder's memory is taken at construction, and
+//! The buckets are log-linear as HdrHistogram's (hdrhistogram.org): every power of two is cut into
+//! [`SUB_BUCKETS`] equal parts, so a bucket's values differ by at most 1/128, and its middle is
+//! within 0.4 % of each. Small values are exact. A recorder's memory is taken at construction, and
 //! recording is a load and a store.
 
 use std::fmt;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Parts of a power of two.
+/// Buckets for each power of two.
 const SUB_BUCKETS: u64 = 1 << SUB_BITS;
 const SUB_BITS: u32 = 7;
-/// What is larger counts as this: 4.4e12, 73 minutes in nanoseconds.
+/// Larger values count as this: 4.4e12, 73 minutes in nanoseconds.
 const LARGEST: u64 = (1 << 42) - 1;
 const BUCKETS: usize = index(LARGEST) + 1;
 
@@ -27,7 +27,7 @@ impl Recorder {
         Self((0..BUCKETS).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Counts `value`. By one thread at a time, or counts are lost.
+    /// Counts `value`. Only one thread may do so at a time, or counts are lost.
     #[inline]
     pub(crate) fn record(&self, value: u64) {
         let bucket = &self.0[index(value.min(LARGEST))];
@@ -37,7 +37,7 @@ impl Recorder {
         );
     }
 
-    /// The same by any number of threads.
+    /// As [`record`](Self::record), for any number of threads.
     pub(crate) fn record_beside_others(&self, value: u64) {
         self.0[index(value.min(LARGEST))].fetch_add(1, Ordering::Relaxed);
     }
@@ -50,8 +50,8 @@ impl Recorder {
     }
 }
 
-/// How often which values occurred, up to 4.4e12; larger ones count as that. A value below 256 is
-/// exact, and a larger one known to within 0.4 %.
+/// How often each value occurred, up to 4.4e12; larger ones count as that. A value below 256 is
+/// exact, and a larger one is known to within 0.4 %.
 ///
 /// ```
 /// # let runtime = shinjuku::Runtime::builder(shinjuku::handler_fn(|n: u64| n)).start()?;
@@ -86,8 +86,8 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// The value that a share `quantile` of all values did not exceed; outside of 0 to 1, as the
-    /// nearer end. 0 if there are no values.
+    /// The value that a share `quantile` of all values did not exceed; 0 if there are no values. A
+    /// `quantile` outside of 0 to 1 counts as the nearer end.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> u64 {
         let share = (self.count() as f64 * quantile.clamp(0.0, 1.0)).ceil() as u64;
@@ -122,8 +122,8 @@ impl Histogram {
         self.iter().next_back().map_or(0, |(value, _)| value)
     }
 
-    /// The values that occurred, from the smallest to the largest, and how often each did. Values
-    /// that are not told apart are one, in the middle between them.
+    /// The values that occurred, from the smallest to the largest, and how often each did. All
+    /// values of a bucket count as one, the middle of the bucket.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
         let counts = self.counts.iter().enumerate();
         counts

@@ -1,8 +1,8 @@
-//! What the runtime did: counted by its threads as they go, read by anyone at any time.
+//! What the runtime did: its threads count as they go, and any thread reads at any time.
 //!
-//! Every counter has one writer, so counting is a load and a store; but the spare workers, of which
-//! there are many and which do little, share theirs. A snapshot reads counter by counter: numbers
-//! that change meanwhile may be off against each other by what happened in between.
+//! Every counter has one writer, so counting is a load and a store. Only the spare workers, which
+//! are many and do little, share theirs. A snapshot reads counter by counter, so numbers that
+//! change meanwhile may not fit each other.
 
 mod histogram;
 mod sum;
@@ -33,7 +33,7 @@ impl Counter {
         self.set(self.get().wrapping_add(number));
     }
 
-    /// By any number of writers.
+    /// As [`add`](Self::add), for a counter with several writers.
     fn add_beside_others(&self, number: u64) {
         self.0.fetch_add(number, Ordering::Relaxed);
     }
@@ -49,17 +49,18 @@ impl Counter {
     }
 }
 
-/// Kept by one worker, or by all spare ones together.
+/// What one worker counts, or several spare ones together.
 #[derive(Debug)]
 pub(crate) struct WorkerStatistics {
     classes: Box<[WorkerClass]>,
     lost: Counter,
     helped: Counter,
-    /// Several threads count here.
+    /// Whether several threads count here.
     is_shared: bool,
 }
 
-/// Of one class. On cache lines of its own, as the next allocation may be another worker's.
+/// What a worker counts of one class. It has cache lines of its own, since the next allocation may
+/// be another worker's.
 #[derive(Debug)]
 #[repr(align(128))]
 struct WorkerClass {
@@ -70,12 +71,12 @@ struct WorkerClass {
     slowdown: Recorder,
 }
 
-/// Of a request that has ended, in nanoseconds.
+/// The times of a request that has ended, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     /// From arrival to reply.
     pub(crate) latency: u64,
-    /// For which it ran.
+    /// For how long it ran.
     pub(crate) service: u64,
     /// From arrival until it ran for the first time.
     pub(crate) queue: u64,
@@ -107,8 +108,8 @@ impl WorkerStatistics {
         }
     }
 
-    /// A request is done. Failed requests are counted but do not enter the histograms: they were
-    /// not served.
+    /// Counts a request that has ended. A failed one does not enter the histograms: it was not
+    /// served.
     ///
     /// # Panics
     /// If there is no such class.
@@ -119,7 +120,7 @@ impl WorkerStatistics {
             self.count(&class.failed);
             return;
         }
-        // In thousandths. What took no measurable time counts as 1 ns.
+        // In thousandths. A service time of zero counts as 1 ns.
         let slowdown = times.latency.saturating_mul(1_000) / times.service.max(1);
         if self.is_shared {
             class.service_nanos.add_beside_others(times.service);
@@ -134,17 +135,17 @@ impl WorkerStatistics {
         }
     }
 
-    /// A request ended and not even its class is known any more: the transport's code panicked.
+    /// Counts a request that ended in a panic of the transport's code. Not even its class is known.
     pub(crate) fn record_lost(&self) {
         self.count(&self.lost);
     }
 
-    /// A request is about to run that waited at another loop.
+    /// Counts a request that is about to run and waited at another loop.
     pub(crate) fn record_help(&self) {
         self.count(&self.helped);
     }
 
-    /// How often it did.
+    /// How many requests of other loops it ran.
     pub(crate) fn helped_others(&self) -> u64 {
         self.helped.get()
     }
@@ -158,7 +159,7 @@ impl WorkerStatistics {
     }
 }
 
-/// What can be read of a dispatcher at little cost; see [`Statistics`].
+/// A dispatcher's part of a timeline's sample; see [`Statistics`].
 pub(crate) struct Levels {
     pub(crate) waiting: u64,
     pub(crate) started: u64,
@@ -167,7 +168,7 @@ pub(crate) struct Levels {
     pub(crate) rescued: u64,
 }
 
-/// Kept by the dispatcher, which writes some of it each turn: on cache lines of its own.
+/// What a dispatcher counts. It writes some of this each turn, so this has cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct DispatcherStatistics {
@@ -194,7 +195,7 @@ pub(crate) struct DispatcherStatistics {
 }
 
 impl DispatcherStatistics {
-    /// The uptime counts from here.
+    /// All counters at zero. The uptime begins now.
     pub(crate) fn new(classes: usize) -> Self {
         Self {
             preempted: (0..classes).map(|_| CachePadded::default()).collect(),
@@ -230,7 +231,7 @@ impl DispatcherStatistics {
         self.finished.add(1);
     }
 
-    /// How many did so far.
+    /// How many requests came back finished so far.
     #[cfg(feature = "stub-workers")]
     pub(crate) fn finished_so_far(&self) -> u64 {
         self.finished.get()
@@ -248,7 +249,7 @@ impl DispatcherStatistics {
         self.refused[cause.index()].add(1);
     }
 
-    /// A running request was asked to yield.
+    /// A running request was asked to give way.
     #[inline]
     pub(crate) fn requested(&self) {
         self.requested.add(1);
@@ -265,12 +266,13 @@ impl DispatcherStatistics {
         self.interrupts_failed.add(1);
     }
 
-    /// A worker was found blocked.
+    /// A worker was found blocked; inline, a thread was relieved.
     pub(crate) fn stuck(&self) {
         self.stuck.add(1);
     }
 
-    /// A spare worker was sent a request in the place of a blocked one.
+    /// A spare worker was sent a request in the place of a silent worker; inline, a thread was
+    /// relieved.
     pub(crate) fn rescued(&self) {
         self.rescued.add(1);
     }
@@ -280,7 +282,7 @@ impl DispatcherStatistics {
         self.spares_exhausted.add(1);
     }
 
-    /// A round of the loop took `time`, and there was something to do in it or not.
+    /// A turn of the loop took `time`; `worked` says whether there was something to do.
     #[inline]
     pub(crate) fn add_time(&self, time: Nanos, worked: bool) {
         self.total_nanos.add(time.0);
@@ -289,7 +291,7 @@ impl DispatcherStatistics {
         }
     }
 
-    /// What readers were told last of what is now.
+    /// The gauges as published last, with the counters of a sample.
     pub(crate) fn levels(&self) -> Levels {
         Levels {
             waiting: self.waiting.get(),
@@ -300,12 +302,12 @@ impl DispatcherStatistics {
         }
     }
 
-    /// Requests that wait, as told last.
+    /// How many requests wait, as published last.
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.get()
     }
 
-    /// Tells readers what is now: requests that wait (fresh, staged and preempted ones), requests
+    /// Publishes the present state: requests that wait (fresh, staged and preempted ones), requests
     /// that have a context (running or preempted), and workers that have a request; how often the
     /// progress rule put another request first so far; and whether the policy was set aside for a
     /// wrong answer.
@@ -325,7 +327,7 @@ impl DispatcherStatistics {
     }
 }
 
-/// What the runtime has done so far, and what it is about. Displays as a table.
+/// What the runtime has done so far, and its present state. Displays as a table.
 ///
 /// ```
 /// use shinjuku::policy::ClassId;
@@ -360,22 +362,24 @@ pub struct Statistics {
     /// Requests that ended without a reply because the transport's code panicked. They are in no
     /// class.
     pub lost: u64,
-    /// Requests now waiting for a worker, whether they have started or not. This and the next two
-    /// are brought up to date every few milliseconds.
+    /// Requests that wait for a worker, whether they have started or not. This and the next two are
+    /// the present state, which the dispatcher publishes about every 10 ms.
     pub waiting: u64,
-    /// Requests now between their start and their end: running, or preempted and waiting.
+    /// Requests between their start and their end: running, or preempted and waiting.
     pub started: u64,
-    /// Requests now running.
+    /// Requests that run.
     pub running: u64,
     /// How requests were preempted.
     pub preemptions: Preemptions,
     pub(crate) delivery: Option<Delivery>,
-    /// How often a worker was found blocked in the kernel. Inline, nothing looks whether a thread
-    /// that does not answer is blocked or computes, so both count.
+    /// How often a worker was found blocked in the kernel. In the layouts `inline` and `symmetric`:
+    /// how often another thread took the place of one whose request was blocked, or did not give
+    /// way in time.
     pub workers_blocked: u64,
-    /// Requests that were sent to a spare worker, in the place of a blocked one.
+    /// Requests that were sent to a spare worker, in the place of one that gave no answer. In the
+    /// layouts `inline` and `symmetric` as `workers_blocked`.
     pub rescued: u64,
-    /// How often a worker was found blocked and no spare was left.
+    /// How often a spare was needed and none was left.
     pub spares_exhausted: u64,
     /// Requests that held their worker for longer than `stalls.report_after_ms`.
     pub stalls: Stalls,
@@ -383,10 +387,11 @@ pub struct Statistics {
     pub helped: u64,
     /// The share of its time that the dispatcher had something to do, 0 to 1.
     pub dispatcher_occupancy: f64,
-    /// The scheduling policy gave a wrong answer, and requests have been served first come, first
-    /// served since.
+    /// Whether the scheduling policy has given a wrong answer. Requests are then served first come,
+    /// first served.
     pub policy_set_aside: bool,
-    /// How often a request that got nowhere had to let the others go first.
+    /// How often a request that was preempted `policy.progress_limit` times in a row had to let the
+    /// others go first.
     pub progress_interventions: u64,
 }
 
@@ -398,20 +403,22 @@ pub struct ClassStatistics {
     pub name: String,
     /// Requests that got their reply.
     pub finished: u64,
-    /// Requests whose handler panicked. They are in no histogram.
+    /// Requests whose handler panicked, or whose reply counts as a failure
+    /// ([`RequestHandler::is_failure`](crate::RequestHandler::is_failure)). They are in no
+    /// histogram.
     pub failed: u64,
-    /// How often one of them was preempted.
+    /// How often requests of this class were preempted.
     pub preemptions: u64,
-    /// How long the finished ones ran, all together, in nanoseconds. What preempting them took of
-    /// their worker is in it. In the layouts `inline` and `symmetric` it is time on the CPU, but
-    /// for what interrupts it for less than 50 us.
+    /// How long the finished requests ran, all together, in nanoseconds. The worker time that
+    /// preempting them took is included. In the layouts `inline` and `symmetric` this is time on
+    /// the CPU, and includes interruptions of less than 50 us.
     pub service_nanos: u64,
-    /// From arrival to reply, in nanoseconds.
+    /// Latencies of the finished requests, from arrival to reply, in nanoseconds.
     pub latency_nanos: Histogram,
-    /// From arrival until it ran for the first time, in nanoseconds, of the finished ones. What
-    /// they waited after a preemption is not in it.
+    /// Queue times of the finished requests, from arrival until each ran for the first time, in
+    /// nanoseconds. Waiting after a preemption is not included.
     pub queue_nanos: Histogram,
-    /// Latency over service time, in thousandths.
+    /// Slowdowns of the finished requests, latency over service time, in thousandths.
     pub slowdown_thousandths: Histogram,
 }
 
@@ -443,19 +450,19 @@ impl ClassStatistics {
 pub struct Refusals([u64; Refusal::ALL.len()]);
 
 impl Refusals {
-    /// How many for this cause.
+    /// How many requests were refused for this cause.
     #[must_use]
     pub fn of(&self, cause: Refusal) -> u64 {
         self.0[cause.index()]
     }
 
-    /// How many for any cause.
+    /// How many requests were refused for any cause.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// By [`Refusal::index`].
+    /// From counts by [`Refusal::index`].
     pub(crate) const fn new(by_cause: [u64; Refusal::ALL.len()]) -> Self {
         Self(by_cause)
     }
@@ -486,8 +493,8 @@ impl AddAssign for Refusals {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Preemptions {
-    /// How often the dispatcher asked a running request to yield. In the layouts `inline` and
-    /// `symmetric` each request has a deadline, and those count that were preempted at theirs.
+    /// How often the dispatcher asked a running request to give way. In the layouts `inline` and
+    /// `symmetric` each request has a deadline instead, and its preemptions count.
     pub requested: u64,
     /// Taken at a probe.
     pub by_probe: u64,
@@ -502,7 +509,7 @@ pub struct Preemptions {
     pub interrupts_sent: u64,
     /// Interrupts that could not be sent.
     pub interrupts_failed: u64,
-    /// Interrupts that came when there was nothing to preempt any more.
+    /// Interrupts that came after the request had given way or ended.
     pub late: u64,
     /// Interrupts and probes that came while preemption was held off.
     pub deferred: u64,
@@ -519,8 +526,8 @@ impl Preemptions {
 }
 
 impl Statistics {
-    /// Adds up, but for `delivery`, what the dispatcher, the workers and their contexts
-    /// (`counters`) have counted. Classes beyond `class_names` are left out.
+    /// Adds up what a dispatcher, the workers and their contexts (`counters`) have counted. Leaves
+    /// `delivery` and `stalls` out, and classes beyond `class_names`.
     pub(crate) fn gather(
         workers: &[Arc<WorkerStatistics>],
         dispatcher: &DispatcherStatistics,
@@ -572,8 +579,8 @@ impl Statistics {
         }
     }
 
-    /// How interrupts come to workers in guest mode, as counted so far, in words; `None` if no
-    /// worker is in it.
+    /// A description of how interrupts come to workers in guest mode, by the counts so far; `None`
+    /// if no worker is in that mode.
     #[must_use]
     pub fn delivery(&self) -> Option<impl fmt::Display + use<>> {
         self.delivery
@@ -585,15 +592,15 @@ impl Statistics {
         self.refused += refusals;
     }
 
-    /// Of the failed requests of this class, these were in truth turned away.
+    /// Counts failed requests of this class as refused, which a pool turned away in their contexts.
     pub(crate) fn reclassify_as_refused(&mut self, class: usize, refusals: Refusals) {
         let failed = &mut self.classes[class].failed;
         *failed = failed.saturating_sub(refusals.total());
         self.refused += refusals;
     }
 
-    /// Requests that were delivered and have neither been answered nor turned away. The parts are
-    /// read one after the other, so while requests come and go it may be off by some.
+    /// Requests that were delivered and have neither been answered nor turned away. The counters
+    /// are read one after the other, so while requests come and go the result may be off by some.
     #[must_use]
     pub fn in_system(&self) -> u64 {
         self.received
@@ -606,7 +613,7 @@ impl Statistics {
         self.classes.iter().map(|class| class.finished).sum()
     }
 
-    /// Requests of all classes whose handler panicked.
+    /// Requests of all classes that failed; see [`ClassStatistics::failed`].
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.classes.iter().map(|class| class.failed).sum()
@@ -724,7 +731,7 @@ impl fmt::Display for Statistics {
 mod tests {
     use super::*;
 
-    /// Of a request that waited for all the time that it did not run.
+    /// The times of a request that was never preempted.
     fn times(latency: u64, service: u64) -> Times {
         Times {
             latency,

@@ -1,13 +1,12 @@
-//! Several dispatchers' statistics as one: each runs its own server, with its own queue of the
-//! network, workers and pools.
+//! Sums of statistics: of one runtime's dispatchers, or of several servers in a process.
 
 use std::ops::AddAssign;
 
 use super::{ClassStatistics, Preemptions, Statistics};
 
-/// Counts add up, class by class in their order, latencies together. `uptime` is the longest,
-/// `dispatcher_occupancy` the mean by uptime, `delivery` the first one's that has one, and
-/// `policy_set_aside` tells whether any was.
+/// Counts and histograms add up, classes by their order. `uptime` is the longest,
+/// `dispatcher_occupancy` the mean weighted by uptime, `delivery` the first that is known, and
+/// `policy_set_aside` says whether any policy was.
 impl AddAssign<&Self> for Statistics {
     fn add_assign(&mut self, other: &Self) {
         for (class, others) in self.classes.iter_mut().zip(&other.classes) {

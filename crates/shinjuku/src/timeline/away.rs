@@ -1,4 +1,5 @@
-//! When a thread was away from its core within a slice, for readers: no worker writes any of this.
+//! When a thread was away from its core within a slice. The recording thread finds that out; no
+//! worker writes any of it.
 //!
 //! ```text
 //!   a slice          ▕ get ─────────────────────────────────▏ finished
@@ -6,9 +7,9 @@
 //!   becomes          ▕ get ───────────▏ blocked      ▕ get ──▏ finished
 //! ```
 //!
-//! A request that blocks has no code that could say so. So the thread that records asks the kernel
-//! about each thread that runs a request, every millisecond. What is blocked for less is mostly not
-//! seen. How much time the hypervisor took from the machine, the kernel tells in units of 10 ms.
+//! A blocked request runs no code that could record that. So the recording thread asks the kernel
+//! about each thread that runs a request, every millisecond. It mostly misses shorter blocks. The
+//! kernel tells in units of 10 ms how much time the hypervisor took from the machine.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,7 +20,7 @@ use shinjuku_preempt::{ContextId, Cycles};
 
 use super::{Event, Stop};
 
-/// What a thread runs, by its lane and the slice's start, and from when to when it was blocked.
+/// For each slice, by its thread's lane and its start: from when to when the thread was blocked.
 #[derive(Debug, Default)]
 pub(super) struct Blocks(HashMap<(usize, u64), Vec<Block>>);
 
@@ -47,7 +48,7 @@ impl Blocks {
             .collect();
         let after = running();
         for (lane, start, is_blocked) in found {
-            // Else what was seen is of something else.
+            // If the thread runs another slice by then, the look may have been at that.
             if before[lane] == after[lane] {
                 self.note(lane, start, now, is_blocked);
             }
@@ -99,8 +100,8 @@ impl Blocks {
     }
 }
 
-/// What the hypervisor has taken from this machine's cores, all together, since its start; 0 where
-/// the kernel does not tell. Some tens of microseconds.
+/// The time that the hypervisor has taken from all of this machine's cores together, since the
+/// machine's start; 0 where the kernel does not tell. The call takes some tens of microseconds.
 pub(super) fn taken_by_hypervisor() -> Duration {
     let mut text = [0; 256];
     let read = File::open("/proc/stat").and_then(|mut file| file.read(&mut text));
@@ -135,7 +136,7 @@ mod tests {
         }
     }
 
-    /// What is found at 200, 300, and so on, by looks at a thread that runs the slice.
+    /// Looks at 200, 300, and so on at a thread that runs the slice, with these results.
     fn looks(found: &[bool]) -> Blocks {
         let mut blocks = Blocks::default();
         for (look, is_blocked) in found.iter().enumerate() {
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!(blocked, [(100, 300, Stop::Blocked)]);
         let is_back = parts(&[false, true, true, false], Stop::Running);
         assert_eq!(is_back.last(), Some(&(400, 900, Stop::Running)));
-        // It ended right after the last look.
+        // The request ended right after the last look.
         let ended = parts(&[true, true], Stop::Finished);
         assert_eq!(ended.last(), Some(&(300, 900, Stop::Finished)));
     }

@@ -1,6 +1,6 @@
 //! What recording costs a thread, for the table of costs: its lane alone, without requests.
 //!
-//! Not part of the API: under the feature `stub-workers`.
+//! It is not part of the API: the feature `stub-workers` has it for `benches/`.
 
 use std::hint::black_box;
 use std::sync::{Arc, PoisonError};
@@ -11,7 +11,7 @@ use shinjuku_preempt::{ContextId, Cycles};
 use super::{Lane, OFF, Recorder, WORKER_ROOM};
 use crate::request::Meta;
 
-/// Slices for which there is room in a recording.
+/// How many slices a recording has room for.
 pub const ROOM: u64 = WORKER_ROOM as u64;
 
 /// A thread's lane.
@@ -32,7 +32,8 @@ impl Default for MeasuredLane {
 }
 
 impl MeasuredLane {
-    /// So many requests begin and end, as a worker's loop tells it, but for reading the clock.
+    /// Records that `count` requests begin and end, as a worker's loop does, without reading the
+    /// clock.
     pub fn slices(&self, count: u64) {
         for number in 0..count {
             let (context, start) = black_box((ContextId(7), Cycles(number)));
@@ -48,14 +49,14 @@ impl MeasuredLane {
         }
     }
 
-    /// Slices are recorded from now on, the ring being empty.
+    /// Begins a recording with an empty ring.
     pub fn record(&self) {
         let last = self.recorder.last_epoch.lock();
         let mut last = last.unwrap_or_else(PoisonError::into_inner);
         self.recorder.begin(&mut last);
     }
 
-    /// How many slices the recording has, and how many found no room; nothing is recorded any more.
+    /// Ends the recording. Gives how many slices it has, and how many found no room.
     pub fn end(&self) -> (u64, u64) {
         let last = self.recorder.last_epoch.lock();
         let last = last.unwrap_or_else(PoisonError::into_inner);

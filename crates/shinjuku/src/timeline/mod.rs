@@ -5,25 +5,26 @@
 //!   worker:    slice ends while epoch = n: writes it to its own ring        slice ends: one load
 //! ```
 //!
-//! Workers know nothing of requests' names: a slice says which context ran, from when to when, why
-//! it stopped, and, where the request finished, its class and its arrival. A context belongs to one
-//! request from its start to its end, so the reader puts a request together from its context's
-//! slices, the last one first. What has not finished by the end has left a note (`Started`).
+//! A slice says which context ran, from when to when, why it stopped, and, where the request
+//! finished, its class and its arrival. A context belongs to one request from its start to its end.
+//! So the reader puts a request together from its context's slices, the last one first. A request
+//! that has not finished by the end has left a note (`Started`).
 //!
-//! Each ring has one writer. The writer begins it anew by itself when it meets a new epoch, and
-//! never overwrites what the epoch has: a full ring counts what it drops. So a reader needs no lock
-//! once the epoch is over, and a worker that is late by then writes beyond what is read.
+//! Each ring has one writer. The writer itself begins the ring anew when it meets a new epoch, and
+//! never overwrites slices of the epoch: a full ring counts the slices that it drops. So a reader
+//! needs no lock once the epoch is over, and a worker that is late by then writes beyond the slices
+//! that are read.
 //!
-//! Of a request that is blocked in the kernel nobody writes anything: the reader looks (`away`).
+//! No thread writes that a request is blocked in the kernel: the reader asks the kernel (`away`).
 //!
-//! What runs while the recording ends has written no slice yet. So each thread also notes what it
-//! runs, always: three stores to a line of its own for each slice. The reader makes open slices of
-//! those.
+//! A request that runs while the recording ends has written no slice yet. So each thread always
+//! notes what it runs as well: three stores to a cache line of its own for each slice. The reader
+//! makes open slices of these notes.
 //!
-//! The rings are taken when something is recorded for the first time, by the thread that records,
-//! and are kept. Without a recording a slice costs one load of a line that is only read, and the
-//! three stores. With one it costs some stores more. Nothing here allocates, locks or makes a
-//! system call on a worker's thread.
+//! The recording thread allocates the rings at the first recording, and they are kept. Without a
+//! recording a slice costs one load of a line that is only read, and the three stores. With one it
+//! costs some more stores. Nothing here allocates, locks or makes a system call on a worker's
+//! thread.
 
 mod away;
 #[cfg(feature = "stub-workers")]
@@ -46,17 +47,17 @@ use away::Blocks;
 pub(crate) use trace::Quoted;
 pub use trace::{Sample, Slice, Stop, Trace};
 
-/// Slices that a worker's ring holds: 2 MiB.
+/// How many slices a worker's ring holds, in 2 MiB.
 const WORKER_ROOM: usize = 1 << 16;
-/// A spare runs little.
+/// How many slices a spare's ring holds: a spare runs little.
 const SPARE_ROOM: usize = 1 << 10;
-/// The queues are looked at this often, and the threads whether they are blocked.
+/// How often the reader samples the queues, and asks the kernel whether threads are blocked.
 const SAMPLE_EVERY: Duration = Duration::from_millis(1);
-/// What the hypervisor took is told in units of this.
+/// How often the kernel is asked what the hypervisor took, which it tells in units of this.
 const ASK_OF_HYPERVISOR_EVERY: Duration = Duration::from_millis(10);
-/// No epoch: nothing is recorded.
+/// The epoch while nothing is recorded.
 const OFF: u32 = 0;
-/// Words of a slice.
+/// The length of a slice in words.
 const WORDS: usize = 4;
 
 /// Why nothing was recorded.
@@ -75,11 +76,11 @@ pub(crate) struct Recorder {
     rings: OnceLock<Box<[Ring]>>,
     /// What each thread runs.
     running: Box<[CachePadded<Running>]>,
-    /// The last epoch. Locked while something is recorded.
+    /// The last epoch. Locked during a recording.
     last_epoch: Mutex<u32>,
-    /// Threads that run requests often; behind them are the spares.
+    /// How many threads run requests often; the spares have the numbers after these.
     workers: usize,
-    /// Of all threads.
+    /// The names of all threads.
     names: Box<[String]>,
 }
 
@@ -96,7 +97,7 @@ impl Running {
         let context = self.context.load(Ordering::Acquire);
         let start = Cycles(self.start.load(Ordering::Acquire));
         if self.context.load(Ordering::Relaxed) != context {
-            // What ran has ended meanwhile; the start may be the next one's.
+            // The request has ended meanwhile, and the start may be the next one's.
             return None;
         }
         let context = context.checked_sub(1)?;
@@ -110,7 +111,7 @@ struct Ring {
     /// The epoch, and how many slices it has.
     state: AtomicU64,
     dropped: AtomicU64,
-    /// When the first of those began.
+    /// When the first dropped slice began.
     first_dropped: AtomicU64,
     words: Box<[AtomicU64]>,
 }
@@ -122,10 +123,10 @@ struct Event {
     end: Cycles,
     context: ContextId,
     stop: Stop,
-    /// Known only where the request finished.
+    /// Class and arrival are set only where the request finished or failed.
     class: ClassId,
     arrival: Nanos,
-    /// The queue of another loop, from which the thread took it.
+    /// The other loop from whose queue the thread took the request.
     taken_from: Option<u16>,
 }
 
@@ -177,7 +178,7 @@ impl Ring {
         }
     }
 
-    /// By the ring's own thread.
+    /// Appends a slice. Only the ring's own thread calls this.
     fn push(&self, epoch: u32, event: Event) {
         let state = self.state.load(Ordering::Relaxed);
         let (its_epoch, count) = ((state >> 32) as u32, state as u32);
@@ -202,7 +203,7 @@ impl Ring {
         self.state.store(state, Ordering::Release);
     }
 
-    /// What an epoch that is over has.
+    /// The slices of an epoch that is over.
     fn read(&self, epoch: u32) -> Record {
         let state = self.state.load(Ordering::Acquire);
         if (state >> 32) as u32 != epoch {
@@ -232,7 +233,8 @@ struct Record {
 }
 
 impl Recorder {
-    /// For threads of these names, of which the first `workers` run requests often.
+    /// Makes a recorder for threads of these names, of which the first `workers` run requests
+    /// often.
     pub(crate) fn new(workers: usize, names: impl IntoIterator<Item = String>) -> Arc<Self> {
         let names: Box<[String]> = names.into_iter().collect();
         Arc::new(Self {
@@ -264,7 +266,7 @@ impl Recorder {
         &self.names[thread]
     }
 
-    /// Has the workers record from now on, in the epoch after `last`.
+    /// Makes the workers record from now on, in the epoch after `last`.
     fn begin(&self, last: &mut u32) -> &[Ring] {
         let rings = self.rings.get_or_init(|| {
             let room = |thread| match thread < self.workers {
@@ -279,12 +281,13 @@ impl Recorder {
         rings
     }
 
-    /// Has the workers record until `wait` returns.
+    /// Makes the workers record until `wait` returns.
     fn record(&self, wait: impl FnOnce()) -> Result<Vec<Record>, RecordError> {
         let mut last = self.last_epoch.try_lock().map_err(|_| RecordError::Busy)?;
         let rings = self.begin(&mut last);
         wait();
-        // Before the epoch is over, so that what ends in between is in the ring.
+        // This is read before the epoch is over, so that a slice that ends in between is in the
+        // ring.
         let running = self.running();
         let end = Cycles::now();
         self.epoch.store(OFF, Ordering::Release);
@@ -319,13 +322,14 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// What runs from now on was taken from this queue, of another loop; `None`: it was not.
+    /// Notes that the requests that run from now on were taken from another loop's queue, with this
+    /// number; `None`: from the thread's own.
     #[inline]
     pub(crate) fn takes_from(&mut self, queue: Option<usize>) {
         self.takes_from = queue.map(|queue| queue as u16);
     }
 
-    /// Whether what ends now is recorded.
+    /// Whether a slice that ends now is recorded.
     #[inline]
     pub(crate) fn is_recording(&self) -> bool {
         self.recorder.epoch.load(Ordering::Relaxed) != OFF
@@ -340,14 +344,15 @@ impl Lane {
         running.context.store(number, Ordering::Release);
     }
 
-    /// The thread runs nothing any more.
+    /// The thread runs no request.
     #[inline]
     pub(crate) fn idles(&self) {
         let running = &self.recorder.running[self.number];
         running.context.store(0, Ordering::Release);
     }
 
-    /// A request ended: one of `meta`, or one of which nothing is known any more.
+    /// A request ended: that of `meta`, with whether it failed, or a lost one, of which nothing is
+    /// known.
     #[inline]
     pub(crate) fn ended(
         &self,
@@ -373,8 +378,8 @@ impl Lane {
         }
     }
 
-    /// A request was preempted; the worker's counters `before` it ran, if they were read, and
-    /// `after`, tell how.
+    /// A request was preempted. The worker's counters `before` it ran, if they were read, and
+    /// `after` tell how.
     #[inline]
     pub(crate) fn preempted(
         &self,
@@ -418,10 +423,10 @@ impl Lane {
 }
 
 impl Observer {
-    /// Records what every worker does for `duration`, during which the calling thread sleeps, and
-    /// looks at the queues and at what blocks every millisecond. A worker has room for 65,536
-    /// slices (a spare for 1,024); the trace ends where the first slice found no room. The room, 2
-    /// MiB a worker and 32 KiB a spare, is taken at the first recording and kept until the
+    /// Records what every worker does for `duration`. Meanwhile the calling thread sleeps, and
+    /// samples the queues and looks for blocked threads every millisecond. A worker has room for
+    /// 65,536 slices (a spare for 1,024); the trace ends where the first slice found no room. The
+    /// room, 2 MiB a worker and 32 KiB a spare, is taken at the first recording and kept until the
     /// runtime's end.
     ///
     /// # Errors
@@ -430,7 +435,7 @@ impl Observer {
         self.record_unless(duration, || false)
     }
 
-    /// The same, until `is_over`.
+    /// As [`record`](Self::record), but ends early once `is_over`.
     pub(crate) fn record_unless(
         &self,
         duration: Duration,

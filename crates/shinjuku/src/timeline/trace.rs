@@ -1,4 +1,4 @@
-//! What was recorded, and as a file for Perfetto and chrome://tracing: the [Trace Event
+//! The recorded timeline, and its file for Perfetto and chrome://tracing, in the [Trace Event
 //! Format](https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 //!
 //! ```text
@@ -26,9 +26,9 @@ use crate::request::Meta;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Stop {
-    /// It was done, and has its reply.
+    /// It has its reply.
     Finished,
-    /// Its handler panicked.
+    /// Its handler panicked, or its reply counts as a failure.
     Failed,
     /// The transport's code panicked. Nothing is known of such a request.
     Lost,
@@ -42,15 +42,14 @@ pub enum Stop {
     Guard,
     /// It gave way, and the recording began too late to tell how.
     Preempted,
-    /// Its thread blocked in the kernel, and was found so by a look each millisecond. It goes on
-    /// later.
+    /// Its thread was found blocked in the kernel, by a look each millisecond. It goes on later.
     Blocked,
     /// It had not stopped when the recording ended.
     Running,
 }
 
 impl Stop {
-    /// Why a thread says that a slice ends.
+    /// The reasons that a worker's thread writes.
     pub(super) const ENDS: [Self; 8] = [
         Self::Finished,
         Self::Failed,
@@ -89,7 +88,7 @@ impl Display for Stop {
     }
 }
 
-/// One time that a request ran, from the moment it was given to the worker until it stopped.
+/// One run of a request, from the moment when the worker took it until it stopped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Slice {
@@ -97,26 +96,27 @@ pub struct Slice {
     pub lane: usize,
     /// The request: the same number in all of its slices.
     pub request: u64,
-    /// `None` where nothing is known of the request: it was lost, or had begun at the very end.
+    /// The request's class. `None` where nothing is known of the request: it was lost, or began at
+    /// the very end.
     pub class: Option<ClassId>,
-    /// From the recording's start; 0 for what ran already.
+    /// Since the recording's start; 0 for a request that ran before.
     pub start: Duration,
-    /// From the recording's start; the recording's end for what still runs.
+    /// Since the recording's start; the recording's end for a request that still runs.
     pub end: Duration,
-    /// Why it ended.
+    /// Why the request stopped.
     pub stop: Stop,
-    /// How long the request had been there when this slice began. `None` where `class` is.
+    /// How long before this slice the request had arrived. `None` where `class` is `None`.
     pub age: Option<Duration>,
-    /// Layout `symmetric`: the loop, by its place in [`Trace::lanes`], at whose queue the request
-    /// had waited when this one took it. `None`: at its own. What still runs does not tell.
+    /// Layout `symmetric`: the loop, by its place in [`Trace::lanes`], from whose queue this
+    /// thread took the request. `None`: from its own, or the request still runs.
     pub taken_from: Option<usize>,
 }
 
-/// The queues at a moment, and what was counted until then.
+/// The queues at a moment, and some counts until then.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Sample {
-    /// From the recording's start.
+    /// Since the recording's start.
     pub at: Duration,
     /// Requests that wait for a worker.
     pub waiting: u64,
@@ -132,12 +132,12 @@ pub struct Sample {
     pub helped: u64,
     /// How often `auto` has changed a quantum, since the runtime's start.
     pub quanta_changed: u64,
-    /// What the hypervisor has taken from all of the machine's cores together, since its start, to
-    /// 10 ms; zero where the kernel does not tell.
+    /// The time that the hypervisor has taken from all of the machine's cores together, since the
+    /// machine's start, in units of 10 ms; zero where the kernel does not tell.
     pub taken_by_hypervisor: Duration,
 }
 
-/// What the workers did in a while; see [`Observer::record`].
+/// What the workers did during a recording; see [`Observer::record`].
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -155,7 +155,7 @@ pub struct Trace {
     pub(super) duration: Duration,
     pub(super) dropped: u64,
     pub(super) lanes: Vec<String>,
-    /// The first lanes, of threads that run requests often.
+    /// How many lanes, the first ones, are of threads that run requests often.
     pub(super) workers: usize,
     pub(super) classes: Vec<String>,
 }
@@ -205,14 +205,14 @@ impl Trace {
         &self.samples
     }
 
-    /// How long was recorded.
+    /// How long the recording lasted.
     #[must_use]
     pub const fn duration(&self) -> Duration {
         self.duration
     }
 
-    /// Slices that found no room. The trace ends where the first of them began, since what came
-    /// later has gaps.
+    /// How many slices found no room. The trace ends where the first of them began, since it would
+    /// have gaps after that.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped
@@ -224,9 +224,9 @@ impl Trace {
         &self.lanes
     }
 
-    /// Puts requests together from what each thread wrote, and from when it was blocked. `start` is
-    /// the recording's, by `clock`; `open` is what had started in each context, and not ended,
-    /// right before its end.
+    /// Puts requests together from the slices that each thread wrote, and the times for which it
+    /// was blocked. `start` is the recording's start by `clock`; `open` has the request of each
+    /// context that had started and not ended right before the recording's end.
     pub(super) fn take_up(
         &mut self,
         records: &[Record],
@@ -256,7 +256,7 @@ impl Trace {
         let mut request = 0;
         for (context, mut pieces) in contexts {
             pieces.sort_by_key(|piece| piece.event.start);
-            // What came after a cut was another request, perhaps.
+            // After a cut, the context may have had another request.
             let open = open.get(&context).filter(|_| cut.is_none());
             let open = open.filter(|open| !pieces.iter().any(|piece| piece.event.ends(open)));
             for of_one in pieces.split_inclusive(|piece| !piece.event.stop.is_preempted()) {
@@ -294,7 +294,7 @@ impl Trace {
     /// Writes a file for <https://ui.perfetto.dev> or chrome://tracing.
     ///
     /// # Errors
-    /// Those of writing, naming the file.
+    /// The errors of writing, with the file's name.
     pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let path = path.as_ref();
         let named =
@@ -308,7 +308,7 @@ impl Trace {
     /// Writes the file's text.
     ///
     /// # Errors
-    /// Those of writing.
+    /// The errors of writing.
     pub fn write_json(&self, to: &mut impl Write) -> io::Result<()> {
         writeln!(to, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
         write!(to, "{}", metadata("process_name", 0, "shinjuku"))?;
@@ -351,7 +351,7 @@ impl Trace {
         )
     }
 
-    /// From each slice of a request to its next one.
+    /// Writes an arrow from each slice of a request to its next one.
     fn write_arrows(&self, to: &mut impl Write) -> io::Result<()> {
         let mut last = HashMap::<u64, &Slice>::new();
         let mut number = 0;
@@ -374,7 +374,7 @@ impl Trace {
         Ok(())
     }
 
-    /// A mark where a loop took a request from another's queue.
+    /// Writes a mark where a loop took a request from another's queue.
     fn write_taken(&self, to: &mut impl Write) -> io::Result<()> {
         for slice in &self.slices {
             let Some(from) = slice.taken_from.and_then(|queue| self.lanes.get(queue)) else {

@@ -1,8 +1,8 @@
 //! A worker's loop: take a context from the mailbox, run it, send the reply, answer.
 //!
-//! Between contexts it neither allocates nor locks nor drops a user's value (a suspended context
-//! may hold any lock). Its system calls are the transport's one per reply, and sleeping when there
-//! is nothing to do.
+//! Between contexts the loop neither allocates nor locks nor drops a user's value, since a
+//! suspended context may hold any lock. Its system calls are the transport's one per reply, and
+//! sleeping when there is nothing to do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -19,30 +19,31 @@ use crate::request::{Done, Job, Meta};
 use crate::statistics::{Times, WorkerStatistics};
 use crate::timeline::Lane;
 
-/// A loop that shares its core sleeps this long when there is nothing to do: whoever it waits for
-/// may be waiting for the core, and under real-time priority giving way would not do.
+/// A loop that shares its core sleeps this long when there is nothing to do. The thread that it
+/// waits for may wait for the core, and a thread under real-time priority that only yields keeps
+/// ordinary threads from running.
 pub(crate) const SHARED_PAUSE: Duration = Duration::from_micros(20);
-/// A sleeping worker looks around this often even if no thread wakes it. Long, since there can be
-/// hundreds of spares.
+/// How long a worker sleeps at most before it looks for work, even if no thread wakes it. It is
+/// long, since there can be hundreds of spares.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
-/// What the workers shall do, as told by the dispatcher at the end. Idle workers look all the time:
-/// on cache lines of its own.
+/// What the dispatchers and the shutdown tell the workers. Idle workers read it all the time, so it
+/// has cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Orders {
     order: AtomicU8,
-    /// Dispatchers that are not over.
+    /// How many dispatchers have not ended.
     dispatchers: AtomicUsize,
 }
 
 impl Orders {
     pub(crate) const RUN: u8 = 0;
-    /// No one waits for what still runs: serve it, but burn no core.
+    /// The shutdown has not waited for the requests that still run: finish them, without spinning.
     pub(crate) const BACKGROUND: u8 = 1;
     pub(crate) const END: u8 = 2;
 
-    /// Run, for so many dispatchers.
+    /// The workers run, for so many dispatchers.
     pub(crate) fn new(dispatchers: usize) -> Self {
         Self {
             order: AtomicU8::new(Self::RUN),
@@ -58,12 +59,12 @@ impl Orders {
         self.order.fetch_max(Self::BACKGROUND, Ordering::Release);
     }
 
-    /// End, whatever the dispatchers do.
+    /// The workers end, whatever the dispatchers do.
     pub(crate) fn end(&self) {
         self.order.store(Self::END, Ordering::Release);
     }
 
-    /// One dispatcher more is over; tells whether it was the last one, and all threads end.
+    /// One more dispatcher has ended. Returns whether it was the last one; then all threads end.
     pub(crate) fn one_is_over(&self) -> bool {
         let is_last = self.dispatchers.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
@@ -73,16 +74,17 @@ impl Orders {
     }
 }
 
-/// A worker's end of its mailbox from one dispatcher, and its way to that one's transport.
+/// A worker's end of its mailbox from one dispatcher, and its replier for that one's transport.
 pub(crate) struct Port<Tr: Transport> {
     pub(crate) receiver: Receiver<Job<Tr>, Done<Tr>>,
     pub(crate) replier: Tr::Replier,
 }
 
 impl<Tr: Transport> Port<Tr> {
-    /// Serves the message that was sent by the same thread, at the moment `start`, and after it
-    /// what `next` gives, being told when the one before ended, and for how long the thread was
-    /// away from its CPU within it: a job with its generation and its start.
+    /// Serves the request that the same thread has sent, from the moment `start` on, and then those
+    /// that `next` gives, on the same context. `next` is told when the request before ended, and
+    /// for how long the thread was away from its CPU within that request. It gives a job with its
+    /// generation and its start.
     pub(crate) fn step_inline(
         &mut self,
         worker: &mut Worker,
@@ -126,7 +128,7 @@ impl<Tr: Transport> Port<Tr> {
     }
 }
 
-/// A worker's loop. Where contexts are kernel threads, it goes from one to the other.
+/// A worker's loop. Where contexts are kernel threads, these pass it on to each other.
 pub(crate) struct WorkerLoop<Tr: Transport> {
     pub(crate) link: WorkerLink,
     pub(crate) port: Port<Tr>,
@@ -135,17 +137,17 @@ pub(crate) struct WorkerLoop<Tr: Transport> {
     pub(crate) parker: Arc<Parker>,
     pub(crate) orders: Arc<Orders>,
     pub(crate) clock: Clock,
-    /// Idle for so long, it sleeps; `None`: never.
+    /// How long it polls without finding work before it sleeps; `None`: it never sleeps.
     pub(crate) idle_backoff: Option<Cycles>,
     /// Whether other threads of the runtime may need the worker's core.
     pub(crate) shares_core: bool,
-    /// Since when there is nothing to do.
+    /// When the last request ended.
     pub(crate) idle_since: Cycles,
     pub(crate) idle_turns: u32,
     pub(crate) running: Option<Slice>,
 }
 
-/// What runs, from when, and the counters at that moment, if something is recorded.
+/// What runs, from when, and the counters at that moment, if a timeline is recorded.
 pub(crate) struct Slice {
     context: ContextId,
     start: Cycles,
@@ -153,7 +155,7 @@ pub(crate) struct Slice {
 }
 
 impl<Tr: Transport> Service<Job<Tr>, Done<Tr>> for WorkerLoop<Tr> {
-    /// The next message, until told to end.
+    /// The next request, until the orders are to end.
     fn next(&mut self) -> Step<Job<Tr>, Done<Tr>> {
         if let Some((runnable, generation)) = self.port.receiver.poll() {
             self.begin(runnable.id());
@@ -236,12 +238,12 @@ impl<Tr: Transport> WorkerLoop<Tr> {
         let end = Cycles::now();
         (self.idle_since, self.idle_turns) = (end, 0);
         let slice = self.running.take();
-        (slice.expect("it was told to run something"), end)
+        (slice.expect("`next` has begun a slice"), end)
     }
 }
 
-/// Sends what a request came to, and counts it: it ran from `start`, for `service` in all, until
-/// `end`. Tells which it was and whether it failed, unless it was lost.
+/// Sends a request's reply and records the request: it first ran at `start`, for `service` in all,
+/// until `end`. Returns which request it was and whether it failed; `None` if its reply is lost.
 #[inline]
 fn deliver<Tr: Transport>(
     result: Result<Done<Tr>, Panicked>,
@@ -251,7 +253,7 @@ fn deliver<Tr: Transport>(
     clock: Clock,
 ) -> Option<(Meta, bool)> {
     let Ok(done) = result else {
-        // Not the handler's panic, which is caught further in, but the transport's.
+        // `threads::entry` has caught the handler's panic, so this is the transport's.
         statistics.record_lost();
         return None;
     };

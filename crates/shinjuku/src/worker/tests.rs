@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const FIRST: ClassId = ClassId(0);
 const SECOND: ClassId = ClassId(1);
 
-/// Requests are not brought by it, and replies go nowhere.
+/// A transport that brings no requests and drops replies.
 struct Nothing;
 
 impl Transport for Nothing {
@@ -42,8 +42,8 @@ impl Replier for Nothing {
     fn send(&mut self, (): ()) {}
 }
 
-/// A worker's loop on this thread, with the dispatcher's end of its mailbox. A request tells
-/// whether it looks for preemption.
+/// A worker's loop on this thread, with the dispatcher's end of its mailbox. A request's value says
+/// whether the request has a probe.
 struct Stage {
     worker: Worker,
     its_loop: WorkerLoop<Nothing>,
@@ -97,9 +97,9 @@ impl Stage {
         }
     }
 
-    /// Serves a request of the class [`FIRST`] that is said to have begun at `start`, and one of
-    /// [`SECOND`] that begins when that one ends. `before_second` gets the right to stop the
-    /// latter.
+    /// Serves a request of the class [`FIRST`] that is said to have begun at `start`, and then one
+    /// of [`SECOND`], which begins when the first ends. `before_second` may ask the second to give
+    /// way.
     fn serve_two(
         &mut self,
         start: Cycles,
@@ -153,7 +153,7 @@ impl Stage {
         self.idle.push(idle);
     }
 
-    /// By class, what is known of its one request.
+    /// The statistics of each class, which has had one request.
     fn classes(&self) -> [ClassStatistics; 2] {
         let workers = [Arc::clone(&self.its_loop.statistics)];
         let dispatcher = DispatcherStatistics::new(2);
@@ -167,7 +167,7 @@ impl Stage {
         classes
     }
 
-    /// By class, the slowdown of its one request.
+    /// The slowdown of each class's one request.
     fn slowdowns(&self) -> [f64; 2] {
         self.classes().map(|class| class.slowdown(1.0))
     }
@@ -182,7 +182,7 @@ impl Drop for Stage {
     }
 }
 
-/// A request that arrives now; that of the second class looks for preemption.
+/// A request that arrives now; that of the second class has a probe.
 fn job(class: ClassId) -> Job<Nothing> {
     let arrival = Nanos(Clock::get().now_nanos());
     Job {
@@ -195,8 +195,8 @@ fn job(class: ClassId) -> Job<Nothing> {
 /// The machine's start: no request has run for as long, but one may be said to have begun then.
 const AN_AGE_AGO: Cycles = Cycles(0);
 
-/// The first was served for far longer than it was there, and the second, like any request, for no
-/// longer than that.
+/// The first request was served for far longer than its sojourn time, since its start is made up.
+/// The second, as any request, was not.
 #[track_caller]
 fn is_counted_apart([first, second]: [f64; 2]) {
     assert!(first < 0.5, "the first ran for an age: slowdown {first}");

@@ -1,4 +1,4 @@
-//! What `auto` says of the quanta that it changes.
+//! What `auto` logs about the quanta that it changes.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -63,8 +63,8 @@ fn spin(length: Duration) {
     }
 }
 
-/// Runs requests of a millisecond until the quanta are others than at the start; gives what is said
-/// of them.
+/// Runs requests of a millisecond until the quanta differ from those at the start; gives the
+/// description then.
 fn until_quanta_change(runtime: &Runtime<Duration, ()>) -> String {
     assert!(!runtime.description().contains("; now "));
     let handle = runtime.handle();
@@ -92,7 +92,7 @@ fn a_change_of_the_quantum_is_described_and_logged_with_its_reason() {
         .unwrap();
     let now = until_quanta_change(&runtime);
     assert!(now.starts_with("probe: no quantum below "), "{now}");
-    // What was not logged by then is at the end.
+    // A change that is not logged by then is logged at the end.
     assert!(runtime.shutdown(PATIENCE).is_clean());
     let logged = messages.of_thread("shinjuku-auto");
     let logged = logged.expect("the change is logged");

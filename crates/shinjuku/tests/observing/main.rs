@@ -1,4 +1,4 @@
-//! What a runtime tells of itself: metrics, timelines, the watch socket, and what `auto` logs.
+//! What can be seen of a runtime: metrics, timelines, the watch socket, and the log of `auto`.
 #![allow(missing_docs)]
 
 mod auto;

@@ -1,4 +1,4 @@
-//! What reaches an exporter is what the runtime counted, under the names that are documented.
+//! An exporter gets the runtime's counts, under the names that are documented.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -119,7 +119,7 @@ fn buckets_grow_up_to_the_count() {
     }
 }
 
-/// All names of ours in a text.
+/// All names of the runtime's metrics in a text.
 fn names(text: &str) -> BTreeSet<&str> {
     let is_name = |symbol: char| symbol.is_ascii_lowercase() || symbol == '_';
     text.split(|symbol| !is_name(symbol))

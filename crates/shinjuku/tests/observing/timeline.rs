@@ -17,8 +17,8 @@ use shinjuku_tests_support::PATIENCE;
 const SHORT: ClassId = ClassId(0);
 const LONG: ClassId = ClassId(1);
 
-/// Records for a while; meanwhile one thread submits requests that spin for 2 ms, and another one
-/// short ones. Again and again, until a recording has of everything.
+/// Records for a while. Meanwhile one thread submits requests that spin for 2 ms, and another one
+/// short ones. Repeats that until a recording [has all](has_all) kinds of slices.
 fn recorded(layout: LayoutKind, workers: usize) -> (Trace, Statistics) {
     let spin = |micros: u64| {
         let start = Instant::now();
@@ -31,7 +31,7 @@ fn recorded(layout: LayoutKind, workers: usize) -> (Trace, Statistics) {
         .layout(layout)
         .workers(workers)
         .contexts(64)
-        // Beside other programs every request looks long to `auto`, and none worth stopping.
+        // Beside other programs, `auto` may find that no request is worth preempting.
         .preemption(PreemptionConfig::new(MechanismKind::Probe));
     let config = config.cores(shinjuku::CoresConfig::default().share(true));
     let runtime = Runtime::builder(handler_fn(spin))
@@ -68,7 +68,7 @@ fn recorded(layout: LayoutKind, workers: usize) -> (Trace, Statistics) {
     (trace, report.statistics.unwrap())
 }
 
-/// Whether a request of each class finished in it, and one was preempted and went on.
+/// Whether a request of each class finished in the recording, and one was preempted and went on.
 fn has_all(trace: &Trace) -> bool {
     let finished = |class| {
         let mut slices = trace.slices().iter();
@@ -127,7 +127,7 @@ fn check(trace: &Trace, statistics: &Statistics) {
     check_file(trace);
 }
 
-/// Whether a request ends with it.
+/// Whether a request ends with this slice.
 fn is_end(slice: &Slice) -> bool {
     matches!(slice.stop, Stop::Finished | Stop::Failed)
 }
@@ -264,7 +264,7 @@ fn a_request_that_blocks_stops_there_and_goes_on_after() {
         let runtime = Runtime::builder(handler_fn(sleep)).config(config).start();
         let runtime = runtime.unwrap();
         let start = Instant::now();
-        // Again, where this thread was late.
+        // The recording is repeated if it began or looked too late.
         let trace = loop {
             let ticket = runtime.handle().submit(ClassId(0), ()).unwrap();
             let recorded = runtime.observer().record(SLEEP * 2);
@@ -284,7 +284,7 @@ fn a_request_that_blocks_stops_there_and_goes_on_after() {
     }
 }
 
-/// What is recorded for is often what does not end meanwhile.
+/// Users often record a request that does not end.
 #[test]
 fn what_runs_all_the_time_is_there() {
     let (runs, stop) = (

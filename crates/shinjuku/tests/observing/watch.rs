@@ -120,7 +120,7 @@ fn what_is_no_question_gets_an_answer_in_words() {
         );
     }
     ask(&path, &long);
-    // One that says nothing, and one that has gone.
+    // One client says nothing, and one has gone.
     let silent = UnixStream::connect(&path).unwrap();
     drop(UnixStream::connect(&path).unwrap());
     drop(silent);
@@ -178,7 +178,7 @@ fn a_long_trace_does_not_hold_up_the_end() {
     );
 }
 
-/// A client that records for long, and one that says nothing, leave the others their answers.
+/// A client that records for long, and one that says nothing, hold up no other client.
 #[test]
 fn clients_are_served_beside_each_other() {
     let directory = Directory::new("beside");

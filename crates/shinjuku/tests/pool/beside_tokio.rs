@@ -1,22 +1,22 @@
 //! The pool and tokio on the same cores: neither starves the other.
 //!
-//! Linux shares the cores among the threads of both. What could go wrong is a pool whose threads
-//! spin or have a priority, so that tokio's timers come late; or closures that wait behind tokio's
-//! threads for good.
+//! Linux shares the cores among the threads of both. Two things could go wrong: threads of the pool
+//! that spin or have a priority make tokio's timers late, or closures wait behind tokio's threads
+//! for good.
 
 use std::sync::atomic::AtomicU64;
 
 use super::*;
 
-/// How often the task ticks where nothing keeps it from that.
+/// How often the task ticks on an idle machine.
 const TICK: Duration = Duration::from_millis(5);
 /// How long ticks are counted, once without and once with closures.
 const WINDOW: Duration = Duration::from_millis(400);
-/// One part in so many of what it reaches alone is what each must reach: the cores have other
-/// threads, too.
+/// Together, each must reach what it reaches alone divided by this: the cores have other threads,
+/// too.
 const SHARE: u64 = 8;
 
-/// It gives way nowhere, so only Linux takes the core from it.
+/// Computes without a probe, so only Linux takes the core from it.
 fn compute() {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(5) {
@@ -24,7 +24,7 @@ fn compute() {
     }
 }
 
-/// Keeps so many closures in the pool until it is told to stop; tells how many have finished.
+/// Keeps so many closures in the pool until it is told to stop; returns how many have finished.
 fn saturate(pool: &Pool, stop: &AtomicBool, at_once: usize) -> u64 {
     let finished = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -40,7 +40,7 @@ fn saturate(pool: &Pool, stop: &AtomicBool, at_once: usize) -> u64 {
     finished.into_inner()
 }
 
-/// Ticks of a task of tokio's within the window.
+/// How often a task of tokio's ticks within the window.
 fn ticks(tokio: &tokio::runtime::Runtime) -> u64 {
     let ticking = async {
         let start = Instant::now();
@@ -55,7 +55,8 @@ fn ticks(tokio: &tokio::runtime::Runtime) -> u64 {
     tokio.block_on(async { tokio::spawn(ticking).await.unwrap() })
 }
 
-/// Ticks and closures in a window in which the pool has more to do than cores.
+/// How many ticks and closures there are in a window in which the pool has more closures than
+/// cores.
 fn together(tokio: &tokio::runtime::Runtime, pool: &Pool, cores: usize) -> (u64, u64) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -66,7 +67,7 @@ fn together(tokio: &tokio::runtime::Runtime, pool: &Pool, cores: usize) -> (u64,
     })
 }
 
-/// As a service starts them: the pool with a thread for each core, tokio likewise.
+/// The pool has a thread for each core, and so has tokio, as in a service.
 #[test]
 fn a_saturated_pool_leaves_tokio_its_time_and_has_its_own() {
     let cores = thread::available_parallelism().unwrap().get();
@@ -76,7 +77,7 @@ fn a_saturated_pool_leaves_tokio_its_time_and_has_its_own() {
         .build()
         .unwrap();
     let start = Instant::now();
-    // A machine that is busy with something else may be so in one window and not in the next.
+    // Other programs may keep the machine busy in one window and not in the next.
     loop {
         let alone = ticks(&tokio);
         let (ticked, finished) = together(&tokio, &pool, cores);

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// Each waits for the next, so all of them have started before one ends.
+/// Each closure waits for the next, so all have started before one ends.
 fn nested(pool: &Arc<Pool>, depth: u32) -> u32 {
     if depth == 0 {
         return 0;
@@ -30,7 +30,7 @@ fn fifty_closures_wait_for_each_other_on_one_worker() {
         let inner = pool.clone();
         let depth = pool.run("interactive", move || nested(&inner, 50)).wait();
         assert_eq!(depth.unwrap(), 50, "{layout:?}");
-        // The closures have dropped theirs before they answered, or do so now.
+        // The closures have dropped their references before they answered, or do so now.
         let mut pool = pool;
         let start = Instant::now();
         let pool = loop {
@@ -45,7 +45,7 @@ fn fifty_closures_wait_for_each_other_on_one_worker() {
     });
 }
 
-/// Under a policy that never preempts, too.
+/// This holds under a policy that never preempts, too.
 #[test]
 fn closures_wait_for_later_ones_without_a_quantum() {
     in_each_layout(|layout| {
@@ -62,8 +62,8 @@ fn closures_wait_for_later_ones_without_a_quantum() {
     });
 }
 
-/// However long the ones before them slept, the ones that sleep are relieved: `auto` takes none of
-/// that for a length that requests have.
+/// Closures that sleep are relieved, however long earlier ones slept: `auto` does not count that
+/// time as the length of requests.
 #[test]
 fn blocked_closures_are_relieved_again_and_again() {
     in_each_layout(|layout| {
@@ -125,7 +125,7 @@ fn closures_use_tokios_handle_and_tasks_await_jobs() {
         let sum = runtime.block_on(async move {
             let handle = tokio::runtime::Handle::current();
             let job = inner.run("batch", move || {
-                // On a thread that is none of tokio's.
+                // This thread is none of tokio's.
                 let slept = handle.block_on(async {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                     tokio::spawn(async { 20 }).await.unwrap()
@@ -153,8 +153,8 @@ fn closures_use_tokios_handle_and_tasks_await_jobs() {
     });
 }
 
-/// One thread submits all closures, and each of the first ones waits for what the last one sends:
-/// more than one loop's part of the contexts.
+/// One thread submits all closures, and each of the first ones waits for what the last one sends.
+/// Together they need more contexts than one loop keeps.
 #[test]
 fn closures_that_wait_may_hold_nearly_all_contexts_of_all_loops() {
     let config = Config::default().layout(LayoutKind::Symmetric).workers(8);

@@ -24,7 +24,7 @@ fn dropped_while_queued_it_is_dropped_unrun_at_once() {
                 );
             }
             drop(job);
-            // By this very thread, before the worker is free.
+            // This thread has dropped it, before the worker is free.
             let name = dropped_on.try_recv().unwrap();
             assert_eq!(name, thread::current().name().unwrap_or(""));
         }
@@ -87,7 +87,7 @@ fn a_cancelled_job_says_so_whatever_its_closure_does_when_dropped() {
     });
 }
 
-/// Runs until it is asked to stop, and tells what it was told.
+/// A closure that runs until it is asked to stop, and then sends the reason.
 fn runs_until_asked(pool: &Pool) -> (Job<()>, mpsc::Receiver<Cancelled>) {
     let (send, asked) = mpsc::channel();
     let (started, has_started) = mpsc::channel();
@@ -193,7 +193,7 @@ fn an_unwanted_result_is_dropped_in_its_context() {
     });
 }
 
-/// What was cancelled makes room in the queue before its turn would come.
+/// A cancelled closure makes room in the queue before its turn would come.
 #[test]
 fn cancelled_ones_keep_no_place_in_the_queue() {
     let pool = without_rescue(LayoutKind::Threads)

@@ -23,8 +23,7 @@ fn what_was_taken_finishes_and_the_rest_is_refused() {
             let by_pool = name.starts_with("shinjuku-context") || name == "shinjuku-completion";
             match result {
                 Err(RunError::Refused(Refusal::ShuttingDown)) => assert!(by_pool, "on {name}"),
-                // The end was quicker than the refusal. The job cancelled what it had when it was
-                // dropped here.
+                // The pool ended before the refusal. Dropped here, the job cancels the closure.
                 Err(RunError::RuntimeEnded) => {}
                 other => panic!("{layout:?}: {other:?}"),
             }
@@ -71,7 +70,8 @@ fn a_pool_with_defaults_says_what_it_took() {
     assert!(Pool::new(["twice", "twice"]).is_err());
 }
 
-/// A pool that is dropped runs what it was given before, however much of that nobody has looked at.
+/// A pool that is dropped runs the closures that it was given before, also those that no dispatcher
+/// has taken in.
 #[test]
 fn what_was_submitted_before_the_pool_is_dropped_runs() {
     const CLOSURES: usize = 500;
@@ -94,7 +94,8 @@ fn what_was_submitted_before_the_pool_is_dropped_runs() {
     });
 }
 
-/// The closure would wait for its own end: a second, and then it would count as unfinished.
+/// If the drop waited, the closure would wait for its own end for a second, and then count as
+/// unfinished.
 #[test]
 fn the_last_owner_may_be_one_of_the_pools_own_closures() {
     in_each_layout(|layout| {

@@ -44,12 +44,13 @@ fn builder(layout: LayoutKind) -> PoolBuilder {
     Pool::builder(["interactive", "batch"]).config(config)
 }
 
-/// The same where nothing runs in the place of a worker that computes, however late the machine is.
+/// As [`builder`], but no thread takes the place of a worker that computes, however slow the
+/// machine is.
 fn without_rescue(layout: LayoutKind) -> PoolBuilder {
     builder(layout).rescue_after_ms(60_000.0)
 }
 
-/// Runs a test in every layout; one that would hang fails.
+/// Runs a test in every layout. A test that hangs fails.
 fn in_each_layout(test: fn(LayoutKind)) {
     for layout in LAYOUTS {
         let (done, is_done) = mpsc::channel();
@@ -118,7 +119,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Tells on which thread it is dropped.
+/// Dropped, it tells on which thread.
 struct Tells(mpsc::Sender<String>);
 
 impl Drop for Tells {
@@ -132,7 +133,7 @@ fn refused(pool: &Pool, cause: Refusal) -> u64 {
     pool.statistics().refused.of(cause)
 }
 
-/// A pool shares its process: nothing is pinned, and no core only dispatches, unless asked for.
+/// A pool shares its process: unless asked to, it pins no thread and gives the dispatcher no core.
 #[test]
 fn a_pool_serves_on_every_core_and_pins_nothing() {
     let description = |pool: PoolBuilder| {

@@ -6,7 +6,7 @@ use shinjuku::{ClassConfig, RunError, RunOptions};
 
 use super::*;
 
-/// One after the other, as the classes' queue has them: preemption would only blur the order.
+/// A pool that runs closures one after the other, without preemption, which would blur the order.
 fn one_at_a_time(layout: LayoutKind) -> Pool {
     let policy = shinjuku::PolicyConfig::new("c-fcfs");
     builder(layout).policy(policy).contexts(1).start().unwrap()
@@ -44,8 +44,8 @@ fn the_higher_priority_starts_first_and_equals_in_their_order() {
     });
 }
 
-/// What a closure with a priority has displaced runs all the same, and cancelled ones hold nothing
-/// up.
+/// A closure that one with a priority has displaced still runs, and cancelled closures hold up no
+/// other.
 #[test]
 fn cancelled_ones_leave_the_order() {
     in_each_layout(|layout| {
@@ -118,8 +118,8 @@ fn late_ones_are_refused_and_counted() {
     });
 }
 
-/// The queue's bound holds with priorities, too: as many are refused as do not fit, and each job
-/// learns its part, in whatever order tokens and closures meet.
+/// The queue's bound holds with priorities, too: as many closures are refused as do not fit, and
+/// each job has its outcome, in whatever order tokens and closures meet.
 #[test]
 fn a_full_queue_refuses() {
     in_each_layout(|layout| {

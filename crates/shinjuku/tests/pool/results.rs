@@ -1,4 +1,4 @@
-//! What comes back.
+//! The outcomes that jobs bring.
 
 use shinjuku::policy::ClassId;
 use shinjuku::{RunError, RunOptions};

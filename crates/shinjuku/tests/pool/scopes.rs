@@ -30,7 +30,8 @@ fn closures_borrow_from_outside() {
     });
 }
 
-/// What a scope borrows is used until its very end, whatever becomes of the body and the jobs.
+/// A scope's closures use what they borrow until the scope's end, whatever happens to the body and
+/// the jobs.
 #[test]
 fn all_have_ended_when_the_scope_ends_even_if_the_body_panics() {
     with_pool(|pool| {

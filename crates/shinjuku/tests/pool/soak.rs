@@ -6,7 +6,7 @@ use shinjuku::{RunError, RunOptions, cancellation_point};
 
 use super::*;
 
-/// Counts its own end.
+/// Dropped, it counts that.
 struct Counts(Arc<AtomicU64>);
 
 impl Drop for Counts {

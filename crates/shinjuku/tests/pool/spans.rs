@@ -94,7 +94,7 @@ fn the_span_is_entered_in_the_closure_and_has_its_times() {
     });
 }
 
-/// How often it was preempted is told of a closure that panics, too.
+/// A closure that panics has its number of preemptions recorded, too.
 #[test]
 fn a_closure_that_panics_tells_its_preemptions() {
     let notes = Arc::new(Notes::default());

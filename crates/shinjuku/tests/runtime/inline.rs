@@ -39,7 +39,7 @@ fn what_arrived_while_a_request_ran_is_refused_beyond_the_bound() {
     assert_eq!(first.unwrap().wait(), Ok(1));
     let answers: Vec<_> = rest.into_iter().map(|ticket| ticket.wait()).collect();
     assert_eq!(answers[..3], [Ok(0), Ok(1), Ok(2)]);
-    // As many are looked at in a turn as there are slots; of those, three may wait.
+    // A turn takes as many requests as there are slots; three of these may wait.
     let refused = Err(TicketError::Refused(Refusal::QueueFull));
     assert!(answers[3..].contains(&refused), "{answers:?}");
     let as_they_should = |(n, answer)| answer == &Ok(n) || answer == &refused;
@@ -47,8 +47,8 @@ fn what_arrived_while_a_request_ran_is_refused_beyond_the_bound() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Those behind the first are there together, and each goes on from the one before: all but those
-/// whose time is over.
+/// The requests behind the first wait together, and each follows the one before on its context,
+/// except those whose deadline is over.
 #[test]
 fn in_a_row_each_keeps_its_place_and_its_deadline() {
     let runtime = jobs(config(1, MechanismKind::None));
@@ -126,7 +126,7 @@ fn others_are_served_while_handlers_sleep() {
     for sleeper in sleepers {
         assert_eq!(sleeper.unwrap().wait(), Ok(1));
     }
-    // Those that were relieved stand by again, and can relieve others.
+    // Relieved threads stand by again, and can relieve others.
     let again = handle.submit(
         ClassId(0),
         Box::new(|| {
@@ -162,7 +162,7 @@ fn a_request_short_of_its_deadline_is_not_preempted() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Readers are told of a request before it runs: its thread tells them nothing meanwhile.
+/// The gauges show a request before it runs, since its thread publishes nothing meanwhile.
 #[test]
 fn statistics_know_of_the_request_that_runs() {
     let runtime = jobs(config(1, MechanismKind::Probe).spare_workers(0));
@@ -235,8 +235,8 @@ fn a_long_request_with_probes_and_one_without_let_a_short_one_by() {
     }
 }
 
-/// Has seven short requests wait behind one that is held, and then `submit`'s. So these go straight
-/// on from a short one.
+/// Makes seven short requests wait behind one that is held, and then those of `submit`. So the
+/// latter follow a short one on its context.
 fn behind_short_ones<Out>(
     handle: &shinjuku::Handle<suite::Job, u64>,
     submit: impl FnOnce() -> Out,
@@ -317,8 +317,8 @@ fn whoever_goes_on_from_a_short_one_is_relieved_when_it_blocks() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Each has its own arrival and class. (Its own time of service is looked at in
-/// `src/worker/tests.rs`: here a row is over within 10 us, and another's time would hardly show.)
+/// Each request has its own arrival and class. (`src/worker/tests.rs` checks its service time: here
+/// a row is over within 10 us, and another request's time would hardly show.)
 #[test]
 fn whoever_goes_on_from_another_is_counted_by_itself() {
     const LONG: Duration = Duration::from_millis(100);
@@ -350,7 +350,7 @@ fn whoever_goes_on_from_another_is_counted_by_itself() {
 }
 
 /// The next request is taken from the dispatcher on the context's stack, which has room for that
-/// beyond what was promised.
+/// beside what handlers are promised.
 #[test]
 fn large_requests_follow_each_other_on_small_stacks() {
     const STACK_KIB: usize = 128;
@@ -394,14 +394,14 @@ fn auto_says_what_preempting_costs_on_this_thread() {
         if description.contains("the rest measured") {
             return;
         }
-        // That is right where the machine had no half second for it without a break.
+        // That is right if the machine was too busy for the calibration.
         let is_assumed = description.contains("assumed: the calibration could not run");
         assert!(is_assumed && start.elapsed() < PATIENCE, "{description}");
     }
 }
 
-/// Setting the timer, entering a context, and going back into what a signal stopped take longer
-/// than that.
+/// A quantum that is shorter than setting the timer, entering a context, and returning into a
+/// request that a signal stopped.
 #[test]
 fn a_quantum_shorter_than_its_cost_lets_requests_get_on_all_the_same() {
     for mechanism in [MechanismKind::Probe, MechanismKind::Signal] {
@@ -420,7 +420,8 @@ fn a_quantum_shorter_than_its_cost_lets_requests_get_on_all_the_same() {
     }
 }
 
-/// Nothing is preempted, so no thread relieves it; but the end comes, and says what it leaves.
+/// Nothing is preempted, so no thread relieves the request's thread. Nevertheless the end comes,
+/// and reports the request.
 #[test]
 fn a_blocked_request_without_a_deadline_is_reported_at_the_end() {
     let runtime = jobs(config(1, MechanismKind::None));

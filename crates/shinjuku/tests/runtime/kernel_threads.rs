@@ -1,4 +1,4 @@
-//! The runtime's tests once more, with contexts that are kernel threads, and without the token.
+//! The runtime's tests with contexts that are kernel threads, and without the token.
 
 #[path = "threads.rs"]
 mod threads;

@@ -1,7 +1,7 @@
 //! The runtime from outside: requests submitted in this process, in each layout.
 //!
-//! A layout's module has what holds only there, and `suite`, which holds in every layout: compiled
-//! once in each.
+//! A layout's module has the tests of that layout, and `suite`, the tests that every layout passes,
+//! which is compiled once in each module.
 #![allow(missing_docs)]
 #![allow(clippy::duplicate_mod, reason = "the suite is that of each layout")]
 

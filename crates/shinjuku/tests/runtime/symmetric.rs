@@ -1,4 +1,4 @@
-//! The runtime's tests once more, in the layout `symmetric`, and what holds only there: that loops
+//! The runtime's tests in the layout `symmetric`, and the tests of that layout alone: that loops
 //! help each other.
 
 #[path = "suite/mod.rs"]
@@ -27,13 +27,13 @@ fn two_loops(mechanism: MechanismKind) -> Config {
     config(2, mechanism).spare_workers(0)
 }
 
-/// To the loop that is home to this flow.
+/// Submits to the loop that is home to this flow.
 fn submit(handle: &Handle<Job, u64>, flow: u64, job: Job) -> shinjuku::Ticket<u64> {
     let options = SubmitOptions::new(ClassId(0)).flow(FlowId(flow));
     handle.submit_with(options, job).unwrap()
 }
 
-/// Computes, without a probe, until it is so.
+/// Computes, without a probe, until `condition` holds.
 fn spin_until(condition: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {
@@ -45,7 +45,7 @@ fn spin_until(condition: impl Fn() -> bool) -> bool {
     true
 }
 
-/// The first keeps its loop busy until the second, which came to the same loop, has run.
+/// The first request keeps its loop busy until the second, which came to the same loop, has run.
 #[test]
 fn what_waits_at_a_busy_loop_is_served_by_the_other() {
     let runtime = jobs(two_loops(MechanismKind::None));
@@ -108,7 +108,7 @@ fn what_waits_for_a_context_starts_at_an_idle_loop_when_there_is_one_again() {
                 has_come.into()
             }),
         );
-        // Until the other loop has looked for a context in vain, and sleeps.
+        // By then the other loop has looked for a context in vain, and sleeps.
         std::thread::sleep(Duration::from_millis(50));
         for _ in 0..7 {
             release.send(()).unwrap();
@@ -121,7 +121,7 @@ fn what_waits_for_a_context_starts_at_an_idle_loop_when_there_is_one_again() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// A loop that has only best effort to do leaves it for what waits at another: it is not busy.
+/// A loop that runs best effort leaves it for an urgent request that waits at another loop.
 #[test]
 fn a_loop_within_best_effort_serves_what_waits_elsewhere() {
     let classes = ["interactive", "batch"].map(ClassConfig::new);
@@ -146,7 +146,7 @@ fn a_loop_within_best_effort_serves_what_waits_elsewhere() {
         let options = SubmitOptions::new(ClassId(1)).flow(FlowId(home + 1));
         let batch = handle.submit_with(options, Box::new(batch) as Job).unwrap();
         wait_for("the batch job", || runs.load(Ordering::Acquire));
-        // One keeps a loop busy, without a probe, until the one behind it has run.
+        // One request keeps a loop busy, without a probe, until the one behind it has run.
         let gate = Arc::clone(&all_done);
         let busy = move || u64::from(spin_until(|| gate.load(Ordering::Acquire)));
         let busy = submit(&handle, home, Box::new(busy));
@@ -163,8 +163,8 @@ fn a_loop_within_best_effort_serves_what_waits_elsewhere() {
     assert!(report.is_clean(), "{report}");
 }
 
-/// All loops are within requests that spin for what best effort holds, at another dispatcher and
-/// without a quantum.
+/// All loops are within requests without a quantum, which spin for a lock that a best-effort
+/// request at another dispatcher holds.
 #[test]
 fn best_effort_that_holds_a_lock_goes_on_though_all_loops_are_busy() {
     let classes = ["interactive", "batch"].map(ClassConfig::new);
@@ -206,8 +206,8 @@ fn best_effort_that_holds_a_lock_goes_on_though_all_loops_are_busy() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Loops that do not help: what comes to a busy loop waits for it, what comes to the other does
-/// not, and each is woken for what only it may serve.
+/// Loops that do not help: a request that comes to a busy loop waits for it, one that comes to the
+/// other does not, and each loop is woken for the requests that only it may serve.
 #[test]
 fn without_help_requests_wait_for_their_own_loop() {
     let runtime = jobs(two_loops(MechanismKind::None).help(Help::None));
@@ -243,8 +243,8 @@ fn without_help_requests_wait_for_their_own_loop() {
     );
 }
 
-/// Loops that serve what others have polled: the second of two that a loop polled together runs at
-/// the other, while the first waits for that.
+/// Loops that serve what others have polled: of two requests that a loop polled together, the
+/// second runs at the other loop, while the first waits for that.
 #[test]
 fn what_a_busy_loop_has_polled_can_be_stolen() {
     let config = two_loops(MechanismKind::None).help(Help::Polled);
@@ -258,7 +258,7 @@ fn what_a_busy_loop_has_polled_can_be_stolen() {
         let done = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&done);
         let busy = move || u64::from(spin_until(|| seen.load(Ordering::Acquire)));
-        // Another flow of the same home: those of one flow run one after the other.
+        // It has another flow of the same home, since requests of one flow run one after the other.
         let busy = submit(&handle, round % 2 + 2, Box::new(busy));
         let stolen = move || {
             done.store(true, Ordering::Release);
@@ -275,7 +275,7 @@ fn what_a_busy_loop_has_polled_can_be_stolen() {
     assert!(helped.is_some_and(|helped| helped >= 100), "{helped:?}");
 }
 
-/// One is suspended, and finishes while another that came to the same loop computes for as long as
+/// A suspended request finishes while another that came to the same loop computes for as long as
 /// that takes.
 #[test]
 fn what_was_suspended_at_a_busy_loop_goes_on_at_the_other() {
@@ -288,7 +288,7 @@ fn what_was_suspended_at_a_busy_loop_goes_on_at_the_other() {
             let started = Arc::clone(&started);
             move || started.load(Ordering::Acquire) == 2
         };
-        // It gets on only after both of the others have begun, so it is suspended by then.
+        // The request gets on only after both others have begun, so it is suspended by then.
         let (gate, end) = (both_started.clone(), Arc::clone(&done));
         let suspended = move || {
             let start = Instant::now();
@@ -317,8 +317,8 @@ fn what_was_suspended_at_a_busy_loop_goes_on_at_the_other() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// One is suspended, and finishes while the thread of the loop that it came to is held off its
-/// core, within another request.
+/// A suspended request finishes while the thread of the loop that it came to is held off its core,
+/// within another request.
 #[test]
 fn what_was_suspended_goes_on_while_its_loop_is_held_off_its_core() {
     if let Err(error) = Realtime::enter(1).map(drop) {
@@ -354,7 +354,7 @@ fn what_was_suspended_goes_on_while_its_loop_is_held_off_its_core() {
     };
     let mut goes_on = submit(&handle, 0, Box::new(goes_on));
     wait_for("its start", || has_begun(&suspended));
-    // That this one runs says that the one before is suspended.
+    // When this request runs, the one before is suspended.
     let (its, by) = (Arc::clone(&held), Arc::clone(&hog));
     let held_off = move || {
         without_preemption(|| {
@@ -412,7 +412,7 @@ fn quanta_and_service_times_are_time_on_the_cpu() {
     assert!(service < 40_000_000, "{service} ns");
 }
 
-/// A dispatcher has half of the queue. What comes beyond that waits for it, and is not refused.
+/// A dispatcher has half of the queue. Requests beyond that wait for it, and are not refused.
 #[test]
 fn what_comes_to_one_dispatcher_can_be_more_than_its_share() {
     let runtime = jobs(two_loops(MechanismKind::None).queue(4));
@@ -438,7 +438,7 @@ fn what_comes_to_one_dispatcher_can_be_more_than_its_share() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Requests that came to a loop whose thread is blocked, while the other is blocked, too.
+/// Requests that came to a loop are served although its thread and the other loop's are blocked.
 #[test]
 fn threads_that_stand_by_take_the_place_of_all_loops_that_are_blocked() {
     let runtime = jobs(config(2, MechanismKind::Probe).spare_workers(3));
@@ -520,8 +520,8 @@ struct Held {
     ticket: shinjuku::Ticket<u64>,
 }
 
-/// At the end, a loop within a request for long: the other one looks after both dispatchers, so
-/// what has started goes on, though it is preempted later.
+/// At the end, one loop is within a request for long. The other looks after both dispatchers, so a
+/// started request goes on, even if it is preempted later.
 #[test]
 fn what_one_loop_runs_at_the_end_goes_on_at_either() {
     let runtime = jobs(two_loops(MechanismKind::Probe));
@@ -536,7 +536,8 @@ fn what_one_loop_runs_at_the_end_goes_on_at_either() {
     drop(elsewhere.ticket);
 }
 
-/// A request that came to the dispatcher of a loop that is within another one until this has run.
+/// A request runs at the end although it came to the dispatcher of a loop that is within another
+/// request until this one has run.
 #[test]
 fn what_waits_at_the_end_is_served_by_the_loop_that_is_free() {
     let runtime = jobs(two_loops(MechanismKind::None));
@@ -553,7 +554,7 @@ fn what_waits_at_the_end_is_served_by_the_loop_that_is_free() {
     );
     let report = std::thread::scope(|scope| {
         let ended = scope.spawn(|| runtime.shutdown(PATIENCE));
-        // By then it most likely drains. If it does not, this shows nothing.
+        // By then the runtime most likely drains. If it does not, the test shows nothing.
         std::thread::sleep(Duration::from_millis(50));
         at_home.open.store(true, Ordering::Release);
         ended.join().unwrap()
@@ -563,9 +564,9 @@ fn what_waits_at_the_end_is_served_by_the_loop_that_is_free() {
     assert_eq!(answers, [Ok(1), Ok(1), Ok(2)]);
 }
 
-/// Under a policy without preemption, and with one flow alone: they start in the order in which
-/// they came, whichever loop serves. One loop is held up meanwhile: two could start theirs at the
-/// same time, and the machine lets either come first.
+/// Under a policy without preemption, requests of one flow start in the order in which they came,
+/// whichever loop serves. One loop is held up meanwhile, since two loops could start a request each
+/// at the same time, in either order.
 #[test]
 fn requests_of_a_flow_start_in_their_order() {
     const REQUESTS: u64 = 500;
@@ -599,7 +600,7 @@ fn requests_of_a_flow_start_in_their_order() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Work of a seed's length, some of it blocking its thread for a moment.
+/// Works for a time that the seed gives; some seeds block the thread for a moment.
 fn work(seed: u64, handle: &Handle<u64, u64>) -> u64 {
     match seed % 101 {
         0 => std::thread::sleep(Duration::from_micros(seed % 700)),
@@ -651,7 +652,7 @@ fn of_a_hundred_thousand_requests_none_is_lost() {
     }
 }
 
-/// Gives the number of those that were answered.
+/// Submits, and gives the number of requests that were answered.
 fn submit_many(handle: &Handle<u64, u64>, thread: u64, count: u64, submitted: &AtomicU64) -> u64 {
     let (mut answered, mut tickets) = (0, Vec::new());
     let mut settle = |tickets: &mut Vec<(u64, shinjuku::Ticket<u64>)>| {
@@ -680,7 +681,7 @@ fn submit_many(handle: &Handle<u64, u64>, thread: u64, count: u64, submitted: &A
     answered
 }
 
-/// Loops that idle are parked: in a process of its own, whose time on the CPU is looked at.
+/// Idle loops park. The test has a process of its own, whose time on the CPU it reads.
 #[test]
 fn an_idle_runtime_is_parked() {
     const CHILD: &str = "SHINJUKU_TEST_IDLE_CHILD";
@@ -760,7 +761,7 @@ fn two_loops_serve_a_network_transport_each() {
     echo_over_udp(vec![udp(), udp()]);
 }
 
-/// No loop is told of what comes to a socket: an idle one polls for the one that is busy.
+/// Only polling tells of requests at a socket, so an idle loop polls for the busy one.
 #[test]
 fn what_comes_to_the_socket_of_a_busy_loop_is_served_by_the_other() {
     let transports = vec![udp(), udp()];

@@ -1,5 +1,6 @@
-//! What holds where dispatcher and workers have threads of their own: several workers, requests
-//! staged at them, and a dispatcher that sees whether any request waits before it preempts.
+//! The runtime's tests in the layout `threads`, and the tests of that layout alone: several
+//! workers, requests staged at them, and a dispatcher that sees whether any request waits before it
+//! preempts.
 
 #[path = "suite/mod.rs"]
 pub mod suite;
@@ -158,8 +159,8 @@ fn an_idle_worker_takes_what_is_staged_elsewhere() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Under policies that preempt nothing, too; with a queue per worker, requests of one flow wait for
-/// one worker.
+/// This holds under policies that preempt nothing, too. With a queue per worker, requests of one
+/// flow wait for one worker.
 #[test]
 fn what_waits_for_a_blocked_worker_starts_at_its_stand_in() {
     for (kind, workers, flows) in [
@@ -190,7 +191,7 @@ fn what_waits_for_a_blocked_worker_starts_at_its_stand_in() {
 }
 
 /// A lock's holder was preempted, and a request that waits for the lock blocks the worker. Fresh
-/// ones that wait for it, too, would each take a spare, and there are fewer than of them.
+/// requests that want the lock would each take a spare, and there are more of them than spares.
 #[test]
 fn suspended_requests_stand_in_first_for_one_may_hold_the_lock() {
     let mut config = config(1, MechanismKind::Probe);
@@ -203,7 +204,7 @@ fn suspended_requests_stand_in_first_for_one_may_hold_the_lock() {
     let (locks, seen) = (Arc::clone(&lock), Arc::clone(&go));
     let holds = submit(Box::new(move || {
         let _held = locks.lock();
-        // The dispatcher has asked for the worker 20 ms after the others have come.
+        // Within 20 ms after the others have come, the dispatcher has asked this one to give way.
         without_preemption(|| {
             let start = Instant::now();
             while !seen.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
@@ -230,8 +231,8 @@ fn suspended_requests_stand_in_first_for_one_may_hold_the_lock() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// A policy without a quantum: what runs at a spare is not preempted when the worker is back, or it
-/// would stand behind requests that came later.
+/// Under a policy without a quantum, a request that runs at a spare is not preempted when the
+/// worker is back: it would stand behind requests that came later.
 #[test]
 fn first_come_first_served_is_so_at_a_spare_too() {
     let mut config = config(1, MechanismKind::Probe);
@@ -257,7 +258,7 @@ fn first_come_first_served_is_so_at_a_spare_too() {
     drop(let_go);
     assert_eq!(blocks.wait(), Ok(1));
     wait_for("a look around with one running", || running() == 1);
-    // That look is over when the dispatcher has sent one more.
+    // When the dispatcher has sent one more request, it has looked at the spares.
     assert_eq!(submit(Box::new(|| 2)).wait(), Ok(2));
     go.store(true, Ordering::Relaxed);
     assert_eq!(long.wait(), Ok(1));
@@ -267,7 +268,8 @@ fn first_come_first_served_is_so_at_a_spare_too() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// A spare would share the core with it, and comes, for what is suspended, after ten times as long.
+/// Beside a worker that computes, a spare would share the core. It comes after ten times as long,
+/// for suspended requests.
 #[test]
 fn a_handler_that_computes_is_not_taken_for_blocked() {
     const LONG: Duration = Duration::from_millis(150);

@@ -468,7 +468,7 @@ fn a_file_is_named_when_it_fails() {
     assert!(matches!(error, ConfigError::Read { .. }), "{error:?}");
     let start = format!("configuration file {} cannot be read: ", path.display());
     assert!(error.to_string().starts_with(&start), "{error}");
-    // Programs print an error's sources behind it.
+    // Programs print an error's sources after the error.
     assert!(std::error::Error::source(&error).is_none(), "{error}");
     let started = shinjuku::StartError::from(error);
     assert!(std::error::Error::source(&started).is_none(), "{started}");

@@ -5,9 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use shinjuku::net::resp::{Protocol, integer};
 
 use super::{Subcommand, c_string, subcommand};
-use crate::call::{Call, Fault, Outcome, SYNTAX};
+use crate::call::{Call, Fault, Name, Outcome, SYNTAX, Session};
 use crate::server::{Kv, REDIS_VERSION};
-use crate::session::{Name, Session};
 
 /// `PING [message]`
 pub fn ping(_: &Kv, call: &mut Call<'_>) -> Outcome {

@@ -1,7 +1,11 @@
-//! `COMMAND`: describes the commands to client libraries.
+//! What client libraries ask a server about itself: `COMMAND` describes the commands, `CONFIG GET`
+//! gives the settings of a Redis with their values here.
+
+use std::borrow::Cow;
 
 use super::{COMMANDS, Command, Subcommand, find, subcommand};
 use crate::call::{Call, Outcome};
+use crate::pattern;
 use crate::server::Kv;
 
 /// `COMMAND [COUNT | LIST | INFO name ... | DOCS name ...]`
@@ -12,7 +16,7 @@ pub fn command(kv: &Kv, call: &mut Call<'_>) -> Outcome {
         }),
         ("command|list", 2, list),
         ("command|info", -2, info),
-        // None: Redis's documentation holds.
+        // An empty map: clients have Redis's documentation.
         ("command|docs", -2, |_, call| Ok(call.reply.map(0)?)),
     ];
     if call.left() == 0 {
@@ -66,4 +70,42 @@ fn describe(call: &mut Call<'_>, command: &Command) -> Outcome {
     reply.set(0)?;
     reply.array(0)?;
     Ok(reply.array(0)?)
+}
+
+/// `CONFIG GET pattern ...`
+pub fn config(kv: &Kv, call: &mut Call<'_>) -> Outcome {
+    const SUBCOMMANDS: [Subcommand; 1] = [("config|get", -3, config_get)];
+    subcommand(kv, call, "CONFIG", &SUBCOMMANDS)
+}
+
+fn config_get(kv: &Kv, call: &mut Call<'_>) -> Outcome {
+    let mut found: Vec<(Cow<'_, [u8]>, &str)> = Vec::new();
+    while let Some(pattern) = call.take() {
+        let in_lower_case = pattern.to_ascii_lowercase();
+        let is_name = !pattern.iter().any(|byte| b"*?[".contains(byte));
+        for (name, value) in &kv.settings.redis {
+            let is_wanted = if is_name {
+                in_lower_case == name.as_bytes()
+            } else {
+                pattern::matches(&in_lower_case, name.as_bytes())
+            };
+            let is_known =
+                |(known, _): &(Cow<'_, [u8]>, &str)| known.eq_ignore_ascii_case(name.as_bytes());
+            if is_wanted && !found.iter().any(is_known) {
+                // A name comes back in the client's spelling.
+                let name = if is_name {
+                    pattern.clone()
+                } else {
+                    name.as_bytes().into()
+                };
+                found.push((name, value));
+            }
+        }
+    }
+    call.reply.map(found.len())?;
+    for (name, value) in found {
+        call.reply.bulk(&name)?;
+        call.reply.bulk(value.as_bytes())?;
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use crate::engine::Expiry;
 use crate::server::Kv;
 use crate::store::{Change, now_millis};
 
-/// The time that `command` got is impossible.
+/// The error for an impossible time, which `command` got.
 pub(super) fn invalid_time(command: &str) -> Fault {
     Fault::said(format!("ERR invalid expire time in '{command}' command"))
 }

@@ -45,7 +45,7 @@ struct Section(String);
 impl Section {
     fn begin(&mut self, name: &str) {
         let gap = if self.0.is_empty() { "" } else { "\r\n" };
-        // Strings take everything.
+        // Writing to a string does not fail.
         let _ = write!(self.0, "{gap}# {name}\r\n");
     }
 

@@ -5,20 +5,18 @@ use shinjuku::policy::ClassId;
 use crate::call::{Call, Fault, Outcome};
 use crate::server::Kv;
 
-mod configuration;
 mod connection;
 mod describe;
 mod expiry;
 mod info;
 mod keys;
 mod ranges;
-mod several;
 mod strings;
 
 /// A command.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// In lower case.
+    /// Its name, in lower case.
     pub name: &'static str,
     /// How many arguments it takes, its name included. Negative: at least that many.
     pub arity: i64,
@@ -34,14 +32,15 @@ pub struct Command {
 /// The classes of requests, by their duration, for the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// Some microseconds: one key, or none.
+    /// Takes some microseconds: one key, or none.
     Get,
-    /// From there to milliseconds, depending on the request: several keys, ranges, all keys.
+    /// Takes microseconds to milliseconds, depending on the request: several keys, ranges, all
+    /// keys.
     Scan,
 }
 
 impl Class {
-    /// Their names, by number.
+    /// The classes' names, by number.
     pub const NAMES: [&str; 2] = ["get", "scan"];
 
     /// Its number.
@@ -54,13 +53,13 @@ impl Class {
 /// Where keys stand among a command's arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keys {
-    /// There are none.
+    /// No argument is a key.
     None,
-    /// The first is one.
+    /// The first argument is a key.
     First,
-    /// All are.
+    /// All arguments are keys.
     All,
-    /// Every other one is, from the first.
+    /// Every other argument is a key, from the first on.
     Pairs,
 }
 
@@ -115,12 +114,12 @@ pub const COMMANDS: &[Command] = &[
     command("getset",       3, Class::Get,  Keys::First, WRITES, strings::getset),
     command("getdel",       2, Class::Get,  Keys::First, WRITES, strings::getdel),
 
-    command("del",         -2, Class::Get,  Keys::All,   WRITES, several::del),
-    command("unlink",      -2, Class::Get,  Keys::All,   WRITES, several::del),
-    command("exists",      -2, Class::Get,  Keys::All,   READS,  several::exists),
-    command("touch",       -2, Class::Get,  Keys::All,   READS,  several::exists),
-    command("mget",        -2, Class::Scan, Keys::All,   READS,  several::mget),
-    command("mset",        -3, Class::Scan, Keys::Pairs, WRITES, several::mset),
+    command("del",         -2, Class::Get,  Keys::All,   WRITES, keys::del),
+    command("unlink",      -2, Class::Get,  Keys::All,   WRITES, keys::del),
+    command("exists",      -2, Class::Get,  Keys::All,   READS,  keys::exists),
+    command("touch",       -2, Class::Get,  Keys::All,   READS,  keys::exists),
+    command("mget",        -2, Class::Scan, Keys::All,   READS,  keys::mget),
+    command("mset",        -3, Class::Scan, Keys::Pairs, WRITES, keys::mset),
 
     command("expire",      -3, Class::Get,  Keys::First, WRITES, expiry::expire),
     command("pexpire",     -3, Class::Get,  Keys::First, WRITES, expiry::pexpire),
@@ -151,7 +150,7 @@ pub const COMMANDS: &[Command] = &[
     command("quit",        -1, Class::Get,  Keys::None,  READS,  connection::quit),
 
     command("info",        -1, Class::Scan, Keys::None,  READS,  info::info),
-    command("config",      -2, Class::Get,  Keys::None,  READS,  configuration::config),
+    command("config",      -2, Class::Get,  Keys::None,  READS,  describe::config),
     command("command",     -1, Class::Scan, Keys::None,  READS,  describe::command),
     command("time",         1, Class::Get,  Keys::None,  READS,  connection::time),
     command("shutdown",    -1, Class::Get,  Keys::None,  READS,  connection::shutdown),

@@ -47,7 +47,7 @@ pub fn count_range(kv: &Kv, call: &mut Call<'_>) -> Outcome {
 
 struct Ends {
     first: Vec<u8>,
-    /// `None`: there is none.
+    /// `None`: the range goes to the last key.
     last: Option<Vec<u8>>,
 }
 

@@ -1,21 +1,21 @@
 //! The places where scans resume.
 //!
 //! Redis's cursors are places in its hash table. Here keys are in order, and a cursor stands for
-//! the next key, which is stored. Only the last scans' keys are stored, but so many that a client
-//! gives its scan up before it meets the bound. A cursor that is gone is refused; resuming
-//! elsewhere could miss keys.
+//! the next key, which is stored. Only the keys of the last steps are stored, but so many that most
+//! clients finish or give up their scan before. An unknown cursor is refused, since a scan that
+//! resumed elsewhere could miss keys.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use shinjuku::without_preemption;
 
-/// The most cursors that are known,
+/// How many cursors are known at most.
 const MOST: usize = 1 << 16;
-/// and the most bytes of all their keys together, 64 MiB.
+/// How many bytes their keys have together at most, 64 MiB.
 const MOST_BYTES: usize = 64 << 20;
 
-/// See the [module](self). The lock is held for a few instructions, with preemption held off.
+/// The cursors. The lock is held for a few instructions, with preemption held off.
 #[derive(Debug)]
 pub(super) struct Cursors(Mutex<Known>);
 

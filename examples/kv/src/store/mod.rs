@@ -1,5 +1,5 @@
-//! The database: an engine, and what Redis's commands need besides. Entries expire, changes of one
-//! key are atomic, keys are counted, and scans go on where they left off.
+//! The database: an engine, and what else Redis's commands need. Entries expire, changes of one key
+//! are atomic, keys are counted, and scans resume.
 //!
 //! A change reads, decides and writes under the lock of the key's stripe, with preemption held off.
 //! So no request is ever suspended while holding the lock, and a thread waits for it only during a
@@ -24,7 +24,7 @@ use cursors::Cursors;
 /// Many more than threads that can run at once.
 const STRIPES: usize = 256;
 
-/// See the [module](self).
+/// The database.
 #[derive(Debug)]
 pub struct Store {
     engine: Box<dyn Engine>,
@@ -86,7 +86,7 @@ impl Store {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -172,7 +172,7 @@ impl Store {
         })
     }
 
-    /// `before`: the expiry of the present entry.
+    /// Applies a change to the entry of `key`; `before` is the present entry's expiry.
     fn apply(
         &self,
         key: &[u8],

@@ -48,7 +48,7 @@ impl<'a> Witness<'a> {
         assert_eq!(self.client.text(&["GET", "witness"]), expected);
     }
 
-    /// No other client is connected any more, and memory is as before.
+    /// Checks that all other clients have left, and that memory is as before.
     fn is_alone(&mut self) {
         let client = &mut self.client;
         assert!(comes_true(|| client.info("connections_open") == 1));

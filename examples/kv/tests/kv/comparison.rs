@@ -19,11 +19,11 @@ const COMMANDS: &str = include_str!("commands.txt");
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Compare {
     Bytes,
-    /// With the lines in order.
+    /// After the lines are sorted.
     Sorted,
-    /// Both are numbers above zero.
+    /// Both must be numbers above zero.
     Positive,
-    /// Not at all.
+    /// The replies are not compared.
     Never,
 }
 

@@ -1,5 +1,5 @@
-//! Mixed traffic from clients that come and go, in every way of going: nothing grows, every reply
-//! is correct, and the counters add up.
+//! Mixed traffic from clients that come and leave in every way: nothing grows, every reply is
+//! correct, and the counters add up.
 //!
 //! Runs some seconds, or `KV_SOAK_SECONDS`:
 //! `KV_SOAK_SECONDS=120 cargo test --release -p shinjuku-kv --test kv soak`.

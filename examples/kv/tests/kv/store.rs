@@ -150,9 +150,9 @@ fn what_has_expired_is_gone_and_swept_in_steps() {
         }
         assert_eq!((store.len(), store.volatile()), (150, 100));
         assert_eq!(walked(&store, b"").len(), 100);
-        // A read of an expired entry removes it,
+        // A read of an expired entry removes it.
         assert_eq!(get(&store, b"p\0"), None);
-        // and an update does not see it.
+        // An update does not see an expired entry.
         let seen = store.update(b"p\x01", |entry| (Change::Keep, entry.is_some()));
         assert!(!seen.unwrap());
         assert_eq!(
@@ -252,7 +252,7 @@ fn scans_and_gets_miss_nothing_that_stays() {
                     }
                 });
             }
-            // Also if an assertion fails, or the others would go on forever.
+            // This also runs if an assertion fails: otherwise the others would go on for ever.
             let _over = Over(&over);
             for round in 0..25 {
                 let found = scanned(&store, 1 + round * 8, std::thread::yield_now);

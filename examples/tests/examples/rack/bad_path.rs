@@ -1,8 +1,8 @@
-//! A program in the path between switch and server: it loses datagrams, doubles them, and lets
-//! later ones overtake, and counts what it does. This kernel need not have `netem` for that.
+//! A thread in the path between switch and server: it loses datagrams, doubles them, lets later
+//! ones overtake, and counts what it does. So the test does not need the kernel's `netem`.
 //!
 //! ```text
-//!   switch --- 10.79.N.2:1234 this program 127.0.0.1 --- 127.0.0.1:1234 server N
+//!   switch --- 10.79.N.2:1234 this thread 127.0.0.1 --- 127.0.0.1:1234 server N
 //! ```
 
 use std::collections::VecDeque;
@@ -20,11 +20,11 @@ use super::network::{Network, RACK, address};
 
 /// How long a datagram is held back, so that others overtake it.
 const LATE: Duration = Duration::from_millis(5);
-/// How long it waits for a datagram of one direction before it looks at the other.
+/// How long the thread waits for a datagram of one direction before it looks at the other.
 const TURN: Duration = Duration::from_millis(1);
 
-/// What became of one direction's datagrams. Those that came and those that were doubled are those
-/// that were lost and those that went.
+/// The fates of one direction's datagrams. Those that came and those that were doubled together are
+/// as many as those that were lost and those that went.
 #[derive(Default)]
 pub struct Counts {
     pub came: AtomicU64,
@@ -35,7 +35,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// All of them, in the order of the fields.
+    /// All counts, in the order of the fields.
     pub fn read(&self) -> [u64; 5] {
         let all = [
             &self.came,
@@ -58,7 +58,8 @@ pub struct BadPath {
 }
 
 impl BadPath {
-    /// In the namespace of the server with this number, which listens at [`behind`].
+    /// Starts a bad path in the namespace of the server with this number, which listens at
+    /// [`behind`].
     pub fn to(network: &Network, server: u8) -> Self {
         let (outside, inside) = network.namespace(&server.to_string()).within(|| {
             let outside = UdpSocket::bind((address(server), RACK.1)).unwrap();
@@ -118,9 +119,9 @@ pub fn behind() -> SocketAddr {
 struct Direction {
     counts: Arc<Counts>,
     random: Xoshiro256PlusPlus,
-    /// To be sent now.
+    /// Datagrams to send now.
     due: VecDeque<Vec<u8>>,
-    /// To be sent later, by time.
+    /// Datagrams to send later, by time.
     held: VecDeque<(Instant, Vec<u8>)>,
 }
 
@@ -134,7 +135,7 @@ impl Direction {
         }
     }
 
-    /// Takes a datagram, if one comes in time, and decides on its fate. Tells who sent it.
+    /// Takes a datagram, if one comes in time, and decides on its fate. Returns its sender.
     fn receive(&mut self, socket: &UdpSocket) -> Option<SocketAddr> {
         let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::SeqCst);
         let mut bytes = [0; 2048];
@@ -145,7 +146,7 @@ impl Direction {
             {
                 return None;
             }
-            // The server is not there yet, or no longer.
+            // The server has not started, or has ended.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => return None,
             Err(error) => panic!("{error}"),
         };
@@ -168,7 +169,7 @@ impl Direction {
         Some(from)
     }
 
-    /// Sends what is due. What cannot be sent is lost.
+    /// Sends the datagrams that are due. One that cannot be sent is lost.
     fn send(&mut self, send: impl Fn(&[u8]) -> bool) {
         let now = Instant::now();
         while self.held.front().is_some_and(|(at, _)| *at <= now) {

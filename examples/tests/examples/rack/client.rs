@@ -11,18 +11,18 @@ use shinjuku_tests_support::namespace::Namespace;
 
 use super::network::{CLIENT, Network, RACK};
 
-/// No batch takes longer, however slow the machine.
+/// The longest time of a batch, on any slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After this long without any answer, the requests that are out are lost.
+/// After this long without any answer, the requests that are out count as lost.
 const LOST: Duration = Duration::from_millis(500);
-/// Requests out at a time, if not said.
+/// How many requests are out at a time by default.
 const WINDOW: usize = 8;
-/// What each asks for, in nanoseconds.
+/// The work that each request asks for, in nanoseconds.
 const WORK: u64 = 20_000;
 
 pub struct Client {
     socket: UdpSocket,
-    /// Requests out at a time.
+    /// How many requests are out at a time.
     window: usize,
     next: u32,
     /// Packets sent, and received.
@@ -35,15 +35,15 @@ impl Client {
         Self::with_window(network, WINDOW)
     }
 
-    /// With so many requests out at a time.
+    /// A client with so many requests out at a time.
     pub fn with_window(network: &Network, window: usize) -> Self {
         Self::at(network.namespace("client"), window)
     }
 
-    /// The same, in any namespace that has the client's address.
+    /// As [`with_window`](Self::with_window), in any namespace that has the client's address.
     pub fn at(here: &Namespace, window: usize) -> Self {
         let socket = here.within(|| UdpSocket::bind((CLIENT, 0)).unwrap());
-        // Replies come from the address that requests go to, or they would not be received.
+        // The socket receives only replies from the address that requests go to.
         socket.connect(SocketAddr::from(RACK)).unwrap();
         Self {
             socket,
@@ -54,28 +54,29 @@ impl Client {
         }
     }
 
-    /// The port that it asks from.
+    /// The port that it sends from.
     pub fn port(&self) -> u16 {
         self.socket.local_addr().unwrap().port()
     }
 
-    /// Asks so often; all is answered.
+    /// Sends so many requests, and checks that all are answered.
     pub fn ask_all(&mut self, requests: u32) {
         self.ask_all_while(requests, |_| {});
     }
 
-    /// The same, and does `also` after each answer, with how many have come.
+    /// As [`ask_all`](Self::ask_all), and calls `also` after each answer with the number of answers
+    /// so far.
     ///
     /// A server drops a request whose packets come 100 ms apart, as they may on a slow machine. So
-    /// few are asked again; a share that one server of several loses is not few.
+    /// a few requests may be repeated, but not as many as one server of several would lose.
     pub fn ask_all_while(&mut self, requests: u32, also: impl FnMut(u32)) {
         let lost = self.ask(requests, true, also);
         let few = requests / 20 + self.window as u32;
         assert!(lost <= few, "{lost} lost of {requests} requests");
     }
 
-    /// Asks so often, and again what is not answered, until all is. Then takes the replies that are
-    /// left. Returns how many packets it has sent in all, and received.
+    /// Sends so many requests, and repeats those that are not answered, until all are. Then takes
+    /// the replies that are left. Returns how many packets it has sent in all, and received.
     pub fn ask_in_spite_of_all(&mut self, requests: u32) -> (u64, u64) {
         self.ask(requests, true, |_| {});
         while self.reply().is_some() {}
@@ -87,8 +88,8 @@ impl Client {
         (self.sent.get(), self.received.get())
     }
 
-    /// Asks so often, and does `also` after each request that is over; returns how many have been
-    /// lost.
+    /// Sends so many requests, and calls `also` after each that is answered or lost; returns how
+    /// many were lost.
     pub fn ask_some(&mut self, requests: u32, also: impl FnMut(u32)) -> u32 {
         self.ask(requests, false, also)
     }
@@ -112,7 +113,7 @@ impl Client {
                 }
                 continue;
             }
-            // None of them has come for that long.
+            // No answer has come for [`LOST`].
             lost += out.len() as u32;
             if again {
                 out.iter().for_each(|number| self.send(*number));
@@ -126,20 +127,20 @@ impl Client {
         lost
     }
 
-    /// Both packets; every third time the second one first.
+    /// Sends both packets; every third time the second one first.
     fn send(&self, number: u32) {
         let mut packets = packets(number);
         if number.is_multiple_of(3) {
             packets.reverse();
         }
         for packet in packets {
-            // A server that was killed has its kernel refuse; that is a lost request.
+            // The kernel of a killed server refuses the packet, and the request is lost.
             let sent = self.socket.send(&packet.to_bytes());
             self.sent.set(self.sent.get() + u64::from(sent.is_ok()));
         }
     }
 
-    /// The number of the next request that is answered; `None`: none is for [`LOST`].
+    /// The number of the next request that is answered; `None`: no answer comes for [`LOST`].
     fn reply(&self) -> Option<u32> {
         let deadline = Instant::now() + LOST;
         let mut bytes = [0; 2048];

@@ -20,7 +20,7 @@ use self::network::{Network, RACK, gateway};
 use self::switch::{Switch, register};
 use shinjuku_rack::{Mode, State};
 
-/// What two cores shared by four servers do in a moment.
+/// A batch of requests that two cores, shared by four servers, serve in a moment.
 const BATCH: u32 = 300;
 
 /// What each server has been sent, in the order of the servers.
@@ -42,10 +42,10 @@ fn everything_is_answered(test: &str, mode: Mode) {
     let mut client = Client::new(&network);
     client.ask_all(BATCH);
     let sent = sent(&switch);
-    // Power of two choices leaves none out.
+    // Power of two choices leaves no server out.
     assert!(sent.iter().all(|sent| *sent > 0), "{sent:?}");
     assert!(sent.iter().sum::<u64>() >= u64::from(BATCH), "{sent:?}");
-    // Two packets a request, the second one to the server of the first.
+    // A request has two packets, and the second goes to the server of the first.
     assert!(count(&switch, "affine") >= u64::from(BATCH));
     for nothing in ["no-port", "table-full", "unknown-client", "bad-lengths"] {
         assert_eq!(count(&switch, nothing), 0, "{nothing}");
@@ -154,11 +154,11 @@ fn a_server_registers_and_goes_with_its_lease() {
     lease(60_000);
     client.ask_all(BATCH);
     assert!(sent(&switch)[1] > 0, "it has registered");
-    // Renewed: it goes with the new lease, not with the old one.
+    // A renewed registration ends with the new lease, not with the old one.
     lease(100);
     switch.until("its lease is over", |status| status.servers.len() == 1);
     client.ask_all(BATCH);
-    // Once more, and it leaves by itself.
+    // The server registers once more, and leaves by itself.
     lease(60_000);
     switch.until("it is back", |status| status.servers.len() == 2);
     lease(0);
@@ -171,7 +171,7 @@ fn a_server_registers_and_goes_with_its_lease() {
     );
     let forever = register(&network, "2", gateway(2), 2, u64::MAX).unwrap_err();
     assert!(forever.to_string().contains("lease_ms"), "{forever}");
-    // Another's name is not to be had, and a server of the configuration's does not go.
+    // A server cannot have another's name, and a server of the configuration cannot leave.
     let taken = register(&network, "2", gateway(2), 1, 1000).unwrap_err();
     assert!(
         taken.to_string().contains("server-1 at 10.79.1.2"),
@@ -200,7 +200,7 @@ fn requests_beyond_the_tables_room_are_counted_and_answered() {
     }
 }
 
-/// The tables are empty then: the switch learns all of them anew.
+/// A restarted switch has empty tables, and learns all entries anew.
 #[test]
 fn a_switch_that_is_started_anew_recovers_by_itself() {
     let test = "a_switch_that_is_started_anew_recovers_by_itself";
@@ -247,7 +247,7 @@ fn what_the_path_loses_doubles_and_delays_is_answered_or_counted() {
             std::array::from_fn(|at| sum[at] + counts[at])
         })
     };
-    // Nothing is under way any more but what the paths hold for 5 ms: the client has waited longer.
+    // Nothing is under way: the paths hold datagrams for 5 ms, and the client has waited longer.
     let [came, lost, doubled, late, went] = sum(false);
     assert_eq!(came + doubled, lost + went);
     assert!(lost > 0 && doubled > 0 && late > 0);

@@ -43,7 +43,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// `None`, having said so, if this machine cannot.
+    /// Makes the network. `None` if this machine cannot; says then that the test is skipped.
     pub fn new(test: &str, servers: u8, mode: Mode) -> Option<Self> {
         let made = match shinjuku_rack::datapath::missing() {
             Some(missing) => Err(format!("built without the XDP program: {missing}")),
@@ -85,8 +85,8 @@ impl Network {
         switch.ip(&format!(
             "link add {interface} type veth peer name veth0 netns {here}"
         ))?;
-        // Checksums complete, which no device would do for a veth; and the driver's mode takes a
-        // peer that polls.
+        // Packets need complete checksums, which no device makes for a veth; and the driver's mode
+        // needs a peer that polls.
         here.run("ethtool -K veth0 tx off gro on")?;
         switch.ip(&format!("addr add {gateway}/24 dev {interface}"))?;
         here.ip(&format!("addr add {host}/24 dev veth0"))?;
@@ -116,7 +116,7 @@ impl Network {
         self.serve_at(number, SocketAddr::from((address(number), RACK.1)))
     }
 
-    /// The same, listening elsewhere.
+    /// As [`serve`](Self::serve), listening at another address.
     pub fn serve_at(&self, number: u8, listen: SocketAddr) -> Server {
         let here = self.namespace(&number.to_string());
         serve_in(here, listen, &self.config)

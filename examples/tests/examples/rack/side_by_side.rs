@@ -1,5 +1,5 @@
-//! Two switches of one rack behind a router that spreads flows over them by ECMP: what holds, and
-//! what does not.
+//! Two switches of one rack behind a router that spreads flows over them by ECMP: what works then,
+//! and what does not.
 //!
 //! ```text
 //!                             +- 10.76.1.1 switch 1 -+- server 1, 10.79.1.2
@@ -36,7 +36,7 @@ struct Place {
 }
 
 impl Place {
-    /// `None`, having said so, if this machine cannot.
+    /// Makes the network. `None` if this machine cannot; says then that the test is skipped.
     fn new(test: &str) -> Option<Self> {
         let made = match shinjuku_rack::datapath::missing() {
             Some(missing) => Err(format!("built without the XDP program: {missing}")),
@@ -85,7 +85,7 @@ impl Place {
         Ok(place)
     }
 
-    /// The router spreads flows over these switches.
+    /// Makes the router spread flows over these switches.
     fn lead_over(&self, switches: &[u8]) -> Result<(), String> {
         let hops = switches
             .iter()
@@ -94,7 +94,8 @@ impl Place {
         self.router.ip(&format!("route replace {}{hops}", RACK.0))
     }
 
-    /// Replies to this port of the client's go back by the second switch; all others by the first.
+    /// Makes replies to this port of the client go back by the second switch, and all others by the
+    /// first.
     fn lead_back_by_second(&self, port: u16) {
         for server in &self.servers {
             let rule = format!("rule add priority 1000 ipproto udp dport {port} lookup 102");
@@ -102,7 +103,7 @@ impl Place {
         }
     }
 
-    /// The switches, with both servers each.
+    /// Starts the switches, with both servers each.
     fn start(&self, more: &str) -> [Switch; 2] {
         let interfaces = ["clients", "s1", "s2"].map(str::to_owned);
         self.switches.each_ref().map(|switch| {
@@ -112,8 +113,8 @@ impl Place {
         })
     }
 
-    /// So many flows by either switch, which all servers' replies come back by the first of: it
-    /// always knows its servers, so it counts each request that comes to it.
+    /// Opens so many flows by either switch. All replies come back by the first switch, which
+    /// therefore always knows its servers, and counts each request that comes to it.
     fn flows(&self, switches: &[Switch; 2], of_each: usize) -> [Vec<Client>; 2] {
         let mut flows = [Vec::new(), Vec::new()];
         let start = Instant::now();
@@ -129,7 +130,7 @@ impl Place {
     }
 }
 
-/// Where packets need not come in by the way that their answers take.
+/// A namespace that accepts packets by another way than their answers take.
 fn namespace() -> Result<Namespace, String> {
     let made = Namespace::new("e")?;
     for interfaces in ["all", "default"] {
@@ -139,13 +140,13 @@ fn namespace() -> Result<Namespace, String> {
     Ok(made)
 }
 
-/// Sets what the kernel has for IPv4 in the namespace.
+/// Sets a key of the kernel's IPv4 settings in the namespace.
 fn set(namespace: &Namespace, key: &str, value: &str) {
     let path = format!("/proc/sys/net/ipv4/{key}");
     namespace.within(|| fs::write(path, value).unwrap());
 }
 
-/// A wire; what goes over it has whole checksums.
+/// A wire, over which packets go with complete checksums.
 fn link(one: (&Namespace, &str), other: (&Namespace, &str)) -> Result<(), String> {
     let (here, name) = one;
     let (there, peer) = other;
@@ -172,8 +173,8 @@ fn two_switches_hold_while_both_directions_of_a_flow_pass_the_same_one() {
     let switches = place.start(FAILURE);
     let [mut by_first, mut by_second] = place.flows(&switches, 2);
 
-    // The second switch sees no reply, as all of them pass the first, which knows the client: they
-    // are answered, and the second takes its servers for failed.
+    // All replies pass the first switch, which knows the client, so the requests are answered. The
+    // second switch sees no reply, and takes its servers for failed.
     let [first, second] = &switches;
     let start = Instant::now();
     while second
@@ -196,7 +197,7 @@ fn two_switches_hold_while_both_directions_of_a_flow_pass_the_same_one() {
             .all(|one| one.state == State::Open)
     );
 
-    // Both directions pass the same switch: as if each had a rack of its own.
+    // Both directions pass the same switch, as if each switch had a rack of its own.
     for client in &by_second {
         place.lead_back_by_second(client.port());
     }
@@ -204,7 +205,8 @@ fn two_switches_hold_while_both_directions_of_a_flow_pass_the_same_one() {
     for (switch, flows) in switches.iter().zip([&mut by_first, &mut by_second]) {
         is_a_rack_by_itself(switch, &mut flows[..2]);
     }
-    // What it never saw a reply of, the second switch holds for out until its entries have aged.
+    // Requests of which the second switch saw no reply count there as out until their entries have
+    // aged.
     assert!(
         first
             .status()
@@ -213,7 +215,7 @@ fn two_switches_hold_while_both_directions_of_a_flow_pass_the_same_one() {
             .all(|one| one.outstanding == 0)
     );
 
-    // One switch goes: its flows are the other's, whose replies all come back by it again.
+    // One switch goes. The other has its flows then, and all replies come back by that.
     must(place.lead_over(&[1]));
     for server in &place.servers {
         for _ in &by_second {
@@ -225,8 +227,8 @@ fn two_switches_hold_while_both_directions_of_a_flow_pass_the_same_one() {
     }
 }
 
-/// What these flows ask goes by the switch, there and back, to both servers, and is all that it
-/// counts.
+/// Checks that the requests of these flows and their replies go by the switch, to both servers, and
+/// that it counts nothing else.
 fn is_a_rack_by_itself(switch: &Switch, flows: &mut [Client]) {
     let (before, sent_before) = (switch.status().causes, sent(switch));
     let (mut asked, mut answered, mut requests) = (0, 0, 0);
@@ -238,7 +240,7 @@ fn is_a_rack_by_itself(switch: &Switch, flows: &mut [Client]) {
     }
     let more = |cause: &str| count(switch, cause) - before[cause];
     assert_eq!((more("requests"), more("replies")), (asked, answered));
-    // A server answers only what it has both packets of.
+    // A server answers only requests of which it has both packets.
     assert!(answered >= requests && more("affine") >= requests);
     for nothing in ["no-server", "no-port", "table-full"] {
         assert_eq!(more(nothing), 0, "{nothing}");
@@ -247,7 +249,7 @@ fn is_a_rack_by_itself(switch: &Switch, flows: &mut [Client]) {
     assert!(shares.all(|(now, before)| now > before));
 }
 
-/// The servers are the test's own, which sees what each of them gets.
+/// The servers are the test's own sockets, so that it sees which packets each gets.
 #[test]
 fn a_flow_that_moves_may_tear_a_request_that_one_switch_has_chosen_for() {
     let test = "a_flow_that_moves_may_tear_a_request_that_one_switch_has_chosen_for";
@@ -275,18 +277,19 @@ fn a_flow_that_moves_may_tear_a_request_that_one_switch_has_chosen_for() {
         }
         servers_of(&servers, requests.len())
     };
-    // The first packet's server is chosen, the second's a hash tells that knows nothing of it.
+    // The switch chooses the first packet's server. The second packet, by a switch that does not
+    // know the request, goes to the server that a hash gives.
     let chosen = send(1, 0, 0);
     let hashed = send(2, 0, 1);
     let together = chosen.iter().filter(|one| hashed.contains(one)).count();
     assert!((1..32).contains(&together), "{together} of 32 are whole");
     assert_eq!((count(&first, "affine"), count(&second, "affine")), (0, 0));
-    // The switch that has seen the first packet keeps to it.
+    // The switch that has seen the first packet keeps to the server.
     assert_eq!(send(1, 0, 1), chosen);
     assert_eq!(count(&first, "affine"), 32);
 
-    // A second packet that comes before the first is sent by a hash, which is the same in both. The
-    // first follows it by the switch that has seen it.
+    // A second packet that comes before the first goes to the server that the hash gives, which is
+    // the same in both switches. The first packet follows it, by the switch that has seen it.
     let hashed = send(1, 100, 1);
     assert_eq!(send(2, 100, 1), hashed);
     assert_eq!(send(2, 100, 0), hashed);
@@ -294,7 +297,8 @@ fn a_flow_that_moves_may_tear_a_request_that_one_switch_has_chosen_for() {
     assert_eq!(all, [96, 96], "each counts what passes it");
 }
 
-/// The next so many packets: the numbers of their requests, and the servers that got them; sorted.
+/// Receives so many packets. Gives the numbers of their requests and the servers that got them,
+/// sorted.
 fn servers_of(servers: &[UdpSocket; 2], packets: usize) -> Vec<(u32, usize)> {
     let mut got = Vec::new();
     let start = Instant::now();

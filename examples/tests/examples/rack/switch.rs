@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Where servers may register: at the switch's address in each server's network.
 const REGISTRATION: u16 = 7777;
 
-/// A server without a reply is soon taken for failed, and not tried again.
+/// A server that does not reply soon counts as failed, and is not tried again.
 pub const FAILURE: &str = "failure = { silence_ms = 300, requests = 3, retry_ms = 0 }";
 
 type Task = Box<dyn FnOnce(&mut Rack) + Send>;
@@ -58,12 +58,12 @@ pub fn config(interfaces: &[String], servers: &[u8], more: &str) -> Config {
 }
 
 impl Switch {
-    /// With these servers.
+    /// Starts the switch with these servers.
     pub fn start(network: &Network, servers: &[u8]) -> Self {
         Self::start_with(network, servers, "")
     }
 
-    /// The same, with more of a configuration.
+    /// As [`start`](Self::start), with more of a configuration.
     pub fn start_with(network: &Network, servers: &[u8], more: &str) -> Self {
         let more = format!("{FAILURE}\n{more}");
         let mut config = config(&network.interfaces(), servers, &more);
@@ -75,7 +75,7 @@ impl Switch {
         switch
     }
 
-    /// In any namespace.
+    /// Starts a switch in any namespace.
     pub fn start_in(namespace: &Namespace, config: Config) -> Self {
         let (tasks, to_do): (_, Receiver<Task>) = mpsc::channel();
         let (ready, is_ready) = mpsc::channel();
@@ -98,7 +98,7 @@ impl Switch {
         switch
     }
 
-    /// Has the switch do something, and waits for that.
+    /// Runs `task` on the switch's thread, and waits for its result.
     fn have<T: Send + 'static>(&self, task: impl FnOnce(&mut Rack) -> T + Send + 'static) -> T {
         let (done, is_done) = mpsc::channel();
         let task: Task = Box::new(move |rack| {

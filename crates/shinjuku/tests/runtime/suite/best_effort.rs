@@ -7,7 +7,7 @@ use super::*;
 const INTERACTIVE: ClassId = ClassId(0);
 const BATCH: ClassId = ClassId(1);
 
-/// Batch jobs behind `policy`. What blocks is not stood in for.
+/// Batch jobs behind `policy`, without spares for blocked workers.
 fn behind(policy: PolicyConfig, mechanism: MechanismKind) -> Config {
     config(1, mechanism)
         .spare_workers(0)
@@ -18,7 +18,7 @@ fn behind(policy: PolicyConfig, mechanism: MechanismKind) -> Config {
         .policy(policy.best_effort(["batch"]))
 }
 
-/// A job that tells that it runs, and goes on until `end`, or for too long.
+/// A job that tells that it runs, and goes on until `end`, or until its patience is over.
 fn until(end: &Arc<AtomicBool>, runs: &Arc<AtomicBool>) -> Job {
     let (end, runs) = (Arc::clone(end), Arc::clone(runs));
     Box::new(move || {
@@ -38,7 +38,7 @@ fn flag() -> Arc<AtomicBool> {
     Arc::new(AtomicBool::new(false))
 }
 
-/// Under no policy would the batch job have ended its quantum: it is stopped for the other alone.
+/// The batch job has not run for any policy's quantum, so it is stopped for the other job alone.
 #[test]
 fn best_effort_gives_way_under_every_policy() {
     for kind in ["c-fcfs", "c-pre-sq", "c-pre-mq", "edf", "darc"] {
@@ -98,8 +98,8 @@ fn nothing_gives_way_to_best_effort() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// Of a flood of batch jobs half of the queue is admitted. What is over is refused and counted, and
-/// an interactive job finds room.
+/// Of a flood of batch jobs, as many as half of the queue are admitted. The others are refused and
+/// counted, and an interactive job finds room.
 #[test]
 fn best_effort_leaves_room_in_the_queue() {
     let policy = PolicyConfig::new("c-fcfs");

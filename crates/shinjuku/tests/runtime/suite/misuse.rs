@@ -1,4 +1,4 @@
-//! Handlers that panic or wait, policies that lie, configurations that cannot be.
+//! Handlers that panic or wait, policies with wrong answers, configurations that are not allowed.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What holds in every layout, and what the tests stand on.
+//! The tests that every layout passes, and what all of the tests use.
 
 mod best_effort;
 mod misuse;

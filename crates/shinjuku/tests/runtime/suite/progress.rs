@@ -92,8 +92,8 @@ fn progress_thirty_handlers_one_mutex_probes_alone() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// One has the lock and is stopped by signal, the others wait for it where signals reach none: as
-/// an allocation does within `without_preemption`.
+/// One request has the lock and is stopped by signal. The others wait for the lock where no signal
+/// stops them, as an allocation does within `without_preemption`.
 #[test]
 fn progress_thirty_handlers_one_mutex_behind_guards_and_signals() {
     let runtime = jobs(with_default_spares(MechanismKind::Signal));
@@ -291,8 +291,8 @@ fn a_blocking_handler_is_preempted_by_signal() {
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
-/// One has a spin lock and is preempted with it. Another spins for the lock where no probe and no
-/// signal stops it, on the only worker, or, while the worker is blocked, on the spare in its place.
+/// One request is preempted with a spin lock. Another spins for the lock where no probe and no
+/// signal stops it: on the only worker, or, while the worker is blocked, on the spare in its place.
 fn spinning_where_nothing_stops_it(mechanism: MechanismKind, is_worker_blocked: bool) {
     let runtime = jobs(config(1, mechanism));
     let handle = runtime.handle();
@@ -353,8 +353,8 @@ fn progress_a_lock_is_spun_for_at_a_spare() {
     spinning_where_nothing_stops_it(MechanismKind::Probe, true);
 }
 
-/// A signal stopped a lock's holder, and stops whoever waits for the lock. Each request that comes
-/// wants it, too: they do not all find that out before the holder has its next turn.
+/// A signal has stopped a lock's holder, and stops each request that waits for the lock. Every new
+/// request wants the lock. Not all of them wait for it before the holder has its next turn.
 #[test]
 fn a_locks_holder_goes_on_before_all_have_run_into_the_lock() {
     const WAITERS: u64 = 60;
@@ -373,7 +373,7 @@ fn a_locks_holder_goes_on_before_all_have_run_into_the_lock() {
         let holds = submit(Box::new(move || {
             let held = locks.lock();
             without_preemption(|| wait_for("the others", || seen.load(Ordering::Relaxed)));
-            // Four quanta of its own, and none of the time that others run.
+            // This takes four quanta of the holder's own time.
             for _ in 0..200 {
                 spin_for(Duration::from_micros(10));
             }

@@ -1,4 +1,5 @@
-//! What is turned away, and that it is counted.
+//! Which requests are turned away, and that they are counted. Short, since most causes have their
+//! tests where they arise: `in_process/tests.rs`, and the transports'.
 
 use super::*;
 
@@ -11,7 +12,8 @@ fn what_has_not_started_by_its_deadline_is_refused() {
     ];
     let runtime = jobs(config);
     let handle = runtime.handle();
-    // It computes until then. Were it asleep, a spare worker would serve the others.
+    // The request computes until the gate opens. If it slept, a spare worker would serve the
+    // others.
     let open = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&open);
     let long = handle.submit(
@@ -30,7 +32,7 @@ fn what_has_not_started_by_its_deadline_is_refused() {
     let own = SubmitOptions::default().deadline(Duration::from_millis(2));
     let own = handle.submit_with(own, Box::new(|| 4u64) as Job).unwrap();
     let unknown = handle.submit(ClassId(9), Box::new(|| 5)).unwrap();
-    // Their deadlines are over when this is.
+    // After this pause their deadlines are over.
     std::thread::sleep(Duration::from_millis(3));
     open.store(true, Ordering::Relaxed);
     assert_eq!(long.unwrap().wait(), Ok(1));

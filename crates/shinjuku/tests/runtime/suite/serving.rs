@@ -113,7 +113,7 @@ fn a_short_request_overtakes_a_long_one_by_probe_and_by_signal() {
 
 #[test]
 fn guarded_sections_are_not_interrupted_by_signals() {
-    // Without spares: one that stands in for a worker the kernel took off its core runs beside it.
+    // Without spares: if the kernel takes the worker off its core, a spare would run beside it.
     let runtime = jobs(config(1, MechanismKind::Signal).spare_workers(0));
     let handle = runtime.handle();
     let inside = Arc::new(AtomicU64::new(0));

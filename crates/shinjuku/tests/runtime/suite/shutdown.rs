@@ -55,7 +55,7 @@ fn a_deadline_without_end_is_none() {
 #[test]
 fn after_an_unclean_shutdown_the_program_can_allocate() {
     if std::env::var_os("SHINJUKU_TEST_CHILD").is_none() {
-        // In a process of its own: what does not finish goes on in the background.
+        // In a process of its own, since unfinished requests go on in the background.
         let (_, module) = module_path!().split_once("::").unwrap();
         let name = format!("{module}::after_an_unclean_shutdown_the_program_can_allocate");
         must_pass(this_test(&name).env("SHINJUKU_TEST_CHILD", "1"));
