@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::c_code::CCode;
 use crate::compiler::{Compiler, FLAGS};
 
 /// The runtime's own packages. A probe within them would stop the code that stops others.
@@ -41,6 +42,8 @@ pub struct Plan {
     flags: Vec<String>,
     /// Packages that manifests say to skip, each with whose manifest that is.
     skipped: BTreeMap<String, String>,
+    /// How C and C++ code is compiled.
+    pub c_code: CCode,
     /// The library for programs without the runtime.
     pub no_probes: PathBuf,
 }
@@ -79,12 +82,14 @@ impl Plan {
         directory: &Path,
         compiler: &Compiler,
         skipped: BTreeMap<String, String>,
+        c_code: CCode,
     ) -> Result<Self> {
         let no_probes = directory.join("libshinjuku_no_probes.rlib");
         let plan = Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             flags: FLAGS.map(str::to_owned).into(),
             skipped,
+            c_code,
             no_probes,
         };
         let file = directory.join(FILE);
@@ -105,11 +110,12 @@ impl Plan {
     }
 
     /// A plan that only says what would be: nothing is written.
-    pub fn to_show(skipped: BTreeMap<String, String>) -> Self {
+    pub fn to_show(skipped: BTreeMap<String, String>, c_code: CCode) -> Self {
         Self {
             version: String::new(),
             flags: Vec::new(),
             skipped,
+            c_code,
             no_probes: PathBuf::new(),
         }
     }
@@ -155,7 +161,7 @@ mod tests {
     fn the_runtime_is_left_out_whatever_manifests_say() {
         let skipped = [("shinjuku", "app"), ("sha2", "app")];
         let skipped = skipped.map(|(name, by)| (name.to_owned(), by.to_owned()));
-        let plan = Plan::to_show(skipped.into());
+        let plan = Plan::to_show(skipped.into(), CCode::default());
         let answers = |answers| Verdict::Runtime { answers };
         assert_eq!(plan.verdict("shinjuku"), answers(true));
         assert_eq!(plan.verdict("shinjuku-preempt"), answers(true));

@@ -102,6 +102,7 @@ impl Unit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::c_code::CCode;
 
     fn unit(command: &str) -> Option<Unit> {
         let command: Vec<_> = command.split_whitespace().map(OsString::from).collect();
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn each_package_gets_what_the_plan_says() {
         let skipped = [("sha2".to_owned(), "app".to_owned())];
-        let mut plan = Plan::to_show(skipped.into());
+        let mut plan = Plan::to_show(skipped.into(), CCode::default());
         plan.no_probes = "/t/lib.rlib".into();
         let command = |types: &str| {
             [

@@ -2,4 +2,5 @@
 #![allow(missing_docs)]
 
 mod builds;
+mod c_code;
 mod stress;

@@ -12,7 +12,7 @@
 //! none do, it goes on at once. A best-effort request is stopped so every [`POLL_EVERY`], whatever
 //! the floors say, since it is to give way at once.
 //!
-//! The timer that stops code without probes costs microseconds whenever it fires, and among short
+//! The timer that stops code without probes, or raises the gate of compiled ones, costs microseconds whenever it fires, and among short
 //! requests it would fire once a quantum for nothing. So a class whose last requests were all short
 //! gets the timer late; a request of it that is long all the same pays that once, and has its class
 //! known for what it is.
@@ -27,7 +27,7 @@ use std::time::Duration;
 use shinjuku_net::{Glance, Transport};
 use shinjuku_policy::verified::{GIVES_WAY, PROGRESS_QUANTUM};
 use shinjuku_policy::{ClassId, Nanos, TaskId, Want};
-use shinjuku_preempt::{CountersSnapshot, Cycles, DeadlineTimer, Generation};
+use shinjuku_preempt::{CountersSnapshot, Cycles, DeadlineTimer, Generation, QuantumEnd};
 
 use super::end::LAST_WORD;
 use super::{Control, Dispatcher, Place};
@@ -499,12 +499,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let cycles = |time: Nanos| self.clock.to_cycles(time.0);
         // For a timer that fires before the moment is known: it shall find that its own is not that
         // of this request.
+        let end = match (&timer, self.preemption.compiled) {
+            (None, _) => QuantumEnd::Probes,
+            (Some(_), None) => QuantumEnd::Timer,
+            (Some(_), Some(compiled)) => QuantumEnd::Entries(compiled),
+        };
         if timer.is_some() {
-            running.dispatched.request_after(moment, cycles(soft), true);
+            running.dispatched.request_after(moment, cycles(soft), end);
         }
-        let has_timer = timer.is_some();
         let start = timer.map_or(moment, |timer| timer.arm(cycles(hard)));
-        (running.dispatched).request_after(start, cycles(soft), has_timer);
+        running.dispatched.request_after(start, cycles(soft), end);
         Deadline {
             start,
             soft: Some(Cycles(start.0.saturating_add(cycles(soft).0))),
