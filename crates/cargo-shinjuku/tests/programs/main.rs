@@ -3,4 +3,6 @@
 
 mod builds;
 mod c_code;
+mod sqlite;
 mod stress;
+mod workspace;
