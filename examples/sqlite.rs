@@ -9,7 +9,7 @@
 
 use std::cell::OnceCell;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
@@ -23,7 +23,7 @@ const SUM: ClassId = ClassId(1);
 /// The sum of the squares of some keys.
 type Query = std::ops::Range<i64>;
 
-fn fill(file: &PathBuf) -> rusqlite::Result<()> {
+fn fill(file: &Path) -> rusqlite::Result<()> {
     let mut connection = Connection::open(file)?;
     let transaction = connection.transaction()?;
     transaction.execute(
@@ -40,7 +40,7 @@ fn fill(file: &PathBuf) -> rusqlite::Result<()> {
 }
 
 /// The file does not change any more, so SQLite takes no lock on it.
-fn open(file: &PathBuf) -> rusqlite::Result<Connection> {
+fn open(file: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_URI
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -53,7 +53,7 @@ thread_local! {
 }
 
 /// One call of SQLite's, which computes it all: no line of this program runs meanwhile.
-fn sum(file: &PathBuf, keys: Query) -> rusqlite::Result<i64> {
+fn sum(file: &Path, keys: Query) -> rusqlite::Result<i64> {
     CONNECTION.with(|cell| {
         if cell.get().is_none() {
             let _ = cell.set(open(file)?);

@@ -102,3 +102,19 @@ fn become_program(command: &mut Command) -> Result<ExitCode> {
     let failed = command.exec();
     Err(failed).with_context(|| format!("cannot start {}", command.get_program().display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stress_at_entries_has_a_bound_by_default() {
+        let entries = Entries::parse_from(["entries", "--layout", "pool"]);
+        assert_eq!((entries.preemptions, entries.seconds), (1_000_000, 3_600));
+        assert_eq!(
+            (entries.layout.as_str(), entries.mechanism.as_str()),
+            ("pool", "compiled-probe")
+        );
+        assert!(Entries::try_parse_from(["entries", "--seconds", "0"]).is_err());
+    }
+}

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::c_code::CCode;
-use crate::compiler::{Compiler, FLAGS};
+use crate::compiler::{CALLBACK_FLAGS, Compiler, FLAGS};
 
 /// The runtime's own packages. A probe within them would stop the code that stops others.
 const RUNTIME: [&str; 10] = [
@@ -31,6 +31,9 @@ const RUNTIME: [&str; 10] = [
 
 /// Packages whose feature `compiled-probes` makes the runtime answer.
 const ANSWERING: [&str; 2] = ["shinjuku", "shinjuku-preempt"];
+
+/// The package that has what entries call.
+const CALLED: &str = "shinjuku-preempt";
 
 const FILE: &str = "plan.json";
 
@@ -57,6 +60,8 @@ pub enum Verdict<'a> {
     Runtime {
         /// Whether it has the feature `compiled-probes`.
         answers: bool,
+        /// Whether it has what entries call.
+        is_called: bool,
     },
     /// This package's manifest says to skip it.
     Skipped(&'a str),
@@ -87,7 +92,9 @@ impl Plan {
         let no_probes = directory.join("libshinjuku_no_probes.rlib");
         let plan = Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            flags: FLAGS.map(str::to_owned).into(),
+            flags: (FLAGS.iter().chain(&CALLBACK_FLAGS))
+                .map(|flag| (*flag).to_owned())
+                .collect(),
             skipped,
             c_code,
             no_probes,
@@ -139,7 +146,8 @@ impl Plan {
     pub fn verdict(&self, package: &str) -> Verdict<'_> {
         if RUNTIME.contains(&package) {
             let answers = ANSWERING.contains(&package);
-            return Verdict::Runtime { answers };
+            let is_called = package == CALLED;
+            return Verdict::Runtime { answers, is_called };
         }
         match self.skipped.get(package) {
             Some(by) => Verdict::Skipped(by),
@@ -162,10 +170,10 @@ mod tests {
         let skipped = [("shinjuku", "app"), ("sha2", "app")];
         let skipped = skipped.map(|(name, by)| (name.to_owned(), by.to_owned()));
         let plan = Plan::to_show(skipped.into(), CCode::default());
-        let answers = |answers| Verdict::Runtime { answers };
-        assert_eq!(plan.verdict("shinjuku"), answers(true));
-        assert_eq!(plan.verdict("shinjuku-preempt"), answers(true));
-        assert_eq!(plan.verdict("shinjuku-net"), answers(false));
+        let runtime = |answers, is_called| Verdict::Runtime { answers, is_called };
+        assert_eq!(plan.verdict("shinjuku"), runtime(true, false));
+        assert_eq!(plan.verdict("shinjuku-preempt"), runtime(true, true));
+        assert_eq!(plan.verdict("shinjuku-net"), runtime(false, false));
         assert_eq!(plan.verdict("sha2"), Verdict::Skipped("app"));
         assert_eq!(plan.verdict("shinjuku-kv"), Verdict::Instrumented);
     }

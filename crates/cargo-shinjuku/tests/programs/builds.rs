@@ -400,6 +400,33 @@ fn script(fixture: &Fixture, name: &str, text: &str) -> PathBuf {
     path
 }
 
+/// Unoptimised, a crate takes what it uses of `core` from its dependencies, where that is
+/// instrumented.
+#[test]
+fn what_entries_call_does_not_call_itself_in_a_build_that_is_not_optimised() {
+    let fixture = Fixture::new();
+    let workspace = fs::read_to_string(fixture.path("Cargo.toml")).unwrap();
+    fixture.write(
+        "Cargo.toml",
+        &workspace.replace("opt-level = 1", "opt-level = 0"),
+    );
+    let counter = fs::read_to_string(fixture.path("counter/Cargo.toml")).unwrap();
+    let counter = format!("{counter}\n[dependencies]\nslow = {{ path = \"../slow\" }}\n");
+    fixture.write("counter/Cargo.toml", &counter);
+    let slow = fs::read_to_string(fixture.path("slow/src/lib.rs")).unwrap();
+    // Loads are calls there, and the copy is the first crate's.
+    let loads = "\n#[inline(never)]\npub fn look(number: &std::sync::atomic::AtomicU64) -> u64 {\n\
+                 \tnumber.load(std::sync::atomic::Ordering::Relaxed)\n}\n";
+    fixture.write("slow/src/lib.rs", &format!("{slow}{loads}"));
+    let source = fs::read_to_string(fixture.path("counter/src/lib.rs")).unwrap();
+    let source = source.replace("fn count() {", "fn count() { ENTRIES.load(Relaxed);");
+    fixture.write(
+        "counter/src/lib.rs",
+        &format!("extern crate slow as _;\n{source}"),
+    );
+    assert!(fixture.run("").starts_with("library "));
+}
+
 #[test]
 fn a_wrapper_that_is_there_already_runs_rustc() {
     let fixture = Fixture::new();
