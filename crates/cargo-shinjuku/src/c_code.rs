@@ -1,8 +1,8 @@
 //! C and C++ code of packages: clang has the pass that rustc has.
 //!
-//! Build scripts find a C compiler by the variables that the crate `cc` reads. For the target, these
-//! name links to this program in the build's directory, `clang` and `clang++`. Called by such a
-//! name, it decides as it does for rustc:
+//! Build scripts find a C compiler by the variables that the crate `cc` reads. For the target,
+//! these name links to this program in the build's directory, `clang` and `clang++`. Called by such
+//! a name, it decides as it does for rustc:
 //!
 //! ```text
 //!   build script ─▶ cc, cmake, configure ─▶ DIRECTORY/clang ... ─┬─ instrumented ─▶ clang ... [flags]

@@ -196,8 +196,8 @@ mod callbacks {
         let stack_pointer = std::ptr::from_ref(black_box(&frame)).addr();
         let on_its_stack = (head.stack_low.get()..head.stack_high.get()).contains(&stack_pointer);
         // Signal handlers are instrumented without their author's knowledge. The mask tells them.
-        // A deadline may have been put off since the gate was raised for it, or not be over yet where
-        // that is up for another's sake.
+        // A deadline may have been put off since the gate was raised for it, or not be over yet
+        // where that is up for another's sake.
         if on_its_stack
             && head.is_due()
             && !std::thread::panicking()

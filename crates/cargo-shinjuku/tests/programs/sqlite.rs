@@ -1,5 +1,5 @@
-//! The example `sqlite`, built by `cargo-shinjuku`: its queries are one call of C code each, which is
-//! preempted at its function entries.
+//! The example `sqlite`, built by `cargo-shinjuku`: its queries are one call of C code each, which
+//! is preempted at its function entries.
 
 use std::path::Path;
 use std::process::Command;

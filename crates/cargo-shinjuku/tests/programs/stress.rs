@@ -77,7 +77,8 @@ fn under_escalation_entries_come_before_signals() {
     // signal comes first.
     const SOME: u64 = 20;
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1) {
-        // The dispatcher has the core again long after quantum and grace, and sends the signal at once.
+        // The dispatcher has the core again long after quantum and grace, and sends the signal at
+        // once.
         eprintln!("skipped: the dispatcher takes a core beside the worker's");
         return;
     }

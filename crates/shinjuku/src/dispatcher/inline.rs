@@ -12,10 +12,10 @@
 //! none do, it goes on at once. A best-effort request is stopped so every [`POLL_EVERY`], whatever
 //! the floors say, since it is to give way at once.
 //!
-//! The timer that stops code without probes, or raises the gate of compiled ones, costs microseconds whenever it fires, and among short
-//! requests it would fire once a quantum for nothing. So a class whose last requests were all short
-//! gets the timer late; a request of it that is long all the same pays that once, and has its class
-//! known for what it is.
+//! The timer that stops code without probes, or raises the gate of compiled ones, costs
+//! microseconds whenever it fires, and among short requests it would fire once a quantum for
+//! nothing. So a class whose last requests were all short gets the timer late; a request of it that
+//! is long all the same pays that once, and has its class known for what it is.
 //!
 //! While a request runs or blocks its thread, another thread can take the dispatcher and go on with
 //! the next request. Each answers like a worker when it is back. So a worker stands for a thread

@@ -56,8 +56,8 @@ pub(crate) struct Preemption {
     pub(crate) compiled: Option<CompiledProbes>,
     /// The mechanism for code that does not answer the request.
     pub(crate) hard: Option<Arc<dyn Mechanism>>,
-    /// The signal, if that is it, or raises the gate of compiled probes. In the inline layout nobody
-    /// is there to send it: a timer on the request's own thread does.
+    /// The signal, if that is it, or raises the gate of compiled probes. In the inline layout
+    /// nobody is there to send it: a timer on the request's own thread does.
     pub(crate) signal: Option<Signal>,
     /// The workers, and the dispatcher where it must, enter this mode, in which `hard` interrupts
     /// them.
