@@ -2,8 +2,8 @@
 //! entries, over and over. Each result is compared with what the operation gives undisturbed.
 //!
 //! Arguments: the layout (or `pool`), the mechanism, how many preemptions at entries are wanted,
-//! and the seconds that it may take. Progress goes to standard error every five seconds. The counts are
-//! the last line on standard output. It ends in success if all was right and there were enough.
+//! and the seconds that it may take. Progress goes to standard error every five seconds. The counts
+//! are the last line on standard output. It ends in success if all was right and there were enough.
 
 use std::collections::VecDeque;
 use std::error::Error;
