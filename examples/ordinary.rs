@@ -13,7 +13,7 @@ use std::time::Duration;
 use redb::backends::InMemoryBackend;
 use redb::{Database, ReadableDatabase, TableDefinition};
 use shinjuku::policy::ClassId;
-use shinjuku::{ClassConfig, HardPreemption, Runtime, handler_fn};
+use shinjuku::{ClassConfig, CoresConfig, HardPreemption, LayoutKind, Runtime, handler_fn};
 
 const TABLE: TableDefinition<u64, u64> = TableDefinition::new("squares");
 const KEYS: u64 = 5_000;
@@ -51,6 +51,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let handler = handler_fn(move |keys: Query| sum(&database, keys).ok());
     let runtime = Runtime::builder(handler)
         .class([ClassConfig::new("lookup"), ClassConfig::new("scan")])
+        // A dispatcher's thread raises the gate without a signal. Its core may do other things.
+        .layout(LayoutKind::Threads)
+        .cores(CoresConfig::default().share(true))
         // SAFETY: redb relies neither on its kernel thread nor on priority inheritance, and a
         // database in memory makes no system calls of its own.
         .allow_hard_preemption(unsafe { HardPreemption::allow() })

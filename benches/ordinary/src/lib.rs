@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 pub mod answer;
 pub mod mixes;
 pub mod serving;
+mod sqlite;
 pub mod works;
 
 /// How long a job takes.

@@ -10,6 +10,7 @@ use shinjuku::preempt_point;
 use shinjuku_workload::repeat::median;
 
 use crate::Times;
+use crate::sqlite::Table;
 use crate::works::{KEYS, TABLE, addresses, database, entries, text};
 
 /// A mix.
@@ -19,30 +20,42 @@ pub struct Mix {
     pub name: &'static str,
     /// The share of long requests.
     pub long_share: f64,
+    /// The long ones' loop is the program's own, so it can be given probes by hand.
+    pub has_own_loop: bool,
     prepare: fn() -> Result<Works>,
 }
 
 /// All mixes. The long share of the first two is that of the Shinjuku paper's RocksDB (section
 /// 4.4): 99.5 % GET and 0.5 % SCAN, and half each.
-pub const MIXES: [Mix; 4] = [
+pub const MIXES: [Mix; 5] = [
     Mix {
         name: "store",
         long_share: 0.005,
+        has_own_loop: true,
         prepare: store,
     },
     Mix {
         name: "store-50",
         long_share: 0.5,
+        has_own_loop: true,
         prepare: store,
+    },
+    Mix {
+        name: "sqlite",
+        long_share: 0.005,
+        has_own_loop: true,
+        prepare: sqlite,
     },
     Mix {
         name: "regex",
         long_share: 0.005,
+        has_own_loop: false,
         prepare: captures,
     },
     Mix {
         name: "json",
         long_share: 0.005,
+        has_own_loop: false,
         prepare: json,
     },
 ];
@@ -161,6 +174,18 @@ fn store() -> Result<Works> {
     })
 }
 
+/// A row, and a fifth of the table.
+fn sqlite() -> Result<Works> {
+    let table = Table::new()?;
+    const ROWS: u64 = KEYS / 5;
+    let (short, long, long_with_probes) = (table.clone(), table.clone(), table);
+    Ok(Works {
+        short: Box::new(move |number| short.sum::<false>(key(number)..key(number) + 1)),
+        long: Box::new(move |_| long.sum::<false>(0..ROWS)),
+        long_with_probes: Some(Box::new(move |_| long_with_probes.sum::<true>(0..ROWS))),
+    })
+}
+
 fn captures() -> Result<Works> {
     let (text, addresses) = (text().repeat(10), Regex::new(addresses())?);
     Ok(Works {
@@ -195,7 +220,9 @@ mod tests {
             let works = mix.prepare().unwrap();
             works.short(7).unwrap();
             assert!(works.long(0, false).unwrap() > 0, "{}", mix.name);
-            if let Ok(with_probes) = works.long(0, true) {
+            let with_probes = works.long(0, true);
+            assert_eq!(with_probes.is_ok(), mix.has_own_loop, "{}", mix.name);
+            if let Ok(with_probes) = with_probes {
                 assert_eq!(with_probes, works.long(0, false).unwrap());
             }
             let times = works.times(Duration::from_millis(50)).unwrap();

@@ -17,6 +17,8 @@ use redb::backends::InMemoryBackend;
 use redb::{Database, ReadableDatabase, TableDefinition};
 use regex::Regex;
 
+use crate::sqlite::Table;
+
 /// A job, to be done again and again.
 pub type Job = Box<dyn FnMut() -> u64 + Send>;
 
@@ -24,9 +26,10 @@ pub type Job = Box<dyn FnMut() -> u64 + Send>;
 type Prepare = fn() -> Result<Job>;
 
 /// All works, by name.
-pub const WORKS: [(&str, Prepare); 14] = [
+pub const WORKS: [(&str, Prepare); 15] = [
     ("redb, range of 1000", redb_range),
     ("redb, 100 lookups", redb_lookups),
+    ("SQLite, range of 1000", sqlite_range),
     ("regex, captures", regex_captures),
     ("serde_json, parse", json_parse),
     ("toml, parse", toml_parse),
@@ -85,6 +88,13 @@ fn redb_lookups() -> Result<Job> {
         Ok(sum)
     };
     Ok(Box::new(move || lookups().unwrap_or(0)))
+}
+
+fn sqlite_range() -> Result<Job> {
+    let table = Table::new()?;
+    Ok(Box::new(move || {
+        table.sum::<false>(5_000..6_000).unwrap_or(0)
+    }))
 }
 
 /// Words with an address here and there.

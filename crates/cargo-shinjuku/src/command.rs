@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
+use crate::c_code::CCode;
 use crate::compiler::Compiler;
 use crate::plan::Plan;
 use crate::workspace::{Workspace, cargo};
@@ -35,15 +36,21 @@ pub fn run(subcommand: &str, mut arguments: Vec<OsString>) -> Result<ExitCode> {
         .join(DIRECTORY);
     let directory = std::path::absolute(&directory)
         .with_context(|| format!("{} has no absolute path", directory.display()))?;
-    let plan = Plan::make(&directory, &compiler, workspace.skipped())?;
+    let targets = targets(&arguments, &compiler.host);
+    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+    let c_code = CCode::choose(targets[0], &compiler.host);
+    if workspace.may_have_c_code() {
+        for note in c_code.notes() {
+            eprintln!("cargo shinjuku: {note}");
+        }
+    }
+    let plan = Plan::make(&directory, &compiler, workspace.skipped(), c_code)?;
 
     let mut command = Command::new(cargo());
     command.arg(subcommand);
-    // With a target named, cargo builds crates that run in the build apart from the others.
-    let names_target = !options_of(&arguments, "--target").is_empty()
-        || std::env::var_os("CARGO_BUILD_TARGET").is_some();
-    if !names_target {
-        command.args(["--target", &compiler.host]);
+    // With a target named, cargo keeps what runs in the build apart from what it makes.
+    if options_of(&arguments, "--target").is_empty() {
+        command.args(["--target", targets[0]]);
     }
     let own = std::env::current_exe().context("cannot find this program")?;
     let inner = inner_wrapper().filter(|inner| Path::new(inner) != own);
@@ -54,11 +61,24 @@ pub fn run(subcommand: &str, mut arguments: Vec<OsString>) -> Result<ExitCode> {
         .env("RUSTC_WRAPPER", own)
         .env(wrapper::PLAN, Plan::file(&directory))
         .env(wrapper::INNER, inner.unwrap_or_default());
+    plan.c_code.stand_in(&directory, &targets, &mut command)?;
     if subcommand == "test" {
         command.env("CARGO_ENCODED_RUSTDOCFLAGS", rustdoc_flags(&plan.no_probes));
     }
     let error = command.exec();
     Err(error).context("cannot run cargo")
+}
+
+/// What is built for: at least one.
+fn targets(arguments: &[OsString], host: &str) -> Vec<String> {
+    let mut targets: Vec<_> = (options_of(arguments, "--target").iter())
+        .map(|target| target.to_string_lossy().into_owned())
+        .collect();
+    if targets.is_empty() {
+        let by_environment = std::env::var("CARGO_BUILD_TARGET").ok();
+        targets.push(by_environment.unwrap_or_else(|| host.to_owned()));
+    }
+    targets
 }
 
 /// The values of an option before `--`, in both spellings.

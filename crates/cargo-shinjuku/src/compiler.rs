@@ -20,6 +20,11 @@ pub const FLAGS: [&str; 8] = [
     "llvm-args=-sanitizer-coverage-gated-trace-callbacks",
 ];
 
+/// Flags of the crate that has what entries call. Optimised, it has its own copies of what it uses
+/// of `core`, or none. Without, rustc takes the copies that a dependency has, and these are
+/// instrumented: what an entry calls would call itself without end.
+pub const CALLBACK_FLAGS: [&str; 2] = ["-C", "opt-level=3"];
+
 /// Versions of LLVM whose pass takes these flags. The gate came with the first of them.
 const KNOWN: RangeInclusive<u32> = 20..=22;
 

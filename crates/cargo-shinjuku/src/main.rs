@@ -12,16 +12,20 @@
 //!                            the plan's verdict ──▶ [the user's own wrapper] rustc ... [flags]
 //! ```
 //!
+//! Of a package's C and C++ code it decides in the same way, in the compiler's place.
+//!
 //! | file | |
 //! |---|---|
 //! | `compiler.rs` | what rustc must be, the flags, and the library for programs without the runtime |
 //! | `workspace.rs` | what cargo tells of the packages, and what their manifests skip |
 //! | `plan.rs` | which packages are instrumented, and why the others are not; where artifacts go |
 //! | `wrapper.rs` | between cargo and rustc |
+//! | `c_code.rs` | C and C++ code: which clang, and between build scripts and it |
 //! | `command.rs` | starting cargo |
 //! | `show.rs` | `cargo shinjuku show` |
 #![forbid(unsafe_code)]
 
+mod c_code;
 mod command;
 mod compiler;
 mod plan;
@@ -78,8 +82,10 @@ fn main() -> ExitCode {
 
 fn start() -> Result<ExitCode> {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
-    // Cargo gives a subcommand its own name as the first argument, and a wrapper the program to
-    // run.
+    if let Some(link) = arguments.first().and_then(|own| c_code::called_as(own)) {
+        return c_code::run(link, &arguments[1..]);
+    }
+    // Cargo names the subcommand first, and as a wrapper the program to run.
     if arguments.get(1).is_some_and(|first| first == "shinjuku") {
         arguments.remove(1);
     } else if let Some(plan) = wrapper::plan_of_this_build() {

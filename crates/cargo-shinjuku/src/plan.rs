@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::compiler::{Compiler, FLAGS};
+use crate::c_code::CCode;
+use crate::compiler::{CALLBACK_FLAGS, Compiler, FLAGS};
 
 /// The runtime's own packages. A probe within them would stop the code that answers probes.
 const RUNTIME: [&str; 10] = [
@@ -31,6 +32,9 @@ const RUNTIME: [&str; 10] = [
 /// Packages whose feature `compiled-probes` makes the runtime answer.
 const ANSWERING: [&str; 2] = ["shinjuku", "shinjuku-preempt"];
 
+/// The package that has what entries call.
+const CALLED: &str = "shinjuku-preempt";
+
 const FILE: &str = "plan.json";
 
 /// The decisions for a build.
@@ -41,6 +45,8 @@ pub struct Plan {
     flags: Vec<String>,
     /// Packages to skip, each with the owner of the manifest that says so.
     skipped: BTreeMap<String, String>,
+    /// How C and C++ code is compiled.
+    pub c_code: CCode,
     /// The library for programs without the runtime.
     pub no_probes: PathBuf,
 }
@@ -54,6 +60,8 @@ pub enum Verdict<'a> {
     Runtime {
         /// Whether its feature `compiled-probes` is turned on.
         answers: bool,
+        /// Whether it has what entries call.
+        is_called: bool,
     },
     /// This package's manifest says to skip it.
     Skipped(&'a str),
@@ -79,12 +87,16 @@ impl Plan {
         directory: &Path,
         compiler: &Compiler,
         skipped: BTreeMap<String, String>,
+        c_code: CCode,
     ) -> Result<Self> {
         let no_probes = directory.join("libshinjuku_no_probes.rlib");
         let plan = Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            flags: FLAGS.map(str::to_owned).into(),
+            flags: (FLAGS.iter().chain(&CALLBACK_FLAGS))
+                .map(|flag| (*flag).to_owned())
+                .collect(),
             skipped,
+            c_code,
             no_probes,
         };
         let file = directory.join(FILE);
@@ -104,12 +116,13 @@ impl Plan {
         Ok(plan)
     }
 
-    /// A plan that only says what a build would do. It writes nothing.
-    pub fn to_show(skipped: BTreeMap<String, String>) -> Self {
+    /// A plan that only says what would be: nothing is written.
+    pub fn to_show(skipped: BTreeMap<String, String>, c_code: CCode) -> Self {
         Self {
             version: String::new(),
             flags: Vec::new(),
             skipped,
+            c_code,
             no_probes: PathBuf::new(),
         }
     }
@@ -133,7 +146,8 @@ impl Plan {
     pub fn verdict(&self, package: &str) -> Verdict<'_> {
         if RUNTIME.contains(&package) {
             let answers = ANSWERING.contains(&package);
-            return Verdict::Runtime { answers };
+            let is_called = package == CALLED;
+            return Verdict::Runtime { answers, is_called };
         }
         match self.skipped.get(package) {
             Some(by) => Verdict::Skipped(by),
@@ -155,11 +169,11 @@ mod tests {
     fn the_runtime_is_left_out_whatever_manifests_say() {
         let skipped = [("shinjuku", "app"), ("sha2", "app")];
         let skipped = skipped.map(|(name, by)| (name.to_owned(), by.to_owned()));
-        let plan = Plan::to_show(skipped.into());
-        let answers = |answers| Verdict::Runtime { answers };
-        assert_eq!(plan.verdict("shinjuku"), answers(true));
-        assert_eq!(plan.verdict("shinjuku-preempt"), answers(true));
-        assert_eq!(plan.verdict("shinjuku-net"), answers(false));
+        let plan = Plan::to_show(skipped.into(), CCode::default());
+        let runtime = |answers, is_called| Verdict::Runtime { answers, is_called };
+        assert_eq!(plan.verdict("shinjuku"), runtime(true, false));
+        assert_eq!(plan.verdict("shinjuku-preempt"), runtime(true, true));
+        assert_eq!(plan.verdict("shinjuku-net"), runtime(false, false));
         assert_eq!(plan.verdict("sha2"), Verdict::Skipped("app"));
         assert_eq!(plan.verdict("shinjuku-kv"), Verdict::Instrumented);
     }

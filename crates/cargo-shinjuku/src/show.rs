@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::c_code::CCode;
 use crate::compiler::Compiler;
 use crate::plan::{Plan, Verdict};
 use crate::workspace::{Package, Workspace};
@@ -20,12 +21,39 @@ pub fn run(arguments: &[OsString]) -> Result<ExitCode> {
     asked.extend(["--filter-platform".into(), compiler.host.clone().into()]);
     let workspace = Workspace::ask(&asked)?;
     println!("{}, LLVM {}\n", compiler.version, compiler.llvm);
-    print!("{}", list(&workspace));
+    let c_code = CCode::choose(&compiler.host, &compiler.host);
+    let plan = Plan::to_show(workspace.skipped(), c_code);
+    print!(
+        "{}{}",
+        list(&workspace, &plan),
+        c_code_list(&workspace, &plan)
+    );
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(workspace: &Workspace) -> String {
-    let plan = Plan::to_show(workspace.skipped());
+/// What there is of C and C++ code; nothing if there is none.
+fn c_code_list(workspace: &Workspace, plan: &Plan) -> String {
+    let linked = workspace.linked();
+    let with: Vec<_> = (workspace.with_c_code().into_iter())
+        .filter(|name| linked.contains(name) && plan.verdict(name) == Verdict::Instrumented)
+        .collect();
+    let mut text = String::new();
+    if with.is_empty() {
+        return text;
+    }
+    // Writing to a string does not fail.
+    let compilers = plan.c_code.compilers();
+    if !compilers.is_empty() {
+        let (compilers, with) = (compilers.join(" and "), with.join("\n  "));
+        let _ = writeln!(text, "\nC and C++ code of these, by {compilers}:\n  {with}");
+    }
+    for note in plan.c_code.notes() {
+        let _ = writeln!(text, "\n{note}");
+    }
+    text
+}
+
+fn list(workspace: &Workspace, plan: &Plan) -> String {
     let linked = workspace.linked();
     let why_not = |package: &Package| match plan.verdict(&package.name) {
         _ if package.is_proc_macro() => Some("a proc macro".to_owned()),

@@ -15,6 +15,7 @@ pub struct Workspace {
     /// The packages that were asked for.
     pub packages: Vec<Package>,
     workspace_members: Vec<String>,
+    workspace_root: PathBuf,
     /// The workspace's own target directory.
     pub target_directory: PathBuf,
     metadata: Option<ManifestMetadata>,
@@ -77,6 +78,16 @@ struct DependencyKind {
     kind: Option<String>,
 }
 
+/// The packages by which build scripts compile C and C++ code.
+const C_BUILDERS: [&str; 2] = ["cc", "cmake"];
+
+impl Dependency {
+    fn is_for_build(&self) -> bool {
+        let mut kinds = self.dep_kinds.iter();
+        kinds.any(|kind| kind.kind.as_deref() == Some("build"))
+    }
+}
+
 impl Package {
     /// Whether it runs in the compiler.
     pub fn is_proc_macro(&self) -> bool {
@@ -121,8 +132,39 @@ impl Workspace {
         skipped
     }
 
-    /// The packages that are linked into the members' programs and tests. The others are proc
-    /// macros, and packages that only these and build scripts use.
+    /// Whether the lock file names what build scripts compile C with. `false` if there is none yet.
+    pub fn may_have_c_code(&self) -> bool {
+        let lock = std::fs::read_to_string(self.workspace_root.join("Cargo.lock"));
+        lock.is_ok_and(|lock| {
+            C_BUILDERS
+                .iter()
+                .any(|name| lock.contains(&format!("name = \"{name}\"\n")))
+        })
+    }
+
+    /// The packages whose build scripts compile C or C++ code, as far as their dependencies tell.
+    pub fn with_c_code(&self) -> BTreeSet<&str> {
+        let builders: BTreeSet<&str> = (self.packages.iter())
+            .filter(|package| C_BUILDERS.contains(&package.name.as_str()))
+            .map(|package| package.id.as_str())
+            .collect();
+        let builds_with = |node: &&Node| {
+            let mut all = node.deps.iter();
+            all.any(|one| builders.contains(one.pkg.as_str()) && one.is_for_build())
+        };
+        let nodes = self.resolve.iter().flat_map(|resolve| &resolve.nodes);
+        let ids: BTreeSet<&str> = nodes
+            .filter(builds_with)
+            .map(|node| node.id.as_str())
+            .collect();
+        (self.packages.iter())
+            .filter(|package| ids.contains(package.id.as_str()))
+            .map(|package| package.name.as_str())
+            .collect()
+    }
+
+    /// The packages that are linked into the members' programs and tests. The others are for build
+    /// scripts and proc macros, which are in neither themselves.
     pub fn linked(&self) -> BTreeSet<&str> {
         let nodes: BTreeMap<&str, &Node> = (self.resolve.iter())
             .flat_map(|resolve| &resolve.nodes)

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
-use crate::compiler::FLAGS;
+use crate::compiler::{CALLBACK_FLAGS, FLAGS};
 use crate::plan::{Plan, Verdict};
 
 /// The environment variable that names the plan's file to the wrapper.
@@ -47,10 +47,15 @@ fn added(plan: &Plan, package: Option<&str>, command: &[OsString]) -> Vec<OsStri
     let mut added: Vec<OsString> = Vec::new();
     match plan.verdict(package) {
         Verdict::Instrumented => added.extend(FLAGS.map(OsString::from)),
-        Verdict::Runtime { answers: true } => {
-            added.extend(["--cfg", "feature=\"compiled-probes\""].map(OsString::from));
+        Verdict::Runtime { answers, is_called } => {
+            if answers {
+                added.extend(["--cfg", "feature=\"compiled-probes\""].map(OsString::from));
+            }
+            if is_called {
+                added.extend(CALLBACK_FLAGS.map(OsString::from));
+            }
         }
-        Verdict::Runtime { answers: false } | Verdict::Skipped(_) => {}
+        Verdict::Skipped(_) => {}
     }
     if unit.is_linked {
         let mut argument = OsString::from("link-arg=");
@@ -103,6 +108,7 @@ impl Unit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::c_code::CCode;
 
     fn unit(command: &str) -> Option<Unit> {
         let command: Vec<_> = command.split_whitespace().map(OsString::from).collect();
@@ -137,7 +143,7 @@ mod tests {
     #[test]
     fn each_package_gets_what_the_plan_says() {
         let skipped = [("sha2".to_owned(), "app".to_owned())];
-        let mut plan = Plan::to_show(skipped.into());
+        let mut plan = Plan::to_show(skipped.into(), CCode::default());
         plan.no_probes = "/t/lib.rlib".into();
         let command = |types: &str| {
             [
@@ -153,7 +159,11 @@ mod tests {
         };
         let library = |package| added(&plan, Some(package), &command("lib"));
         assert_eq!(library("redb"), FLAGS.map(OsString::from));
-        assert_eq!(library("shinjuku-preempt").len(), 2, "the feature");
+        assert_eq!(library("shinjuku").len(), 2, "the feature");
+        assert_eq!(
+            library("shinjuku-preempt")[2..],
+            CALLBACK_FLAGS.map(OsString::from)
+        );
         assert!(library("shinjuku-net").is_empty() && library("sha2").is_empty());
         let program = added(&plan, Some("sha2"), &command("bin"));
         assert_eq!(program, ["-C", "link-arg=/t/lib.rlib"].map(OsString::from));

@@ -20,6 +20,11 @@
 //!   ends the `Outstanding`             0     entry ─▶ goes on
 //! ```
 //!
+//! Where the dispatcher shares the worker's thread, it does not run while a request does, and the
+//! request is there from the start, with its deadline. So there the worker's timer raises the gate:
+//! its handler runs on top of the context, and the context lowers the gate on its way out, before
+//! another worker can have it. Both are one thread's, one after the other.
+//!
 //! The count is one atomic word that is only added to and subtracted from, and [`Outstanding`]
 //! subtracts by its `Drop`. So the gate comes down however a request ends: taken, finished,
 //! recalled, replaced by an interrupt, or with its dispatcher. The gate only makes code look. That
@@ -35,6 +40,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::context::Head;
 use crate::mailbox::Dispatched;
 use crate::token::HardPreemption;
 
@@ -62,6 +68,24 @@ fn raise() {
 #[inline(never)]
 fn lower() {
     GATE.0.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// The worker's own timer has found the context past its moment, in its own code at guard 0: raises
+/// the gate until the dispatch is over. For the signal's handler.
+pub(crate) fn raise_for(head: &Head) {
+    if !head.running.is_gate_up.replace(true) {
+        raise();
+    }
+}
+
+/// The dispatch is over, or was asked to give way and does: takes back what [`raise_for`] has
+/// raised. Called by the context with its guard up, under which that raises nothing.
+#[inline]
+pub(crate) fn lower_for(head: &Head) {
+    if head.running.is_gate_up.get() {
+        head.running.is_gate_up.set(false);
+        lower();
+    }
 }
 
 /// How many probes the program has. Stored before `main`.
@@ -172,7 +196,10 @@ mod callbacks {
         let stack_pointer = std::ptr::from_ref(black_box(&frame)).addr();
         let on_its_stack = (head.stack_low.get()..head.stack_high.get()).contains(&stack_pointer);
         // Signal handlers are instrumented without their author's knowledge. The mask tells them.
+        // A deadline may have been put off since the gate was raised for it, or not be over yet
+        // where that is up for another's sake.
         if on_its_stack
+            && head.is_due()
             && !std::thread::panicking()
             && current::has_workers_mask(head, signal::mask_of_this_thread)
         {

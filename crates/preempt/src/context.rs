@@ -25,6 +25,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::clock::Cycles;
 use crate::fault::{self, Defence};
 use crate::kernel_thread::{ContextKind, Place, Turn};
+use crate::mailbox::QuantumEnd;
 use crate::processor_time::ProcessorTime;
 use crate::stride::Stride;
 use crate::worker::WorkerHead;
@@ -67,6 +68,9 @@ pub(crate) struct Head {
     quantum: AtomicU64,
     /// Nothing but probes looks for that moment: no timer is set. Written before `requested`.
     is_for_probes: AtomicBool,
+    /// The timer that finds that moment past raises the gate of compiled probes, and stops nothing
+    /// itself. Written before `requested`.
+    is_for_entries: AtomicBool,
     /// The generation that compiled probes may stop as well; 0: none was so far. Written before
     /// `requested`, by the dispatcher alone.
     at_entries: AtomicU64,
@@ -120,6 +124,9 @@ pub(crate) struct Running {
     pub(crate) preemptions: AtomicU64,
     /// How often its probes read the clock.
     pub(crate) stride: Stride,
+    /// Whether the timer has raised the gate for this dispatch. Written in the context's own code,
+    /// and in handlers on top of it.
+    pub(crate) is_gate_up: Cell<bool>,
     /// Cycles within the last dispatch for which the worker's thread was away from its CPU.
     pub(crate) away: Cell<u64>,
 }
@@ -224,6 +231,7 @@ impl Head {
             not_before: AtomicU64::new(0),
             quantum: AtomicU64::new(0),
             is_for_probes: AtomicBool::new(false),
+            is_for_entries: AtomicBool::new(false),
             at_entries: AtomicU64::new(0),
             running: Running {
                 guard: AtomicU32::new(1),
@@ -238,6 +246,7 @@ impl Head {
                 run_time: Cell::new(0),
                 first_start: Cell::new(0),
                 preemptions: AtomicU64::new(0),
+                is_gate_up: Cell::new(false),
                 away: Cell::new(0),
                 stride: Stride::new(),
             },
@@ -278,6 +287,7 @@ impl Head {
     pub(crate) fn request(&self, generation: Generation, not_before: Cycles) {
         self.quantum.store(0, Ordering::Relaxed);
         self.is_for_probes.store(false, Ordering::Relaxed);
+        self.is_for_entries.store(false, Ordering::Relaxed);
         self.ask(generation, not_before);
     }
 
@@ -297,10 +307,19 @@ impl Head {
         generation: Generation,
         start: Cycles,
         quantum: Cycles,
-        has_timer: bool,
+        end: QuantumEnd,
     ) {
         self.quantum.store(quantum.0, Ordering::Relaxed);
-        self.is_for_probes.store(!has_timer, Ordering::Relaxed);
+        let (is_for_probes, is_for_entries) = match end {
+            QuantumEnd::Probes => (true, false),
+            QuantumEnd::Timer => (false, false),
+            QuantumEnd::Entries(_) => {
+                self.permit_entries(generation);
+                (false, true)
+            }
+        };
+        self.is_for_probes.store(is_for_probes, Ordering::Relaxed);
+        self.is_for_entries.store(is_for_entries, Ordering::Relaxed);
         self.ask(generation, Cycles(start.0.saturating_add(quantum.0)));
     }
 
@@ -372,6 +391,11 @@ impl Head {
     #[inline]
     pub(crate) fn is_left_to_probes(&self) -> bool {
         self.is_requested() && self.is_for_probes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a timer is to raise the gate of compiled probes where it finds the moment past.
+    pub(crate) fn is_left_to_entries(&self) -> bool {
+        self.is_requested() && self.is_for_entries.load(Ordering::Relaxed)
     }
 
     /// How long it still has if it is asked to give way later. Of a timer that fires before the

@@ -37,7 +37,7 @@ use crate::fault::{self, Defence};
 use crate::processor_time::ProcessorTime;
 use crate::worker::{Ended, Successor};
 use crate::x87::Exceptions;
-use crate::{kernel_thread, switch, worker};
+use crate::{compiled, kernel_thread, switch, worker};
 
 thread_local! {
     /// The context that owns this thread control block, or null on every other thread. Constant
@@ -346,6 +346,7 @@ unsafe fn worker_time(head: &Head) -> &ProcessorTime {
 /// Must be called on the context's stack with its guard at 1; and the worker's pointer must be read
 /// here, after the guard was raised, not kept from before.
 unsafe fn leave(head: &Head, status: u32, is_a_call: bool) {
+    compiled::lower_for(head);
     head.running.status.set(status);
     if head.is_kernel_thread() {
         // SAFETY: on the context's stack, which is its own thread's, at guard 1.
@@ -466,6 +467,7 @@ pub(crate) unsafe fn fail(head: &Head, payload: Box<dyn Any + Send>) {
 
 /// The next dispatch begins, without a way out and in.
 fn go_on(head: &Head, generation: Generation) {
+    compiled::lower_for(head);
     head.running
         .generation
         .store(generation.0, Ordering::Relaxed);

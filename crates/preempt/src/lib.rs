@@ -131,7 +131,7 @@ pub use current::{
 pub use handover::Handover;
 pub use kernel_thread::ContextKind;
 pub use lend::{Lender, Lent, Work, lend};
-pub use mailbox::{Completion, Dispatched, MAX_DEPTH, Receiver, Sender, mailbox};
+pub use mailbox::{Completion, Dispatched, MAX_DEPTH, QuantumEnd, Receiver, Sender, mailbox};
 pub use mechanism::{InterruptError, Mechanism, Probe, WorkerLink};
 pub use parker::Parker;
 pub use parking::Parking;

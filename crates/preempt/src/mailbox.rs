@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Cycles;
+use crate::compiled::CompiledProbes;
 use crate::context::{
     ContextId, Generation, Handle, Head, Idle, InAndOut, Ready, Runnable, Suspended,
 };
@@ -164,6 +165,18 @@ impl std::fmt::Debug for Dispatched {
     }
 }
 
+/// What looks for the end of a quantum, besides the probes that the code has itself.
+#[derive(Clone, Copy, Debug)]
+pub enum QuantumEnd {
+    /// Nothing.
+    Probes,
+    /// The worker's [`DeadlineTimer`](crate::DeadlineTimer), which stops the code where it stands.
+    Timer,
+    /// The same timer, which raises the gate of compiled probes: the code gives way at its next
+    /// function entry. The gate comes down when the dispatch is over.
+    Entries(CompiledProbes),
+}
+
 impl Dispatched {
     /// Asks the context to give way. A probe finds it; a [`Mechanism`](crate::Mechanism) makes it
     /// be found sooner. Once the dispatch is over, by its end or by preemption, this does nothing.
@@ -193,13 +206,11 @@ impl Dispatched {
     /// on the CPU. When it seems to be over, the context asks the kernel, and goes on for as long
     /// as the worker's thread was away from its CPU. Of quanta below some 50 us it asks only if
     /// they seem to have been over for 10 us. An interrupt stops the context all the same if the
-    /// thread waited in the kernel. Where no timer is set for it (`has_timer`), only probes look
-    /// for the end.
+    /// thread waited in the kernel. `end` says what looks for the end besides probes.
     #[inline]
-    pub fn request_after(&self, start: Cycles, quantum: Cycles, has_timer: bool) {
+    pub fn request_after(&self, start: Cycles, quantum: Cycles, end: QuantumEnd) {
         let generation = self.generation;
-        self.head
-            .request_after(generation, start, quantum, has_timer);
+        (self.head).request_after(generation, start, quantum, end);
     }
 
     /// The context's number.

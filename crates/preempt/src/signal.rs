@@ -27,6 +27,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::clock::{Clock, Cycles};
+use crate::compiled;
 use crate::context::Head;
 use crate::counters::count;
 use crate::current::{self, CURRENT};
@@ -225,6 +226,9 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
             None => {}
         }
         return;
+    }
+    if timer.is_some() && head.is_left_to_entries() {
+        return compiled::raise_for(head);
     }
     stop(head, frame, timer);
 }

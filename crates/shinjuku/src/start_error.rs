@@ -53,8 +53,7 @@ pub enum StartError {
         /// The feature that has it.
         feature: &'static str,
     },
-    /// Special modes and compiled probes need a dispatcher on a thread of its own, which the
-    /// layouts `inline` and `symmetric` do not have.
+    /// Special modes take another thread that interrupts.
     #[error(
         "preemption.mechanism is \"{mechanism}\", but in the inline layout and the symmetric one there is \
          no dispatcher's thread to interrupt the request: take layout \"threads\", or \"escalation\""

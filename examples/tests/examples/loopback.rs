@@ -518,7 +518,7 @@ fn a_timeline_is_a_file() {
 }
 
 #[test]
-fn hello_pool_and_ordinary_end_well() {
+fn hello_pool_ordinary_and_sqlite_end_well() {
     let (ended_well, said) = run_to_the_end("hello", &[]);
     assert!(ended_well && said.contains("1 + ... + 5 = 15"), "{said}");
     assert_eq!(finished(&said, "default"), Some(6), "{said}");
@@ -533,4 +533,7 @@ fn hello_pool_and_ordinary_end_well() {
     let (ended_well, said) = run_to_the_end("ordinary", &[]);
     assert!(ended_well, "{said}");
     assert_eq!(finished(&said, "scan"), Some(400), "{said}");
+    let (ended_well, said) = run_to_the_end("sqlite", &[]);
+    assert!(ended_well, "{said}");
+    assert_eq!(finished(&said, "sum"), Some(200), "{said}");
 }

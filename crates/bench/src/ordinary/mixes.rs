@@ -71,10 +71,8 @@ fn of_mix(
     session: &mut Session,
 ) -> Result<MixResults> {
     let times: Times = measuring.figure(&programs.plain, number, &["times"])?;
-    // Loops of a library cannot be given probes by hand.
-    let has_probes = mix.name.starts_with("store");
     let mut contenders: Vec<_> = (CONTENDERS.into_iter())
-        .filter(|(name, ..)| has_probes || *name != BY_HAND)
+        .filter(|(name, ..)| mix.has_own_loop || *name != BY_HAND)
         .collect();
     let [short, long, load] = [times.short_us, times.long_us, LOAD].map(|one| one.to_string());
     let runs = session.interleave(

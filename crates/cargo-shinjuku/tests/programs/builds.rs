@@ -196,19 +196,25 @@ fn main() {
 
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
-struct Fixture {
+pub struct Fixture {
     directory: TempDir,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
+        let fixture = Self { directory };
         for (path, text) in FILES {
-            let path = directory.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
+            fixture.write(path, text);
         }
-        Self { directory }
+        fixture
+    }
+
+    /// Writes a file, in place of what was there.
+    pub fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
 
     fn path(&self, path: impl AsRef<Path>) -> PathBuf {
@@ -220,6 +226,8 @@ impl Fixture {
         let mut command = Command::new(program);
         command.current_dir(self.directory.path());
         for variable in [
+            "CC",
+            "CXX",
             "CARGO_TARGET_DIR",
             "CARGO_BUILD_TARGET",
             "CARGO_BUILD_BUILD_DIR",
@@ -235,20 +243,20 @@ impl Fixture {
         command
     }
 
-    fn shinjuku(&self, arguments: &str) -> Command {
+    pub fn shinjuku(&self, arguments: &str) -> Command {
         let mut command = self.command(env!("CARGO_BIN_EXE_cargo-shinjuku"));
         command.arg("shinjuku").args(arguments.split_whitespace());
         command
     }
 
     /// Runs the program, built as `arguments` say, and gives what it prints.
-    fn run(&self, arguments: &str) -> String {
+    pub fn run(&self, arguments: &str) -> String {
         printed(self.shinjuku(&format!("run --offline -q -p app {arguments}")))
     }
 }
 
 /// What a command prints that must succeed.
-fn printed(mut command: Command) -> String {
+pub fn printed(mut command: Command) -> String {
     let Output {
         status,
         stdout,
@@ -390,6 +398,33 @@ fn script(fixture: &Fixture, name: &str, text: &str) -> PathBuf {
     fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     path
+}
+
+/// Unoptimised, a crate takes what it uses of `core` from its dependencies, where that is
+/// instrumented.
+#[test]
+fn what_entries_call_does_not_call_itself_in_a_build_that_is_not_optimised() {
+    let fixture = Fixture::new();
+    let workspace = fs::read_to_string(fixture.path("Cargo.toml")).unwrap();
+    fixture.write(
+        "Cargo.toml",
+        &workspace.replace("opt-level = 1", "opt-level = 0"),
+    );
+    let counter = fs::read_to_string(fixture.path("counter/Cargo.toml")).unwrap();
+    let counter = format!("{counter}\n[dependencies]\nslow = {{ path = \"../slow\" }}\n");
+    fixture.write("counter/Cargo.toml", &counter);
+    let slow = fs::read_to_string(fixture.path("slow/src/lib.rs")).unwrap();
+    // Loads are calls there, and the copy is the first crate's.
+    let loads = "\n#[inline(never)]\npub fn look(number: &std::sync::atomic::AtomicU64) -> u64 {\n\
+                 \tnumber.load(std::sync::atomic::Ordering::Relaxed)\n}\n";
+    fixture.write("slow/src/lib.rs", &format!("{slow}{loads}"));
+    let source = fs::read_to_string(fixture.path("counter/src/lib.rs")).unwrap();
+    let source = source.replace("fn count() {", "fn count() { ENTRIES.load(Relaxed);");
+    fixture.write(
+        "counter/src/lib.rs",
+        &format!("extern crate slow as _;\n{source}"),
+    );
+    assert!(fixture.run("").starts_with("library "));
 }
 
 #[test]

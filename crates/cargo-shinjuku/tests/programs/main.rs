@@ -2,4 +2,7 @@
 #![allow(missing_docs)]
 
 mod builds;
+mod c_code;
+mod sqlite;
 mod stress;
+mod workspace;

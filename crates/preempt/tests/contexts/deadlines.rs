@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
     Clock, Completion, CountersSnapshot, Cycles, DeadlineTimer, Dispatched, Handles,
-    HardPreemption, Idle, Outcome, Pool, PoolConfig, Receiver, Runnable, Sender, Signal, Suspended,
-    Worker, mailbox, preempt_point, preemptions, without_preemption,
+    HardPreemption, Idle, Outcome, Pool, PoolConfig, QuantumEnd, Receiver, Runnable, Sender,
+    Signal, Suspended, Worker, mailbox, preempt_point, preemptions, without_preemption,
 };
 
 type Job = Box<dyn FnOnce() -> u64 + Send>;
@@ -77,7 +77,8 @@ impl Stage {
             panic!("no room");
         };
         match self.on_cpu {
-            true => dispatched.request_after(now, quantum, timer),
+            true if timer => dispatched.request_after(now, quantum, QuantumEnd::Timer),
+            true => dispatched.request_after(now, quantum, QuantumEnd::Probes),
             false => dispatched.request_at(moment),
         }
         let (runnable, generation) = self.receiver.poll().unwrap();

@@ -4,12 +4,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use shinjuku_preempt::{
-    CompiledProbes, HardPreemption, Outstanding, preempt_point, without_preemption,
+    Clock, CompiledProbes, Cycles, DeadlineTimer, HardPreemption, Outstanding, QuantumEnd,
+    preempt_point, without_preemption,
 };
 
-use crate::stage::{Lever, Stage};
+use crate::stage::{Lever, PATIENCE, Stage};
 
 unsafe extern "C" {
     static __sancov_should_track: AtomicU64;
@@ -204,5 +206,96 @@ fn threads_outside_of_contexts_go_on() {
     let suspended = stage.step().expect_err("preempted on entry");
     assert_eq!(stage.resume(suspended).ok(), Some(13));
     assert_eq!(stage.counters().taken_by_compiled_probe, 0);
+    stage.end();
+}
+
+/// Runs a job for a millisecond, after which the worker's own timer looks.
+fn run_with_timer(job: impl FnOnce(&Lever) -> u64 + Send + 'static) -> Stage {
+    let mut stage = Stage::new();
+    let mut timer = DeadlineTimer::new(stage.signal).unwrap();
+    let quantum = Clock::get().to_cycles(1_000_000);
+    let (runnable, _lever) = stage.load(job);
+    let dispatched = stage.send(runnable);
+    let start = timer.arm(quantum);
+    dispatched.request_after(start, quantum, QuantumEnd::Entries(probes()));
+    let result = stage.step();
+    timer.disarm();
+    assert_eq!(gate(), 0, "the dispatch is over");
+    if let Err(suspended) = result {
+        // Nothing is asked of this dispatch, and the timer has fired.
+        assert_eq!(stage.resume(suspended).ok(), Some(14));
+    }
+    stage
+}
+
+/// Waits for the timer, in code that calls no instrumented function.
+fn wait_for_the_gate() {
+    let start = Instant::now();
+    while gate() == 0 {
+        assert!(start.elapsed() < PATIENCE, "the timer raises no gate");
+        std::hint::spin_loop();
+    }
+}
+
+/// Enters again and again: what the thread was away from its CPU is added to the quantum.
+fn until_taken(lever: &Lever, enter: impl Fn()) {
+    let start = Instant::now();
+    while lever.link.counters().taken() == 0 {
+        assert!(start.elapsed() < PATIENCE, "it does not give way");
+        enter();
+    }
+}
+
+#[test]
+fn the_workers_timer_raises_the_gate_and_the_next_entry_gives_way() {
+    let _alone = GATE.lock().unwrap();
+    let stage = run_with_timer(|lever| {
+        wait_for_the_gate();
+        assert_eq!((gate(), lever.link.counters().taken()), (1, 0));
+        until_taken(lever, function_entry);
+        assert_eq!(gate(), 0);
+        14
+    });
+    let counters = stage.counters();
+    assert_eq!((counters.taken_by_compiled_probe, counters.taken()), (1, 1));
+    stage.end();
+}
+
+#[test]
+fn a_gate_that_a_timer_has_raised_comes_down_with_the_dispatch() {
+    let _alone = GATE.lock().unwrap();
+    let ended = run_with_timer(|_| {
+        wait_for_the_gate();
+        14
+    });
+    assert_eq!(ended.counters().taken(), 0);
+    ended.end();
+    let taken_elsewhere = run_with_timer(|lever| {
+        wait_for_the_gate();
+        until_taken(lever, || without_preemption(|| assert_eq!(gate(), 1)));
+        14
+    });
+    assert_eq!(taken_elsewhere.counters().taken_at_guard, 1);
+    taken_elsewhere.end();
+}
+
+#[test]
+fn an_entry_before_the_moment_goes_on_with_the_gate_up_for_another() {
+    let _alone = GATE.lock().unwrap();
+    let mut stage = Stage::new();
+    let (runnable, _lever) = stage.load(|_| 1);
+    let ended = stage.send(runnable);
+    assert_eq!(stage.step().ok(), Some(1));
+    let (runnable, _lever) = stage.load(move |_| {
+        let outstanding = probes().request(&ended);
+        (0..10).for_each(|_| function_entry());
+        drop(outstanding);
+        15
+    });
+    let hour = Clock::get().to_cycles(3_600_000_000_000);
+    let dispatched = stage.send(runnable);
+    dispatched.request_after(Cycles::now(), hour, QuantumEnd::Entries(probes()));
+    assert_eq!(stage.step().ok(), Some(15));
+    assert_eq!(stage.counters().taken(), 0);
     stage.end();
 }

@@ -12,10 +12,10 @@
 //! or not; if none wait, it resumes at once. A best-effort request has a deadline of
 //! [`POLL_EVERY`], whatever the floors say, since it is to give way at once.
 //!
-//! The timer that stops code without probes costs microseconds whenever it fires, and among short
-//! requests it would fire once a quantum for nothing. So the timer is late for a class whose last
-//! requests were all short. The first long request of such a class is stopped late, and then the
-//! class has its timer on time again.
+//! The timer that stops code without probes, or raises the gate of compiled ones, costs
+//! microseconds whenever it fires, and among short requests it would fire once a quantum for
+//! nothing. So a class whose last requests were all short gets the timer late; a request of it that
+//! is long all the same pays that once, and has its class known for what it is.
 //!
 //! While a request runs or blocks its thread, another thread can take the dispatcher and go on with
 //! the next request. Each thread answers as a worker does when it is back. So here each worker
@@ -27,7 +27,7 @@ use std::time::Duration;
 use shinjuku_net::{Glance, Transport};
 use shinjuku_policy::verified::{GIVES_WAY, PROGRESS_QUANTUM};
 use shinjuku_policy::{ClassId, Nanos, TaskId, Want};
-use shinjuku_preempt::{CountersSnapshot, Cycles, DeadlineTimer, Generation};
+use shinjuku_preempt::{CountersSnapshot, Cycles, DeadlineTimer, Generation, QuantumEnd};
 
 use super::end::LAST_WORD;
 use super::{Control, Dispatcher, Place};
@@ -501,14 +501,18 @@ impl<Tr: Transport> Dispatcher<Tr> {
             hard = Nanos(hard.0.saturating_mul(LENIENCE));
         }
         let cycles = |time: Nanos| self.clock.to_cycles(time.0);
-        // The timer is armed below, which gives the start. A timer that fires before that finds
-        // this request's deadline in the word, and not the last one's.
+        // For a timer that fires before the moment is known: it shall find that its own is not that
+        // of this request.
+        let end = match (&timer, self.preemption.compiled) {
+            (None, _) => QuantumEnd::Probes,
+            (Some(_), None) => QuantumEnd::Timer,
+            (Some(_), Some(compiled)) => QuantumEnd::Entries(compiled),
+        };
         if timer.is_some() {
-            running.dispatched.request_after(moment, cycles(soft), true);
+            running.dispatched.request_after(moment, cycles(soft), end);
         }
-        let has_timer = timer.is_some();
         let start = timer.map_or(moment, |timer| timer.arm(cycles(hard)));
-        (running.dispatched).request_after(start, cycles(soft), has_timer);
+        running.dispatched.request_after(start, cycles(soft), end);
         Deadline {
             start,
             soft: Some(Cycles(start.0.saturating_add(cycles(soft).0))),

@@ -48,18 +48,22 @@ pub(super) fn choose(machine: &Machine, config: &Config) -> Choice {
     }
 }
 
-/// What `config` asks for that only a dispatcher with a thread of its own can do.
+/// What `config` asks for that only a dispatcher with a thread of its own can do, or does at a
+/// fraction of the cost.
 pub(crate) fn needs_dispatcher(config: &Config) -> Option<&'static str> {
     let is_for_dispatcher = matches!(
         config.preemption.mechanism,
-        MechanismKind::Guest | MechanismKind::Dune | MechanismKind::CompiledProbe
+        MechanismKind::Guest | MechanismKind::Dune
     );
+    let is_by_entries = config.preemption.mechanism == MechanismKind::CompiledProbe;
     if config.cores.dispatcher.is_some() {
         Some("`cores.dispatcher` names a core for one")
     } else if config.context_kind.is_kernel_thread() {
         Some("a dispatcher stops contexts that are kernel threads")
     } else if is_for_dispatcher {
         Some("the mechanism takes a dispatcher that asks")
+    } else if is_by_entries {
+        Some("a dispatcher raises the gate of compiled probes without a signal")
     } else if config.depth.is_some_and(|depth| depth > 1) {
         Some("`depth` is of requests that a dispatcher stages")
     } else {

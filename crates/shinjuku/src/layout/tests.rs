@@ -390,7 +390,10 @@ fn what_the_user_has_set_goes_before_what_auto_would_choose() {
         ("context_kind = \"kernel-thread\"", "kernel threads"),
         ("depth = 2", "`depth`"),
         ("preemption.mechanism = \"guest\"", "the mechanism"),
-        ("preemption.mechanism = \"compiled-probe\"", "the mechanism"),
+        (
+            "preemption.mechanism = \"compiled-probe\"",
+            "raises the gate",
+        ),
         ("policy.kind = \"stealing\"", "a queue for each worker"),
         ("policy.kind = \"mine\"", "own policy"),
     ] {

@@ -13,11 +13,12 @@
 //! Quanta are the policy's, or are kept above a [`QuantumFloor`] for each mechanism: under `auto`,
 //! and where `preemption.quanta` asks for it.
 //!
-//! Compiled probes look at the request only while their gate is up, and the dispatcher raises the
-//! gate with the request. In the layouts `inline` and `symmetric` the request, with its deadline,
-//! is there before the code runs, so the gate would always be up. So compiled probes are not used
-//! there. They are not used in special modes either: a compiled probe that gives way asks the
-//! kernel for the signal mask, which leaves the mode.
+//! Compiled probes look at the request only while their gate is up, and the dispatcher raises it
+//! with the request. Inline, the request is there before the code runs, with its deadline: the gate
+//! would be up all the time. So there the thread's timer raises it, where compiled probes are asked
+//! for by name. `escalation` and `auto` leave them out there: the timer's signal has come by then,
+//! and it can as well stop the code where it stands. There are none in special modes: a compiled
+//! probe that gives way asks the kernel for the signal mask, which leaves the mode.
 //!
 //! Where contexts are kernel threads, `signal`, `escalation` and `auto` need no token: stopping a
 //! thread where it stands takes nothing from it. Special modes are not used with such contexts,
@@ -56,8 +57,8 @@ pub(crate) struct Preemption {
     pub(crate) compiled: Option<CompiledProbes>,
     /// The mechanism for code that does not answer the request.
     pub(crate) hard: Option<Arc<dyn Mechanism>>,
-    /// The signal, if `hard` is one. In the layouts `inline` and `symmetric` a timer on the
-    /// request's own thread sends it.
+    /// The signal, if that is it, or raises the gate of compiled probes. In the inline layout
+    /// nobody is there to send it: a timer on the request's own thread does.
     pub(crate) signal: Option<Signal>,
     /// The special mode, in which `hard` interrupts the workers. They enter it, and so does the
     /// dispatcher where it must.
@@ -184,8 +185,8 @@ impl Preemption {
         let number = CompiledProbes::in_this_program();
         self.why += &if layout.inline {
             format!(
-                "; {number} compiled probes left out: in the inline layout and the symmetric one no other thread is \
-                 there to raise their gate"
+                "; {number} compiled probes left out: in the inline layout and the symmetric one a signal would raise \
+                 their gate, and stops the code at the same cost"
             )
         } else if self.backend.is_some() {
             format!(
@@ -240,17 +241,22 @@ impl Given<'_> {
     }
 
     fn compiled_probes(self) -> Result<Preemption, StartError> {
-        let mechanism = self.mechanism();
-        let compiled =
-            CompiledProbes::install(self.token()?).map_err(StartError::CompiledProbes)?;
-        if self.layout.inline {
-            return Err(StartError::Inline { mechanism });
-        }
+        let token = self.token()?;
+        let compiled = CompiledProbes::install(token).map_err(StartError::CompiledProbes)?;
         let number = CompiledProbes::in_this_program();
         let why = format!("compiled probes ({number} of them), as configured");
-        Ok(Preemption {
+        let chosen = Preemption {
             compiled: Some(compiled),
             ..self.soft(true, &why)
+        };
+        if !self.layout.inline {
+            return Ok(chosen);
+        }
+        Ok(Preemption {
+            signal: Some(Signal::install(token)?),
+            grace: Nanos(0),
+            why: format!("{why}; a timer of each thread raises their gate"),
+            ..chosen
         })
     }
 
