@@ -134,8 +134,8 @@ impl Input {
         }
     }
 
-    /// An order's lines: 5 to 15, 1 in 100 from another warehouse, and the last of 1 order in 100 of
-    /// no item.
+    /// An order's lines: 5 to 15, of which 1 in 100 is from another warehouse. In 1 order of 100
+    /// the last is of no item.
     pub(crate) fn lines(&mut self, scale: Scale) -> ([Wanted; MOST_LINES], usize) {
         let mut lines = [Wanted::default(); MOST_LINES];
         let count = self.rng.random_range(5..=MOST_LINES);

@@ -15,7 +15,7 @@ use crate::rows::{
 use crate::{DISTRICTS, DistrictPart, Scale, Store, Warehouse};
 
 /// What each customer has paid and owes at first, cents.
-const PAID: i64 = 10_00;
+const PAID: i64 = 1_000;
 /// Of ten orders, those that are delivered.
 const DELIVERED: usize = 7;
 
@@ -68,13 +68,13 @@ fn address(rng: &mut impl Rng) -> Address {
 
 /// A tax of at most 20 %.
 fn tax(rng: &mut impl Rng) -> i64 {
-    rng.random_range(0..=20_00)
+    rng.random_range(0..=2_000)
 }
 
 fn item(rng: &mut impl Rng) -> Item {
     Item {
         name: text(rng),
-        price: rng.random_range(1_00..=100_00),
+        price: rng.random_range(100..=10_000),
         data: data(rng),
     }
 }
@@ -172,7 +172,7 @@ fn customer(number: usize, rng: &mut Xoshiro256PlusPlus) -> Customer {
         address: address(rng),
         phone: text(rng),
         bad_credit: rng.random_range(0..10) == 0,
-        discount: rng.random_range(0..=50_00),
+        discount: rng.random_range(0..=5_000),
         balance: -PAID,
         ytd_payment: PAID,
         payment_cnt: 1,
@@ -198,7 +198,7 @@ fn order(
         quantity: 5,
         amount: match is_delivered {
             true => 0,
-            false => rng.random_range(1..=9_999_99),
+            false => rng.random_range(1..=999_999),
         },
         dist_info: text(rng),
     };

@@ -17,6 +17,9 @@ use crate::{DISTRICTS, Store, Warehouse};
 /// So many of the latest orders count for Stock-Level (clause 2.8.2.2).
 const LATEST: usize = 20;
 
+/// One hundred per cent, as rates are counted.
+const WHOLE: i64 = 10_000;
+
 /// What became of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
@@ -173,8 +176,8 @@ impl Run<'_> {
             lines.push(self.order_line(line, item, row, (input.district, is_remote)));
             total += lines[lines.len() - 1].amount;
         }
-        let taxed = 100_00 + home.row.tax + part.row.tax;
-        self.show(total * (100_00 - discount) / 100_00 * taxed / 100_00);
+        let taxed = WHOLE + home.row.tax + part.row.tax;
+        self.show(total * (WHOLE - discount) / WHOLE * taxed / WHOLE);
         let number = district.next_o_id;
         district.next_o_id += 1;
         district.customers[customer].latest_order = number;
@@ -231,7 +234,7 @@ impl Run<'_> {
         let store = self.store;
         let (c_warehouse, c_district) = input.home(store.scale);
         let by = input.customer(store.scale);
-        let amount = input.rng.random_range(1_00..=5000_00);
+        let amount = input.rng.random_range(100..=500_000);
         let warehouse = store.warehouse(input.warehouse);
         let part = &warehouse.districts[input.district];
         let mut district = hold(&store.warehouse(c_warehouse).districts[c_district].locked);
@@ -335,7 +338,7 @@ impl Run<'_> {
         self.show(i64::from(number));
     }
 
-    /// Clause 2.8: the items of the latest orders under the district's lock, their stock row by row.
+    /// Clause 2.8: the latest orders' items under the district's lock, their stock row by row.
     fn stock_level(&mut self, input: &mut Input) -> bool {
         let threshold = input.rng.random_range(10..=20);
         let warehouse = self.store.warehouse(input.warehouse);

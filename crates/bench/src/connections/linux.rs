@@ -73,7 +73,7 @@ struct Connection {
 }
 
 impl Server {
-    /// Starts a server with a thread pinned to each of `cores`, for so many connections at the most.
+    /// Starts a server with a thread pinned to each of `cores`, for so many connections at most.
     ///
     /// # Errors
     /// The system refuses sockets or threads.

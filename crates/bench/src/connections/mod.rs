@@ -65,7 +65,7 @@ pub struct Options {
 }
 
 const EFFORTS: Efforts = Efforts {
-    quick: (3, 0.12),
+    quick: (3, 0.1),
     default: (5, 0.4),
     full: (7, 1.0),
     seconds: 0.05..=20.0,
@@ -343,5 +343,57 @@ impl Bench {
         let server = contender.start(work, mix, &self.cores, self.connections)?;
         let outcome = client::run(server.address(), self.connections, plan, &self.client, stop)?;
         Cell::of(&outcome, mix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::Measured;
+
+    /// All of a scenario on one core, which client and servers share. The figures are of a machine
+    /// that may do anything else: only what they are made of is checked.
+    #[test]
+    fn every_contender_has_a_figure_at_every_load() {
+        let mut session = Session::idle();
+        session.settings.seconds_per_point = 0.05;
+        let core = core_affinity::get_core_ids().unwrap()[0].id;
+        let mut client = CpuSet::new();
+        client.set(core);
+        let bench = Bench {
+            quick: true,
+            connections: 16,
+            cores: vec![core],
+            client,
+            client_has_its_own_cores: false,
+        };
+        let mut results = Connections {
+            connections: bench.connections,
+            cores: bench.cores.clone(),
+            client_has_its_own_cores: false,
+            descriptions: BTreeMap::new(),
+            scenarios: Vec::new(),
+            comparisons: Vec::new(),
+        };
+        let scenario = &SCENARIOS[0].lightly();
+        (bench.measure(scenario, &mut session, &mut results.scenarios)).unwrap();
+        assert_eq!(session.notes, Vec::<String>::new(), "no turn failed");
+        results.complete();
+        let loads = &results.scenarios[0].loads;
+        assert_eq!(loads.len(), scenario.loads(true).len());
+        for load in loads {
+            for (runs, contender) in load.contenders.iter().zip(&CONTENDERS) {
+                assert_eq!(runs.name, contender.name);
+                assert_eq!(runs.measured().count(), 2);
+                assert!(runs.measured().all(|cell| cell.requests > 5));
+            }
+        }
+        assert_eq!(results.scenarios[0].within.len(), CONTENDERS.len());
+        let json = serde_json::to_value(&results).unwrap();
+        assert_eq!(
+            serde_json::from_value::<Connections>(json).unwrap(),
+            results
+        );
+        assert_eq!(results.sections().len(), 2);
     }
 }

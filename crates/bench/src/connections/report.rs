@@ -281,8 +281,12 @@ fn cells(spread: Option<Spread>) -> [String; 2] {
 mod tests {
     use std::collections::BTreeMap;
 
+    use shinjuku_bench_tpcc::Pace;
+
+    use super::super::scenario::Scenario;
     use super::*;
     use crate::harness::Verdict;
+    use crate::paper::{List, Run};
 
     fn cell(p99_us: Option<f64>) -> Cell {
         Cell {
@@ -299,8 +303,8 @@ mod tests {
 
     /// Of each contender the p99 at 5, 10 and 20 %, in one repetition; the limit is 100.
     fn results(p99: &[(&str, [Option<f64>; 3])]) -> Connections {
-        let at = |number: usize| AtLoad {
-            share: SCENARIOS[0].loads(true)[number],
+        let at = |scenario: &Scenario, number: usize| AtLoad {
+            share: scenario.loads(true)[number],
             offered_rps: 1.0,
             contenders: (p99.iter())
                 .map(|(name, p99)| Runs {
@@ -309,18 +313,25 @@ mod tests {
                 })
                 .collect(),
         };
+        let of = |scenario: &Scenario| ScenarioResults {
+            name: scenario.name.to_owned(),
+            mean_us: 10.0,
+            pace: Some(Pace {
+                bare_mean_us: 5.0,
+                mean_us: 33.0,
+                row_ns: 900.0,
+                row_steps: 500,
+                times: Vec::new(),
+            }),
+            loads: (0..3).map(|number| at(scenario, number)).collect(),
+            within: Vec::new(),
+        };
         let mut results = Connections {
             connections: 8,
             cores: vec![0, 1],
             client_has_its_own_cores: false,
             descriptions: BTreeMap::new(),
-            scenarios: vec![ScenarioResults {
-                name: SCENARIOS[0].name.to_owned(),
-                mean_us: 10.0,
-                pace: None,
-                loads: (0..3).map(at).collect(),
-                within: Vec::new(),
-            }],
+            scenarios: SCENARIOS.iter().map(of).collect(),
             comparisons: Vec::new(),
         };
         results.complete();
@@ -359,7 +370,7 @@ mod tests {
         // Partitioned is above the limit from 5 % on.
         assert_eq!(ratio(&results, WITHIN, FLOATING, PARTITIONED), Some(2.0));
         assert_eq!(results.targets()[0].verdict, Verdict::Met);
-        assert_eq!(results.sections().len(), 2);
+        assert_eq!(results.sections().len(), SCENARIOS.len() + 1);
     }
 
     #[test]
@@ -367,5 +378,20 @@ mod tests {
         let results = results(&[(OURS, [None; 3]), (FLOATING, [Some(10.0); 3])]);
         assert_eq!(results.targets()[0].verdict, Verdict::Missed);
         assert_eq!(ratio(&results, WITHIN, OURS, FLOATING), None);
+    }
+
+    #[test]
+    fn what_the_list_of_claims_reads_is_there() {
+        let all = CONTENDERS.map(|one| (one.name, [Some(10.0), Some(20.0), Some(30.0)]));
+        let json = serde_json::to_value(results(&all)).unwrap();
+        let list = List::read().unwrap();
+        let own = Run::Command("connections".to_owned());
+        let items = list.items.iter().filter(|item| item.run == own);
+        let checks: Vec<_> = items.flat_map(|item| &item.checks).collect();
+        assert!(checks.len() > 10, "{}", checks.len());
+        for check in checks {
+            let found = check.reads.of_results(&json);
+            assert!(found.is_some(), "{}: {:?}", check.what, check.reads);
+        }
     }
 }

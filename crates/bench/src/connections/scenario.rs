@@ -71,6 +71,15 @@ impl Scenario {
         if quick { &self.quick } else { self.loads }
     }
 
+    /// The same at loads for a machine that is busy, or an unoptimised build.
+    #[cfg(test)]
+    pub fn lightly(self) -> Self {
+        Self {
+            quick: [0.005, 0.01, 0.02],
+            ..self
+        }
+    }
+
     /// The load at which latencies are compared: measured in every mode.
     pub fn judged(&self) -> f64 {
         self.quick[1]

@@ -102,6 +102,7 @@ fn with_more(bounce: &Bounce, samples: &mut Samples) {
 
 /// Where `fxsave64` puts the x87's and the SSE's registers.
 #[repr(align(16))]
+#[expect(dead_code, reason = "only the processor reads it")]
 struct FpArea([u8; 512]);
 
 /// Reads the signal mask and sets none, in the one system call that `swapcontext` makes.
