@@ -180,10 +180,13 @@ mod tests {
     use super::*;
     use crate::Scale;
 
+    /// A condition, and what breaks it.
+    type Break = (u32, fn(&mut Store));
+
     /// Each condition fails on what it is about.
     #[test]
     fn what_does_not_hold_is_found() {
-        let breaks: [(u32, fn(&mut Store)); 9] = [
+        let breaks: [Break; 9] = [
             (1, |store| *store.warehouses[1].ytd.get_mut() += 1),
             (2, |store| district(store).next_o_id += 1),
             (2, |store| {

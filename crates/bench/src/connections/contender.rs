@@ -53,7 +53,7 @@ pub enum Server {
     /// On threads of its own.
     Linux(linux::Server),
     /// On the runtime's loops.
-    Runtime(runtime::Server),
+    Runtime(Box<runtime::Server>),
 }
 
 impl Contender {
@@ -92,9 +92,8 @@ impl Contender {
             Kind::Linux(sharing) => {
                 linux::Server::start(sharing, work, cores, connections).map(Server::Linux)
             }
-            Kind::Runtime(way) => {
-                runtime::Server::start(way, work, &classes, cores, connections).map(Server::Runtime)
-            }
+            Kind::Runtime(way) => runtime::Server::start(way, work, &classes, cores, connections)
+                .map(|server| Server::Runtime(Box::new(server))),
         };
         started.with_context(|| format!("{} does not start", self.name))
     }

@@ -312,13 +312,16 @@ fn serve(socket: &UdpSocket, is_silent: &dyn Fn() -> bool, stop: &AtomicBool) {
     }
 }
 
+/// A phase's name, and its share.
+type Phase = (&'static str, fn(&Phases) -> f64);
+
 /// The phases, side by side.
 pub fn section(runs: &Runs<Phases>) -> Section {
     let mut table = Table::new(
         "one of three servers falls silent; medians",
         ["", "answered, %", "spread"],
     );
-    let phases: [(&str, fn(&Phases) -> f64); 4] = [
+    let phases: [Phase; 4] = [
         ("before", |one| one.before),
         ("silent, not noticed yet", |one| one.unnoticed),
         ("silent, noticed", |one| one.noticed),
