@@ -3,7 +3,8 @@
 //! kernel ([`dataplane`]), the rack's XDP program ([`rack`]), libraries with compiled probes
 //! ([`ordinary`]), the layouts beside other pools ([`layouts`]), what `auto` chooses beside all
 //! that could be chosen ([`auto`]), a web service beside the usual ways to compute in one
-//! ([`service`]), and orders of tasks with measured service times ([`tailguard`]).
+//! ([`service`]), servers of many TCP connections beside Linux's, IX's and ZygOS's
+//! ([`connections`]), and orders of tasks with measured service times ([`tailguard`]).
 //! [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
@@ -23,6 +24,7 @@ use shinjuku_preempt::HardPreemption;
 
 pub mod auto;
 pub mod closures;
+pub mod connections;
 pub mod costs;
 pub mod dataplane;
 pub mod elevate;
@@ -68,6 +70,8 @@ pub enum Of {
     Auto(auto::Options),
     /// A web service that computes in a pool, and in the ways that a pool replaces, over HTTP.
     Service(service::Options),
+    /// Many TCP connections: this project's server beside Linux's ways, IX's and ZygOS's.
+    Connections(connections::Options),
     /// TailGuard's order of tasks beside three others, simulated with service times of programs
     /// that are measured here.
     Tailguard(harness::Options),
@@ -88,6 +92,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Of::Layouts(options)) => layouts::run(options),
         Some(Of::Auto(options)) => auto::run(options),
         Some(Of::Service(options)) => service::run(options),
+        Some(Of::Connections(options)) => connections::run(options),
         Some(Of::Tailguard(options)) => tailguard::run(options),
     }
 }
@@ -116,6 +121,7 @@ mod tests {
             " layouts",
             " auto",
             " service",
+            " connections",
             " tailguard",
         ] {
             let line = format!("bench{bench} --quick --seed 3 --repetitions 2 --check --json x");
@@ -129,6 +135,7 @@ mod tests {
                 Some(Of::Layouts(options)) => &options.common,
                 Some(Of::Auto(options)) => &options.common,
                 Some(Of::Service(options)) => &options.common,
+                Some(Of::Connections(options)) => &options.common,
                 Some(Of::Tailguard(options)) => options,
             };
             assert!(common.quick && common.check && common.seed == 3, "{line}");

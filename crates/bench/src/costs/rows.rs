@@ -11,6 +11,18 @@ pub const ROWS: &[(&str, &str)] = &[
         "one way: the same and wrfsbase; every switch of this crate",
     ),
     (
+        "switch/signal-mask",
+        "one way: as switch/shared-tls, and a system call for the signal mask",
+    ),
+    (
+        "switch/fp-saved",
+        "one way: as switch/shared-tls, and fxsave64: the x87's and the SSE's registers",
+    ),
+    (
+        "switch/fp-restored",
+        "one way: as switch/shared-tls, and fxrstor64",
+    ),
+    (
         "switch/corosensei",
         "one way: the crate corosensei, inlined, without the control words",
     ),

@@ -33,7 +33,7 @@ mod report;
 mod verdict;
 
 pub use list::{Check, Command, Document, Item, List, Run};
-pub use reading::Reading;
+pub use reading::{Reading, reach};
 pub use verdict::{Judged, Verdict};
 
 /// Options of `cargo xtask paper`.

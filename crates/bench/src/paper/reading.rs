@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shinjuku_plot::{Figure, Point, Series};
+use shinjuku_plot::{Figure, Series};
 use shinjuku_workload::repeat::median;
 
 /// A way into a results.json, from the whole: a key; `*`, all of a list; or `a=x&b.c=y`, those of a
@@ -75,7 +75,10 @@ impl Reading {
             Self::Reach { over, under, limit } => {
                 let under = line(under)?;
                 let least = || under.points.first().map(|point| point.x);
-                Some(reach(line(over)?, *limit)? / reach(under, *limit).or_else(least)?)
+                let reach = |line: &Series| {
+                    reach(line.points.iter().map(|point| (point.x, point.y)), *limit)
+                };
+                Some(reach(line(over)?)? / reach(under).or_else(least)?)
             }
             Self::Found(_) | Self::FoundRatio { .. } => None,
         }
@@ -101,11 +104,11 @@ impl Reading {
     }
 }
 
-/// The largest x up to which a line stays within `limit`, between points on a logarithmic scale;
-/// `None` if the line begins above it.
-fn reach(line: &Series, limit: f64) -> Option<f64> {
+/// The largest x up to which points stay within `limit`, between two of them on a logarithmic
+/// scale; `None` if the first is above it. A point without a value is above every limit.
+pub fn reach(points: impl IntoIterator<Item = (f64, Option<f64>)>, limit: f64) -> Option<f64> {
     let mut last: Option<(f64, f64)> = None;
-    for &Point { x, y, .. } in &line.points {
+    for (x, y) in points {
         match (y, last) {
             (Some(y), _) if y <= limit => last = Some((x, y)),
             (Some(y), Some((from_x, from_y))) => {
@@ -153,7 +156,7 @@ fn matches(one: &Value, conditions: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use shinjuku_plot::{Style, XAxis, YAxis};
+    use shinjuku_plot::{Point, Style, XAxis, YAxis};
 
     use super::*;
 

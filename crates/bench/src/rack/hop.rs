@@ -23,11 +23,13 @@ use shinjuku_rack::{Config, Mode, Rack};
 use shinjuku_tests_support::namespace::Namespace;
 
 /// The switch's address, where clients send requests.
-const SWITCH: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+pub(super) const SWITCH: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+/// The client's.
+pub(super) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
-const PORT: u16 = 1234;
+/// Where requests go, at the switch and at servers.
+pub(super) const PORT: u16 = 1234;
 /// A round trip that takes longer has been lost.
 const LOST: Duration = Duration::from_millis(500);
 /// Round trips before the clock is looked at.
@@ -209,7 +211,7 @@ impl Drop for Hop {
 }
 
 /// Client, switch and server, in this order.
-fn connect() -> Result<[Namespace; 3], String> {
+pub(super) fn connect() -> Result<[Namespace; 3], String> {
     let namespaces = [
         Namespace::new("h")?,
         Namespace::new("h")?,

@@ -1,6 +1,6 @@
 //! `cargo xtask bench rack`: what the rack's XDP program takes for a packet, what the switch adds
-//! to a round trip, what whole racks do with it, simulated, and queries that fan out, over real
-//! servers and simulated.
+//! to a round trip, what becomes of requests when a server fails, what whole racks do with it,
+//! simulated, and queries that fan out, over real servers and simulated.
 //!
 //! The kernel runs the program on a packet in memory, many times in a row (BPF_PROG_TEST_RUN), so
 //! that no network is in the figures. Caches are warm, as they are at high load: a table's miss
@@ -21,11 +21,13 @@ use crate::machine::Machine;
 use crate::report::figure;
 
 mod contender;
+mod failing;
 mod fanout;
 mod hop;
 mod simulated;
 
 use contender::Contender;
+use failing::{Failing, Phases};
 use fanout::Fanout;
 use hop::{Between, Hop, RoundTrips};
 use simulated::Simulated;
@@ -82,6 +84,9 @@ const SIMULATED: [simulated::Effort; 3] = [
     },
 ];
 
+/// How often a server fails: shares of requests vary little.
+const FAILURES: u32 = 3;
+
 /// What a request with the table and a reply take, in ns, where it is not measured: `docs/rack.md`.
 const SWITCH_NS: [f64; 2] = [171.0, 123.0];
 
@@ -117,13 +122,14 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let packets = session.all(length, contenders.len() + hops.len());
     let queries = match options.simulated {
         true => Duration::ZERO,
-        false => fanout::expected(&session),
+        false => fanout::expected(&session) + failing::EACH * FAILURES,
     };
     session.expect(&machine, packets + queries + simulated::expected(effort));
     let mut measured = Rack::default();
     let outcome = measured.fill(&mut session, &mut contenders, &mut hops);
     drop(hops);
     let outcome = outcome
+        .and_then(|()| measured.fail(&mut session, options.simulated))
         .and_then(|()| measured.fan_out(&mut session, options.simulated))
         .and_then(|()| measured.simulate(&mut session, effort));
     session.end(machine, measured, outcome)
@@ -151,6 +157,9 @@ pub struct Rack {
     /// One for each way between a client and a server.
     #[serde(default)]
     pub round_trips: Vec<RoundTripRow>,
+    /// Failures of a server; `None`: this machine cannot, or the bench ended before.
+    #[serde(default)]
+    pub failing: Option<Runs<Phases>>,
     /// Queries over real servers; `None`: they were not asked for, or the bench ended before.
     #[serde(default)]
     pub fanout: Option<Fanout>,
@@ -245,6 +254,38 @@ impl Rack {
                 .map(|(one, runs)| RoundTripRow::of(one.between, runs))
                 .collect();
         }
+        Ok(())
+    }
+
+    /// A server of the real switch fails, unless all is to be simulated.
+    fn fail(&mut self, session: &mut Session, simulated: bool) -> Result<()> {
+        if simulated {
+            return Ok(());
+        }
+        let mut failing = match Failing::new() {
+            Ok(failing) => failing,
+            Err(error) => {
+                let note = format!("A failing server was not measured: {error:#}");
+                session.notes.push(note);
+                return Ok(());
+            }
+        };
+        session.progress.begin("a server fails");
+        let mut runs = Runs::new("a server fails");
+        for _ in 0..FAILURES {
+            let phases = failing.measure();
+            session.progress.end(failing::EACH);
+            runs.runs.push(phases.map_or_else(
+                |error| {
+                    session
+                        .notes
+                        .push(format!("failed: a server fails: {error:#}"));
+                    None
+                },
+                Some,
+            ));
+        }
+        self.failing = Some(runs);
         Ok(())
     }
 
@@ -388,8 +429,13 @@ impl Measured for Rack {
         let packets = Some(packets).filter(|_| !self.rows.is_empty());
         let racks = self.simulated.iter().flat_map(simulated::sections);
         let measured = packets.into_iter().chain(self.round_trip_section());
+        let failures = self.failing.as_ref().map(failing::section);
         let queries = self.fanout.as_ref().map(fanout::section);
-        measured.chain(queries).chain(racks).collect()
+        measured
+            .chain(failures)
+            .chain(queries)
+            .chain(racks)
+            .collect()
     }
 }
 

@@ -13,6 +13,7 @@ use serde_json::Value;
 use shinjuku_plot::Figure;
 
 use crate::auto::Auto;
+use crate::connections::Connections;
 use crate::dataplane::Dataplane;
 use crate::elevate::Elevate;
 use crate::harness::{Measured, Results, Section, targets};
@@ -58,6 +59,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Rack::BENCH) => again::<Rack>(options),
         Some(Ordinary::BENCH) => again::<Ordinary>(options),
         Some(Service::BENCH) => again::<Service>(options),
+        Some(Connections::BENCH) => again::<Connections>(options),
         Some(TailGuard::BENCH) => again::<TailGuard>(options),
         Some(Paper::BENCH) => again::<Paper>(options),
         Some(Layouts::BENCH) => again::<Layouts>(options),

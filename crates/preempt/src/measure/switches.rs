@@ -19,6 +19,9 @@ use crate::switch::{fs_base, switch, switch_same_tls};
 pub(super) const ROWS: Rows = &[
     "switch/shared-tls",
     "switch/own-tls",
+    "switch/signal-mask",
+    "switch/fp-saved",
+    "switch/fp-restored",
     "switch/corosensei",
     "switch/swapcontext",
     "switch/kernel-thread",
@@ -68,6 +71,7 @@ impl Part for Switches {
             unsafe { switch_same_tls(shared.here.as_ptr(), shared.there.get()) }
         });
         samples.add("switch/shared-tls", both_ways / 2.0);
+        with_more(shared, samples);
         let fs = fs_base();
         let both_ways = per_call(SWITCHES, || {
             // SAFETY: as above; the block is the one that both stacks use.
@@ -84,6 +88,53 @@ impl Part for Switches {
         });
         samples.add("switch/swapcontext", both_ways / 2.0);
     }
+}
+
+/// What the paper's switches do besides (Shinjuku, NSDI'19, table 2). This side does it twice for
+/// the two switches of a round trip, so that each has it once.
+fn with_more(bounce: &Bounce, samples: &mut Samples) {
+    let mut area = FpArea([0; 512]);
+    let area = &raw mut area;
+    save(area);
+    let mut measure = |row, switches, more: fn(*mut FpArea)| {
+        let both_ways = per_call(switches, || {
+            more(area);
+            more(area);
+            // SAFETY: as for the switch without more.
+            unsafe { switch_same_tls(bounce.here.as_ptr(), bounce.there.get()) }
+        });
+        samples.add(row, both_ways / 2.0);
+    };
+    measure("switch/signal-mask", SWITCHES / 20, set_mask);
+    measure("switch/fp-saved", SWITCHES, save);
+    measure("switch/fp-restored", SWITCHES, restore);
+}
+
+/// Where `fxsave64` puts the x87's and the SSE's registers.
+#[repr(align(16))]
+#[expect(dead_code, reason = "only the processor reads it")]
+struct FpArea([u8; 512]);
+
+/// Reads the signal mask and sets none, in the one system call that `swapcontext` makes.
+fn set_mask(_: *mut FpArea) {
+    // SAFETY: plain data, and zeroes are a valid value of it; blocking an empty set blocks nothing.
+    unsafe {
+        let (none, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const none, &raw mut before);
+    }
+}
+
+#[inline(always)]
+fn save(area: *mut FpArea) {
+    // SAFETY: stores 512 bytes into an aligned area that is only this measurement's.
+    unsafe { std::arch::asm!("fxsave64 [{}]", in(reg) area, options(nostack, preserves_flags)) };
+}
+
+#[inline(always)]
+fn restore(area: *mut FpArea) {
+    // SAFETY: loads what `save` stored on this thread: control words as they are now, and registers
+    // that the compiler is told to take for lost.
+    unsafe { std::arch::asm!("fxrstor64 [{}]", in(reg) area, clobber_abi("sysv64")) };
 }
 
 /// A stack without a context: a thread that switches to it is switched back from it.

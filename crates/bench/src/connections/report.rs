@@ -1,0 +1,397 @@
+//! Loads within ten mean service times, ratios, and the page.
+
+use shinjuku_plot::{Figure, Point, Series, Style, Table, XAxis, YAxis};
+use shinjuku_workload::repeat::Spread;
+
+use super::contender::{CONTENDERS, FLOATING, IX, OURS, PARTITIONED, ZYGOS};
+use super::scenario::SCENARIOS;
+use super::{AtLoad, Cell, Connections, ScenarioResults};
+use crate::harness::{
+    Comparison, Goal, Measured, Runs, Section, Target, by_repetition, comparisons,
+};
+use crate::paper::reach;
+use crate::report::figure;
+
+/// The talk's limit of p99: so many mean service times (slide 8).
+const MEANS: f64 = 10.0;
+/// What the two lines of ratios are of.
+const WITHIN: &str = "load within ten means";
+const P99: &str = "p99";
+
+/// Whose ratios are told: of loads as they stand, of latencies the other way round, so that more is
+/// better for the first of both.
+const PAIRS: [[&str; 2]; 6] = [
+    [IX, FLOATING],
+    [ZYGOS, FLOATING],
+    [OURS, FLOATING],
+    [FLOATING, PARTITIONED],
+    [OURS, IX],
+    [OURS, ZYGOS],
+];
+
+/// A request that is not answered at the judged load is a defect of ours, whatever the machine.
+const ANSWERED: Goal = Goal::AtMost(0.0);
+
+impl Connections {
+    /// Fills in what follows from the measured points.
+    pub fn complete(&mut self) {
+        for scenario in &mut self.scenarios {
+            scenario.within = CONTENDERS.map(|one| scenario.within(one.name)).into();
+        }
+        self.comparisons = self
+            .scenarios
+            .iter()
+            .flat_map(ScenarioResults::compare)
+            .collect();
+    }
+}
+
+impl AtLoad {
+    fn of(&self, name: &str) -> Option<&Runs<Cell>> {
+        self.contenders.iter().find(|runs| runs.name == name)
+    }
+}
+
+impl ScenarioResults {
+    /// The highest load of each repetition, per cent.
+    fn within(&self, name: &str) -> Runs<f64> {
+        let runs: Vec<_> = self.loads.iter().filter_map(|load| load.of(name)).collect();
+        let repetitions = runs.iter().map(|one| one.runs.len()).min().unwrap_or(0);
+        let of_one = |number: usize| {
+            let p99 = |runs: &Runs<Cell>| runs.runs[number].as_ref()?.p99_us;
+            let points = self.loads.iter().zip(&runs);
+            let points = points.map(|(load, runs)| (load.share * 100.0, p99(runs)));
+            reach(points, MEANS * self.mean_us)
+        };
+        Runs {
+            name: name.to_owned(),
+            runs: (0..repetitions).map(of_one).collect(),
+        }
+    }
+
+    fn compare(&self) -> Vec<Comparison> {
+        let lowest = self.loads.first().map(|load| load.share * 100.0);
+        let mut compared = Vec::new();
+        for [over, under] in PAIRS {
+            let loads = |name: &str| {
+                let found = self.within.iter().find(|runs| runs.name == name);
+                found.map_or_else(Vec::new, |runs| runs.runs.clone())
+            };
+            // Who is above the limit from the first point on counts with that point: the ratio is
+            // then the least that it can be.
+            let least: Vec<_> = loads(under)
+                .into_iter()
+                .map(|load| load.or(lowest))
+                .collect();
+            let pairs = by_repetition(&loads(over), &least);
+            let what = format!("{}: {WITHIN}", self.name);
+            compared.push(Comparison::of(what, [over, under], &pairs, None));
+        }
+        let judged = self.judged();
+        for [quick, slow] in PAIRS {
+            let runs = judged.and_then(|load| load.of(slow).zip(load.of(quick)));
+            let what = format!("{}: {P99}", self.name);
+            compared.extend(
+                runs.map(|(over, under)| over.compare(under, what, None, |one: &Cell| one.p99_us)),
+            );
+        }
+        compared
+    }
+
+    /// The load at which latencies are compared.
+    fn judged(&self) -> Option<&AtLoad> {
+        let scenario = SCENARIOS.iter().find(|one| one.name == self.name)?;
+        self.loads
+            .iter()
+            .find(|load| load.share == scenario.judged())
+    }
+
+    /// Whether ours answered everything at the lowest load.
+    fn answered(&self) -> Option<Target> {
+        let name = format!("{}: unanswered at the lowest load: {OURS}", self.name);
+        let left = self.loads.first()?.of(OURS)?;
+        Some(match left.spread(|one| Some(one.unanswered as f64)) {
+            Some(left) => Target::measured(name, ANSWERED, left),
+            None => Target::not_shown(name, ANSWERED, "no repetition was measured"),
+        })
+    }
+
+    fn section(&self) -> Section {
+        let scenario = SCENARIOS.iter().find(|one| one.name == self.name);
+        let title = scenario.map_or(&*self.name, |one| one.title);
+        let plotted = |load: &AtLoad, name: &str| {
+            let spread = load.of(name)?.spread(|one| one.p99_us);
+            Some(Point {
+                x: load.share * 100.0,
+                y: spread.map(|spread| spread.median),
+                spread: spread.map(|spread| (spread.min, spread.max)),
+            })
+        };
+        let line = |(number, name): (usize, &str)| Series {
+            label: name.to_owned(),
+            style: Style::Contender(number),
+            points: (self.loads.iter())
+                .filter_map(|load| plotted(load, name))
+                .collect(),
+        };
+        let names = CONTENDERS.iter().map(|one| one.name).enumerate();
+        let plot = Figure {
+            name: format!("connections-{}", self.name),
+            title: format!("Two cores over TCP: {title}"),
+            x: XAxis::Load,
+            y: YAxis::Logarithmic,
+            y_label: "p99 latency (µs, log)".to_owned(),
+            bars: "lowest and highest repetition",
+            series: names.map(line).collect(),
+        };
+        let pace = self.pace.as_ref().map(pace);
+        Section {
+            heading: title.to_owned(),
+            figures: vec![plot],
+            tables: (pace.into_iter())
+                .chain([self.loads_within()])
+                .chain(self.loads.iter().map(table))
+                .collect(),
+            ..Section::default()
+        }
+    }
+
+    fn loads_within(&self) -> Table {
+        let mut table = Table::new(
+            format!(
+                "highest load with a p99 within {:.0} µs, %; medians",
+                MEANS * self.mean_us
+            ),
+            ["", "load", "spread", "repetitions without"],
+        );
+        for runs in &self.within {
+            let [load, spread] = cells(runs.spread(|&load| Some(load)));
+            let without = runs.runs.iter().filter(|one| one.is_none()).count();
+            table.push([runs.name.clone(), load, spread, without.to_string()]);
+        }
+        table
+    }
+}
+
+impl Measured for Connections {
+    const BENCH: &'static str = "connections";
+    const TITLE: &'static str = "connections over TCP";
+    const DIRECTORY: &'static str = "bench-connections";
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let cores: Vec<_> = self.cores.iter().map(ToString::to_string).collect();
+        vec![
+            ("Connections", self.connections.to_string()),
+            ("Servers' cores", cores.join(", ")),
+        ]
+    }
+
+    fn targets(&self) -> Vec<Target> {
+        let answered = self.scenarios.iter().filter_map(ScenarioResults::answered);
+        let compared = self.comparisons.iter().filter_map(Target::of);
+        answered.chain(compared).collect()
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        let mut sections: Vec<_> = self
+            .scenarios
+            .iter()
+            .map(ScenarioResults::section)
+            .collect();
+        let said = self.descriptions.iter();
+        sections.push(Section {
+            heading: "Ratios".to_owned(),
+            introduction: Some(format!(
+                "Of loads the first is over the second; of p99, at the load of the table, the second over the first: more is better for \
+                 the first of both. Who is above {MEANS} means from the first load on counts with that load."
+            )),
+            tables: comparisons(&self.comparisons).into_iter().collect(),
+            details: said.map(|(name, said)| format!("{name}: {said}")).collect(),
+            ..Section::default()
+        });
+        sections
+    }
+}
+
+/// How transactions' times are distributed.
+fn pace(pace: &shinjuku_bench_tpcc::Pace) -> Table {
+    let header = ["", "transactions", "mean", "p50", "p90", "p99"];
+    let mut table = Table::new("transactions alone, on one thread: time, µs", header);
+    for times in &pace.times {
+        let [mean, p50, p90, p99] =
+            [times.mean_us, times.p50_us, times.p90_us, times.p99_us].map(figure);
+        let count = times.transactions.to_string();
+        table.push([times.name.clone(), count, mean, p50, p90, p99]);
+    }
+    table.notes.push(format!(
+        "The mean by processor time is {} µs: {} µs, and {} ns more for each row.",
+        figure(pace.mean_us),
+        figure(pace.bare_mean_us),
+        figure(pace.row_ns)
+    ));
+    table
+}
+
+fn table(load: &AtLoad) -> Table {
+    let mut table = Table::new(
+        format!(
+            "{:.0} %, {:.0} requests a second: latency, µs; medians",
+            load.share * 100.0,
+            load.offered_rps
+        ),
+        [
+            "",
+            "p50",
+            "p99",
+            "spread",
+            "unanswered",
+            "client late, p99",
+            "client's cores",
+        ],
+    );
+    for runs in &load.contenders {
+        let median = |value: fn(&Cell) -> Option<f64>| cells(runs.spread(value))[0].clone();
+        let [p99, spread] = cells(runs.spread(|one| one.p99_us));
+        let unanswered: u64 = runs.measured().map(|one| one.unanswered).sum();
+        table.push([
+            runs.name.clone(),
+            median(|one| one.p50_us),
+            p99,
+            spread,
+            unanswered.to_string(),
+            median(|one| Some(one.late_p99_us)),
+            median(|one| Some(one.client_cores)),
+        ]);
+    }
+    table
+}
+
+/// Median, and lowest and highest.
+fn cells(spread: Option<Spread>) -> [String; 2] {
+    spread.map_or_else(
+        || ["-".to_owned(), String::new()],
+        |spread| {
+            let range = format!("{}-{}", figure(spread.min), figure(spread.max));
+            [figure(spread.median), range]
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use shinjuku_bench_tpcc::Pace;
+
+    use super::super::scenario::Scenario;
+    use super::*;
+    use crate::harness::Verdict;
+    use crate::paper::{List, Run};
+
+    fn cell(p99_us: Option<f64>) -> Cell {
+        Cell {
+            requests: 1000,
+            unanswered: if p99_us.is_some() { 0 } else { 20 },
+            p50_us: Some(20.0),
+            p99_us,
+            class_p99_us: BTreeMap::new(),
+            late_p99_us: 3.0,
+            client_cores: 0.3,
+            client_realtime: true,
+        }
+    }
+
+    /// Of each contender the p99 at 5, 10 and 20 %, in one repetition; the limit is 100.
+    fn results(p99: &[(&str, [Option<f64>; 3])]) -> Connections {
+        let at = |scenario: &Scenario, number: usize| AtLoad {
+            share: scenario.loads(true)[number],
+            offered_rps: 1.0,
+            contenders: (p99.iter())
+                .map(|(name, p99)| Runs {
+                    name: (*name).to_owned(),
+                    runs: vec![Some(cell(p99[number]))],
+                })
+                .collect(),
+        };
+        let of = |scenario: &Scenario| ScenarioResults {
+            name: scenario.name.to_owned(),
+            mean_us: 10.0,
+            pace: Some(Pace {
+                bare_mean_us: 5.0,
+                mean_us: 33.0,
+                row_ns: 900.0,
+                row_steps: 500,
+                times: Vec::new(),
+            }),
+            loads: (0..3).map(|number| at(scenario, number)).collect(),
+            within: Vec::new(),
+        };
+        let mut results = Connections {
+            connections: 8,
+            cores: vec![0, 1],
+            client_has_its_own_cores: false,
+            descriptions: BTreeMap::new(),
+            scenarios: SCENARIOS.iter().map(of).collect(),
+            comparisons: Vec::new(),
+        };
+        results.complete();
+        results
+    }
+
+    fn ratio(results: &Connections, what: &str, over: &str, under: &str) -> Option<f64> {
+        let what = format!("10-us: {what}");
+        let found = results
+            .comparisons
+            .iter()
+            .find(|one| (&*one.what, &*one.over, &*one.under) == (&*what, over, under));
+        Some(found?.ratio.as_ref()?.ratio.median)
+    }
+
+    #[test]
+    fn ratios_are_of_loads_within_ten_means_and_of_latencies() {
+        let results = results(&[
+            (PARTITIONED, [Some(200.0), Some(400.0), None]),
+            (FLOATING, [Some(50.0), Some(100.0), Some(400.0)]),
+            (IX, [Some(50.0), Some(80.0), None]),
+            (ZYGOS, [Some(30.0), Some(40.0), Some(60.0)]),
+            (OURS, [Some(30.0), Some(50.0), Some(50.0)]),
+        ]);
+        let within: Vec<_> = results.scenarios[0]
+            .within
+            .iter()
+            .map(|runs| runs.runs[0])
+            .collect();
+        assert_eq!(
+            within,
+            [None, Some(10.0), Some(10.0), Some(20.0), Some(20.0)]
+        );
+        assert_eq!(ratio(&results, WITHIN, OURS, FLOATING), Some(2.0));
+        assert_eq!(ratio(&results, P99, FLOATING, OURS), Some(2.0));
+        // Partitioned is above the limit from 5 % on.
+        assert_eq!(ratio(&results, WITHIN, FLOATING, PARTITIONED), Some(2.0));
+        assert_eq!(results.targets()[0].verdict, Verdict::Met);
+        assert_eq!(results.sections().len(), SCENARIOS.len() + 1);
+    }
+
+    #[test]
+    fn what_we_leave_unanswered_is_missed() {
+        let results = results(&[(OURS, [None; 3]), (FLOATING, [Some(10.0); 3])]);
+        assert_eq!(results.targets()[0].verdict, Verdict::Missed);
+        assert_eq!(ratio(&results, WITHIN, OURS, FLOATING), None);
+    }
+
+    #[test]
+    fn what_the_list_of_claims_reads_is_there() {
+        let all = CONTENDERS.map(|one| (one.name, [Some(10.0), Some(20.0), Some(30.0)]));
+        let json = serde_json::to_value(results(&all)).unwrap();
+        let list = List::read().unwrap();
+        let own = Run::Command("connections".to_owned());
+        let items = list.items.iter().filter(|item| item.run == own);
+        let checks: Vec<_> = items.flat_map(|item| &item.checks).collect();
+        assert!(checks.len() > 10, "{}", checks.len());
+        for check in checks {
+            let found = check.reads.of_results(&json);
+            assert!(found.is_some(), "{}: {:?}", check.what, check.reads);
+        }
+    }
+}
