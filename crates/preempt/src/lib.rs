@@ -82,6 +82,7 @@ pub mod guest;
 mod handover;
 mod kernel_thread;
 mod lend;
+mod lock_wait;
 mod mailbox;
 #[cfg(feature = "measure")]
 pub mod measure;
@@ -117,7 +118,7 @@ mod x87;
 pub use affinity::Affinity;
 pub use backend::{Backend, BackendError, BackendKind, Delivery, Prospect, SenderMode};
 pub use clock::{Clock, Cycles};
-pub use compiled::{CompiledProbes, CompiledProbesError, Outstanding};
+pub use compiled::{CompiledProbes, CompiledProbesError, Entry, Outstanding};
 pub use context::{
     ContextId, Finished, Generation, Idle, Outcome, Panicked, Ready, Runnable, Suspended,
 };
@@ -129,6 +130,7 @@ pub use current::{
 pub use handover::Handover;
 pub use kernel_thread::ContextKind;
 pub use lend::{Lender, Lent, Work, lend};
+pub use lock_wait::LockWait;
 pub use mailbox::{Completion, Dispatched, MAX_DEPTH, Receiver, Sender, mailbox};
 pub use mechanism::{InterruptError, Mechanism, WorkerLink};
 pub use parker::Parker;

@@ -32,6 +32,7 @@ use crate::counters::count;
 use crate::current::{self, CURRENT};
 use crate::extended_state;
 use crate::fault::{self, Defence};
+use crate::lock_wait::LockWait;
 use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
 use crate::timer;
 use crate::token::HardPreemption;
@@ -296,26 +297,10 @@ fn on_kernel_thread(head: &Head, frame: &libc::ucontext_t) {
 /// Leaves to the worker if that is asked for. Gives what is left of the quantum if the context goes
 /// on.
 fn interrupted(head: &Head, frame: &libc::ucontext_t) -> Option<Cycles> {
-    let outer = (head.running.waits_for_a_lock).replace(waits_for_a_lock(frame));
+    let outer = head.running.lock_wait.replace(LockWait::of(frame));
     let left = current::interrupted(head);
-    head.running.waits_for_a_lock.set(outer);
+    head.running.lock_wait.set(outer);
     left
-}
-
-/// Whether the signal found the code within a call of `futex` that sleeps until another thread
-/// wakes it, or right before the call. The kernel has put the registers back to begin that call
-/// again (`SA_RESTART`); a call with a time limit answers `EINTR`, and is not found. Code that has
-/// these numbers in its registers by chance is taken for one that waits: no harm but to the order.
-fn waits_for_a_lock(frame: &libc::ucontext_t) -> bool {
-    const LOCK_PI2: libc::c_int = 13;
-    let registers = &frame.uc_mcontext.gregs;
-    let options = libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME;
-    let operation = registers[libc::REG_RSI as usize] as libc::c_int & !options;
-    registers[libc::REG_RAX as usize] == libc::SYS_futex
-        && matches!(
-            operation,
-            libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET | libc::FUTEX_LOCK_PI | LOCK_PI2
-        )
 }
 
 /// Whether the interrupted code ran on the context's own stack.

@@ -187,6 +187,12 @@ impl<Tr: Transport> WorkerState<Tr> {
         self.sent[self.first].as_ref()
     }
 
+    /// The request that was sent last and not answered.
+    pub(crate) fn last_sent(&self) -> Option<&Sent> {
+        let last = self.count.checked_sub(1)?;
+        self.sent[self.place(last)].as_ref()
+    }
+
     /// Sends, and wakes the worker if it is seen to sleep. That can be missed: [`wake`](Self::wake)
     /// it until it answers.
     pub(crate) fn send(&mut self, task: TaskId, runnable: Load<Tr>, now: Nanos) {

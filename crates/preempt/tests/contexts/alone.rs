@@ -546,8 +546,11 @@ fn a_job_that_a_signal_stops_as_it_waits_for_a_lock_is_told_from_others() {
             signal.interrupt(&rig.workers[0].link).unwrap();
         }
         let suspended = rig.preempted(0);
-        assert_eq!(suspended.waits_for_a_lock(), takes_the_lock);
+        let wait = suspended.lock_wait();
+        assert_eq!(wait.is_some(), takes_the_lock);
+        assert!(wait.is_none_or(|wait| wait.would_sleep()));
         drop(held);
+        assert!(!wait.is_some_and(|wait| wait.would_sleep()));
         gate.open.store(true, Ordering::Relaxed);
         rig.send(0, suspended.into());
         assert_eq!(rig.finish(0), Ok(0));

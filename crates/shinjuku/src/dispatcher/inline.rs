@@ -188,7 +188,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if !self.inline.elsewhere.is_empty() {
             worked |= self.answers_from_elsewhere(now);
         }
-        self.bring_lock_waiters_back(now);
         if let Some(over) = self.inline_phase(now) {
             return over;
         }
@@ -212,7 +211,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 now = Nanos(self.clock.nanos_at(moment));
             }
         }
-        if !self.policy.is_empty() {
+        if !self.policy.is_empty() || self.bring_lock_waiter_back(now) {
             let active = self.inline.active;
             worked |= self.hand_one(active, active, now);
             if self.states[active].out() > 0 {

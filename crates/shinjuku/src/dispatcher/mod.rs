@@ -30,13 +30,13 @@ use std::time::Duration;
 
 use shinjuku_net::{Arrival, Refusal, Transport};
 use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want, WorkerId};
-use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Idle, Runnable, Suspended};
+use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Entry, Idle, Runnable, Suspended};
 
 pub(crate) use contexts::Contexts;
 pub(crate) use end::{BACKGROUND_TURN, ShutdownHandoff};
 use inline::Inline;
 pub(crate) use inline::{Deadline, Next, Turn};
-use lock_waiters::LockWaiters;
+use lock_waiters::{LockWaiters, Waiter};
 
 use crate::loops::IdleTime;
 use crate::preemption::Preemption;
@@ -101,6 +101,8 @@ struct Record<Tr: Transport> {
     ran: Nanos,
     /// Some of that time its thread was blocked.
     was_blocked: bool,
+    /// The function entry where it was stopped last, if a compiled probe stopped it.
+    entry: Option<Entry>,
     /// It runs only in what is idle.
     is_best_effort: bool,
     place: Place<Tr>,
@@ -230,6 +232,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             deadline: Nanos::MAX,
             ran: Nanos(0),
             was_blocked: false,
+            entry: None,
             is_best_effort: false,
             place: Place::Free,
         };
@@ -392,14 +395,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
             let (task, worker) = (sent.task, state.worker);
             let ran = self.on_cpu(ran, completion.away());
             self.note_time(task, ran, at, was_blocked, now);
+            self.blame_the_holder(task);
             match completion {
                 Completion::Finished(idle) => {
                     self.contexts.put(idle);
                     self.settle(task, worker);
                 }
                 Completion::Preempted(suspended) => {
-                    let waits = suspended.waits_for_a_lock();
+                    let lock_wait = suspended.lock_wait();
                     let record = &mut self.records[task.0 as usize];
+                    record.entry = suspended.entry();
                     record.place = Place::Suspended(suspended);
                     self.statistics.preempted(record.class);
                     if self.rules.inline {
@@ -407,10 +412,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
                         self.statistics.requested();
                     }
                     let suspended = self.policy.waiting_started();
-                    if waits && suspended > 0 {
-                        self.lock_waiters.stand_aside(task, worker, suspended);
-                    } else {
-                        self.policy.preempted(task, worker, now);
+                    match lock_wait.filter(|_| suspended > 0) {
+                        Some(wait) => {
+                            let waiter = Waiter { task, worker, wait };
+                            self.lock_waiters.stand_aside(waiter, suspended);
+                        }
+                        None => self.policy.preempted(task, worker, now),
                     }
                 }
             }
@@ -420,6 +427,17 @@ impl<Tr: Transport> Dispatcher<Tr> {
             }
         }
         worked
+    }
+
+    /// A request is back. If others could not go on before it ran, and can now, it had held their
+    /// lock at the function entry where it was stopped the time before: no request is stopped there
+    /// for a while.
+    fn blame_the_holder(&mut self, task: TaskId) {
+        if self.lock_waiters.is_back(task)
+            && let Some(entry) = self.records[task.0 as usize].entry
+        {
+            entry.pass_by();
+        }
     }
 
     /// A request, which is back at `now`, has run for so long at `at`.
@@ -561,6 +579,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 deadline: Nanos(deadline_nanos.or(class_deadline).unwrap_or(u64::MAX)),
                 ran: Nanos(0),
                 was_blocked: false,
+                entry: None,
                 is_best_effort: rules.best_effort && policy.is_best_effort(id),
                 place: Place::Fresh(request, route),
             };
@@ -580,8 +599,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Gives every worker with room what the policy says, the emptiest first.
     fn hand_out(&mut self, now: Nanos) -> bool {
         let mut worked = false;
-        self.bring_lock_waiters_back(now);
-        if self.policy.is_empty() {
+        if self.policy.is_empty() && !self.bring_lock_waiter_back(now) {
             return worked;
         }
         for level in 0..self.rules.depth {
@@ -603,14 +621,17 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
-    /// Requests that need not stand aside any more wait again.
-    fn bring_lock_waiters_back(&mut self, now: Nanos) {
-        if !self.lock_waiters.is_empty() {
-            let suspended = self.policy.waiting_started();
-            for (task, worker) in self.lock_waiters.come_back(suspended) {
-                self.policy.preempted(task, worker, now);
-            }
+    /// The next request that stood aside waits again, if it need not any more.
+    fn bring_lock_waiter_back(&mut self, now: Nanos) -> bool {
+        if self.lock_waiters.is_empty() {
+            return false;
         }
+        let suspended = self.policy.waiting_started();
+        let back = self.lock_waiters.come_back(suspended);
+        if let Some(Waiter { task, worker, .. }) = back {
+            self.policy.preempted(task, worker, now);
+        }
+        back.is_some()
     }
 
     /// Which waiting requests can run.
@@ -624,10 +645,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Sends the next request for `worker` to the worker `at` (its own, or a spare's that stands in
     /// for it).
     fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
-        let is_turn = !self.lock_waiters.is_empty() && self.lock_waiters.takes_turn();
+        self.bring_lock_waiter_back(now);
+        let is_turn = self.lock_waiters.takes_turn();
         if is_turn && self.hand_one_of(Want::StartedOnly, at, worker, now) {
-            if let Some(sent) = self.states[at].running().filter(|_| self.rules.best_effort) {
-                self.policy.grant_turn(sent.task);
+            if let Some(sent) = self.states[at].last_sent() {
+                self.lock_waiters.turn_of(sent.task);
+                if self.rules.best_effort {
+                    self.policy.grant_turn(sent.task);
+                }
             }
             return true;
         }

@@ -343,10 +343,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.hand_one_of(want, at, silent, now);
         // What was answered can all have been too late, and refused.
         if self.states[at].out() > 0 {
-            if is_first && let Some(running) = self.states[at].running() {
-                self.policy.grant_turn(running.task);
+            if is_first && let Some(sent) = self.states[at].last_sent() {
+                self.policy.grant_turn(sent.task);
                 // Of those that stand aside before it as well.
                 self.lock_waiters.takes_turn();
+                self.lock_waiters.turn_of(sent.task);
             }
             self.stands_in[spare] = Some(silent);
             self.spares_out += 1;
