@@ -110,6 +110,14 @@ impl CompiledProbes {
         GATE.0.load(Ordering::Relaxed)
     }
 
+    /// At how many entries no request gives way now, since one that did held a lock that others
+    /// waited for. Of all runtimes of the process.
+    #[must_use]
+    pub fn entries_passed_by() -> usize {
+        let is_passed_by = |passes: &&AtomicU16| passes.load(Ordering::Relaxed) > 0;
+        PASSED_BY.iter().filter(is_passed_by).count()
+    }
+
     /// Asks the context to give way, as [`Dispatched::request`] does, and at compiled probes as
     /// well while the answer lives. Two atomic additions in all; does not allocate.
     #[inline]
@@ -139,9 +147,9 @@ const ENTRIES: u16 = 4096;
 /// For how many more times each entry is passed by.
 static PASSED_BY: [AtomicU16; ENTRIES as usize] = [const { AtomicU16::new(0) }; ENTRIES as usize];
 
-/// So often an entry is passed by before a request gives way there again: who was blamed wrongly is
-/// back after some milliseconds, and who was not costs one such wait in so many preemptions.
-const PASSES: u16 = 1_000;
+/// So often an entry is passed by before a request gives way there again: one that was blamed
+/// wrongly comes back, and one that was not costs one such wait in so many preemptions.
+const PASSES: u16 = 60_000;
 
 /// The entry of a function of an instrumented crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +169,7 @@ impl Entry {
         &PASSED_BY[usize::from(self.0.get())]
     }
 
-    /// No request gives way at this entry the next thousand times: one that did held a lock that
+    /// No request gives way at this entry the next 60,000 times: one that did held a lock that
     /// others waited for. Holds in the whole process. One store.
     pub fn pass_by(self) {
         self.passes().store(PASSES, Ordering::Relaxed);

@@ -111,6 +111,8 @@ pub(crate) struct Running {
     /// The part of its signal frame for which the next worker must have room (`extended_state`); 0:
     /// no frame.
     pub(crate) frame: Cell<u64>,
+    /// How many signals in a row were in vain in the C library's code.
+    pub(crate) held_off: Cell<u32>,
     /// What it waited for as a signal stopped it.
     pub(crate) lock_wait: Cell<Option<LockWait>>,
     /// Where a compiled probe stopped it.
@@ -176,6 +178,7 @@ impl Head {
         head.running.worker.set(std::ptr::null());
         head.running.last_worker.set(u32::MAX);
         head.running.frame.set(0);
+        head.running.held_off.set(0);
         head.running.lock_wait.set(None);
         head.running.entry.set(None);
         head.id.set(id);
@@ -238,6 +241,7 @@ impl Head {
                 is_kernel_thread: Cell::new(false),
                 stack_pointer: Cell::new(0),
                 frame: Cell::new(0),
+                held_off: Cell::new(0),
                 lock_wait: Cell::new(None),
                 entry: Cell::new(None),
                 run_time: Cell::new(0),

@@ -67,6 +67,7 @@ mod switch;
 mod affinity;
 mod backend;
 mod backing_thread;
+mod c_library;
 mod clock;
 mod compiled;
 mod context;

@@ -26,6 +26,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::c_library;
 use crate::clock::{Clock, Cycles};
 use crate::context::Head;
 use crate::counters::count;
@@ -59,6 +60,9 @@ pub(crate) const LEAVE_ALTERNATE_STACK: libc::c_int = 0x7777;
 
 /// After an interrupt in vain, a worker's own timer fires again after this time, in nanoseconds.
 const IN_VAIN_AGAIN: u64 = 500_000;
+
+/// The same where the code will soon be where it can be stopped.
+const SOON_AGAIN: u64 = 50_000;
 
 /// Preemption by signal. Works on any Linux.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +117,7 @@ impl Signal {
             // SAFETY: only reads the action in force; stored before ours can run.
             unsafe { libc::sigaction(SIGNAL, std::ptr::null(), &mut previous) };
             let _ = PREVIOUS.set(previous);
+            c_library::find();
             // SAFETY: as above.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             action.sa_sigaction = on_signal as *const () as usize;
@@ -254,10 +259,12 @@ fn stop(head: &Head, frame: &mut libc::ucontext_t, timer: Option<libc::c_int>) {
     // signals for a while. On another worker its frame, or its end, would install this worker's
     // mask there, and a handler's frame also this worker's alternate stack. The dispatcher asks
     // again later.
-    if !has_room || !current::has_workers_mask(head, || first_64(&frame.uc_sigmask)) {
+    let can_leave = has_room && current::has_workers_mask(head, || first_64(&frame.uc_sigmask));
+    if !can_leave || c_library::holds_off(head, frame) {
         current::interrupted_in_vain(head);
         if let Some(timer) = timer {
-            timer::again(timer, Clock::get().to_cycles(IN_VAIN_AGAIN));
+            let again = if can_leave { SOON_AGAIN } else { IN_VAIN_AGAIN };
+            timer::again(timer, Clock::get().to_cycles(again));
         }
         return;
     }
@@ -288,7 +295,8 @@ fn on_kernel_thread(head: &Head, frame: &libc::ucontext_t) {
     if head.running.guard.load(Ordering::Relaxed) != 0 {
         return current::deferred(head);
     }
-    if !is_on_stack(head, stack_pointer) || !has_room(head, frame) {
+    let can_leave = is_on_stack(head, stack_pointer) && has_room(head, frame);
+    if !can_leave || c_library::holds_off(head, frame) {
         return current::interrupted_in_vain(head);
     }
     let _ = interrupted(head, frame);

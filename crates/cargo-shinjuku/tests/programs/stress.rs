@@ -109,3 +109,11 @@ fn without_a_dispatchers_thread_they_are_left_out_and_that_is_said() {
     assert!(printed.contains("compiled probes left out"), "{printed}");
     assert_eq!((counts["compiled"], counts["wrong"]), (0, 0), "{printed}");
 }
+
+/// Who was stopped there held a lock that the others waited for.
+#[test]
+fn an_entry_within_a_lock_is_passed_by_once_others_have_waited_for_it() {
+    let (printed, counts) = run(["lock", "1", "90"]);
+    assert!(counts["passed_by"] >= 1, "{printed}");
+    assert_eq!((counts["wrong"], counts["clean"]), (0, 1), "{printed}");
+}

@@ -469,7 +469,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
         };
         let gives_way = quantum == GIVES_WAY;
         // Nobody can tell it that something waits, so it is stopped for a look at that.
-        let quantum = if gives_way { POLL_EVERY } else { quantum };
+        let quantum = match gives_way {
+            true => POLL_EVERY,
+            false => self.for_its_turn(running.task, quantum),
+        };
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
         let mut soft = match gives_way {
             true => quantum,

@@ -14,6 +14,9 @@
 //! stand aside would sleep again ([`LockWait::would_sleep`]): this one, the next one the next time.
 //! One that would not comes back, and the others need not all run into the lock again.
 //!
+//! The request that was suspended last has its turn first. For where most requests want the lock, it
+//! has the lock: whoever had got through since, had found the lock free.
+//!
 //! A round in which each suspended request has had its turn in vain tells that the holder is not
 //! among them, or that they wait for something else. Then the one that was asked last comes back, to
 //! try. The next rounds give every other turn to fresh requests, which may have to do what is waited
@@ -33,6 +36,12 @@ pub(super) struct Waiter {
     pub wait: LockWait,
 }
 
+/// So many of those suspended last are remembered.
+const RECENT: usize = 64;
+
+/// A request that was suspended for the so manieth time.
+type Suspension = (TaskId, u32);
+
 /// Requests that stand aside, and the turns that others have before them.
 #[derive(Debug)]
 pub(super) struct LockWaiters {
@@ -44,8 +53,10 @@ pub(super) struct LockWaiters {
     is_in_vain: bool,
     /// The last turn was a suspended request's.
     had_turn: bool,
-    /// Whose turn was the last, while it runs.
-    turn_of: Option<TaskId>,
+    /// How many have their turn and are not back.
+    out: usize,
+    /// Whose turn is next is at the end. Some have run again since.
+    recent: VecDeque<Suspension>,
 }
 
 impl LockWaiters {
@@ -56,8 +67,34 @@ impl LockWaiters {
             turns: 0,
             is_in_vain: false,
             had_turn: false,
-            turn_of: None,
+            out: 0,
+            recent: VecDeque::with_capacity(RECENT),
         }
+    }
+
+    /// A request is suspended, for the so manieth time.
+    pub(super) fn note_suspended(&mut self, suspension: Suspension) {
+        if !self.aside.is_empty() {
+            // Another turn only after all others.
+            if self.recent.len() < RECENT {
+                self.recent.push_front(suspension);
+            }
+            return;
+        }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(suspension);
+    }
+
+    /// Who is to have a turn, of those that are `suspended` still. `None`: no matter who.
+    pub(super) fn next_turn(&mut self, suspended: impl Fn(Suspension) -> bool) -> Option<TaskId> {
+        while let Some(suspension) = self.recent.pop_back() {
+            if suspended(suspension) {
+                return Some(suspension.0);
+            }
+        }
+        None
     }
 
     pub(super) fn len(&self) -> usize {
@@ -82,7 +119,7 @@ impl LockWaiters {
         let next = self.aside.pop_front()?;
         if !next.wait.would_sleep() {
             self.is_in_vain = false;
-        } else if self.turn_of.is_some() || suspended > 0 && self.turns > 0 {
+        } else if self.out > 0 || suspended > 0 && self.turns > 0 {
             self.aside.push_back(next);
             return None;
         } else {
@@ -99,22 +136,27 @@ impl LockWaiters {
     /// Whether the next request to be handed out is to be one of the suspended; that is a turn.
     pub(super) fn takes_turn(&mut self) -> bool {
         let is_a_fresh_ones = self.is_in_vain && self.had_turn;
-        self.had_turn = self.turns > 0 && !is_a_fresh_ones;
+        self.had_turn = self.turns > 0 && self.out == 0 && !is_a_fresh_ones;
         self.turns -= usize::from(self.had_turn);
         self.had_turn
     }
 
-    /// The turn that was taken is this request's.
-    pub(super) fn turn_of(&mut self, task: TaskId) {
-        self.turn_of = Some(task);
+    /// Whether suspended requests have their turns.
+    pub(super) fn are_in_a_round(&self) -> bool {
+        self.turns > 0 || self.out > 0
     }
 
-    /// A request is back. Whether that was a turn that ended a wait, which went on as it began.
-    pub(super) fn is_back(&mut self, task: TaskId) -> bool {
-        let was_its_turn = self.turn_of.take_if(|of| *of == task).is_some();
-        // The one that was asked before the turn.
+    /// The request whose turn it is was handed out.
+    pub(super) fn turn_began(&mut self) {
+        self.out += 1;
+    }
+
+    /// A request is back that had a turn. Whether that ended a wait.
+    pub(super) fn turn_is_over(&mut self) -> bool {
+        self.out -= 1;
+        // The one that was asked last, and would have slept.
         let asked = self.aside.back();
-        was_its_turn && asked.is_some_and(|waiter| !waiter.wait.would_sleep())
+        asked.is_some_and(|waiter| !waiter.wait.would_sleep())
     }
 }
 
@@ -159,10 +201,11 @@ mod tests {
         assert_eq!(next(&mut waiters, 3), (None, true));
         waiters.stand_aside(lock.waiter(8), 2);
         assert_eq!(next(&mut waiters, 3), (None, true));
-        waiters.turn_of(TaskId(3));
-        assert!(!waiters.is_back(TaskId(2)));
+        waiters.turn_began();
+        waiters.turn_began();
+        assert!(!waiters.turn_is_over());
         lock.release();
-        assert!(waiters.is_back(TaskId(3)) && !waiters.is_back(TaskId(3)));
+        assert!(waiters.turn_is_over());
         // One at a time, and no more turns than are left.
         assert_eq!(next(&mut waiters, 3), (Some(8), true));
         assert_eq!(next(&mut waiters, 3), (Some(7), false));
@@ -189,10 +232,10 @@ mod tests {
         let (mut waiters, lock) = (LockWaiters::new(4), Lock::taken());
         waiters.stand_aside(lock.waiter(7), 1);
         assert_eq!(next(&mut waiters, 1), (None, true));
-        waiters.turn_of(TaskId(3));
+        waiters.turn_began();
         // The one that may have the lock runs. Then it blocks, or has finished, without.
         assert_eq!(next(&mut waiters, 0), (None, false));
-        assert!(!waiters.is_back(TaskId(3)));
+        assert!(!waiters.turn_is_over());
         assert_eq!(next(&mut waiters, 0), (Some(7), false));
     }
 }

@@ -103,6 +103,10 @@ struct Record<Tr: Transport> {
     was_blocked: bool,
     /// The function entry where it was stopped last, if a compiled probe stopped it.
     entry: Option<Entry>,
+    /// How often it was suspended.
+    suspensions: u32,
+    /// It is out since others wait for a lock, which it may have.
+    has_turn: bool,
     /// It runs only in what is idle.
     is_best_effort: bool,
     place: Place<Tr>,
@@ -233,6 +237,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             ran: Nanos(0),
             was_blocked: false,
             entry: None,
+            suspensions: 0,
+            has_turn: false,
             is_best_effort: false,
             place: Place::Free,
         };
@@ -405,6 +411,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     let lock_wait = suspended.lock_wait();
                     let record = &mut self.records[task.0 as usize];
                     record.entry = suspended.entry();
+                    record.suspensions = record.suspensions.wrapping_add(1);
+                    let suspension = (task, record.suspensions);
                     record.place = Place::Suspended(suspended);
                     self.statistics.preempted(record.class);
                     if self.rules.inline {
@@ -417,7 +425,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
                             let waiter = Waiter { task, worker, wait };
                             self.lock_waiters.stand_aside(waiter, suspended);
                         }
-                        None => self.policy.preempted(task, worker, now),
+                        None => {
+                            self.lock_waiters.note_suspended(suspension);
+                            self.policy.preempted(task, worker, now);
+                        }
                     }
                 }
             }
@@ -429,12 +440,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
-    /// A request is back. If others could not go on before it ran, and can now, it had held their
-    /// lock at the function entry where it was stopped the time before: no request is stopped there
-    /// for a while.
+    /// A request is back. If others could not go on before it had its turn, and can now, it had
+    /// held their lock at the function entry where it was stopped the time before: no request is
+    /// stopped there for a while.
     fn blame_the_holder(&mut self, task: TaskId) {
-        if self.lock_waiters.is_back(task)
-            && let Some(entry) = self.records[task.0 as usize].entry
+        let record = &mut self.records[task.0 as usize];
+        if std::mem::take(&mut record.has_turn)
+            && self.lock_waiters.turn_is_over()
+            && let Some(entry) = record.entry
         {
             entry.pass_by();
         }
@@ -580,6 +593,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 ran: Nanos(0),
                 was_blocked: false,
                 entry: None,
+                suspensions: 0,
+                has_turn: false,
                 is_best_effort: rules.best_effort && policy.is_best_effort(id),
                 place: Place::Fresh(request, route),
             };
@@ -646,17 +661,42 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// for it).
     fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
         self.bring_lock_waiter_back(now);
-        let is_turn = self.lock_waiters.takes_turn();
-        if is_turn && self.hand_one_of(Want::StartedOnly, at, worker, now) {
-            if let Some(sent) = self.states[at].last_sent() {
-                self.lock_waiters.turn_of(sent.task);
-                if self.rules.best_effort {
-                    self.policy.grant_turn(sent.task);
-                }
-            }
+        if self.lock_waiters.are_in_a_round() && self.states[at].out() > 0 {
+            // What a turn does is to be told from what the request before and after it does.
+            return false;
+        }
+        if self.lock_waiters.takes_turn() && self.hand_turn(at, worker, now) {
             return true;
         }
         self.hand_one_of(self.wanted(), at, worker, now)
+    }
+
+    /// Sends a suspended request that may have the lock that others wait for.
+    fn hand_turn(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
+        let records = &self.records;
+        let is_suspended = |(task, suspensions): (TaskId, u32)| {
+            let record = &records[task.0 as usize];
+            matches!(record.place, Place::Suspended(_)) && record.suspensions == suspensions
+        };
+        let latest = self.lock_waiters.next_turn(is_suspended);
+        let id = self.states[worker].worker;
+        if let Some(task) = latest.and_then(|task| self.policy.take_waiting(task, id)) {
+            let place = &mut self.records[task.id.0 as usize].place;
+            let Place::Suspended(suspended) = std::mem::replace(place, Place::Out) else {
+                unreachable!("it was just looked at")
+            };
+            self.states[at].send(task.id, suspended.into(), now);
+        } else if !self.hand_one_of(Want::StartedOnly, at, worker, now) {
+            return false;
+        }
+        if let Some(sent) = self.states[at].last_sent() {
+            self.lock_waiters.turn_began();
+            self.records[sent.task.0 as usize].has_turn = true;
+            if self.rules.best_effort {
+                self.policy.grant_turn(sent.task);
+            }
+        }
+        true
     }
 
     /// The same of such requests only.
@@ -764,6 +804,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
             }
             Runnable::Suspended(suspended) => Place::Suspended(suspended),
         };
+        if std::mem::take(&mut self.records[task.0 as usize].has_turn) {
+            self.lock_waiters.turn_is_over();
+        }
         self.policy.returned(task, worker);
         true
     }

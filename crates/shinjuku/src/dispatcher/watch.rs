@@ -31,6 +31,7 @@ use crate::worker_state::{Asked, Silence, WorkerState};
 /// Runs shorter than this are never looked at for preemption.
 const SHORTEST_QUANTUM: Nanos = Nanos(500);
 /// An interrupt without an answer is sent again after this, then twice that, and so on.
+const INTERRUPT_SOON_AGAIN: Nanos = Nanos::from_micros(50);
 const INTERRUPT_AGAIN: Nanos = Nanos::from_micros(500);
 /// Who gives way at all does so within this, mostly, and after the grace for the interrupt.
 const ANSWERS_WITHIN: Nanos = Nanos::from_micros(20);
@@ -107,6 +108,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if quantum == GIVES_WAY {
             return self.stop_best_effort(at, now);
         }
+        let quantum = self.for_its_turn(running.task, quantum);
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
         // No floor holds up progress: the one that runs may want a lock that a suspended one has.
         let (ask_after, interrupt_after) = if self.may_hold_up_others(ran) {
@@ -128,6 +130,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
             let interrupt_at = Nanos(state.running_since.0.saturating_add(interrupt_after.0));
             self.ask(at, now, interrupt_at);
             self.statistics.requested();
+        }
+    }
+
+    /// The quantum that a request has, which may have its turn because others wait for a lock. If
+    /// the turn ends within the lock, that costs the next one the grace and an interrupt: so long
+    /// the turn may last.
+    pub(super) fn for_its_turn(&self, task: TaskId, quantum: Nanos) -> Nanos {
+        match self.records[task.0 as usize].has_turn {
+            true => Nanos(quantum.0.saturating_add(2 * self.preemption.grace.0)),
+            false => quantum,
         }
     }
 
@@ -212,12 +224,18 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let (Some(hard), Some(asked)) = (&self.preemption.hard, &mut state.asked) else {
             return;
         };
+        // It may land where the context cannot leave: for a moment (in the C library), when the next
+        // function entry is as good, or for longer (in a guard, with too little stack): again
+        // later, ever more seldom.
+        let again = match asked.interrupts {
+            0 => INTERRUPT_SOON_AGAIN,
+            times => {
+                asked.at_entries = None;
+                Nanos(INTERRUPT_AGAIN.0 << times.min(8))
+            }
+        };
         asked.interrupts += 1;
-        // No function was entered in time, or none that could be stopped.
-        asked.at_entries = None;
-        // It may have landed where the context could not leave (in a guard, with too little stack):
-        // again later, ever more seldom.
-        asked.interrupt_at = Nanos(now.0 + (INTERRUPT_AGAIN.0 << asked.interrupts.min(8)));
+        asked.interrupt_at = Nanos(now.0 + again.0);
         if hard.interrupt(&state.link).is_ok() {
             self.statistics.interrupted();
         } else {
@@ -347,7 +365,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 self.policy.grant_turn(sent.task);
                 // Of those that stand aside before it as well.
                 self.lock_waiters.takes_turn();
-                self.lock_waiters.turn_of(sent.task);
+                self.lock_waiters.turn_began();
+                self.records[sent.task.0 as usize].has_turn = true;
             }
             self.stands_in[spare] = Some(silent);
             self.spares_out += 1;

@@ -2,7 +2,8 @@
 //! each result with what the operation gives undisturbed.
 //!
 //! Arguments: the mechanism, how many preemptions at entries are wanted, and the seconds that it
-//! may take. Prints the counts on the last line.
+//! may take. With the mechanism `lock` one worker runs requests that all want one lock, until so
+//! many entries are passed by. Prints the counts on the last line.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mechanism = match mechanism.as_str() {
         "compiled-probe" => MechanismKind::CompiledProbe,
         "escalation" => MechanismKind::Escalation,
-        "inline" => MechanismKind::Escalation,
+        "inline" | "lock" => MechanismKind::Escalation,
         other => return Err(format!("no mechanism of this test: {other}").into()),
     };
     // The operations' own panics are caught.
@@ -33,9 +34,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             eprintln!("{info}");
         }
     }));
-    let undisturbed: Vec<u64> = (0..SEEDS).map(ordinary::operate).collect();
+    let is_lock = arguments[0] == "lock";
+    let operate = if is_lock { ordinary::locked } else { ordinary::operate };
+    let undisturbed: Vec<u64> = (0..SEEDS).map(operate).collect();
 
-    let mut config = Config::default().workers(2).contexts(64).strict(true);
+    let workers = if is_lock { 1 } else { 2 };
+    let mut config = Config::default().workers(workers).contexts(64).strict(true);
     config.cores.share = true;
     config.layout = LayoutKind::Threads;
     if arguments[0] == "inline" {
@@ -43,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         config.workers = None;
     }
     config.preemption.mechanism = mechanism;
-    let runtime = Runtime::builder(handler_fn(ordinary::operate))
+    let runtime = Runtime::builder(handler_fn(operate))
         .config(config)
         // SAFETY: the operations rely on nothing that the token's contract excludes.
         .allow_hard_preemption(unsafe { HardPreemption::allow() })
@@ -53,7 +57,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (start, handle) = (Instant::now(), runtime.handle());
     let mut tickets = VecDeque::new();
     let (mut done, mut wrong, mut next) = (0u64, 0u64, 0);
-    let has_enough = || runtime.statistics().preemptions.by_compiled_probe >= wanted;
+    let has_enough = || match is_lock {
+        true => CompiledProbes::entries_passed_by() as u64 >= wanted,
+        false => runtime.statistics().preemptions.by_compiled_probe >= wanted,
+    };
     while (done == 0 || !has_enough()) && start.elapsed() < limit {
         while tickets.len() < OUTSTANDING {
             tickets.push_back((next, handle.submit(ClassId(0), next)?));
@@ -76,12 +83,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .preemptions;
     println!("{report}");
     println!(
-        "clean {} done {done} wrong {wrong} compiled {} interrupt {} migrated {} outstanding {}",
+        "clean {} done {done} wrong {wrong} compiled {} interrupt {} migrated {} outstanding {} passed_by {}",
         u64::from(report.is_clean()),
         preemptions.by_compiled_probe,
         preemptions.by_interrupt,
         preemptions.migrations,
         CompiledProbes::outstanding(),
+        CompiledProbes::entries_passed_by(),
     );
     Ok(())
 }
