@@ -8,6 +8,7 @@
 //! That of a context that is a [kernel thread](crate::kernel_thread) gives nothing away: it runs
 //! the context itself.
 
+use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -95,6 +96,7 @@ pub(crate) unsafe fn backing_thread_main<T, R>(
         }
     }
     let (low, high) = stack_bounds();
+    warm_up(low);
     head.stack_low.set(low);
     head.stack_high.set(high);
     head.fs.set(fs_base());
@@ -186,6 +188,33 @@ fn block_all_signals() {
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
     }
+}
+
+/// The part of a context's stack that is there before its first job: what most jobs use, and a
+/// signal's frame.
+const WARM_STACK: usize = 32 * 1024;
+
+/// Takes what a context's first job would else have to wait for: pages of the stack, which ends at
+/// `low`, and the allocator's cache of the thread. That job would last several microseconds longer,
+/// more than a quantum; and while it waits, preempted, the next one takes another cold context.
+fn warm_up(low: usize) {
+    const PAGE: usize = 4096;
+    let here = 0u8;
+    let high = std::ptr::from_ref(black_box(&here)).addr() & !(PAGE - 1);
+    let from = high
+        .saturating_sub(WARM_STACK)
+        .max(low.next_multiple_of(PAGE));
+    // SAFETY: the pages are those of this thread's stack below what is in use; they are filled with
+    // zeroes unless they are there, and keep what they hold. Linux before 5.14 answers with an
+    // error, and the pages come when they are used.
+    unsafe {
+        libc::madvise(
+            std::ptr::without_provenance_mut(from),
+            high.saturating_sub(from),
+            libc::MADV_POPULATE_WRITE,
+        )
+    };
+    drop(black_box(Box::new(here)));
 }
 
 fn stack_bounds() -> (usize, usize) {

@@ -354,7 +354,8 @@ fn progress_a_lock_is_spun_for_at_a_spare() {
 }
 
 /// A signal has stopped a lock's holder, and stops each request that waits for the lock. Every new
-/// request wants the lock. Not all of them wait for it before the holder has its next turn.
+/// request wants the lock. Not all of them wait for it before the holder has its next turn. How many
+/// turns the holder needs depends on the host, which may leave it no time in one.
 #[test]
 fn a_locks_holder_goes_on_before_all_have_run_into_the_lock() {
     const WAITERS: u64 = 60;
@@ -370,14 +371,17 @@ fn a_locks_holder_goes_on_before_all_have_run_into_the_lock() {
         let (locks, count) = (Arc::clone(&lock), Arc::clone(&ran_into_it));
         let go = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&go);
+        let turns = Arc::new(AtomicU64::new(0));
+        let turns_taken = Arc::clone(&turns);
         let holds = submit(Box::new(move || {
-            let held = locks.lock();
+            let (held, before) = (locks.lock(), shinjuku_preempt::preemptions());
             without_preemption(|| wait_for("the others", || seen.load(Ordering::Relaxed)));
             // This takes four quanta of the holder's own time.
             for _ in 0..200 {
                 spin_for(Duration::from_micros(10));
             }
             let so_far = count.load(Ordering::Relaxed);
+            turns_taken.store(shinjuku_preempt::preemptions() - before, Ordering::Relaxed);
             drop(held);
             so_far
         }));
@@ -395,7 +399,11 @@ fn a_locks_holder_goes_on_before_all_have_run_into_the_lock() {
             assert_eq!(ticket.wait_timeout(PATIENCE).expect("none hangs"), Ok(1));
         }
         let so_far = holds.wait().unwrap();
-        assert!(so_far < WAITERS / 2, "{so_far} requests ran into the lock");
+        let turns = turns.load(Ordering::Relaxed);
+        assert!(
+            so_far <= 3 * (turns + 1),
+            "{so_far} requests ran into the lock, and its holder had {turns} turns"
+        );
         assert!(runtime.shutdown(PATIENCE).is_clean());
     }
 }
