@@ -121,6 +121,8 @@ pub(crate) struct Running {
     pub(crate) stride: Stride,
     /// Cycles within the last dispatch for which the worker's thread was away from its CPU.
     pub(crate) away: Cell<u64>,
+    /// Whether the probes of this dispatch that read the clock ask the worker's listener.
+    pub(crate) listens: Cell<bool>,
 }
 
 impl Running {
@@ -238,6 +240,7 @@ impl Head {
                 first_start: Cell::new(0),
                 preemptions: AtomicU64::new(0),
                 away: Cell::new(0),
+                listens: Cell::new(false),
                 stride: Stride::new(),
             },
             id: Cell::new(ContextId(0)),
@@ -402,6 +405,12 @@ impl Head {
         }
         self.running.stride.stay_over();
         Some(now)
+    }
+
+    /// The moment of what is requested is `now`. Called by the context itself.
+    #[inline]
+    pub(crate) fn bring_forward(&self, now: Cycles) {
+        self.not_before.store(now.0, Ordering::Relaxed);
     }
 
     #[inline]

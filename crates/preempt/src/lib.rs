@@ -129,7 +129,7 @@ pub use current::{
 pub use handover::Handover;
 pub use kernel_thread::ContextKind;
 pub use lend::{Lender, Lent, Work, lend};
-pub use mailbox::{Completion, Dispatched, MAX_DEPTH, Receiver, Sender, mailbox};
+pub use mailbox::{Completion, Dispatched, LastAnswer, MAX_DEPTH, Receiver, Sender, mailbox};
 pub use mechanism::{InterruptError, Mechanism, WorkerLink};
 pub use parker::Parker;
 pub use parking::Parking;
@@ -145,7 +145,7 @@ pub use slice::request_slice;
 pub use stack_snapshot::{StackSnapshot, StackSnapshots};
 pub use timer::{DeadlineTimer, TimerError};
 pub use token::HardPreemption;
-pub use worker::{Ended, Successor, Worker};
+pub use worker::{Ended, Listener, Successor, Worker};
 
 /// The backends that this build has, the paper's own first.
 pub static BACKENDS: &[BackendKind] = &[

@@ -1,8 +1,8 @@
 //! The configuration: TOML and code say the same, and what is wrong is named.
 
 use shinjuku::{
-    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, Help, LayoutKind, MechanismKind,
-    PolicyConfig, PreemptionConfig, QuantaKind, StallsConfig,
+    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, DispatcherConfig, Help, LayoutKind,
+    MechanismKind, PolicyConfig, PreemptionConfig, QuantaKind, StallsConfig,
 };
 use shinjuku_policy::Requeue;
 
@@ -26,6 +26,9 @@ help = "polled"
 dispatcher = 0
 workers = [1, 2, 3]
 share = true
+
+[dispatcher]
+works = true
 
 [policy]
 kind = "c-pre-mq"
@@ -76,6 +79,7 @@ fn all_keys() -> Config {
                 .workers([1, 2, 3])
                 .share(true),
         )
+        .dispatcher(DispatcherConfig::default().works(true))
         .policy(
             PolicyConfig::new("c-pre-mq")
                 .quantum_us(2.5)
@@ -128,6 +132,8 @@ fn what_is_left_out_takes_its_default() {
         [cores]
         workers = []
         share = false
+        [dispatcher]
+        works = false
         [policy]
         kind = "c-pre-sq"
         quantum_us = 5
