@@ -37,6 +37,7 @@ pub(super) struct Spec {
     arrivals: Option<Arrivals>,
     flows: Option<Spanned<u32>>,
     depth: Option<Spanned<usize>>,
+    works_us: Option<Spanned<f64>>,
     layout: Option<Spanned<Many<String>>>,
     capacity: Option<Spanned<usize>>,
     costs: Option<Spanned<PathBuf>>,
@@ -328,6 +329,11 @@ impl Spec {
         let mut shape = Shape::ideal(1);
         if let Some(depth) = &self.depth {
             shape.depth = source.check(depth, |n| (1..=64).contains(&n), "choose 1 to 64")?;
+        }
+        if let Some(works_us) = &self.works_us {
+            let works_us =
+                source.check(works_us, |us| (0.0..=1e6).contains(&us), "choose 0 to 1e6")?;
+            shape.works_ns = (works_us * 1e3).round() as u64;
         }
         if let Some(capacity) = &self.capacity {
             let fits = |n| (1..=1 << 24).contains(&n);
