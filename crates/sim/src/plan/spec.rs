@@ -209,6 +209,10 @@ impl Spec {
             let expected = "requests are staged in the layout `central` alone: choose 1";
             source.check(depth, |n| n == 1, expected)?;
         }
+        if let (Some(works_us), false) = (&self.works_us, only_central) {
+            let expected = "the layout `central` alone has a dispatcher that can work: choose 0";
+            source.check(works_us, |us| us == 0.0, expected)?;
+        }
         let sharing = |name: &String| matches!(&*name.to_ascii_lowercase(), "ps" | "d-ps");
         if !only_central && self.policy.get_ref().0.iter().any(sharing) {
             let what = "processor sharing has no layout: choose `central` for it";
@@ -244,6 +248,10 @@ impl Spec {
                 let named = Scheduler::named(name, mix, Nanos::MAX)
                     .map_err(|error| source.error(self.policy.span(), error))?;
                 let named = self.with_best_effort(named, mix, source)?;
+                if let (Some(works_us), false) = (&self.works_us, may_be_left(&named)) {
+                    let expected = "a dispatcher works under policies that preempt, and without best effort: choose 0";
+                    source.check(works_us, |us| us == 0.0, expected)?;
+                }
                 // Without a quantum every value would give the same point.
                 let count = if named.preempts() {
                     all_quanta.len()
@@ -356,6 +364,11 @@ impl Spec {
         }
         Ok(shape)
     }
+}
+
+/// Whether a dispatcher that works can leave a request to this scheduler's workers.
+fn may_be_left(scheduler: &Scheduler) -> bool {
+    scheduler.preempts() && !scheduler.has_best_effort()
 }
 
 /// All pairs, in the order of the first.
