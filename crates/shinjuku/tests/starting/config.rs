@@ -368,7 +368,7 @@ fn text_that_cannot_be_read_is_located() {
             "worker = 3",
             "line 1, column 1: unknown field `worker`, expected one of `workers`, `contexts`, `context_kind`, `stack_kib`, `queue`, \
              `depth`, `spare_workers`, `rescue_after_ms`, `idle_backoff_us`, `realtime_priority`, `strict`, `watch`, \
-             `layout`, `help`, `cores`, `policy`, `class`, `preemption`, `stalls`",
+             `layout`, `help`, `cores`, `dispatcher`, `policy`, `class`, `preemption`, `stalls`",
         ),
         (
             "queue = 5\n[policy]\nquantum = 5",
