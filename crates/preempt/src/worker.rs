@@ -324,7 +324,7 @@ impl Worker {
 
     /// As [`run`](Self::run), and probes that read the clock ask `is_wanted`: those of a dispatch
     /// that has a moment ([`Dispatched::request_at`]), about twice a microsecond. If that says so,
-    /// the moment has come. Without a moment, and where the context is a kernel thread, nobody asks.
+    /// the moment has come. Nobody asks without a moment, or where the context is a kernel thread.
     ///
     /// `is_wanted` runs on the context's stack and with its thread control block, so that
     /// thread-locals in it are the context's; preemption is held off. If it panics, the job does.

@@ -241,8 +241,8 @@ pub enum LayoutKind {
     /// cores; the policy is your own, or has a queue for each worker (d-fcfs, stealing); or
     /// something is asked for that takes a dispatcher's thread: a core for it, contexts that are
     /// kernel threads, a `depth` above 1, `dispatcher.works`, the mechanisms `compiled-probe`,
-    /// `guest` and `dune`. In a [`Pool`](crate::Pool): `symmetric`, but for the last case. `description()` tells the choice
-    /// and the reason.
+    /// `guest` and `dune`. In a [`Pool`](crate::Pool): `symmetric`, but for the last case.
+    /// `description()` tells the choice and the reason.
     #[default]
     Auto,
     /// `threads`: networker and dispatcher on one thread, each worker on one of its own.
