@@ -135,6 +135,8 @@ pub(crate) struct Running {
     pub(crate) is_gate_up: Cell<bool>,
     /// Cycles within the last dispatch for which the worker's thread was away from its CPU.
     pub(crate) away: Cell<u64>,
+    /// Whether the probes of this dispatch that read the clock ask the worker's listener.
+    pub(crate) listens: Cell<bool>,
 }
 
 impl Running {
@@ -258,6 +260,7 @@ impl Head {
                 preemptions: AtomicU64::new(0),
                 is_gate_up: Cell::new(false),
                 away: Cell::new(0),
+                listens: Cell::new(false),
                 stride: Stride::new(),
             },
             id: Cell::new(ContextId(0)),
@@ -437,6 +440,12 @@ impl Head {
         }
         self.running.stride.stay_over();
         Some(now)
+    }
+
+    /// The moment of what is requested is `now`. Called by the context itself.
+    #[inline]
+    pub(crate) fn bring_forward(&self, now: Cycles) {
+        self.not_before.store(now.0, Ordering::Relaxed);
     }
 
     #[inline]

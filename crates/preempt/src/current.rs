@@ -35,7 +35,7 @@ use crate::context::{ContextId, FINISHED, Generation, Head, PREEMPTED, Panicked,
 use crate::counters::{Counters, count};
 use crate::fault::{self, Defence};
 use crate::processor_time::ProcessorTime;
-use crate::worker::{Ended, Successor};
+use crate::worker::{Ended, Listener, Successor};
 use crate::x87::Exceptions;
 use crate::{compiled, kernel_thread, switch, worker};
 
@@ -192,13 +192,45 @@ fn lower(head: &Head) {
 #[cold]
 #[inline(never)]
 fn probe_found(head: &Head) {
-    let Some(now) = head.due_at_probe() else {
+    let Some(now) = head.due_at_probe().or_else(|| heard(head)) else {
         return;
     };
     if head.running.guard.load(Ordering::Relaxed) != 0 {
         return deferred(head);
     }
     let _ = give_way(head, Cause::Probe, Some(now));
+}
+
+/// The moment is still to come. Gives the clock if it is brought forward to now, since the worker's
+/// listener wants the thread back.
+#[inline]
+fn heard(head: &Head) -> Option<Cycles> {
+    (head.running.listens.get() && is_wanted(head)).then(|| {
+        let now = Cycles::now();
+        head.bring_forward(now);
+        now
+    })
+}
+
+/// What the listener says of the dispatch that runs; no where preemption is held off, or where the
+/// context has left meanwhile.
+#[inline(never)]
+fn is_wanted(head: &Head) -> bool {
+    if head.running.guard.load(Ordering::Relaxed) != 0 {
+        // Also while the listener itself runs, which is lent to one caller.
+        return false;
+    }
+    let generation = &head.running.generation;
+    let asked_in = generation.load(Ordering::Relaxed);
+    let is_wanted = {
+        let _guard = Guard::raise();
+        // SAFETY: the guard is up, and the worker is in `Worker::run`, which borrows its head.
+        let listener = unsafe { (*head.running.worker.get()).listener.get() };
+        // SAFETY: the worker is in `run_listening`, to which it was lent until the context has
+        // left, and this is its thread. Nobody else calls it: the guard is up meanwhile.
+        !listener.is_null() && unsafe { (*listener.cast::<Listener<'_>>())() }
+    };
+    is_wanted && generation.load(Ordering::Relaxed) == asked_in
 }
 
 /// Whether a worker runs the context, asked on the context's stack with the guard up. A kernel

@@ -134,7 +134,9 @@ pub use handover::Handover;
 pub use kernel_thread::ContextKind;
 pub use lend::{Lender, Lent, Work, lend};
 pub use lock_wait::LockWait;
-pub use mailbox::{Completion, Dispatched, MAX_DEPTH, QuantumEnd, Receiver, Sender, mailbox};
+pub use mailbox::{
+    Completion, Dispatched, LastAnswer, MAX_DEPTH, QuantumEnd, Receiver, Sender, mailbox,
+};
 pub use mechanism::{InterruptError, Mechanism, Probe, WorkerLink};
 pub use parker::Parker;
 pub use parking::Parking;
@@ -148,7 +150,7 @@ pub use signal::{Signal, SignalError};
 pub use stack_snapshot::{StackSnapshot, StackSnapshots};
 pub use timer::{DeadlineTimer, TimerError};
 pub use token::HardPreemption;
-pub use worker::{Ended, Successor, Worker};
+pub use worker::{Ended, Listener, Successor, Worker};
 
 /// The backends that this build has, the paper's own first.
 pub static BACKENDS: &[BackendKind] = &[

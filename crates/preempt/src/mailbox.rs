@@ -147,6 +147,31 @@ impl<T, R> std::fmt::Debug for Receiver<T, R> {
     }
 }
 
+/// Tells whether a worker has answered for everything that it was sent, where the [`Sender`] is not
+/// at hand. Reads one word of the mailbox, and takes nothing.
+pub struct LastAnswer {
+    lines: Arc<Lines>,
+    /// Where that answer will be; `None`: nothing is out.
+    turn: Option<Turn>,
+}
+
+impl std::fmt::Debug for LastAnswer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("LastAnswer")
+    }
+}
+
+impl LastAnswer {
+    /// Whether the last answer is there that was due at [`Sender::expect`]; where none was, it is.
+    /// Once that answer was taken and others were sent, this says nothing any more.
+    #[inline]
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.turn
+            .is_none_or(|turn| self.lines.from_worker.is_there(turn))
+    }
+}
+
 /// A dispatch that was sent: the right to ask for its preemption.
 pub struct Dispatched {
     head: &'static Head,
@@ -263,6 +288,23 @@ impl<T: Send, R: Send> Sender<T, R> {
     #[must_use]
     pub fn out(&self) -> usize {
         self.out
+    }
+
+    /// For this mailbox, with nothing to expect yet.
+    #[must_use]
+    pub fn last_answer(&self) -> LastAnswer {
+        LastAnswer {
+            lines: Arc::clone(&self.lines),
+            turn: None,
+        }
+    }
+
+    /// What is out by now is what `last` tells of from now on. It must be of this mailbox.
+    #[inline]
+    pub fn expect(&self, last: &mut LastAnswer) {
+        debug_assert!(Arc::ptr_eq(&self.lines, &last.lines), "another mailbox");
+        let before = self.out.checked_sub(1);
+        last.turn = before.map(|before| self.take.ahead(before));
     }
 
     /// Sends a context to the worker.

@@ -5,7 +5,7 @@
 
 use crate::context::{Finished, Generation, Outcome, Runnable, Suspended};
 use crate::kernel_thread;
-use crate::worker::Worker;
+use crate::worker::{Listener, Worker};
 
 /// What a worker's loop shall do next.
 #[derive(Debug)]
@@ -63,6 +63,31 @@ impl Worker {
                 Step::Sleep => service.sleep(),
                 Step::End => return,
             }
+        }
+    }
+
+    /// Runs what the loop has next, if it has anything: one dispatch, on this thread. Probes of a
+    /// dispatch with a moment ([`Dispatched::request_at`](crate::Dispatched::request_at)) that read
+    /// the clock, about twice a microsecond, ask `is_wanted`; if that says so, the context gives
+    /// way there.
+    ///
+    /// `is_wanted` runs on the context's stack and with its thread control block, so that
+    /// thread-locals in it are the context's and not the worker's; preemption is held off. What
+    /// holds of the loop's code holds of it. If it panics, the job does.
+    ///
+    /// # Panics
+    /// As the loop does; and if the context is a kernel thread.
+    pub fn serve_once<T, R>(&mut self, service: &mut impl Service<T, R>, is_wanted: Listener<'_>) {
+        let Step::Run(runnable, generation) = service.next() else {
+            return;
+        };
+        assert!(
+            !runnable.is_kernel_thread(),
+            "a kernel thread goes on with a loop, and not with one dispatch of it"
+        );
+        match self.run_listening(runnable, generation, is_wanted) {
+            Outcome::Finished(finished) => service.finished(finished),
+            Outcome::Preempted(suspended) => service.preempted(suspended),
         }
     }
 }

@@ -60,6 +60,11 @@ impl Turn {
         self.0 = (self.0 + 2 * DEPTH - 1) % (2 * DEPTH);
     }
 
+    /// The turn so many further on.
+    pub(crate) fn ahead(self, by: usize) -> Self {
+        Self((self.0 + by) % (2 * DEPTH))
+    }
+
     fn slot(self) -> usize {
         self.0 % DEPTH
     }
@@ -93,11 +98,23 @@ impl Answers {
     #[inline]
     pub(crate) fn take(&self, turn: &mut Turn) -> Option<u64> {
         let word = self.0[turn.slot()].load(Ordering::Acquire);
-        (word & LAP == turn.lap() && word != 0).then(|| {
+        is_of_lap(word, *turn).then(|| {
             turn.forward();
             word & !LAP
         })
     }
+
+    /// Whether the word at `turn` is there. It says nothing of what was written before the word.
+    #[inline]
+    pub(crate) fn is_there(&self, turn: Turn) -> bool {
+        is_of_lap(self.0[turn.slot()].load(Ordering::Relaxed), turn)
+    }
+}
+
+/// Whether this lap has filled the slot with `word`.
+#[inline]
+fn is_of_lap(word: u64, turn: Turn) -> bool {
+    word & LAP == turn.lap() && word != 0
 }
 
 impl Slots {

@@ -43,6 +43,8 @@ pub(crate) struct WorkerHead {
     /// Called when a job has ended: points to a [`Successor`] of the types of the running context.
     /// Null: there is none.
     pub(crate) successor: Cell<*mut ()>,
+    /// Asked by probes while a job runs: points to a [`Listener`]. Null: there is none.
+    pub(crate) listener: Cell<*mut ()>,
     /// The payload of the successor's panic.
     pub(crate) panic: Cell<Option<Box<dyn Any + Send>>>,
     /// The mode that the worker entered.
@@ -91,6 +93,9 @@ pub struct Ended<R> {
 /// generation of its own.
 pub type Successor<'a, T, R> = &'a mut dyn FnMut(Ended<R>) -> Option<(T, Generation)>;
 
+/// Tells whether the thread that runs a job is wanted elsewhere.
+pub type Listener<'a> = &'a mut dyn FnMut() -> bool;
+
 impl std::fmt::Debug for WorkerHead {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "worker {}", self.id)
@@ -105,6 +110,9 @@ impl WorkerHead {
         running.generation.store(generation.0, Ordering::Relaxed);
         running.worker.set(self);
         running.stride.begin(!resumed);
+        // What a kernel thread runs is not on the thread that listens.
+        let listens = !self.listener.get().is_null() && !head.is_kernel_thread();
+        running.listens.set(listens);
         let last_worker = running.last_worker.replace(self.id);
         if !resumed {
             running.forget_times();
@@ -149,6 +157,7 @@ impl Worker {
             has_room_for: Cell::new(extended_state::X87),
             rights: extended_state::prepare(),
             successor: Cell::new(std::ptr::null_mut()),
+            listener: Cell::new(std::ptr::null_mut()),
             panic: Cell::new(None),
             mode: None,
             time: ProcessorTime::of_this_thread(),
@@ -313,6 +322,26 @@ impl Worker {
         }
     }
 
+    /// As [`run`](Self::run), and probes that read the clock ask `is_wanted`: those of a dispatch
+    /// that has a moment ([`Dispatched::request_at`]), about twice a microsecond. If that says so,
+    /// the moment has come. Nobody asks without a moment, or where the context is a kernel thread.
+    ///
+    /// `is_wanted` runs on the context's stack and with its thread control block, so that
+    /// thread-locals in it are the context's; preemption is held off. If it panics, the job does.
+    ///
+    /// [`Dispatched::request_at`]: crate::Dispatched::request_at
+    pub(crate) fn run_listening<T, R>(
+        &mut self,
+        runnable: Runnable<T, R>,
+        generation: Generation,
+        mut is_wanted: Listener<'_>,
+    ) -> Outcome<T, R> {
+        let listening = Listening(self);
+        let listener = &listening.0.head.listener;
+        listener.set((&raw mut is_wanted).cast());
+        listening.0.run(runnable, generation)
+    }
+
     fn run_one_by_one<T, R>(
         &mut self,
         mut runnable: Runnable<T, R>,
@@ -346,6 +375,15 @@ struct Asked<'a>(&'a mut Worker);
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         self.0.head.successor.set(std::ptr::null_mut());
+    }
+}
+
+/// A worker with a listener set. Dropping it, however that happens, removes the listener.
+struct Listening<'a>(&'a mut Worker);
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        self.0.head.listener.set(std::ptr::null_mut());
     }
 }
 

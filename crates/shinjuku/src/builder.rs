@@ -5,8 +5,8 @@ use shinjuku_policy::{ParameterError, Parameters, Policy, registry};
 use shinjuku_preempt::HardPreemption;
 
 use crate::config::{
-    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, Help, LayoutKind, PolicyConfig,
-    PreemptionConfig, StallsConfig, config_keys,
+    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, DispatcherConfig, Help, LayoutKind,
+    PolicyConfig, PreemptionConfig, StallsConfig, config_keys,
 };
 use crate::handler::RequestHandler;
 use crate::runtime::{Runtime, Server};

@@ -64,7 +64,9 @@ mod builder;
 mod calibrate;
 mod completion_thread;
 pub mod config;
+mod description;
 mod dispatcher;
+mod entry;
 pub mod guide;
 mod handler;
 mod in_process;
@@ -133,8 +135,8 @@ pub mod error {
 
 pub use builder::Builder;
 pub use config::{
-    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, Help, LayoutKind, MechanismKind,
-    PolicyConfig, PreemptionConfig, QuantaKind, StallsConfig,
+    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, DispatcherConfig, Help, LayoutKind,
+    MechanismKind, PolicyConfig, PreemptionConfig, QuantaKind, StallsConfig,
 };
 pub use handler::{RequestContext, RequestHandler, handler_fn};
 pub use in_process::{Handle, SubmitError, SubmitOptions};

@@ -101,6 +101,10 @@ metrics_list! {
         "Requests sent to a spare worker, in the place of one that gave no answer.";
     NO_SPARES: counter "shinjuku_spares_exhausted_total" [Count],
         "How often a spare was needed and none was left.";
+    BY_DISPATCHER: counter "shinjuku_run_by_dispatcher_total" [Count],
+        "Requests that the dispatcher began itself (`dispatcher.works`).";
+    RELIEVED: counter "shinjuku_dispatcher_relieved_total" [Count],
+        "How often one of these did not give way in time, and another thread took over.";
     STALLS: counter "shinjuku_stalls_total" [Count] by "kind",
         "Requests that held their worker for longer than `stalls.report_after_ms`: they were `computing` or `blocked`.";
     OCCUPANCY: gauge "shinjuku_dispatcher_occupancy_ratio" [Count],
@@ -269,6 +273,8 @@ impl Publisher {
         self.counter(BLOCKED, [], statistics.workers_blocked);
         self.counter(RESCUED, [], statistics.rescued);
         self.counter(NO_SPARES, [], statistics.spares_exhausted);
+        self.counter(BY_DISPATCHER, [], statistics.run_by_dispatcher);
+        self.counter(RELIEVED, [], statistics.dispatcher_relieved);
         let stalls = &statistics.stalls;
         for (kind, number) in [("computing", stalls.computing), ("blocked", stalls.blocked)] {
             let label = Label::from_static_parts("kind", kind);

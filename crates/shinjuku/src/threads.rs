@@ -2,22 +2,27 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use shinjuku_net::{Failure, Glance, Transport};
-use shinjuku_policy::{ClassId, Verified, WorkerId};
+use shinjuku_net::{Glance, Transport};
+use shinjuku_policy::{ClassId, Nanos, Verified, WorkerId};
 use shinjuku_preempt::{
-    Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Pool, PoolConfig, Realtime,
-    Signal, Worker, WorkerLink, current_context, mailbox, request_slice,
+    Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Realtime, Signal, Worker,
+    WorkerLink, mailbox, request_slice,
 };
 
 use crate::builder::{Builder, OwnPolicy, build_policy};
-use crate::config::{ClassConfig, Config, ConfigError, ContextKind, MechanismKind};
-use crate::dispatcher::{Contexts, Control, Dispatcher, Parts, Rules, ShutdownHandoff};
-use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
+use crate::calibrate;
+use crate::config::{ClassConfig, Config, ConfigError, MechanismKind};
+use crate::description::{depth, describe};
+use crate::dispatcher::{
+    Contexts, Control, DESKS, Dispatcher, DispatcherThread, POLICY_ID, Parts, Post, Relay, Rules,
+    ShutdownHandoff, slice,
+};
+use crate::entry::{entry, start_pool};
+use crate::handler::{PerCoreStates, RequestHandler};
 use crate::layout::{self, Layout};
 use crate::loops::{Alarm, IdleTime, Idling, LoopThread, LoopThreadParts, Loops, LoopsParts};
 use crate::observer::Observer;
@@ -40,6 +45,8 @@ const WORKER_PATIENCE: Duration = Duration::from_secs(1);
 /// How many standby threads of the loops have counters and a timeline's lane of their own. The
 /// others, which are seldom needed, share theirs.
 const OFTEN_STANDING_IN: usize = 3;
+/// What the threads of a dispatcher that works are called: the one that begins, and the other.
+const DESK_NAMES: [&str; DESKS] = ["dispatcher", "relief"];
 /// How long the backing threads may take to end, with their thread-local destructors.
 const BACKING_THREAD_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -79,6 +86,8 @@ impl<Tr: Transport> std::fmt::Debug for Threads<Tr> {
 /// Where the dispatcher runs.
 enum Seat {
     Thread(JoinHandle<()>),
+    /// On the last of the workers' threads, which are its own and serve requests as well.
+    Relay,
     /// On the workers' threads.
     Loops,
 }
@@ -145,18 +154,22 @@ impl<Tr: Transport> Threads<Tr> {
         let policy_name = policies
             .first()
             .map_or_else(String::new, |policy| policy.name().to_owned());
-        let description = describe(&config, &layout, &policy_name, &preemption.why);
+        let works = works(&config, &layout);
+        let description = describe(&config, &layout, works, &policy_name, &preemption.why);
 
         let handler = Arc::new(handler);
         let maker = Arc::clone(&handler);
-        let threads = workers + config.spares();
+        let desks = works.map_or(0, |_| DESKS);
+        let threads = workers + config.spares() + desks;
         let states = Arc::new(PerCoreStates::new(threads, move |worker| {
             maker.init_per_core(worker)
         }));
         let started = Started::new(config.contexts);
         let entry = entry::<H, Tr>(handler, Arc::clone(&states), Arc::clone(&started));
         let pool = start_pool::<Tr>(&config, &layout, entry)?;
-        let names = (0..threads).map(|id| layout.lane_name(id));
+        let spares = workers + config.spares();
+        let names = (0..spares).map(|id| layout.lane_name(id));
+        let names = names.chain(DESK_NAMES[..desks].iter().map(|&name| name.to_owned()));
         let recorder = Recorder::new(run_often(&layout), names);
         let mut core = Self::new(
             &config,
@@ -173,6 +186,11 @@ impl<Tr: Transport> Threads<Tr> {
         };
         let glances = transports.iter_mut().enumerate().map(attend).collect();
         let start = Start::new(&config, &layout, &preemption, states, &core, alarm, glances);
+        let start = Start {
+            works,
+            relay: works.map(|_| core.relay(&config)),
+            ..start
+        };
         let parts = parts(transports, policies, pool.idle, &preemption);
         if let Err((error, idle)) = core.start_threads(start, parts) {
             if let Some(handles) = core.handles.take() {
@@ -198,6 +216,11 @@ impl<Tr: Transport> Threads<Tr> {
             self.stall_watch = Some(StallWatch::start(self.observer(), limit, inline)?);
         }
         Ok(())
+    }
+
+    fn relay(&self, config: &Config) -> Arc<Relay<Tr>> {
+        let orders = Arc::clone(&self.orders);
+        Arc::new(Relay::new(config.rescue_after(), orders))
     }
 
     /// A runtime that has no threads yet but the contexts' backing threads.
@@ -263,6 +286,10 @@ impl<Tr: Transport> Threads<Tr> {
                     self.begin_loops(&start.loops, dispatchers);
                     return Ok(());
                 }
+                if let Some(relay) = &start.relay {
+                    self.begin_relay(relay, dispatchers);
+                    return Ok(());
+                }
                 let started = self.start_dispatcher(&start, dispatchers);
                 started.map_err(|error| (error, Vec::new()))
             }
@@ -275,12 +302,13 @@ impl<Tr: Transport> Threads<Tr> {
         start: &Start<'_, S, Tr>,
         parts: &mut [Part<Tr>],
     ) -> Result<Vec<Vec<WorkerState<Tr>>>, StartError> {
-        let mut states: Vec<_> = parts.iter().map(|_| Vec::new()).collect();
-        for id in 0..start.threads() {
+        let mut states: Vec<Vec<WorkerState<Tr>>> = parts.iter().map(|_| Vec::new()).collect();
+        for id in 0..start.threads() + start.desks() {
             let repliers = parts.iter_mut().map(|part| part.transport.replier());
             let repliers = repliers.collect::<Result<_, _>>();
             let repliers = repliers.map_err(StartError::Transport)?;
-            let worker = self.start_worker(start, id, repliers)?;
+            let duty = start.duty(id, &states);
+            let worker = self.start_worker(start, id, duty, repliers)?;
             for (states, state) in states.iter_mut().zip(worker) {
                 states.push(state);
             }
@@ -300,6 +328,7 @@ impl<Tr: Transport> Threads<Tr> {
     ) -> Dispatcher<Tr> {
         let (config, layout) = (start.config, start.layout);
         let share = config.share_of(self.shutdown_handoffs.len());
+        let desks = states.split_off(start.threads());
         let spares = match layout.inline {
             true => Vec::new(),
             false => states.split_off(layout.workers.len()),
@@ -309,6 +338,7 @@ impl<Tr: Transport> Threads<Tr> {
             policy: part.policy,
             workers: states,
             spares,
+            desks,
             cores: layout.workers.clone(),
             contexts: part.contexts,
             capacity: share.task_capacity(layout.workers.len()),
@@ -320,6 +350,7 @@ impl<Tr: Transport> Threads<Tr> {
                 leaves_excess: start.loops.parts() > 1 && start.loops.tells(number),
                 rescue_after: config.rescue_after(),
                 best_effort: config.has_best_effort(),
+                works: start.works,
                 idle_backoff: config.idle_backoff(),
                 shares_core: layout.shared,
                 realtime: config.realtime_priority.is_some(),
@@ -340,10 +371,12 @@ impl<Tr: Transport> Threads<Tr> {
         &mut self,
         start: &Start<'_, S, Tr>,
         id: usize,
+        duty: Duty<Tr>,
         repliers: Vec<Tr::Replier>,
     ) -> Result<Vec<WorkerState<Tr>>, StartError> {
         let (inline, is_seldom) = (start.layout.inline, start.is_seldom(id));
-        let name = format!("shinjuku-{}", start.layout.thread_name(id));
+        let desk = start.desk(id);
+        let name = format!("shinjuku-{}", start.thread_name(id));
         let statistics = match is_seldom {
             false => Arc::new(WorkerStatistics::new(self.class_names.len())),
             true => Arc::clone(&start.spare_statistics),
@@ -359,7 +392,7 @@ impl<Tr: Transport> Threads<Tr> {
         let worker = WorkerStart {
             place: start.place(id),
             states: Arc::clone(&start.states),
-            loops: inline.then(|| Arc::clone(&start.loops)),
+            duty,
             ports,
             statistics: Arc::clone(&statistics),
             lane: self.recorder.lane(id),
@@ -383,8 +416,12 @@ impl<Tr: Transport> Threads<Tr> {
         }
         // To a policy, all loops are one worker.
         let policy_id = if inline { 0 } else { id };
-        let worker = WorkerId(u16::try_from(policy_id).expect("workers are few"));
-        let parker = (!inline).then_some(parker);
+        let worker = match desk {
+            Some(_) => POLICY_ID,
+            None => WorkerId(u16::try_from(policy_id).expect("workers are few")),
+        };
+        // Where a dispatcher has the thread itself, nobody sleeps over what is sent.
+        let parker = (!inline && desk.is_none()).then_some(parker);
         let state =
             |sender| WorkerState::new(worker, sender, link.clone(), handle.clone(), parker.clone());
         Ok(senders.into_iter().map(state).collect())
@@ -399,6 +436,16 @@ impl<Tr: Transport> Threads<Tr> {
             self.links.clone(),
             dispatchers.into_iter().map(Box::new).collect(),
         );
+    }
+
+    /// The dispatcher's own threads, which were started last, get it.
+    fn begin_relay(&mut self, relay: &Relay<Tr>, dispatchers: Vec<Dispatcher<Tr>>) {
+        let own = &self.workers[self.workers.len() - DESKS..];
+        let threads = own.iter().map(|thread| thread.thread().clone());
+        self.dispatcher = Some(Seat::Relay);
+        for dispatcher in dispatchers {
+            relay.begin(Box::new(dispatcher), threads.clone());
+        }
     }
 
     fn start_dispatcher<S>(
@@ -476,9 +523,10 @@ impl<Tr: Transport> Threads<Tr> {
             };
             let is_ended = || match &seat {
                 Seat::Thread(thread) => thread.is_finished(),
+                Seat::Relay => (self.workers.iter().rev().take(DESKS)).any(JoinHandle::is_finished),
                 Seat::Loops => self.workers.iter().any(JoinHandle::is_finished),
             };
-            let is_over = || is_ended() || matches!(seat, Seat::Loops) && is_left();
+            let is_over = || is_ended() || !matches!(seat, Seat::Thread(_)) && is_left();
             wait(deadline, is_over);
             self.control.end();
             for thread in &self.workers {
@@ -572,6 +620,17 @@ struct Start<'a, S, Tr: Transport> {
     idle_time: Arc<IdleTime>,
     /// Shared by the spares that are seldom needed.
     spare_statistics: Arc<WorkerStatistics>,
+    /// For how long a dispatcher that works does so at a time, and where it lies meanwhile.
+    works: Option<Nanos>,
+    relay: Option<Arc<Relay<Tr>>>,
+}
+
+/// What a worker's thread does.
+enum Duty<Tr: Transport> {
+    /// Serves its mailbox: a worker, or the thread of a dispatcher that works.
+    Serve(Option<Post<Tr>>),
+    /// Is a loop, or stands by for one.
+    Loop(Arc<Loops<Tr>>),
 }
 
 impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
@@ -604,6 +663,42 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
             loops: Arc::new(loops),
             idle_time,
             spare_statistics: Arc::new(WorkerStatistics::shared(core.class_names.len())),
+            works: None,
+            relay: None,
+        }
+    }
+
+    /// A dispatcher's own threads, behind the spares.
+    fn desks(&self) -> usize {
+        self.relay.as_ref().map_or(0, |_| DESKS)
+    }
+
+    /// Which of those thread `id` is.
+    fn desk(&self, id: usize) -> Option<usize> {
+        id.checked_sub(self.threads())
+    }
+
+    fn thread_name(&self, id: usize) -> String {
+        match self.desk(id) {
+            Some(desk) => DESK_NAMES[desk].to_owned(),
+            None => self.layout.thread_name(id),
+        }
+    }
+
+    /// What thread `id` does, beside workers of which the dispatchers know so much.
+    fn duty(&self, id: usize, states: &[Vec<WorkerState<Tr>>]) -> Duty<Tr> {
+        match (self.desk(id), &self.relay) {
+            (Some(desk), Some(relay)) => {
+                let workers = &states[0][..self.layout.workers.len()];
+                let last_answers = workers.iter().map(|state| state.sender.last_answer());
+                Duty::Serve(Some(Post {
+                    desk,
+                    relay: Arc::clone(relay),
+                    last_answers: last_answers.collect(),
+                }))
+            }
+            _ if self.layout.inline => Duty::Loop(Arc::clone(&self.loops)),
+            _ => Duty::Serve(None),
         }
     }
 
@@ -613,12 +708,12 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
     }
 
     fn is_spare(&self, id: usize) -> bool {
-        id >= self.layout.workers.len()
+        (self.layout.workers.len()..self.threads()).contains(&id)
     }
 
     /// Whether thread `id` runs requests seldom.
     fn is_seldom(&self, id: usize) -> bool {
-        id >= run_often(self.layout)
+        id >= run_often(self.layout) && self.desk(id).is_none()
     }
 
     fn place(&self, id: usize) -> Place {
@@ -627,6 +722,7 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
             id,
             spare,
             core: match spare {
+                _ if self.desk(id).is_some() => self.layout.dispatcher,
                 false => self.layout.workers[id],
                 true if self.layout.symmetric => None,
                 true if self.layout.inline => self.layout.workers[0],
@@ -725,8 +821,7 @@ struct Prepared {
 struct WorkerStart<S, Tr: Transport> {
     place: Place,
     states: Arc<PerCoreStates<S>>,
-    /// In the layouts `inline` and `symmetric`.
-    loops: Option<Arc<Loops<Tr>>>,
+    duty: Duty<Tr>,
     /// One for each dispatcher.
     ports: Vec<Port<Tr>>,
     statistics: Arc<WorkerStatistics>,
@@ -741,7 +836,7 @@ struct WorkerStart<S, Tr: Transport> {
 
 impl<S, Tr: Transport> WorkerStart<S, Tr> {
     /// The thread's whole life: reports that it is ready, or why it cannot be, and runs its loop.
-    fn run(mut self, ready: mpsc::Sender<Ready>) {
+    fn run(self, ready: mpsc::Sender<Ready>) {
         let prepared = self.place.take(&self.states);
         drop(self.states);
         let Prepared {
@@ -755,25 +850,32 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
         drop(ready.send(Ok(worker.link())));
         drop(ready);
         let (shares_core, idle_backoff) = (self.shares_core, self.idle_backoff);
-        match self.loops {
-            None => worker.serve(&mut WorkerLoop::<Tr> {
-                link: worker.link(),
-                port: self.ports.pop().expect("there is one dispatcher"),
-                statistics: self.statistics,
-                lane: self.lane,
-                parker: self.parker,
-                orders: self.orders,
-                shares_core,
-                clock: Clock::get(),
-                idle_backoff,
-                idle_since: Cycles::now(),
-                idle_turns: 0,
-                running: None,
-            }),
-            Some(loops) => LoopThread::new(LoopThreadParts {
+        let mut ports = self.ports;
+        match self.duty {
+            Duty::Serve(post) => {
+                let mut serving = WorkerLoop {
+                    link: worker.link(),
+                    port: ports.pop().expect("there is one dispatcher"),
+                    statistics: self.statistics,
+                    lane: self.lane,
+                    parker: self.parker,
+                    orders: self.orders,
+                    shares_core,
+                    clock: Clock::get(),
+                    idle_backoff,
+                    idle_since: Cycles::now(),
+                    idle_turns: 0,
+                    running: None,
+                };
+                match post {
+                    None => worker.serve(&mut serving),
+                    Some(post) => DispatcherThread::new(post, worker, serving).run(),
+                }
+            }
+            Duty::Loop(loops) => LoopThread::new(LoopThreadParts {
                 me: self.place.id,
                 worker,
-                ports: self.ports,
+                ports,
                 statistics: self.statistics,
                 lane: self.lane,
                 timer,
@@ -817,124 +919,12 @@ fn verified_policy(
         .map_err(ConfigError::from)
 }
 
-/// The line that is logged at start.
-fn describe(config: &Config, layout: &Layout, policy: &str, preemption: &str) -> String {
-    let threads = match layout.inline {
-        true => layout.to_string(),
-        false => format!("{} workers", layout.workers.len()),
-    };
-    let why = match layout.why {
-        Some(why) => format!(" (auto: {why})"),
-        None => " (as configured)".to_owned(),
-    };
-    let depth = match (depth(config, layout), config.depth) {
-        (1, _) if layout.inline => String::new(),
-        (depth, Some(_)) => format!(" at depth {depth} (as configured)"),
-        (1, None) => String::new(),
-        (depth, None) => format!(" at depth {depth} (auto)"),
-    };
-    let quanta = match config.preemption.raises_quanta() {
-        true => "auto",
-        false => "as configured",
-    };
-    let kind = match config.context_kind {
-        ContextKind::Stack => "",
-        ContextKind::KernelThread => " that are kernel threads",
-    };
-    format!(
-        "{threads}{why}{depth}, {} contexts{kind}, policy {policy}; preemption {preemption}; quanta {quanta}",
-        config.contexts
-    )
-}
-
-/// How many requests a worker is given at a time. A loop takes one request at a time.
-fn depth(config: &Config, layout: &Layout) -> usize {
-    match layout.inline {
-        true => 1,
-        false => config.depth_at(layout.workers.len()),
-    }
-}
-
-/// The contexts, each of which calls `entry` with a request.
-fn start_pool<Tr: Transport>(
-    config: &Config,
-    layout: &Layout,
-    entry: impl Fn(Job<Tr>) -> Done<Tr> + Send + Sync + 'static,
-) -> Result<Pool<Job<Tr>, Done<Tr>>, StartError> {
-    let sends_replies = layout.inline || config.context_kind.is_kernel_thread();
-    let contexts = PoolConfig {
-        contexts: config.contexts,
-        stack_size: config.stack_bytes() + between_requests::<Tr>(sends_replies),
-        name: "shinjuku-context".to_owned(),
-        kind: config.context_kind.into(),
-    };
-    Ok(Pool::new(contexts, entry)?)
-}
-
-/// What every context does with a request.
-fn entry<H, Tr>(
-    handler: Arc<H>,
-    states: Arc<PerCoreStates<H::PerCore>>,
-    started: Arc<Started>,
-) -> impl Fn(Job<Tr>) -> Done<Tr> + Send + Sync + 'static
-where
-    H: RequestHandler<Request = Tr::Request, Reply = Tr::Reply>,
-    Tr: Transport,
-{
-    move |job| {
-        let Job {
-            mut meta,
-            request,
-            route,
-        } = job;
-        let number = current_context();
-        if let Some(number) = number {
-            started.begins(number, meta);
-        }
-        let context = RequestContext {
-            class: meta.class,
-            arrival: AtomicU64::new(meta.arrival.0),
-            per_core: &states,
-        };
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            handler.handle_request(request, &context)
-        }));
-        let result = result.map_err(|payload| {
-            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(second);
-            }
-            Failure::Panicked
-        });
-        if let Some(number) = number {
-            started.ends(number);
-        }
-        // A pool's token may have run another closure than its own.
-        meta.arrival = context.arrival();
-        let failed = match &result {
-            Ok(reply) => handler.is_failure(reply),
-            Err(_) => true,
-        };
-        Done {
-            meta,
-            outgoing: Tr::conclude(route, result),
-            failed,
-        }
-    }
-}
-
-/// The room that a context's stack needs beside what handlers are promised, in bytes, for the code
-/// between two requests. It runs there if the context sends its replies itself, as inline and as a
-/// kernel thread. Inline, that code also takes the next request from the dispatcher, and moves it
-/// several times.
-fn between_requests<Tr: Transport>(sends_replies: bool) -> usize {
-    const CALLS: usize = 16 * 1024;
-    // An unoptimised build has a place on the stack for each move.
-    const MOVES: usize = if cfg!(debug_assertions) { 24 } else { 6 };
-    if sends_replies {
-        CALLS + MOVES * (size_of::<Job<Tr>>() + size_of::<Done<Tr>>())
-    } else {
-        0
-    }
+/// For how long the dispatcher runs requests at a time, where it does.
+fn works(config: &Config, layout: &Layout) -> Option<Nanos> {
+    config.dispatcher.works.then(|| {
+        let (priority, kind) = (config.realtime_priority, config.context_kind);
+        slice(calibrate::measure(layout, priority, kind, None, None).probe)
+    })
 }
 
 /// Gives the calling thread its core and its priority.

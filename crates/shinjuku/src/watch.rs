@@ -258,6 +258,8 @@ fn report(observer: &Observer) -> String {
         ("rescued", statistics.rescued),
         ("workers_blocked", statistics.workers_blocked),
         ("spares_exhausted", statistics.spares_exhausted),
+        ("run_by_dispatcher", statistics.run_by_dispatcher),
+        ("dispatcher_relieved", statistics.dispatcher_relieved),
         ("stalls_computing", statistics.stalls.computing),
         ("stalls_blocked", statistics.stalls.blocked),
         ("progress_interventions", statistics.progress_interventions),

@@ -35,7 +35,7 @@ impl Machine {
     ///
     /// # Errors
     /// As [`Server::new`] and [`Loops::new`]; [`SimError::Parameter`] for best effort at a depth
-    /// above one.
+    /// above one, or for a dispatcher that works under a policy that does not preempt.
     pub fn new(scheduler: &Scheduler, shape: Shape, seed: u64) -> Result<Self, SimError> {
         let seed = split_mix(seed, SALT);
         if shape.layout != Layout::Central {
@@ -48,6 +48,11 @@ impl Machine {
             let expected =
                 "best effort that is staged would be ahead of what comes later: choose 1";
             return Err(SimError::parameter("depth", shape.depth, expected));
+        }
+        if shape.works_ns > 0 && (!scheduler.preempts() || scheduler.has_best_effort()) {
+            let expected =
+                "a dispatcher works under policies that preempt, and without best effort: choose 0";
+            return Err(SimError::parameter("works_ns", shape.works_ns, expected));
         }
         let built = scheduler.build(capacity, workers, seed)?;
         if workers == 0 {

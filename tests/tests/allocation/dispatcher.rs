@@ -18,8 +18,9 @@ use shinjuku::policy::{
     registry::{self, Registered},
 };
 use shinjuku::{
-    ClassConfig, Config, ContextKind, Handle, LayoutKind, MechanismKind, RequestContext,
-    RequestHandler, Runtime, ShutdownReport, Statistics, SubmitOptions, Ticket,
+    ClassConfig, Config, ContextKind, DispatcherConfig, Handle, LayoutKind, MechanismKind,
+    RequestContext, RequestHandler, Runtime, ShutdownReport, Statistics, SubmitOptions, Ticket,
+    preempt_point,
 };
 use shinjuku_preempt::in_context;
 use shinjuku_preempt::stress::{allocations_between_jobs, contexts_in_the_allocator};
@@ -476,6 +477,54 @@ fn in_process_no_thread_allocates_in_symmetric_loops() {
         assert!(report.is_clean(), "{kind}: {report}");
         assert_eq!(report.policy_error, None, "{kind}");
     }
+}
+
+/// Allocates, and probes for longer than the dispatcher stays.
+fn churn_and_probe(seed: u64) -> u64 {
+    let start = std::time::Instant::now();
+    churn(seed);
+    while start.elapsed() < std::time::Duration::from_micros(50) {
+        preempt_point();
+    }
+    seed
+}
+
+/// Its threads run handlers, too, and these allocate in their contexts, as everywhere.
+#[test]
+fn in_process_no_thread_allocates_where_the_dispatcher_works() {
+    let _turn = turn();
+    let watch = Arc::<Watch>::default();
+    let handler = Watched {
+        serve: churn_and_probe,
+        watch: Arc::clone(&watch),
+    };
+    let mut config = configuration("c-pre-sq").dispatcher(DispatcherConfig::default().works(true));
+    config.preemption.mechanism = MechanismKind::Probe;
+    let runtime = Runtime::builder(handler).config(config).start().unwrap();
+    let handle = runtime.handle();
+    let serve_until = |begun: u64| {
+        let start = std::time::Instant::now();
+        while runtime.statistics().run_by_dispatcher < begun {
+            let tickets: Vec<_> = (0..WINDOW as u64)
+                .map(|number| (number, handle.submit(ClassId(0), number).unwrap()))
+                .collect();
+            for (number, mut ticket) in tickets {
+                let answer = ticket.wait_timeout(PATIENCE).expect("an answer in time");
+                assert_eq!(answer, Ok(number));
+            }
+            assert!(start.elapsed() < PATIENCE, "it seldom works");
+        }
+        runtime.statistics().run_by_dispatcher
+    };
+    let begun = serve_until(200);
+    let before = watch.counts();
+    serve_until(begun + 1_000);
+    let after = watch.counts();
+    let threads = [&THREADS[..], &["shinjuku-relief"]].concat();
+    assert_none(&grown(&before, after), &threads, "a dispatcher that works");
+    let preemptions = runtime.statistics().preemptions;
+    assert!(preemptions.taken() > 0, "{preemptions:?}");
+    assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
 /// Mostly work that ends before the network is polled again: such requests follow each other on one

@@ -11,7 +11,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use shinjuku::policy::{cfcfs, single_queue, stealing};
-use shinjuku::{ClassConfig, Config, CoresConfig, Help, LayoutKind, MechanismKind, PolicyConfig};
+use shinjuku::{
+    ClassConfig, Config, CoresConfig, DispatcherConfig, Help, LayoutKind, MechanismKind,
+    PolicyConfig,
+};
 use shinjuku_plot::Table;
 use shinjuku_workload::repeat::Spread;
 use shinjuku_workload::{Length, Summary};
@@ -116,6 +119,8 @@ struct Contender {
     depth: usize,
     /// What idle loops of `symmetric` do for others.
     help: Help,
+    /// Whether the dispatcher of `threads` runs requests when it has nothing else to do.
+    works: bool,
 }
 
 impl Contender {
@@ -125,6 +130,7 @@ impl Contender {
             quantum_us,
             depth: 1,
             help: Help::All,
+            works: false,
         }
     }
 
@@ -134,6 +140,15 @@ impl Contender {
             quantum_us,
             depth,
             help: Help::All,
+            works: false,
+        }
+    }
+
+    /// As Concord: requests staged, and a dispatcher that works.
+    const fn concord(quantum_us: f64) -> Self {
+        Self {
+            works: true,
+            ..Self::threads(Some(quantum_us), 2)
         }
     }
 
@@ -162,7 +177,14 @@ impl Contender {
             _ => {}
         }
         match self.quantum_us {
-            Some(quantum) => format!("{layout}, {quantum} us{staged}"),
+            Some(quantum) => {
+                let works = if self.works {
+                    ", dispatcher works (Concord)"
+                } else {
+                    ""
+                };
+                format!("{layout}, {quantum} us{staged}{works}")
+            }
             None => format!("{layout}, to completion{staged}"),
         }
     }
@@ -195,6 +217,7 @@ impl Contender {
         }
         config.preemption.mechanism = MechanismKind::Probe;
         config.help = self.help;
+        config.dispatcher = DispatcherConfig::default().works(self.works);
         config.policy = match self.quantum_us {
             Some(quantum) => PolicyConfig::new(single_queue::REGISTERED).quantum_us(quantum),
             None if self.help == Help::Polled => PolicyConfig::new(stealing::REGISTERED),
@@ -204,13 +227,14 @@ impl Contender {
     }
 }
 
-/// The contenders for capacity; staged, `threads` loses least. The last two are what IX and ZygOS
-/// do on the same loops.
-const CAPACITIES: [Contender; 4] = [
+/// The contenders for capacity; staged, `threads` loses least. The third and the fourth are what IX
+/// and ZygOS do on the same loops.
+const CAPACITIES: [Contender; 5] = [
     Contender::symmetric(Some(5.0)),
     Contender::threads(Some(5.0), 2),
     Contender::helping(Help::None),
     Contender::helping(Help::Polled),
+    Contender::concord(5.0),
 ];
 
 /// The contenders that show the price of a preemption. What lies between two quanta is preemptions
@@ -462,7 +486,11 @@ impl Bursts {
         for batches in &self.capacity {
             if let [symmetric, threads, ..] = &batches.runs[..] {
                 let what = format!("capacity, {}", batches.mix);
-                all.push(symmetric.compare(threads, what, Some(CAPACITY), |one| Some(one.rate())));
+                let rate = |one: &Batch| Some(one.rate());
+                all.push(symmetric.compare(threads, what.clone(), Some(CAPACITY), rate));
+                if let Some(concord) = batches.runs.get(4) {
+                    all.push(concord.compare(threads, what, None, rate));
+                }
             }
         }
         if let [symmetric, threads, others @ ..] = &self.half[..] {

@@ -4,6 +4,7 @@
 mod alone;
 mod credentials;
 mod deadlines;
+mod listening;
 mod protection_keys;
 mod realtime;
 mod succession;

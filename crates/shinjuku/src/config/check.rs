@@ -24,6 +24,7 @@ pub(super) fn config(config: &Config, own_policies: &[&str]) -> Result<(), Confi
     classes(config)?;
     policy_name(config, own_policies)?;
     best_effort(config)?;
+    working_dispatcher(config)?;
     let workers = Layout::plan(config)?.workers.len();
     let (least, why) = match config.has_best_effort() {
         true => (
@@ -250,6 +251,49 @@ fn best_effort(config: &Config) -> Result<(), ConfigError> {
         )),
         _ => Ok(()),
     }
+}
+
+/// A dispatcher that works has what it takes to stop in time.
+fn working_dispatcher(config: &Config) -> Result<(), ConfigError> {
+    if !config.dispatcher.works {
+        return Ok(());
+    }
+    let mechanism = config.preemption.mechanism;
+    let policy = registry::named(config.policy.kind.as_str());
+    let (why_not, advice) = if config.context_kind.is_kernel_thread() {
+        (
+            "context_kind is \"kernel-thread\"",
+            "a request's own thread is not the dispatcher's; leave one of the two out",
+        )
+    } else if !matches!(config.layout, LayoutKind::Auto | LayoutKind::Threads) {
+        (
+            "layout is not \"threads\"",
+            "in the other layouts every thread serves anyway; leave one of the two out",
+        )
+    } else if mechanism != MechanismKind::Probe {
+        (
+            "preemption.mechanism is not \"probe\"",
+            "what runs on the dispatcher's thread gives way at its own probes alone; choose \"probe\"",
+        )
+    } else if !policy.is_ok_and(|policy| policy.preempts) {
+        (
+            "policy.kind is none of c-pre-sq, c-pre-mq, edf and priority",
+            "what it has begun goes on at any worker; choose one of these",
+        )
+    } else if config.has_best_effort() {
+        (
+            "policy.best_effort names classes",
+            "what it has begun of them would keep a context until all else is idle; leave one of the two out",
+        )
+    } else {
+        return Ok(());
+    };
+    Err(ConfigError::invalid(
+        "dispatcher.works",
+        true,
+        format!("false, since {why_not}"),
+        advice,
+    ))
 }
 
 /// `class[1].slo_us (class "get")`

@@ -63,6 +63,7 @@ macro_rules! config_keys {
             layout: LayoutKind => layout;
             help: Help => help;
             cores: CoresConfig => cores;
+            dispatcher: DispatcherConfig => dispatcher;
             policy: PolicyConfig => policy;
             class: impl IntoIterator<Item = ClassConfig> => class.into_iter().collect();
             preemption: PreemptionConfig => preemption;
@@ -188,6 +189,8 @@ pub struct Config {
     pub help: Help,
     /// Which thread runs on which core.
     pub cores: CoresConfig,
+    /// What the dispatcher does when it has nothing to dispatch.
+    pub dispatcher: DispatcherConfig,
     /// Which request runs next, and for how long.
     pub policy: PolicyConfig,
     /// Request classes, 1 to 65535, numbered in this order. Default: one, named `default`.
@@ -240,8 +243,8 @@ pub enum LayoutKind {
     /// and `threads` on more. `threads` on fewer as well in these cases: `workers`, or the cores
     /// listed for these, leave a core for the dispatcher, or share cores; the policy is your own,
     /// or has a queue for each worker (d-fcfs, stealing); or something is asked for that needs a
-    /// dispatcher's thread: a core for it, contexts that are kernel threads, a `depth` above 1, the
-    /// mechanisms `compiled-probe`, `guest` and `dune`. In a [`Pool`](crate::Pool): `symmetric`,
+    /// dispatcher's thread: a core for it, contexts that are kernel threads, a `depth` above 1,
+    /// `dispatcher.works`, the mechanisms `compiled-probe`, `guest` and `dune`. In a [`Pool`](crate::Pool): `symmetric`,
     /// but for the last case. `description()` gives the choice and the reason.
     #[default]
     Auto,
@@ -302,6 +305,21 @@ pub struct CoresConfig {
     /// Whether threads may share cores, so that there can be more of them than cores. Then a thread
     /// is pinned only if its core is given. Default false.
     pub share: bool,
+}
+
+/// What the dispatcher does when it has nothing to dispatch.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct DispatcherConfig {
+    /// Whether it runs requests itself while all workers are busy and requests wait that never ran:
+    /// one at a time, for some microseconds, or until a worker is idle. What has not finished by
+    /// then goes on at any worker. A request that does not give way there, since it has no probes
+    /// or blocks in the kernel, keeps everything from being dispatched for `rescue_after_ms`; then
+    /// a second thread takes over. (Under `realtime_priority` it has to block for that.) So it is
+    /// for handlers that probe. For the layout `threads`, the mechanism `probe`, policies of this
+    /// project that preempt, and without best effort. Default false.
+    pub works: bool,
 }
 
 /// Which request runs next, and for how long.
@@ -451,6 +469,7 @@ impl Default for Config {
             layout: LayoutKind::default(),
             help: Help::default(),
             cores: CoresConfig::default(),
+            dispatcher: DispatcherConfig::default(),
             policy: PolicyConfig::default(),
             class: vec![ClassConfig::new("default")],
             preemption: PreemptionConfig::default(),
@@ -680,6 +699,13 @@ impl CoresConfig {
         dispatcher: impl Into<Option<usize>> => dispatcher.into();
         workers: impl IntoIterator<Item = usize> => workers.into_iter().collect();
         share: bool => share;
+    }
+}
+
+impl DispatcherConfig {
+    setters! {
+        DispatcherConfig:
+        works: bool => works;
     }
 }
 

@@ -25,6 +25,7 @@ mod end;
 mod inline;
 mod lock_waiters;
 mod watch;
+mod works;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -39,6 +40,7 @@ pub(crate) use end::{BACKGROUND_TURN, ShutdownHandoff};
 use inline::Inline;
 pub(crate) use inline::{Deadline, Next, Turn};
 use lock_waiters::{LockWaiters, Waiter};
+pub(crate) use works::{DESKS, DispatcherThread, POLICY_ID, Post, Relay, slice};
 
 use crate::loops::IdleTime;
 use crate::preemption::Preemption;
@@ -127,12 +129,46 @@ enum Place<Tr: Transport> {
     Out,
 }
 
+/// What comes after a round of the dispatcher's loop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Round {
+    Again,
+    /// The thread has a request of its own to run.
+    Work,
+    /// Everything has finished, or is to end.
+    Over,
+}
+
+/// What a round knows of those before.
+#[derive(Clone, Copy, Debug)]
+struct Rounds {
+    last: Nanos,
+    worked_at: Nanos,
+    worked: bool,
+    closed: bool,
+}
+
+impl Rounds {
+    fn new(now: Nanos) -> Self {
+        Self {
+            last: now,
+            worked_at: now,
+            worked: false,
+            closed: false,
+        }
+    }
+}
+
 pub(crate) struct Dispatcher<Tr: Transport> {
     transport: Tr,
     policy: Verified,
-    /// Workers first, then spares.
+    /// Workers first, then spares, then the desks of a dispatcher that works.
     states: Vec<WorkerState<Tr>>,
     workers: usize,
+    /// Where the desks begin, and which of them is that of the thread that has the dispatcher.
+    desks: usize,
+    active_desk: usize,
+    rounds: Rounds,
     /// The workers' cores, to which spares are pinned.
     cores: Vec<Option<usize>>,
     /// For each spare, the worker whose place it takes.
@@ -194,6 +230,9 @@ pub(crate) struct Rules {
     pub(crate) realtime: bool,
     /// Whether some classes run only in what the others leave idle.
     pub(crate) best_effort: bool,
+    /// For how long the dispatcher runs a request itself when it has nothing else to do; `None`:
+    /// it does not.
+    pub(crate) works: Option<Nanos>,
     /// Per class: how long after its arrival a request must have started.
     pub(crate) deadlines: Vec<Option<Nanos>>,
 }
@@ -204,6 +243,8 @@ pub(crate) struct Parts<Tr: Transport> {
     pub(crate) policy: Verified,
     pub(crate) workers: Vec<WorkerState<Tr>>,
     pub(crate) spares: Vec<WorkerState<Tr>>,
+    /// Of a dispatcher that works, its own threads.
+    pub(crate) desks: Vec<WorkerState<Tr>>,
     pub(crate) cores: Vec<Option<usize>>,
     pub(crate) contexts: Contexts<Idle<Job<Tr>, Done<Tr>>>,
     /// Task slots: what the policy was built for.
@@ -226,6 +267,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             policy,
             mut workers,
             spares,
+            desks,
             cores,
             contexts,
             capacity,
@@ -238,6 +280,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let stands_in = vec![None; spares.len()];
         let spare_cores = vec![None; spares.len()];
         workers.extend(spares);
+        let first_desk = workers.len();
+        workers.extend(desks);
+        let now = Nanos(clock.now_nanos());
         let record = || Record {
             class: ClassId(0),
             arrival: Nanos(0),
@@ -254,14 +299,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         Self {
             transport,
             policy,
-            inline: Inline::new(
-                workers.len(),
-                rules.deadlines.len(),
-                parts.idle_time,
-                Nanos(clock.now_nanos()),
-            ),
+            inline: Inline::new(workers.len(), rules.deadlines.len(), parts.idle_time, now),
             states: workers,
             workers: worker_count,
+            desks: first_desk,
+            active_desk: 0,
+            rounds: Rounds::new(now),
             cores,
             stands_in,
             spare_cores,
@@ -276,7 +319,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             spares_used: 0,
             rules,
             preemption,
-            next_look: Nanos(clock.now_nanos()),
+            next_look: now,
             best_effort_time: Nanos(0),
             last_counters: CountersSnapshot::default(),
             first_worker: 0,
@@ -288,38 +331,50 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// Serves until it is told to end, or is told to drain and has drained.
+    /// Serves until it is told to end, or is told to drain and has drained. A dispatcher that does
+    /// nothing else.
     pub(crate) fn run(mut self) {
-        let mut last = self.now();
-        let mut worked_at = last;
-        let mut worked = false;
-        let mut closed = false;
-        loop {
-            let now = self.now();
-            self.statistics.add_time(now.since(last), worked);
-            last = now;
-            worked = self.turn(now);
-            if worked {
-                worked_at = now;
-            } else {
-                let is_quiet = self.is_quiet();
-                self.relax(is_quiet);
-                let backoff = self.rules.idle_backoff;
-                if is_quiet && backoff.is_some_and(|backoff| now.since(worked_at) > backoff) {
-                    self.publish_gauges();
-                    self.transport.wait(LONGEST_SLEEP);
-                }
+        while self.round() != Round::Over {}
+        self.end();
+    }
+
+    /// One round of the loop: a turn, and rest or work if there was nothing to do in it.
+    pub(crate) fn round(&mut self) -> Round {
+        let now = self.now();
+        let past = now.since(self.rounds.last);
+        self.statistics.add_time(past, self.rounds.worked);
+        self.rounds.last = now;
+        let worked = self.turn(now);
+        self.rounds.worked = worked;
+        if worked {
+            self.rounds.worked_at = now;
+        } else if self.takes_work(now) {
+            return Round::Work;
+        } else {
+            self.rest(now);
+        }
+        match self.control.state() {
+            Control::SERVE => Round::Again,
+            _ if !self.rounds.closed => {
+                self.transport.close();
+                self.rounds.closed = true;
+                Round::Again
             }
-            match self.control.state() {
-                Control::SERVE => {}
-                _ if !closed => {
-                    self.transport.close();
-                    closed = true;
-                }
-                // What was accepted before the transport closed may still be in it.
-                Control::DRAIN if worked || !self.is_quiet() => {}
-                _ => return self.end(),
-            }
+            // What was accepted before the transport closed may still be in it.
+            Control::DRAIN if worked || !self.is_quiet() => Round::Again,
+            _ => Round::Over,
+        }
+    }
+
+    /// Nothing to do at this moment, or for long.
+    fn rest(&mut self, now: Nanos) {
+        let is_quiet = self.is_quiet();
+        self.relax(is_quiet);
+        let idle = now.since(self.rounds.worked_at);
+        let backoff = self.rules.idle_backoff;
+        if is_quiet && backoff.is_some_and(|backoff| idle > backoff) {
+            self.publish_gauges();
+            self.transport.wait(LONGEST_SLEEP);
         }
     }
 
@@ -349,6 +404,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         for state in 0..listening {
             worked |= self.take_answers(state, now);
         }
+        worked |= self.take_own_answers(now);
         // A worker that has answered may idle, so it gets a request before the network is polled.
         let answered = worked;
         if answered {
@@ -387,6 +443,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.policy.is_empty()
             && self.lock_waiters.is_empty()
             && self.spares_out == 0
+            && !self.is_within_own_work()
             && workers.iter().all(|state| state.out() == 0)
     }
 
@@ -424,7 +481,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     let suspension = (task, record.suspensions);
                     record.place = Place::Suspended(suspended);
                     self.statistics.preempted(record.class);
-                    if self.rules.inline {
+                    if self.rules.inline || at >= self.desks {
                         // The deadline was the request to give way.
                         self.statistics.requested();
                     }
@@ -441,7 +498,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     }
                 }
             }
-            if at >= self.workers {
+            if (self.workers..self.desks).contains(&at) {
                 self.stands_in[at - self.workers] = None;
                 self.spares_out -= 1;
             }
@@ -717,42 +774,54 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let id = self.states[worker].worker;
         let mut refused = 0;
         while let Some(task) = self.policy.next(id, now, want) {
-            let record = &mut self.records[task.id.0 as usize];
-            let runnable: Runnable<_, _> = match std::mem::replace(&mut record.place, Place::Out) {
-                Place::Suspended(suspended) => suspended.into(),
-                Place::Fresh(request, route) if record.deadline < now => {
-                    self.policy.finished(task.id, id);
-                    self.release(task.id);
-                    self.statistics.refused(Refusal::DeadlinePassed);
-                    self.transport
-                        .refuse(request, route, Refusal::DeadlinePassed);
-                    refused += 1;
-                    if refused == BATCH {
-                        return true;
-                    }
-                    continue;
-                }
-                Place::Fresh(request, route) => {
-                    let meta = Meta {
-                        class: record.class,
-                        arrival: record.arrival,
-                    };
-                    self.idle_context(at)
-                        .load(Job {
-                            meta,
-                            request,
-                            route,
-                        })
-                        .into()
-                }
-                Place::Free | Place::Out => {
-                    unreachable!("`Verified` gives only requests that wait")
-                }
-            };
-            self.states[at].send(task.id, runnable, now);
-            return true;
+            if let Some(runnable) = self.runnable(task.id, at, now) {
+                self.states[at].send(task.id, runnable, now);
+                return true;
+            }
+            refused += 1;
+            if refused == BATCH {
+                return true;
+            }
         }
         false
+    }
+
+    /// The request of slot `task`, which the policy has given for the worker `at`, with a context.
+    /// `None`: its deadline has passed, and it was refused.
+    #[inline]
+    fn runnable(
+        &mut self,
+        task: TaskId,
+        at: usize,
+        now: Nanos,
+    ) -> Option<Runnable<Job<Tr>, Done<Tr>>> {
+        let record = &mut self.records[task.0 as usize];
+        match std::mem::replace(&mut record.place, Place::Out) {
+            Place::Suspended(suspended) => Some(suspended.into()),
+            Place::Fresh(request, route) if record.deadline < now => {
+                self.policy.finished(task, self.states[at].worker);
+                self.release(task);
+                self.statistics.refused(Refusal::DeadlinePassed);
+                self.transport
+                    .refuse(request, route, Refusal::DeadlinePassed);
+                None
+            }
+            Place::Fresh(request, route) => {
+                let meta = Meta {
+                    class: record.class,
+                    arrival: record.arrival,
+                };
+                let job = Job {
+                    meta,
+                    request,
+                    route,
+                };
+                Some(self.idle_context(at).load(job).into())
+            }
+            Place::Free | Place::Out => {
+                unreachable!("the watch over the policy knows what waits")
+            }
+        }
     }
 
     /// A context for a fresh request at the worker `at`: the one used last, whose stack is in a

@@ -405,6 +405,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let period = Nanos(PERIOD.0 + now.since(self.next_look).0);
         self.next_look = Nanos(now.0 + PERIOD.0);
         self.publish_gauges();
+        if self.rules.realtime && self.is_within_own_work() {
+            // Under SCHED_FIFO the thread that was left behind has the core only if this one gives
+            // way.
+            std::thread::yield_now();
+        }
         for at in 0..self.workers {
             if self.states[at]
                 .staged_tasks()
@@ -486,7 +491,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.statistics.gauges(
             self.policy.len() + self.lock_waiters.len() + staged,
             self.contexts.in_use(),
-            states.iter().filter(|state| state.out() > 0).count(),
+            states
+                .iter()
+                .chain(&self.states[self.desks..])
+                .filter(|state| state.out() > 0)
+                .count(),
             self.policy.progress_interventions(),
             self.policy.error().is_some(),
         );

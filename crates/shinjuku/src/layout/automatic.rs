@@ -58,6 +58,8 @@ pub(crate) fn needs_dispatcher(config: &Config) -> Option<&'static str> {
     let is_by_entries = config.preemption.mechanism == MechanismKind::CompiledProbe;
     if config.cores.dispatcher.is_some() {
         Some("`cores.dispatcher` names a core for one")
+    } else if config.dispatcher.works {
+        Some("`dispatcher.works` is for one that has a thread")
     } else if config.context_kind.is_kernel_thread() {
         Some("a dispatcher stops contexts that are kernel threads")
     } else if is_for_dispatcher {

@@ -27,8 +27,8 @@ use shinjuku_preempt::{Clock, HardPreemption, lend};
 use crate::builder::Builder;
 use crate::completion_thread::CompletionThread;
 use crate::config::{
-    ClassConfig, Config, ContextKind, CoresConfig, Help, LayoutKind, PolicyConfig,
-    PreemptionConfig, StallsConfig, config_keys,
+    ClassConfig, Config, ContextKind, CoresConfig, DispatcherConfig, Help, LayoutKind,
+    PolicyConfig, PreemptionConfig, StallsConfig, config_keys,
 };
 use crate::handler::{RequestContext, RequestHandler};
 use crate::in_process::{Handle, RefusedAtSubmit, flow_of_this_thread};

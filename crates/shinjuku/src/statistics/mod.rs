@@ -185,6 +185,8 @@ pub(crate) struct DispatcherStatistics {
     stuck: Counter,
     rescued: Counter,
     spares_exhausted: Counter,
+    run_by_dispatcher: Counter,
+    dispatcher_relieved: Counter,
     busy_nanos: Counter,
     total_nanos: Counter,
     waiting: Counter,
@@ -209,6 +211,8 @@ impl DispatcherStatistics {
             stuck: Counter::default(),
             rescued: Counter::default(),
             spares_exhausted: Counter::default(),
+            run_by_dispatcher: Counter::default(),
+            dispatcher_relieved: Counter::default(),
             busy_nanos: Counter::default(),
             total_nanos: Counter::default(),
             waiting: Counter::default(),
@@ -280,6 +284,17 @@ impl DispatcherStatistics {
     /// A worker is blocked and there is no spare.
     pub(crate) fn spares_exhausted(&self) {
         self.spares_exhausted.add(1);
+    }
+
+    /// The dispatcher begins a request itself.
+    #[inline]
+    pub(crate) fn run_by_dispatcher(&self) {
+        self.run_by_dispatcher.add(1);
+    }
+
+    /// Another thread has taken over from one that did not come back from such a request.
+    pub(crate) fn dispatcher_relieved(&self) {
+        self.dispatcher_relieved.add(1);
     }
 
     /// A turn of the loop took `time`; `worked` says whether there was something to do.
@@ -385,7 +400,12 @@ pub struct Statistics {
     pub stalls: Stalls,
     /// Requests, fresh or suspended, that an idle loop ran for another (layout `symmetric`).
     pub helped: u64,
-    /// The share of its time that the dispatcher had something to do, 0 to 1.
+    /// Requests that the dispatcher began itself (`dispatcher.works`).
+    pub run_by_dispatcher: u64,
+    /// How often one of these did not give way in time, and another thread took over from it.
+    pub dispatcher_relieved: u64,
+    /// The share of its time that the dispatcher had something to do, 0 to 1. What it runs itself
+    /// does not count.
     pub dispatcher_occupancy: f64,
     /// Whether the scheduling policy has given a wrong answer. Requests are then served first come,
     /// first served.
@@ -573,6 +593,8 @@ impl Statistics {
             spares_exhausted: dispatcher.spares_exhausted.get(),
             stalls: Stalls::default(),
             helped: workers.iter().map(|worker| worker.helped.get()).sum(),
+            run_by_dispatcher: dispatcher.run_by_dispatcher.get(),
+            dispatcher_relieved: dispatcher.dispatcher_relieved.get(),
             dispatcher_occupancy: busy.min(total) as f64 / total.max(1) as f64,
             policy_set_aside: dispatcher.policy_set_aside.get() > 0,
             progress_interventions: dispatcher.progress_interventions.get(),
@@ -706,6 +728,13 @@ impl fmt::Display for Statistics {
             self.dispatcher_occupancy * 100.0,
             self.uptime.as_secs_f64()
         )?;
+        if self.run_by_dispatcher > 0 {
+            write!(
+                formatter,
+                ", began {} requests itself",
+                self.run_by_dispatcher
+            )?;
+        }
         for (number, what) in [
             (self.lost, "requests lost"),
             (

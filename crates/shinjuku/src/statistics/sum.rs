@@ -33,6 +33,8 @@ impl AddAssign<&Self> for Statistics {
         self.stalls.computing += other.stalls.computing;
         self.stalls.blocked += other.stalls.blocked;
         self.helped += other.helped;
+        self.run_by_dispatcher += other.run_by_dispatcher;
+        self.dispatcher_relieved += other.dispatcher_relieved;
         self.policy_set_aside |= other.policy_set_aside;
         self.progress_interventions += other.progress_interventions;
     }

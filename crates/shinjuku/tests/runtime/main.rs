@@ -9,3 +9,4 @@ mod inline;
 mod kernel_threads;
 mod symmetric;
 mod threads;
+mod works;

@@ -1,8 +1,8 @@
 //! The configuration: TOML and code say the same, and what is wrong is named.
 
 use shinjuku::{
-    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, Help, LayoutKind, MechanismKind,
-    PolicyConfig, PreemptionConfig, QuantaKind, StallsConfig,
+    ClassConfig, Config, ConfigError, ContextKind, CoresConfig, DispatcherConfig, Help, LayoutKind,
+    MechanismKind, PolicyConfig, PreemptionConfig, QuantaKind, StallsConfig,
 };
 use shinjuku_policy::Requeue;
 
@@ -26,6 +26,9 @@ help = "polled"
 dispatcher = 0
 workers = [1, 2, 3]
 share = true
+
+[dispatcher]
+works = true
 
 [policy]
 kind = "c-pre-mq"
@@ -76,6 +79,7 @@ fn all_keys() -> Config {
                 .workers([1, 2, 3])
                 .share(true),
         )
+        .dispatcher(DispatcherConfig::default().works(true))
         .policy(
             PolicyConfig::new("c-pre-mq")
                 .quantum_us(2.5)
@@ -128,6 +132,8 @@ fn what_is_left_out_takes_its_default() {
         [cores]
         workers = []
         share = false
+        [dispatcher]
+        works = false
         [policy]
         kind = "c-pre-sq"
         quantum_us = 5
@@ -362,7 +368,7 @@ fn text_that_cannot_be_read_is_located() {
             "worker = 3",
             "line 1, column 1: unknown field `worker`, expected one of `workers`, `contexts`, `context_kind`, `stack_kib`, `queue`, \
              `depth`, `spare_workers`, `rescue_after_ms`, `idle_backoff_us`, `realtime_priority`, `strict`, `watch`, \
-             `layout`, `help`, `cores`, `policy`, `class`, `preemption`, `stalls`",
+             `layout`, `help`, `cores`, `dispatcher`, `policy`, `class`, `preemption`, `stalls`",
         ),
         (
             "queue = 5\n[policy]\nquantum = 5",

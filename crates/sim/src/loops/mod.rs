@@ -126,6 +126,7 @@ impl Loops {
             overheads,
             layout,
             depth,
+            works_ns,
         } = shape;
         if !(1..=4096).contains(&workers) {
             let expected = "choose 1 to 4096";
@@ -134,6 +135,10 @@ impl Loops {
         if depth != 1 {
             let expected = "requests are staged in the layout `central` alone: choose 1";
             return Err(SimError::parameter("depth", depth, expected));
+        }
+        if works_ns != 0 {
+            let expected = "the layout `central` alone has a dispatcher that can work: choose 0";
+            return Err(SimError::parameter("works_ns", works_ns, expected));
         }
         overheads.checked()?;
         let room = capacity.div_ceil(workers);

@@ -37,6 +37,7 @@ pub(super) struct Spec {
     arrivals: Option<Arrivals>,
     flows: Option<Spanned<u32>>,
     depth: Option<Spanned<usize>>,
+    works_us: Option<Spanned<f64>>,
     layout: Option<Spanned<Many<String>>>,
     capacity: Option<Spanned<usize>>,
     costs: Option<Spanned<PathBuf>>,
@@ -211,6 +212,10 @@ impl Spec {
             let expected = "requests are staged in the layout `central` alone: choose 1";
             source.check(depth, |n| n == 1, expected)?;
         }
+        if let (Some(works_us), false) = (&self.works_us, only_central) {
+            let expected = "the layout `central` alone has a dispatcher that can work: choose 0";
+            source.check(works_us, |us| us == 0.0, expected)?;
+        }
         let sharing = |name: &String| matches!(&*name.to_ascii_lowercase(), "ps" | "d-ps");
         if !only_central && self.policy.get_ref().0.iter().any(sharing) {
             let what = "processor sharing has no layout: choose `central` for it";
@@ -246,6 +251,10 @@ impl Spec {
                 let named = Scheduler::named(name, mix, Nanos::MAX)
                     .map_err(|error| source.error(self.policy.span(), error))?;
                 let named = self.with_best_effort(named, mix, source)?;
+                if let (Some(works_us), false) = (&self.works_us, may_be_left(&named)) {
+                    let expected = "a dispatcher works under policies that preempt, and without best effort: choose 0";
+                    source.check(works_us, |us| us == 0.0, expected)?;
+                }
                 // Without a quantum every value would give the same point.
                 let count = if named.preempts() {
                     all_quanta.len()
@@ -332,6 +341,11 @@ impl Spec {
         if let Some(depth) = &self.depth {
             shape.depth = source.check(depth, |n| (1..=64).contains(&n), "choose 1 to 64")?;
         }
+        if let Some(works_us) = &self.works_us {
+            let works_us =
+                source.check(works_us, |us| (0.0..=1e6).contains(&us), "choose 0 to 1e6")?;
+            shape.works_ns = (works_us * 1e3).round() as u64;
+        }
         if let Some(capacity) = &self.capacity {
             let fits = |n| (1..=1 << 24).contains(&n);
             shape.capacity = source.check(capacity, fits, "choose 1 to 16777216")?;
@@ -353,6 +367,11 @@ impl Spec {
         }
         Ok(shape)
     }
+}
+
+/// Whether a dispatcher that works can leave a request to this scheduler's workers.
+fn may_be_left(scheduler: &Scheduler) -> bool {
+    scheduler.preempts() && !scheduler.has_best_effort()
 }
 
 /// All pairs, in the order of the first.

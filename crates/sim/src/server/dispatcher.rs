@@ -18,7 +18,9 @@ impl Server {
 
     /// A message reaches the dispatcher.
     pub(super) fn tell(&mut self, now: u64, message: Message) {
-        if self.dispatcher_free_ns > now || !self.inbox.is_empty() {
+        self.look_up(now, message);
+        let is_busy = self.own.is_some() || self.dispatcher_free_ns > now;
+        if is_busy || !self.inbox.is_empty() {
             self.inbox.push_back(message);
         } else {
             self.handle(now, message);
@@ -61,6 +63,7 @@ impl Server {
             }
         }
         self.place(now);
+        self.work_itself(now);
     }
 
     /// Worker `at` holds one request fewer and gets another.
@@ -105,7 +108,7 @@ impl Server {
 
     /// Gives waiting requests to workers with room, the emptiest first; then preempts overdue
     /// requests for the rest, best effort first.
-    fn place(&mut self, now: u64) {
+    pub(super) fn place(&mut self, now: u64) {
         if self.policy.is_empty() {
             return;
         }

@@ -17,6 +17,9 @@
 //!   then, the preemption misses; its receipt delays the next request, unless probes deliver it. No
 //!   other request is preempted by mistake: the runtime numbers its dispatches.
 //!
+//! - With [`Shape::works_ns`] the dispatcher serves fresh requests itself while it has nothing else
+//!   to do and no worker is free, each for a slice at the most.
+//!
 //! With all overheads zero this is the policy on ideal cores. Time is in whole nanoseconds. All
 //! memory is allocated at construction and depends on the capacity alone.
 
@@ -31,6 +34,9 @@ use crate::{Layout, Outcome, Overheads, Request, SimError};
 
 mod dispatcher;
 mod worker;
+mod works;
+
+use works::Own;
 
 /// No request.
 const NONE: u32 = u32::MAX;
@@ -48,6 +54,9 @@ pub struct Shape {
     pub overheads: Overheads,
     /// Where it dispatches.
     pub layout: Layout,
+    /// For how long the dispatcher serves a request at a time when it has nothing else to do; 0:
+    /// it serves none. For policies that preempt.
+    pub works_ns: u64,
 }
 
 impl Shape {
@@ -60,6 +69,7 @@ impl Shape {
             capacity: 1 << 16,
             overheads: Overheads::IDEAL,
             layout: Layout::Central,
+            works_ns: 0,
         }
     }
 }
@@ -133,7 +143,10 @@ pub struct Server {
     mail: VecDeque<(u64, Message)>,
     inbox: VecDeque<Message>,
     dispatcher_free_ns: u64,
-    /// The first event of network, mail and inbox.
+    /// What the dispatcher serves itself.
+    own: Option<Own>,
+    run_by_dispatcher: u64,
+    /// The first event of network, mail, inbox, and what the dispatcher serves.
     control_ns: u64,
     random: Xoshiro256PlusPlus,
     events: u64,
@@ -214,6 +227,8 @@ impl Server {
             mail: VecDeque::new(),
             inbox: VecDeque::new(),
             dispatcher_free_ns: 0,
+            own: None,
+            run_by_dispatcher: 0,
             control_ns: NEVER,
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             events: 0,
@@ -314,7 +329,12 @@ impl Server {
             self.set_control();
             return outcome;
         }
-        if !self.inbox.is_empty() && self.dispatcher_free_ns <= now {
+        if self.own.is_some_and(|own| own.until_ns <= now) {
+            let outcome = self.leave_own(now);
+            self.set_control();
+            return outcome;
+        }
+        if self.own.is_none() && !self.inbox.is_empty() && self.dispatcher_free_ns <= now {
             if let Some(message) = self.inbox.pop_front() {
                 self.handle(now, message);
             }
@@ -335,10 +355,10 @@ impl Server {
     fn set_control(&mut self) {
         let network = self.network.front().map_or(NEVER, |(at, _)| *at);
         let mail = self.mail.front().map_or(NEVER, |(at, _)| *at);
-        let inbox = if self.inbox.is_empty() {
-            NEVER
-        } else {
-            self.dispatcher_free_ns
+        let inbox = match self.own {
+            Some(own) => own.until_ns,
+            None if self.inbox.is_empty() => NEVER,
+            None => self.dispatcher_free_ns,
         };
         self.control_ns = network.min(mail).min(inbox);
     }

@@ -47,10 +47,10 @@ impl Server {
     /// The dispatcher sees that the request of worker `at` has had its quantum.
     fn look_at(&mut self, at: usize, now: u64) {
         let left_ns = self.finish_ns(at) - now;
-        if self.dispatcher_free_ns > now {
-            let wait_ns = self.dispatcher_free_ns - now;
-            if wait_ns < left_ns {
-                self.calendar.set(at, self.dispatcher_free_ns);
+        let free_ns = self.dispatcher_free_from();
+        if free_ns > now {
+            if free_ns - now < left_ns {
+                self.calendar.set(at, free_ns);
                 return;
             }
         } else if self.has_use_for(at) {

@@ -52,6 +52,26 @@ fn best_effort_classes_are_the_mixs() {
 }
 
 #[test]
+fn a_dispatcher_works_where_it_can() {
+    let works = GOOD.replace("\"c-FCFS\", ", "") + "works_us = 2.5\n";
+    let plan = Plan::parse(&works, Path::new("plan.toml")).unwrap();
+    let Target::Server(scenario) = &plan.points[0].target else {
+        panic!("a server's plan");
+    };
+    assert_eq!(scenario.shape.works_ns, 2_500);
+    for (text, what) in [
+        (format!("{GOOD}works_us = 5\n"), "policies that preempt"),
+        (works.clone() + "best_effort = [\"long\"]\n", "best effort"),
+        (works.clone() + "layout = \"symmetric\"\n", "central"),
+        (works.replace("2.5", "-1"), "0 to 1e6"),
+    ] {
+        let (_, key, found) = refused(&text);
+        assert_eq!(key, "works_us");
+        assert!(found.contains(what), "{found}");
+    }
+}
+
+#[test]
 fn a_plan_is_all_combinations_and_prints_as_table_and_csv() {
     let plan = Plan::parse(GOOD, Path::new("plan.toml")).unwrap();
     // c-FCFS has no quantum to sweep: 3 contenders at 2 loads.

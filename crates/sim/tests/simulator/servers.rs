@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use shinjuku_policy::{CFcfs, Nanos, cfcfs, dfcfs, single_queue};
 use shinjuku_sim::{
-    Machine, Measure, Outcome, Overheads, Request, Sample, Scenario, Scheduler, Server, Shape,
-    SimError, Until, predict, replicate,
+    Layout, Machine, Measure, Outcome, Overheads, Request, Sample, Scenario, Scheduler, Server,
+    Shape, SimError, Until, predict, replicate,
 };
 use shinjuku_workload::{Arrivals, Length, Mix, Schedule, ScheduleConfig, lindley};
 
@@ -105,6 +105,98 @@ fn sharing_by_hand() {
         &requests,
     );
     assert_eq!(ends, [200, 150]);
+}
+
+/// One worker, and a dispatcher that works for so long at a time.
+fn working(works_ns: u64, overheads: Overheads) -> Shape {
+    Shape {
+        works_ns,
+        overheads,
+        ..Shape::ideal(1)
+    }
+}
+
+#[test]
+fn a_dispatcher_that_works_by_hand() {
+    // The worker has 0 until 1,000. The dispatcher runs 1 from 10 on, for 100, and then 2 whole.
+    // 1 has 200 left, which the worker takes up when 0 has gone.
+    let requests = [
+        request(0, 1_000, 0),
+        request(10, 300, 1),
+        request(20, 50, 2),
+    ];
+    let shape = working(100, Overheads::IDEAL);
+    let ends = serve(&mut machine(sq(10_000), shape), &requests);
+    assert_eq!(ends, [1_000, 1_200, 160]);
+    // Without: in order.
+    let shape = working(0, Overheads::IDEAL);
+    let ends = serve(&mut machine(sq(10_000), shape), &requests);
+    assert_eq!(ends, [1_000, 1_300, 1_350]);
+}
+
+#[test]
+fn a_dispatcher_that_works_leaves_when_the_worker_has_nothing() {
+    // 0 has gone at 60: 1, of which the dispatcher has done 50, goes on at the worker.
+    let requests = [request(0, 60, 0), request(10, 300, 1)];
+    let shape = working(1_000, Overheads::IDEAL);
+    let ends = serve(&mut machine(sq(10_000), shape), &requests);
+    assert_eq!(ends, [60, 310]);
+    // A switch takes 5, a message 20, saving 7. 0 comes to the dispatcher at 20 and to the worker
+    // at 40, and has gone at 105. The code of 1 runs from 35 on, and has done 90 when word of that
+    // comes at 125. 1 is saved at 132; a message and a switch later, 210 are left.
+    let costs = Overheads {
+        message_ns: 20,
+        switch_ns: 5,
+        preempt_receive_ns: 7,
+        ..Overheads::IDEAL
+    };
+    let ends = serve(&mut machine(sq(10_000), working(1_000, costs)), &requests);
+    assert_eq!(ends, [105, 132 + 20 + 5 + 210]);
+}
+
+#[test]
+fn a_dispatcher_that_works_resumes_nothing() {
+    // 1 is left at 110 and waits. 2 comes, and is begun by the dispatcher though 1 waits longer.
+    let requests = [
+        request(0, 5_000, 0),
+        request(10, 300, 1),
+        request(400, 100, 2),
+    ];
+    let shape = working(100, Overheads::IDEAL);
+    let ends = serve(&mut machine(sq(10_000), shape), &requests);
+    assert_eq!(ends, [5_000, 5_200, 500]);
+}
+
+/// Of requests that it can finish, the dispatcher is a worker more. Of long ones it does a slice.
+#[test]
+fn a_dispatcher_that_works_adds_to_the_capacity() {
+    let run = |mix, works_ns| {
+        let shape = working(works_ns, Overheads::IDEAL);
+        let mix = Mix::named(mix).unwrap();
+        let scenario = Scenario {
+            shape,
+            ..Scenario::new(mix, 1.3, sq(5_000), 1).with_requests(50_000)
+        };
+        scenario.run(3).unwrap()
+    };
+    let (idle, works) = (run("fixed", 0), run("fixed", 5_000));
+    assert!(idle.growing && !works.growing);
+    assert!(works.span_ns < idle.span_ns);
+    // Five sixths of the work of `hi` are of requests that take 500 us.
+    assert!(run("hi", 5_000).growing);
+}
+
+#[test]
+fn a_dispatcher_that_works_is_refused_where_it_cannot() {
+    let shape = working(100, Overheads::IDEAL);
+    let refused = |policy: Scheduler, shape| {
+        let error = Machine::new(&policy, shape, 1).err().unwrap().to_string();
+        assert!(error.contains("works_ns"), "{error}");
+    };
+    refused(Scheduler::of(cfcfs::REGISTERED), shape);
+    refused(Scheduler::sharing(), shape);
+    let layout = Layout::Symmetric;
+    refused(sq(100), Shape { layout, ..shape });
 }
 
 fn with(overheads: Overheads, workers: usize) -> Shape {
