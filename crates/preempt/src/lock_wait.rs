@@ -2,7 +2,7 @@
 //!
 //! Every lock of user space sleeps by `futex`: the caller names a word of memory and the value that
 //! the word has while the lock is taken, and the kernel lets the caller sleep only if the word has
-//! that value. The signal's handler finds both in the registers. So whoever holds the suspended job
+//! that value. The signal's handler finds both in the registers. So the holder of the suspended job
 //! can ask at any time whether the job would sleep again: the kernel makes the same comparison.
 //!
 //! The kernel compares, and not this code, since the word may be anywhere, and be unmapped by a

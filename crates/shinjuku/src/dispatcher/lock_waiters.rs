@@ -11,16 +11,16 @@
 //!
 //! So a request that waits stands aside, and the suspended requests have their turns first, since
 //! one of them may have the lock. Before each hand-out the kernel is asked whether one of those that
-//! stand aside would sleep again ([`LockWait::would_sleep`]): this one, the next one the next time.
-//! One that would not comes back, and the others need not all run into the lock again.
+//! stand aside would sleep again ([`LockWait::would_sleep`]): one each time, in turn. A request that
+//! would not comes back. So the others need not all run into the lock again.
 //!
-//! The request that was suspended last has its turn first. For where most requests want the lock, it
-//! has the lock: whoever had got through since, had found the lock free.
+//! The request that was suspended last has its turn first. Where most requests want the lock, that
+//! request has the lock: each that finished later had found the lock free.
 //!
 //! A round in which each suspended request has had its turn in vain tells that the holder is not
-//! among them, or that they wait for something else. Then the one that was asked last comes back, to
-//! try. The next rounds give every other turn to fresh requests, which may have to do what is waited
-//! for, until a wait has ended again.
+//! among them, or that the waiting requests wait for something else. Then one of these comes back, to
+//! try. The next rounds give every other turn to fresh requests, which may have to do what others
+//! wait for, until a wait has ended again.
 
 use std::collections::VecDeque;
 
@@ -39,13 +39,13 @@ pub(super) struct Waiter {
 /// So many of those suspended last are remembered.
 const RECENT: usize = 64;
 
-/// A request that was suspended for the so manieth time.
+/// A request, and how often it has been suspended.
 type Suspension = (TaskId, u32);
 
 /// Requests that stand aside, and the turns that others have before them.
 #[derive(Debug)]
 pub(super) struct LockWaiters {
-    /// Those that are asked next are in front.
+    /// The one that is asked next is in front.
     aside: VecDeque<Waiter>,
     /// How many suspended requests are to have a turn in this round.
     turns: usize,
@@ -55,7 +55,7 @@ pub(super) struct LockWaiters {
     had_turn: bool,
     /// How many have their turn and are not back.
     out: usize,
-    /// Whose turn is next is at the end. Some have run again since.
+    /// The request that has the next turn is at the end. Some have run again since.
     recent: VecDeque<Suspension>,
 }
 
@@ -72,7 +72,7 @@ impl LockWaiters {
         }
     }
 
-    /// A request is suspended, for the so manieth time.
+    /// A request is suspended.
     pub(super) fn note_suspended(&mut self, suspension: Suspension) {
         if !self.aside.is_empty() {
             // Another turn only after all others.
@@ -87,7 +87,7 @@ impl LockWaiters {
         self.recent.push_back(suspension);
     }
 
-    /// Who is to have a turn, of those that are `suspended` still. `None`: no matter who.
+    /// The request that is to have a turn, of those that are `suspended` still. `None`: any.
     pub(super) fn next_turn(&mut self, suspended: impl Fn(Suspension) -> bool) -> Option<TaskId> {
         while let Some(suspension) = self.recent.pop_back() {
             if suspended(suspension) {
