@@ -5,8 +5,8 @@
 //! next turn: other jobs that allocate run into it, one after the other. A compiled probe never
 //! stops a job there, since the library has none. A signal would.
 //!
-//! So a signal that finds a job in the library's code is in vain, unless the job waits in the
-//! kernel, as every job does there that waits. The next probe stops the job, or the next signal.
+//! So a signal that finds a job in the library's code is in vain, unless the job is at a call of the
+//! kernel: every job that waits does so there. The next probe stops the job, or the next signal.
 //! Computing in the library may take long (a search, a sort): after [`PATIENCE`] signals in vain
 //! the next one stops the job all the same.
 
@@ -67,17 +67,13 @@ pub(crate) fn holds_off(head: &Head, frame: &libc::ucontext_t) -> bool {
 }
 
 fn is_within(frame: &libc::ucontext_t) -> bool {
-    let registers = &frame.uc_mcontext.gregs;
-    let instruction = registers[libc::REG_RIP as usize] as usize;
+    let instruction = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
     let [start, end] = [0, 1].map(|at: usize| CODE[at].load(Ordering::Relaxed));
     if !(start + CALL.len()..end.saturating_sub(CALL.len())).contains(&instruction) {
         return false;
     }
-    // The kernel has put the call back to begin again, or has it fail.
-    let begins_again = call_at(instruction);
-    let result = registers[libc::REG_RAX as usize];
-    let has_failed = result == -i64::from(libc::EINTR) && call_at(instruction - CALL.len());
-    !begins_again && !has_failed
+    // The kernel has put the call back to begin again, or the call has ended.
+    !call_at(instruction) && !call_at(instruction - CALL.len())
 }
 
 /// The instruction `syscall`.
