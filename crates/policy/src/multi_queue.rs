@@ -83,6 +83,9 @@ pub const REGISTERED: Registered = Registered {
     after: "Shinjuku",
     preempts: true,
     needs_slo: true,
+    by_class: true,
+    by_flow: false,
+    by_worker: false,
     build: |parameters| {
         let rules = parameters.by_class(|class, own| {
             Ok(ClassRule {

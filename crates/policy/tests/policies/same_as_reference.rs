@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use shinjuku_policy::{
-    CFcfs, ClassParameters, ClassRule, DFcfs, Darc, MultiQueue, Nanos, Parameters, Policy, Requeue,
-    SingleQueue, Stealing, Task, Want, WorkerId, registry,
+    CFcfs, ClassParameters, ClassRule, DFcfs, Darc, MultiQueue, Nanos, Parameters, Policy,
+    Registered, Requeue, SingleQueue, Stealing, Task, Want, WorkerId, registry,
 };
 
 use shinjuku_policy::darc::Demand;
@@ -210,6 +210,24 @@ proptest! {
         });
         check(Box::new(policy), reference, Conserves::Less, steps);
     }
+}
+
+/// The comparison of each policy.
+const COMPARED: &[(Registered, fn())] = &[
+    (shinjuku_policy::single_queue::REGISTERED, single_queue),
+    (shinjuku_policy::multi_queue::REGISTERED, multi_queue),
+    (shinjuku_policy::cfcfs::REGISTERED, cfcfs),
+    (shinjuku_policy::dfcfs::REGISTERED, dfcfs),
+    (shinjuku_policy::stealing::REGISTERED, stealing),
+    (shinjuku_policy::edf::REGISTERED, edf),
+    (shinjuku_policy::priority::REGISTERED, priority),
+    (shinjuku_policy::darc::REGISTERED, darc),
+];
+
+#[test]
+fn every_policy_has_a_reference() {
+    let compared: Vec<_> = COMPARED.iter().map(|(policy, _)| *policy).collect();
+    assert_eq!(compared, registry::ALL);
 }
 
 #[test]

@@ -33,10 +33,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use shinjuku_policy::{
-    ClassId, ClassParameters, Nanos, Parameters, PolicyName, Requeue, cfcfs, dfcfs, single_queue,
-    stealing,
-};
+use shinjuku_policy::{ClassId, ClassParameters, Nanos, Parameters, PolicyName, Requeue};
 
 pub use error::ConfigError;
 
@@ -235,7 +232,7 @@ pub enum LayoutKind {
     /// `auto`: `inline` if the process may use one core only and nothing is said of workers and
     /// cores. On two to seven cores `symmetric`, and `threads` on more. `threads` anyway in these
     /// cases: `workers`, or the cores listed for these, leave a core for the dispatcher, or share
-    /// cores; the policy is your own, or has a queue for each worker (d-fcfs, stealing); or
+    /// cores; the policy is your own, or tells workers apart (d-fcfs, stealing, darc); or
     /// something is asked for that takes a dispatcher's thread: a core for it, contexts that are
     /// kernel threads, a `depth` above 1, the mechanisms `compiled-probe`, `guest` and `dune`. In a
     /// [`Pool`](crate::Pool): `symmetric`, but for the last case. `description()` tells the choice
@@ -602,14 +599,8 @@ impl Config {
     /// `depth`, or its default with so many workers. A kernel thread takes the worker's next
     /// request itself, but not one that is staged, which is another thread's.
     pub(crate) fn depth_at(&self, workers: usize) -> usize {
-        let knows_no_classes = [
-            single_queue::REGISTERED,
-            cfcfs::REGISTERED,
-            dfcfs::REGISTERED,
-            stealing::REGISTERED,
-        ]
-        .map(PolicyName::from)
-        .contains(&self.policy.kind);
+        let registered = self.policy.kind.registered();
+        let knows_no_classes = registered.is_some_and(|policy| !policy.by_class);
         let on_stacks = !self.context_kind.is_kernel_thread();
         let automatic = if workers == 1 && knows_no_classes && on_stacks && !self.has_best_effort()
         {
