@@ -46,6 +46,7 @@ use crate::{ClassId, Full, Nanos, ParameterError, Policy, Requeue, Task, TaskId,
 
 /// The SLO, quantum and place for preempted requests of one class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ClassRule {
     /// Service-level objective on latency. Only the ratio between classes matters.
     pub slo: Nanos,
@@ -65,6 +66,12 @@ impl ClassRule {
             quantum,
             requeue: Requeue::Tail,
         }
+    }
+
+    /// Sets [`requeue`](field@Self::requeue).
+    #[must_use]
+    pub const fn requeue(self, requeue: Requeue) -> Self {
+        Self { requeue, ..self }
     }
 }
 

@@ -85,10 +85,8 @@ fn requeue() -> impl Strategy<Value = Requeue> {
 }
 
 fn rule() -> impl Strategy<Value = ClassRule> {
-    (1_u64..50, 1_u64..9, requeue()).prop_map(|(slo, quantum, requeue)| ClassRule {
-        slo: Nanos(slo),
-        quantum: Nanos(quantum),
-        requeue,
+    (1_u64..50, 1_u64..9, requeue()).prop_map(|(slo, quantum, requeue)| {
+        ClassRule::new(Nanos(slo), Nanos(quantum)).requeue(requeue)
     })
 }
 
@@ -265,10 +263,7 @@ fn names_and_quanta() {
     };
     let rules = [
         ClassRule::new(us(50), us(5)),
-        ClassRule {
-            requeue: Requeue::Head,
-            ..ClassRule::new(us(1_000), Nanos::MAX)
-        },
+        ClassRule::new(us(1_000), Nanos::MAX).requeue(Requeue::Head),
     ];
     let multi = MultiQueue::new(1, &rules).unwrap();
     assert_eq!(multi.name(), "c-PRE-MQ(50us/5us, 1ms/never head)");

@@ -124,15 +124,14 @@ impl Preemptions {
     }
 
     fn with(worker_core: usize, hard: Hard) -> Result<Self, MeasureError> {
-        let config = PoolConfig {
-            contexts: 2,
-            stack_size: 64 * 1024,
-            name: "measure".to_owned(),
-            kind: match hard {
+        let config = PoolConfig::default()
+            .contexts(2)
+            .stack_size(64 * 1024)
+            .name("measure")
+            .kind(match hard {
                 Hard::KernelThread(_) => ContextKind::KernelThread,
                 _ => ContextKind::Stack,
-            },
-        };
+            });
         let pool = Pool::new(config, Work::run)?;
         Ok(Self {
             worker_core,
@@ -159,7 +158,7 @@ impl Preemptions {
                     |_| Taken::default(),
                     |link| {
                         let _mode = hard.prepare_sender();
-                        let mut desk = Desk {
+                        let mut requester = Requester {
                             sender,
                             link,
                             idle,
@@ -167,12 +166,12 @@ impl Preemptions {
                             out: VecDeque::with_capacity(2),
                         };
                         let mut taken = Taken::default();
-                        desk.run(way, None);
-                        let before = desk.run(way, None);
-                        taken.disturbed = desk.run(way, Some(&mut taken));
-                        let after = desk.run(way, None);
+                        requester.run(way, None);
+                        let before = requester.run(way, None);
+                        taken.disturbed = requester.run(way, Some(&mut taken));
+                        let after = requester.run(way, None);
                         taken.undisturbed = Cycles((before.0 + after.0) / 2);
-                        *delivery = hard.delivery(&desk.link);
+                        *delivery = hard.delivery(&requester.link);
                         taken
                     },
                 )
@@ -365,7 +364,7 @@ impl Service<Work, u64> for Loop<'_> {
 }
 
 /// The dispatcher's side.
-struct Desk<'a> {
+struct Requester<'a> {
     sender: Sender<Work, u64>,
     link: WorkerLink,
     idle: &'a mut Vec<Idle<Work, u64>>,
@@ -374,7 +373,7 @@ struct Desk<'a> {
     out: VecDeque<Dispatched>,
 }
 
-impl Desk<'_> {
+impl Requester<'_> {
     /// Has both contexts' work done, and preempts if there is somewhere to note it.
     fn run(&mut self, way: Way<'_>, mut note: Option<&mut Taken>) -> Cycles {
         let start = Cycles::now();

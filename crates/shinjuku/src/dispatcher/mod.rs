@@ -145,7 +145,7 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     /// For how long best-effort requests have run since the last look: as good as idle.
     best_effort_time: Nanos,
     last_counters: CountersSnapshot,
-    first_desk: usize,
+    first_served: usize,
     clock: Clock,
     statistics: Arc<DispatcherStatistics>,
     control: Arc<Control>,
@@ -262,7 +262,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             next_look: Nanos(clock.now_nanos()),
             best_effort_time: Nanos(0),
             last_counters: CountersSnapshot::default(),
-            first_desk: 0,
+            first_served: 0,
             clock,
             statistics: parts.statistics,
             control: parts.control,
@@ -531,6 +531,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 arrived_nanos,
                 deadline_nanos,
                 due_nanos,
+                ..
             } = arrival;
             let Some(&class_deadline) = rules.deadlines.get(usize::from(class)) else {
                 turned_away.push((request, route, Refusal::UnknownClass));
@@ -585,15 +586,15 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return worked;
         }
         for level in 0..self.rules.depth {
-            // From `first_desk` on, and around.
-            let mut at = self.first_desk;
+            // From `first_served` on, and around.
+            let mut at = self.first_served;
             for _ in 0..self.workers {
                 let next = if at + 1 < self.workers { at + 1 } else { 0 };
                 let state = &self.states[at];
                 if state.out() == level && state.silence.is_none() {
                     worked |= self.hand_one(at, at, now);
                     if self.policy.is_empty() {
-                        self.first_desk = next;
+                        self.first_served = next;
                         return worked;
                     }
                 }
