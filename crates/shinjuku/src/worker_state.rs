@@ -1,14 +1,6 @@
 //! What the dispatcher knows of one worker: what it was sent, since when it runs, what was asked of
 //! it.
-//!
-//! ```text
-//!            send                 answer                       answer
-//!   (empty) ──────▶ (running) ───────────▶ (empty)    (running, next staged) ──▶ (running)
-//!                      │ quantum over, others wait
-//!                      ▼
-//!                   (asked) ── grace over ──▶ (interrupted) ── no answer for `rescue_after` ──▶ (silent)
-//!                      └────────────────────────────┴───────── any answer ──▶ (running | empty) ──┘
-//! ```
+//! ARCHITECTURE.md draws its states.
 
 use std::sync::Arc;
 use std::thread::Thread;
