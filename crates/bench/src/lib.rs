@@ -4,7 +4,8 @@
 //! ([`ordinary`]), the layouts beside other pools ([`layouts`]), what `auto` chooses beside all
 //! that could be chosen ([`auto`]), a web service beside the usual ways to compute in one
 //! ([`service`]), and orders of tasks with measured service times ([`tailguard`]).
-//! [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
+//! [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`, [`versions`] is
+//! `cargo xtask compare`.
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
@@ -38,6 +39,7 @@ pub mod rack;
 pub mod report;
 pub mod service;
 pub mod tailguard;
+pub mod versions;
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]

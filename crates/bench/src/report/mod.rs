@@ -24,6 +24,7 @@ use crate::policies::Policies;
 use crate::rack::Rack;
 use crate::service::Service;
 use crate::tailguard::TailGuard;
+use crate::versions::Versions;
 
 pub mod html;
 mod progress;
@@ -59,6 +60,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Ordinary::BENCH) => again::<Ordinary>(options),
         Some(Service::BENCH) => again::<Service>(options),
         Some(TailGuard::BENCH) => again::<TailGuard>(options),
+        Some(Versions::BENCH) => again::<Versions>(options),
         Some(Paper::BENCH) => again::<Paper>(options),
         Some(Layouts::BENCH) => again::<Layouts>(options),
         Some(Auto::BENCH) => again::<Auto>(options),
