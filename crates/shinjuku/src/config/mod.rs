@@ -281,6 +281,15 @@ pub enum Help {
 ///
 /// If only one core can be used and nothing is said of cores or workers, dispatcher and worker take
 /// turns on one thread ([`LayoutKind::Inline`]), or, with [`LayoutKind::Threads`], share the core.
+///
+/// ```
+/// use shinjuku::{Config, CoresConfig};
+///
+/// let cores = CoresConfig::default().dispatcher(0).workers([1, 2]);
+/// let config = Config::default().cores(cores);
+/// assert_eq!(config, Config::from_toml("cores = { dispatcher = 0, workers = [1, 2] }")?);
+/// # Ok::<(), shinjuku::ConfigError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -297,6 +306,18 @@ pub struct CoresConfig {
 }
 
 /// Which request runs next, and for how long.
+///
+/// ```
+/// use shinjuku::policy::Requeue;
+/// use shinjuku::{Config, PolicyConfig};
+///
+/// let policy = PolicyConfig::new("c-pre-sq").quantum_us(10.0).requeue(Requeue::Head);
+/// let config = Config::default().policy(policy);
+/// let toml = "policy = { kind = 'c-pre-sq', quantum_us = 10, requeue = 'head' }";
+/// assert_eq!(config, Config::from_toml(toml)?);
+/// config.validate()?;
+/// # Ok::<(), shinjuku::ConfigError>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -322,6 +343,17 @@ pub struct PolicyConfig {
 }
 
 /// A class of requests.
+///
+/// ```
+/// use shinjuku::{ClassConfig, Config};
+///
+/// let get = ClassConfig::new("get").slo_us(50.0).deadline_us(1_000.0);
+/// let config = Config::default().class([get, ClassConfig::new("range")]);
+/// let toml = "class = [{ name = 'get', slo_us = 50, deadline_us = 1000 }, { name = 'range' }]";
+/// assert_eq!(config, Config::from_toml(toml)?);
+/// config.validate()?;
+/// # Ok::<(), shinjuku::ConfigError>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -350,6 +382,17 @@ pub struct ClassConfig {
 }
 
 /// How a running request is interrupted.
+///
+/// ```
+/// use shinjuku::{Config, MechanismKind, PreemptionConfig, QuantaKind};
+///
+/// let preemption = PreemptionConfig::new(MechanismKind::Probe).quanta(QuantaKind::Raised);
+/// let config = Config::default().preemption(preemption);
+/// let toml = "preemption = { mechanism = 'probe', quanta = 'raised' }";
+/// assert_eq!(config, Config::from_toml(toml)?);
+/// config.validate()?;
+/// # Ok::<(), shinjuku::ConfigError>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
