@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -263,6 +263,7 @@ fn measure(
     let seed = session.settings.seeds[0];
     for side in &*sides {
         if let Err(error) = side.measure(measurement, place, seed, BUILDING) {
+            ensure!(!place.stop.load(Relaxed), "interrupted");
             let (name, of) = (measurement.name, side.name);
             session
                 .notes
