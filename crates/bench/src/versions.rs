@@ -88,7 +88,7 @@ const MEASUREMENTS: [Measurement; 4] = [
         figures: &[("decisions", |estimates| {
             per_second(estimates.pointer("/median/point_estimate")?)
         })],
-        takes: Duration::from_secs(3),
+        takes: Duration::from_secs(4),
     },
     Measurement {
         name: "dataplane",
@@ -409,14 +409,8 @@ impl Side {
     fn criterion(&self, place: &Place<'_>, patience: Duration) -> Result<Value> {
         let home = place.directory.join(format!("criterion-{}", self.name));
         let mut command = Command::new(&self.dispatcher);
-        command.args([
-            "--bench",
-            "--noplot",
-            "--warm-up-time",
-            "0.3",
-            "--measurement-time",
-        ]);
-        command.arg(place.seconds.max(0.5).to_string());
+        // For how long it measures, it says itself.
+        command.args(["--bench", "--noplot"]);
         command.arg("(?i)c-pre-sq/1-workers/depth-1$");
         command.env("CRITERION_HOME", &home).current_dir(&self.root);
         Process::spawn(command, place.directory)?.end(patience, place.stop, |_| ())?;
