@@ -1,14 +1,21 @@
 //! Finds libdune for the feature `libdune`; without the feature there is nothing to build.
 
-use std::path::PathBuf;
-
 fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "libdune")]
+    link();
+}
+
+/// By LIBDUNE_DIR, or by pkg-config where somebody has installed it.
+#[cfg(feature = "libdune")]
+fn link() {
     println!("cargo::rerun-if-env-changed=LIBDUNE_DIR");
-    if std::env::var_os("CARGO_FEATURE_LIBDUNE").is_none() {
+    let Some(directory) = std::env::var_os("LIBDUNE_DIR").map(std::path::PathBuf::from) else {
+        let found = pkg_config::Config::new().statik(true).probe("libdune");
+        if found.is_err() {
+            fail("LIBDUNE_DIR is not set, and pkg-config does not know libdune");
+        }
         return;
-    }
-    let Some(directory) = std::env::var_os("LIBDUNE_DIR").map(PathBuf::from) else {
-        fail("LIBDUNE_DIR is not set");
     };
     let archive = directory.join("libdune.a");
     println!("cargo::rerun-if-changed={}", archive.display());
@@ -19,6 +26,7 @@ fn main() {
     println!("cargo::rustc-link-lib=static=dune");
 }
 
+#[cfg(feature = "libdune")]
 fn fail(what: &str) -> ! {
     println!(
         "cargo::error=the feature `libdune` links libdune.a, but {what}. Clone https://github.com/zxjcarrot/libdbos (the \

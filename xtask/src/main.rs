@@ -22,6 +22,8 @@ struct Arguments {
 enum Command {
     /// Measure the contenders on this machine; tables, plots and one page to read.
     Bench(Box<shinjuku_bench::Options>),
+    /// Measure two checkouts of this project in turn: what got slower, what faster.
+    Compare(shinjuku_bench::versions::Options),
     /// Reproduce the papers item by item: our numbers beside theirs, with a verdict each.
     Paper(shinjuku_bench::paper::Options),
     /// Measure priority elevation, beside what its authors' slides say; tables, plots and one page.
@@ -47,6 +49,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Command::Bench(options) => shinjuku_bench::run(&options),
+        Command::Compare(options) => shinjuku_bench::versions::run(&options),
         Command::Paper(options) => shinjuku_bench::paper::run(&options, &xtask::figures::Figures),
         Command::Elevate(options) => shinjuku_bench::elevate::run(&options),
         Command::Test(options) => xtask::test::run(&options),

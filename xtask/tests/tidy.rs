@@ -1,6 +1,6 @@
 //! What neither rustfmt nor cargo sees to: comments and prose are at most 100 columns wide, modules
-//! have one style, errors tell a cause once, and the bench measures a build without the features of
-//! tests.
+//! have one style, errors tell a cause once, links lead somewhere, the bench measures a build without
+//! the features of tests, and packages have what a registry shows.
 //!
 //! Code, drawings, rows of tables, and words that cannot be broken are as wide as they must be.
 #![allow(missing_docs)]
@@ -187,5 +187,109 @@ fn the_bench_measures_a_build_that_users_can_have() {
     assert!(features.contains(&"default"), "{output:?}");
     for of_tests in ["stress", "fault-injection"] {
         assert!(!features.contains(&of_tests), "{of_tests} is on: {tree}");
+    }
+}
+
+/// The anchor that forges make of each heading.
+fn anchors(page: &str) -> Vec<String> {
+    let prose = page.split("```").step_by(2).flat_map(str::lines);
+    let headings = prose.filter_map(|line| Some(line.strip_prefix('#')?.split_once(' ')?.1));
+    let anchor = |heading: &str| {
+        let kept = |letter: &char| letter.is_alphanumeric() || " -_".contains(*letter);
+        let letters = heading.chars().filter(kept);
+        letters.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+/// On a forge; `guide` in the crate `shinjuku` has the same test for the documentation.
+#[test]
+fn links_between_files_lead_to_files_and_headings() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut files = Vec::new();
+    sources(root, &mut files);
+    let (mut seen, mut dead) = (0, Vec::new());
+    for file in files
+        .iter()
+        .filter(|file| file.extension().is_some_and(|end| end == "md"))
+    {
+        let page = std::fs::read_to_string(file).unwrap();
+        let prose = page.split("```").step_by(2);
+        let links = prose.flat_map(|prose| prose.split("](").skip(1));
+        for target in links.filter_map(|link| Some(link.split_once(')')?.0)) {
+            if target.contains("://") {
+                continue;
+            }
+            seen += 1;
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let linked = match path {
+                "" => file.clone(),
+                _ => file.parent().unwrap().join(path),
+            };
+            let has_anchor = || {
+                let page = std::fs::read_to_string(&linked).unwrap_or_default();
+                anchors(&page).iter().any(|heading| heading == anchor)
+            };
+            if !linked.exists() || !anchor.is_empty() && !has_anchor() {
+                let place = file.strip_prefix(root).unwrap().display();
+                dead.push(format!("{place}: {target}"));
+            }
+        }
+    }
+    assert!(seen > 80, "only {seen} links were found");
+    assert!(dead.is_empty(), "dead: {}", dead.join(", "));
+}
+
+#[test]
+fn packages_have_what_a_registry_shows() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let folders = std::fs::read_dir(root.join("crates")).unwrap();
+    let folders = folders.map(|folder| folder.unwrap().path());
+    let mut published = 0;
+    for folder in folders.chain([root.join("dune-sys")]) {
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        if manifest.contains("publish = false") {
+            continue;
+        }
+        published += 1;
+        let folder_name = folder.display();
+        for key in [
+            "description",
+            "license",
+            "readme",
+            "documentation",
+            "keywords",
+            "categories",
+        ] {
+            let has_key = manifest.lines().any(|line| line.starts_with(key));
+            assert!(has_key, "{folder_name}: no {key}");
+        }
+        for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+            let text = std::fs::read_to_string(folder.join(licence)).unwrap_or_default();
+            let ours = std::fs::read_to_string(root.join(licence)).unwrap();
+            assert_eq!(text, ours, "{folder_name}: {licence}");
+        }
+    }
+    assert!(published > 15, "only {published} packages were found");
+}
+
+#[test]
+fn every_feature_of_the_runtime_stands_in_its_documentation() {
+    let runtime = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .join("crates/shinjuku");
+    let manifest = std::fs::read_to_string(runtime.join("Cargo.toml")).unwrap();
+    let documentation = std::fs::read_to_string(runtime.join("src/lib.rs")).unwrap();
+    let (_, features) = manifest.split_once("[features]").unwrap();
+    let (features, _) = features.split_once("\n[").unwrap();
+    let features: Vec<_> = (features.lines())
+        .filter_map(|line| Some(line.split_once(" = [")?.0))
+        .filter(|feature| *feature != "stub-workers")
+        .collect();
+    assert!(features.len() > 5, "{features:?}");
+    for feature in features {
+        let row = format!("//! | `{feature}` |");
+        assert!(documentation.contains(&row), "no row for {feature}");
     }
 }

@@ -8,7 +8,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use anyhow::{Context, Result};
 use shinjuku_bench_dataplane::{LONGEST_PAYLOAD, SHORTEST_PAYLOAD};
 use shinjuku_dataplane::{
-    Buffer, Checksums, Interface, InterfaceConfig, MacAddr, Offload, Outbound, Verdict, Verified,
+    Buffer, Checksums, Interface, InterfaceConfig, MacAddr, Offload, Outbound, Verdict,
+    VerifiedChecksums,
 };
 
 pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 9000);
@@ -136,7 +137,10 @@ impl Check {
                 payload == expected && requests.iter().any(|one| one.starts_with(headers))
             });
         }
-        match self.interface.receive(frame, Verified::default(), 0) {
+        match self
+            .interface
+            .receive(frame, VerifiedChecksums::default(), 0)
+        {
             Verdict::Deliver(delivery) => {
                 delivery.peer.address == SERVER && frame.get(delivery.payload) == Some(expected)
             }

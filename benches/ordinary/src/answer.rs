@@ -81,10 +81,7 @@ pub(crate) fn token() -> HardPreemption {
 pub fn measure(job: Job, by: By, length: Duration, cores: [CoreId; 2]) -> Result<Answers> {
     let asking = Asking::by(by)?;
     core_affinity::set_for_current(cores[0]);
-    let config = PoolConfig {
-        contexts: 1,
-        ..PoolConfig::default()
-    };
+    let config = PoolConfig::default().contexts(1);
     let mut pool = Pool::new(config, Task::run)?;
     let (sender, mut receiver) = mailbox::<Task, ()>(1);
     let enough = Arc::new(AtomicBool::new(false));

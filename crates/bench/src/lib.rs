@@ -5,7 +5,8 @@
 //! that could be chosen ([`auto`]), a web service beside the usual ways to compute in one
 //! ([`service`]), servers of many TCP connections beside Linux's, IX's and ZygOS's
 //! ([`connections`]), and orders of tasks with measured service times ([`tailguard`]).
-//! [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`.
+//! [`mod@elevate`] is `cargo xtask elevate`, [`paper`] is `cargo xtask paper`, [`versions`] is
+//! `cargo xtask compare`.
 //!
 //! All have one [`harness`]: options, contenders in turn over the same arrivals, ratios of pairs,
 //! targets, the format of results.json; and one [`report`]. A new bench is a folder with a front
@@ -40,6 +41,7 @@ pub mod rack;
 pub mod report;
 pub mod service;
 pub mod tailguard;
+pub mod versions;
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
 use crate::in_flight::Lent;
-use crate::{Buffer, Checksums, Delivery, Peer, RequestId};
+use crate::{Buffer, Checksums, Incoming, Peer, RequestId};
 
 /// What is known of a buffer that is out.
 #[derive(Debug)]
 pub(crate) struct Notes {
     pub(crate) id: RequestId,
-    pub(crate) delivery: Delivery,
+    pub(crate) delivery: Incoming,
     /// The longest reply, in bytes.
     pub(crate) capacity: usize,
     /// How much of the reply has been written, in bytes.
@@ -28,7 +28,7 @@ pub(crate) struct Notes {
 pub struct Datagram<B: Buffer>(pub(crate) Lent<B, Notes>);
 
 impl<B: Buffer> Datagram<B> {
-    fn delivery(&self) -> &Delivery {
+    fn delivery(&self) -> &Incoming {
         &self.0.notes().delivery
     }
 
@@ -74,7 +74,7 @@ impl<B: Buffer> Datagram<B> {
     /// If they do not fit a packet, or the buffer. The request is lost with that, so that its
     /// client learns by time-out only: where replies may be too long, check or use
     /// [`into_reply`](Self::into_reply).
-    pub fn reply(self, bytes: &[u8]) -> Result<DatagramReply<B>, ReplyTooLong> {
+    pub fn reply(self, bytes: &[u8]) -> Result<DatagramReply<B>, ReplyExceedsPacket> {
         let mut reply = self.into_reply();
         reply.extend_from_slice(bytes)?;
         Ok(reply)
@@ -106,13 +106,13 @@ impl<B: Buffer> DatagramReply<B> {
     ///
     /// # Errors
     /// If they do not fit; then nothing is appended.
-    pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), ReplyTooLong> {
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), ReplyExceedsPacket> {
         let (payload, notes) = self.parts_mut();
         let (start, capacity) = (notes.length, notes.capacity);
         let needed = start.saturating_add(bytes.len());
         let room = payload
             .get_mut(start..needed)
-            .ok_or(ReplyTooLong { needed, capacity })?;
+            .ok_or(ReplyExceedsPacket { needed, capacity })?;
         room.copy_from_slice(bytes);
         notes.length = needed;
         Ok(())
@@ -170,7 +170,7 @@ impl<B: Buffer> io::Write for DatagramReply<B> {
     "the reply has {needed} bytes or more, but there is room for {capacity}: shorten it, or raise the interface's \
      mtu, if the wire has it, and the device's buffers"
 )]
-pub struct ReplyTooLong {
+pub struct ReplyExceedsPacket {
     /// Its length with what should have been appended, in bytes.
     pub needed: usize,
     /// The most that fits, in bytes.

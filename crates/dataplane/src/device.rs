@@ -43,13 +43,13 @@ pub struct Received<B> {
     /// Where it is.
     pub buffer: B,
     /// The checksums that the stack need not check.
-    pub verified: Verified,
+    pub verified: VerifiedChecksums,
 }
 
 /// Which of a frame's checksums the device found right. What it found wrong, or did not look at, is
 /// checked, and counted, by the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Verified {
+pub struct VerifiedChecksums {
     /// The IPv4 header's.
     pub ipv4: bool,
     /// The UDP datagram's.

@@ -16,7 +16,7 @@ use crate::packet::{
 };
 use crate::{
     Checksums, DropReason, InterfaceConfig, InterfaceCounters, InterfaceError, Offload, Resolution,
-    Verified,
+    VerifiedChecksums,
 };
 
 /// One Ethernet and one IPv4 address, and some UDP ports. Answers ARP and echo requests for them,
@@ -38,7 +38,7 @@ pub struct Interface {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// It is a datagram for one of the interface's ports.
-    Deliver(Delivery),
+    Deliver(Incoming),
     /// It has been made the answer to itself: its first `length` bytes are to be sent back, all
     /// checksums done.
     Answer {
@@ -53,7 +53,7 @@ pub enum Verdict {
 
 /// A datagram that came in.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Delivery {
+pub struct Incoming {
     /// Where in the frame its payload is.
     pub payload: Range<usize>,
     /// The sender.
@@ -185,7 +185,12 @@ impl Interface {
 
     /// What to do with `frame`, which came in at `now_nanos` (of any clock that does not go back).
     /// Checksums that are `verified` are not looked at.
-    pub fn receive(&mut self, frame: &mut [u8], verified: Verified, now_nanos: u64) -> Verdict {
+    pub fn receive(
+        &mut self,
+        frame: &mut [u8],
+        verified: VerifiedChecksums,
+        now_nanos: u64,
+    ) -> Verdict {
         self.counters.taken.received.count();
         let judgement = self.judge(frame, verified, now_nanos);
         match judgement.and_then(|judgement| self.act(judgement, frame)) {
@@ -202,7 +207,7 @@ impl Interface {
     fn judge(
         &mut self,
         frame: &[u8],
-        verified: Verified,
+        verified: VerifiedChecksums,
         now: u64,
     ) -> Result<Judgement, DropReason> {
         let ethernet = Ethernet::parse(frame)?;
@@ -261,7 +266,7 @@ impl Interface {
     fn judge_ipv4(
         &self,
         frame: &Ethernet<'_>,
-        verified: Verified,
+        verified: VerifiedChecksums,
     ) -> Result<Judgement, DropReason> {
         let packet = Ipv4::parse(frame.payload)?;
         if !verified.ipv4 {
@@ -302,7 +307,7 @@ impl Interface {
         frame: &Ethernet<'_>,
         packet: &Ipv4<'_>,
         headers: Headers,
-        verified: Verified,
+        verified: VerifiedChecksums,
     ) -> Result<Judgement, DropReason> {
         let datagram = Udp::parse(packet.payload)?;
         if !verified.udp {
@@ -318,7 +323,7 @@ impl Interface {
             return Err(DropReason::Source);
         }
         let start = headers.length();
-        Ok(Judgement::Datagram(Delivery {
+        Ok(Judgement::Datagram(Incoming {
             payload: start..start + datagram.payload.len(),
             peer: Peer {
                 mac: frame.header.source,
@@ -449,7 +454,7 @@ impl Interface {
 
 /// What a frame is to an interface.
 enum Judgement {
-    Datagram(Delivery),
+    Datagram(Incoming),
     /// For our address; the message lies behind this many bytes.
     ArpRequest {
         ethernet: usize,

@@ -7,7 +7,7 @@ use std::fmt;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use crate::{Buffer, Device, Offload, Outbound, Received, Verified};
+use crate::{Buffer, Device, Offload, Outbound, Received, VerifiedChecksums};
 
 /// A frame in memory.
 pub struct MemoryFrame {
@@ -114,7 +114,7 @@ impl Device for MemoryDevice {
                 Ok(buffer) => {
                     frames.push(Received {
                         buffer,
-                        verified: Verified::default(),
+                        verified: VerifiedChecksums::default(),
                     });
                     // There is room: a full one has just come out.
                     let _ = incoming.empty.push(empty);

@@ -20,7 +20,7 @@ use crate::packet::Vlans;
 use crate::replier::Answer;
 use crate::{
     Buffer, Checksums, Datagram, DatagramReply, DataplaneConfig, DataplaneCounters,
-    DataplaneReplier, Delivery, Device, Interface, InterfaceError, Offload, Outbound, Outgoing,
+    DataplaneReplier, Device, Incoming, Interface, InterfaceError, Offload, Outbound, Outgoing,
     Received, Verdict,
 };
 
@@ -151,7 +151,7 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
     fn admit(
         &mut self,
         mut buffer: D::Buffer,
-        mut delivery: Delivery,
+        mut delivery: Incoming,
         now_nanos: u64,
     ) -> Option<Datagram<D::Buffer>> {
         // What came in one packet may go back in one.
@@ -204,7 +204,7 @@ impl<D: Device, C: Classifier> Dataplane<D, C> {
     fn classify(
         &mut self,
         buffer: &mut D::Buffer,
-        delivery: &mut Delivery,
+        delivery: &mut Incoming,
         now_nanos: u64,
     ) -> Result<u16, End> {
         if self.closed {
@@ -246,10 +246,10 @@ enum End {
 fn assemble<B: Buffer>(
     racksched: &mut RackSched<Sender>,
     buffer: &mut B,
-    delivery: &mut Delivery,
+    delivery: &mut Incoming,
     now_nanos: u64,
 ) -> Result<(), End> {
-    let Delivery { payload, peer, .. } = delivery;
+    let Incoming { payload, peer, .. } = delivery;
     let packet = buffer.frame().get(payload.clone()).unwrap_or_default();
     let sender = Sender {
         address: peer.address,
@@ -382,15 +382,9 @@ impl<D: Device, C: Classifier> Transport for Dataplane<D, C> {
             if let Some(request) = self.request(frame, now_nanos) {
                 let route = request.0.notes().id;
                 let due_nanos = due_nanos(&mut self.classifier, &request, now_nanos);
-                deliver(Arrival {
-                    due_nanos,
-                    route,
-                    class: route.class,
-                    flow: flow_of(request.peer()),
-                    request,
-                    arrived_nanos: now_nanos,
-                    deadline_nanos: None,
-                });
+                let flow = flow_of(request.peer());
+                let arrival = Arrival::new(request, route, now_nanos);
+                deliver(arrival.class(route.class).flow(flow).due_nanos(due_nanos));
             }
         }
         self.received = received;

@@ -13,7 +13,7 @@
 //! use shinjuku_elevate::{Config, Elevation, Table, Target};
 //!
 //! let table = Table::named("A-B-A-C", &["A", "B", "C"])?;
-//! let config = Config { slice: Duration::from_micros(50), ..Config::new(1, table) };
+//! let config = Config::new(1, table).slice(Duration::from_micros(50));
 //! let targets = [Target::Process(4711), Target::Process(4712), Target::Thread(4820)];
 //! let mut supervisor = Command::new("shinjuku-elevate");
 //! supervisor.arg("supervise");

@@ -104,20 +104,18 @@ impl Run {
             Some(order) => Table::named(order, &names)?,
             None => Table::named(&names.join("-"), &names)?,
         };
-        let config = Config {
-            pattern: match self.scheduler_core {
+        let config = Config::new(self.core, table)
+            .pattern(match self.scheduler_core {
                 Some(core) => Pattern::Dedicated { core },
                 None => Pattern::Shared,
-            },
-            slice: Duration::from_micros(self.slice_us),
-            on_sleep: match self.keep_slots {
+            })
+            .slice(Duration::from_micros(self.slice_us))
+            .on_sleep(match self.keep_slots {
                 true => OnSleep::Keep,
                 false => OnSleep::Next,
-            },
-            lowest_priority: self.lowest_priority,
-            at_most: self.seconds.map(Duration::from_secs),
-            ..Config::new(self.core, table)
-        };
+            })
+            .lowest_priority(self.lowest_priority)
+            .at_most(self.seconds.map(Duration::from_secs));
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGHUP, SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;

@@ -77,11 +77,9 @@ fn calls(sloppy: bool) -> Option<u64> {
     let count = Arc::clone(&served);
     let cores = rustix::thread::sched_getaffinity(None).unwrap();
     let core = (0..1024).rev().find(|core| cores.is_set(*core)).unwrap();
-    let config = ServerConfig {
-        workers: 4,
-        threshold: Some(Duration::from_micros(200)),
-        ..ServerConfig::new(core)
-    };
+    let config = ServerConfig::new(core)
+        .workers(4)
+        .threshold(Duration::from_micros(200));
     let server = Server::start(config, source, move |number: u64| {
         watch();
         let begun = Instant::now();

@@ -83,10 +83,7 @@ fn shorts_before_the_long_one(test: &str, threshold: Option<Duration>) -> Option
         }
         *of_long.lock().unwrap() = Some(of_handler.load(SeqCst));
     };
-    let config = |config| ServerConfig {
-        threshold,
-        ..config
-    };
+    let config = |config: ServerConfig| config.threshold(threshold);
     let (server, sender, _turn) = serve(test, config, handler)?;
     sender.send(true).unwrap();
     for _ in 0..SHORTS {
@@ -135,11 +132,7 @@ fn with_all_workers_preempted_each_goes_on_in_turn() {
         }
         count.fetch_add(1, SeqCst);
     };
-    let config = |config| ServerConfig {
-        workers: 2,
-        threshold: Some(Duration::from_millis(1)),
-        ..config
-    };
+    let config = |config: ServerConfig| config.workers(2).threshold(Duration::from_millis(1));
     let Some((server, sender, _turn)) = serve(TEST, config, handler) else {
         return;
     };
@@ -197,14 +190,11 @@ fn settings_out_of_range_are_refused_in_words() {
         error.to_string()
     };
     let good = ServerConfig::new(0);
-    let bad = ServerConfig { workers: 0, ..good };
+    let bad = good.workers(0);
     assert!(words(bad).contains("0 workers"));
     let threshold = Some(Duration::ZERO);
-    assert!(words(ServerConfig { threshold, ..good }).contains("out of range"));
+    assert!(words(good.threshold(threshold)).contains("out of range"));
     let lowest_priority = 97;
-    let bad = ServerConfig {
-        lowest_priority,
-        ..good
-    };
+    let bad = good.lowest_priority(lowest_priority);
     assert!(words(bad).contains("1 to 96"));
 }

@@ -14,6 +14,7 @@ pub const LONGEST_PAYLOAD: usize = LONGEST_DATAGRAM - PartHeader::LENGTH;
 
 /// What a part's deadline is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Deadline {
     /// The query's SLO, whatever its fan-out: T-EDFQ.
     Slo,

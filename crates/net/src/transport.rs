@@ -6,7 +6,17 @@ use std::time::Duration;
 ///
 /// Class, flow and times are plain numbers, with their units in the names: transports know nothing
 /// of policies, whose types the dispatcher makes of them in one place.
+///
+/// ```
+/// use shinjuku_net::Arrival;
+///
+/// let now_nanos = 1_000;
+/// let arrival = Arrival::new("what is asked", 7, now_nanos).class(2).due_nanos(now_nanos + 50_000);
+/// assert_eq!((arrival.route, arrival.class, arrival.deadline_nanos), (7, 2, None));
+/// ```
 #[derive(Debug)]
+#[non_exhaustive]
+#[must_use]
 pub struct Arrival<Request, Route> {
     /// What the handler gets.
     pub request: Request,
@@ -24,6 +34,47 @@ pub struct Arrival<Request, Route> {
     /// The moment (same clock) by which policies that go by deadlines order it; `None`: its arrival
     /// and its class's budget. It is served all the same when the moment has passed.
     pub due_nanos: Option<u64>,
+}
+
+impl<Request, Route> Arrival<Request, Route> {
+    /// A request of class 0 and flow 0 that arrived at `arrived_nanos` and says nothing of a
+    /// deadline.
+    pub fn new(request: Request, route: Route, arrived_nanos: u64) -> Self {
+        Self {
+            request,
+            route,
+            class: 0,
+            flow: 0,
+            arrived_nanos,
+            deadline_nanos: None,
+            due_nanos: None,
+        }
+    }
+
+    /// Sets [`class`](field@Self::class).
+    pub fn class(self, class: u16) -> Self {
+        Self { class, ..self }
+    }
+
+    /// Sets [`flow`](field@Self::flow).
+    pub fn flow(self, flow: u64) -> Self {
+        Self { flow, ..self }
+    }
+
+    /// Sets [`deadline_nanos`](field@Self::deadline_nanos).
+    pub fn deadline_nanos(self, deadline_nanos: impl Into<Option<u64>>) -> Self {
+        let deadline_nanos = deadline_nanos.into();
+        Self {
+            deadline_nanos,
+            ..self
+        }
+    }
+
+    /// Sets [`due_nanos`](field@Self::due_nanos).
+    pub fn due_nanos(self, due_nanos: impl Into<Option<u64>>) -> Self {
+        let due_nanos = due_nanos.into();
+        Self { due_nanos, ..self }
+    }
 }
 
 /// Why a request was turned away before it started.
@@ -80,6 +131,75 @@ pub enum Failure {
 }
 
 /// Brings requests in and replies out. See the [crate] for which side may do what.
+///
+/// A transport that brings a list of numbers, and collects what is answered:
+///
+/// ```
+/// use std::sync::mpsc::Sender;
+/// use std::time::Duration;
+///
+/// use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
+///
+/// struct Numbers {
+///     left: Vec<u64>,
+///     replies: Sender<u64>,
+/// }
+///
+/// impl Transport for Numbers {
+///     type Request = u64;
+///     type Reply = u64;
+///     type Route = ();
+///     type Outgoing = Option<u64>;
+///     type Replier = Replies;
+///
+///     fn poll(&mut self, now: u64, room: usize, mut deliver: impl FnMut(Arrival<u64, ()>)) {
+///         for number in self.left.drain(..room.min(self.left.len())) {
+///             deliver(Arrival::new(number, (), now));
+///         }
+///     }
+///
+///     fn refuse(&mut self, _number: u64, _route: (), _cause: Refusal) {}
+///
+///     fn conclude(_route: (), result: Result<u64, Failure>) -> Option<u64> {
+///         result.ok()
+///     }
+///
+///     fn replier(&mut self) -> std::io::Result<Replies> {
+///         Ok(Replies(self.replies.clone()))
+///     }
+///
+///     fn wait(&mut self, patience: Duration) {
+///         std::thread::sleep(patience);
+///     }
+///
+///     fn close(&mut self) {
+///         self.left.clear();
+///     }
+/// }
+///
+/// struct Replies(Sender<u64>);
+///
+/// impl Replier for Replies {
+///     type Outgoing = Option<u64>;
+///
+///     // A real one must not allocate here, as a channel may.
+///     fn send(&mut self, reply: Option<u64>) {
+///         if let Some(reply) = reply {
+///             let _ = self.0.send(reply);
+///         }
+///     }
+/// }
+///
+/// let (replies, collected) = std::sync::mpsc::channel();
+/// let mut numbers = Numbers { left: vec![1, 2, 3], replies };
+/// let mut replier = numbers.replier()?;
+/// // What a runtime does of it:
+/// numbers.poll(0, 2, |arrival| {
+///     replier.send(Numbers::conclude(arrival.route, Ok(10 * arrival.request)));
+/// });
+/// assert_eq!(collected.try_iter().collect::<Vec<_>>(), [10, 20]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub trait Transport: Send + Sized + 'static {
     /// What the handler gets.
     type Request: Send + 'static;

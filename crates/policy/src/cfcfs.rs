@@ -32,6 +32,9 @@ pub const REGISTERED: Registered = Registered {
     after: "the classic",
     preempts: false,
     needs_slo: false,
+    by_class: false,
+    by_flow: false,
+    by_worker: false,
     build: |parameters| Ok(Box::new(CFcfs::new(parameters.capacity)?)),
 };
 

@@ -83,6 +83,9 @@ pub const REGISTERED: Registered = Registered {
     after: "Perséphone",
     preempts: false,
     needs_slo: false,
+    by_class: true,
+    by_flow: false,
+    by_worker: true,
     build: |parameters| {
         Ok(Box::new(Darc::new(
             parameters.capacity,

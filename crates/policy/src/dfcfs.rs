@@ -38,6 +38,9 @@ pub const REGISTERED: Registered = Registered {
     after: "IX",
     preempts: false,
     needs_slo: false,
+    by_class: false,
+    by_flow: true,
+    by_worker: true,
     build: |parameters| {
         Ok(Box::new(DFcfs::new(
             parameters.capacity,

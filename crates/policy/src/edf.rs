@@ -26,6 +26,9 @@ pub const REGISTERED: Registered = Registered {
     after: "TailGuard",
     preempts: true,
     needs_slo: true,
+    by_class: true,
+    by_flow: false,
+    by_worker: false,
     build: |parameters| {
         let budgets = parameters.by_class(|class, parameters| {
             let of_slo = || {

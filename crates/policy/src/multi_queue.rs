@@ -46,6 +46,7 @@ use crate::{ClassId, Full, Nanos, ParameterError, Policy, Requeue, Task, TaskId,
 
 /// The SLO, quantum and place for preempted requests of one class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ClassRule {
     /// Service-level objective on latency. Only the ratio between classes matters.
     pub slo: Nanos,
@@ -66,6 +67,12 @@ impl ClassRule {
             requeue: Requeue::Tail,
         }
     }
+
+    /// Sets [`requeue`](field@Self::requeue).
+    #[must_use]
+    pub const fn requeue(self, requeue: Requeue) -> Self {
+        Self { requeue, ..self }
+    }
 }
 
 /// A queue per class, picked by waiting time in proportion to the SLO (c-PRE-MQ). Work conserving.
@@ -83,6 +90,9 @@ pub const REGISTERED: Registered = Registered {
     after: "Shinjuku",
     preempts: true,
     needs_slo: true,
+    by_class: true,
+    by_flow: false,
+    by_worker: false,
     build: |parameters| {
         let rules = parameters.by_class(|class, own| {
             Ok(ClassRule {

@@ -91,6 +91,7 @@ pub struct ClassParameters {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
 pub enum Requeue {
     /// Behind all waiting requests: round robin, which nears processor sharing as the quantum
     /// shrinks.

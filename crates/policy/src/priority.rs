@@ -24,6 +24,9 @@ pub const REGISTERED: Registered = Registered {
     after: "TailGuard's PRIQ",
     preempts: true,
     needs_slo: false,
+    by_class: true,
+    by_flow: false,
+    by_worker: false,
     build: |parameters| {
         let priorities =
             parameters.by_class(|class, parameters| Ok(parameters.priority.unwrap_or(class.0)))?;

@@ -47,6 +47,14 @@ pub struct Registered {
     pub preempts: bool,
     /// Whether every class needs an SLO.
     pub needs_slo: bool,
+    /// Whether a request's class has a say in its turn or its quantum. A request staged ahead at a
+    /// worker would then be out of turn.
+    pub by_class: bool,
+    /// Whether a request's flow has a say in where it runs.
+    pub by_flow: bool,
+    /// Whether it matters which worker asks: workers have queues of their own, or are reserved for
+    /// some classes. Such a policy has to see all workers.
+    pub by_worker: bool,
     pub(crate) build: fn(&Parameters) -> Result<Box<dyn Policy>, ParameterError>,
 }
 
@@ -127,9 +135,19 @@ impl core::error::Error for UnknownPolicy {}
 
 /// The name of a policy, of this crate or the user's own. Building the policy checks that the name
 /// exists. The default is `c-pre-sq`.
+///
+/// A name of [`ALL`] is taken in either case, and kept as it stands there; a user's own is kept as
+/// given:
+///
+/// ```
+/// use shinjuku_policy::PolicyName;
+///
+/// assert_eq!(PolicyName::from("d-FCFS").as_str(), "d-fcfs");
+/// assert_eq!(PolicyName::from("Mine").as_str(), "Mine");
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(transparent))]
+#[cfg_attr(feature = "serde", serde(from = "String"))]
 pub struct PolicyName(Cow<'static, str>);
 
 impl PolicyName {
@@ -137,6 +155,12 @@ impl PolicyName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The policy of [`ALL`], unless it is a user's own.
+    #[must_use]
+    pub fn registered(&self) -> Option<Registered> {
+        ALL.iter().find(|one| one.name == self.0).copied()
     }
 }
 
@@ -148,19 +172,25 @@ impl Default for PolicyName {
 
 impl From<&'static str> for PolicyName {
     fn from(name: &'static str) -> Self {
-        Self(Cow::Borrowed(name))
+        match named(name) {
+            Ok(registered) => registered.into(),
+            Err(_) => Self(Cow::Borrowed(name)),
+        }
     }
 }
 
 impl From<String> for PolicyName {
     fn from(name: String) -> Self {
-        Self(Cow::Owned(name))
+        match named(&name) {
+            Ok(registered) => registered.into(),
+            Err(_) => Self(Cow::Owned(name)),
+        }
     }
 }
 
 impl From<Registered> for PolicyName {
     fn from(policy: Registered) -> Self {
-        policy.name.into()
+        Self(Cow::Borrowed(policy.name))
     }
 }
 

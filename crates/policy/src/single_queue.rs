@@ -32,6 +32,9 @@ pub const REGISTERED: Registered = Registered {
     after: "Shinjuku",
     preempts: true,
     needs_slo: false,
+    by_class: false,
+    by_flow: false,
+    by_worker: false,
     build: |parameters| {
         let policy = SingleQueue::new(parameters.capacity, parameters.quantum)?;
         Ok(Box::new(policy.with_requeue(parameters.requeue)))

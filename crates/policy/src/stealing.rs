@@ -52,6 +52,9 @@ pub const REGISTERED: Registered = Registered {
     after: "ZygOS",
     preempts: false,
     needs_slo: false,
+    by_class: false,
+    by_flow: true,
+    by_worker: true,
     build: |parameters| {
         let Parameters {
             capacity,

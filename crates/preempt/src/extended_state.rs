@@ -218,10 +218,7 @@ mod tests {
     /// A request that uses `first` and then a vector migrates in between, by signal. Returns
     /// whether the vector was kept, and the components for which its second worker has room.
     fn migrate_with_a_vector(first: fn()) -> (bool, u64) {
-        let config = PoolConfig {
-            contexts: 1,
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(1);
         let entry = |first: fn()| {
             first();
             hold_a_vector()

@@ -13,7 +13,7 @@
 //! ```
 //! use shinjuku_preempt::{Generation, Outcome, Pool, PoolConfig, Worker, preempt_point};
 //!
-//! let pool = Pool::new(PoolConfig { contexts: 1, ..PoolConfig::default() }, |n: u64| {
+//! let pool = Pool::new(PoolConfig::default().contexts(1), |n: u64| {
 //!     (0..n).map(|i| { preempt_point(); i }).sum::<u64>()
 //! })?;
 //! let (handles, mut idle) = (pool.handles, pool.idle);

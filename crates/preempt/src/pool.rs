@@ -18,7 +18,16 @@ const YIELDS: u32 = 50;
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 
 /// How many contexts, and how large.
+///
+/// ```
+/// use shinjuku_preempt::PoolConfig;
+///
+/// let config = PoolConfig::default().contexts(8).stack_size(64 * 1024);
+/// assert_eq!((config.contexts, config.name.as_str()), (8, "context"));
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
+#[must_use]
 pub struct PoolConfig {
     /// Number of contexts, 1 to [`PoolConfig::MAX_CONTEXTS`]: how many jobs can have started and
     /// not ended.
@@ -37,6 +46,27 @@ impl PoolConfig {
     pub const MAX_CONTEXTS: usize = 1 << 16;
     /// Smallest [`stack_size`](Self::stack_size) in bytes.
     pub const MIN_STACK: usize = 16 * 1024;
+
+    /// Sets [`contexts`](field@Self::contexts).
+    pub fn contexts(self, contexts: usize) -> Self {
+        Self { contexts, ..self }
+    }
+
+    /// Sets [`stack_size`](field@Self::stack_size).
+    pub fn stack_size(self, stack_size: usize) -> Self {
+        Self { stack_size, ..self }
+    }
+
+    /// Sets [`name`](field@Self::name).
+    pub fn name(self, name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self { name, ..self }
+    }
+
+    /// Sets [`kind`](field@Self::kind).
+    pub fn kind(self, kind: ContextKind) -> Self {
+        Self { kind, ..self }
+    }
 }
 
 impl Default for PoolConfig {

@@ -124,12 +124,10 @@ impl Rig {
     }
 
     fn of(kind: ContextKind, contexts: usize, workers: u32) -> Self {
-        let config = PoolConfig {
-            contexts,
-            kind,
-            name: "rig".into(),
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default()
+            .contexts(contexts)
+            .kind(kind)
+            .name("rig");
         let pool = Pool::new(config, |job: Job| job()).unwrap();
         let stop = Arc::default();
         Self {

@@ -59,10 +59,7 @@ fn child(test: &str, glibc_registers: bool) {
 }
 
 fn pool() -> Result<Pool<(), i32>, PoolError> {
-    let config = PoolConfig {
-        contexts: 2,
-        ..PoolConfig::default()
-    };
+    let config = PoolConfig::default().contexts(2);
     Pool::new(config, |()| {
         register()
             .err()

@@ -27,11 +27,7 @@ fn snapshot_of(
     let (send, link) = mpsc::channel();
     let ends = Arc::clone(&end);
     let worker = thread::spawn(move || {
-        let config = PoolConfig {
-            contexts: 1,
-            kind,
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(1).kind(kind);
         let mut pool = Pool::new(config, move |()| job(&ends)).unwrap();
         let mut worker = Worker::bind(0).unwrap();
         send.send(worker.link()).unwrap();
@@ -142,10 +138,7 @@ impl Masks {
         let worker = thread::spawn(move || {
             let mut worker = Worker::bind(0).unwrap();
             let link = worker.link();
-            let config = PoolConfig {
-                contexts: 1,
-                ..PoolConfig::default()
-            };
+            let config = PoolConfig::default().contexts(1);
             let mut pool = Pool::new(config, move |()| {
                 mask(libc::SIG_BLOCK);
                 send.send(link.clone()).unwrap();

@@ -305,10 +305,7 @@ mod tests {
     fn what_a_context_calls_itself_is_not_preempted() {
         let completion_thread = Arc::new(CompletionThread::new(2));
         (0..2).for_each(|_| completion_thread.carry(waker(|| ())));
-        let config = PoolConfig {
-            contexts: 1,
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(1);
         let mut pool = Pool::new(config, |job: Box<dyn FnOnce() + Send>| job()).unwrap();
         let (mut sender, mut receiver) = mailbox(1);
         let dispatched = Arc::new(OnceLock::<Dispatched>::new());

@@ -22,12 +22,11 @@ pub(crate) fn start_pool<Tr: Transport>(
     entry: impl Fn(Job<Tr>) -> Done<Tr> + Send + Sync + 'static,
 ) -> Result<Pool<Job<Tr>, Done<Tr>>, StartError> {
     let tells_itself = layout.inline || config.context_kind.is_kernel_thread();
-    let contexts = PoolConfig {
-        contexts: config.contexts,
-        stack_size: config.stack_bytes() + between_requests::<Tr>(tells_itself),
-        name: "shinjuku-context".to_owned(),
-        kind: config.context_kind.into(),
-    };
+    let contexts = PoolConfig::default()
+        .contexts(config.contexts)
+        .stack_size(config.stack_bytes() + between_requests::<Tr>(tells_itself))
+        .name("shinjuku-context")
+        .kind(config.context_kind.into());
     Ok(Pool::new(contexts, entry)?)
 }
 

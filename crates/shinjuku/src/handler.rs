@@ -83,6 +83,39 @@ pub trait RequestHandler: Send + Sync + 'static {
 }
 
 /// What a handler can ask about the request it serves.
+///
+/// ```
+/// use shinjuku::policy::ClassId;
+/// use shinjuku::{RequestContext, RequestHandler, Runtime};
+/// use std::time::Duration;
+///
+/// /// Answers with the request's class and how long ago it arrived, and counts by worker.
+/// struct Inspector;
+///
+/// impl RequestHandler for Inspector {
+///     type Request = ();
+///     type Reply = (ClassId, Duration, u64);
+///     type PerCore = u64;
+///
+///     fn init_per_core(&self, _worker: usize) -> u64 {
+///         0
+///     }
+///
+///     fn handle_request(&self, (): (), context: &RequestContext<'_, u64>) -> Self::Reply {
+///         let served = context.per_core(|served| {
+///             *served += 1;
+///             *served
+///         });
+///         (context.class(), context.age(), served)
+///     }
+/// }
+///
+/// let runtime = Runtime::builder(Inspector).workers(1).start()?;
+/// let (class, age, served) = runtime.handle().submit(ClassId(0), ())?.wait()?;
+/// assert_eq!((class, served), (ClassId(0), 1));
+/// assert!(age > Duration::ZERO);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct RequestContext<'a, PerCore> {
     pub(crate) class: ClassId,

@@ -52,6 +52,7 @@
 //! | `kvm` | `preemption.mechanism = "guest"`: workers in guest mode under /dev/kvm |
 //! | `dune` | `preemption.mechanism = "dune"`: workers under Dune, a kernel module; of use with `libdune` only |
 //! | `libdune` | `dune`, linked with libdune |
+//! | `backtraces` | stalls are reported with backtraces: [`guide::watching`] |
 //! | `metrics` | the module `metrics`: statistics through the `metrics` facade |
 //! | `backtraces` | backtraces of the requests that stall their worker: [`guide::watching`] |
 //!
@@ -120,7 +121,8 @@ pub mod error {
     #[cfg(feature = "kvm")]
     pub use shinjuku_preempt::guest::GuestError;
     pub use shinjuku_preempt::{
-        BackendError, PoolError, RealtimeError, SignalError, TimerError, Unsupported,
+        BackendError, CompiledProbesError, PoolError, RealtimeError, SignalError, TimerError,
+        Unsupported,
     };
 
     pub use crate::config::ConfigError;

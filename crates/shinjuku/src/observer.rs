@@ -16,6 +16,20 @@ use crate::timeline::Recorder;
 /// Reads a runtime's statistics from anywhere, also after the runtime's end; see
 /// [`Runtime::observer`](crate::Runtime::observer) and
 /// [`Server::observer`](crate::Server::observer).
+///
+/// ```
+/// use shinjuku::policy::ClassId;
+/// use shinjuku::{Runtime, handler_fn};
+/// use std::time::Duration;
+///
+/// let runtime = Runtime::builder(handler_fn(|n: u64| n + 1)).start()?;
+/// let observer = runtime.observer();
+/// runtime.handle().submit(ClassId(0), 1)?.wait()?;
+/// runtime.shutdown(Duration::from_secs(1));
+/// let counted = std::thread::spawn(move || observer.statistics().classes[0].finished);
+/// assert_eq!(counted.join().unwrap(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Observer {
     /// For a runtime whose requests are submitted in this process.

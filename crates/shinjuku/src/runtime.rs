@@ -260,6 +260,19 @@ impl<Tr: Transport> Server<Tr> {
 }
 
 /// What a shutdown left.
+///
+/// ```
+/// use shinjuku::policy::ClassId;
+/// use shinjuku::{Runtime, handler_fn};
+/// use std::time::Duration;
+///
+/// let runtime = Runtime::builder(handler_fn(|n: u64| n)).contexts(8).start()?;
+/// runtime.handle().submit(ClassId(0), 1)?.wait()?;
+/// let report = runtime.shutdown(Duration::from_secs(5));
+/// assert!(report.is_clean(), "{report}");
+/// assert_eq!(report.contexts_returned, 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ShutdownReport {

@@ -56,15 +56,7 @@ impl Transport for Endless {
         let in_system = self.delivered - self.statistics.finished_so_far();
         for _ in 0..room.min((self.most - in_system) as usize) {
             self.delivered += 1;
-            deliver(Arrival {
-                request: self.delivered,
-                route: (),
-                class: 0,
-                flow: self.delivered,
-                arrived_nanos: now_nanos,
-                deadline_nanos: None,
-                due_nanos: None,
-            });
+            deliver(Arrival::new(self.delivered, (), now_nanos).flow(self.delivered));
         }
     }
 
@@ -124,11 +116,9 @@ impl StubWorkers {
         let mut probes_only = config.clone();
         probes_only.preemption.mechanism = MechanismKind::Probe;
         let Pool { idle, handles } = Pool::new(
-            PoolConfig {
-                contexts: config.contexts,
-                stack_size: 64 * 1024,
-                ..PoolConfig::default()
-            },
+            PoolConfig::default()
+                .contexts(config.contexts)
+                .stack_size(64 * 1024),
             |_: Job<Endless>| unreachable!("stub workers enter no context"),
         )?;
         let statistics = Arc::new(DispatcherStatistics::new(config.class.len()));

@@ -451,10 +451,7 @@ mod tests {
 
     #[test]
     fn within_a_context_waiting_is_an_error_and_looking_is_not() {
-        let config = PoolConfig {
-            contexts: 1,
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(1);
         let pool = Pool::new(config, |job: Box<dyn FnOnce() + Send>| job()).unwrap();
         let (mut waits, _route) = pair();
         let (polls, _other_route) = pair();

@@ -1,14 +1,5 @@
 //! What the dispatcher knows of one worker: which requests it sent there, since when the first of
-//! them runs, and what it asked of that one.
-//!
-//! ```text
-//!            send                 answer                       answer
-//!   (empty) ──────▶ (running) ───────────▶ (empty)    (running, next staged) ──▶ (running)
-//!                      │ quantum over, others wait
-//!                      ▼
-//!                   (asked) ── grace over ──▶ (interrupted) ── no answer for `rescue_after` ──▶ (silent)
-//!                      └────────────────────────────┴───────── any answer ──▶ (running | empty) ──┘
-//! ```
+//! them runs, and what it asked of that one. ARCHITECTURE.md draws its states.
 
 use std::sync::Arc;
 use std::thread::Thread;

@@ -185,15 +185,9 @@ impl<Work: Copy + Send + Sync + 'static> Transport for Injector<Work> {
         let end = self.arrivals.len().min(self.next + room * self.step);
         while self.next < end && self.due() <= now_nanos {
             let (arrival, work) = &self.arrivals[self.next];
-            deliver(net::Arrival {
-                request: *work,
-                route: self.next as u32,
-                class: arrival.class,
-                flow: u64::from(arrival.flow),
-                arrived_nanos: self.start + arrival.at_ns,
-                deadline_nanos: None,
-                due_nanos: None,
-            });
+            let arrived_nanos = self.start + arrival.at_ns;
+            let request = net::Arrival::new(*work, self.next as u32, arrived_nanos);
+            deliver(request.class(arrival.class).flow(arrival.flow.into()));
             self.next += self.step;
         }
         self.next_due.store(self.due(), Ordering::Relaxed);

@@ -71,15 +71,7 @@ impl Transport for BehindTheTimes {
             });
         }
         self.delivered += 1;
-        deliver(Arrival {
-            request: (),
-            route: (),
-            class: 0,
-            flow: 0,
-            arrived_nanos: now_nanos,
-            deadline_nanos: None,
-            due_nanos: None,
-        });
+        deliver(Arrival::new((), (), now_nanos));
     }
 
     fn refuse(&mut self, (): (), (): (), cause: Refusal) {

@@ -297,15 +297,7 @@ impl Transport for Toy {
                 break;
             };
             seen.delivered.fetch_add(1, Ordering::SeqCst);
-            deliver(Arrival {
-                request,
-                route: (),
-                class: 0,
-                flow: 0,
-                arrived_nanos: now_nanos,
-                deadline_nanos: None,
-                due_nanos: None,
-            });
+            deliver(Arrival::new(request, (), now_nanos));
         }
     }
 

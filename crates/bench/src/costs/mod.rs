@@ -4,13 +4,16 @@
 //! - `shinjuku_preempt::measure` times what takes its unsafe code: switches, contexts, interrupts.
 //!   [`rows`] says what each of these rows is.
 //! - [`operations`] are what one thread can time by itself.
+//! - A decision is the dispatcher's turn for a request, with a stub worker.
 //! - An empty request is a burst of the bench with the policies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use shinjuku::Config;
+use shinjuku::stub::{Layout, StubWorkers};
 use shinjuku_preempt::Realtime;
 use shinjuku_preempt::measure::{self, Options};
 use shinjuku_workload::Arrival;
@@ -32,6 +35,10 @@ use operations::Operation;
 const EMPTY_REQUESTS: u64 = 40_000;
 /// Bursts of empty requests at each depth.
 const ROUNDS: usize = 5;
+
+/// Decisions in a round, and requests in the system meanwhile.
+const DECISIONS: u64 = 100_000;
+const IN_SYSTEM: u64 = 128;
 
 /// Rounds in which the operations are timed, and about how long each in a round.
 const OPERATION_ROUNDS: u32 = 15;
@@ -145,6 +152,13 @@ pub fn measure(
         let note = format!("a request without work when many wait, {depth} staged at the worker");
         costs.add(format!("request/empty/depth-{depth}"), &rounds, note);
     }
+    for depth in [1, 4] {
+        let note = format!(
+            "a request through the dispatcher alone, {depth} staged: arrival, decision, message there and back; the worker runs nothing"
+        );
+        let rounds = decisions(bench, depth)?;
+        costs.add(format!("dispatcher/c-pre-sq/depth-{depth}"), &rounds, note);
+    }
     costs.compare();
     costs.for_the_simulator();
     Ok(costs)
@@ -214,6 +228,32 @@ fn empty_request(bench: &Bench, depth: usize) -> Result<f64> {
         .map(|(last, first)| last - first)
         .context("empty requests finish")?;
     Ok(span as f64 / (outcome.records.len() as f64 - 1.0))
+}
+
+/// Nanoseconds a decision, by round; criterion's bench `dispatcher` has more of them.
+fn decisions(bench: &Bench, depth: usize) -> Result<Vec<f64>> {
+    bench.rest();
+    let config = Config::default()
+        .workers(1)
+        .contexts(64)
+        .queue(1024)
+        .depth(depth)
+        .realtime_priority(bench.realtime_priority);
+    // On a thread of its own, which is pinned.
+    let time = move || -> Result<Vec<f64>> {
+        let layout = Layout::plan(&config)?;
+        let stubs = StubWorkers::start(&config, &layout, 1, IN_SYSTEM);
+        let mut stubs = stubs.map_err(|error| anyhow!("no stub workers: {error}"))?;
+        stubs.serve(DECISIONS);
+        let mut round = || {
+            let start = Instant::now();
+            stubs.serve(DECISIONS);
+            start.elapsed().as_nanos() as f64 / DECISIONS as f64
+        };
+        Ok((0..ROUNDS).map(|_| round()).collect())
+    };
+    let timed = std::thread::spawn(time).join();
+    timed.map_err(|_| anyhow!("timing the dispatcher failed"))?
 }
 
 #[cfg(test)]

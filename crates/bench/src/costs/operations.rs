@@ -88,11 +88,7 @@ struct Mailbox {
 
 impl Mailbox {
     fn new(depth: usize) -> Result<Self> {
-        let config = PoolConfig {
-            contexts: depth,
-            name: "bench".into(),
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(depth).name("bench");
         let Pool { idle, handles } =
             Pool::new(config, |_: u64| ()).context("no contexts for a mailbox")?;
         let (sender, receiver) = mailbox(depth);
@@ -345,11 +341,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Result<Self> {
-        let config = PoolConfig {
-            contexts: 1,
-            name: "bench".into(),
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(1).name("bench");
         let numbers: Vec<u64> = (0..NUMBERS as u64).collect();
         let Pool { idle, handles } = Pool::new(config, move |body: Loop| {
             thread_local! {

@@ -79,10 +79,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Vec<Delay>> {
             |(name, _)| (*name).to_owned(),
             each,
             |(_, pattern), _| {
-                let config = Config {
-                    pattern: *pattern,
-                    ..config.clone()
-                };
+                let config = config.clone().pattern(*pattern);
                 match (entity, guest) {
                     (Entity::Process, _) => processes(config, length, &directory, &stop),
                     (Entity::Pthread, _) => threads(config, length, None),
@@ -207,10 +204,7 @@ fn in_guest_mode(
     guest: &Guest,
     note: impl Fn() -> Turns + Send + Sync + 'static,
 ) -> Result<Turns> {
-    let config = PoolConfig {
-        contexts: 1,
-        ..PoolConfig::default()
-    };
+    let config = PoolConfig::default().contexts(1);
     let mut pool = Pool::new(config, move |()| note())?;
     let idle = pool.idle.pop().context("there is one context")?;
     let mut worker = Worker::bind(number)?;
@@ -243,11 +237,9 @@ mod tests {
         let core = core_affinity::get_core_ids().unwrap().pop().unwrap().id;
         for guest in guests {
             // Slices far longer than any switch.
-            let config = Config {
-                slice: Duration::from_millis(5),
-                at_most: Some(Duration::from_secs(10)),
-                ..Config::new(core, Table::round_robin(2).unwrap())
-            };
+            let config = Config::new(core, Table::round_robin(2).unwrap())
+                .slice(Duration::from_millis(5))
+                .at_most(Duration::from_secs(10));
             match threads(config, Duration::from_millis(100), guest) {
                 Ok(turns) => assert!(turns.turns > 2, "{turns:?}"),
                 Err(error) => match error.downcast_ref() {

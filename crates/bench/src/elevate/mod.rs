@@ -147,11 +147,9 @@ impl Bench<'_> {
 
     /// Schedules for this long at most.
     fn config(&self, table: Table, slice: Duration) -> Config {
-        Config {
-            slice,
-            at_most: Some(self.length + 2 * AROUND),
-            ..Config::new(self.cores.scheduled, table)
-        }
+        Config::new(self.cores.scheduled, table)
+            .slice(slice)
+            .at_most(self.length + 2 * AROUND)
     }
 }
 

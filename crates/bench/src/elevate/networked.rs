@@ -92,10 +92,7 @@ fn serve(
         |(name, _)| (*name).to_owned(),
         length + AROUND,
         |(name, config), seed| {
-            let config = Config {
-                on_sleep: OnSleep::Keep,
-                ..config.clone()
-            };
+            let config = config.clone().on_sleep(OnSleep::Keep);
             let call = Call {
                 client,
                 seconds: length.as_secs_f64(),

@@ -85,13 +85,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Vec<Row>> {
         |(_, way, _), _| match *way {
             Way::Read(file) => read(file),
             Way::GetAttributes => Ok(price(|| SchedulingClass::of(0).is_ok())),
-            Way::Sleeps(on_sleep) => sleeps(
-                Config {
-                    on_sleep,
-                    ..config.clone()
-                },
-                length,
-            ),
+            Way::Sleeps(on_sleep) => sleeps(config.clone().on_sleep(on_sleep), length),
         },
     )?;
     let rows = WAYS.iter().zip(runs);

@@ -53,7 +53,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Vec<Overhead>> {
         let mut contenders = vec![(ALONE, alone)];
         contenders.extend(patterns(bench).map(|(name, pattern)| {
             let both = both.clone();
-            (name, Config { pattern, ..both })
+            (name, both.pattern(pattern))
         }));
         let (length, stop) = (bench.length, bench.session.stop.clone());
         let directory = bench.session.directory.clone();

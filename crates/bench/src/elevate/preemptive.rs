@@ -52,10 +52,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Vec<Load>> {
     let serve = |threshold, rate, seed| -> Result<Vec<Served>> {
         let (source, address) = Udp::bind()?;
         let socket = Arc::clone(&source.socket);
-        let config = ServerConfig {
-            threshold,
-            ..ServerConfig::new(core)
-        };
+        let config = ServerConfig::new(core).threshold(threshold);
         let server = Server::start(config, source, move |request: Request| {
             spin((request.nanos as f64 * speed) as u64);
             // A client that has gone gets none.

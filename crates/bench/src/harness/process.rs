@@ -34,6 +34,16 @@ impl Process {
     /// # Errors
     /// It cannot be started, or the files not be written.
     pub fn start(program: &Path, directory: &Path, arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Self::spawn(command, directory)
+    }
+
+    /// As [`start`](Self::start), with more to say of the program than its arguments.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn spawn(mut command: Command, directory: &Path) -> Result<Self> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Relaxed);
         let [out, error] =
@@ -41,8 +51,12 @@ impl Process {
         let create = |path: &Path| {
             File::create(path).with_context(|| format!("cannot write {}", path.display()))
         };
-        let child = Command::new(program)
-            .args(arguments)
+        let program = Path::new(command.get_program()).to_owned();
+        let arguments = command
+            .get_args()
+            .map(|argument| argument.to_string_lossy());
+        let line = arguments.collect::<Vec<_>>().join(" ");
+        let child = command
             // The child ends when this process, which has the other end, does.
             .stdin(Stdio::piped())
             .stdout(create(&out)?)
@@ -51,7 +65,7 @@ impl Process {
             .with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Self {
             child,
-            line: arguments.join(" "),
+            line,
             out,
             error,
         })
@@ -76,6 +90,19 @@ impl Process {
     /// It fails, takes longer, or was interrupted.
     pub fn end(
         mut self,
+        patience: Duration,
+        stop: &AtomicBool,
+        tell: impl FnMut(&str),
+    ) -> Result<()> {
+        self.wait_well(patience, stop, tell)
+    }
+
+    /// As [`end`](Self::end), and what it has [`told`](Self::told) is still there.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait_well(
+        &mut self,
         patience: Duration,
         stop: &AtomicBool,
         tell: impl FnMut(&str),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use shinjuku::MechanismKind;
-use shinjuku::policy::{ClassParameters, Nanos, dfcfs, stealing};
+use shinjuku::policy::{ClassParameters, Nanos};
 use shinjuku_sim::{Overheads, Prediction, Scheduler, predict};
 use shinjuku_workload::repeat::median;
 use shinjuku_workload::{Schedule, Summary, lindley};
@@ -18,7 +18,7 @@ use super::results::{Class, FcfsCheck, Run};
 /// Fills in the simulated figures of one point's rows.
 ///
 /// What it leaves out: `auto`, whose quantum moves, and contenders of which only some requests have
-/// probes; d-FCFS and work stealing on flows that the simulator would draw differently.
+/// probes; policies by flow, since the simulator would draw other flows.
 pub fn complete(
     runs: &mut [Run],
     mix: &BenchMix,
@@ -61,8 +61,7 @@ fn p99(prediction: &Prediction, class: Class) -> Option<f64> {
 
 /// `None` for what the simulator would draw differently or cannot know.
 fn scheduler(contender: &Contender, slos_us: &[f64]) -> Option<Scheduler> {
-    let by_flow = [dfcfs::REGISTERED, stealing::REGISTERED];
-    if contender.probes == Probes::HalfOfLong || by_flow.contains(&contender.policy) {
+    if contender.probes == Probes::HalfOfLong || contender.policy.by_flow {
         return None;
     }
     let class = |&slo_us: &f64| ClassParameters::with_slo(Nanos((slo_us * 1e3) as u64));

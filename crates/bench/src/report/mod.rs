@@ -25,6 +25,7 @@ use crate::policies::Policies;
 use crate::rack::Rack;
 use crate::service::Service;
 use crate::tailguard::TailGuard;
+use crate::versions::Versions;
 
 pub mod html;
 mod progress;
@@ -61,6 +62,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Some(Service::BENCH) => again::<Service>(options),
         Some(Connections::BENCH) => again::<Connections>(options),
         Some(TailGuard::BENCH) => again::<TailGuard>(options),
+        Some(Versions::BENCH) => again::<Versions>(options),
         Some(Paper::BENCH) => again::<Paper>(options),
         Some(Layouts::BENCH) => again::<Layouts>(options),
         Some(Auto::BENCH) => again::<Auto>(options),

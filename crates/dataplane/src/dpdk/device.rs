@@ -8,7 +8,7 @@ use shinjuku_dpdk_sys::{BURST, Checksum, Mbuf, Mempool, Queue};
 use super::counters::QueueCounters;
 use super::spread::{Hop, SoftwareRss, Taken};
 use crate::packet::ethernet::Header;
-use crate::{Buffer, Device, Offload, Outbound, Received, Room, Verified};
+use crate::{Buffer, Device, Offload, Outbound, Received, Room, VerifiedChecksums};
 
 impl Buffer for Mbuf {
     #[inline]
@@ -123,7 +123,7 @@ impl DpdkDevice {
 
 #[inline]
 fn received(buffer: Mbuf) -> Received<Mbuf> {
-    let verified = Verified {
+    let verified = VerifiedChecksums {
         ipv4: buffer.ip_checksum() == Checksum::Good,
         udp: buffer.udp_checksum() == Checksum::Good,
     };

@@ -48,7 +48,7 @@ pub use counters::{XdpCounters, XdpCounts};
 use supervisor::PortSupervisor;
 pub use toml::XdpConfig;
 
-use crate::{Buffer, Device, Offload, Outbound, Received, Room, Verified};
+use crate::{Buffer, Device, Offload, Outbound, Received, Room, VerifiedChecksums};
 
 /// What the kernel keeps free before a frame that it received (XDP_PACKET_HEADROOM), in bytes.
 const HEADROOM: usize = 256;
@@ -207,7 +207,7 @@ impl Device for XdpDevice {
         socket.receive(most, |buffer| {
             frames.push(Received {
                 buffer,
-                verified: Verified::default(),
+                verified: VerifiedChecksums::default(),
             });
         });
     }

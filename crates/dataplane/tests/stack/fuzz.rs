@@ -18,7 +18,8 @@ use shinjuku_dataplane::memory::{MemoryDevice, MemoryFrame, wire};
 use shinjuku_dataplane::packet::{Arp, Ethernet, Icmp, Ipv4, MacAddr, Udp};
 use shinjuku_dataplane::{
     Buffer, Datagram, Dataplane, DataplaneConfig, DataplaneCounts, DataplaneReplier, Device,
-    DropReason, Interface, InterfaceConfig, Offload, Outbound, RequestId, Verdict, Verified,
+    DropReason, Interface, InterfaceConfig, Offload, Outbound, RequestId, Verdict,
+    VerifiedChecksums,
 };
 use shinjuku_net::wire::{RackSchedKind, RackSchedMessage, ReassemblyConfig};
 use shinjuku_net::{Arrival, Failure, Refusal, Replier, Transport};
@@ -86,7 +87,7 @@ fn comes_to_one_end(input: &[u8]) {
     let mut interface = Interface::new(config()).unwrap();
     let counters = interface.counters();
     let mut frame = input.to_vec();
-    let verdict = interface.receive(&mut frame, Verified::default(), 0);
+    let verdict = interface.receive(&mut frame, VerifiedChecksums::default(), 0);
     let counts = counters.read();
     let dropped: u64 = counts.dropped.iter().sum();
     let answered = counts.arp_answered + counts.echo_answered;

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use shinjuku_dataplane::packet::{MacAddr, ParseError, Vlans};
 use shinjuku_dataplane::{
     Checksums, DropReason, Interface, InterfaceConfig, InterfaceError, Offload, Resolution,
-    Verdict, Verified,
+    Verdict, VerifiedChecksums,
 };
 
 const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -55,7 +55,7 @@ fn datagram(vlans: &[u16], options: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 fn judged(interface: &mut Interface, frame: &mut [u8]) -> Verdict {
-    interface.receive(frame, Verified::default(), 0)
+    interface.receive(frame, VerifiedChecksums::default(), 0)
 }
 
 proptest! {
@@ -179,7 +179,7 @@ fn an_address_is_asked_for_until_it_answers_or_the_tries_are_used_up() {
     // It answers late; that holds a minute.
     let mut answer = arp(ArpOperation::REPLY, THEIR_IP, OURS, OUR_IP);
     let answered = 3 * SECOND + 1;
-    let learnt = interface.receive(&mut answer, Verified::default(), answered);
+    let learnt = interface.receive(&mut answer, VerifiedChecksums::default(), answered);
     assert_eq!(learnt, Verdict::Learnt);
     let known = Resolution::Known(THEIRS);
     assert_eq!(interface.resolve(THEIR_IP, answered), known);
@@ -196,7 +196,7 @@ fn an_address_is_asked_for_until_it_answers_or_the_tries_are_used_up() {
     assert_eq!(given_up, Resolution::Ask(THEIR_IP));
     // An entry that was long unused is not used while it is asked for.
     let answered = answered + 1000 * SECOND;
-    interface.receive(&mut answer, Verified::default(), answered);
+    interface.receive(&mut answer, VerifiedChecksums::default(), answered);
     let later = interface.resolve(THEIR_IP, answered + 120 * SECOND);
     assert_eq!(later, Resolution::Ask(THEIR_IP));
 }
@@ -236,7 +236,7 @@ fn the_cache_is_bounded_and_forgets_what_is_oldest() {
     let host = |last| Ipv4Addr::new(10, 0, 0, last);
     for (now, last) in (0..).zip(10..20) {
         let mut question = arp(ArpOperation::REQUEST, host(last), OURS, OUR_IP);
-        interface.receive(&mut question, Verified::default(), now);
+        interface.receive(&mut question, VerifiedChecksums::default(), now);
     }
     let known = Resolution::Known(THEIRS);
     assert_eq!(interface.resolve(THEIR_IP, 10), known, "given for ever");
@@ -466,7 +466,7 @@ fn checksums_that_are_absent_or_verified_already_are_not_looked_at() {
     let mut wrong = datagram(&[], &[], b"payload");
     wrong[24] ^= 1;
     wrong[40] ^= 1;
-    let verified = Verified {
+    let verified = VerifiedChecksums {
         ipv4: true,
         udp: true,
     };

@@ -10,7 +10,7 @@ use shinjuku_dataplane::packet::{MacAddr, ParseError};
 use shinjuku_dataplane::{
     Buffer, Checksums, Datagram, DatagramReply, Dataplane, DataplaneConfig, DataplaneCounts,
     DataplaneReplier, Device, DropReason, Interface, InterfaceConfig, InterfaceError, Offload,
-    Outbound, Received, RequestId, Verdict, Verified,
+    Outbound, Received, RequestId, Verdict, VerifiedChecksums,
 };
 use shinjuku_net::udp::{ByPort, Classifier, OneClass};
 use shinjuku_net::wire::{RackSchedKind, RackSchedMessage, ReassemblyConfig};
@@ -77,7 +77,10 @@ impl Client {
         let mut payloads = Vec::new();
         for Received { mut buffer, .. } in frames {
             let frame = buffer.frame_mut();
-            match self.interface.receive(frame, Verified::default(), 0) {
+            match self
+                .interface
+                .receive(frame, VerifiedChecksums::default(), 0)
+            {
                 Verdict::Deliver(delivery) => {
                     let payload = frame[delivery.payload].to_vec();
                     payloads.push((delivery.peer.address, payload));

@@ -43,6 +43,7 @@ use turns::Turns;
 
 /// Where the scheduler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pattern {
     /// On the core of those whom it schedules, asleep between two switches. Each switch costs them
     /// the time that it takes.
@@ -56,6 +57,7 @@ pub enum Pattern {
 
 /// What happens when one of the scheduled sleeps in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum OnSleep {
     /// The next slot begins at once. While all sleep, the first to wake runs.
     #[default]
@@ -67,6 +69,8 @@ pub enum OnSleep {
 
 /// How to schedule.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
+#[must_use]
 pub struct Config {
     /// The core of the scheduled.
     pub core: usize,
@@ -93,7 +97,6 @@ const SLICES: std::ops::RangeInclusive<Duration> =
 impl Config {
     /// Slices of 100 us on a core, by the shared pattern; one that sleeps is passed over;
     /// priorities from 1 on.
-    #[must_use]
     pub fn new(core: usize, table: Table) -> Self {
         Self {
             core,
@@ -104,6 +107,40 @@ impl Config {
             lowest_priority: 1,
             at_most: None,
         }
+    }
+
+    /// Sets [`core`](field@Self::core).
+    pub fn core(self, core: usize) -> Self {
+        Self { core, ..self }
+    }
+
+    /// Sets [`pattern`](field@Self::pattern).
+    pub fn pattern(self, pattern: Pattern) -> Self {
+        Self { pattern, ..self }
+    }
+
+    /// Sets [`slice`](field@Self::slice).
+    pub fn slice(self, slice: Duration) -> Self {
+        Self { slice, ..self }
+    }
+
+    /// Sets [`on_sleep`](field@Self::on_sleep).
+    pub fn on_sleep(self, on_sleep: OnSleep) -> Self {
+        Self { on_sleep, ..self }
+    }
+
+    /// Sets [`lowest_priority`](field@Self::lowest_priority).
+    pub fn lowest_priority(self, lowest_priority: u32) -> Self {
+        Self {
+            lowest_priority,
+            ..self
+        }
+    }
+
+    /// Sets [`at_most`](field@Self::at_most).
+    pub fn at_most(self, at_most: impl Into<Option<Duration>>) -> Self {
+        let at_most = at_most.into();
+        Self { at_most, ..self }
     }
 
     fn check(&self, targets: &[Target]) -> Result<(), ElevateError> {

@@ -387,10 +387,8 @@ mod tests {
             (Target::Thread(tid.recv().unwrap()), thread)
         };
         let (first, second) = (sleeper(), sleeper());
-        let config = Config {
-            slice: Duration::from_micros(50),
-            ..Config::new(core.unwrap(), Table::round_robin(2).unwrap())
-        };
+        let config = Config::new(core.unwrap(), Table::round_robin(2).unwrap())
+            .slice(Duration::from_micros(50));
         let targets = [first.0, second.0];
         // On a thread of its own, which has the class and the core only then.
         let measured = thread::spawn(move || {

@@ -85,6 +85,8 @@ pub trait Source: Send {
 
 /// How a server is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use]
 pub struct ServerConfig {
     /// The core of all its threads.
     pub core: usize,
@@ -98,13 +100,31 @@ pub struct ServerConfig {
 
 impl ServerConfig {
     /// Sixteen workers, 50 us, priorities from 1 on.
-    #[must_use]
     pub fn new(core: usize) -> Self {
         Self {
             core,
             workers: 16,
             threshold: Some(Duration::from_micros(50)),
             lowest_priority: 1,
+        }
+    }
+
+    /// Sets [`workers`](field@Self::workers).
+    pub fn workers(self, workers: usize) -> Self {
+        Self { workers, ..self }
+    }
+
+    /// Sets [`threshold`](field@Self::threshold).
+    pub fn threshold(self, threshold: impl Into<Option<Duration>>) -> Self {
+        let threshold = threshold.into();
+        Self { threshold, ..self }
+    }
+
+    /// Sets [`lowest_priority`](field@Self::lowest_priority).
+    pub fn lowest_priority(self, lowest_priority: u32) -> Self {
+        Self {
+            lowest_priority,
+            ..self
         }
     }
 

@@ -54,10 +54,9 @@ fn when_the_time_is_over() {
     };
     let busy = busy();
     let before = busy.each_ref().map(Process::state);
-    let config = Config {
-        at_most: Some(Duration::from_millis(100)),
-        ..core.config(Table::round_robin(2).unwrap())
-    };
+    let config = core
+        .config(Table::round_robin(2).unwrap())
+        .at_most(Duration::from_millis(100));
     let elevation = Elevation::start(config, &targets(&busy), Some(supervisor())).unwrap();
     wait_until("the end", || elevation.is_over());
     assert_eq!(busy.each_ref().map(Process::state), before);
@@ -100,25 +99,16 @@ fn after_an_error_at_the_start() {
         ElevateError::Supervisor(_) | ElevateError::SupervisorGone
     );
     assert!(is_of_supervisor, "{error}");
-    let nowhere = Config {
-        core: 1023,
-        ..config()
-    };
+    let nowhere = config().core(1023);
     let error = start(nowhere, &targets(&busy), Some(supervisor()));
     assert!(
         matches!(error, ElevateError::Core { core: 1023, .. }),
         "{error}"
     );
-    let slow = Config {
-        slice: Duration::from_secs(1),
-        ..config()
-    };
+    let slow = config().slice(Duration::from_secs(1));
     let error = start(slow, &targets(&busy), Some(supervisor()));
     assert!(error.to_string().contains("1 us to 100 ms"), "{error}");
-    let high = Config {
-        lowest_priority: 96,
-        ..config()
-    };
+    let high = config().lowest_priority(96);
     let error = start(high, &targets(&busy), Some(supervisor()));
     assert!(error.to_string().contains("must be 1 to 95"), "{error}");
     let error = start(config(), &[first], Some(supervisor()));

@@ -64,10 +64,7 @@ impl Core {
     }
 
     fn config(&self, table: Table) -> Config {
-        Config {
-            at_most: Some(AT_MOST),
-            ..Config::new(self.number, table)
-        }
+        Config::new(self.number, table).at_most(AT_MOST)
     }
 }
 

@@ -85,10 +85,10 @@ fn threads_run_in_the_order_of_the_table() {
         return;
     };
     let noting = Noting::start(3);
-    let share = noting.share_in_order(Config {
-        slice: Duration::from_micros(500),
-        ..core.config(Table::round_robin(3).unwrap())
-    });
+    let share = noting.share_in_order(
+        core.config(Table::round_robin(3).unwrap())
+            .slice(Duration::from_micros(500)),
+    );
     assert!(share > 0.9, "in order: {share}");
 }
 
@@ -105,11 +105,11 @@ fn a_scheduler_on_a_core_of_its_own_keeps_the_order() {
         return;
     };
     let noting = Noting::start(3);
-    let share = noting.share_in_order(Config {
-        slice: Duration::from_micros(200),
-        pattern: Pattern::Dedicated { core: other },
-        ..core.config(Table::round_robin(3).unwrap())
-    });
+    let share = noting.share_in_order(
+        core.config(Table::round_robin(3).unwrap())
+            .slice(Duration::from_micros(200))
+            .pattern(Pattern::Dedicated { core: other }),
+    );
     assert!(share > 0.9, "in order: {share}");
 }
 
@@ -121,10 +121,9 @@ fn processes_get_the_shares_of_the_table() {
     for order in ["A-A-B-C", "A-B-A-C"] {
         let busy = [Process::busy(), Process::busy(), Process::busy()];
         let targets = busy.each_ref().map(|one| Target::Process(one.pid()));
-        let config = Config {
-            slice: Duration::from_millis(1),
-            ..core.config(Table::named(order, &["A", "B", "C"]).unwrap())
-        };
+        let config = core
+            .config(Table::named(order, &["A", "B", "C"]).unwrap())
+            .slice(Duration::from_millis(1));
         let elevation = Elevation::start(config, &targets, Some(supervisor())).unwrap();
         let before = busy.each_ref().map(Process::has_run);
         std::thread::sleep(Duration::from_millis(400));
@@ -149,11 +148,10 @@ fn who_sleeps_is_noticed_and_passed_over() {
     let targets = [sleeper.pid(), busy.pid()].map(Target::Process);
     let table = Table::round_robin(2).unwrap();
     let run = |on_sleep| {
-        let config = Config {
-            slice: Duration::from_millis(5),
-            on_sleep,
-            ..core.config(table.clone())
-        };
+        let config = core
+            .config(table.clone())
+            .slice(Duration::from_millis(5))
+            .on_sleep(on_sleep);
         let elevation = Elevation::start(config, &targets, Some(supervisor())).unwrap();
         std::thread::sleep(Duration::from_millis(200));
         elevation.stop().unwrap()
@@ -171,10 +169,9 @@ fn while_all_sleep_the_core_is_left_alone_and_who_wakes_runs() {
     };
     // The shell wakes for each of its children, which have no priority.
     let waking = Process::start("while :; do sleep 0.02; done");
-    let config = Config {
-        slice: Duration::from_millis(1),
-        ..core.config(Table::round_robin(1).unwrap())
-    };
+    let config = core
+        .config(Table::round_robin(1).unwrap())
+        .slice(Duration::from_millis(1));
     let before = waking.has_run();
     let target = [Target::Process(waking.pid())];
     let elevation = Elevation::start(config, &target, Some(supervisor())).unwrap();
@@ -192,10 +189,9 @@ fn all_threads_of_a_process_take_turns_and_new_ones_join() {
     };
     // This very process, whose test threads sleep.
     let first = Noting::start(2);
-    let config = Config {
-        slice: Duration::from_micros(500),
-        ..core.config(Table::round_robin(1).unwrap())
-    };
+    let config = core
+        .config(Table::round_robin(1).unwrap())
+        .slice(Duration::from_micros(500));
     let own = Target::Process(std::process::id());
     let elevation = Elevation::start(config, &[own], Some(supervisor())).unwrap();
     first.log.begun.store(true, Relaxed);

@@ -4,6 +4,7 @@ use std::io;
 
 /// The version of the protocol that a client speaks; it chooses with `HELLO`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
 pub enum Protocol {
     /// RESP2.
     #[default]

@@ -48,6 +48,7 @@ pub trait Codec: Clone + Send + Sync + 'static {
 
 /// What a connection's bytes begin with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Framing {
     /// A part of a request: more bytes are needed.
     Incomplete,

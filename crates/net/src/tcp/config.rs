@@ -7,6 +7,7 @@ use crate::{ListenError, OutOfRange};
 
 /// Which thread writes replies to the sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum ReplyBy {
     /// The worker that ran the handler.
     #[default]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::BytesMut;
 
-use super::output::ReplyTooLong;
+use super::output::OutputFull;
 
 /// `count` buffers of `size` zeros, in one piece: the kernel gives their memory when they are first
 /// used.
@@ -63,18 +63,18 @@ impl Memory {
     }
 
     /// Whether a reply may have `length` bytes.
-    pub(super) fn check(&self, length: usize) -> Result<(), ReplyTooLong> {
+    pub(super) fn check(&self, length: usize) -> Result<(), OutputFull> {
         if length <= self.max_reply {
             return Ok(());
         }
-        Err(ReplyTooLong::Reply {
+        Err(OutputFull::Reply {
             length,
             max_reply: self.max_reply,
         })
     }
 
     /// An empty buffer for `least` bytes, of `wanted` if they can be had. In a context.
-    pub(super) fn take(&self, least: usize, wanted: usize) -> Result<BytesMut, ReplyTooLong> {
+    pub(super) fn take(&self, least: usize, wanted: usize) -> Result<BytesMut, OutputFull> {
         if self.kept.load(Relaxed) > 0 {
             for place in &self.places {
                 let found = self.take_from(place);
@@ -97,7 +97,7 @@ impl Memory {
             self.taken.fetch_add(buffer.capacity() - size, Relaxed);
             return Ok(buffer);
         }
-        Err(ReplyTooLong::Together {
+        Err(OutputFull::Together {
             length: least,
             reply_memory: self.reply_memory,
         })

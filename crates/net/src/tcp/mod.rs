@@ -87,7 +87,7 @@ pub use codec::{Codec, Framing};
 pub use config::{ReplyBy, TcpConfig, TcpError};
 pub use counters::{TcpCounters, TcpCounts};
 pub use exchange::{ConnectionId, Route};
-pub use output::{Output, ReplyTooLong};
+pub use output::{Output, OutputFull};
 pub use replier::{Outgoing, TcpReplier};
 pub use request::{Reply, Request};
 

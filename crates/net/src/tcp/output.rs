@@ -48,7 +48,7 @@ impl Output {
     ///
     /// # Errors
     /// If the reply gets too long; then nothing is appended.
-    pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), ReplyTooLong> {
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), OutputFull> {
         self.reserve(bytes.len())?;
         self.bytes_mut().extend_from_slice(bytes);
         Ok(())
@@ -60,7 +60,7 @@ impl Output {
         self.bytes_mut().truncate(length);
     }
 
-    fn reserve(&mut self, more: usize) -> Result<(), ReplyTooLong> {
+    fn reserve(&mut self, more: usize) -> Result<(), OutputFull> {
         let before = self.bytes();
         let (used, capacity) = (before.len(), before.capacity());
         self.memory
@@ -161,7 +161,7 @@ impl std::fmt::Debug for Output {
 /// A reply cannot take what should have been appended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReplyTooLong {
+pub enum OutputFull {
     /// It would be longer than a reply may be.
     #[error(
         "the reply has {length} bytes or more, but max_reply is {max_reply}: shorten it, or raise max_reply"

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use shinjuku_net::tcp::ReplyTooLong;
+use shinjuku_net::tcp::OutputFull;
 
 use crate::house::{House, config, echo};
 
@@ -113,7 +113,7 @@ fn replies_have_their_bounds_one_by_one_and_together() {
     assert!(
         matches!(
             error,
-            ReplyTooLong::Reply {
+            OutputFull::Reply {
                 length: 4001,
                 max_reply: 4000
             }
@@ -138,7 +138,7 @@ fn replies_have_their_bounds_one_by_one_and_together() {
         .unwrap();
     let third = held[2].request.parts().1;
     let error = third.extend_from_slice(&[b'x'; 4000]).unwrap_err();
-    assert!(matches!(error, ReplyTooLong::Together { .. }), "{error}");
+    assert!(matches!(error, OutputFull::Together { .. }), "{error}");
     third.extend_from_slice(b"sorry\n").unwrap();
     for arrival in held.drain(..3) {
         house.answer(arrival.route, arrival.request.reply());

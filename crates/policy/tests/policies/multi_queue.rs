@@ -53,7 +53,7 @@ proptest! {
         let requeue = if head { Requeue::Head } else { Requeue::Tail };
         let rules: Vec<_> = slos
             .iter()
-            .map(|&slo| ClassRule { slo: Nanos(slo), quantum: Nanos(QUANTUM), requeue })
+            .map(|&slo| ClassRule::new(Nanos(slo), Nanos(QUANTUM)).requeue(requeue))
             .collect();
         let most_quanta = 3;
         let mut policy = MultiQueue::new(arrivals.len(), &rules).unwrap();

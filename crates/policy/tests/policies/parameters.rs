@@ -2,7 +2,7 @@
 
 use shinjuku_policy::{
     CFcfs, ClassId, ClassParameters, ClassRule, DFcfs, MultiQueue, Nanos, ParameterError,
-    Parameters, PolicyName, SingleQueue, Stealing, Verified, registry,
+    Parameters, PolicyName, Registered, SingleQueue, Stealing, Verified, registry,
 };
 
 const RULE: ClassRule = ClassRule::new(Nanos(1), Nanos(1));
@@ -127,6 +127,10 @@ fn policies_are_found_by_name_in_either_case() {
         assert_eq!(registry::named(one.name), Ok(*one));
         assert_eq!(one.name.to_uppercase().parse(), Ok(*one));
         assert_eq!(PolicyName::from(*one).to_string(), one.to_string());
+        // However it is written, it is one name, by which the policy is found.
+        let written = PolicyName::from(one.name.to_uppercase());
+        assert_eq!(written, one.name.into());
+        assert_eq!(written.registered(), Some(*one));
         let same = registry::ALL
             .iter()
             .filter(|other| other.name == one.name || other.label == one.label);
@@ -139,4 +143,46 @@ fn policies_are_found_by_name_in_either_case() {
         format!("no policy is called \"sjf\": there are {list}")
     );
     assert_eq!(PolicyName::default().as_str(), "c-pre-sq");
+    assert_eq!(PolicyName::from("Mine").as_str(), "Mine");
+    assert_eq!(PolicyName::from("Mine").registered(), None);
+}
+
+/// In which order a policy answers when worker `worker` asks, for requests of classes and flows in
+/// turn.
+fn order(
+    one: &Registered,
+    worker: u16,
+    class: impl Fn(u16) -> u16,
+    flow: impl Fn(u16) -> u16,
+) -> Vec<u32> {
+    let mut parameters = Parameters::new(8, 2);
+    let slos = [9, 5, 3, 1].map(|slo| ClassParameters::with_slo(Nanos(slo)));
+    parameters.classes = slos.to_vec();
+    let mut policy = one.build(&parameters).unwrap();
+    for number in 0..8_u16 {
+        let task = shinjuku_policy::Task {
+            id: shinjuku_policy::TaskId(number.into()),
+            class: ClassId(class(number)),
+            flow: shinjuku_policy::FlowId(flow(number).into()),
+            arrival: Nanos(0),
+            started: false,
+        };
+        policy.arrive(task).unwrap();
+    }
+    let worker = shinjuku_policy::WorkerId(worker);
+    let next = || policy.next(worker, Nanos(20), shinjuku_policy::Want::Any);
+    std::iter::from_fn(next).map(|task| task.id.0).collect()
+}
+
+#[test]
+fn what_the_registry_says_has_no_say_changes_no_order() {
+    for one in registry::ALL {
+        let usual = order(one, 0, |number| number % 4, |number| number);
+        let other_class = order(one, 0, |number| 3 - number % 4, |number| number);
+        let other_flow = order(one, 0, |number| number % 4, |number| 7 - number);
+        let other_worker = order(one, 1, |number| number % 4, |number| number);
+        assert!(one.by_class || usual == other_class, "{one}");
+        assert!(one.by_flow || usual == other_flow, "{one}");
+        assert!(one.by_worker || usual == other_worker, "{one}");
+    }
 }

@@ -85,6 +85,7 @@ impl Reference for OneLine {
         match self.requeue {
             Requeue::Tail => self.line.push_back(task),
             Requeue::Head => self.line.push_front(task),
+            other => unreachable!("the reference does not know {other:?}"),
         }
     }
     fn returned(&mut self, task: Task) {
@@ -134,6 +135,7 @@ impl Reference for LinePerClass {
         match self.rules[class].requeue {
             Requeue::Tail => self.lines[class].push_back(task),
             Requeue::Head => self.lines[class].push_front(task),
+            other => unreachable!("the reference does not know {other:?}"),
         }
     }
     fn returned(&mut self, task: Task) {

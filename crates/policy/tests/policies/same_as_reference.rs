@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use shinjuku_policy::{
-    CFcfs, ClassParameters, ClassRule, DFcfs, Darc, MultiQueue, Nanos, Parameters, Policy, Requeue,
-    SingleQueue, Stealing, Task, Want, WorkerId, registry,
+    CFcfs, ClassParameters, ClassRule, DFcfs, Darc, MultiQueue, Nanos, Parameters, Policy,
+    Registered, Requeue, SingleQueue, Stealing, Task, Want, WorkerId, registry,
 };
 
 use shinjuku_policy::darc::Demand;
@@ -85,10 +85,8 @@ fn requeue() -> impl Strategy<Value = Requeue> {
 }
 
 fn rule() -> impl Strategy<Value = ClassRule> {
-    (1_u64..50, 1_u64..9, requeue()).prop_map(|(slo, quantum, requeue)| ClassRule {
-        slo: Nanos(slo),
-        quantum: Nanos(quantum),
-        requeue,
+    (1_u64..50, 1_u64..9, requeue()).prop_map(|(slo, quantum, requeue)| {
+        ClassRule::new(Nanos(slo), Nanos(quantum)).requeue(requeue)
     })
 }
 
@@ -212,6 +210,24 @@ proptest! {
     }
 }
 
+/// The comparison of each policy.
+const COMPARED: &[(Registered, fn())] = &[
+    (shinjuku_policy::single_queue::REGISTERED, single_queue),
+    (shinjuku_policy::multi_queue::REGISTERED, multi_queue),
+    (shinjuku_policy::cfcfs::REGISTERED, cfcfs),
+    (shinjuku_policy::dfcfs::REGISTERED, dfcfs),
+    (shinjuku_policy::stealing::REGISTERED, stealing),
+    (shinjuku_policy::edf::REGISTERED, edf),
+    (shinjuku_policy::priority::REGISTERED, priority),
+    (shinjuku_policy::darc::REGISTERED, darc),
+];
+
+#[test]
+fn every_policy_has_a_reference() {
+    let compared: Vec<_> = COMPARED.iter().map(|(policy, _)| *policy).collect();
+    assert_eq!(compared, registry::ALL);
+}
+
 #[test]
 fn what_has_no_slot_or_waits_already_is_refused() {
     let mut parameters = Parameters::new(2, 1);
@@ -247,10 +263,7 @@ fn names_and_quanta() {
     };
     let rules = [
         ClassRule::new(us(50), us(5)),
-        ClassRule {
-            requeue: Requeue::Head,
-            ..ClassRule::new(us(1_000), Nanos::MAX)
-        },
+        ClassRule::new(us(1_000), Nanos::MAX).requeue(Requeue::Head),
     ];
     let multi = MultiQueue::new(1, &rules).unwrap();
     assert_eq!(multi.name(), "c-PRE-MQ(50us/5us, 1ms/never head)");

@@ -270,10 +270,7 @@ mod tests {
         install();
         let results = std::sync::Arc::new(AtomicU64::new(u64::MAX));
         let (config, theirs) = (
-            PoolConfig {
-                contexts: 1,
-                ..PoolConfig::default()
-            },
+            PoolConfig::default().contexts(1),
             std::sync::Arc::clone(&results),
         );
         let Pool { handles, mut idle } = Pool::new(config, move |(): ()| {

@@ -81,7 +81,7 @@ pub enum DuneError {
     /// The program was built without libdune.
     #[error(
         "this program was built without libdune: build it with shinjuku-preempt's feature `libdune`, LIBDUNE_DIR set to where \
-         libdune.a is, and RUSTFLAGS=\"-C relocation-model=static\""
+         libdune.a is if pkg-config does not know it, and RUSTFLAGS=\"-C relocation-model=static\""
     )]
     NotLinked,
     /// A libdune function failed; libdune has printed more.

@@ -46,12 +46,10 @@ impl InGuestMode {
     pub(super) fn new(guest: Guest, worker_core: usize) -> Result<Self, MeasureError> {
         // Kept for good: the contexts use it, and there is one table in a process.
         let ring: &'static [usize] = Vec::leak(ring());
-        let config = PoolConfig {
-            contexts: 1,
-            stack_size: 64 * 1024,
-            name: "measure".to_owned(),
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default()
+            .contexts(1)
+            .stack_size(64 * 1024)
+            .name("measure");
         let mut pool = Pool::new(config, move |kernel| run(kernel, ring))?;
         Ok(Self {
             guest,

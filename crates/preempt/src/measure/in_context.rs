@@ -48,12 +48,10 @@ impl InContext {
         let worker = Worker::bind(0)?;
         let ring = ring();
         let numbers: Vec<u64> = (0..ELEMENTS as u64).collect();
-        let config = PoolConfig {
-            contexts: 1,
-            stack_size: 64 * 1024,
-            name: "measure".to_owned(),
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default()
+            .contexts(1)
+            .stack_size(64 * 1024)
+            .name("measure");
         let mut pool = Pool::new(config, move |job| match job {
             Job::Empty => 0.0,
             Job::Chase => per_step(|| chase(&ring)),

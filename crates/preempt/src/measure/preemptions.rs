@@ -124,15 +124,14 @@ impl Preemptions {
     }
 
     fn with(worker_core: usize, hard: Hard) -> Result<Self, MeasureError> {
-        let config = PoolConfig {
-            contexts: 2,
-            stack_size: 64 * 1024,
-            name: "measure".to_owned(),
-            kind: match hard {
+        let config = PoolConfig::default()
+            .contexts(2)
+            .stack_size(64 * 1024)
+            .name("measure")
+            .kind(match hard {
                 Hard::KernelThread(_) => ContextKind::KernelThread,
                 _ => ContextKind::Stack,
-            },
-        };
+            });
         let pool = Pool::new(config, Work::run)?;
         Ok(Self {
             worker_core,
@@ -159,7 +158,7 @@ impl Preemptions {
                     |_| Taken::default(),
                     |link| {
                         let _mode = hard.prepare_sender();
-                        let mut dispatcher = Dispatcher {
+                        let mut requester = Requester {
                             sender,
                             link,
                             idle,
@@ -167,12 +166,12 @@ impl Preemptions {
                             out: VecDeque::with_capacity(2),
                         };
                         let mut taken = Taken::default();
-                        dispatcher.run(way, None);
-                        let before = dispatcher.run(way, None);
-                        taken.disturbed = dispatcher.run(way, Some(&mut taken));
-                        let after = dispatcher.run(way, None);
+                        requester.run(way, None);
+                        let before = requester.run(way, None);
+                        taken.disturbed = requester.run(way, Some(&mut taken));
+                        let after = requester.run(way, None);
                         taken.undisturbed = Cycles((before.0 + after.0) / 2);
-                        *delivery = hard.delivery(&dispatcher.link);
+                        *delivery = hard.delivery(&requester.link);
                         taken
                     },
                 )
@@ -364,8 +363,8 @@ impl Service<Work, u64> for Loop<'_> {
     fn sleep(&mut self) {}
 }
 
-/// What the dispatcher, which is this thread, knows and has.
-struct Dispatcher<'a> {
+/// The dispatcher's side: what this thread knows and has.
+struct Requester<'a> {
     sender: Sender<Work, u64>,
     link: WorkerLink,
     idle: &'a mut Vec<Idle<Work, u64>>,
@@ -374,7 +373,7 @@ struct Dispatcher<'a> {
     out: VecDeque<Dispatched>,
 }
 
-impl Dispatcher<'_> {
+impl Requester<'_> {
     /// Has both contexts' work done, and preempts if there is somewhere to note it.
     fn run(&mut self, way: Way<'_>, mut note: Option<&mut Taken>) -> Cycles {
         let start = Cycles::now();

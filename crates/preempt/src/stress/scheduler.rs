@@ -36,12 +36,10 @@ impl Scheduler {
         mechanism: Chosen,
         world: &Arc<World>,
     ) -> Result<Self, StressError> {
-        let pool_config = PoolConfig {
-            contexts: config.contexts,
-            name: "stress".to_owned(),
-            kind: mechanism.contexts(),
-            ..PoolConfig::default()
-        };
+        let pool_config = PoolConfig::default()
+            .contexts(config.contexts)
+            .name("stress")
+            .kind(mechanism.contexts());
         let states: Vec<_> = (0..config.contexts)
             .map(|context| Mutex::new(State::new(context, pool_config.stack_size)))
             .collect();

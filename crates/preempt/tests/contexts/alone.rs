@@ -33,11 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Rig {
     fn new(contexts: usize, workers: u32) -> Self {
-        let config = PoolConfig {
-            contexts,
-            name: "rig".into(),
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(contexts).name("rig");
         let pool = Pool::new(config, |job: Job| job()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let workers = (0..workers)
@@ -731,25 +727,7 @@ fn a_handler_that_was_there_before_gets_what_is_not_ours() {
 fn numbers_out_of_range_are_named() {
     let error = |config| Pool::new(config, |_: ()| ()).unwrap_err().to_string();
     let default = PoolConfig::default;
-    assert!(
-        error(PoolConfig {
-            contexts: 0,
-            ..default()
-        })
-        .contains("contexts is 0, but must be 1 to 65536")
-    );
-    assert!(
-        error(PoolConfig {
-            contexts: 1 << 20,
-            ..default()
-        })
-        .contains("contexts is 1048576")
-    );
-    assert!(
-        error(PoolConfig {
-            stack_size: 100,
-            ..default()
-        })
-        .contains("stack_size is 100, but must be 16384")
-    );
+    assert!(error(default().contexts(0)).contains("contexts is 0, but must be 1 to 65536"));
+    assert!(error(default().contexts(1 << 20)).contains("contexts is 1048576"));
+    assert!(error(default().stack_size(100)).contains("stack_size is 100, but must be 16384"));
 }

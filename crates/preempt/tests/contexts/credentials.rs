@@ -25,10 +25,7 @@ fn is_child() -> bool {
 /// Runs one job on a separate worker thread, on the first of three contexts.
 fn run(job: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
-        let config = PoolConfig {
-            contexts: 3,
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(3);
         let Pool { mut idle, handles } = Pool::new(config, |job: Job| job()).unwrap();
         let mut worker = Worker::bind(0).unwrap();
         let ready = idle.pop().unwrap().load(Box::new(job));

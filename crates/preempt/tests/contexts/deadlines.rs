@@ -32,10 +32,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        let config = PoolConfig {
-            contexts: 2,
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(2);
         let pool = Pool::new(config, |job: Job| job()).unwrap();
         let (sender, receiver) = mailbox(1);
         // SAFETY: the tests' jobs rely on nothing that the token's contract excludes.

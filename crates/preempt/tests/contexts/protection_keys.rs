@@ -57,10 +57,7 @@ fn a_preemption_by_signal_closes_no_key() {
         return;
     };
     assert_eq!(rights(key), 0, "open on this thread, the worker's");
-    let config = PoolConfig {
-        contexts: 2,
-        ..PoolConfig::default()
-    };
+    let config = PoolConfig::default().contexts(2);
     let Pool { mut idle, handles } = Pool::new(config, |job: Job| job()).unwrap();
     // SAFETY: the jobs rely on nothing that the token's contract excludes.
     let signal = Signal::install(unsafe { HardPreemption::allow() }).unwrap();

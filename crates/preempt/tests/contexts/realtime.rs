@@ -44,10 +44,7 @@ fn a_real_time_thread_leaves_its_core_to_the_threads_that_it_waits_for() {
         }
     };
     let before = departures();
-    let config = PoolConfig {
-        contexts: CONTEXTS,
-        ..PoolConfig::default()
-    };
+    let config = PoolConfig::default().contexts(CONTEXTS);
     let Pool { idle, handles } = Pool::new(config, |job: u64| job).unwrap();
     let left = departures() - before;
     let report = handles.hand_back(idle, Duration::from_secs(20));

@@ -29,10 +29,7 @@ fn job(body: impl FnOnce() -> u64 + Send + 'static) -> Job {
 
 impl Stage {
     fn new() -> Self {
-        let config = PoolConfig {
-            contexts: 1,
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(1);
         let pool = Pool::new(config, |job: Job| job()).unwrap();
         let (sender, receiver) = mailbox(1);
         Self {

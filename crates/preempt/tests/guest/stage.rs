@@ -67,10 +67,7 @@ impl Stage {
 
     /// A stage with a worker on each of `guests`.
     pub fn on(guests: &[Guest]) -> Self {
-        let pool_config = PoolConfig {
-            contexts: 4,
-            ..PoolConfig::default()
-        };
+        let pool_config = PoolConfig::default().contexts(4);
         let pool = Pool::new(pool_config, |job: Job| job()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let yields = guests.len() > 1;

@@ -321,11 +321,7 @@ fn another_signals_handler_is_not_preempted() {
 
 #[test]
 fn backing_threads_take_no_signals() {
-    let config = PoolConfig {
-        contexts: 3,
-        name: "asleep".to_owned(),
-        ..PoolConfig::default()
-    };
+    let config = PoolConfig::default().contexts(3).name("asleep");
     let pool = Pool::new(config, |(): ()| ()).unwrap();
     let mut backing_threads = 0;
     for task in std::fs::read_dir("/proc/self/task").unwrap() {

@@ -45,10 +45,7 @@ pub struct Stage {
 
 impl Stage {
     pub fn new() -> Self {
-        let config = PoolConfig {
-            contexts: 2,
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(2);
         let pool = Pool::new(config, |(job, lever): Job| job(&lever)).unwrap();
         let (sender, receiver) = mailbox(1);
         // SAFETY: the tests' jobs rely on nothing that the token's contract excludes.

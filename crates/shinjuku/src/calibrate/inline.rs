@@ -45,12 +45,10 @@ struct Stage {
 
 impl Stage {
     fn new(signal: Option<Signal>, longest: Duration) -> Option<(Self, Handles<Work, ()>)> {
-        let config = PoolConfig {
-            contexts: 1,
-            stack_size: 64 * 1024,
-            name: "shinjuku-calibrate".to_owned(),
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default()
+            .contexts(1)
+            .stack_size(64 * 1024)
+            .name("shinjuku-calibrate");
         let Pool { idle, handles } = Pool::new(config, work).ok()?;
         let (sender, receiver) = mailbox(1);
         let clock = Clock::get();

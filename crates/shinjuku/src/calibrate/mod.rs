@@ -239,12 +239,11 @@ fn round(
     probes: bool,
     pause: Duration,
 ) -> Option<(Round, WorkerLink)> {
-    let config = PoolConfig {
-        contexts: 1,
-        stack_size: 64 * 1024,
-        name: "shinjuku-calibrate".to_owned(),
-        kind: place.contexts.into(),
-    };
+    let config = PoolConfig::default()
+        .contexts(1)
+        .stack_size(64 * 1024)
+        .name("shinjuku-calibrate")
+        .kind(place.contexts.into());
     let Pool { mut idle, handles } = Pool::new(config, work).ok()?;
     let stop = Arc::new(AtomicBool::new(false));
     let (mut sender, receiver) = mailbox(1);

@@ -33,10 +33,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use shinjuku_policy::{
-    ClassId, ClassParameters, Nanos, Parameters, PolicyName, Requeue, cfcfs, dfcfs, single_queue,
-    stealing,
-};
+use shinjuku_policy::{ClassId, ClassParameters, Nanos, Parameters, PolicyName, Requeue};
 
 pub use error::ConfigError;
 
@@ -242,10 +239,11 @@ pub enum LayoutKind {
     /// workers and cores, and contexts are stacks. Otherwise `symmetric` on fewer than eight cores,
     /// and `threads` on more. `threads` on fewer as well in these cases: `workers`, or the cores
     /// listed for these, leave a core for the dispatcher, or share cores; the policy is your own,
-    /// or has a queue for each worker (d-fcfs, stealing); or something is asked for that needs a
+    /// or tells workers apart (d-fcfs, stealing, darc); or something is asked for that needs a
     /// dispatcher's thread: a core for it, contexts that are kernel threads, a `depth` above 1,
-    /// `dispatcher.works`, the mechanisms `compiled-probe`, `guest` and `dune`. In a [`Pool`](crate::Pool): `symmetric`,
-    /// but for the last case. `description()` gives the choice and the reason.
+    /// `dispatcher.works`, the mechanisms `compiled-probe`, `guest` and `dune`. In a
+    /// [`Pool`](crate::Pool): `symmetric`, but for the last case. `description()` gives the choice
+    /// and the reason.
     #[default]
     Auto,
     /// `threads`: networker and dispatcher on one thread, each worker on a thread of its own.
@@ -292,6 +290,15 @@ pub enum Help {
 /// If only one core can be used and the configuration says nothing of cores or workers, dispatcher
 /// and worker take turns on one thread ([`LayoutKind::Inline`]), or, with
 /// [`LayoutKind::Threads`], share the core.
+///
+/// ```
+/// use shinjuku::{Config, CoresConfig};
+///
+/// let cores = CoresConfig::default().dispatcher(0).workers([1, 2]);
+/// let config = Config::default().cores(cores);
+/// assert_eq!(config, Config::from_toml("cores = { dispatcher = 0, workers = [1, 2] }")?);
+/// # Ok::<(), shinjuku::ConfigError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -323,6 +330,18 @@ pub struct DispatcherConfig {
 }
 
 /// Which request runs next, and for how long.
+///
+/// ```
+/// use shinjuku::policy::Requeue;
+/// use shinjuku::{Config, PolicyConfig};
+///
+/// let policy = PolicyConfig::new("c-pre-sq").quantum_us(10.0).requeue(Requeue::Head);
+/// let config = Config::default().policy(policy);
+/// let toml = "policy = { kind = 'c-pre-sq', quantum_us = 10, requeue = 'head' }";
+/// assert_eq!(config, Config::from_toml(toml)?);
+/// config.validate()?;
+/// # Ok::<(), shinjuku::ConfigError>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -349,6 +368,17 @@ pub struct PolicyConfig {
 }
 
 /// A class of requests.
+///
+/// ```
+/// use shinjuku::{ClassConfig, Config};
+///
+/// let get = ClassConfig::new("get").slo_us(50.0).deadline_us(1_000.0);
+/// let config = Config::default().class([get, ClassConfig::new("range")]);
+/// let toml = "class = [{ name = 'get', slo_us = 50, deadline_us = 1000 }, { name = 'range' }]";
+/// assert_eq!(config, Config::from_toml(toml)?);
+/// config.validate()?;
+/// # Ok::<(), shinjuku::ConfigError>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -377,6 +407,17 @@ pub struct ClassConfig {
 }
 
 /// How a running request is interrupted.
+///
+/// ```
+/// use shinjuku::{Config, MechanismKind, PreemptionConfig, QuantaKind};
+///
+/// let preemption = PreemptionConfig::new(MechanismKind::Probe).quanta(QuantaKind::Raised);
+/// let config = Config::default().preemption(preemption);
+/// let toml = "preemption = { mechanism = 'probe', quanta = 'raised' }";
+/// assert_eq!(config, Config::from_toml(toml)?);
+/// config.validate()?;
+/// # Ok::<(), shinjuku::ConfigError>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -630,14 +671,8 @@ impl Config {
     /// staged by default: a thread whose request has ended takes the worker's next request itself,
     /// but a staged one belongs to another thread.
     pub(crate) fn depth_at(&self, workers: usize) -> usize {
-        let knows_no_classes = [
-            single_queue::REGISTERED,
-            cfcfs::REGISTERED,
-            dfcfs::REGISTERED,
-            stealing::REGISTERED,
-        ]
-        .map(PolicyName::from)
-        .contains(&self.policy.kind);
+        let registered = self.policy.kind.registered();
+        let knows_no_classes = registered.is_some_and(|policy| !policy.by_class);
         let on_stacks = !self.context_kind.is_kernel_thread();
         let automatic = if workers == 1 && knows_no_classes && on_stacks && !self.has_best_effort()
         {

@@ -144,7 +144,13 @@ fn building_without_checking_first_fails_all_the_same() {
 fn a_single_worker_has_one_request_staged_where_classes_do_not_matter() {
     let depth = |toml: &str, workers| Config::from_toml(toml).unwrap().depth_at(workers);
     assert_eq!([1, 2, 8].map(|workers| depth("", workers)), [2, 1, 1]);
-    for (policy, expected) in [("c-fcfs", 2), ("c-pre-mq", 1), ("edf", 1), ("own", 1)] {
+    for (policy, expected) in [
+        ("c-fcfs", 2),
+        ("c-PRE-SQ", 2),
+        ("c-pre-mq", 1),
+        ("edf", 1),
+        ("own", 1),
+    ] {
         let toml = format!("policy.kind = '{policy}'");
         assert_eq!(depth(&toml, 1), expected, "{policy}");
     }

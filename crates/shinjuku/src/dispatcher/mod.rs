@@ -193,7 +193,7 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     best_effort_time: Nanos,
     last_counters: CountersSnapshot,
     /// The worker that is offered the next request first.
-    first_worker: usize,
+    first_served: usize,
     clock: Clock,
     statistics: Arc<DispatcherStatistics>,
     control: Arc<Control>,
@@ -322,7 +322,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             next_look: now,
             best_effort_time: Nanos(0),
             last_counters: CountersSnapshot::default(),
-            first_worker: 0,
+            first_served: 0,
             clock,
             statistics: parts.statistics,
             control: parts.control,
@@ -628,6 +628,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 arrived_nanos,
                 deadline_nanos,
                 due_nanos,
+                ..
             } = arrival;
             let Some(&class_deadline) = rules.deadlines.get(usize::from(class)) else {
                 turned_away.push((request, route, Refusal::UnknownClass));
@@ -684,15 +685,15 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return worked;
         }
         for level in 0..self.rules.depth {
-            // From `first_worker` on, and around.
-            let mut at = self.first_worker;
+            // From `first_served` on, and around.
+            let mut at = self.first_served;
             for _ in 0..self.workers {
                 let next = if at + 1 < self.workers { at + 1 } else { 0 };
                 let state = &self.states[at];
                 if state.out() == level && state.silence.is_none() {
                     worked |= self.hand_one(at, at, now);
                     if self.policy.is_empty() {
-                        self.first_worker = next;
+                        self.first_served = next;
                         return worked;
                     }
                 }

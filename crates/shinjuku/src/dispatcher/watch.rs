@@ -1,17 +1,11 @@
 //! Stopping requests that run too long while others wait, and going on without workers that do not
 //! answer.
 //!
-//! ```text
-//!   running ──quantum over, others wait──▶ asked ──grace over──▶ interrupted, again and again
-//!      └─ no quantum, or a floor above it ──┴── no answer for `rescue_after`, others wait ──▶ silent
-//!
-//!   silent, thread blocked in the kernel ──▶ blocked: what was staged there is recalled, and a spare
-//!                                           goes on in its place
-//!   silent, thread runs or is runnable ──▶ computing: recalled likewise, and that is all
-//!                                              │ no answer for `SPINS_AFTER` times `rescue_after`
-//!                                              ▼
-//!                            may spin for a lock: a spare takes suspended requests, which may have it
-//! ```
+//! ARCHITECTURE.md draws a worker's states. A worker is silent that has given no answer for
+//! `rescue_after` while others wait, asked or not. What is staged there is recalled. If its thread
+//! is blocked in the kernel, a spare goes on in its place. If its thread runs or is runnable, it
+//! computes; without an answer for `SPINS_AFTER` times as long it may spin for a lock, and a spare
+//! takes suspended requests, one of which may have that.
 //!
 //! A spare shares the core of the worker that it stands in for. Beside a worker that computes, the
 //! spare takes half of the core. So it comes late there, and runs only requests that the worker may

@@ -307,15 +307,10 @@ where
             arrived_nanos.saturating_add(u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX))
         });
         let (ticket, route) = ticket(gate.completion_thread.clone());
-        let arrival = Arrival {
-            request,
-            route,
-            class: options.class.0,
-            flow: options.flow.unwrap_or_else(flow_of_this_thread).0,
-            arrived_nanos,
-            deadline_nanos,
-            due_nanos: None,
-        };
+        let arrival = Arrival::new(request, route, arrived_nanos)
+            .class(options.class.0)
+            .flow(options.flow.unwrap_or_else(flow_of_this_thread).0)
+            .deadline_nanos(deadline_nanos);
         match self.bring(arrival) {
             Ok(()) => Ok(ticket),
             Err((Arrival { request, .. }, cause)) => Err(SubmitError { request, cause }),

@@ -518,10 +518,7 @@ fn contexts_submit_too() {
         let (handle, transport) = in_process::<u32, u32>(BOUNDS).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let thread = serve(transport, stop.clone(), |n| Ok(Ok(n + 1)));
-        let config = PoolConfig {
-            contexts: 1,
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(1);
         let inside = handle.clone();
         let pool = Pool::new(config, move |n| inside.submit(ClassId(0), n).unwrap()).unwrap();
         let mut idle = pool.idle;

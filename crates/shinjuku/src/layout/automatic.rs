@@ -6,7 +6,7 @@
 //! |---|---|
 //! | one core, nothing said of workers and cores, contexts that are stacks | `inline` |
 //! | something that only a dispatcher's own thread can do | `threads` |
-//! | a policy of the program's own, or with a queue for each worker | `threads` |
+//! | a policy of the program's own, or that tells workers apart | `threads` |
 //! | so many workers that a core is left for the dispatcher, or threads that share cores | `threads` |
 //! | fewer than eight cores | `symmetric` |
 //! | else | `threads` |
@@ -15,8 +15,6 @@
 //! 1.8 times the capacity of `threads`, and a lower p99 at every load (docs/measurements.md). From
 //! some number on, one queue for all cores is worth a core. That number has not been measured:
 //! eight is a guess.
-
-use shinjuku_policy::{dfcfs, registry, stealing};
 
 use super::machine::Machine;
 use crate::config::{Config, CoresConfig, LayoutKind, MechanismKind};
@@ -75,16 +73,11 @@ pub(crate) fn needs_dispatcher(config: &Config) -> Option<&'static str> {
 
 /// Why the policy has to see all workers.
 fn is_about_workers(config: &Config) -> Option<&'static str> {
-    let name = config.policy.kind.as_str();
-    if [dfcfs::REGISTERED, stealing::REGISTERED]
-        .iter()
-        .any(|one| one.name == name)
-    {
-        Some("the policy has a queue for each worker")
-    } else if registry::named(name).is_err() {
-        Some("the program's own policy sees all requests so")
-    } else {
-        None
+    match config.policy.kind.registered() {
+        None => Some("the program's own policy sees all requests so"),
+        Some(policy) => policy
+            .by_worker
+            .then_some("the policy tells workers apart, so it has to see them all"),
     }
 }
 

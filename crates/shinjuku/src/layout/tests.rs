@@ -394,7 +394,9 @@ fn what_the_user_has_set_goes_before_what_auto_would_choose() {
             "preemption.mechanism = \"compiled-probe\"",
             "raises the gate",
         ),
-        ("policy.kind = \"stealing\"", "a queue for each worker"),
+        ("policy.kind = \"stealing\"", "tells workers apart"),
+        ("policy.kind = \"d-FCFS\"", "tells workers apart"),
+        ("policy.kind = \"darc\"", "tells workers apart"),
         ("policy.kind = \"mine\"", "own policy"),
     ] {
         let (layout, said) = automatic(&machine(4), toml);

@@ -168,15 +168,10 @@ impl Pool {
                 .urgent
                 .join(Arc::clone(&call));
         }
-        let arrival = Arrival {
-            request: call,
-            route,
-            class,
-            flow: flow_of_this_thread().0,
-            arrived_nanos,
-            deadline_nanos,
-            due_nanos: None,
-        };
+        let arrival = Arrival::new(call, route, arrived_nanos)
+            .class(class)
+            .flow(flow_of_this_thread().0)
+            .deadline_nanos(deadline_nanos);
         if let Err((arrival, cause)) = self.handle.bring(arrival) {
             arrival.route.answer(Err(cause.into()));
         }

@@ -13,6 +13,20 @@ use super::{Job, Pool, RunOptions};
 use crate::answer::put;
 
 /// Runs closures that borrow; see [`Pool::scope`].
+///
+/// ```
+/// use shinjuku::Pool;
+///
+/// let pool = Pool::new(["batch"])?;
+/// let mut halves = [[1, 2], [3, 4]];
+/// pool.scope(|scope| {
+///     for half in &mut halves {
+///         scope.run("batch", move || half.iter_mut().for_each(|n| *n *= 10));
+///     }
+/// });
+/// assert_eq!(halves, [[10, 20], [30, 40]]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Scope<'scope, 'env: 'scope> {
     pub(super) lender: &'scope Lender<'scope, 'env>,

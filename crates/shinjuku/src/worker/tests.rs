@@ -54,10 +54,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        let config = PoolConfig {
-            contexts: 1,
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(1);
         let serve = |job: Job<Nothing>| {
             if job.request {
                 preempt_point();
