@@ -146,6 +146,7 @@ pub use pool::{
     Cancelled, Class, Job, Panic, Pool, PoolBuilder, RunError, RunOptions, Scope, ScopedJob,
     cancellation_point, cancellation_point_or_unwind,
 };
+pub use preemption::QuantumInForce;
 pub use runtime::{Runtime, Server};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shinjuku_net::{Failure, Glance, Transport};
-use shinjuku_policy::{ClassId, Verified, WorkerId};
+use shinjuku_policy::{ClassId, Nanos, Verified, WorkerId, registry};
 use shinjuku_preempt::{
     Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Pool, PoolConfig, Realtime,
     Signal, Worker, WorkerLink, current_context, mailbox, request_slice,
@@ -20,7 +20,7 @@ use crate::dispatcher::{Contexts, Control, Dispatcher, Parts, Rules, ShutdownHan
 use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
 use crate::layout::{self, Layout};
 use crate::loops::{Alarm, IdleTime, Idling, LoopThread, LoopThreadParts, Loops, LoopsParts};
-use crate::observer::Observer;
+use crate::observer::{Arrangement, Observer};
 use crate::preemption::{ChangeLog, InForce, Preemption};
 use crate::request::{Done, Job};
 use crate::shutdown::ShutdownReport;
@@ -64,6 +64,7 @@ pub(crate) struct Threads<Tr: Transport> {
     pub(crate) description: String,
     /// What the first dispatcher tells of the quanta in force, where they move.
     in_force: Option<Arc<InForce>>,
+    arrangement: Arc<Arrangement>,
     change_log: Option<ChangeLog>,
     stall_watch: Option<StallWatch>,
     /// Given back by the dispatchers at their end.
@@ -145,6 +146,14 @@ impl<Tr: Transport> Threads<Tr> {
             .first()
             .map_or_else(String::new, |policy| policy.name().to_owned());
         let description = describe(&config, &layout, &policy_name, &preemption.why);
+        let arrangement = Arrangement {
+            serving: workers,
+            are_loops: layout.inline,
+            quanta: match policies.first() {
+                Some(policy) => quanta(&config, policy, preemption.enabled),
+                None => Vec::new(),
+            },
+        };
 
         let handler = Arc::new(handler);
         let maker = Arc::clone(&handler);
@@ -163,7 +172,7 @@ impl<Tr: Transport> Threads<Tr> {
             pool.handles,
             &preemption,
             (recorder, started),
-            description,
+            (description, arrangement),
         );
         let alarm = Alarm::new(workers, transports.len(), config.help);
         let attend = |(number, transport): (usize, &mut Tr)| {
@@ -206,7 +215,7 @@ impl<Tr: Transport> Threads<Tr> {
         handles: Handles<Job<Tr>, Done<Tr>>,
         preemption: &Preemption,
         (recorder, started): (Arc<Recorder>, Arc<Started>),
-        description: String,
+        (description, arrangement): (String, Arrangement),
     ) -> Self {
         let class_names: Vec<_> = (config.class.iter())
             .map(|class| class.name.clone())
@@ -232,6 +241,7 @@ impl<Tr: Transport> Threads<Tr> {
             backend: preemption.backend.clone(),
             description,
             in_force: preemption.in_force.clone(),
+            arrangement: Arc::new(arrangement),
             change_log: None,
             stall_watch: None,
             transports: Vec::new(),
@@ -452,6 +462,7 @@ impl<Tr: Transport> Threads<Tr> {
             stalls: Arc::clone(&self.stalls),
             description: self.description.as_str().into(),
             in_force: self.in_force.clone(),
+            arrangement: Arc::clone(&self.arrangement),
             backend: self.backend.clone(),
         }
     }
@@ -811,6 +822,16 @@ fn verified_policy(
     Verified::new(policy, capacity)
         .and_then(|policy| policy.with_progress_limit(share.policy.progress_limit))
         .map_err(ConfigError::from)
+}
+
+/// Each class's quantum; of a policy of the program's own nothing is known.
+fn quanta(config: &Config, policy: &Verified, is_enabled: bool) -> Vec<Option<Nanos>> {
+    if registry::named(config.policy.kind.as_str()).is_err() {
+        return Vec::new();
+    }
+    let classes = (0..).map(ClassId).take(config.class.len());
+    let quantum = |class| policy.quantum_of(class).filter(|_| is_enabled);
+    classes.map(quantum).collect()
 }
 
 /// The line that is logged at start.
