@@ -41,6 +41,7 @@ use crate::start_error::StartError;
 use crate::statistics::Statistics;
 use crate::ticket::Route;
 use crate::watch::WatchSocket;
+use crate::timeline::{RecordError, Trace};
 
 use call::{Call, Closure, Ended, Order, refuse_queued, run_as_current};
 use options::ClassKey;
@@ -250,6 +251,24 @@ impl Pool {
     /// What the pool chose, and why: the line that was logged at start, and the quanta in force now
     /// if they have changed.
     #[must_use]
+    /// Records which request runs where for `duration`, as [`Observer::record`] does, and blocks
+    /// the calling thread meanwhile.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # use shinjuku::Pool;
+    /// # let pool = Pool::new(["batch"])?;
+    /// let trace = pool.record(Duration::from_millis(5))?;
+    /// assert!(trace.duration() >= Duration::from_millis(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RecordError::Busy`](crate::error::RecordError::Busy) while another thread records.
+    pub fn record(&self, duration: Duration) -> Result<Trace, RecordError> {
+        self.observer().record(duration)
+    }
+
     pub fn description(&self) -> String {
         self.runtime.description()
     }
