@@ -402,6 +402,11 @@ impl Verified {
         self.len() == 0
     }
 
+    /// The requests that wait and never ran, in the order in which they arrived.
+    pub fn fresh(&self) -> impl Iterator<Item = &Task> {
+        self.waiting.fresh(QUEUE)
+    }
+
     /// The policy's name, whether or not it has failed since.
     #[must_use]
     pub fn name(&self) -> &str {

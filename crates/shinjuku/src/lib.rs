@@ -78,6 +78,7 @@ mod on_cpu;
 mod pool;
 mod preemption;
 mod quantum_floor;
+mod queued;
 mod request;
 mod runtime;
 mod shutdown;
@@ -147,6 +148,7 @@ pub use pool::{
     cancellation_point, cancellation_point_or_unwind,
 };
 pub use preemption::QuantumInForce;
+pub use queued::{QueuedRequest, QueuedRequests};
 pub use runtime::{Runtime, Server};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;
@@ -155,7 +157,7 @@ pub use shinjuku_preempt::{HardPreemption, preempt_point, without_preemption};
 pub use shutdown::ShutdownReport;
 pub use stalls::Stalls;
 pub use start_error::StartError;
-pub use started::StartedRequest;
+pub use started::{StartedRequest, ThreadState};
 pub use statistics::{ClassStatistics, Histogram, Preemptions, Refusals, Statistics};
 pub use ticket::{Ticket, TicketError};
 pub use watch::WatchSocket;

@@ -4,7 +4,7 @@ use shinjuku_net::Transport;
 use shinjuku_policy::{ClassId, Nanos};
 
 /// What the core needs to know of a request from arrival to reply.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Meta {
     pub(crate) class: ClassId,
     pub(crate) arrival: Nanos,

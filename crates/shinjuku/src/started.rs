@@ -13,7 +13,7 @@ use crossbeam_utils::CachePadded;
 use shinjuku_policy::{ClassId, Nanos};
 use shinjuku_preempt::{Clock, ContextId, Cycles};
 
-use crate::observer::Observer;
+use crate::observer::{Arrangement, Observer};
 use crate::request::Meta;
 
 /// A note for each context.
@@ -87,7 +87,72 @@ impl Observer {
     /// most. Allocates; stops no thread.
     ///
     /// ```
+/// A thread that runs requests, as it is now; see [`Observer::threads`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ThreadState {
+    /// As timelines name it.
+    pub name: String,
+    /// The class of the request that runs there; `None`: none does.
+    pub class: Option<String>,
+    /// Since that was started or resumed.
+    pub runs_for: Duration,
+    /// Requests that wait in the queue which this loop serves first, as told some milliseconds ago
+    /// at the most. `None`: the thread has none of its own, and a dispatcher has the queue.
+    pub waiting: Option<u64>,
+}
+
     /// use shinjuku::Pool;
+    /// The workers or loops as they are now, and the spares that run a request. Allocates; stops no
+    /// thread.
+    ///
+    /// ```
+    /// use shinjuku::Pool;
+    ///
+    /// let pool = Pool::builder(["batch"]).workers(1).start()?;
+    /// let observer = pool.observer();
+    /// let threads = pool.run("batch", move || observer.threads()).wait()?;
+    /// assert!(threads.iter().any(|thread| thread.class.as_deref() == Some("batch")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn threads(&self) -> Vec<ThreadState> {
+        let clock = Clock::get();
+        let Arrangement {
+            serving, are_loops, ..
+        } = *self.arrangement;
+        let running = self.recorder.running();
+        let now = Cycles::now();
+        let state = |(thread, slice): (usize, Option<(ContextId, Cycles)>)| {
+            let runs = slice.and_then(|(context, start)| Some((self.started.of(context)?, start)));
+            let home = thread % self.dispatchers.len();
+            ThreadState {
+                name: self.recorder.name(thread).to_owned(),
+                class: runs.map(|(meta, _)| self.class_names[usize::from(meta.class.0)].clone()),
+                runs_for: Duration::from_nanos(
+                    runs.map_or(0, |(_, start)| clock.to_nanos(now.since(start))),
+                ),
+                waiting: (are_loops && thread < serving).then(|| self.dispatchers[home].waiting()),
+            }
+        };
+        (running.into_iter().enumerate().map(state))
+            .enumerate()
+            .filter(|(thread, state)| *thread < serving || state.class.is_some())
+            .map(|(_, state)| state)
+            .collect()
+    }
+
+    /// How many requests have started, and wait now, of each class.
+    pub(crate) fn suspended(&self) -> Vec<u64> {
+        let mut classes = vec![0; self.class_names.len()];
+        let running = self.recorder.running();
+        for (context, meta) in self.started.all() {
+            let runs = running.iter().flatten().any(|(other, _)| *other == context);
+            classes[usize::from(meta.class.0)] += u64::from(!runs);
+        }
+        classes
+    }
+
     ///
     /// let pool = Pool::new(["batch"])?;
     /// let observer = pool.observer();
