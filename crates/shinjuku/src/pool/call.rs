@@ -138,6 +138,7 @@ impl Order {
         };
         let queued = Clock::get().now_nanos().saturating_sub(self.arrived_nanos);
         span.record("queue_us", queued / 1_000);
+        span.record("arrived_ns", self.arrived_nanos);
         let _told_at_the_end = TellsPreemptions {
             span,
             before: preemptions(),

@@ -63,7 +63,8 @@ impl<'a> RunOptions<'a> {
 
     /// The closure runs within `span`, whichever worker it goes on at. If the span has these fields
     /// they are recorded: `queue_us`, for how long the closure waited for its start, in
-    /// microseconds, and `preemptions`, how often it was preempted. Default: no span.
+    /// microseconds, `preemptions`, how often it was preempted, and `arrived_ns`, by which
+    /// [timelines](crate::timeline::Slice::arrived_nanos) know it. Default: no span.
     ///
     /// ```
     /// use shinjuku::{Pool, RunOptions};

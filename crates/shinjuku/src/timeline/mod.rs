@@ -112,6 +112,8 @@ struct Ring {
     dropped: AtomicU64,
     /// When the first of those began.
     first_dropped: AtomicU64,
+    /// Whose those were, by [`bit`].
+    dropped_of: AtomicU64,
     words: Box<[AtomicU64]>,
 }
 
@@ -173,6 +175,7 @@ impl Ring {
             state: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             first_dropped: AtomicU64::new(0),
+            dropped_of: AtomicU64::new(0),
             words: (0..room * WORDS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -185,6 +188,7 @@ impl Ring {
             count
         } else {
             self.dropped.store(0, Ordering::Relaxed);
+            self.dropped_of.store(0, Ordering::Relaxed);
             0
         };
         let at = count as usize * WORDS;
@@ -193,6 +197,9 @@ impl Ring {
             if dropped == 0 {
                 self.first_dropped.store(event.start.0, Ordering::Relaxed);
             }
+            let of = self.dropped_of.load(Ordering::Relaxed);
+            self.dropped_of
+                .store(of | bit(event.context), Ordering::Relaxed);
             return self.dropped.store(dropped + 1, Ordering::Release);
         };
         for (word, value) in words.iter().zip(event.to_words()) {
@@ -219,8 +226,14 @@ impl Ring {
             events: words.chunks_exact(WORDS).map(event).collect(),
             dropped,
             first_dropped: (dropped > 0).then_some(first_dropped),
+            dropped_of: self.dropped_of.load(Ordering::Relaxed),
         }
     }
+}
+
+/// A context's bit, which others may share.
+fn bit(context: ContextId) -> u64 {
+    1 << (context.0 % 64)
 }
 
 /// What a thread did while something was recorded.
@@ -229,6 +242,16 @@ struct Record {
     events: Vec<Event>,
     dropped: u64,
     first_dropped: Option<Cycles>,
+    /// Whose slices were dropped, by [`bit`], with others at times.
+    dropped_of: u64,
+}
+
+impl Record {
+    /// From when on slices of this context may be missing.
+    fn gap(&self, context: ContextId) -> Option<Cycles> {
+        self.first_dropped
+            .filter(|_| self.dropped_of & bit(context) != 0)
+    }
 }
 
 impl Recorder {
@@ -420,8 +443,8 @@ impl Lane {
 impl Observer {
     /// Records what every worker does for `duration`, during which the calling thread sleeps, and
     /// looks at the queues and at what blocks every millisecond. A worker has room for 65,536
-    /// slices (a spare for 1,024); the trace ends where the first slice found no room. The room, 2
-    /// MiB a worker and 32 KiB a spare, is taken at the first recording and kept until the
+    /// slices (a spare for 1,024). Where the first slice found no room the trace ends, or of a
+    /// spare its lane; [`Trace::dropped`] tells how many did not. The room, 2 MiB a worker and 32 KiB a spare, is taken at the first recording and kept until the
     /// runtime's end.
     ///
     /// # Errors
@@ -518,6 +541,8 @@ mod tests {
         let record = ring.read(1);
         assert_eq!((record.events.len(), record.dropped), (3, 2));
         assert_eq!(record.first_dropped, Some(Cycles(3)));
+        assert_eq!(record.gap(ContextId(1)), Some(Cycles(3)));
+        assert_eq!(record.gap(ContextId(2)), None);
         assert_eq!(record.events[2], event(2, 1, Stop::Probe));
         assert_eq!(ring.read(2), Record::default());
         ring.push(2, event(9, 2, Stop::Finished));
