@@ -34,6 +34,11 @@ impl Started {
         ))
     }
 
+    /// How many contexts there are.
+    pub(crate) fn contexts(&self) -> usize {
+        self.0.len()
+    }
+
     /// The calling context begins a request.
     pub(crate) fn begins(&self, context: ContextId, meta: Meta) {
         let note = &self.0[usize::from(context.0)];
@@ -82,11 +87,6 @@ pub struct StartedRequest {
     pub runs_for: Duration,
 }
 
-impl Observer {
-    /// The requests that have started and not ended now, the oldest first, `most` of them at the
-    /// most. Allocates; stops no thread.
-    ///
-    /// ```
 /// A thread that runs requests, as it is now; see [`Observer::threads`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -102,7 +102,7 @@ pub struct ThreadState {
     pub waiting: Option<u64>,
 }
 
-    /// use shinjuku::Pool;
+impl Observer {
     /// The workers or loops as they are now, and the spares that run a request. Allocates; stops no
     /// thread.
     ///
@@ -153,6 +153,11 @@ pub struct ThreadState {
         classes
     }
 
+    /// The requests that have started and not ended now, the oldest first, `most` of them at the
+    /// most. Allocates; stops no thread.
+    ///
+    /// ```
+    /// use shinjuku::Pool;
     ///
     /// let pool = Pool::new(["batch"])?;
     /// let observer = pool.observer();

@@ -163,6 +163,9 @@ impl Drop for TellsPreemptions<'_> {
 pub(crate) trait Call: Deliver<Ended> {
     fn order(&self) -> &Order;
 
+    /// Its pool's.
+    fn completion_thread(&self) -> &Arc<CompletionThread>;
+
     /// Runs and answers; once, by who started it, in a context.
     fn run(&self) -> Ended;
 
@@ -208,6 +211,10 @@ where
 {
     fn order(&self) -> &Order {
         &self.order
+    }
+
+    fn completion_thread(&self) -> &Arc<CompletionThread> {
+        self.answer.completion_thread()
     }
 
     fn run(&self) -> Ended {
@@ -324,10 +331,15 @@ pub(crate) fn run_as_current(call: Arc<dyn Call>) -> Ended {
 
 /// Whether what the caller runs in was asked to stop. Nothing is asked of other threads.
 pub(crate) fn current_is_asked_to_stop() -> bool {
-    let asked = |call: &RefCell<Option<Arc<dyn Call>>>| {
-        let call = call.borrow();
-        call.as_ref()
-            .is_some_and(|call| call.order().is_asked_to_stop())
-    };
+    of_current(|call| call.order().is_asked_to_stop())
+}
+
+/// Whether the caller runs in a closure of the pool that has this completion thread.
+pub(crate) fn current_is_of(completion_thread: &Arc<CompletionThread>) -> bool {
+    of_current(|call| Arc::ptr_eq(call.completion_thread(), completion_thread))
+}
+
+fn of_current(is_so: impl FnOnce(&dyn Call) -> bool) -> bool {
+    let asked = |call: &RefCell<Option<Arc<dyn Call>>>| call.borrow().as_deref().is_some_and(is_so);
     CURRENT.try_with(asked).unwrap_or(false)
 }

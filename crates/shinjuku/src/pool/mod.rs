@@ -15,6 +15,7 @@ mod error;
 mod job;
 mod options;
 mod scope;
+mod standstill;
 mod urgent;
 
 use std::fmt;
@@ -40,8 +41,8 @@ use crate::shutdown::ShutdownReport;
 use crate::start_error::StartError;
 use crate::statistics::Statistics;
 use crate::ticket::Route;
-use crate::watch::WatchSocket;
 use crate::timeline::{RecordError, Trace};
+use crate::watch::WatchSocket;
 
 use call::{Call, Closure, Ended, Order, refuse_queued, run_as_current};
 use options::ClassKey;
@@ -52,6 +53,7 @@ pub use error::{Panic, RunError};
 pub use job::Job;
 pub use options::{Class, RunOptions};
 pub use scope::{Scope, ScopedJob};
+pub(crate) use standstill::Standstill;
 
 /// Runs closures of any type, short ones past long ones.
 ///
@@ -152,7 +154,8 @@ impl Pool {
         let closure = Arc::new(Closure::new(order, closure, Arc::clone(&self.completion)));
         let job = Job::new(Arc::clone(&closure) as _);
         if known.is_some() {
-            self.send(closure);
+            let due = options.deadline.and(closure.order().deadline_nanos);
+            self.send(closure, due);
         } else {
             self.handle.refused_at_submit().count(Refusal::UnknownClass);
             refuse_queued(&*closure, Refusal::UnknownClass.into());
@@ -160,8 +163,8 @@ impl Pool {
         job
     }
 
-    /// Sends a token for `call`.
-    fn send(&self, call: Arc<dyn Call>) {
+    /// Sends a token for `call`, whose own deadline policies order by is `due_nanos`.
+    fn send(&self, call: Arc<dyn Call>, due_nanos: Option<u64>) {
         let route = Route::new(Arc::clone(&call) as _);
         let order = call.order();
         let (class, arrived_nanos) = (order.class.0, order.arrived_nanos);
@@ -179,7 +182,7 @@ impl Pool {
             flow: flow_of_this_thread().0,
             arrived_nanos,
             deadline_nanos,
-            due_nanos: None,
+            due_nanos,
         };
         if let Err((arrival, cause)) = self.handle.bring(arrival) {
             arrival.route.answer(Err(cause.into()));
@@ -248,9 +251,6 @@ impl Pool {
         }
     }
 
-    /// What the pool chose, and why: the line that was logged at start, and the quanta in force now
-    /// if they have changed.
-    #[must_use]
     /// Records which request runs where for `duration`, as [`Observer::record`] does, and blocks
     /// the calling thread meanwhile.
     ///
@@ -269,6 +269,9 @@ impl Pool {
         self.observer().record(duration)
     }
 
+    /// What the pool chose, and why: the line that was logged at start, and the quanta in force now
+    /// if they have changed.
+    #[must_use]
     pub fn description(&self) -> String {
         self.runtime.description()
     }
@@ -395,6 +398,7 @@ impl PoolBuilder {
             turned_away,
             _watch: None,
         };
+        pool.completion.standstill.watch(pool.observer().started);
         if let Some(path) = watch {
             pool._watch = Some(pool.observer().listen(path)?);
         }

@@ -54,6 +54,9 @@ impl<'a> RunOptions<'a> {
     /// If it has not started this long from now it is refused, with
     /// [`Refusal::DeadlinePassed`](crate::net::Refusal::DeadlinePassed). Default: the class's
     /// `deadline_us`.
+    ///
+    /// Under the policy `edf` it also orders the queue, in the place of the class's `slo_us`: the
+    /// earliest deadline is next. The default deadline does not, and no other policy looks at it.
     pub fn deadline(self, deadline: Duration) -> Self {
         Self {
             deadline: Some(deadline),
