@@ -86,8 +86,8 @@ pub fn top(socket: &Path, every: Duration) -> Result<()> {
 struct Signals(Arc<AtomicI32>);
 
 impl Signals {
-    /// Notes them from now on. Where nobody has looked after a while, the program ends all the same:
-    /// who reads keys from a terminal that was hung up may never come back.
+    /// Notes them from now on. Where nobody has looked after a while, the program ends all the
+    /// same: who reads keys from a terminal that was hung up may never come back.
     fn take() -> Result<Self> {
         let came = Arc::new(AtomicI32::new(0));
         let noted = Arc::clone(&came);

@@ -2,8 +2,8 @@
 //! closures of the same pool, and no context is left for those.
 //!
 //! ```text
-//!   a closure begins to wait ──a second without its result──▶ do all that have started wait, and has
-//!                                                             none begun or ceased to meanwhile?
+//!   a closure begins to wait ──a second without its result──▶ do all that have started wait,
+//!                                                             and has none begun or ceased to?
 //!                                                             then it is told, once
 //! ```
 //!

@@ -54,8 +54,8 @@ impl MeasuredLane {
         }
     }
 
-    /// So many times a request begins to run and is preempted, its worker's counters read before and
-    /// after as a worker does.
+    /// So many times a request begins to run and is preempted, its worker's counters read before
+    /// and after as a worker does.
     pub fn preempted_slices(&self, count: u64) {
         for number in 0..count {
             let (context, start) = black_box((ContextId(7), Cycles(number)));

@@ -444,8 +444,8 @@ impl Observer {
     /// Records what every worker does for `duration`, during which the calling thread sleeps, and
     /// looks at the queues and at what blocks every millisecond. A worker has room for 65,536
     /// slices (a spare for 1,024). Where the first slice found no room the trace ends, or of a
-    /// spare its lane; [`Trace::dropped`] tells how many did not. The room, 2 MiB a worker and 32 KiB a spare, is taken at the first recording and kept until the
-    /// runtime's end.
+    /// spare its lane; [`Trace::dropped`] tells how many did not. The room, 2 MiB a worker and 32
+    /// KiB a spare, is taken at the first recording and kept until the runtime's end.
     ///
     /// # Errors
     /// [`RecordError::Busy`] while another thread records.
