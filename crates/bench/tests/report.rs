@@ -339,9 +339,9 @@ fn a_gain_is_met_missed_or_not_shown() {
 
 #[test]
 fn a_timelines_slice_has_a_cost_to_keep_to() {
-    let verdicts = |on: f64, off: f64| {
+    let verdicts = |on: f64, preempted_on: f64, off: f64| {
         let mut results = sample().measured;
-        for (row, cost) in TIMELINE.into_iter().zip([on, off]) {
+        for (row, cost) in TIMELINE.into_iter().zip([on, preempted_on, off]) {
             results.costs.insert(row.to_owned(), cost);
         }
         let targets = results.targets();
@@ -350,11 +350,12 @@ fn a_timelines_slice_has_a_cost_to_keep_to() {
             target.unwrap().verdict
         })
     };
-    assert_eq!(verdicts(30.0, 1.2), [Verdict::Met; 2]);
-    assert_eq!(verdicts(6.0, 4.0), [Verdict::Met, Verdict::Missed]);
-    assert_eq!(verdicts(31.0, 1.0), [Verdict::Missed, Verdict::Met]);
+    let (met, missed) = (Verdict::Met, Verdict::Missed);
+    assert_eq!(verdicts(30.0, 30.0, 1.2), [met; 3]);
+    assert_eq!(verdicts(6.0, 12.0, 4.0), [met, met, missed]);
+    assert_eq!(verdicts(31.0, 31.0, 1.0), [missed, missed, met]);
     let targets = sample().measured.targets();
-    let [on, _] = TIMELINE;
+    let [on, ..] = TIMELINE;
     let unmeasured = targets.iter().find(|one| one.name.starts_with(on));
     assert_eq!(unmeasured.unwrap().verdict, Verdict::NotShown);
 }

@@ -114,6 +114,16 @@ impl Queues {
         }
     }
 
+    /// The requests of `queue` that never ran, in their order.
+    pub(crate) fn fresh(&self, queue: usize) -> impl Iterator<Item = &Task> {
+        let mut next = self.lists[queue][FRESH].head;
+        core::iter::from_fn(move || {
+            let slot = self.slots.get(next as usize)?;
+            next = slot.next;
+            Some(&slot.task)
+        })
+    }
+
     /// The first request of `queue` that `want` asks for.
     pub(crate) fn first(&self, queue: usize, want: Want) -> Option<&Task> {
         let [fresh, started] = &self.lists[queue];

@@ -78,7 +78,9 @@ use alloc::string::String;
 use alloc::vec;
 
 use crate::queue::Queues;
-use crate::{Full, Nanos, ParameterError, Policy, PolicyError, Task, TaskId, Want, WorkerId};
+use crate::{
+    ClassId, FlowId, Full, Nanos, ParameterError, Policy, PolicyError, Task, TaskId, Want, WorkerId,
+};
 
 /// The quantum, while started requests wait, of a request that would run to completion.
 pub const PROGRESS_QUANTUM: Nanos = Nanos::from_millis(1);
@@ -332,6 +334,20 @@ impl Verified {
         }
     }
 
+    /// The policy's quantum for requests of this class, whatever waits; `None`: to completion.
+    #[must_use]
+    pub fn quantum_of(&self, class: ClassId) -> Option<Nanos> {
+        let task = Task {
+            id: TaskId(0),
+            class,
+            flow: FlowId(0),
+            arrival: Nanos(0),
+            started: false,
+        };
+        let quantum = self.policy.quantum(&task);
+        quantum.filter(|&quantum| quantum != Nanos::MAX)
+    }
+
     /// How many waiting requests could run on `worker` now. See [`Policy::waiting`].
     #[must_use]
     pub fn waiting(&self, worker: WorkerId, want: Want) -> usize {
@@ -388,6 +404,11 @@ impl Verified {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The requests that wait and never ran, in the order in which they arrived.
+    pub fn fresh(&self) -> impl Iterator<Item = &Task> {
+        self.waiting.fresh(QUEUE)
     }
 
     /// The policy's name, whether or not it has failed since.

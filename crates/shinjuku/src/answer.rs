@@ -83,6 +83,10 @@ impl<Out> Answer<Out> {
         }
     }
 
+    pub(crate) fn completion_thread(&self) -> &Arc<CompletionThread> {
+        &self.completion_thread
+    }
+
     /// For `Debug`.
     pub(crate) fn state(&self) -> &'static str {
         match self.state.load(Ordering::Relaxed) {

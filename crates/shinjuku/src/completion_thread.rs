@@ -17,6 +17,7 @@ use shinjuku_preempt::without_preemption;
 
 use crate::in_process::ring::{Consumer, Producer, ring};
 use crate::in_process::sleeper::Sleeper;
+use crate::pool::Standstill;
 
 /// Calls a user's code, and goes on if it panics: the panic hook has reported that.
 pub(crate) fn quietly(body: impl FnOnce()) {
@@ -59,6 +60,8 @@ pub(crate) struct CompletionThread {
     ended: AtomicBool,
     /// The waiters, by the address of what they wait for.
     waiting: Mutex<HashMap<usize, Weak<dyn Waits>>>,
+    /// Of a pool, what its closures know of each other's waiting.
+    pub(crate) standstill: Standstill,
 }
 
 impl CompletionThread {
@@ -73,6 +76,7 @@ impl CompletionThread {
             finishing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             waiting: Mutex::new(HashMap::new()),
+            standstill: Standstill::default(),
         }
     }
 

@@ -11,9 +11,9 @@ use shinjuku_preempt::{Pool, PoolConfig, current_context};
 use crate::config::Config;
 use crate::handler::{PerCoreStates, RequestContext, RequestHandler};
 use crate::layout::Layout;
-use crate::request::Started;
 use crate::request::{Done, Job};
 use crate::start_error::StartError;
+use crate::started::Started;
 
 /// The contexts, each of which does `entry` with a request.
 pub(crate) fn start_pool<Tr: Transport>(

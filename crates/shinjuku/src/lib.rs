@@ -82,10 +82,12 @@ mod on_cpu;
 mod pool;
 mod preemption;
 mod quantum_floor;
+mod queued;
 mod request;
 mod runtime;
 mod stalls;
 mod start_error;
+mod started;
 mod statistics;
 #[cfg(feature = "stub-workers")]
 #[doc(hidden)]
@@ -149,7 +151,8 @@ pub use pool::{
     Cancelled, Class, Job, Panic, Pool, PoolBuilder, RunError, RunOptions, Scope, ScopedJob,
     cancellation_point, cancellation_point_or_unwind,
 };
-pub use request::StartedRequest;
+pub use preemption::QuantumInForce;
+pub use queued::{QueuedRequest, QueuedRequests};
 pub use runtime::{Runtime, Server, ShutdownReport};
 pub use shinjuku_macros::preemptible;
 pub use shinjuku_net as net;
@@ -157,6 +160,7 @@ pub use shinjuku_policy as policy;
 pub use shinjuku_preempt::{HardPreemption, preempt_point, without_preemption};
 pub use stalls::Stalls;
 pub use start_error::StartError;
+pub use started::{StartedRequest, ThreadState};
 pub use statistics::{ClassStatistics, Histogram, Preemptions, Refusals, Statistics};
 pub use ticket::{Ticket, TicketError};
 pub use watch::WatchSocket;

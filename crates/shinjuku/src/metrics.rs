@@ -81,6 +81,8 @@ metrics_list! {
         "How often requests gave way: at a probe, in an interrupt, or at the end of a guard.";
     FLOOR: gauge "shinjuku_quantum_floor_seconds" [Seconds] by "mechanism",
         "The shortest quantum that `auto` lets the mechanism have now; 0 as `configured`.";
+    QUANTUM: gauge "shinjuku_quantum_in_force_seconds" [Seconds] by "class",
+        "For how long a request of the class runs before the mechanism stops it, if others wait; `+Inf`: to completion.";
     ASKED: counter "shinjuku_preemptions_requested_total" [Count],
         "How often a running request was asked to give way.";
     SENT: counter "shinjuku_interrupts_sent_total" [Count],
@@ -246,7 +248,7 @@ impl Publisher {
             let label = Label::from_static_parts("way", way);
             self.counter(PREEMPTIONS, [label], number);
         }
-        self.floors();
+        self.quanta();
         self.counter(ASKED, [], preemptions.requested);
         self.counter(SENT, [], preemptions.interrupts_sent);
         self.counter(UNSENT, [], preemptions.interrupts_failed);
@@ -255,16 +257,19 @@ impl Publisher {
         self.counter(MIGRATIONS, [], preemptions.migrations);
     }
 
-    /// Publishes the floors. The quantum in force is the longer of the policy's and the floor.
-    fn floors(&self) {
-        let floor = |mechanism: &str, seconds| {
-            let label = Label::new("mechanism", mechanism.to_owned());
-            self.gauge(FLOOR, [label], seconds);
-        };
+    /// The quanta in force, and the floors that `auto` keeps under the policy's.
+    fn quanta(&self) {
+        let mechanism = |name: &str| Label::new("mechanism", name.to_owned());
+        for one in self.observer.quanta_in_force() {
+            let labels = [Label::new("class", one.class), mechanism(&one.mechanism)];
+            let seconds = (one.quantum).map_or(f64::INFINITY, |quantum| quantum.as_secs_f64());
+            self.gauge(QUANTUM, labels, seconds);
+        }
         match &self.observer.in_force {
-            None => floor("configured", 0.0),
-            Some(in_force) => (in_force.floors())
-                .for_each(|(mechanism, nanos)| floor(mechanism, nanos.0 as f64 / NANOS)),
+            None => self.gauge(FLOOR, [mechanism("configured")], 0.0),
+            Some(in_force) => in_force.floors().for_each(|(name, nanos)| {
+                self.gauge(FLOOR, [mechanism(name)], nanos.0 as f64 / NANOS);
+            }),
         }
     }
 

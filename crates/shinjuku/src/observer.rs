@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use shinjuku_policy::Nanos;
 use shinjuku_preempt::{Backend, WorkerLink};
 
 use crate::in_process::RefusedAtSubmit;
 use crate::pool::TurnedAway;
 use crate::preemption::InForce;
-use crate::request::Started;
 use crate::stalls::StallCounts;
+use crate::started::Started;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 use crate::timeline::Recorder;
 
@@ -48,6 +49,18 @@ pub struct Observer {
     pub(crate) description: Arc<str>,
     /// The quanta in force, where `auto` can change them after the start.
     pub(crate) in_force: Option<Arc<InForce>>,
+    pub(crate) arrangement: Arc<Arrangement>,
+}
+
+/// What stays as it was at the start.
+#[derive(Debug)]
+pub(crate) struct Arrangement {
+    /// How many threads serve, the spares left out.
+    pub(crate) serving: usize,
+    /// Whether these are loops: none only dispatches.
+    pub(crate) are_loops: bool,
+    /// Each class's quantum by the policy, where that is known; `None`: to completion.
+    pub(crate) quanta: Vec<Option<Nanos>>,
 }
 
 impl std::fmt::Debug for Observer {

@@ -15,6 +15,7 @@ use crate::observer::Observer;
 use crate::start_error::StartError;
 use crate::statistics::Statistics;
 use crate::threads::{DROP_DEADLINE, Threads};
+use crate::timeline::{RecordError, Trace};
 use crate::watch::WatchSocket;
 
 /// How many submitted requests may wait until the dispatcher takes them in.
@@ -118,6 +119,24 @@ impl<Request: Send + 'static, Reply: Send + 'static> Runtime<Request, Reply> {
             at_submit: Some(self.handle.refused_at_submit()),
             ..self.threads().observer()
         }
+    }
+
+    /// Records which request runs where for `duration`, as [`Observer::record`] does, and blocks
+    /// the calling thread meanwhile.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # use shinjuku::{Runtime, handler_fn};
+    /// # let runtime = Runtime::builder(handler_fn(|n: u64| n)).start()?;
+    /// let trace = runtime.record(Duration::from_millis(5))?;
+    /// assert!(trace.duration() >= Duration::from_millis(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RecordError::Busy`](crate::error::RecordError::Busy) while another thread records.
+    pub fn record(&self, duration: Duration) -> Result<Trace, RecordError> {
+        self.observer().record(duration)
     }
 
     /// How the runtime preempts and why: the line that was logged at start, and the quanta that
@@ -232,6 +251,14 @@ impl<Tr: Transport> Server<Tr> {
     #[must_use]
     pub fn observer(&self) -> Observer {
         self.threads.observer()
+    }
+
+    /// As [`Runtime::record`].
+    ///
+    /// # Errors
+    /// [`RecordError::Busy`](crate::error::RecordError::Busy) while another thread records.
+    pub fn record(&self, duration: Duration) -> Result<Trace, RecordError> {
+        self.observer().record(duration)
     }
 
     /// How the runtime preempts and why: the line that was logged at start, and the quanta that

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shinjuku_net::{Glance, Transport};
-use shinjuku_policy::{ClassId, Nanos, Verified, WorkerId};
+use shinjuku_policy::{ClassId, Nanos, Verified, WorkerId, registry};
 use shinjuku_preempt::{
     Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Realtime, Signal, Worker,
     WorkerLink, mailbox, request_slice,
@@ -25,12 +25,13 @@ use crate::entry::{entry, start_pool};
 use crate::handler::{PerCoreStates, RequestHandler};
 use crate::layout::{self, Layout};
 use crate::loops::{Alarm, IdleTime, Idling, LoopThread, LoopThreadParts, Loops, LoopsParts};
-use crate::observer::Observer;
+use crate::observer::{Arrangement, Observer};
 use crate::preemption::{ChangeLog, InForce, Preemption};
-use crate::request::{Done, Job, Started};
+use crate::request::{Done, Job};
 use crate::runtime::ShutdownReport;
 use crate::stalls::{StallCounts, StallWatch};
 use crate::start_error::StartError;
+use crate::started::Started;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
 use crate::timeline::{Lane, Recorder};
 use crate::worker::{Orders, Port, WorkerLoop};
@@ -71,6 +72,7 @@ pub(crate) struct Threads<Tr: Transport> {
     pub(crate) description: String,
     /// The quanta in force as the first dispatcher publishes them, if `auto` can change them.
     in_force: Option<Arc<InForce>>,
+    arrangement: Arc<Arrangement>,
     change_log: Option<ChangeLog>,
     stall_watch: Option<StallWatch>,
     /// What the dispatchers have given back at their end.
@@ -156,6 +158,14 @@ impl<Tr: Transport> Threads<Tr> {
             .map_or_else(String::new, |policy| policy.name().to_owned());
         let works = works(&config, &layout);
         let description = describe(&config, &layout, works, &policy_name, &preemption.why);
+        let arrangement = Arrangement {
+            serving: workers,
+            are_loops: layout.inline,
+            quanta: match policies.first() {
+                Some(policy) => quanta(&config, policy, preemption.enabled),
+                None => Vec::new(),
+            },
+        };
 
         let handler = Arc::new(handler);
         let maker = Arc::clone(&handler);
@@ -177,7 +187,7 @@ impl<Tr: Transport> Threads<Tr> {
             pool.handles,
             &preemption,
             (recorder, started),
-            description,
+            (description, arrangement),
         );
         let alarm = Alarm::new(workers, transports.len(), config.help);
         let attend = |(number, transport): (usize, &mut Tr)| {
@@ -230,7 +240,7 @@ impl<Tr: Transport> Threads<Tr> {
         handles: Handles<Job<Tr>, Done<Tr>>,
         preemption: &Preemption,
         (recorder, started): (Arc<Recorder>, Arc<Started>),
-        description: String,
+        (description, arrangement): (String, Arrangement),
     ) -> Self {
         let class_names: Vec<_> = (config.class.iter())
             .map(|class| class.name.clone())
@@ -256,6 +266,7 @@ impl<Tr: Transport> Threads<Tr> {
             backend: preemption.backend.clone(),
             description,
             in_force: preemption.in_force.clone(),
+            arrangement: Arc::new(arrangement),
             change_log: None,
             stall_watch: None,
             transports: Vec::new(),
@@ -501,6 +512,7 @@ impl<Tr: Transport> Threads<Tr> {
             stalls: Arc::clone(&self.stalls),
             description: self.description.as_str().into(),
             in_force: self.in_force.clone(),
+            arrangement: Arc::clone(&self.arrangement),
             backend: self.backend.clone(),
         }
     }
@@ -917,6 +929,16 @@ fn verified_policy(
     Verified::new(policy, capacity)
         .and_then(|policy| policy.with_progress_limit(share.policy.progress_limit))
         .map_err(ConfigError::from)
+}
+
+/// Each class's quantum; of a policy of the program's own nothing is known.
+fn quanta(config: &Config, policy: &Verified, is_enabled: bool) -> Vec<Option<Nanos>> {
+    if registry::named(config.policy.kind.as_str()).is_err() {
+        return Vec::new();
+    }
+    let classes = (0..).map(ClassId).take(config.class.len());
+    let quantum = |class| policy.quantum_of(class).filter(|_| is_enabled);
+    classes.map(quantum).collect()
 }
 
 /// For how long the dispatcher runs requests at a time, where it does.

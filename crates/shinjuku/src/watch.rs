@@ -29,7 +29,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use shinjuku_net::Refusal;
 
 use crate::observer::Observer;
-use crate::request::StartedRequest;
+use crate::preemption::QuantumInForce;
+use crate::queued::QueuedRequest;
+use crate::started::{StartedRequest, ThreadState};
 use crate::statistics::{ClassStatistics, Histogram};
 use crate::timeline::Quoted;
 
@@ -219,32 +221,40 @@ fn refuse(to: &mut impl Write, why: &str) -> io::Result<()> {
     writeln!(to, "{{\"error\":{}}}", Quoted(why))
 }
 
-/// The statistics and the oldest requests as one JSON object, with the names of their fields.
+/// The statistics, the threads and the oldest requests as one JSON object, with the names of their
+/// fields.
 fn report(observer: &Observer) -> String {
     let (statistics, description) = (&observer.statistics(), observer.description());
     let in_force = observer.in_force.as_ref();
     let in_force = in_force.map(|quanta| Quoted(&quanta.to_string()).to_string());
-    let oldest: Vec<_> = observer
-        .oldest_requests(OLDEST)
-        .iter()
-        .map(request)
-        .collect();
+    let quanta: Vec<_> = observer.quanta_in_force().iter().map(quantum).collect();
+    let queued = observer.queued();
+    let threads: Vec<_> = observer.threads().iter().map(thread).collect();
+    let has_dispatcher = !observer.arrangement.are_loops;
+    let occupancy = has_dispatcher.then(|| format!("{:.4}", statistics.dispatcher_occupancy));
     let refused = |cause: Refusal| {
         let name = format!("{cause:?}");
         format!("{}:{}", Quoted(&name), statistics.refused.of(cause))
     };
     let refused = Refusal::ALL.map(refused).join(",");
-    let classes: Vec<_> = statistics.classes.iter().map(class).collect();
+    let waiting = queued.by_class.iter().copied().zip(observer.suspended());
+    let classes: Vec<_> = (statistics.classes.iter().zip(waiting))
+        .map(|(one, waiting)| class(one, waiting))
+        .collect();
+    let oldest = oldest(observer.oldest_requests(OLDEST), queued.oldest);
     let preemptions = &statistics.preemptions;
     let mut text = format!(
-        "{{\"description\":{},\"uptime_seconds\":{:.6},\"dispatcher_occupancy\":{:.4},\
-         \"policy_set_aside\":{},\"refused\":{{{refused}}},\"classes\":[{}],\"oldest\":[{}],\"quantum_in_force\":{}",
+        "{{\"description\":{},\"uptime_seconds\":{:.6},\"dispatcher_occupancy\":{},\
+         \"policy_set_aside\":{},\"refused\":{{{refused}}},\"classes\":[{}],\"threads\":[{}],\
+         \"oldest\":[{}],\"quanta\":[{}],\"quantum_in_force\":{}",
         Quoted(&description),
         statistics.uptime.as_secs_f64(),
-        statistics.dispatcher_occupancy,
+        occupancy.as_deref().unwrap_or("null"),
         statistics.policy_set_aside,
         classes.join(","),
+        threads.join(","),
         oldest.join(","),
+        quanta.join(","),
         in_force.as_deref().unwrap_or("null")
     );
     for (name, number) in [
@@ -280,23 +290,64 @@ fn report(observer: &Observer) -> String {
     text
 }
 
-fn request(request: &StartedRequest) -> String {
-    let thread = request
-        .thread
-        .as_deref()
-        .map(|thread| Quoted(thread).to_string());
+/// The oldest of those that have started and of those that have not, the oldest first.
+fn oldest(started: Vec<StartedRequest>, queued: Vec<QueuedRequest>) -> Vec<String> {
+    let queued = queued.into_iter().map(|request| StartedRequest {
+        class: request.class,
+        age: request.age,
+        thread: None,
+        runs_for: Duration::ZERO,
+    });
+    let mut all: Vec<_> = (started.into_iter().map(|request| (request, false)))
+        .chain(queued.map(|request| (request, true)))
+        .collect();
+    all.sort_by_key(|(request, _)| std::cmp::Reverse(request.age));
+    all.truncate(OLDEST);
+    all.iter()
+        .map(|(one, never_ran)| request(one, *never_ran))
+        .collect()
+}
+
+fn request(request: &StartedRequest, never_ran: bool) -> String {
     format!(
-        "{{\"class\":{},\"age_nanos\":{},\"thread\":{},\"runs_for_nanos\":{}}}",
+        "{{\"class\":{},\"age_nanos\":{},\"never_ran\":{never_ran},\"thread\":{},\
+         \"runs_for_nanos\":{}}}",
         Quoted(&request.class),
         request.age.as_nanos(),
-        thread.as_deref().unwrap_or("null"),
+        or_null(request.thread.as_deref()),
         request.runs_for.as_nanos()
     )
 }
 
-fn class(class: &ClassStatistics) -> String {
+fn thread(thread: &ThreadState) -> String {
+    let waiting = thread.waiting.map(|number| number.to_string());
     format!(
-        "{{\"name\":{},\"finished\":{},\"failed\":{},\"preemptions\":{},\"service_nanos\":{},\
+        "{{\"name\":{},\"class\":{},\"runs_for_nanos\":{},\"waiting\":{}}}",
+        Quoted(&thread.name),
+        or_null(thread.class.as_deref()),
+        thread.runs_for.as_nanos(),
+        waiting.as_deref().unwrap_or("null")
+    )
+}
+
+fn quantum(one: &QuantumInForce) -> String {
+    let nanos = one.quantum.map(|quantum| quantum.as_nanos().to_string());
+    format!(
+        "{{\"class\":{},\"mechanism\":{},\"nanos\":{}}}",
+        Quoted(&one.class),
+        Quoted(&one.mechanism),
+        nanos.as_deref().unwrap_or("null")
+    )
+}
+
+fn or_null(name: Option<&str>) -> String {
+    name.map_or_else(|| "null".to_owned(), |name| Quoted(name).to_string())
+}
+
+/// Of the class, beside what was counted: how many wait that never ran, and that did.
+fn class(class: &ClassStatistics, (fresh, suspended): (u64, u64)) -> String {
+    format!(
+        "{{\"name\":{},\"never_ran\":{fresh},\"preempted\":{suspended},\"finished\":{},\"failed\":{},\"preemptions\":{},\"service_nanos\":{},\
          \"latency_nanos\":{},\"queue_nanos\":{},\"slowdown_thousandths\":{}}}",
         Quoted(&class.name),
         class.finished,

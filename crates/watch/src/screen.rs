@@ -1,29 +1,39 @@
 //! `shinjuku top`: what happened since the last look, as a screen.
 //!
 //! ```text
-//!   first look ──▶ draw ──▶ a key? ── q, Esc, Ctrl-C ──▶ the terminal as it was
+//!   first look ──▶ draw ──▶ a key? ── q, Esc, Ctrl-C, a signal ──▶ the terminal as it was
 //!                   ▲         │ none, until the time is over
 //!                   └── look ◀┘   (the screen says that a server is gone, and asks it again;
 //!                                   keys end the program meanwhile, too)
 //! ```
+//!
+//! A signal that ends the program does so once the terminal is restored.
 
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Table, Wrap};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+use signal_hook::low_level::emulate_default_handler;
 
 use super::snapshot::{Class, Snapshot};
 
 /// How long each wait for a key takes while the server is asked.
 const GLANCE: Duration = Duration::from_millis(50);
+/// A signal is looked after within this, or the terminal is gone.
+const LOOKED_AFTER: Duration = Duration::from_millis(500);
 
 /// Shows the server until a key ends the program, even while the server does not answer.
 ///
@@ -39,12 +49,17 @@ pub fn top(socket: &Path, every: Duration) -> Result<()> {
         since: last.clone(),
         gone: None,
     };
+    let signals = Signals::take()?;
     let mut terminal = ratatui::try_init()?;
     let outcome = loop {
         let drawn = terminal.draw(|frame| draw(frame, &shown));
         let looked = drawn.map_err(Into::into).and_then(|_| {
-            let is_ended = is_ended_within(every)?;
-            if is_ended { Ok(None) } else { look(socket) }
+            let is_left = is_left(every, &signals)?;
+            if is_left {
+                Ok(None)
+            } else {
+                look(socket, &signals)
+            }
         });
         match looked {
             Ok(None) => break Ok(()),
@@ -59,32 +74,75 @@ pub fn top(socket: &Path, every: Duration) -> Result<()> {
             Err(error) => break Err(error),
         }
     };
-    ratatui::try_restore()?;
+    // It shows the cursor again.
+    drop(terminal);
+    let restored = ratatui::try_restore();
+    signals.end_by_what_came()?;
+    restored?;
     outcome
 }
 
-/// Asks the server, and looks for keys meanwhile. `None`: a key ends the program. The thread that
-/// asks is left to itself then; its time is bounded.
-fn look(socket: &Path) -> Result<Option<Result<Snapshot>>> {
+/// Signals that would end the program with the terminal as the screen needs it.
+struct Signals(Arc<AtomicI32>);
+
+impl Signals {
+    /// Notes them from now on. Where nobody has looked after a while, the program ends all the
+    /// same: who reads keys from a terminal that was hung up may never come back.
+    fn take() -> Result<Self> {
+        let came = Arc::new(AtomicI32::new(0));
+        let noted = Arc::clone(&came);
+        let mut signals = SignalsInfo::<SignalOnly>::new([SIGTERM, SIGHUP, SIGINT])?;
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || {
+                for signal in &mut signals {
+                    noted.store(signal, Ordering::Relaxed);
+                    std::thread::sleep(LOOKED_AFTER);
+                    let _ = ratatui::try_restore();
+                    let _ = emulate_default_handler(signal);
+                }
+            })?;
+        Ok(Self(came))
+    }
+
+    fn have_come(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// If one came, ends the program as it would have.
+    fn end_by_what_came(&self) -> Result<()> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            signal => Ok(emulate_default_handler(signal)?),
+        }
+    }
+}
+
+/// Asks the server, and looks for keys meanwhile; `None`: one says that it is enough. What is asked
+/// then is left to itself: its time is bounded.
+fn look(socket: &Path, signals: &Signals) -> Result<Option<Result<Snapshot>>> {
     let (tell, told) = mpsc::channel();
     let socket = socket.to_owned();
     std::thread::spawn(move || drop(tell.send(Snapshot::of(&socket))));
     loop {
         match told.recv_timeout(Duration::from_millis(1)) {
             Ok(answer) => return Ok(Some(answer)),
-            Err(RecvTimeoutError::Timeout) if is_ended_within(GLANCE)? => return Ok(None),
+            Err(RecvTimeoutError::Timeout) if is_left(GLANCE, signals)? => return Ok(None),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => bail!("asking the server has panicked"),
         }
     }
 }
 
-/// Waits for `time`, or until a key ends the program; returns whether one has.
-fn is_ended_within(time: Duration) -> Result<bool> {
+/// Waits for `time`, or until a key or a signal says that it is enough; tells whether one did.
+fn is_left(time: Duration, signals: &Signals) -> Result<bool> {
     let begin = Instant::now();
     while let Some(left) = time.checked_sub(begin.elapsed()) {
-        if !event::poll(left)? {
-            break;
+        if signals.have_come() {
+            return Ok(true);
+        }
+        if !event::poll(left.min(GLANCE))? {
+            continue;
         }
         let Event::Key(key) = event::read()? else {
             continue;
@@ -110,35 +168,63 @@ struct Shown {
     gone: Option<String>,
 }
 
+/// A table's frame and heads, without which its rows say nothing.
+const AROUND_ROWS: u16 = 3;
+
+/// How high the tables of threads and of requests are in so many lines: what they have to tell, or
+/// what there is room for, of which the threads leave half if they have to.
+fn heights(room: u16, threads: usize, requests: usize) -> [u16; 2] {
+    let height = |rows| {
+        u16::try_from(rows)
+            .unwrap_or(u16::MAX)
+            .saturating_add(AROUND_ROWS)
+    };
+    let fit = |height: u16, room| match room {
+        0..=AROUND_ROWS => 0,
+        _ => height.min(room),
+    };
+    let left = room.saturating_sub(height(requests)).max(room / 2);
+    let threads = fit(height(threads), left);
+    [threads, fit(height(requests), room - threads)]
+}
+
 fn draw(frame: &mut Frame<'_>, shown: &Shown) {
-    let classes = u16::try_from(shown.since.classes.len()).unwrap_or(u16::MAX);
-    let classes = classes.saturating_add(3);
-    // This table has the rows that the others leave, and none if not even one of its rows fits.
-    let others = classes.saturating_add(4 + 4 + 5);
-    let room = frame.area().height.saturating_sub(others);
-    let oldest = shown.since.oldest.len() as u16 + 3;
-    let oldest = if room < 4 { 0 } else { oldest.min(room) };
-    let [head, queues, table, requests, rest] = Layout::vertical([
-        Constraint::Length(4),
+    let since = &shown.since;
+    let classes = u16::try_from(since.classes.len()).unwrap_or(u16::MAX);
+    let classes = classes.saturating_add(AROUND_ROWS);
+    // What the others leave, and nothing where that is not even a row.
+    let room = (frame.area().height).saturating_sub(classes.saturating_add(5 + 4 + 5));
+    let [threads, requests] = heights(room, since.threads.len(), since.oldest.len());
+    let [head, numbers, table, at_threads, oldest, rest] = Layout::vertical([
+        Constraint::Length(5),
         Constraint::Length(4),
         Constraint::Length(classes),
-        Constraint::Length(oldest),
+        Constraint::Length(threads),
+        Constraint::Length(requests),
         Constraint::Min(5),
     ])
     .areas(frame.area());
     frame.render_widget(title(shown), head);
+    draw_numbers(frame, since, numbers);
+    frame.render_widget(class_table(since), table);
+    frame.render_widget(thread_table(since), at_threads);
+    frame.render_widget(oldest_requests(since), oldest);
+    frame.render_widget(preemptions(since), rest);
+}
+
+/// The numbers, and beside them how busy the dispatcher is, where a thread only dispatches.
+fn draw_numbers(frame: &mut Frame<'_>, since: &Snapshot, area: Rect) {
+    let Some(busy) = since.dispatcher_occupancy else {
+        return frame.render_widget(numbers_now(since), area);
+    };
     let [numbers, dispatcher] =
-        Layout::horizontal([Constraint::Min(40), Constraint::Length(30)]).areas(queues);
-    frame.render_widget(numbers_now(&shown.since), numbers);
-    let busy = shown.since.dispatcher_occupancy.clamp(0.0, 1.0);
+        Layout::horizontal([Constraint::Min(40), Constraint::Length(30)]).areas(area);
+    frame.render_widget(numbers_now(since), numbers);
     let gauge = Gauge::default()
         .block(Block::bordered().title("dispatcher, since its start"))
         .gauge_style(Style::new().fg(Color::Cyan))
-        .ratio(busy);
+        .ratio(busy.clamp(0.0, 1.0));
     frame.render_widget(gauge, dispatcher);
-    frame.render_widget(class_table(&shown.since), table);
-    frame.render_widget(oldest_requests(&shown.since), requests);
-    frame.render_widget(preemptions(&shown.since), rest);
 }
 
 fn title(shown: &Shown) -> Paragraph<'_> {
@@ -174,27 +260,29 @@ fn numbers_now(since: &Snapshot) -> Paragraph<'_> {
 fn class_table(since: &Snapshot) -> Table<'_> {
     let heads = [
         "class",
+        "waiting",
         "per s",
         "p50",
         "p99",
         "p99.9",
         "p99 queued",
-        "p99 slowdown",
+        "p99 slowed",
         "cores",
-        "preempted/s",
+        "preempt/s",
         "failed",
     ];
     let rows = since.classes.iter().map(|class| class_row(since, class));
     let widths = [
         Constraint::Min(8),
         Constraint::Length(7),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(10),
-        Constraint::Length(12),
         Constraint::Length(6),
-        Constraint::Length(11),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(10),
+        Constraint::Length(10),
+        Constraint::Length(5),
+        Constraint::Length(9),
         Constraint::Length(6),
     ];
     Table::new(rows, widths)
@@ -214,6 +302,7 @@ fn class_row<'a>(since: &Snapshot, class: &'a Class) -> Row<'a> {
     let cores = class.service_nanos as f64 / 1e9 / since.uptime_seconds.max(1e-9);
     Row::new([
         Cell::from(class.name.as_str()),
+        Cell::from((class.never_ran + class.preempted).to_string()),
         Cell::from(format!("{:.0}", since.rate(class.finished))),
         Cell::from(latency(0.5)),
         Cell::from(latency(0.99)),
@@ -226,11 +315,40 @@ fn class_row<'a>(since: &Snapshot, class: &'a Class) -> Row<'a> {
     ])
 }
 
-/// The oldest requests that have started and not ended.
+/// What runs where, and what waits there.
+fn thread_table(since: &Snapshot) -> Table<'_> {
+    let rows = since.threads.iter().map(|thread| {
+        let (class, runs_for) = match &thread.class {
+            Some(class) => (class.as_str(), time(thread.runs_for_nanos)),
+            None => ("-", dash()),
+        };
+        let waiting = thread
+            .waiting
+            .map_or_else(dash, |number| number.to_string());
+        Row::new([
+            Cell::from(thread.name.as_str()),
+            Cell::from(class),
+            Cell::from(runs_for),
+            Cell::from(waiting),
+        ])
+    });
+    let widths = [
+        Constraint::Min(12),
+        Constraint::Length(30),
+        Constraint::Length(14),
+        Constraint::Length(14),
+    ];
+    Table::new(rows, widths)
+        .header(Row::new(["thread", "runs", "in one go for", "waiting there"]).bold())
+        .block(Block::bordered().title("threads now"))
+}
+
+/// What has not ended, however short a while ago it came.
 fn oldest_requests(since: &Snapshot) -> Table<'_> {
     let rows = since.oldest.iter().map(|request| {
         let (place, runs_for) = match &request.thread {
             Some(thread) => (thread.as_str(), time(request.runs_for_nanos)),
+            None if request.never_ran => ("waits, never ran", dash()),
             None => ("waits, preempted", dash()),
         };
         Row::new([
@@ -327,7 +445,7 @@ mod tests {
     fn the_screen_has_what_happened_since_the_last_look() {
         let since = told(12, 300).since(&told(10, 100));
         let shown = Shown { since, gone: None };
-        let text = text_of(&shown, 110, 26);
+        let text = text_of(&shown, 110, 32);
         for part in [
             "threads, probe",
             "4 waiting",
@@ -340,14 +458,37 @@ mod tests {
             "1.5",
             "1/s: 1 at probes",
             "25%",
-            "loop 1",
+            "loop-1",
             "7.0 ms",
+            "19",
+            "waits, never ran",
             "waits, preempted",
             "no quantum below 5.0 us",
             "2 times a request computed for too long",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn there_is_no_dispatcher_where_every_thread_serves() {
+        let mut since = told(1, 10);
+        let text = |since: &Snapshot| {
+            let since = since.clone();
+            text_of(&Shown { since, gone: None }, 110, 32)
+        };
+        assert!(text(&since).contains("dispatcher"));
+        since.dispatcher_occupancy = None;
+        assert!(!text(&since).contains("dispatcher"));
+    }
+
+    #[test]
+    fn threads_leave_room_for_requests() {
+        assert_eq!(heights(40, 4, 8), [7, 11]);
+        assert_eq!(heights(20, 64, 8), [10, 10]);
+        assert_eq!(heights(20, 64, 2), [15, 5]);
+        assert_eq!(heights(6, 2, 8), [0, 6]);
+        assert_eq!([heights(3, 2, 8), heights(0, 0, 0)], [[0, 0]; 2]);
     }
 
     #[test]

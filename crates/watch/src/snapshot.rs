@@ -40,7 +40,8 @@ pub struct Snapshot {
     /// The quanta that `auto` has in force, with its reasons; `None` where it changes none.
     pub quantum_in_force: Option<String>,
     pub uptime_seconds: f64,
-    pub dispatcher_occupancy: f64,
+    /// `None`: no thread only dispatches.
+    pub dispatcher_occupancy: Option<f64>,
     pub policy_set_aside: bool,
     pub received: u64,
     pub lost: u64,
@@ -60,16 +61,31 @@ pub struct Snapshot {
     pub stalls_computing: u64,
     pub stalls_blocked: u64,
     pub classes: Vec<Class>,
-    /// Requests that have started and not ended now, the oldest first.
-    pub oldest: Vec<Started>,
+    /// The workers or loops now, and the spares that run something.
+    pub threads: Vec<Thread>,
+    /// Requests that have not ended now, the oldest first.
+    pub oldest: Vec<Request>,
 }
 
-/// A request that has started and not ended.
+/// A worker, loop or spare.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
-pub struct Started {
+pub struct Thread {
+    pub name: String,
+    /// Of the request that runs there, if one does.
+    pub class: Option<String>,
+    pub runs_for_nanos: u64,
+    /// Requests in the loop's own queue; `None`: it has none.
+    pub waiting: Option<u64>,
+}
+
+/// A request that has not ended.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct Request {
     pub class: String,
     pub age_nanos: u64,
-    /// Where it runs; `None`: it is preempted and waits.
+    /// It has waited since it arrived.
+    pub never_ran: bool,
+    /// Where it runs; `None`: it waits.
     pub thread: Option<String>,
     pub runs_for_nanos: u64,
 }
@@ -78,6 +94,10 @@ pub struct Started {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 pub struct Class {
     pub name: String,
+    /// How many wait now and never ran.
+    pub never_ran: u64,
+    /// How many wait now and have run.
+    pub preempted: u64,
     pub finished: u64,
     pub failed: u64,
     pub preemptions: u64,
@@ -219,7 +239,7 @@ pub mod tests {
     /// A server's answer after `seconds`, with `finished` requests of class `get`.
     pub fn told(seconds: u64, finished: u64) -> Snapshot {
         let class = format!(
-            r#"{{"name":"get","finished":{finished},"failed":0,"preemptions":3,"service_nanos":{},
+            r#"{{"name":"get","never_ran":17,"preempted":2,"finished":{finished},"failed":0,"preemptions":3,"service_nanos":{},
                "latency_nanos":[[1000,{finished}],[2000000,{}]],
                "queue_nanos":[[700,{finished}]],"slowdown_thousandths":[[1500,{finished}]]}}"#,
             finished * 500,
@@ -234,8 +254,11 @@ pub mod tests {
                "preempted_by_compiled_probe":0,"preempted_by_interrupt":0,
                "preempted_at_guard":0,"migrations":0,"stalls_computing":{seconds},"stalls_blocked":0,
                "quantum_in_force":"probe: no quantum below 5.0 us",
-               "oldest":[{{"class":"get","age_nanos":7000000,"thread":"loop 1","runs_for_nanos":2000}},
-                         {{"class":"get","age_nanos":6000000,"thread":null,"runs_for_nanos":0}}]}}"#
+               "threads":[{{"name":"loop-0","class":"get","runs_for_nanos":2000,"waiting":9}},
+                          {{"name":"loop-1","class":null,"runs_for_nanos":0,"waiting":8}}],
+               "oldest":[{{"class":"get","age_nanos":8000000,"never_ran":true,"thread":null,"runs_for_nanos":0}},
+                         {{"class":"get","age_nanos":7000000,"never_ran":false,"thread":"loop-0","runs_for_nanos":2000}},
+                         {{"class":"get","age_nanos":6000000,"never_ran":false,"thread":null,"runs_for_nanos":0}}]}}"#
         );
         Snapshot::parse(&answer).unwrap()
     }

@@ -1,4 +1,5 @@
-//! The service: tonic's tasks wait for clients, and the pool computes.
+//! The service: what is waited for is tonic's, what is computed is the pool's, by the layer of
+//! `shinjuku-tower` around an ordinary function.
 //!
 //! Messages and routes are written by hand, so that the example needs no `protoc`. They are the
 //! same as from this file:
@@ -20,14 +21,16 @@ use std::task::{Context, Poll};
 
 use http::uri::PathAndQuery;
 use shinjuku::net::Refusal;
-use shinjuku::{Cancelled, Pool, RunError, cancellation_point};
+use shinjuku::{Pool, RunError, cancellation_point_or_unwind};
+use shinjuku_tower::PoolLayer;
 use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::server::NamedService;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
-use tower::{Service, service_fn};
+use tower::util::BoxCloneSyncService;
+use tower::{Layer, Service, ServiceExt};
 
 /// Asks how many lines have a word.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -50,37 +53,34 @@ const COUNT: &str = "/example.Search/Count";
 /// Searches a text. The pool has the class `search`.
 #[derive(Clone, Debug)]
 pub struct Search {
-    pool: Arc<Pool>,
-    text: Arc<str>,
+    count: BoxCloneSyncService<Request<CountRequest>, Response<CountReply>, Status>,
 }
 
 impl Search {
     /// Searches this text.
     pub fn new(pool: Arc<Pool>, text: impl Into<Arc<str>>) -> Self {
+        let text = text.into();
+        let in_text = move |request: Request<CountRequest>| count(&text, &request.get_ref().word);
+        let class = |_: &Request<CountRequest>| "search";
+        // A client that hangs up, or whose time is over, drops the call, and with it the search.
+        let in_pool = PoolLayer::new(pool, class).layer(in_text);
+        let answered = in_pool
+            .map_response(|lines| Response::new(CountReply { lines }))
+            .map_err(|error: RunError| status(&error));
         Self {
-            pool,
-            text: text.into(),
+            count: BoxCloneSyncService::new(answered),
         }
-    }
-
-    async fn count(self, request: Request<CountRequest>) -> Result<Response<CountReply>, Status> {
-        let (text, word) = (self.text, request.into_inner().word);
-        // A client that hangs up, or whose time is over, drops this future, and with it the search.
-        let counted = self.pool.run("search", move || count(&text, &word));
-        let lines = counted.await.map_err(|error| status(&error))?;
-        let lines = lines.map_err(|error| Status::cancelled(error.to_string()))?;
-        Ok(Response::new(CountReply { lines }))
     }
 }
 
-fn count(text: &str, word: &str) -> Result<u64, Cancelled> {
+fn count(text: &str, word: &str) -> u64 {
     let mut lines = 0;
     for line in text.lines() {
-        // This is also a probe, where short requests overtake this one.
-        cancellation_point()?;
+        // Also a probe: short requests get past this one here.
+        cancellation_point_or_unwind();
         lines += u64::from(line.contains(word));
     }
-    Ok(lines)
+    lines
 }
 
 /// The status that a client gets if the closure has no result.
@@ -110,14 +110,13 @@ impl Service<http::Request<Body>> for Search {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let search = self.clone();
+        let count = self.count.clone();
         Box::pin(async move {
             if request.uri().path() != COUNT {
                 return Ok(Status::unimplemented("there is Count").into_http());
             }
-            let method = service_fn(move |request| search.clone().count(request));
             let mut server = tonic::server::Grpc::new(ProstCodec::default());
-            Ok(server.unary(method, request).await)
+            Ok(server.unary(count, request).await)
         })
     }
 }

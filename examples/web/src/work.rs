@@ -11,7 +11,7 @@ use image::{ImageOutputFormat, Rgb, RgbImage};
 use redb::backends::InMemoryBackend;
 use redb::{Database, ReadableDatabase, TableDefinition};
 use regex::Regex;
-use shinjuku::preempt_point;
+use shinjuku::cancellation_point_or_unwind;
 
 /// The picture's size, in pixels.
 const WIDTH: u32 = 960;
@@ -75,8 +75,9 @@ impl Data {
         let expression = Regex::new(expression).map_err(|error| error.to_string())?;
         let mut hits = 0;
         for line in self.text.lines() {
-            // A probe in the service's own loop: preempted here, the search needs no signal.
-            preempt_point();
+            // Where the code is ours, it has a probe: preempted here, it needs no signal. It also
+            // stops here if its client has hung up.
+            cancellation_point_or_unwind();
             hits += usize::from(expression.is_match(line));
         }
         Ok(hits)
@@ -86,7 +87,7 @@ impl Data {
     pub(crate) fn lines_with(&self, word: &str) -> usize {
         let mut lines = 0;
         for line in self.text.lines() {
-            preempt_point();
+            cancellation_point_or_unwind();
             lines += usize::from(line.contains(word));
         }
         lines
@@ -100,7 +101,7 @@ impl Data {
         let table = self.rows.begin_read()?.open_table(ROWS)?;
         let mut lines = String::new();
         for row in table.range(from..)?.take(count) {
-            preempt_point();
+            cancellation_point_or_unwind();
             let (key, value) = row?;
             // Writing to a string does not fail.
             let _ = writeln!(lines, "{} {}", key.value(), value.value());
@@ -128,6 +129,7 @@ impl Data {
         }
         let height = (width * HEIGHT / WIDTH).max(1);
         let small = resize(&self.picture, width, height, FilterType::Lanczos3);
+        cancellation_point_or_unwind();
         let mut png = Cursor::new(Vec::new());
         small
             .write_to(&mut png, ImageOutputFormat::Png)

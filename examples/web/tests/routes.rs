@@ -14,8 +14,10 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use rustix::process::{Pid, Signal, kill_process};
-use shinjuku::{LayoutKind, Pool};
+use shinjuku::{LayoutKind, Pool, cancellation_point};
 use shinjuku_web::{Class, Compute, Data, router};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -174,6 +176,49 @@ async fn short_and_long_ones_are_all_answered() {
         "{statistics}"
     );
     assert!(statistics.finished() > 0, "{statistics}");
+}
+
+/// A connection that is closed in mid-request takes its running search with it.
+#[tokio::test]
+async fn a_client_that_hangs_up_stops_its_search() {
+    let service = Service::start(in_a_pool()).await;
+    let Compute::Pool(pool) = &*service.compute else {
+        unreachable!("it was started with one")
+    };
+    // What keeps the workers busy has a search take long.
+    let spin = || while cancellation_point().is_ok() {};
+    let crowd: Vec<_> = (0..24).map(|_| pool.run("interactive", spin)).collect();
+    for (number, path) in ["/search?q=(ab)%2Bc", "/lines?q=ab"]
+        .into_iter()
+        .enumerate()
+    {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: here\r\n\r\n");
+        let address = service.asks.address.strip_prefix("http://").unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(request.as_bytes()).await.unwrap();
+        let runs = |pool: &Pool| {
+            let oldest = pool.observer().oldest_requests(32);
+            oldest.iter().any(|request| request.class == "batch")
+        };
+        wait_for(pool, "the search does not start", runs).await;
+        drop(client);
+        let has_stopped = |pool: &Pool| pool.statistics().failed() == number as u64 + 1;
+        wait_for(pool, "the search goes on without a client", has_stopped).await;
+        assert_eq!(
+            pool.statistics().classes[1].finished,
+            0,
+            "{path} came to its end"
+        );
+    }
+    drop(crowd);
+}
+
+async fn wait_for(pool: &Pool, what: &str, is_so: impl Fn(&Pool) -> bool) {
+    let start = Instant::now();
+    while !is_so(pool) {
+        assert!(start.elapsed() < PATIENCE, "{what}: {}", pool.statistics());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// The program as `cargo xtask bench service` starts it, once for each contender.

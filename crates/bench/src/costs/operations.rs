@@ -399,13 +399,18 @@ fn loops() -> Result<Vec<Operation>> {
     Ok(all)
 }
 
-/// The row for a timeline's event while something is recorded, and while nothing is.
-pub const TIMELINE: [&str; 2] = ["timeline/slice-on", "timeline/slice-off"];
+/// The rows for a timeline's event: while something is recorded, where a request ends and where it
+/// is preempted, and while nothing is.
+pub const TIMELINE: [&str; 3] = [
+    "timeline/slice-on",
+    "timeline/preempted-on",
+    "timeline/slice-off",
+];
 
 /// What a worker writes of each time that a request runs.
-fn timeline() -> [Operation; 2] {
-    let [on, off] = TIMELINE;
-    let (recorded, idle) = (MeasuredLane::default(), MeasuredLane::default());
+fn timeline() -> [Operation; 3] {
+    let [on, preempted_on, off] = TIMELINE;
+    let [recorded, preempted, idle] = std::array::from_fn(|_| MeasuredLane::default());
     [
         Operation::new(
             on,
@@ -414,6 +419,15 @@ fn timeline() -> [Operation; 2] {
             move || {
                 recorded.record();
                 recorded.slices(ROOM);
+            },
+        ),
+        Operation::new(
+            preempted_on,
+            "the same of a request that is preempted, which reads the worker's counters twice",
+            ROOM,
+            move || {
+                preempted.record();
+                preempted.preempted_slices(ROOM);
             },
         ),
         Operation::new(off, "the same while nothing is recorded", ROOM, move || {

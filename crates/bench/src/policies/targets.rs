@@ -22,9 +22,10 @@ const GAINS: [(&str, &str, f64, f64); 4] = [
 /// How many times what a preemption by signal and a switch between kernel threads take a preemption
 /// may take where contexts are kernel threads.
 const KERNEL_THREAD_COST: f64 = 1.3;
-/// What a timeline's slice may take while something is recorded, and while nothing is: that is a
+/// What a timeline's slice may take while something is recorded, of a request that ends and of one
+/// that is preempted, and while nothing is: that is a
 /// few stores to a line that the worker has, which is not told from nothing. In ns.
-const TIMELINE_COSTS: [f64; 2] = [30.0, 3.0];
+const TIMELINE_COSTS: [f64; 3] = [30.0, 30.0, 3.0];
 /// Points whose work may run slower than calibrated.
 const MARKED: Goal = Goal::AtMost(0.0);
 

@@ -21,10 +21,11 @@ const POLL: Duration = Duration::from_millis(20);
 /// Names in results.
 pub const INLINE: &str = "inline";
 pub const SPAWN_BLOCKING: &str = "spawn_blocking";
-pub const POOL: &str = "pool";
-pub const POOL_TOKEN: &str = "pool, signals";
-pub const POOL_KERNEL_THREADS: &str = "pool, kernel threads";
-pub const POOL_COMPILED: &str = "pool, compiled probes";
+/// What three lines give: without the token, `auto` is the probes that the code has.
+pub const POOL: &str = "pool by default (probes by hand)";
+pub const POOL_TOKEN: &str = "pool with the token (signals)";
+pub const POOL_KERNEL_THREADS: &str = "pool with kernel threads";
+pub const POOL_COMPILED: &str = "pool with compiled probes";
 
 /// One way to compute.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use super::contender::{
 };
 use super::routes::{ROUTES, SHORT};
 use super::{AtLoad, Cell, RouteFigures, Service};
-use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target};
+use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, comparisons};
 use crate::report::figure;
 
 /// The load that the targets are about.
@@ -18,7 +18,8 @@ const AT: f64 = 0.6;
 const SHORTER: Goal = Goal::AtMost(0.1);
 /// Throughput at saturation, pool over the best of the others.
 const THROUGHPUT: Goal = Goal::AtLeast(0.95);
-/// Ways to run a pool.
+/// Ways to run a pool. The targets are about the first, which is what a service gets that says
+/// nothing and permits nothing. The others are shown beside the same contenders.
 const POOLS: [&str; 4] = [POOL, POOL_TOKEN, POOL_KERNEL_THREADS, POOL_COMPILED];
 
 /// A percentile: as a file's name, in words, and where it stands.
@@ -80,20 +81,14 @@ impl Measured for Service {
     }
 
     fn targets(&self) -> Vec<Target> {
-        let at = self
-            .loads
-            .iter()
-            .find(|load| (load.share - AT).abs() < 1e-9);
-        let at = at.map_or(&[][..], |load| &load.contenders);
+        let at = self.at_target();
         let mut targets = Vec::new();
-        for pool in POOLS {
-            for other in [SPAWN_BLOCKING, INLINE] {
-                for route in SHORT {
-                    targets.push(shorter(at, route, pool, other));
-                }
+        for other in [SPAWN_BLOCKING, INLINE] {
+            for route in SHORT {
+                targets.push(shorter(at, route, other));
             }
-            targets.push(self.throughput(pool));
         }
+        targets.push(self.throughput_target());
         targets
     }
 
@@ -112,23 +107,34 @@ impl Measured for Service {
                     .to_owned(),
             );
         }
+        sections.extend(self.other_pools());
         sections.push(self.saturated());
         sections.push(self.themselves());
         sections
     }
 }
 
-/// The target for p99 of a short route.
-fn shorter(at: &[Runs<Cell>], route: &str, pool: &str, other: &str) -> Target {
+/// p99 of a short route with this pool, over another contender's.
+fn p99_of_pairs(
+    at: &[Runs<Cell>],
+    route: &str,
+    [pool, other]: [&str; 2],
+    goal: Option<Goal>,
+) -> Comparison {
     let what = format!("p99 of /{route} at {:.0} %", AT * 100.0);
     let p99 = |cell: &Cell| cell.route(route)?.p99_us;
-    let compared = match (find(at, pool), find(at, other)) {
-        (Some(pool), Some(other)) => pool.compare(other, what, Some(SHORTER), p99),
-        _ => Comparison::of(what, [pool, other], &[], Some(SHORTER)),
-    };
+    match (find(at, pool), find(at, other)) {
+        (Some(pool), Some(other)) => pool.compare(other, what, goal, p99),
+        _ => Comparison::of(what, [pool, other], &[], goal),
+    }
+}
+
+/// The target for p99 of a short route.
+fn shorter(at: &[Runs<Cell>], route: &str, other: &str) -> Target {
+    let compared = p99_of_pairs(at, route, [POOL, other], Some(SHORTER));
     let target = Target::of(&compared).expect("the comparison has a goal");
-    match find(at, pool) {
-        None => unless_there(target, pool, at),
+    match find(at, POOL) {
+        None => unless_there(target, at),
         Some(pool) => {
             let (lost, all) = (lost(pool, route), pool.runs.len());
             match 2 * lost > all {
@@ -153,18 +159,24 @@ fn lost(runs: &Runs<Cell>, route: &str) -> usize {
     runs.runs.iter().filter(is_lost).count()
 }
 
-/// A target of a pool that is not among `measured`. The pool that a service has by default cannot
-/// be missing; other ways take what a machine may not have.
-fn unless_there(target: Target, pool: &str, measured: &[Runs<Cell>]) -> Target {
-    match pool == POOL && !measured.is_empty() {
-        true => target.missed("its server did not start: the notes say why"),
-        false => target,
+/// A target of the pool, which is not among `measured`. What every service gets cannot be missing.
+fn unless_there(target: Target, measured: &[Runs<Cell>]) -> Target {
+    match measured {
+        [] => target,
+        _ => target.missed("its server did not start: the notes say why"),
     }
 }
 
 impl Service {
-    /// The target for throughput at saturation, beside the best that is no pool.
-    fn throughput(&self, pool: &str) -> Target {
+    /// The contenders at the load that the targets are about.
+    fn at_target(&self) -> &[Runs<Cell>] {
+        let mut loads = self.loads.iter();
+        let at = loads.find(|load| (load.share - AT).abs() < 1e-9);
+        at.map_or(&[], |load| &load.contenders)
+    }
+
+    /// Throughput at saturation with this pool, over the best that is no pool.
+    fn throughput(&self, pool: &str, goal: Option<Goal>) -> Comparison {
         let rps = |cell: &Cell| Some(cell.answered_rps);
         let others = self
             .saturation
@@ -175,16 +187,40 @@ impl Service {
             of(one).total_cmp(&of(other))
         });
         let what = "throughput at saturation";
-        let found = find(&self.saturation, pool);
-        let compared = match (found, best) {
-            (Some(pool), Some(best)) => pool.compare(best, what, Some(THROUGHPUT), rps),
-            _ => Comparison::of(what, [pool, "the best"], &[], Some(THROUGHPUT)),
-        };
+        match (find(&self.saturation, pool), best) {
+            (Some(pool), Some(best)) => pool.compare(best, what, goal, rps),
+            _ => Comparison::of(what, [pool, "the best"], &[], goal),
+        }
+    }
+
+    fn throughput_target(&self) -> Target {
+        let compared = self.throughput(POOL, Some(THROUGHPUT));
         let target = Target::of(&compared).expect("the comparison has a goal");
-        match found {
-            None => unless_there(target, pool, &self.saturation),
+        match find(&self.saturation, POOL) {
+            None => unless_there(target, &self.saturation),
             Some(_) => target,
         }
+    }
+
+    /// What the targets ask of the first pool, of those of the others that were measured; unjudged.
+    fn other_pools(&self) -> Option<Section> {
+        let mut shown = Vec::new();
+        let was_measured = |pool: &&&str| find(&self.saturation, pool).is_some();
+        for pool in POOLS[1..].iter().filter(was_measured) {
+            for other in [SPAWN_BLOCKING, INLINE] {
+                let of_route = |route| p99_of_pairs(self.at_target(), route, [pool, other], None);
+                shown.extend(SHORT.map(of_route));
+            }
+            shown.push(self.throughput(pool, None));
+        }
+        Some(Section {
+            heading: "The other pools".to_owned(),
+            introduction: Some(format!(
+                "The targets are about `{POOL}`. These take a token, cores or a build of their own."
+            )),
+            tables: vec![comparisons(&shown)?],
+            ..Section::default()
+        })
     }
 
     fn plot(&self, route: &str, (file, words, value): Measure) -> Figure {
@@ -381,11 +417,12 @@ mod tests {
     }
 
     #[test]
-    fn the_targets_are_each_pools_short_routes_and_throughput() {
+    fn the_targets_are_one_pools_short_routes_and_throughput() {
         let measured = service(&[
             (INLINE, 1000.0, 9_000.0),
             (SPAWN_BLOCKING, 900.0, 20_000.0),
             (POOL, 960.0, 1_000.0),
+            (POOL_TOKEN, 500.0, 500.0),
         ]);
         measured.check().unwrap();
         let verdict = |part: &str| {
@@ -395,13 +432,18 @@ mod tests {
                 .find(|one| one.name.contains(part));
             found.unwrap_or_else(|| panic!("no target {part}")).verdict
         };
+        let of_pool = |what: &str, other: &str| verdict(&format!("{what}: {POOL} / {other}"));
+        assert_eq!(of_pool("/health at 60 %", SPAWN_BLOCKING), Verdict::Met);
+        assert_eq!(of_pool("/range at 60 %", INLINE), Verdict::Missed);
+        assert_eq!(of_pool("saturation", INLINE), Verdict::Met);
+        let judged = measured.targets().len();
+        assert_eq!(judged, 2 * SHORT.len() + 1);
+        let shown = measured.other_pools().unwrap();
         assert_eq!(
-            verdict("/health at 60 %: pool / spawn_blocking"),
-            Verdict::Met
+            shown.tables[0].rows.len(),
+            judged,
+            "the same of the other pool"
         );
-        assert_eq!(verdict("/range at 60 %: pool / inline"), Verdict::Missed);
-        assert_eq!(verdict("saturation: pool / inline"), Verdict::Met);
-        assert_eq!(verdict("saturation: pool, signals"), Verdict::NotShown);
     }
 
     /// No contender passes by refusing what it cannot answer in time, or by not being there.
@@ -414,11 +456,7 @@ mod tests {
         ];
         let verdicts = |service: &Service| {
             let targets = service.targets();
-            let of_pool = targets.iter().filter(|one| {
-                let name = &one.name;
-                name.contains(": pool / ")
-            });
-            of_pool.map(|one| one.verdict).collect::<Vec<_>>()
+            targets.iter().map(|one| one.verdict).collect::<Vec<_>>()
         };
         let absent = service(&others[..2]);
         assert_eq!(verdicts(&absent), [Verdict::Missed; 5]);

@@ -20,6 +20,7 @@ use shinjuku_preempt::CountersSnapshot;
 use super::Dispatcher;
 use crate::preemption::Preemption;
 use crate::quantum_floor::PERIOD;
+use crate::request::Meta;
 use crate::worker_state::{Asked, Silence, WorkerState};
 
 /// A request that has run for less than this is not looked at.
@@ -493,5 +494,25 @@ impl<Tr: Transport> Dispatcher<Tr> {
             self.policy.progress_interventions(),
             self.policy.error().is_some(),
         );
+        if self.statistics.queued.is_wanted() {
+            self.tell_of_queued();
+        }
+    }
+
+    /// Tells readers what waits and never ran, what is staged included.
+    #[cold]
+    fn tell_of_queued(&self) {
+        let waiting = self.policy.fresh().map(|task| Meta {
+            class: task.class,
+            arrival: task.arrival,
+        });
+        let staged = self.in_use().iter().flat_map(WorkerState::staged_tasks);
+        let records = staged.map(|task| &self.records[task.0 as usize]);
+        let staged = records.filter(|record| record.ran == Nanos(0));
+        let staged = staged.map(|record| Meta {
+            class: record.class,
+            arrival: record.arrival,
+        });
+        self.statistics.queued.tell(waiting.chain(staged));
     }
 }

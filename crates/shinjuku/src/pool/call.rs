@@ -140,6 +140,7 @@ impl Order {
         };
         let queued = Clock::get().now_nanos().saturating_sub(self.arrived_nanos);
         span.record("queue_us", queued / 1_000);
+        span.record("arrived_ns", self.arrived_nanos);
         let _at_the_end = RecordsPreemptions {
             span,
             before: preemptions(),
@@ -163,6 +164,9 @@ impl Drop for RecordsPreemptions<'_> {
 /// A closure of any type, on its way.
 pub(crate) trait Call: Deliver<Ended> {
     fn order(&self) -> &Order;
+
+    /// The completion thread of the call's pool.
+    fn completion_thread(&self) -> &Arc<CompletionThread>;
 
     /// Runs the closure and answers. Called once, in a context, after [`Order::start`].
     fn run(&self) -> Ended;
@@ -210,6 +214,10 @@ where
 {
     fn order(&self) -> &Order {
         &self.order
+    }
+
+    fn completion_thread(&self) -> &Arc<CompletionThread> {
+        self.answer.completion_thread()
     }
 
     fn run(&self) -> Ended {
@@ -330,10 +338,15 @@ pub(crate) fn run_as_current(call: Arc<dyn Call>) -> Ended {
 /// Whether the closure that the calling context runs was asked to stop. On other threads the answer
 /// is always no.
 pub(crate) fn current_is_asked_to_stop() -> bool {
-    let asked = |call: &RefCell<Option<Arc<dyn Call>>>| {
-        let call = call.borrow();
-        call.as_ref()
-            .is_some_and(|call| call.order().is_asked_to_stop())
-    };
+    of_current(|call| call.order().is_asked_to_stop())
+}
+
+/// Whether the caller runs in a closure of the pool that has this completion thread.
+pub(crate) fn current_is_of(completion_thread: &Arc<CompletionThread>) -> bool {
+    of_current(|call| Arc::ptr_eq(call.completion_thread(), completion_thread))
+}
+
+fn of_current(is_so: impl FnOnce(&dyn Call) -> bool) -> bool {
+    let asked = |call: &RefCell<Option<Arc<dyn Call>>>| call.borrow().as_deref().is_some_and(is_so);
     CURRENT.try_with(asked).unwrap_or(false)
 }

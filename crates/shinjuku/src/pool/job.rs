@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use shinjuku_preempt::preempt_point;
 
-use super::call::{Cancel, Outcome, current_is_asked_to_stop};
+use super::call::{Cancel, Outcome, current_is_asked_to_stop, current_is_of};
 use super::error::RunError;
+use super::standstill::LOOKS_AFTER;
 use crate::answer::{Claim, Found};
 
 /// The claim to the result of a closure that was given to a [`Pool`](crate::Pool).
@@ -61,7 +62,7 @@ impl<R: Send + 'static> Job<R> {
     /// # Errors
     /// [`RunError`]: why there is no result.
     pub fn wait(mut self) -> Result<R, RunError> {
-        let found = self.claim.wait_until(None);
+        let found = self.wait_until(None);
         outcome(found.unwrap_or_else(|| unreachable!("without a deadline it ends with an outcome")))
     }
 
@@ -73,7 +74,23 @@ impl<R: Send + 'static> Job<R> {
     pub fn wait_timeout(&mut self, patience: Duration) -> Option<Result<R, RunError>> {
         // With a patience beyond what the clock can hold, there is no deadline.
         let deadline = Instant::now().checked_add(patience);
-        self.claim.wait_until(deadline).map(outcome)
+        self.wait_until(deadline).map(outcome)
+    }
+
+    /// A closure of the same pool that waits without a deadline looks whether all of them do.
+    fn wait_until(&mut self, deadline: Option<Instant>) -> Option<Found<Outcome<R>>> {
+        let completion_thread = self.claim.source.answer().completion_thread();
+        if deadline.is_some() || !current_is_of(completion_thread) {
+            return self.claim.wait_until(deadline);
+        }
+        let completion_thread = Arc::clone(completion_thread);
+        let waiting = completion_thread.standstill.wait();
+        let look_at = Instant::now() + LOOKS_AFTER;
+        if let Some(found) = self.claim.wait_until(Some(look_at)) {
+            return Some(found);
+        }
+        waiting.look();
+        self.claim.wait_until(None)
     }
 
     /// The result if it is there.

@@ -14,6 +14,7 @@ mod error;
 mod job;
 mod options;
 mod scope;
+mod standstill;
 mod urgent;
 
 use std::fmt;
@@ -38,6 +39,7 @@ use crate::runtime::{Runtime, ShutdownReport};
 use crate::start_error::StartError;
 use crate::statistics::Statistics;
 use crate::ticket::Route;
+use crate::timeline::{RecordError, Trace};
 use crate::watch::WatchSocket;
 
 use call::{Call, Closure, Ended, Order, refuse_queued, run_as_current};
@@ -48,6 +50,7 @@ pub use error::{Panic, RunError};
 pub use job::{Cancelled, Job, cancellation_point, cancellation_point_or_unwind};
 pub use options::{Class, RunOptions};
 pub use scope::{Scope, ScopedJob};
+pub(crate) use standstill::Standstill;
 
 /// Runs closures of any type, short ones past long ones.
 ///
@@ -148,7 +151,8 @@ impl Pool {
         let closure = Arc::new(Closure::new(order, closure, Arc::clone(&self.completion)));
         let job = Job::new(Arc::clone(&closure) as _);
         if known.is_some() {
-            self.send(closure);
+            let due = options.deadline.and(closure.order().deadline_nanos);
+            self.send(closure, due);
         } else {
             self.handle.refused_at_submit().count(Refusal::UnknownClass);
             refuse_queued(&*closure, Refusal::UnknownClass.into());
@@ -156,8 +160,8 @@ impl Pool {
         job
     }
 
-    /// Sends a token for `call`.
-    fn send(&self, call: Arc<dyn Call>) {
+    /// Sends a token for `call`, whose own deadline policies order by is `due_nanos`.
+    fn send(&self, call: Arc<dyn Call>, due_nanos: Option<u64>) {
         let route = Route::new(Arc::clone(&call) as _);
         let order = call.order();
         let (class, arrived_nanos) = (order.class.0, order.arrived_nanos);
@@ -171,7 +175,8 @@ impl Pool {
         let arrival = Arrival::new(call, route, arrived_nanos)
             .class(class)
             .flow(flow_of_this_thread().0)
-            .deadline_nanos(deadline_nanos);
+            .deadline_nanos(deadline_nanos)
+            .due_nanos(due_nanos);
         if let Err((arrival, cause)) = self.handle.bring(arrival) {
             arrival.route.answer(Err(cause.into()));
         }
@@ -236,6 +241,24 @@ impl Pool {
             turned_away: Some(Arc::clone(&self.turned_away)),
             ..self.runtime.observer()
         }
+    }
+
+    /// Records which request runs where for `duration`, as [`Observer::record`] does, and blocks
+    /// the calling thread meanwhile.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # use shinjuku::Pool;
+    /// # let pool = Pool::new(["batch"])?;
+    /// let trace = pool.record(Duration::from_millis(5))?;
+    /// assert!(trace.duration() >= Duration::from_millis(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RecordError::Busy`](crate::error::RecordError::Busy) while another thread records.
+    pub fn record(&self, duration: Duration) -> Result<Trace, RecordError> {
+        self.observer().record(duration)
     }
 
     /// What the pool chose and why: the line that was logged at start, and the quanta in force now
@@ -368,6 +391,7 @@ impl PoolBuilder {
             turned_away,
             _watch: None,
         };
+        pool.completion.standstill.watch(pool.observer().started);
         if let Some(path) = watch {
             pool._watch = Some(pool.observer().listen(path)?);
         }

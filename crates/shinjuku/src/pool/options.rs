@@ -54,6 +54,9 @@ impl<'a> RunOptions<'a> {
     /// Sets how long after its submission the closure is refused if it has not started, with
     /// [`Refusal::DeadlinePassed`](crate::net::Refusal::DeadlinePassed). Default: the class's
     /// `deadline_us`.
+    ///
+    /// Under the policy `edf` it also orders the queue, in the place of the class's `slo_us`: the
+    /// earliest deadline is next. The default deadline does not, and no other policy looks at it.
     pub fn deadline(self, deadline: Duration) -> Self {
         Self {
             deadline: Some(deadline),
@@ -61,9 +64,10 @@ impl<'a> RunOptions<'a> {
         }
     }
 
-    /// Runs the closure within `span`, at whichever worker it goes on. Two fields are recorded if
-    /// the span has them: `queue_us`, for how long the closure waited for its start, in
-    /// microseconds, and `preemptions`, how often it was preempted. Default: no span.
+    /// The closure runs within `span`, whichever worker it goes on at. If the span has these fields
+    /// they are recorded: `queue_us`, for how long the closure waited for its start, in
+    /// microseconds, `preemptions`, how often it was preempted, and `arrived_ns`, by which
+    /// [timelines](crate::timeline::Slice::arrived_nanos) know it. Default: no span.
     ///
     /// ```
     /// use shinjuku::{Pool, RunOptions};

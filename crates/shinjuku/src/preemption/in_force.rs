@@ -1,4 +1,4 @@
-//! The quanta that `auto` has in force, for threads that ask and for the log.
+//! The quanta in force, and how `auto` moves them, for threads that ask and for the log.
 //!
 //! ```text
 //!   dispatcher ──every period──▶ InForce ──▶ description()
@@ -17,9 +17,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use shinjuku_policy::Nanos;
+use shinjuku_policy::verified::GIVES_WAY;
 use tracing::Dispatch;
 
 use crate::load_profile::LoadProfile;
+use crate::observer::Observer;
 use crate::quantum_floor::QuantumFloor;
 use crate::start_error::StartError;
 
@@ -76,7 +78,6 @@ impl InForce {
     }
 
     /// The floor under each mechanism's quantum.
-    #[cfg(feature = "metrics")]
     pub(crate) fn floors(&self) -> impl Iterator<Item = (&str, Nanos)> {
         let floor = |one: &Published| Nanos(one.quantum.load(Relaxed));
         (self.mechanisms.iter()).map(move |one| (one.name.as_str(), floor(one)))
@@ -90,6 +91,58 @@ impl InForce {
     /// Whether a quantum has changed since the start.
     pub(crate) fn has_changed(&self) -> bool {
         self.changes() > 0
+    }
+}
+
+/// For how long requests of a class run before one mechanism stops them, if others wait; see
+/// [`Observer::quanta_in_force`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct QuantumInForce {
+    /// The class's name.
+    pub class: String,
+    /// `probe`, `signal` and so on as `auto` has them; `configured`, where nothing raises quanta.
+    pub mechanism: String,
+    /// The longer of the policy's quantum and of the floor that `auto` keeps under it; zero: gives
+    /// way at once, as best effort. `None`: runs to completion.
+    pub quantum: Option<Duration>,
+}
+
+impl Observer {
+    /// The quantum in force now, of each class by each mechanism. Empty under a policy of the
+    /// program's own, which alone knows. Allocates.
+    ///
+    /// ```
+    /// use shinjuku::{Pool, PolicyConfig};
+    ///
+    /// let pool = Pool::builder(["batch"])
+    ///     .policy(PolicyConfig::default().quantum_us(50.0))
+    ///     .start()?;
+    /// let quanta = pool.observer().quanta_in_force();
+    /// assert!(quanta.iter().all(|one| one.quantum.unwrap().as_micros() >= 50));
+    /// # Ok::<(), shinjuku::StartError>(())
+    /// ```
+    #[must_use]
+    pub fn quanta_in_force(&self) -> Vec<QuantumInForce> {
+        let floors: Vec<_> = match &self.in_force {
+            Some(in_force) => in_force.floors().collect(),
+            None => vec![("configured", Nanos(0))],
+        };
+        let of_class = |(class, quantum): (&String, &Option<Nanos>)| {
+            let by_mechanism = floors.iter().map(|&(mechanism, floor)| QuantumInForce {
+                class: class.clone(),
+                mechanism: mechanism.to_owned(),
+                quantum: quantum.map(|quantum| match quantum {
+                    GIVES_WAY => Duration::ZERO,
+                    _ => Duration::from_nanos(quantum.max(floor).0),
+                }),
+            });
+            by_mechanism.collect::<Vec<_>>()
+        };
+        let quanta = &self.arrangement.quanta;
+        (self.class_names.iter().zip(quanta))
+            .flat_map(of_class)
+            .collect()
     }
 }
 

@@ -46,6 +46,7 @@ use crate::load_profile::{LoadProfile, Period};
 use crate::quantum_floor::QuantumFloor;
 use crate::start_error::StartError;
 
+pub use in_force::QuantumInForce;
 pub(crate) use in_force::{ChangeLog, InForce};
 
 /// How this runtime preempts.

@@ -18,6 +18,7 @@ use shinjuku_net::Refusal;
 use shinjuku_policy::{ClassId, Nanos};
 use shinjuku_preempt::{CountersSnapshot, Delivery};
 
+use crate::queued::Queued;
 use crate::stalls::Stalls;
 
 pub use histogram::Histogram;
@@ -194,6 +195,7 @@ pub(crate) struct DispatcherStatistics {
     running: Counter,
     progress_interventions: Counter,
     policy_set_aside: Counter,
+    pub(crate) queued: Queued,
 }
 
 impl DispatcherStatistics {
@@ -220,6 +222,7 @@ impl DispatcherStatistics {
             running: Counter::default(),
             progress_interventions: Counter::default(),
             policy_set_aside: Counter::default(),
+            queued: Queued::new(classes),
         }
     }
 

@@ -4,9 +4,10 @@
 
 use std::hint::black_box;
 use std::sync::{Arc, PoisonError};
+use std::thread;
 
 use shinjuku_policy::{ClassId, Nanos};
-use shinjuku_preempt::{ContextId, Cycles};
+use shinjuku_preempt::{ContextId, Cycles, Worker, WorkerLink};
 
 use super::{Lane, OFF, Recorder, WORKER_ROOM};
 use crate::request::Meta;
@@ -19,14 +20,19 @@ pub const ROOM: u64 = WORKER_ROOM as u64;
 pub struct MeasuredLane {
     recorder: Arc<Recorder>,
     lane: Lane,
+    /// A worker that has ended, for its counters.
+    worker: WorkerLink,
 }
 
 impl Default for MeasuredLane {
     fn default() -> Self {
         let recorder = Recorder::new(1, ["measured".to_owned()]);
+        let link = || Worker::bind(0).map(|worker| worker.link());
+        let bound = thread::spawn(link).join().expect("it does not panic");
         Self {
             lane: recorder.lane(0),
             recorder,
+            worker: bound.expect("who measures costs has workers"),
         }
     }
 }
@@ -49,7 +55,21 @@ impl MeasuredLane {
         }
     }
 
-    /// Begins a recording with an empty ring.
+    /// So many times a request begins to run and is preempted, its worker's counters read before
+    /// and after as a worker does.
+    pub fn preempted_slices(&self, count: u64) {
+        for number in 0..count {
+            let (context, start) = black_box((ContextId(7), Cycles(number)));
+            let read = || self.worker.counters();
+            let before = self.lane.is_recording().then(read);
+            self.lane.begins(context, start);
+            self.lane.idles();
+            let slice = (start, Cycles(number + 1));
+            self.lane.preempted(context, slice, before, read);
+        }
+    }
+
+    /// Slices are recorded from now on, the ring being empty.
     pub fn record(&self) {
         let last = self.recorder.last_epoch.lock();
         let mut last = last.unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +98,8 @@ mod tests {
         assert_eq!(lane.end(), (0, 0), "nothing was to be recorded");
         for _ in 0..2 {
             lane.record();
-            lane.slices(ROOM + 3);
+            lane.slices(ROOM - 5);
+            lane.preempted_slices(8);
             assert_eq!(lane.end(), (ROOM, 3));
         }
     }

@@ -113,6 +113,8 @@ struct Ring {
     dropped: AtomicU64,
     /// When the first dropped slice began.
     first_dropped: AtomicU64,
+    /// Whose those were, by [`bit`].
+    dropped_of: AtomicU64,
     words: Box<[AtomicU64]>,
 }
 
@@ -174,6 +176,7 @@ impl Ring {
             state: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             first_dropped: AtomicU64::new(0),
+            dropped_of: AtomicU64::new(0),
             words: (0..room * WORDS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -186,6 +189,7 @@ impl Ring {
             count
         } else {
             self.dropped.store(0, Ordering::Relaxed);
+            self.dropped_of.store(0, Ordering::Relaxed);
             0
         };
         let at = count as usize * WORDS;
@@ -194,6 +198,9 @@ impl Ring {
             if dropped == 0 {
                 self.first_dropped.store(event.start.0, Ordering::Relaxed);
             }
+            let of = self.dropped_of.load(Ordering::Relaxed);
+            self.dropped_of
+                .store(of | bit(event.context), Ordering::Relaxed);
             return self.dropped.store(dropped + 1, Ordering::Release);
         };
         for (word, value) in words.iter().zip(event.to_words()) {
@@ -220,8 +227,14 @@ impl Ring {
             events: words.chunks_exact(WORDS).map(event).collect(),
             dropped,
             first_dropped: (dropped > 0).then_some(first_dropped),
+            dropped_of: self.dropped_of.load(Ordering::Relaxed),
         }
     }
+}
+
+/// A context's bit, which others may share.
+fn bit(context: ContextId) -> u64 {
+    1 << (context.0 % 64)
 }
 
 /// What a thread did while something was recorded.
@@ -230,6 +243,16 @@ struct Record {
     events: Vec<Event>,
     dropped: u64,
     first_dropped: Option<Cycles>,
+    /// Whose slices were dropped, by [`bit`], with others at times.
+    dropped_of: u64,
+}
+
+impl Record {
+    /// From when on slices of this context may be missing.
+    fn gap(&self, context: ContextId) -> Option<Cycles> {
+        self.first_dropped
+            .filter(|_| self.dropped_of & bit(context) != 0)
+    }
 }
 
 impl Recorder {
@@ -423,11 +446,11 @@ impl Lane {
 }
 
 impl Observer {
-    /// Records what every worker does for `duration`. Meanwhile the calling thread sleeps, and
-    /// samples the queues and looks for blocked threads every millisecond. A worker has room for
-    /// 65,536 slices (a spare for 1,024); the trace ends where the first slice found no room. The
-    /// room, 2 MiB a worker and 32 KiB a spare, is taken at the first recording and kept until the
-    /// runtime's end.
+    /// Records what every worker does for `duration`, during which the calling thread sleeps, and
+    /// looks at the queues and at what blocks every millisecond. A worker has room for 65,536
+    /// slices (a spare for 1,024). Where the first slice found no room the trace ends, or of a
+    /// spare its lane; [`Trace::dropped`] tells how many did not. The room, 2 MiB a worker and 32
+    /// KiB a spare, is taken at the first recording and kept until the runtime's end.
     ///
     /// # Errors
     /// [`RecordError::Busy`] while another thread records.
@@ -523,6 +546,8 @@ mod tests {
         let record = ring.read(1);
         assert_eq!((record.events.len(), record.dropped), (3, 2));
         assert_eq!(record.first_dropped, Some(Cycles(3)));
+        assert_eq!(record.gap(ContextId(1)), Some(Cycles(3)));
+        assert_eq!(record.gap(ContextId(2)), None);
         assert_eq!(record.events[2], event(2, 1, Stop::Probe));
         assert_eq!(ring.read(2), Record::default());
         ring.push(2, event(9, 2, Stop::Finished));

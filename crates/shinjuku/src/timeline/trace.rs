@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use shinjuku_policy::ClassId;
-use shinjuku_preempt::{Clock, ContextId};
+use shinjuku_preempt::{Clock, ContextId, Cycles};
 
 use super::away::Blocks;
 use super::{Event, Record};
@@ -94,10 +94,13 @@ impl Display for Stop {
 pub struct Slice {
     /// The thread, by its place in [`Trace::lanes`].
     pub lane: usize,
-    /// The request: the same number in all of its slices.
+    /// The request: the same number in all of its slices. Requests are numbered as they first ran
+    /// in this recording.
     pub request: u64,
-    /// The request's class. `None` where nothing is known of the request: it was lost, or began at
-    /// the very end.
+    /// When the request arrived, by a clock in nanoseconds that is the same for all recordings of
+    /// the process; a pool's span has it in the field `arrived_ns`. `None` where `class` is.
+    pub arrived_nanos: Option<u64>,
+    /// `None` where nothing is known of the request: it was lost, or had begun at the very end.
     pub class: Option<ClassId>,
     /// Since the recording's start; 0 for a request that ran before.
     pub start: Duration,
@@ -211,8 +214,10 @@ impl Trace {
         self.duration
     }
 
-    /// How many slices found no room. The trace ends where the first of them began, since it would
-    /// have gaps after that.
+    /// Slices that found no room. The trace ends where the first of a worker's began, since what
+    /// came later has gaps; where only spares had no room, their lanes end so. Of a request that
+    /// may have run there then, the parts are told as requests of their own, the first of them
+    /// without a class.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped
@@ -235,10 +240,9 @@ impl Trace {
         (start, clock): (u64, Clock),
     ) {
         self.dropped = records.iter().map(|record| record.dropped).sum();
-        let cut = records
-            .iter()
-            .filter_map(|record| record.first_dropped)
-            .min();
+        let (of_workers, of_spares) = records.split_at(self.workers.min(records.len()));
+        let dropped = of_workers.iter().filter_map(|record| record.first_dropped);
+        let cut = dropped.min();
         if let Some(cut) = cut {
             let end = clock.nanos_at(cut).saturating_sub(start);
             self.duration = self.duration.min(Duration::from_nanos(end));
@@ -256,14 +260,18 @@ impl Trace {
         let mut request = 0;
         for (context, mut pieces) in contexts {
             pieces.sort_by_key(|piece| piece.event.start);
-            // After a cut, the context may have had another request.
+            let gap = of_spares.iter().filter_map(|spare| spare.gap(context));
+            let gap = gap.min();
+            // What came after a cut was another request, perhaps.
             let open = open.get(&context).filter(|_| cut.is_none());
             let open = open.filter(|open| !pieces.iter().any(|piece| piece.event.ends(open)));
-            for of_one in pieces.split_inclusive(|piece| !piece.event.stop.is_preempted()) {
+            for of_one in requests(&pieces, gap) {
                 let last = of_one.last().expect("a request has a slice").event;
                 let meta = match last.stop {
                     Stop::Finished | Stop::Failed => Some(last.meta()),
                     Stop::Lost => None,
+                    // Likewise what came after a gap.
+                    _ if gap.is_some() && last.stop != Stop::Running => None,
                     _ => open.copied(),
                 };
                 let cut = |&Piece { lane, event }: &Piece| {
@@ -276,6 +284,7 @@ impl Trace {
                     Slice {
                         lane,
                         request,
+                        arrived_nanos: meta.map(|meta| meta.arrival.0),
                         class: meta.map(|meta| meta.class),
                         start: from_start(begin),
                         end: from_start(clock.nanos_at(event.end)),
@@ -289,6 +298,11 @@ impl Trace {
             }
         }
         self.slices.sort_by_key(|slice| (slice.start, slice.lane));
+        let mut numbers = HashMap::new();
+        for slice in &mut self.slices {
+            let next = numbers.len() as u64;
+            slice.request = *numbers.entry(slice.request).or_insert(next);
+        }
     }
 
     /// Writes a file for <https://ui.perfetto.dev> or chrome://tracing.
@@ -339,9 +353,13 @@ impl Trace {
         let age = slice
             .age
             .map_or_else(String::new, |age| format!(",\"age_us\":{}", Micros(age)));
+        // As text: viewers have numbers of 53 bits.
+        let arrived = slice
+            .arrived_nanos
+            .map_or_else(String::new, |nanos| format!(",\"arrived_ns\":\"{nanos}\""));
         format!(
             "{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{},\"dur\":{},\"name\":{},\
-             \"args\":{{\"request\":{},\"stop\":{}{age}}}}}",
+             \"args\":{{\"request\":{},\"stop\":{}{age}{arrived}}}}}",
             slice.lane,
             Micros(slice.start),
             Micros(slice.end.saturating_sub(slice.start)),
@@ -432,6 +450,15 @@ impl Trace {
     }
 }
 
+/// What each request of a context ran for, one after the other. From `gap` on, slices may be
+/// missing between two, which then count as of two requests.
+fn requests(pieces: &[Piece], gap: Option<Cycles>) -> impl Iterator<Item = &[Piece]> {
+    pieces.chunk_by(move |one, next| {
+        let is_next = gap.is_none_or(|gap| next.event.start < gap);
+        one.event.stop.is_preempted() && is_next
+    })
+}
+
 fn metadata(what: &str, lane: usize, name: &str) -> String {
     format!(
         "{{\"ph\":\"M\",\"pid\":1,\"tid\":{lane},\"name\":\"{what}\",\"args\":{{\"name\":{}}}}}",
@@ -463,5 +490,119 @@ impl Display for Quoted<'_> {
             }
         }
         formatter.write_str("\"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use shinjuku_policy::Nanos;
+
+    use super::*;
+
+    const GET: ClassId = ClassId(0);
+    const SCAN: ClassId = ClassId(1);
+
+    /// So many times a thousand cycles after these tests began.
+    fn moment(thousands: u64) -> Cycles {
+        static BEGIN: OnceLock<Cycles> = OnceLock::new();
+        Cycles(BEGIN.get_or_init(Cycles::now).0 + 1_000 * thousands)
+    }
+
+    fn event(context: u16, start: u64, stop: Stop, class: ClassId) -> Event {
+        Event {
+            start: moment(start),
+            end: moment(start + 50),
+            context: ContextId(context),
+            stop,
+            class,
+            arrival: Nanos(start - 10),
+            taken_from: None,
+        }
+    }
+
+    /// Of a worker and a spare that wrote these.
+    fn taken_up(worker: Record, spare: Record) -> Trace {
+        let mut trace = Trace {
+            slices: Vec::new(),
+            samples: Vec::new(),
+            duration: Duration::from_secs(1),
+            dropped: 0,
+            lanes: vec!["worker".to_owned(), "spare".to_owned()],
+            workers: 1,
+            classes: vec!["get".to_owned(), "scan".to_owned()],
+        };
+        let records = [worker, spare];
+        let (open, blocks) = (HashMap::new(), Blocks::default());
+        let clock = Clock::get();
+        let start = clock.nanos_at(moment(0));
+        trace.take_up(&records, &open, &blocks, (start, clock));
+        trace
+    }
+
+    fn record(events: Vec<Event>) -> Record {
+        Record {
+            events,
+            ..Record::default()
+        }
+    }
+
+    /// A request of context 1 is preempted, ends at the spare, which has no room for that, and
+    /// another one follows in its context. What context 2 does is not the spare's.
+    #[test]
+    fn a_full_spare_cuts_its_own_lane_only() {
+        let worker = record(vec![
+            event(1, 1_000, Stop::Probe, GET),
+            event(2, 2_000, Stop::Probe, GET),
+            event(1, 5_000, Stop::Finished, SCAN),
+            event(2, 6_000, Stop::Finished, GET),
+        ]);
+        let spare = Record {
+            dropped: 1,
+            first_dropped: Some(moment(3_000)),
+            dropped_of: super::super::bit(ContextId(1)),
+            ..record(Vec::new())
+        };
+        let trace = taken_up(worker, spare);
+        assert_eq!(
+            (trace.dropped(), trace.duration()),
+            (1, Duration::from_secs(1))
+        );
+        let told = trace
+            .slices()
+            .iter()
+            .map(|slice| (slice.request, slice.class));
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            [(0, None), (1, Some(GET)), (2, Some(SCAN)), (1, Some(GET))]
+        );
+    }
+
+    #[test]
+    fn a_full_worker_ends_the_trace() {
+        let worker = Record {
+            dropped: 1,
+            first_dropped: Some(moment(1_500)),
+            ..record(vec![event(1, 1_000, Stop::Finished, GET)])
+        };
+        let trace = taken_up(worker, record(vec![event(2, 2_000, Stop::Finished, GET)]));
+        assert_eq!(trace.slices().len(), 1);
+        assert!(trace.duration() < Duration::from_secs(1));
+    }
+
+    /// However often it is recorded, a request has the same moment of arrival, and in one recording
+    /// the number by which it ran.
+    #[test]
+    fn requests_are_numbered_as_they_run_and_known_by_their_arrival() {
+        let events = (0..40).map(|n| event(n, 1_000 + 100 * u64::from(n), Stop::Finished, GET));
+        let trace = taken_up(record(events.collect()), Record::default());
+        let numbers = trace.slices().iter().map(|slice| slice.request);
+        assert!(numbers.eq(0..40));
+        assert_eq!(trace.slices()[3].arrived_nanos, Some(1_290));
+        let mut file = Vec::new();
+        trace.write_json(&mut file).unwrap();
+        let file = String::from_utf8(file).unwrap();
+        assert!(file.contains("\"arrived_ns\":\"1290\""), "{file}");
     }
 }

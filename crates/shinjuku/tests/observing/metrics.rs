@@ -91,6 +91,13 @@ fn an_exporter_shows_what_the_runtime_counted() {
     assert!(queued > 0.0 && queued < sum, "{queued} s of {sum} s");
     let floor = |line: &&str| line.starts_with("shinjuku_quantum_floor_seconds{mechanism=");
     assert!(page.lines().any(|line| floor(&line)), "{page}");
+    let quantum = "shinjuku_quantum_in_force_seconds{class=\"get\",mechanism=\"probe\"}";
+    let floor = value(&page, "shinjuku_quantum_floor_seconds{mechanism=\"probe\"}");
+    assert_eq!(
+        value(&page, quantum),
+        floor.max(5e-6),
+        "the policy's is 5 us"
+    );
     let named = "shinjuku_requests_finished_total{runtime=\"second\",class=\"get\"}";
     assert_eq!(value(&with_a_name, named), 30.0);
 }

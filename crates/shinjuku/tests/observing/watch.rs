@@ -5,12 +5,16 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shinjuku::error::WatchError;
 use shinjuku::policy::ClassId;
-use shinjuku::{ClassConfig, Pool, Runtime, StartError, handler_fn};
+use shinjuku::{
+    ClassConfig, LayoutKind, PolicyConfig, Pool, Runtime, StartError, handler_fn, preempt_point,
+};
 use shinjuku_tests_support::PATIENCE;
 
 /// A directory of the test's own.
@@ -97,6 +101,73 @@ fn statistics_and_a_trace_are_told() {
     );
     assert!(runtime.shutdown(PATIENCE).is_clean());
     assert!(!path.exists(), "the socket's file stays");
+}
+
+/// One request runs, and its context is the only one, so another waits that never ran.
+#[test]
+fn threads_and_what_waits_are_told() {
+    for layout in [LayoutKind::Symmetric, LayoutKind::Threads] {
+        let directory = Directory::new("now");
+        let path = directory.socket();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&is_over);
+        let handler = handler_fn(move |_: ()| {
+            while !end.load(Ordering::Relaxed) {
+                preempt_point();
+            }
+        });
+        let runtime = Runtime::builder(handler)
+            .class([ClassConfig::new("get"), ClassConfig::new("range")])
+            .layout(layout)
+            .workers(1)
+            .contexts(1)
+            .cores(shinjuku::CoresConfig::default().share(true))
+            .policy(PolicyConfig::default().quantum_us(100.0))
+            .watch(path.clone())
+            .start()
+            .unwrap();
+        let tickets = [1, 0].map(|class| runtime.handle().submit(ClassId(class), ()).unwrap());
+        let start = Instant::now();
+        let told = loop {
+            let told = json(&path, "statistics\n");
+            if told["classes"][0]["never_ran"] == 1 && told["threads"][0]["class"] == "range" {
+                break told;
+            }
+            assert!(start.elapsed() < PATIENCE, "{layout:?}: {told}");
+        };
+        let is_symmetric = layout == LayoutKind::Symmetric;
+        let name = if is_symmetric { "loop-0" } else { "worker-0" };
+        assert_eq!(told["threads"][0]["name"], name);
+        assert_eq!(
+            told["threads"][0]["waiting"].is_null(),
+            !is_symmetric,
+            "{told}"
+        );
+        assert_eq!(
+            told["dispatcher_occupancy"].is_null(),
+            is_symmetric,
+            "{told}"
+        );
+        assert_eq!(told["classes"][1]["never_ran"], 0);
+        let never_ran = |place: usize| &told["oldest"][place]["never_ran"];
+        assert_eq!(
+            (never_ran(0), never_ran(1)),
+            (&false.into(), &true.into()),
+            "{told}"
+        );
+        assert_eq!(told["oldest"][1]["class"], "get");
+        assert!(
+            told["quanta"][0]["nanos"].as_u64() >= Some(100_000),
+            "{told}"
+        );
+        is_over.store(true, Ordering::Relaxed);
+        for ticket in tickets {
+            ticket.wait().unwrap();
+        }
+        let waits = json(&path, "statistics\n")["classes"][0]["never_ran"].clone();
+        assert_eq!(waits, 0, "what has run waits no more");
+        assert!(runtime.shutdown(PATIENCE).is_clean());
+    }
 }
 
 #[test]

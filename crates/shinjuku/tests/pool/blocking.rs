@@ -1,6 +1,10 @@
 //! Closures that wait.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, Weak};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::*;
 
@@ -45,7 +49,92 @@ fn fifty_closures_wait_for_each_other_on_one_worker() {
     });
 }
 
-/// This holds under a policy that never preempts, too.
+/// Notes what is said as an error.
+struct Errors(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Errors {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::ERROR
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        struct Message<'a>(&'a Errors);
+        impl Visit for Message<'_> {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0.0.lock().unwrap().push(format!("{value:?}"));
+                }
+            }
+        }
+        event.record(&mut Message(self));
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// While it waits it has no part in the pool, which can end.
+fn waits_for_the_next(pool: &Weak<Pool>, depth: u32) {
+    if depth > 0 {
+        let inner = pool.clone();
+        let next = move || waits_for_the_next(&inner, depth - 1);
+        let job = pool.upgrade().map(|pool| pool.run("batch", next));
+        let _ = job.map(Job::wait);
+    }
+}
+
+/// More closures wait for each other than there are contexts. One that waits for long, and not for
+/// ever, is no reason to say so.
+#[test]
+fn a_pool_that_stands_still_says_so_once() {
+    in_each_layout(|layout| {
+        let errors = Arc::new(Mutex::new(Vec::new()));
+        let _default = tracing::subscriber::set_default(Errors(errors.clone()));
+        let pool = Arc::new(builder(layout).start().unwrap());
+        let sleeps = || thread::sleep(Duration::from_millis(1_500));
+        let inner = pool.clone();
+        let waits = pool.run("batch", move || inner.run("batch", sleeps).wait());
+        waits.wait().unwrap().unwrap();
+        assert!(errors.lock().unwrap().is_empty(), "{layout:?}: {errors:?}");
+
+        let inner = Arc::downgrade(&pool);
+        let job = pool.run("batch", move || waits_for_the_next(&inner, 40));
+        wait_for("the error", || !errors.lock().unwrap().is_empty());
+        let said = errors.lock().unwrap().join("; ");
+        assert!(
+            said.contains("stands still: all 16 closures"),
+            "{layout:?}: {said}"
+        );
+        assert!(said.contains("raise `contexts` (16)"), "{said}");
+        let pool = Arc::into_inner(pool).unwrap();
+        assert_eq!(pool.shutdown(Duration::ZERO).unfinished.len(), 16);
+        // Those that wait are told of the end, and return.
+        drop(job.wait());
+        assert_eq!(errors.lock().unwrap().len(), 1);
+    });
+}
+
+/// What docs/pool.md says of code without probes: a spare stands in for the only loop.
+#[test]
+fn a_pool_by_default_serves_beside_foreign_code() {
+    let pool = Pool::builder(["interactive", "batch"]).workers(1);
+    let pool = pool.start().unwrap();
+    assert!(pool.description().contains("symmetric"), "{pool:?}");
+    let (gate, held) = Gate::close(&pool);
+    for _ in 0..20 {
+        pool.run("interactive", || ()).wait().unwrap();
+    }
+    // The gate's is not among them.
+    wait_for("the count", || pool.statistics().finished() == 20);
+    gate.open();
+    held.wait().unwrap();
+    assert!(pool.shutdown(PATIENCE).is_clean());
+}
+
+/// Under a policy that never preempts, too.
 #[test]
 fn closures_wait_for_later_ones_without_a_quantum() {
     in_each_layout(|layout| {

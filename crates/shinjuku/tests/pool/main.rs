@@ -6,6 +6,7 @@ mod blocking;
 mod cancelling;
 mod ending;
 mod order;
+mod quota;
 mod results;
 mod scopes;
 mod soak;

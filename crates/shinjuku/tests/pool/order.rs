@@ -74,6 +74,46 @@ fn cancelled_ones_leave_the_order() {
     });
 }
 
+/// The earliest deadline first, in the place of the class's objective.
+#[test]
+fn deadlines_order_the_queue_under_edf() {
+    in_each_layout(|layout| {
+        let slo = |name: &str| ClassConfig::new(name).slo_us(1_800e6);
+        let config = Config::default()
+            .class(["interactive", "batch"].map(slo))
+            .layout(layout)
+            .contexts(1);
+        let pool = Pool::builder(["interactive", "batch"])
+            .config(config)
+            .workers((layout != LayoutKind::Inline).then_some(1))
+            .cores(shinjuku::CoresConfig::default().share(true))
+            .policy(shinjuku::PolicyConfig::new("edf"))
+            .start()
+            .unwrap();
+        let (gate, held) = Gate::close(&pool);
+        let started = Arc::new(Mutex::new(Vec::new()));
+        let jobs: Vec<_> = [Some(3_600), None, Some(900), Some(600)]
+            .into_iter()
+            .enumerate()
+            .map(|(at, seconds)| {
+                let started = started.clone();
+                let mut options = RunOptions::new("batch");
+                if let Some(seconds) = seconds {
+                    options = options.deadline(Duration::from_secs(seconds));
+                }
+                pool.run(options, move || started.lock().unwrap().push(at))
+            })
+            .collect();
+        gate.open();
+        held.wait().unwrap();
+        for job in jobs {
+            job.wait().unwrap();
+        }
+        assert_eq!(*started.lock().unwrap(), [3, 2, 1, 0], "{layout:?}");
+        assert!(pool.shutdown(PATIENCE).is_clean());
+    });
+}
+
 #[test]
 fn late_ones_are_refused_and_counted() {
     in_each_layout(|layout| {

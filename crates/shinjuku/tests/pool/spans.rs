@@ -94,7 +94,37 @@ fn the_span_is_entered_in_the_closure_and_has_its_times() {
     });
 }
 
-/// A closure that panics has its number of preemptions recorded, too.
+/// A span and a timeline that were taken at the same time know a closure by the same number.
+#[test]
+fn a_timeline_knows_a_closure_by_what_its_span_says() {
+    in_each_layout(|layout| {
+        let notes = Arc::new(Notes::default());
+        let _default = tracing::subscriber::set_default(Shared(notes.clone()));
+        let pool = builder(layout).start().unwrap();
+        let start = Instant::now();
+        let (trace, arrived_nanos) = loop {
+            let trace = thread::scope(|scope| {
+                let recording = scope.spawn(|| pool.record(Duration::from_millis(50)).unwrap());
+                thread::sleep(Duration::from_millis(10));
+                let span = tracing::info_span!(target: "pool", "work", arrived_ns = Empty);
+                let job = pool.run(RunOptions::new("batch").span(span), || ());
+                job.wait().unwrap();
+                recording.join().unwrap()
+            });
+            let arrived_nanos = notes.recorded.lock().unwrap()["arrived_ns"];
+            if !trace.slices().is_empty() || start.elapsed() > PATIENCE {
+                break (trace, arrived_nanos);
+            }
+        };
+        let mut arrivals = trace.slices().iter().map(|slice| slice.arrived_nanos);
+        assert!(
+            arrivals.any(|one| one == Some(arrived_nanos)),
+            "{layout:?}: {trace:?}"
+        );
+    });
+}
+
+/// How often it was preempted is told of a closure that panics, too.
 #[test]
 fn a_closure_that_panics_tells_its_preemptions() {
     let notes = Arc::new(Notes::default());
