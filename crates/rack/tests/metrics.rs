@@ -14,6 +14,7 @@ fn status() -> Status {
         name: format!("s{number}"),
         address: Ipv4Addr::new(10, 0, 0, number),
         state,
+        failed: Vec::new(),
         workers: 8,
         sent: 100 + u64::from(number),
         replies: 90 + u64::from(number),
