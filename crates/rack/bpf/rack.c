@@ -374,24 +374,31 @@ INLINE __u32 noted(struct bucket *bucket, __u32 tag, __u32 tick)
 }
 
 /* Notes the server of a request. Returns whichever server is noted then, as another processor may
- * have been first; NONE: no entry of the bucket is free. */
+ * have been first; NONE: no entry of the bucket is free.
+ *
+ * The other one may have gone by an entry that became free since and is taken here. So this one
+ * looks at those behind once more: the last one stays. */
 INLINE __u32 note(struct bucket *bucket, __u32 tag, __u32 tick, __u32 server)
 {
-	__u64 mine = (__u64)tag << 32 | tick << 8 | server;
+	__u64 mine = (__u64)tag << 32 | tick << 8 | server, *taken = 0;
 
 	for (int i = 0; i < WAYS; i++) {
 		__u64 entry = bucket->entry[i];
 
-		if (!entry)
+		if (!entry && !taken)
 			entry = __sync_val_compare_and_swap(&bucket->entry[i], 0, mine);
+		else if (!entry)
+			continue;
 		if (!entry) {
 			one_more(server);
-			return server;
-		}
-		if (tag_of(entry) == tag)
+			taken = &bucket->entry[i];
+		} else if (tag_of(entry) == tag) {
+			if (taken && __sync_val_compare_and_swap(taken, mine, 0) == mine)
+				one_less(server);
 			return server_of(entry);
+		}
 	}
-	return NONE;
+	return taken ? server : NONE;
 }
 
 INLINE void forget(struct bucket *bucket, __u32 tag)
