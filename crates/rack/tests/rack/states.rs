@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use shinjuku_net::wire::{RackSchedKind, RackSchedMessage};
-use shinjuku_rack::datapath::Action;
+use shinjuku_rack::datapath::{Action, Program};
 use shinjuku_rack::tables::{
     Activity, Cause, Loads, Members, ServerEntry, TICK_NANOS, TYPES, WAYS,
 };
@@ -305,6 +305,37 @@ fn a_client_that_moves_gets_its_replies_where_it_is() {
     let (action, frame, _) = switch.run(&reply(2, 1, 0));
     assert_eq!(action, Action::Redirect);
     assert_eq!(frame[..6], [2, 0, 0, 0, 9, 77]);
+}
+
+/// The table of clients has room for 65,536.
+#[test]
+fn a_full_table_of_clients_forgets_the_oldest_and_drops_nothing() {
+    const CLIENTS: u32 = 80_000;
+    let test = "a_full_table_of_clients_forgets_the_oldest_and_drops_nothing";
+    let Some(switch) = Switch::new(test, "power-of-1", "counters", &[2]) else {
+        return;
+    };
+    let client = |number: u32| (Ipv4Addr::from(0x0b00_0000 + number), CLIENT_PORT);
+    let message = |number| RackSchedMessage::request(3, number, 1000, 5);
+    let action = |frame: &[u8]| switch.datapath.run(Program::Rack, frame, 1).unwrap().action;
+    let asks = |number| action(&racksched_from(client(number), message(number)));
+    let is_answered = |number| {
+        let from = (address(2), RACKSCHED_PORT);
+        let reply = message(number).reply(0).to_bytes();
+        action(&datagram(from, client(number), &[], 0, &reply)) == Action::Redirect
+    };
+    assert!((0..CLIENTS).all(|number| asks(number) == Action::Redirect));
+    let answered = (0..CLIENTS).filter(|number| is_answered(*number)).count();
+    assert!((30_000..=65_536).contains(&answered), "{answered}");
+    assert!((CLIENTS - 1000..CLIENTS).all(is_answered));
+    let counted = switch.datapath.causes().unwrap();
+    let unknown = u64::from(CLIENTS) - answered as u64;
+    assert_eq!(counted[Cause::UnknownClient as usize], unknown);
+    assert_eq!(counted[Cause::NoPort as usize], 0);
+    // Its next request makes a client known again.
+    assert!(!is_answered(0));
+    assert_eq!(asks(0), Action::Redirect);
+    assert!(is_answered(0));
 }
 
 #[test]
