@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Only an open server gets requests, and of those types only whose ports answer
-//! ([`port`](crate::port)). All keep the requests that they have, and their replies pass the switch,
-//! until they are gone.
+//! ([`port`](crate::port)). All keep the requests that they have, and their replies pass the
+//! switch, until they are gone.
 
 use std::time::Duration;
 

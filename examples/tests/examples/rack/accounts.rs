@@ -1,5 +1,5 @@
-//! Where each packet of a test went, by the counts of client, switch and servers: what is missing on
-//! one side is counted on another.
+//! Where each packet of a test went, by the counts of client, switch and servers: what is missing
+//! on one side is counted on another.
 
 use rustix::process::Signal;
 use shinjuku_tests_support::process::Server;
@@ -30,11 +30,10 @@ impl Counts {
     }
 }
 
-/// Every packet that the client has sent is in a reply that it got, or is counted by the server that
-/// had no whole request of it; so no packet was lost between them. These servers were the rack's
-/// only ones, and the client was alone; all requests had two packets. Returns how many packets the
-/// servers dropped.
-pub fn assert_accounted(switch: &Switch, client: &Client, servers: Vec<Server>) -> u64 {
+/// Every packet that the client has sent is in a reply that it got, or is counted by the server
+/// that had no whole request of it; so no packet was lost between them. These servers were the
+/// rack's only ones, and the client was alone; all requests had two packets.
+pub fn assert_accounted(switch: &Switch, client: &Client, servers: Vec<Server>) {
     let (sent, received) = client.settle();
     assert_eq!(count(switch, "requests"), sent, "{}", switch.status());
     assert_eq!(count(switch, "replies"), received, "{}", switch.status());
@@ -48,5 +47,4 @@ pub fn assert_accounted(switch: &Switch, client: &Client, servers: Vec<Server>) 
     let said: Vec<_> = servers.iter().map(|counts| &counts.0).collect();
     assert_eq!(sent, 2 * received + dropped, "{said:#?}");
     println!("{sent} packets, {received} replies; of no whole request: {dropped}");
-    dropped
 }

@@ -185,8 +185,8 @@ const CHOICE: &str = "power-of-2";
 const COUNTERS: &str = "counters";
 const ONE_TYPE: &str = "int1, all classes together";
 const MORE_CHOICES: &str = "counters, power-of-4";
-/// The configuration that the targets judge: what the documentation recommends where few packets are
-/// lost. The others are shown beside it.
+/// The configuration that the targets judge: the best one here, where nothing is lost. The others
+/// are shown beside it.
 const JUDGED: &str = MORE_CHOICES;
 const CENTRAL: &str = "one queue for all";
 const BY_CLIENTS: &str = "power-of-2 by clients";
