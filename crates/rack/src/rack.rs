@@ -13,7 +13,7 @@ use crate::member::{End, Member, State};
 use crate::neighbour;
 use crate::port::{Change, Port};
 use crate::tables::{Cause, Members, SERVERS, ServerEntry, Station, TYPES, network_order};
-use crate::{Config, Format, Mode, RackError, ServerConfig};
+use crate::{Config, Format, Mac, Mode, RackError, ServerConfig};
 
 /// How often the control asks the kernel where a server is. The kernel itself forgets only slowly.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -328,6 +328,7 @@ impl Rack {
             servers.push(ServerStatus {
                 name: member.config.name.clone(),
                 address: member.config.address,
+                mac: Mac(member.station.to),
                 state: member.state(&self.config.types),
                 failed: member.failed(&self.config.types),
                 workers: member.config.workers,
@@ -415,6 +416,8 @@ pub struct ServerStatus {
     pub name: String,
     /// Its address.
     pub address: Ipv4Addr,
+    /// The Ethernet address that its requests go to.
+    pub mac: Mac,
     /// Whether it gets requests.
     pub state: State,
     /// The types whose requests it does not answer, and of which it gets no others.
