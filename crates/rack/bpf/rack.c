@@ -242,8 +242,8 @@ INLINE void one_more(__u32 server)
 		__sync_fetch_and_add(counter, 1);
 }
 
-/* Stays at zero: the control sets the counter to that when it tries a failed server again, whose
- * old requests may end later. */
+/* Stays at zero: the control corrects the counter, and requests that it holds for lost may end
+ * later. */
 INLINE void one_less(__u32 server)
 {
 	__u32 *counter = outstanding(server);
@@ -252,9 +252,18 @@ INLINE void one_less(__u32 server)
 		__sync_fetch_and_add(counter, 1);
 }
 
-INLINE void sent_to(__u32 server)
+/* By a key in memory, not by an index: the verifier follows the values of an index, and would take
+ * all that comes before once more for each type. */
+INLINE struct activity *activity_of(__u32 server, __u32 type)
 {
-	struct activity *activity = bpf_map_lookup_elem(&activities, &server);
+	__u32 at = server * TYPES + type;
+
+	return bpf_map_lookup_elem(&activities, &at);
+}
+
+INLINE void sent_to(__u32 server, __u32 type)
+{
+	struct activity *activity = activity_of(server, type);
 
 	if (!activity)
 		return;
@@ -262,9 +271,9 @@ INLINE void sent_to(__u32 server)
 		activity->waiting_since = now();
 }
 
-INLINE void replied(__u32 server)
+INLINE void replied(__u32 server, __u32 type)
 {
-	struct activity *activity = bpf_map_lookup_elem(&activities, &server);
+	struct activity *activity = activity_of(server, type);
 
 	if (!activity)
 		return;
@@ -365,24 +374,31 @@ INLINE __u32 noted(struct bucket *bucket, __u32 tag, __u32 tick)
 }
 
 /* Notes the server of a request. Returns whichever server is noted then, as another processor may
- * have been first; NONE: no entry of the bucket is free. */
+ * have been first; NONE: no entry of the bucket is free.
+ *
+ * The other one may have gone by an entry that became free since and is taken here. So this one
+ * looks at those behind once more: the last one stays. */
 INLINE __u32 note(struct bucket *bucket, __u32 tag, __u32 tick, __u32 server)
 {
-	__u64 mine = (__u64)tag << 32 | tick << 8 | server;
+	__u64 mine = (__u64)tag << 32 | tick << 8 | server, *taken = 0;
 
 	for (int i = 0; i < WAYS; i++) {
 		__u64 entry = bucket->entry[i];
 
-		if (!entry)
+		if (!entry && !taken)
 			entry = __sync_val_compare_and_swap(&bucket->entry[i], 0, mine);
+		else if (!entry)
+			continue;
 		if (!entry) {
 			one_more(server);
-			return server;
-		}
-		if (tag_of(entry) == tag)
+			taken = &bucket->entry[i];
+		} else if (tag_of(entry) == tag) {
+			if (taken && __sync_val_compare_and_swap(taken, mine, 0) == mine)
+				one_less(server);
 			return server_of(entry);
+		}
 	}
-	return NONE;
+	return taken ? server : NONE;
 }
 
 INLINE void forget(struct bucket *bucket, __u32 tag)
@@ -515,7 +531,7 @@ INLINE int request(struct packet *packet, __u32 number, __u32 interface)
 	if (!chosen || !chosen->address)
 		return to_kernel(NO_SERVER);
 	if (kind == IS_REQUEST)
-		sent_to(server);
+		sent_to(server, number);
 	learn(packet, interface);
 	rewrite(packet, &packet->ip->daddr, chosen->address);
 	return redirect(packet, &chosen->station, REQUEST);
@@ -537,13 +553,13 @@ INLINE int reply(struct packet *packet, __u32 number, __u32 server)
 		/* Further packets of the same reply tell nothing new. */
 		if (FIELD(__u16, header, SEQUENCE) == 0) {
 			reported(number, type->load_info, server, load);
-			replied(server);
+			replied(server, number);
 		}
 		bucket = bucket_of(hash);
 		if (bucket)
 			forget(bucket, hash >> 32);
 	} else {
-		replied(server);
+		replied(server, number);
 		one_less(server);
 	}
 	client = bpf_map_lookup_elem(&clients, &packet->ip->daddr);
@@ -647,35 +663,76 @@ int rack(struct xdp_md *context)
 	return datagram(&packet, end, ip_length, context->ingress_ifindex);
 }
 
-/* The control has this run when it adds a server or tries one again: nothing is known of it then,
- * and nothing is out. The frame's first byte is the server's number. Each word is written by
- * itself, so that what the switch learns of other servers meanwhile stays. */
-SEC("xdp")
-int forget_server(struct xdp_md *context)
+/* Nothing is known of a server's load for a type. Each word is written by itself, so that what the
+ * switch learns of other servers meanwhile stays. */
+INLINE void forget_load(__u32 type, __u32 server)
 {
-	__u8 *number = (void *)(long)context->data;
-	struct activity *activity;
+	struct loads *known = bpf_map_lookup_elem(&loads, &type);
+	__u64 least;
+
+	if (!known)
+		return;
+	known->load[server & (SERVERS - 1)] = 0;
+	least = known->least;
+	if (least >> 32 == server + 1)
+		__sync_val_compare_and_swap(&known->least, least, 0);
+}
+
+/* So many of a server's requests are outstanding no longer. */
+INLINE void write_off(__u32 server, __u32 lost)
+{
+	__u32 *counter = outstanding(server);
+	__s32 before;
+
+	if (!counter)
+		return;
+	before = __sync_fetch_and_add(counter, -lost);
+	if (before < (__s32)lost)
+		__sync_fetch_and_add(counter, lost - (before > 0 ? before : 0));
+}
+
+/* The control has this run when it adds a server, opens it or tries it again, and when requests must
+ * have been lost. The frame is a correction. */
+SEC("xdp")
+int correct(struct xdp_md *context)
+{
+	struct correction *told = (void *)(long)context->data;
 	__u32 server;
 
-	if ((void *)number + sizeof(struct ethhdr) > (void *)(long)context->data_end)
+	if ((void *)(told + 1) > (void *)(long)context->data_end)
 		return XDP_ABORTED;
-	server = *number;
+	server = told->server & (SERVERS - 1);
 	for (__u32 type = 0; type <= TYPES; type++) {
 		/* A copy, or the counter is kept in memory, where Linux 6.1 forgets its range. */
 		__u32 key = type;
-		struct loads *known = bpf_map_lookup_elem(&loads, &key);
-		__u64 least;
+		struct activity *activity;
 
-		if (!known)
+		if (type < told->first || type > told->last)
 			continue;
-		known->load[server & (SERVERS - 1)] = 0;
-		least = known->least;
-		if (least >> 32 == server + 1)
-			__sync_val_compare_and_swap(&known->least, least, 0);
+		if (told->loads)
+			forget_load(key, server);
+		activity = type < TYPES ? activity_of(server, type) : 0;
+		if (activity)
+			activity->answered = activity->sent;
 	}
-	activity = bpf_map_lookup_elem(&activities, &server);
-	if (activity)
-		activity->answered = activity->sent;
+	if (told->lost)
+		write_off(server, told->lost);
+	return XDP_PASS;
+}
+
+/* The control has this run many times in a row, for entries age in buckets that no packet visits,
+ * too. The frame's first word is a bucket's number; the next run takes the next bucket. */
+SEC("xdp")
+int sweep(struct xdp_md *context)
+{
+	__u32 *number = (void *)(long)context->data;
+	struct bucket *bucket;
+
+	if ((void *)(number + 1) > (void *)(long)context->data_end)
+		return XDP_ABORTED;
+	bucket = bucket_of((*number)++);
+	if (bucket)
+		noted(bucket, 0, tick());
 	return XDP_PASS;
 }
 

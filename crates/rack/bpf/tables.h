@@ -85,12 +85,22 @@ struct loads {
 	__u64 turn;		/* of ROUND_ROBIN */
 };
 
-/* What a server has done, for the control to see which one is silent. */
+/* What a server has done for a type, for the control to see where it is silent. */
 struct activity {
 	__u64 sent;
 	__u64 replies;
 	__u64 answered;		/* how many had been sent when the last reply came */
 	__u64 waiting_since;	/* when the first of those after it was sent, in ns */
+};
+
+/* What the control has the program `correct` do with what is known of a server. */
+struct correction {
+	__u8 server;
+	__u8 first;		/* the types that nothing is out of: from this one */
+	__u8 last;		/* to that one; TYPES: what COUNTERS count, too */
+	__u8 loads;		/* 1: their loads are forgotten, too */
+	__u32 lost;		/* requests that are no longer outstanding */
+	__u32 padding[2];	/* a frame has at least 14 bytes */
 };
 
 /* Each entry is a request: its tag (32 bits), the tick of its first packet (24), its server (8).
@@ -124,7 +134,8 @@ TABLE(members, BPF_MAP_TYPE_ARRAY, 2 * TYPES, __u32, struct members);
 TABLE(half, BPF_MAP_TYPE_ARRAY, 1, __u32, __u32);
 /* The last one is COUNTERS' for all types: requests in the table, or sent and not answered. */
 TABLE(loads, BPF_MAP_TYPE_ARRAY, TYPES + 1, __u32, struct loads);
-TABLE(activities, BPF_MAP_TYPE_ARRAY, SERVERS, __u32, struct activity);
+/* A server's types lie side by side. */
+TABLE(activities, BPF_MAP_TYPE_ARRAY, SERVERS * TYPES, __u32, struct activity);
 /* The control sets the number of buckets, and the mask in the settings. */
 TABLE(requests, BPF_MAP_TYPE_ARRAY, 1, __u32, struct bucket);
 TABLE(clients, BPF_MAP_TYPE_LRU_HASH, 65536, __be32, struct station);

@@ -69,7 +69,7 @@ impl Default for TableConfig {
     }
 }
 
-/// When a server counts as failed: it gets no further requests then.
+/// When a server counts as failed for a type: it gets no further requests of that type then.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FailureConfig {

@@ -7,11 +7,13 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
 use crate::{Rack, RackError, ServerConfig, Status, neighbour};
@@ -20,6 +22,8 @@ use crate::{Rack, RackError, ServerConfig, Status, neighbour};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Clients at a time; for one more, the oldest is turned away.
 const CLIENTS: usize = 64;
+/// Clients that wait for a place.
+const BACKLOG: i32 = 128;
 /// How long adding a server may take: ARP's time, and some.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 /// The longest command, in bytes.
@@ -66,22 +70,15 @@ impl Control {
     /// Listens at `path`, in place of a socket that no rack listens at any more.
     ///
     /// # Errors
-    /// If another rack listens there, or there cannot be a socket.
+    /// If another rack listens there, something else than a socket is there, or there cannot be a
+    /// socket.
     pub fn listen(path: &Path) -> Result<Self, RackError> {
         let wrong = |cause| RackError::File {
             path: path.to_owned(),
             cause,
         };
-        if UnixStream::connect(path).is_ok() {
-            let taken = io::Error::new(ErrorKind::AddrInUse, "another rack listens there");
-            return Err(wrong(taken));
-        }
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(wrong(error)),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path).map_err(wrong)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(wrong)?;
+        remove_what_is_left(path).map_err(wrong)?;
+        let listener = bound(path).map_err(wrong)?;
         listener.set_nonblocking(true).map_err(wrong)?;
         Ok(Self {
             listener,
@@ -112,6 +109,32 @@ impl Control {
         });
         is_end
     }
+}
+
+/// A rack that was killed has left its socket's file: that nobody answers at.
+fn remove_what_is_left(path: &Path) -> io::Result<()> {
+    let refused = |why| Err(io::Error::new(ErrorKind::AddrInUse, why));
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(there) if !there.file_type().is_socket() => refused("it is there and is no socket"),
+        Ok(_) => match UnixStream::connect(path) {
+            Ok(_) => refused("another rack listens there"),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+/// A socket's mode before it is bound is its file's, so no one else can connect at any moment.
+fn bound(path: &Path) -> io::Result<UnixListener> {
+    let address = SocketAddrUnix::new(path)?;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 impl Drop for Control {
@@ -251,4 +274,62 @@ fn line(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_a_socket_that_nobody_answers_at_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        fs::write(&path, "a file of somebody's").unwrap();
+        let refused = Control::listen(&path).unwrap_err().to_string();
+        assert!(refused.contains("no socket"), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"a file of somebody's");
+        fs::remove_file(&path).unwrap();
+
+        // A link to a socket is none either.
+        let elsewhere = directory.path().join("elsewhere");
+        drop(UnixListener::bind(&elsewhere).unwrap());
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        let refused = Control::listen(&path).unwrap_err().to_string();
+        assert!(refused.contains("no socket"), "{refused}");
+        fs::remove_file(&path).unwrap();
+
+        drop(UnixListener::bind(&path).unwrap());
+        let control = Control::listen(&path).unwrap();
+        let second = Control::listen(&path).unwrap_err().to_string();
+        assert!(second.contains("another rack listens there"), "{second}");
+        UnixStream::connect(&path).unwrap();
+        drop(control);
+        assert!(!path.exists());
+    }
+
+    /// Another thread looks at the file all the time that it is there.
+    #[test]
+    fn the_socket_is_its_users_from_the_first_moment() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            let watching = scope.spawn(|| {
+                let mut seen = 0;
+                while seen < 200 && start.elapsed() < Duration::from_secs(20) {
+                    if let Ok(there) = fs::symlink_metadata(&path) {
+                        assert_eq!(there.permissions().mode() & 0o777, 0o600);
+                        seen += 1;
+                    }
+                }
+                seen
+            });
+            while !watching.is_finished() {
+                drop(Control::listen(&path).unwrap());
+            }
+            assert_eq!(watching.join().unwrap(), 200, "it was there");
+        });
+    }
 }

@@ -15,8 +15,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::RackError;
 use crate::tables::{
-    Activity, Cause, Injection, Loads, Members, ServerEntry, Settings, Station, TYPES, WAYS,
-    network_order,
+    Activity, Cause, Correction, Injection, Loads, Members, ServerEntry, Settings, Station, TYPES,
+    WAYS, network_order,
 };
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/rack.o"));
@@ -48,17 +48,23 @@ pub enum Mode {
 pub enum Program {
     /// The switch.
     Rack,
-    /// Has the tables forget a server; the control runs it.
-    ForgetServer,
+    /// Corrects what is known of a server; the control runs it.
+    Correct,
+    /// Frees old entries of one bucket of the request table, and names the next in the frame's
+    /// first word; the control runs it.
+    Sweep,
     /// Redirects each frame to the interface where it came from; the bench compares with it.
     BareRedirect,
 }
 
 impl Program {
+    const ALL: [Self; 4] = [Self::Rack, Self::Correct, Self::Sweep, Self::BareRedirect];
+
     const fn name(self) -> &'static str {
         match self {
             Self::Rack => "rack",
-            Self::ForgetServer => "forget_server",
+            Self::Correct => "correct",
+            Self::Sweep => "sweep",
             Self::BareRedirect => "bare_redirect",
         }
     }
@@ -96,6 +102,8 @@ pub struct Datapath {
     ebpf: Ebpf,
     /// Which half of the members' table the program reads.
     half: u32,
+    /// The bucket of the request table that is swept next.
+    next_bucket: u32,
 }
 
 /// What is missing for loading a program, in words.
@@ -120,11 +128,15 @@ impl Datapath {
             .map_max_entries("requests", settings.bucket_mask + 1)
             .load(OBJECT)
             .map_err(|error| loading(&error))?;
-        for program in [Program::Rack, Program::ForgetServer, Program::BareRedirect] {
+        for program in Program::ALL {
             let loaded = xdp(&mut ebpf, program).load();
             loaded.map_err(|error| refused("load the XDP program", &error))?;
         }
-        Ok(Self { ebpf, half: 0 })
+        Ok(Self {
+            ebpf,
+            half: 0,
+            next_bucket: 0,
+        })
     }
 
     /// How many instructions the kernel's verifier looked at, of a million that it would; `None`
@@ -203,6 +215,10 @@ impl Datapath {
     /// If the number is [`SERVERS`](crate::tables::SERVERS) or more.
     pub fn set_server(&mut self, number: u8, server: &ServerEntry) -> Result<(), RackError> {
         let before: ServerEntry = self.read::<ServerEntry, SERVER>("servers", u32::from(number))?;
+        if before.address == server.address {
+            // Its replies pass meanwhile.
+            return self.write::<ServerEntry, SERVER>("servers", u32::from(number), server);
+        }
         let map = self.ebpf.map_mut("server_at").expect(KNOWN);
         let mut at = HashMap::<_, [u8; 4], u32>::try_from(map).expect(KNOWN);
         if before.address != [0; 4]
@@ -251,23 +267,90 @@ impl Datapath {
         self.write::<Loads, LOADS>("loads", number as u32, loads)
     }
 
-    /// Forgets what is known of a server that is new or tried again: its load is zero, and no
-    /// request is out. What the program learns of other servers meanwhile stays.
+    /// Forgets what is known of a new server: its load is zero, and no request is out. What the
+    /// program learns of other servers meanwhile stays.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn forget(&mut self, server: u8) -> Result<(), RackError> {
-        let mut frame = [0; 14];
-        frame[0] = server;
-        self.run(Program::ForgetServer, &frame, 1).map(drop)
+        self.correct(&Correction {
+            server,
+            last: TYPES as u8,
+            loads: 1,
+            ..Correction::default()
+        })
     }
 
-    /// What a server has done.
+    /// The same of a server that is tried again for one type; what the program counts as
+    /// outstanding stays.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn activity(&self, server: u8) -> Result<Activity, RackError> {
-        self.read::<Activity, ACTIVITY>("activities", u32::from(server))
+    pub fn forget_type(&mut self, server: u8, number: usize) -> Result<(), RackError> {
+        self.correct(&Correction {
+            server,
+            first: number as u8,
+            last: number as u8,
+            loads: 1,
+            ..Correction::default()
+        })
+    }
+
+    /// The server's silence so far counts no longer; its loads stay.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn excuse(&mut self, server: u8) -> Result<(), RackError> {
+        self.correct(&Correction {
+            server,
+            last: TYPES as u8 - 1,
+            ..Correction::default()
+        })
+    }
+
+    /// So many requests of the server are outstanding no longer; they have been lost.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn write_off(&mut self, server: u8, lost: u32) -> Result<(), RackError> {
+        self.correct(&Correction {
+            server,
+            // No type.
+            first: 1,
+            last: 0,
+            lost,
+            ..Correction::default()
+        })
+    }
+
+    fn correct(&self, correction: &Correction) -> Result<(), RackError> {
+        self.run(Program::Correct, correction.as_bytes(), 1)
+            .map(drop)
+    }
+
+    /// Frees the old entries of the next so many buckets of the request table; after the last one
+    /// comes the first again.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn sweep(&mut self, buckets: u32) -> Result<(), RackError> {
+        let mut frame = [0; 14];
+        frame[..4].copy_from_slice(&self.next_bucket.to_ne_bytes());
+        self.run(Program::Sweep, &frame, buckets)?;
+        self.next_bucket = self.next_bucket.wrapping_add(buckets);
+        Ok(())
+    }
+
+    /// What a server has done, by type.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn activity(&self, server: u8) -> Result<[Activity; TYPES], RackError> {
+        let mut activity = [Activity::default(); TYPES];
+        for (at, of_type) in (u32::from(server) * TYPES as u32..).zip(&mut activity) {
+            *of_type = self.read::<Activity, ACTIVITY>("activities", at)?;
+        }
+        Ok(activity)
     }
 
     /// What became of all packets, by [`Cause`].

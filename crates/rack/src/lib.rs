@@ -38,6 +38,7 @@ pub mod exporter;
 mod member;
 pub mod metrics;
 mod neighbour;
+mod port;
 mod rack;
 pub mod registration;
 pub mod tables;

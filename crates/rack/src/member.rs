@@ -1,27 +1,27 @@
 //! A server as the control sees it.
 //!
 //! ```text
-//!             silent for too long                     told to drain
-//!      +---------------------------- open -----------------------------+
-//!      v                             ^  ^ added again                  v
-//!   failed --a reply, or the retry---+  +-------------------------- draining
-//!      |                                                               |
-//!      +-----> leaving: told to be removed, or its lease <-------------+
-//!              is over; gone when its requests' entries have aged
+//!             told to drain
+//!      open ------------------> draining
+//!       | ^ added again            |
+//!       | +------------------------+
+//!       |                          |
+//!       +-----> leaving <----------+
+//!               told to be removed, or its lease is over; gone when its requests' entries have
+//!               aged
 //! ```
 //!
-//! Only an open server gets requests. All of them keep those that they have, and their replies pass
-//! the switch, until they are gone.
+//! Only an open server gets requests, and of those types only whose ports answer
+//! ([`port`](crate::port)). All keep the requests that they have, and their replies pass the
+//! switch, until they are gone.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{FailureConfig, ServerConfig};
-use crate::tables::Activity;
-
-/// The longest time between two tries is the first one's, doubled so often.
-const MOST_DOUBLINGS: u32 = 6;
+use crate::config::{ServerConfig, TypeConfig};
+use crate::port::{Losses, Port};
+use crate::tables::{Activity, Station, TYPES};
 
 /// Whether a server gets requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -31,21 +31,15 @@ pub enum State {
     Open,
     /// It answers those that it has, and gets no others.
     Draining,
-    /// It has been silent for too long.
+    /// It has been silent for too long, in all types that it serves.
     Failed,
     /// It is being removed.
     Leaving,
 }
 
-/// What happened to a server by itself.
+/// How a server's state ended by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Change {
-    /// Silent for too long.
-    Failed,
-    /// It replied after all.
-    Returned,
-    /// It is tried again.
-    Retried,
+pub(crate) enum End {
     /// Its lease is over.
     Expired,
     /// It has been removed, and no request can lead there.
@@ -56,33 +50,50 @@ pub(crate) enum Change {
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) config: ServerConfig,
-    pub(crate) state: State,
+    /// The way there, and when the control last looked for it.
+    pub(crate) station: Station,
+    pub(crate) looked: Duration,
     /// When its lease ends; `None`: it has none, and stays.
     pub(crate) lease: Option<Duration>,
-    /// When the state ends by itself.
+    /// By the types' numbers.
+    pub(crate) ports: [Port; TYPES],
+    pub(crate) losses: [Losses; TYPES],
+    /// Never `Failed`: its ports are.
+    state: State,
+    /// When it is gone.
     until: Option<Duration>,
-    /// Replies that it had given when it failed.
-    replies: u64,
-    /// Failures since it last replied.
-    failures: u32,
 }
 
 impl Member {
-    pub(crate) fn new(config: ServerConfig) -> Self {
+    /// An open one, of which `activity` has been seen by `now`: that was another's.
+    pub(crate) fn new(
+        config: ServerConfig,
+        station: Station,
+        now: Duration,
+        activity: &[Activity; TYPES],
+    ) -> Self {
         Self {
             config,
-            state: State::Open,
+            station,
+            looked: now,
             lease: None,
+            ports: Default::default(),
+            losses: activity
+                .each_ref()
+                .map(|activity| Losses::since(now, activity)),
+            state: State::Open,
             until: None,
-            replies: 0,
-            failures: 0,
         }
     }
 
-    /// It gets requests again.
+    /// It gets requests again, at all ports. One that was leaving had lost its lease.
     pub(crate) fn open(&mut self) {
+        if self.is_leaving() {
+            self.lease = None;
+        }
         self.state = State::Open;
         self.until = None;
+        self.ports = Default::default();
     }
 
     /// It gets no further requests.
@@ -97,178 +108,143 @@ impl Member {
         self.until = Some(until);
     }
 
+    /// Whether it gets no requests because of a command or its lease.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state != State::Open
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.state == State::Leaving
+    }
+
     /// Whether it serves a type of this name.
     pub(crate) fn serves(&self, name: &str) -> bool {
         let types = self.config.types.as_ref();
         types.is_none_or(|types| types.iter().any(|one| one == name))
     }
 
-    /// Looks at what the server has done by `now`, of the clock of `activity`.
-    pub(crate) fn observe(
-        &mut self,
-        activity: &Activity,
-        now: Duration,
-        config: &FailureConfig,
-    ) -> Option<Change> {
-        let is_over = self.until.is_some_and(|until| now >= until);
-        let has_expired = self.lease.is_some_and(|until| now >= until);
-        if has_expired && self.state != State::Leaving {
-            return Some(Change::Expired);
-        }
+    /// Whether it gets requests of the type with this number.
+    pub(crate) fn is_open_for(&self, number: usize, of_type: &TypeConfig) -> bool {
+        !self.is_closed() && self.serves(&of_type.name) && !self.ports[number].has_failed()
+    }
+
+    /// The types, of these, that it serves, and whose port has failed.
+    pub(crate) fn failed(&self, types: &[TypeConfig]) -> Vec<String> {
+        let ports = types.iter().zip(&self.ports);
+        let failed = ports.filter(|(one, port)| self.serves(&one.name) && port.has_failed());
+        failed.map(|(one, _)| one.name.clone()).collect()
+    }
+
+    /// Its state, where these types are all.
+    pub(crate) fn state(&self, types: &[TypeConfig]) -> State {
+        let served = types.iter().filter(|one| self.serves(&one.name)).count();
+        let is_failed = served > 0 && self.failed(types).len() == served;
         match self.state {
-            State::Open => {
-                if activity.replies > self.replies {
-                    self.failures = 0;
-                }
-                let waiting_since = Duration::from_nanos(activity.waiting_since);
-                let silence = now.saturating_sub(waiting_since);
-                let is_silent = activity.unanswered() >= config.requests
-                    && silence >= Duration::from_millis(config.silence_ms);
-                is_silent.then(|| self.fail(activity, now, config))
-            }
-            State::Failed if activity.replies > self.replies => {
-                self.open();
-                Some(Change::Returned)
-            }
-            State::Failed if is_over => {
-                self.open();
-                Some(Change::Retried)
-            }
-            State::Leaving if is_over => Some(Change::Gone),
-            State::Failed | State::Leaving | State::Draining => None,
+            State::Open if is_failed => State::Failed,
+            state => state,
         }
     }
 
-    fn fail(&mut self, activity: &Activity, now: Duration, config: &FailureConfig) -> Change {
-        self.state = State::Failed;
-        self.replies = activity.replies;
-        let retry = Duration::from_millis(config.retry_ms);
-        let doubled = retry * (1 << self.failures.min(MOST_DOUBLINGS));
-        self.until = (config.retry_ms > 0).then(|| now + doubled);
-        self.failures += 1;
-        Change::Failed
+    /// Whether its state has ended by `now`.
+    pub(crate) fn end(&self, now: Duration) -> Option<End> {
+        let is_over = |until: Option<Duration>| until.is_some_and(|until| now >= until);
+        match self.is_leaving() {
+            true => is_over(self.until).then_some(End::Gone),
+            false => is_over(self.lease).then_some(End::Expired),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const CONFIG: FailureConfig = FailureConfig {
-        silence_ms: 100,
-        requests: 3,
-        retry_ms: 50,
-    };
+    use crate::Config;
+    use crate::config::FailureConfig;
 
     fn member() -> Member {
-        Member::new(ServerConfig {
+        let config = ServerConfig {
             name: "a".into(),
             address: [10, 0, 0, 1].into(),
             workers: 1,
-            types: Some(vec!["short".into()]),
+            types: Some(vec!["short".into(), "long".into()]),
             mac: None,
             interface: None,
-        })
+        };
+        Member::new(config, Station::default(), at(0), &Default::default())
     }
 
     fn at(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }
 
-    fn activity(replies: u64, unanswered: u64, since_millis: u64) -> Activity {
-        Activity {
-            sent: replies + unanswered,
-            replies,
-            answered: replies,
-            waiting_since: since_millis * 1_000_000,
-        }
-    }
-
-    #[test]
-    fn silence_alone_is_no_failure_and_neither_is_a_lost_reply() {
-        let mut member = member();
-        assert_eq!(member.observe(&activity(5, 0, 0), at(1000), &CONFIG), None);
-        assert_eq!(member.observe(&activity(5, 2, 0), at(1000), &CONFIG), None);
-        assert_eq!(
-            member.observe(&activity(5, 9, 950), at(1000), &CONFIG),
-            None
-        );
-        let failed = member.observe(&activity(5, 3, 900), at(1000), &CONFIG);
-        assert_eq!(
-            (failed, member.state),
-            (Some(Change::Failed), State::Failed)
-        );
-    }
-
-    #[test]
-    fn a_late_reply_brings_it_back_at_once() {
-        let mut member = member();
-        member.observe(&activity(5, 3, 0), at(100), &CONFIG);
-        assert_eq!(member.observe(&activity(5, 3, 0), at(101), &CONFIG), None);
-        let returned = member.observe(&activity(6, 0, 0), at(102), &CONFIG);
-        assert_eq!(
-            (returned, member.state),
-            (Some(Change::Returned), State::Open)
-        );
-    }
-
-    #[test]
-    fn tries_come_at_growing_intervals_until_it_replies() {
-        let mut member = member();
-        let mut now = 100;
-        for interval in [50, 100, 200, 400, 800, 1600, 3200, 3200] {
-            let failed = member.observe(&activity(5, 3, now - 100), at(now), &CONFIG);
-            assert_eq!(failed, Some(Change::Failed));
-            let silent = activity(5, 3, now - 100);
-            assert_eq!(
-                member.observe(&silent, at(now + interval - 1), &CONFIG),
-                None
-            );
-            now += interval;
-            assert_eq!(
-                member.observe(&silent, at(now), &CONFIG),
-                Some(Change::Retried)
-            );
-            now += 100;
-        }
-        assert_eq!(member.observe(&activity(6, 0, 0), at(now), &CONFIG), None);
-        member.observe(&activity(6, 3, now), at(now + 100), &CONFIG);
-        let retried = member.observe(&activity(6, 3, now), at(now + 150), &CONFIG);
-        assert_eq!(retried, Some(Change::Retried));
-        let never = FailureConfig {
-            retry_ms: 0,
-            ..CONFIG
-        };
-        member.observe(&activity(6, 3, 0), at(now + 1000), &never);
-        assert_eq!(
-            member.observe(&activity(6, 3, 0), at(1 << 40), &never),
-            None
-        );
-    }
-
     #[test]
     fn a_lease_ends_in_any_state() {
         let mut member = member();
         member.lease = Some(at(1000));
-        assert_eq!(member.observe(&activity(5, 0, 0), at(999), &CONFIG), None);
+        assert_eq!(member.end(at(999)), None);
         member.drain();
-        let expired = member.observe(&activity(5, 0, 0), at(1000), &CONFIG);
-        assert_eq!(expired, Some(Change::Expired));
+        assert_eq!(member.end(at(1000)), Some(End::Expired));
         member.remove(at(1500));
-        assert_eq!(member.observe(&activity(5, 0, 0), at(1499), &CONFIG), None);
-        let gone = member.observe(&activity(5, 0, 0), at(1500), &CONFIG);
-        assert_eq!(gone, Some(Change::Gone));
+        assert_eq!(member.end(at(1499)), None);
+        assert_eq!(member.end(at(1500)), Some(End::Gone));
     }
 
     #[test]
     fn a_drained_server_stays_and_a_removed_one_goes_in_time() {
         let mut member = member();
         member.drain();
-        assert_eq!(member.observe(&activity(5, 9, 0), at(1000), &CONFIG), None);
+        assert_eq!(member.end(at(1000)), None);
         member.remove(at(2000));
-        assert_eq!(member.observe(&activity(5, 9, 0), at(1999), &CONFIG), None);
-        let gone = member.observe(&activity(5, 9, 0), at(2000), &CONFIG);
-        assert_eq!(gone, Some(Change::Gone));
-        assert!(member.serves("short") && !member.serves("long"));
+        assert_eq!(member.end(at(1999)), None);
+        assert_eq!(member.end(at(2000)), Some(End::Gone));
+        assert!(member.serves("short") && !member.serves("other"));
+    }
+
+    #[test]
+    fn a_server_that_is_opened_again_keeps_its_lease_unless_that_was_over() {
+        let mut member = member();
+        member.lease = Some(at(1000));
+        member.drain();
+        member.open();
+        assert_eq!(member.lease, Some(at(1000)));
+        assert_eq!(member.end(at(1000)), Some(End::Expired));
+        member.remove(at(1500));
+        member.open();
+        assert_eq!((member.lease, member.end(at(2000))), (None, None));
+    }
+
+    /// One dead port of two.
+    #[test]
+    fn a_server_fails_by_type() {
+        let types = [("short", 1), ("long", 2), ("other", 3)].map(|(name, port)| {
+            format!(
+                "[[type]]\nname = '{name}'\nport = {port}\nformat = 'shinjuku'\n\
+                 balancer = 'random'\n"
+            )
+        });
+        let types = types.concat();
+        let text = format!("address = '10.0.0.9'\ninterfaces = ['lo']\n{types}");
+        let types = Config::from_toml(&text).unwrap().types;
+        let mut member = member();
+        let silent = Activity {
+            sent: 9,
+            ..Activity::default()
+        };
+        let fail = |member: &mut Member, number: usize| {
+            let port = &mut member.ports[number];
+            port.observe(&silent, at(60_000), &FailureConfig::default())
+        };
+        assert_eq!(member.state(&types), State::Open);
+        assert!(fail(&mut member, 1).is_some());
+        assert_eq!(member.failed(&types), ["long"]);
+        assert_eq!(member.state(&types), State::Open);
+        let open = [0, 1, 2].map(|number| member.is_open_for(number, &types[number]));
+        assert_eq!(open, [true, false, false]);
+        assert!(fail(&mut member, 0).is_some());
+        assert_eq!(member.state(&types), State::Failed);
+        member.drain();
+        assert_eq!(member.state(&types), State::Draining);
+        member.open();
+        assert_eq!(member.state(&types), State::Open);
     }
 }

@@ -9,10 +9,16 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::datapath::Datapath;
-use crate::member::{Change, Member, State};
+use crate::member::{End, Member, State};
 use crate::neighbour;
-use crate::tables::{Cause, Members, SERVERS, ServerEntry, TYPES, network_order};
-use crate::{Config, Mode, RackError, ServerConfig};
+use crate::port::{Change, Port};
+use crate::tables::{Cause, Members, SERVERS, ServerEntry, Station, TYPES, network_order};
+use crate::{Config, Format, Mac, Mode, RackError, ServerConfig};
+
+/// How often the control asks the kernel where a server is. The kernel itself forgets only slowly.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Buckets of the request table that are looked through for old entries at a time: some 0.1 ms.
+const SWEEP: u32 = 4096;
 
 /// A rack at work. It ends with its value: the interfaces' packets are all the kernel's again.
 #[derive(Debug)]
@@ -67,8 +73,8 @@ impl Rack {
     }
 
     /// A server has registered for so long, or renews that; with no time at all it leaves. A
-    /// renewal opens no server that was drained or has failed. Returns what happened, in words, if
-    /// that is anything.
+    /// renewal opens no server that was drained or has failed, but it may change its workers and
+    /// types. Returns what happened, in words.
     ///
     /// # Errors
     /// As [`add`](Self::add). A server whose Ethernet address the kernel does not know yet is
@@ -77,27 +83,86 @@ impl Rack {
         &mut self,
         server: ServerConfig,
         lease: Duration,
-    ) -> Result<Option<String>, RackError> {
-        let is_it = |member: &&mut Member| {
+    ) -> Result<Vec<String>, RackError> {
+        let is_it = |member: &Member| {
             member.config.name == server.name && member.config.address == server.address
         };
-        let until = now() + lease;
-        let mut members = self.members.iter_mut().flatten();
-        if let Some(member) = members
-            .find(is_it)
-            .filter(|one| one.state != State::Leaving)
-        {
-            // One of the configuration's stays without a lease.
-            if member.lease.is_some() {
-                member.lease = Some(until);
-            }
-            return Ok(None);
+        let is_there = |member: &Option<Member>| {
+            let there = member.as_ref().filter(|member| !member.is_leaving());
+            there.is_some_and(is_it)
+        };
+        if let Some(number) = self.members.iter().position(is_there) {
+            return self.renew(number, server, lease);
         }
         if lease.is_zero() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let event = format!("server {} has registered", server.name);
-        self.place(server, Duration::ZERO)?.lease = Some(until);
+        self.place(server, Duration::ZERO)?.lease = Some(now() + lease);
+        Ok(vec![event])
+    }
+
+    /// The server with this number says once more what it is.
+    fn renew(
+        &mut self,
+        number: usize,
+        server: ServerConfig,
+        lease: Duration,
+    ) -> Result<Vec<String>, RackError> {
+        let mut events = Vec::new();
+        let member = self.members[number].as_mut().expect("it is there");
+        let known = (member.config.workers, &member.config.types);
+        let is_other = known != (server.workers, &server.types) && !lease.is_zero();
+        // One of the configuration's, or of a command's, stays without a lease, and as it is.
+        if member.lease.is_none() {
+            let refused = format!(
+                "server {} has not registered: `add` changes it",
+                server.name
+            );
+            return match is_other {
+                true => Err(RackError::Server(refused)),
+                false => Ok(events),
+            };
+        }
+        if is_other {
+            self.config.check_server(&server)?;
+            events.push(format!("server {} has registered anew", server.name));
+            (member.config.workers, member.config.types) = (server.workers, server.types);
+        }
+        member.lease = Some(now() + lease);
+        let has_failed = member.ports.iter().any(Port::has_failed);
+        if is_other {
+            self.open_members()?;
+        }
+        if has_failed {
+            events.extend(self.look_again(number)?);
+        }
+        Ok(events)
+    }
+
+    /// Asks the kernel where a server is. One that is elsewhere is tried at once where it had
+    /// failed. Returns that in words, if it is so.
+    fn look_again(&mut self, number: usize) -> Result<Option<String>, RackError> {
+        let Some(member) = &mut self.members[number] else {
+            return Ok(None);
+        };
+        member.looked = now();
+        // While nobody answers ARP it stays where it was.
+        let found = neighbour::station(&member.config, Duration::ZERO);
+        let Some(station) = found.ok().filter(|station| *station != member.station) else {
+            return Ok(None);
+        };
+        member.station = station;
+        let entry = entry(member.config.address, station);
+        self.datapath.set_server(number as u8, &entry)?;
+        for (of_type, port) in member.ports.iter_mut().enumerate() {
+            if port.has_failed() {
+                self.datapath.forget_type(number as u8, of_type)?;
+                port.open();
+            }
+        }
+        let event = format!("server {} has another station", member.config.name);
+        self.open_members()?;
         Ok(Some(event))
     }
 
@@ -127,13 +192,28 @@ impl Rack {
             let refused = format!("there are {SERVERS} servers already");
             return Err(RackError::Server(refused));
         };
-        let entry = ServerEntry {
-            address: network_order(server.address),
-            station,
-        };
+        let entry = entry(server.address, station);
         self.datapath.set_server(number as u8, &entry)?;
-        self.datapath.forget(number as u8)?;
-        self.members[number] = Some(Member::new(server));
+        match &mut self.members[number] {
+            Some(member) => {
+                // What is known of its load is as true as before.
+                if member.is_closed() {
+                    self.datapath.excuse(number as u8)?;
+                }
+                for (of_type, port) in member.ports.iter().enumerate() {
+                    if port.has_failed() {
+                        self.datapath.forget_type(number as u8, of_type)?;
+                    }
+                }
+                (member.config, member.station) = (server, station);
+                member.open();
+            }
+            none => {
+                self.datapath.forget(number as u8)?;
+                let activity = self.datapath.activity(number as u8)?;
+                *none = Some(Member::new(server, station, now(), &activity));
+            }
+        }
         self.open_members()?;
         Ok(self.members[number].as_mut().expect("it was put there"))
     }
@@ -153,55 +233,86 @@ impl Rack {
     /// # Errors
     /// If there is no such server.
     pub fn remove(&mut self, name: &str) -> Result<(), RackError> {
-        let until = now() + Duration::from_millis(self.config.table.age_ms);
+        let until = now() + self.age();
         self.member(name)?.remove(until);
         self.open_members()
     }
 
-    /// Looks for servers that fail, return or are gone; to be called several times within
-    /// `failure.silence_ms`. Returns what happened, in words.
+    /// Looks for servers that fail, return or are gone, and for requests that have been lost; to be
+    /// called several times within `failure.silence_ms`. Returns what happened, in words.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn tick(&mut self) -> Result<Vec<String>, RackError> {
         let mut events = Vec::new();
         for number in 0..SERVERS {
-            let activity = match &self.members[number] {
-                None => continue,
-                Some(_) => self.datapath.activity(number as u8)?,
-            };
-            let Some(member) = &mut self.members[number] else {
-                continue;
-            };
-            let Some(change) = member.observe(&activity, now(), &self.config.failure) else {
-                continue;
-            };
-            let name = member.config.name.clone();
-            let words = match change {
-                Change::Failed => "has failed",
-                Change::Returned => "replies again",
-                Change::Retried => "is tried again",
-                Change::Expired => "has let its lease expire",
-                Change::Gone => "is gone",
-            };
-            events.push(format!("server {name} {words}"));
-            match change {
-                Change::Expired => {
-                    member.remove(now() + Duration::from_millis(self.config.table.age_ms));
-                }
-                Change::Gone => {
-                    self.members[number] = None;
-                    let none = ServerEntry::default();
-                    self.datapath.set_server(number as u8, &none)?;
-                }
-                Change::Retried => self.datapath.forget(number as u8)?,
-                Change::Failed | Change::Returned => {}
+            if self.members[number].is_some() {
+                self.look_after(number, &mut events)?;
             }
         }
+        self.datapath.sweep(self.config.table.buckets.min(SWEEP))?;
         if !events.is_empty() {
             self.open_members()?;
         }
         Ok(events)
+    }
+
+    /// The same of the server with this number.
+    fn look_after(&mut self, number: usize, events: &mut Vec<String>) -> Result<(), RackError> {
+        let activity = self.datapath.activity(number as u8)?;
+        let (now, age) = (now(), self.age());
+        let Some(member) = &mut self.members[number] else {
+            return Ok(());
+        };
+        let name = member.config.name.clone();
+        match member.end(now) {
+            Some(End::Expired) => {
+                member.remove(now + age);
+                events.push(format!("server {name} has let its lease expire"));
+            }
+            Some(End::Gone) => {
+                self.members[number] = None;
+                let none = ServerEntry::default();
+                self.datapath.set_server(number as u8, &none)?;
+                events.push(format!("server {name} is gone"));
+                return Ok(());
+            }
+            None => {}
+        }
+        let mut is_due = now.saturating_sub(member.looked) >= LOOK_AGAIN;
+        for (of_type, config) in self.config.types.iter().enumerate() {
+            let activity = &activity[of_type];
+            if config.format == Format::Shinjuku {
+                let lost = member.losses[of_type].observe(activity, now, age);
+                if lost > 0 {
+                    self.datapath.write_off(number as u8, lost)?;
+                }
+            }
+            if member.is_closed() {
+                continue;
+            }
+            let change = member.ports[of_type].observe(activity, now, &self.config.failure);
+            let words = match change {
+                None => continue,
+                Some(Change::Failed) => "has failed",
+                Some(Change::Returned) => "replies again",
+                Some(Change::Retried) => {
+                    self.datapath.forget_type(number as u8, of_type)?;
+                    is_due = true;
+                    "is tried again"
+                }
+            };
+            events.push(format!("server {name} {words} for {}", config.name));
+        }
+        if is_due {
+            events.extend(self.look_again(number)?);
+        }
+        Ok(())
+    }
+
+    /// How long a request without a reply is outstanding.
+    fn age(&self) -> Duration {
+        Duration::from_millis(self.config.table.age_ms)
     }
 
     /// What there is and what it has done.
@@ -217,10 +328,12 @@ impl Rack {
             servers.push(ServerStatus {
                 name: member.config.name.clone(),
                 address: member.config.address,
-                state: member.state,
+                mac: Mac(member.station.to),
+                state: member.state(&self.config.types),
+                failed: member.failed(&self.config.types),
                 workers: member.config.workers,
-                sent: activity.sent,
-                replies: activity.replies,
+                sent: activity.iter().map(|of_type| of_type.sent).sum(),
+                replies: activity.iter().map(|of_type| of_type.replies).sum(),
                 outstanding: counters.load[number].cast_signed().max(0).cast_unsigned(),
             });
         }
@@ -254,17 +367,24 @@ impl Rack {
     /// Tells the program which servers are open.
     fn open_members(&mut self) -> Result<(), RackError> {
         let mut tables = [Members::default(); TYPES];
-        for (table, of_type) in tables.iter_mut().zip(&self.config.types) {
+        for (of_type, config) in self.config.types.iter().enumerate() {
             let mut open = Vec::new();
             for (number, member) in self.members.iter().enumerate() {
                 let Some(member) = member else { continue };
-                if member.state == State::Open && member.serves(&of_type.name) {
+                if member.is_open_for(of_type, config) {
                     open.push((number as u8, member.config.workers));
                 }
             }
-            *table = Members::new(&open);
+            tables[of_type] = Members::new(&open);
         }
         self.datapath.set_members(&tables)
+    }
+}
+
+fn entry(address: Ipv4Addr, station: Station) -> ServerEntry {
+    ServerEntry {
+        address: network_order(address),
+        station,
     }
 }
 
@@ -296,8 +416,13 @@ pub struct ServerStatus {
     pub name: String,
     /// Its address.
     pub address: Ipv4Addr,
+    /// The Ethernet address that its requests go to.
+    pub mac: Mac,
     /// Whether it gets requests.
     pub state: State,
+    /// The types whose requests it does not answer, and of which it gets no others.
+    #[serde(default)]
+    pub failed: Vec<String>,
     /// Its weight.
     pub workers: u16,
     /// Requests sent to this number's servers since the start.
@@ -325,9 +450,13 @@ impl fmt::Display for Status {
             "server", "address", "state", "workers", "sent", "replies", "outstanding"
         )?;
         for server in &self.servers {
+            let failed = match server.failed.join(", ") {
+                none if none.is_empty() => none,
+                types => format!("  failed: {types}"),
+            };
             writeln!(
                 f,
-                "{:width$}  {:15}  {:8}  {:>7}  {:>12}  {:>12}  {:>11}",
+                "{:width$}  {:15}  {:8}  {:>7}  {:>12}  {:>12}  {:>11}{failed}",
                 server.name,
                 server.address.to_string(),
                 format!("{:?}", server.state).to_lowercase(),

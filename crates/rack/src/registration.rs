@@ -155,8 +155,8 @@ impl Registrar {
                 Err(_) => break,
             };
             let answer = match self.register(rack, peer, &message[..length]) {
-                Ok(event) => {
-                    events.extend(event);
+                Ok(happened) => {
+                    events.extend(happened);
                     Answer::Done
                 }
                 Err(error) => Answer::Refused(error.to_string()),
@@ -174,7 +174,7 @@ impl Registrar {
         rack: &mut Rack,
         peer: SocketAddr,
         message: &[u8],
-    ) -> Result<Option<String>, RackError> {
+    ) -> Result<Vec<String>, RackError> {
         let IpAddr::V4(address) = peer.ip() else {
             return Err(RackError::Server("registration takes IPv4".to_owned()));
         };

@@ -155,7 +155,7 @@ pub struct Loads {
     pub turn: u64,
 }
 
-/// What a server has done.
+/// What a server has done for a type.
 #[derive(
     Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -177,6 +177,23 @@ impl Activity {
     pub const fn unanswered(&self) -> u64 {
         self.sent.saturating_sub(self.answered)
     }
+}
+
+/// What is to be corrected of what the program knows of a server.
+#[derive(Clone, Copy, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Correction {
+    pub(crate) server: u8,
+    /// The types that no request is out of, from this one ...
+    pub(crate) first: u8,
+    /// ... to that one; [`TYPES`]: what the program counts itself, too.
+    pub(crate) last: u8,
+    /// 1: their loads are forgotten, too.
+    pub(crate) loads: u8,
+    /// Requests that are no longer outstanding.
+    pub(crate) lost: u32,
+    /// A frame has at least 14 bytes.
+    pub(crate) padding: [u32; 2],
 }
 
 /// The random numbers and the time of a test.

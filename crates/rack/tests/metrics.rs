@@ -7,13 +7,15 @@ use std::net::Ipv4Addr;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use shinjuku_rack::metrics::{METRICS, describe, page, publish};
 use shinjuku_rack::tables::Cause;
-use shinjuku_rack::{Mode, ServerStatus, State, Status};
+use shinjuku_rack::{Mac, Mode, ServerStatus, State, Status};
 
 fn status() -> Status {
     let server = |number: u8, state| ServerStatus {
         name: format!("s{number}"),
         address: Ipv4Addr::new(10, 0, 0, number),
+        mac: Mac([2, 0, 0, 0, 0, number]),
         state,
+        failed: Vec::new(),
         workers: 8,
         sent: 100 + u64::from(number),
         replies: 90 + u64::from(number),

@@ -116,6 +116,12 @@ fn other_builds() -> Vec<Step> {
     vec![
         // As users get it who turn no feature on: no guest mode and no Dune.
         tests("plain", 5, "-p shinjuku --lib --test starting"),
+        // Ten million random packets through the rack's XDP program: 82 s.
+        tests(
+            "rack-packets",
+            8,
+            "-p shinjuku-rack --test rack -- --ignored ten_million",
+        ),
         // The callbacks of compiled probes: their names are those of fuzzers' callbacks, too.
         tests(
             "compiled-probes",

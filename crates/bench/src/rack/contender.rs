@@ -13,7 +13,7 @@ use shinjuku_rack::Config;
 use shinjuku_rack::datapath::{Action, Datapath, Program};
 use shinjuku_rack::tables::{Members, ServerEntry, Settings, Station, TYPES};
 
-use super::{BARE, BATCH, CHOICE, REPLY, WITH_TABLE, WITHOUT_CHOICE};
+use super::{BARE, BATCH, BY_K, CHOICE, REPLY, WITH_INT2, WITH_INT3, WITH_TABLE, WITHOUT_CHOICE};
 
 /// Servers of a contender that says nothing of them.
 pub const SERVERS: u8 = 4;
@@ -25,6 +25,9 @@ const SHINJUKU_PORT: u16 = 1235;
 const RACKSCHED_PORT: u16 = 1234;
 /// The interface `lo`, by which packets come.
 const LOOPBACK: u32 = 1;
+
+/// The loads that replies tell, in the order of the contenders with the table.
+const INT: [&str; 3] = ["int1", "int2", "int3"];
 
 /// A program with its tables, and a packet for it.
 #[derive(Debug)]
@@ -90,15 +93,7 @@ pub fn all() -> Result<Vec<Contender>> {
             ..Plan::default()
         },
     ];
-    for balancer in [
-        "random",
-        "round-robin",
-        "power-of-1",
-        CHOICE,
-        "power-of-3",
-        "power-of-4",
-        "shortest",
-    ] {
+    for balancer in BY_K {
         plans.push(Plan {
             name: balancer,
             note: "the same; this balancer chooses, by counters",
@@ -106,37 +101,48 @@ pub fn all() -> Result<Vec<Contender>> {
             ..Plan::default()
         });
     }
-    plans.extend([
-        Plan {
-            name: "shortest of 64",
-            note: "the same, among as many servers as there can be",
+    for (name, servers, note) in [
+        ("shortest", SERVERS, "the same; it looks at each server"),
+        (
+            "shortest of 64",
+            MOST_SERVERS,
+            "the same, among as many servers as there can be",
+        ),
+    ] {
+        plans.push(Plan {
+            name,
+            note,
             balancer: "shortest",
-            servers: MOST_SERVERS,
+            servers,
             ..Plan::default()
-        },
-        Plan {
-            name: WITH_TABLE,
-            note: "a request in RackSched's format: chosen by INT1, noted in the table, an old entry freed",
-            load_info: "int1",
+        });
+    }
+    for (name, load_info) in [WITH_TABLE, WITH_INT2, WITH_INT3].into_iter().zip(INT) {
+        plans.push(Plan {
+            name,
+            note: "a request in RackSched's format: chosen by that, noted in the table, an old entry freed",
+            load_info,
             forgetful: true,
             frame: racksched_request(),
             ..Plan::default()
-        },
-        Plan {
-            name: "affine",
-            note: "a request that the table knows",
-            load_info: "int1",
-            frame: racksched_request(),
-            ..Plan::default()
-        },
-        Plan {
-            name: REPLY,
+        });
+    }
+    plans.extend([Plan {
+        name: "affine",
+        note: "a request that the table knows",
+        load_info: "int1",
+        frame: racksched_request(),
+        ..Plan::default()
+    }]);
+    for (name, load_info) in [REPLY, "reply, int2", "reply, int3"].into_iter().zip(INT) {
+        plans.push(Plan {
+            name,
             note: "a reply in RackSched's format, with its load",
-            load_info: "int1",
+            load_info,
             frame: racksched_reply(),
             ..Plan::default()
-        },
-    ]);
+        });
+    }
     plans.into_iter().map(Contender::new).collect()
 }
 

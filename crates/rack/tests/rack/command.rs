@@ -3,16 +3,18 @@
 //! Takes root, `ip`, and the XDP program; without them the tests say `SKIPPED`.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use shinjuku_net::wire::RackSchedMessage;
 use shinjuku_rack::control::{Answer, Order, command};
-use shinjuku_rack::{Mode, State, Status};
-use shinjuku_tests_support::namespace::Namespace;
+use shinjuku_rack::registration::Registration;
+use shinjuku_rack::{Mode, RackError, State, Status};
+use shinjuku_tests_support::namespace::{Namespace, must};
 use shinjuku_tests_support::process::{Process, Server};
 use shinjuku_tests_support::{PATIENCE, comes_true};
 
@@ -242,6 +244,174 @@ fn a_silent_client_keeps_no_other_waiting() {
     assert!(turned_away >= Duration::from_secs(4), "{turned_away:?}");
     place.does("stop");
     rack.ended();
+}
+
+/// The server's host registers `z` at the rack, in the test's own process.
+fn register(place: &Place, workers: u16, lease_ms: u64) -> Result<(), RackError> {
+    let registration = Registration {
+        name: "z".to_owned(),
+        workers,
+        types: None,
+        lease_ms,
+    };
+    let at = "10.78.0.1:7777".parse().unwrap();
+    place.server.within(|| registration.send(at))
+}
+
+/// The first try may find that the kernel does not know the way back yet.
+fn is_registered(place: &Place, workers: u16, lease_ms: u64) {
+    let registered = comes_true(|| register(place, workers, lease_ms).is_ok());
+    assert!(registered, "{:?}", register(place, workers, lease_ms));
+}
+
+#[test]
+fn a_renewal_may_change_workers() {
+    let Some(place) = Place::new("a_renewal_may_change_workers") else {
+        return;
+    };
+    let rack = start(&place, "generic", "['east']");
+    let workers = || {
+        let status = place.status();
+        let z = status.servers.iter().find(|server| server.name == "z");
+        z.map(|server| server.workers)
+    };
+    is_registered(&place, 3, 60_000);
+    assert_eq!(workers(), Some(3));
+    is_registered(&place, 5, 60_000);
+    assert_eq!(workers(), Some(5));
+    let refused = register(&place, 0, 60_000).unwrap_err().to_string();
+    assert!(refused.contains("server.workers of z is 0"), "{refused}");
+    assert_eq!(workers(), Some(5));
+
+    // What a command has added a registration does not change.
+    is_registered(&place, 5, 0);
+    place.until("z", None);
+    place.does("add z 10.78.0.7 --workers 2");
+    let refused = register(&place, 5, 60_000).unwrap_err().to_string();
+    assert!(refused.contains("`add` changes it"), "{refused}");
+    register(&place, 2, 60_000).unwrap();
+    assert_eq!(workers(), Some(2));
+    place.does("stop");
+    assert!(rack.ended().contains("server z has registered anew"));
+}
+
+#[test]
+fn a_registered_server_keeps_its_lease_when_it_is_opened_again() {
+    let Some(place) = Place::new("a_registered_server_keeps_its_lease_when_it_is_opened_again")
+    else {
+        return;
+    };
+    let _rack = start(&place, "generic", "['east']");
+    is_registered(&place, 3, 60_000);
+    place.does("drain z");
+    place.does("add z 10.78.0.7 --workers 3");
+    assert_eq!(place.state("z"), Some(State::Open));
+    // The last renewal that there is.
+    is_registered(&place, 3, 300);
+    place.does("drain z");
+    place.does("add z 10.78.0.7 --workers 3");
+    place.until("z", None);
+}
+
+/// Its kernel asks for the way to the switch by ARP, which tells the switch's kernel.
+#[test]
+fn a_server_that_comes_back_with_another_address_is_found() {
+    let Some(place) = Place::new("a_server_that_comes_back_with_another_address_is_found") else {
+        return;
+    };
+    let rack = start(&place, "generic", "['east']");
+    let has_mac = |mac: &str| {
+        let status = place.status();
+        let z = status.servers.iter().find(|server| server.name == "z");
+        z.is_some_and(|server| server.mac.to_string() == mac)
+    };
+    is_registered(&place, 3, 60_000);
+    assert!(!has_mac("02:00:00:00:00:77"), "{}", place.status());
+    must(place.server.ip("link set west address 02:00:00:00:00:77"));
+    place.server.within(|| {
+        let socket = UdpSocket::bind("10.78.0.7:0").unwrap();
+        socket.send_to(&[], "10.78.0.1:9").unwrap();
+    });
+    assert!(comes_true(|| has_mac("02:00:00:00:00:77")), "it is lost");
+    place.does("stop");
+    assert!(rack.ended().contains("server z has another station"));
+}
+
+/// A second type, in Shinjuku's format, and a longer memory.
+fn start_with_two_types(place: &Place, age_ms: u64) -> Server {
+    let path = place.configure();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = text.replace("age_ms = 50", &format!("age_ms = {age_ms}"));
+    let more = "[[type]]\nname = 'plain'\nport = 1235\nformat = 'shinjuku'\n\
+                balancer = 'shortest'\n";
+    std::fs::write(&path, text + more).unwrap();
+    Server::start(&mut place.prepare(&format!("start {path}")), "ready").unwrap()
+}
+
+/// Sends the rack a request of either type, which nobody answers.
+fn ask(socket: &UdpSocket, number: u32) {
+    let racksched = RackSchedMessage::request(3, number, 1000, 5).to_bytes();
+    socket.send_to(&racksched, "10.78.0.1:1234").unwrap();
+    socket.send_to(&[0; 16], "10.78.0.1:1235").unwrap();
+}
+
+#[test]
+fn what_is_outstanding_outlasts_a_new_weight_but_not_its_age() {
+    let test = "what_is_outstanding_outlasts_a_new_weight_but_not_its_age";
+    let Some(place) = Place::new(test) else {
+        return;
+    };
+    let outstanding = || place.status().servers[0].outstanding;
+    let client = place
+        .server
+        .within(|| UdpSocket::bind("10.78.0.7:0").unwrap());
+    let rack = start_with_two_types(&place, 60_000);
+    (0..2).for_each(|number| ask(&client, number));
+    assert!(comes_true(|| outstanding() == 4), "{}", outstanding());
+    place.does("add a 10.78.0.2 --workers 2 --mac 02:00:00:00:00:0a --interface east");
+    assert_eq!(place.status().servers[0].workers, 2);
+    assert_eq!(outstanding(), 4, "it is as busy as before");
+    place.does("stop");
+    rack.ended();
+
+    // Nothing is sent any more: neither table nor counter keeps what was lost.
+    let _rack = start_with_two_types(&place, 1_000);
+    (0..2).for_each(|number| ask(&client, number));
+    assert!(comes_true(|| outstanding() == 4), "{}", outstanding());
+    assert!(comes_true(|| outstanding() == 0), "{}", outstanding());
+}
+
+/// One of its two ports answers, by datagrams that the test sends in its name.
+#[test]
+fn a_server_fails_for_the_type_that_it_does_not_answer() {
+    let test = "a_server_fails_for_the_type_that_it_does_not_answer";
+    let Some(place) = Place::new(test) else {
+        return;
+    };
+    must(place.server.ip("addr add 10.78.0.2/24 dev west"));
+    must(place.server.ip("route add 10.99.0.0/24 via 10.78.0.1"));
+    let [client, port] = ["10.78.0.7:0", "10.78.0.2:1234"]
+        .map(|at| place.server.within(|| UdpSocket::bind(at).unwrap()));
+    let _rack = start_with_two_types(&place, 1_000);
+    let mut number = 0;
+    let mut go_on = || {
+        number += 1;
+        ask(&client, number);
+        let reply = RackSchedMessage::request(3, number, 1000, 5).reply(1);
+        port.send_to(&reply.to_bytes(), "10.99.0.5:4321").unwrap();
+        place.status()
+    };
+    let has_failed = comes_true(|| go_on().servers[0].failed == ["plain"]);
+    assert!(has_failed, "{}", place.status());
+    let before = place.status();
+    assert_eq!(before.servers[0].state, State::Open);
+    assert!(place.does("status").contains("failed: plain"));
+    for _ in 0..5 {
+        go_on();
+    }
+    let after = place.status();
+    assert!(after.servers[0].sent > before.servers[0].sent, "{after}");
+    assert!(after.causes["no-server"] > before.causes["no-server"]);
 }
 
 /// From another host; one that asks only half is turned away in time.

@@ -241,6 +241,7 @@ fn the_verifier_has_room_for_the_largest_configurations() {
             return;
         };
         let verified = switch.datapath.verified_instructions().unwrap();
+        println!("{test}: {balancer} by {load_info}: {verified:?} instructions");
         // Half of what it takes: other kernels count otherwise.
         assert!(verified.unwrap_or(0) <= 500_000, "{balancer}: {verified:?}");
     }

@@ -156,8 +156,7 @@ fn random_packets_are_all_counted() {
     random_packets("random_packets_are_all_counted", 60_000);
 }
 
-/// The same, many times: `cargo test -p shinjuku-rack --test rack -- --ignored --nocapture
-/// ten_million`.
+/// The same, many times: a step of `cargo xtask test`, `--only rack-packets`.
 #[test]
 #[ignore = "takes a minute or two"]
 fn ten_million_random_packets_are_all_counted() {

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use shinjuku_net::wire::{RackSchedKind, RackSchedMessage};
-use shinjuku_rack::datapath::Action;
+use shinjuku_rack::datapath::{Action, Program};
 use shinjuku_rack::tables::{
     Activity, Cause, Loads, Members, ServerEntry, TICK_NANOS, TYPES, WAYS,
 };
@@ -38,12 +38,12 @@ fn a_request_and_its_reply_go_there_and_back() {
         waiting_since: NOW,
         ..Activity::default()
     };
-    assert_eq!(switch.datapath.activity(40).unwrap(), sent);
+    assert_eq!(switch.datapath.activity(40).unwrap()[0], sent);
 
     switch.answers(&reply(40, 1, 17));
     assert_eq!((switch.outstanding(40), switch.entries()), (0, 0));
     assert_eq!(switch.datapath.loads(0).unwrap().load[40], 17);
-    let activity = switch.datapath.activity(40).unwrap();
+    let [activity, ..] = switch.datapath.activity(40).unwrap();
     assert_eq!((activity.replies, activity.unanswered()), (1, 0));
     // Once more, as a network may do.
     switch.answers(&reply(40, 1, 17));
@@ -307,6 +307,37 @@ fn a_client_that_moves_gets_its_replies_where_it_is() {
     assert_eq!(frame[..6], [2, 0, 0, 0, 9, 77]);
 }
 
+/// The table of clients has room for 65,536.
+#[test]
+fn a_full_table_of_clients_forgets_the_oldest_and_drops_nothing() {
+    const CLIENTS: u32 = 80_000;
+    let test = "a_full_table_of_clients_forgets_the_oldest_and_drops_nothing";
+    let Some(switch) = Switch::new(test, "power-of-1", "counters", &[2]) else {
+        return;
+    };
+    let client = |number: u32| (Ipv4Addr::from(0x0b00_0000 + number), CLIENT_PORT);
+    let message = |number| RackSchedMessage::request(3, number, 1000, 5);
+    let action = |frame: &[u8]| switch.datapath.run(Program::Rack, frame, 1).unwrap().action;
+    let asks = |number| action(&racksched_from(client(number), message(number)));
+    let is_answered = |number| {
+        let from = (address(2), RACKSCHED_PORT);
+        let reply = message(number).reply(0).to_bytes();
+        action(&datagram(from, client(number), &[], 0, &reply)) == Action::Redirect
+    };
+    assert!((0..CLIENTS).all(|number| asks(number) == Action::Redirect));
+    let answered = (0..CLIENTS).filter(|number| is_answered(*number)).count();
+    assert!((30_000..=65_536).contains(&answered), "{answered}");
+    assert!((CLIENTS - 1000..CLIENTS).all(is_answered));
+    let counted = switch.datapath.causes().unwrap();
+    let unknown = u64::from(CLIENTS) - answered as u64;
+    assert_eq!(counted[Cause::UnknownClient as usize], unknown);
+    assert_eq!(counted[Cause::NoPort as usize], 0);
+    // Its next request makes a client known again.
+    assert!(!is_answered(0));
+    assert_eq!(asks(0), Action::Redirect);
+    assert!(is_answered(0));
+}
+
 #[test]
 fn a_server_behind_no_interface_of_the_racks_is_counted() {
     let test = "a_server_behind_no_interface_of_the_racks_is_counted";
@@ -386,7 +417,7 @@ fn further_packets_of_a_reply_go_back_and_report_nothing() {
     let frame = datagram(from, (CLIENT, CLIENT_PORT), &[], 0, &message.to_bytes());
     switch.answers(&frame);
     assert_eq!(switch.datapath.loads(0).unwrap().load[2], 0);
-    assert_eq!(switch.datapath.activity(2).unwrap().replies, 0);
+    assert_eq!(switch.datapath.activity(2).unwrap()[0].replies, 0);
 }
 
 #[test]
@@ -445,7 +476,7 @@ fn counters_do_not_fall_below_zero() {
     }
     assert_eq!(switch.outstanding(2), 5);
     switch.datapath.forget(2).unwrap();
-    let activity = switch.datapath.activity(2).unwrap();
+    let [activity, ..] = switch.datapath.activity(2).unwrap();
     assert_eq!((activity.sent, activity.unanswered()), (5, 0));
     for number in 0..5 {
         switch.answers(&reply(2, number, 0));
@@ -453,6 +484,75 @@ fn counters_do_not_fall_below_zero() {
     assert_eq!(switch.outstanding(2), 0);
     switch.serves(&request(9));
     assert_eq!(switch.outstanding(2), 1);
+}
+
+/// One dead port of two: what the other one answers says nothing of it.
+#[test]
+fn activity_is_by_server_and_type() {
+    let test = "activity_is_by_server_and_type";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "counters", &[2]) else {
+        return;
+    };
+    for number in 0..3 {
+        switch.serves(&request(number));
+        switch.serves(&shinjuku_request());
+        switch.answers(&reply(2, number, 0));
+    }
+    let unanswered = |switch: &Switch| {
+        let activity = switch.datapath.activity(2).unwrap();
+        [0, 1, 2].map(|of_type: usize| activity[of_type].unanswered())
+    };
+    assert_eq!(unanswered(&switch), [0, 3, 0]);
+    // It is tried again for that type: the other one's load stays, and what is outstanding.
+    switch.answers(&reply(2, 2, 7));
+    for (of_type, load) in [(0, 70), (1, 71)] {
+        let mut loads = switch.datapath.loads(of_type).unwrap();
+        loads.load[2] = load;
+        switch.datapath.set_loads(of_type, &loads).unwrap();
+    }
+    switch.datapath.forget_type(2, 1).unwrap();
+    assert_eq!((unanswered(&switch), switch.outstanding(2)), ([0; 3], 3));
+    let loads = [0, 1].map(|of_type| switch.datapath.loads(of_type).unwrap().load[2]);
+    assert_eq!(loads, [70, 0]);
+    // One that was drained is opened again: its silence counts no longer, its load does.
+    switch.serves(&shinjuku_request());
+    switch.datapath.excuse(2).unwrap();
+    assert_eq!((unanswered(&switch), switch.outstanding(2)), ([0; 3], 4));
+    assert_eq!(switch.datapath.loads(0).unwrap().load[2], 70);
+    // Some have been lost; more than are out are none.
+    switch.datapath.write_off(2, 3).unwrap();
+    assert_eq!(switch.outstanding(2), 1);
+    switch.datapath.write_off(2, 3).unwrap();
+    assert_eq!(switch.outstanding(2), 0);
+    switch.serves(&shinjuku_request());
+    assert_eq!(switch.outstanding(2), 1);
+}
+
+/// No packet visits the buckets any more.
+#[test]
+fn a_sweep_frees_old_entries_and_no_others() {
+    let test = "a_sweep_frees_old_entries_and_no_others";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "counters", &SERVERS) else {
+        return;
+    };
+    for number in 0..40 {
+        switch.serves(&request(number));
+    }
+    switch.inject(NOW + (AGE_TICKS - 1) * TICK_NANOS, &[LAST; 9]);
+    for number in 100..105 {
+        switch.serves(&request(number));
+    }
+    // The table has 1024 buckets; a sweep goes on where the one before ended.
+    switch.datapath.sweep(1024).unwrap();
+    assert_eq!((switch.outstanding(2), switch.entries()), (40, 45));
+    switch.inject(NOW + AGE_TICKS * TICK_NANOS, &[]);
+    switch.datapath.sweep(700).unwrap();
+    assert!((6..45).contains(&switch.entries()), "{}", switch.entries());
+    switch.datapath.sweep(324).unwrap();
+    assert_eq!((switch.outstanding(2), switch.outstanding(40)), (0, 5));
+    assert_eq!(switch.entries(), 5);
+    let causes = switch.datapath.causes().unwrap();
+    assert_eq!(causes[Cause::Aged as usize], 40);
 }
 
 /// Locality: a type is served by some servers only.

@@ -1,8 +1,10 @@
-//! A thread in the path between switch and server: it loses datagrams, doubles them, lets later
-//! ones overtake, and counts what it does. So the test does not need the kernel's `netem`.
+//! A thread in the path between switch and server, or between client and switch: it loses datagrams,
+//! doubles them, lets later ones overtake, and counts what it does. So the test does not need the
+//! kernel's `netem`.
 //!
 //! ```text
 //!   switch --- 10.79.N.2:1234 this thread 127.0.0.1 --- 127.0.0.1:1234 server N
+//!   client --- 127.0.0.1:1234 this thread 10.78.0.2 --- switch
 //! ```
 
 use std::collections::VecDeque;
@@ -16,7 +18,7 @@ use std::time::{Duration, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::network::{Network, RACK, address};
+use super::network::{CLIENT, Network, RACK, address};
 
 /// How long a datagram is held back, so that others overtake it.
 const LATE: Duration = Duration::from_millis(5);
@@ -49,9 +51,9 @@ impl Counts {
 }
 
 pub struct BadPath {
-    /// From the switch to the server.
+    /// Towards the server.
     pub requests: Arc<Counts>,
-    /// From the server to the switch.
+    /// Towards the client.
     pub replies: Arc<Counts>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -67,6 +69,22 @@ impl BadPath {
             inside.connect(behind()).unwrap();
             (outside, inside)
         });
+        Self::between(outside, inside, u64::from(server))
+    }
+
+    /// In the client's namespace: who sends to [`behind`] there asks the rack.
+    pub fn to_rack(network: &Network) -> Self {
+        let (outside, inside) = network.namespace("client").within(|| {
+            let outside = UdpSocket::bind(behind()).unwrap();
+            let inside = UdpSocket::bind((CLIENT, 0)).unwrap();
+            inside.connect(SocketAddr::from(RACK)).unwrap();
+            (outside, inside)
+        });
+        Self::between(outside, inside, 200)
+    }
+
+    /// Requests come to `outside`, and leave by `inside`.
+    fn between(outside: UdpSocket, inside: UdpSocket, seed: u64) -> Self {
         for socket in [&outside, &inside] {
             socket.set_read_timeout(Some(TURN)).unwrap();
         }
@@ -76,7 +94,6 @@ impl BadPath {
             let (requests, replies) = (Arc::clone(&requests), Arc::clone(&replies));
             let stop = Arc::clone(&stop);
             move || {
-                let seed = u64::from(server);
                 let mut there = Direction::new(requests, seed);
                 let mut back = Direction::new(replies, seed + 100);
                 let mut client = None;
@@ -111,7 +128,7 @@ impl Drop for BadPath {
     }
 }
 
-/// Where a server listens that has a bad path before it.
+/// Where a server listens that has a bad path before it, and where a client sends that has.
 pub fn behind() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, RACK.1))
 }

@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use shinjuku::net::wire::{RackSchedKind, RackSchedMessage};
 use shinjuku_tests_support::namespace::Namespace;
 
+use super::bad_path::behind;
 use super::network::{CLIENT, Network, RACK};
 
 /// The longest time of a batch, on any slow machine.
@@ -43,8 +44,19 @@ impl Client {
     /// As [`with_window`](Self::with_window), in any namespace that has the client's address.
     pub fn at(here: &Namespace, window: usize) -> Self {
         let socket = here.within(|| UdpSocket::bind((CLIENT, 0)).unwrap());
+        Self::over(socket, SocketAddr::from(RACK), window)
+    }
+
+    /// Behind a bad path to the rack.
+    pub fn behind_a_bad_path(network: &Network) -> Self {
+        let here = network.namespace("client");
+        let socket = here.within(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+        Self::over(socket, behind(), WINDOW)
+    }
+
+    fn over(socket: UdpSocket, to: SocketAddr, window: usize) -> Self {
         // The socket receives only replies from the address that requests go to.
-        socket.connect(SocketAddr::from(RACK)).unwrap();
+        socket.connect(to).unwrap();
         Self {
             socket,
             window,
@@ -68,7 +80,8 @@ impl Client {
     /// so far.
     ///
     /// A server drops a request whose packets come 100 ms apart, as they may on a slow machine. So
-    /// a few requests may be repeated, but not as many as one server of several would lose.
+    /// a few requests may be repeated, but not as many as one server of several would lose. The
+    /// servers count them: [`assert_accounted`](super::accounts::assert_accounted).
     pub fn ask_all_while(&mut self, requests: u32, also: impl FnMut(u32)) {
         let lost = self.ask(requests, true, also);
         let few = requests / 20 + self.window as u32;
@@ -79,6 +92,11 @@ impl Client {
     /// the replies that are left. Returns how many packets it has sent in all, and received.
     pub fn ask_in_spite_of_all(&mut self, requests: u32) -> (u64, u64) {
         self.ask(requests, true, |_| {});
+        self.settle()
+    }
+
+    /// Takes the replies that are left. Returns how many packets it has sent in all, and received.
+    pub fn settle(&self) -> (u64, u64) {
         while self.reply().is_some() {}
         self.packets()
     }

@@ -6,6 +6,7 @@
 //!
 //! Takes root, `ip`, `ethtool` and the XDP program; without them the tests say `SKIPPED`.
 
+mod accounts;
 mod bad_path;
 mod client;
 mod network;
@@ -14,6 +15,7 @@ mod switch;
 
 use std::time::{Duration, Instant};
 
+use self::accounts::assert_accounted;
 use self::bad_path::{BadPath, behind};
 use self::client::Client;
 use self::network::{Network, RACK, gateway};
@@ -37,7 +39,7 @@ fn everything_is_answered(test: &str, mode: Mode) {
     let Some(network) = Network::new(test, 4, mode) else {
         return;
     };
-    let _servers: Vec<_> = (1..=4).map(|number| network.serve(number)).collect();
+    let servers: Vec<_> = (1..=4).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2, 3, 4]);
     let mut client = Client::new(&network);
     client.ask_all(BATCH);
@@ -52,6 +54,7 @@ fn everything_is_answered(test: &str, mode: Mode) {
     }
     let outstanding = switch.status().servers;
     assert!(outstanding.iter().all(|server| server.outstanding == 0));
+    assert_accounted(&switch, &client, servers);
 }
 
 #[test]
@@ -67,10 +70,20 @@ fn everything_is_answered_in_the_drivers_mode() {
 #[test]
 fn servers_are_added_and_drained_in_mid_load_without_loss() {
     let test = "servers_are_added_and_drained_in_mid_load_without_loss";
-    let Some(network) = Network::new(test, 3, Mode::Generic) else {
+    without_loss(test, Mode::Generic);
+}
+
+#[test]
+fn the_drivers_mode_loses_nothing_while_servers_are_added_and_drained() {
+    let test = "the_drivers_mode_loses_nothing_while_servers_are_added_and_drained";
+    without_loss(test, Mode::Driver);
+}
+
+fn without_loss(test: &str, mode: Mode) {
+    let Some(network) = Network::new(test, 3, mode) else {
         return;
     };
-    let _servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
+    let servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2]);
     let mut client = Client::new(&network);
     client.ask_all_while(BATCH, |answered| {
@@ -93,16 +106,29 @@ fn servers_are_added_and_drained_in_mid_load_without_loss() {
 
     switch.remove(1);
     switch.until("it is gone", |status| status.servers.len() == 2);
-    client.ask_all(BATCH);
+    // A server that is open already is added once more: with another weight, for example.
+    client.ask_all_while(BATCH, |answered| {
+        if answered % 10 == 0 {
+            switch.add(2);
+        }
+    });
+    // Nothing but what a slow machine had a server wait for too long.
+    assert_accounted(&switch, &client, servers);
 }
 
 #[test]
 fn a_killed_server_is_left_out_and_comes_back() {
-    let Some(network) = Network::new(
-        "a_killed_server_is_left_out_and_comes_back",
-        3,
-        Mode::Generic,
-    ) else {
+    let test = "a_killed_server_is_left_out_and_comes_back";
+    killed(test, Mode::Generic);
+}
+
+#[test]
+fn the_drivers_mode_leaves_out_a_killed_server() {
+    killed("the_drivers_mode_leaves_out_a_killed_server", Mode::Driver);
+}
+
+fn killed(test: &str, mode: Mode) {
+    let Some(network) = Network::new(test, 3, mode) else {
         return;
     };
     let mut servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
@@ -137,7 +163,16 @@ fn a_killed_server_is_left_out_and_comes_back() {
 #[test]
 fn a_server_registers_and_goes_with_its_lease() {
     let test = "a_server_registers_and_goes_with_its_lease";
-    let Some(network) = Network::new(test, 2, Mode::Generic) else {
+    registered(test, Mode::Generic);
+}
+
+#[test]
+fn the_drivers_mode_takes_registrations() {
+    registered("the_drivers_mode_takes_registrations", Mode::Driver);
+}
+
+fn registered(test: &str, mode: Mode) {
+    let Some(network) = Network::new(test, 2, mode) else {
         return;
     };
     let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
@@ -259,6 +294,33 @@ fn what_the_path_loses_doubles_and_delays_is_answered_or_counted() {
     assert_eq!(count(&switch, "replies"), went);
     assert_eq!(received, went);
     for nothing in ["no-port", "table-full", "unknown-client", "bad-lengths"] {
+        assert_eq!(count(&switch, nothing), 0, "{nothing}");
+    }
+}
+
+/// The same between client and switch: what the switch never saw, it does not count.
+#[test]
+fn what_the_clients_path_loses_doubles_and_delays_is_answered_or_counted() {
+    let test = "what_the_clients_path_loses_doubles_and_delays_is_answered_or_counted";
+    let Some(network) = Network::new(test, 2, Mode::Generic) else {
+        return;
+    };
+    let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
+    let switch = Switch::start(&network, &[1, 2]);
+    let path = BadPath::to_rack(&network);
+    let mut client = Client::behind_a_bad_path(&network);
+    let (sent, received) = client.ask_in_spite_of_all(BATCH / 2);
+    let [came, lost, doubled, late, went] = path.requests.read();
+    assert_eq!((sent, came + doubled), (came, lost + went));
+    assert!(lost > 0 && doubled > 0 && late > 0);
+    assert_eq!(count(&switch, "requests"), went);
+    let [came, lost, doubled, _, went] = path.replies.read();
+    assert_eq!(count(&switch, "replies"), came);
+    assert_eq!((received, came + doubled), (went, lost + went));
+    assert!(lost > 0 && doubled > 0);
+    // Later packets that come first, and copies that come late, lead no request astray.
+    assert!(count(&switch, "affine") > 0);
+    for nothing in ["no-port", "no-server", "table-full", "unknown-client"] {
         assert_eq!(count(&switch, nothing), 0, "{nothing}");
     }
 }

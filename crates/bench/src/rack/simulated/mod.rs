@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use shinjuku::policy::{Nanos, single_queue};
-use shinjuku_sim::fanout::{Discipline, FanoutScenario};
+use shinjuku_sim::fanout::{Discipline, FanoutRun, FanoutScenario};
 use shinjuku_sim::rack::{Action, BalancerSpec, Change, LoadInfo, RackRun, RackScenario};
 use shinjuku_sim::{Scenario, Scheduler};
 use shinjuku_workload::{Class, Mix, ServiceTime};
@@ -165,8 +165,8 @@ pub fn run(session: &mut Session, effort: Effort, switch_ns: [f64; 2]) -> Result
 /// How many runs there are, about.
 #[must_use]
 pub fn expected(effort: Effort) -> Duration {
-    let searches = effort.servers.len() + BALANCERS.len() + 4;
-    let runs = searches * effort.halvings as usize + 37 * effort.loads.len();
+    let searches = effort.servers.len() + BALANCERS.len() + 9;
+    let runs = searches * effort.halvings as usize + 41 * effort.loads.len();
     RUN * runs as u32 * effort.seeds as u32
 }
 
@@ -185,6 +185,9 @@ const CHOICE: &str = "power-of-2";
 const COUNTERS: &str = "counters";
 const ONE_TYPE: &str = "int1, all classes together";
 const MORE_CHOICES: &str = "counters, power-of-4";
+/// The configuration that the targets judge: the best one here, where nothing is lost. The others
+/// are shown beside it.
+const JUDGED: &str = MORE_CHOICES;
 const CENTRAL: &str = "one queue for all";
 const BY_CLIENTS: &str = "power-of-2 by clients";
 
@@ -234,16 +237,30 @@ impl Simulation<'_> {
 
     /// A contender's latency at one load.
     fn latency(&mut self, part: Part, contender: &str, scenario: &RackScenario) -> Result<()> {
+        self.by_seed(part, contender, scenario.load, |seed| {
+            let run = scenario.run(seed)?;
+            Ok((p99_us(&run), run.lost + run.broken))
+        })
+    }
+
+    /// The same, by a run that tells its p99 and how many requests were lost.
+    fn by_seed(
+        &mut self,
+        part: Part,
+        contender: &str,
+        load: f64,
+        run: impl Fn(u64) -> Result<(f64, u64)>,
+    ) -> Result<()> {
         let (mut p99s, mut lost) = (Vec::new(), 0);
         for seed in self.seeds.clone() {
-            let run = self.step(contender, || Ok(scenario.run(seed)?))?;
-            p99s.push(p99_us(&run));
-            lost += run.lost + run.broken;
+            let (p99_us, lost_now) = self.step(contender, || run(seed))?;
+            p99s.push(p99_us);
+            lost += lost_now;
         }
         self.found.latencies.push(Latency {
             part,
             contender: contender.to_owned(),
-            load: scenario.load,
+            load,
             p99_us: p99s,
             lost,
         });
@@ -336,7 +353,7 @@ impl Simulation<'_> {
         let scenario = Scenario::new(mix()?, 0.8, policy(), SERVERS * WORKERS)
             .with_requests(self.effort.requests);
         let away_us = 2.0 * self.found.network_ns as f64 / 1e3;
-        let p99_us = |load, seed| {
+        let p99_us = |load, seed| -> Result<f64> {
             let scenario = Scenario {
                 load,
                 ..scenario.clone()
@@ -344,17 +361,8 @@ impl Simulation<'_> {
             Ok(scenario.run(seed)?.tally.all().p99_ns / 1e3 + away_us)
         };
         for &load in self.effort.loads {
-            let mut p99s = Vec::new();
-            for seed in self.seeds.clone() {
-                p99s.push(self.step(CENTRAL, || p99_us(load, seed))?);
-            }
-            self.found.latencies.push(Latency {
-                part: Part::Balancers,
-                contender: CENTRAL.to_owned(),
-                load,
-                p99_us: p99s,
-                lost: 0,
-            });
+            let run = |seed| Ok((p99_us(load, seed)?, 0));
+            self.by_seed(Part::Balancers, CENTRAL, load, run)?;
         }
         self.limit((Part::Balancers, CENTRAL, SERVERS), |load, seed| {
             Ok(p99_us(load, seed)? <= SLO_US)
@@ -378,6 +386,9 @@ impl Simulation<'_> {
                 ..self.with(balancer)?
             };
             self.latencies(Part::Tracking, name, &scenario)?;
+            if [ONE_TYPE, COUNTERS, MORE_CHOICES].contains(&name) {
+                self.limit_of(Part::Tracking, name, &scenario)?;
+            }
         }
         Ok(())
     }
@@ -484,7 +495,22 @@ impl Simulation<'_> {
             queries: self.effort.requests,
             ..FanoutScenario::new(mix, 100, fanouts, slos_us)
         };
+        // Those that have it hardest: to all servers, within the shorter SLO.
+        let hardest = scenario.fanouts.len() as u16 - 1;
         for discipline in Discipline::ALL {
+            for &load in self.effort.loads {
+                let scenario = FanoutScenario {
+                    discipline,
+                    load,
+                    ..scenario.clone()
+                };
+                let p99_us =
+                    |run: &FanoutRun| run.tally.class_quantile_ns(hardest, 0.99) as f64 / 1e3;
+                let name = discipline.name();
+                self.by_seed(Part::Fanout, name, load, |seed| {
+                    Ok((p99_us(&scenario.run(seed)?), 0))
+                })?;
+            }
             self.limit((Part::Fanout, discipline.name(), 100), |load, seed| {
                 let scenario = FanoutScenario {
                     discipline,

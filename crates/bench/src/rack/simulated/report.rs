@@ -5,14 +5,21 @@ use shinjuku_sim::fanout::Discipline;
 use shinjuku_workload::repeat::Spread;
 
 use super::{
-    BY_CLIENTS, CENTRAL, CHOICE, CLIENTS, COUNTERS, Latency, Limit, MANY, MORE_CHOICES, ONE_TYPE,
-    Part, SERVERS, SLO_US, Simulated, WORKERS,
+    BY_CLIENTS, CENTRAL, CHOICE, CLIENTS, COUNTERS, JUDGED, Latency, Limit, MANY, MORE_CHOICES,
+    ONE_TYPE, Part, SERVERS, SLO_US, Simulated, WORKERS,
 };
 use crate::harness::{Goal, Section, Target};
 use crate::report::figure;
 
 /// What RackSched compares itself with.
 const OTHERS: [&str; 3] = ["random", "round-robin", BY_CLIENTS];
+/// The rack's configurations, and where they were simulated.
+const CONFIGURATIONS: [(Part, &str); 4] = [
+    (Part::Tracking, MORE_CHOICES),
+    (Part::Tracking, COUNTERS),
+    (Part::Tracking, ONE_TYPE),
+    (Part::Balancers, CHOICE),
+];
 const NOT_SIMULATED: &str = "it was not simulated";
 
 impl Simulated {
@@ -25,15 +32,15 @@ impl Simulated {
         self.latencies.iter().filter(move |one| one.part == part)
     }
 
-    /// How many times what the second carries the first does, seed by seed.
-    fn gain(&self, part: Part, contender: &str, base: &str) -> Option<Spread> {
-        let (one, other) = (self.limit(part, contender)?, self.limit(part, base)?);
+    /// How many times what `base` carries the contender does, seed by seed.
+    fn gain(&self, part: Part, contender: &str, base: (Part, &str)) -> Option<Spread> {
+        let (one, other) = (self.limit(part, contender)?, self.limit(base.0, base.1)?);
         ratios(&one.load, &other.load)
     }
 
-    /// The same with whichever of the others carries least.
+    /// The same of the configuration that is judged, over whichever of the others carries least.
     fn gain_over_the_least(&self) -> Option<Spread> {
-        let gains = OTHERS.map(|base| self.gain(Part::Balancers, CHOICE, base));
+        let gains = OTHERS.map(|base| self.gain(Part::Tracking, JUDGED, (Part::Balancers, base)));
         let gains = gains.into_iter().flatten();
         gains.max_by(|one, other| one.median.total_cmp(&other.median))
     }
@@ -78,37 +85,37 @@ pub fn targets(simulated: Option<&Simulated>) -> Vec<Target> {
             None => Target::not_shown(name, wanted, NOT_SIMULATED),
         }
     };
-    let gain_over =
-        |base: &'static str| of(&move |simulated| simulated.gain(Part::Balancers, CHOICE, base));
-    let mut targets = vec![judge(
-        "throughput within the SLO of n servers / (n x one's), the worst n",
-        Goal::AtLeast(0.97),
-        of(&Simulated::scale),
-    )];
-    for (name, part, contender) in [
-        ("INT1", Part::Balancers, CHOICE),
-        ("INT1 of all classes together", Part::Tracking, ONE_TYPE),
-        ("counters", Part::Tracking, COUNTERS),
-        ("counters and power-of-4", Part::Tracking, MORE_CHOICES),
-    ] {
-        let name =
-            format!("p99 of the rack by {name} / of one queue for all workers, the worst load");
-        let figure = of(&move |simulated| simulated.against_central(part, contender));
-        targets.push(judge(&name, Goal::AtMost(1.1), figure));
-    }
+    let gain_over = |base: &'static str| {
+        of(&move |simulated| simulated.gain(Part::Tracking, JUDGED, (Part::Balancers, base)))
+    };
+    let mut targets = vec![
+        judge(
+            &format!(
+                "throughput within the SLO of n servers / (n x one's), {CHOICE} by INT1, the worst n"
+            ),
+            Goal::AtLeast(0.97),
+            of(&Simulated::scale),
+        ),
+        judge(
+            &format!("p99, {JUDGED} / one queue for all workers, the worst load"),
+            Goal::AtMost(1.1),
+            of(&|simulated| simulated.against_central(Part::Tracking, JUDGED)),
+        ),
+    ];
     for base in OTHERS {
-        let name = format!("throughput within the SLO, {CHOICE} / {base}");
+        let name = format!("throughput within the SLO, {JUDGED} / {base}");
         targets.push(judge(&name, Goal::AtLeast(1.0), gain_over(base)));
     }
     targets.push(judge(
-        &format!("throughput within the SLO, {CHOICE} / the least of these (RackSched, its testbed: up to 1.44)"),
+        &format!("throughput within the SLO, {JUDGED} / the least of these (RackSched, its testbed: up to 1.44)"),
         Goal::AtLeast(1.44),
         of(&Simulated::gain_over_the_least),
     ));
     let [fifo, priority, edf, tail_guard] = Discipline::ALL.map(Discipline::name);
     for base in [fifo, priority, edf] {
         let name = format!("load within all SLOs, {tail_guard} / {base}");
-        let gain = of(&move |simulated| simulated.gain(Part::Fanout, tail_guard, base));
+        let gain =
+            of(&move |simulated| simulated.gain(Part::Fanout, tail_guard, (Part::Fanout, base)));
         targets.push(judge(&name, Goal::AtLeast(1.0), gain));
     }
     targets
@@ -121,6 +128,7 @@ pub fn sections(simulated: &Simulated) -> Vec<Section> {
     };
     vec![
         scale_section(simulated),
+        comparison_section(simulated),
         latency(
             Part::Balancers,
             "Simulated: ways to choose a server",
@@ -175,15 +183,61 @@ pub fn sections(simulated: &Simulated) -> Vec<Section> {
                 MANY.0, MANY.1
             ),
         ),
-        limit_section(
-            simulated,
+        latency(
             Part::Fanout,
             "Simulated: queries that fan out",
+            "rack-fanout",
             "100 servers of one worker, fan-outs of 1, 10 and 100 that offer as many parts each, SLOs of 1000 and 1500 us \
-             on p99. TailGuard (abstract) reports up to 80 % more load than the other three, with applications of the \
-             Tailbench suite.",
+             on p99; the p99 is that of queries to all servers within 1000 us, and the highest load meets all SLOs. \
+             TailGuard (abstract) reports up to 80 % more load than the other three, with applications of the Tailbench \
+             suite."
+                .to_owned(),
         ),
     ]
+}
+
+/// The rack's configurations beside one queue, and beside what RackSched compares itself with.
+fn comparison_section(simulated: &Simulated) -> Section {
+    let heading = "Simulated: configurations of a rack";
+    let columns = [
+        "",
+        "judged",
+        "p99 / one queue's, the worst load",
+        "highest load, %",
+    ];
+    let columns = columns.map(str::to_owned).into_iter();
+    let mut table = Table::new(
+        heading,
+        columns.chain(OTHERS.map(|base| format!("/ {base}"))),
+    );
+    let shown = |spread: Option<Spread>| spread.map_or_else(String::new, |one| figure(one.median));
+    for (part, name) in CONFIGURATIONS {
+        let limit = simulated.limit(part, name);
+        let percent = limit.and_then(|limit| {
+            let loads: Vec<_> = limit.load.iter().map(|load| 100.0 * load).collect();
+            Spread::of(&loads)
+        });
+        let mut row = vec![
+            match name {
+                CHOICE => format!("int1, {CHOICE}"),
+                _ => name.to_owned(),
+            },
+            if name == JUDGED { "yes" } else { "" }.to_owned(),
+            shown(simulated.against_central(part, name)),
+            shown(percent),
+        ];
+        row.extend(OTHERS.map(|base| shown(simulated.gain(part, name, (Part::Balancers, base)))));
+        table.push(row);
+    }
+    Section {
+        heading: heading.to_owned(),
+        tables: vec![table],
+        notes: vec![format!(
+            "{CHOICE} if not said. The targets judge \"{JUDGED}\" alone. RackSched's own configuration is \
+             \"int1, {CHOICE}\", where each class has a port and a queue of its own in its servers; these have one queue."
+        )],
+        ..Section::default()
+    }
 }
 
 /// Throughput against the number of servers.
@@ -193,12 +247,9 @@ fn scale_section(simulated: &Simulated) -> Section {
          One way to a server takes {} ns, the switch's measured share included; {} requests a run of 4 servers.",
         simulated.network_ns, simulated.requests
     );
-    let mut section = limit_section(
-        simulated,
-        Part::ScaleOut,
-        "Simulated: from one server to twelve",
-        &note,
-    );
+    let heading = "Simulated: from one server to twelve";
+    let mut section = limit_section(simulated, Part::ScaleOut, heading, &note);
+    section.figures.push(scale_figure(simulated, heading));
     let one = simulated.limits.iter().find(|limit| limit.servers == 1);
     if let (Some(one), Some(table)) = (one, section.tables.first_mut()) {
         table.header.push("/ (n x one server's)".to_owned());
@@ -212,6 +263,35 @@ fn scale_section(simulated: &Simulated) -> Section {
         }
     }
     section
+}
+
+/// The highest load against the number of servers.
+fn scale_figure(simulated: &Simulated, heading: &str) -> Figure {
+    let all = simulated.limits.iter();
+    let points = all
+        .filter(|limit| limit.part == Part::ScaleOut)
+        .map(|limit| {
+            let percent: Vec<_> = limit.load.iter().map(|load| 100.0 * load).collect();
+            let load = Spread::of(&percent);
+            Point {
+                x: limit.servers as f64,
+                y: load.map(|load| load.median),
+                spread: load.map(|load| (load.min, load.max)),
+            }
+        });
+    Figure {
+        name: "rack-scale-out".to_owned(),
+        title: heading.to_owned(),
+        x: XAxis::Linear("servers"),
+        y: YAxis::Percent,
+        y_label: "highest load within the SLO (%)".to_owned(),
+        bars: "lowest and highest seed",
+        series: vec![Series {
+            label: format!("{CHOICE}, int1"),
+            style: Style::Contender(0),
+            points: points.collect(),
+        }],
+    }
 }
 
 /// Highest loads as a table.
@@ -293,7 +373,10 @@ fn latency_section(
         title: heading.to_owned(),
         x: XAxis::Load,
         y: YAxis::Logarithmic,
-        y_label: "p99 of all requests (µs)".to_owned(),
+        y_label: match part {
+            Part::Fanout => "p99 of queries to all servers (µs)".to_owned(),
+            _ => "p99 of all requests (µs)".to_owned(),
+        },
         bars: "lowest and highest seed",
         series,
     };
