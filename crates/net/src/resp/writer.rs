@@ -13,6 +13,17 @@ pub enum Protocol {
     Resp3,
 }
 
+impl Protocol {
+    /// The version's number, as in `HELLO`.
+    #[must_use]
+    pub const fn number(self) -> i64 {
+        match self {
+            Self::Resp2 => 2,
+            Self::Resp3 => 3,
+        }
+    }
+}
+
 /// Writes a reply. What consists of several values (arrays, sets, maps) is announced with their
 /// number, and the values are written after it.
 ///

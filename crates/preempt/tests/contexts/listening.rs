@@ -51,11 +51,7 @@ struct Stage {
 
 impl Stage {
     fn new(kind: ContextKind) -> Self {
-        let config = PoolConfig {
-            contexts: 2,
-            kind,
-            ..PoolConfig::default()
-        };
+        let config = PoolConfig::default().contexts(2).kind(kind);
         let pool = Pool::new(config, |job: Job| job()).unwrap();
         let (sender, receiver) = mailbox(2);
         Self {

@@ -63,10 +63,7 @@ pub fn hello(_: &Kv, call: &mut Call<'_>) -> Outcome {
         reply.bulk(value.as_bytes())?;
     }
     reply.bulk(b"proto")?;
-    reply.integer(match session.protocol {
-        Protocol::Resp2 => 2,
-        Protocol::Resp3 => 3,
-    })?;
+    reply.integer(session.protocol.number())?;
     reply.bulk(b"id")?;
     reply.integer(call.connection as i64)?;
     for (key, value) in [("mode", "standalone"), ("role", "master")] {
