@@ -1,6 +1,6 @@
 //! What neither rustfmt nor cargo sees to: comments and prose are at most 100 columns wide, modules
-//! have one style, errors tell a cause once, links lead somewhere, the bench measures a build without
-//! the features of tests, and packages have what a registry shows.
+//! have one style, errors tell a cause once, links lead somewhere, the bench measures a build
+//! without the features of tests, and packages have what a registry shows.
 //!
 //! Code, drawings, rows of tables, and words that cannot be broken are as wide as they must be.
 #![allow(missing_docs)]

@@ -5,10 +5,10 @@
 //! next turn: other jobs that allocate run into it, one after the other. A compiled probe never
 //! stops a job there, since the library has none. A signal would.
 //!
-//! So a signal that finds a job in the library's code is in vain, unless the job is at a call of the
-//! kernel: every job that waits does so there. The next probe stops the job, or the next signal.
-//! Computing in the library may take long (a search, a sort): after [`PATIENCE`] signals in vain
-//! the next one stops the job all the same.
+//! So a signal that finds a job in the library's code is in vain, unless the job is at a call of
+//! the kernel: every job that waits does so there. The next probe stops the job, or the next
+//! signal. Computing in the library may take long (a search, a sort): after [`PATIENCE`] signals in
+//! vain the next one stops the job all the same.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};

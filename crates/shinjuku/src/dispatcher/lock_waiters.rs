@@ -10,17 +10,17 @@
 //! ```
 //!
 //! So a request that waits stands aside, and the suspended requests have their turns first, since
-//! one of them may have the lock. Before each hand-out the kernel is asked whether one of those that
-//! stand aside would sleep again ([`LockWait::would_sleep`]): one each time, in turn. A request that
-//! would not comes back. So the others need not all run into the lock again.
+//! one of them may have the lock. Before each hand-out the kernel is asked whether one of those
+//! that stand aside would sleep again ([`LockWait::would_sleep`]): one each time, in turn. A
+//! request that would not comes back. So the others need not all run into the lock again.
 //!
 //! The request that was suspended last has its turn first. Where most requests want the lock, that
 //! request has the lock: each that finished later had found the lock free.
 //!
 //! A round in which each suspended request has had its turn in vain tells that the holder is not
-//! among them, or that the waiting requests wait for something else. Then one of these comes back, to
-//! try. The next rounds give every other turn to fresh requests, which may have to do what others
-//! wait for, until a wait has ended again.
+//! among them, or that the waiting requests wait for something else. Then one of these comes back,
+//! to try. The next rounds give every other turn to fresh requests, which may have to do what
+//! others wait for, until a wait has ended again.
 
 use std::collections::VecDeque;
 

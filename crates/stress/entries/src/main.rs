@@ -1,10 +1,10 @@
 //! What `cargo xtask stress entries` runs: operations in requests that are preempted at function
 //! entries, over and over. Each result is compared with what the operation gives undisturbed.
 //!
-//! Arguments: the layout (or `pool`, or `lock`: layout `threads` with one worker, whose requests all
-//! want one lock), the mechanism, how many preemptions at entries are wanted,
-//! and the seconds that it may take. Progress goes to standard error every five seconds. The counts
-//! are the last line on standard output. It ends in success if all was right and there were enough.
+//! Arguments: the layout (or `pool`, or `lock`: layout `threads` with one worker, whose requests
+//! all want one lock), the mechanism, how many preemptions at entries are wanted, and the seconds
+//! that it may take. Progress goes to standard error every five seconds. The counts are the last
+//! line on standard output. It ends in success if all was right and there were enough.
 
 use std::collections::VecDeque;
 use std::error::Error;

@@ -1,6 +1,6 @@
-//! A thread in the path between switch and server, or between client and switch: it loses datagrams,
-//! doubles them, lets later ones overtake, and counts what it does. So the test does not need the
-//! kernel's `netem`.
+//! A thread in the path between switch and server, or between client and switch: it loses
+//! datagrams, doubles them, lets later ones overtake, and counts what it does. So the test does not
+//! need the kernel's `netem`.
 //!
 //! ```text
 //!   switch --- 10.79.N.2:1234 this thread 127.0.0.1 --- 127.0.0.1:1234 server N

@@ -354,8 +354,8 @@ fn progress_a_lock_is_spun_for_at_a_spare() {
 }
 
 /// A signal has stopped a lock's holder, and stops each request that waits for the lock. Every new
-/// request wants the lock. Not all of them wait for it before the holder has its next turn. How many
-/// turns the holder needs depends on the host, which may leave it no time in one.
+/// request wants the lock. Not all of them wait for it before the holder has its next turn. How
+/// many turns the holder needs depends on the host, which may leave it no time in one.
 #[test]
 fn a_locks_holder_goes_on_before_all_have_run_into_the_lock() {
     const WAITERS: u64 = 60;
