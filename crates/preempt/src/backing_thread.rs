@@ -194,9 +194,10 @@ fn block_all_signals() {
 /// signal's frame.
 const WARM_STACK: usize = 32 * 1024;
 
-/// Takes what a context's first job would else have to wait for: pages of the stack, which ends at
-/// `low`, and the allocator's cache of the thread. That job would last several microseconds longer,
-/// more than a quantum; and while it waits, preempted, the next one takes another cold context.
+/// Takes the pages of the stack, which ends at `low`, that a context's first job would else wait
+/// for. That job would last several microseconds longer, more than a quantum; and while it waits,
+/// preempted, the next one takes another cold context. (The allocator's cache is left to the first
+/// allocation: contexts that all take one at start share arenas, and their locks, from then on.)
 fn warm_up(low: usize) {
     const PAGE: usize = 4096;
     let here = 0u8;
@@ -214,7 +215,6 @@ fn warm_up(low: usize) {
             libc::MADV_POPULATE_WRITE,
         )
     };
-    drop(black_box(Box::new(here)));
 }
 
 fn stack_bounds() -> (usize, usize) {

@@ -14,7 +14,7 @@
 //!        │                             1              dispatch, or guard up ─────────▶ goes on
 //!        │                             1     entry ─▶ callback: the named dispatch
 //!        │                             1                │ not on the context's stack, panicking,
-//!        │                             1                │ passed by, or another mask ▶ goes on
+//!        │                             1                │ or another signal mask ────▶ goes on
 //!        │                             1                └─▶ gives way, as a probe does
 //!   the answer, or whatever else ────▶ −1
 //!   ends the `Outstanding`             0     entry ─▶ goes on
@@ -35,14 +35,10 @@
 //! context's job or its loop, and in the loop the guard is up. Neither this crate nor what the
 //! callback calls is instrumented, so it does not recurse.
 //!
-//! An entry may lie within a lock's critical section. Who finds that out calls [`Entry::pass_by`],
-//! and the callback gives way at a later entry instead.
-//!
 //! The symbols are there with the feature `compiled-probes` only: sanitizers and fuzzers define the
 //! same.
 
-use std::num::NonZeroU16;
-use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::context::Head;
 use crate::mailbox::Dispatched;
@@ -134,14 +130,6 @@ impl CompiledProbes {
         GATE.0.load(Ordering::Relaxed)
     }
 
-    /// At how many entries no request gives way now, since one that did held a lock that others
-    /// waited for. Of all runtimes of the process.
-    #[must_use]
-    pub fn entries_passed_by() -> usize {
-        let is_passed_by = |passes: &&AtomicU16| passes.load(Ordering::Relaxed) > 0;
-        PASSED_BY.iter().filter(is_passed_by).count()
-    }
-
     /// Asks the context to give way, as [`Dispatched::request`] does, and at compiled probes as
     /// well while the answer lives. Two atomic additions in all; does not allocate.
     #[inline]
@@ -165,59 +153,13 @@ impl Drop for Outstanding {
     }
 }
 
-/// How many entries are told apart, but for those that share a number by chance.
-const ENTRIES: u16 = 4096;
-
-/// For how many more times each entry is passed by.
-static PASSED_BY: [AtomicU16; ENTRIES as usize] = [const { AtomicU16::new(0) }; ENTRIES as usize];
-
-/// So often an entry is passed by before a request gives way there again: one that was blamed
-/// wrongly comes back, and one that was not costs one such wait in so many preemptions.
-const PASSES: u16 = 60_000;
-
-/// The entry of a function of an instrumented crate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry(NonZeroU16);
-
-impl Entry {
-    /// The entry whose word LLVM has put there.
-    #[cfg(any(feature = "compiled-probes", test))]
-    fn of(word: *const u32) -> Self {
-        // The words are those of an array. Fibonacci hashing spreads several arrays.
-        let spread = (word.addr() / size_of::<u32>()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let number = (spread >> 48) as u16 % (ENTRIES - 1);
-        Self(NonZeroU16::MIN.saturating_add(number))
-    }
-
-    fn passes(self) -> &'static AtomicU16 {
-        &PASSED_BY[usize::from(self.0.get())]
-    }
-
-    /// No request gives way at this entry the next 60,000 times: one that did held a lock that
-    /// others waited for. Holds in the whole process. One store.
-    pub fn pass_by(self) {
-        self.passes().store(PASSES, Ordering::Relaxed);
-    }
-
-    /// Whether to pass by this time. Additions that cross each other may lose one.
-    #[cfg(any(feature = "compiled-probes", test))]
-    fn is_passed_by(self) -> bool {
-        let passes = self.passes();
-        let left = passes.load(Ordering::Relaxed);
-        if left > 0 {
-            passes.store(left - 1, Ordering::Relaxed);
-        }
-        left > 0
-    }
-}
-
 /// What instrumented code calls, by names that LLVM gives.
 #[cfg(feature = "compiled-probes")]
 mod callbacks {
     use std::hint::black_box;
     use std::sync::atomic::Ordering;
 
-    use super::{Entry, PROBES};
+    use super::PROBES;
     use crate::context::Head;
     use crate::current::{self, CURRENT};
     use crate::signal;
@@ -234,7 +176,7 @@ mod callbacks {
     /// Called at a function's entry while the gate is up.
     // SAFETY: LLVM's name and signature; with another strong definition the program does not link.
     #[unsafe(no_mangle)]
-    extern "C" fn __sanitizer_cov_trace_pc_guard(word: *mut u32) {
+    extern "C" fn __sanitizer_cov_trace_pc_guard(_: *mut u32) {
         let head = CURRENT.get();
         if head.is_null() {
             return;
@@ -242,14 +184,14 @@ mod callbacks {
         // SAFETY: set only by a backing thread to its own context, which outlives the thread.
         let head = unsafe { &*head };
         if head.is_requested_at_entries() && head.running.guard.load(Ordering::Relaxed) == 0 {
-            entry_found(head, Entry::of(word));
+            entry_found(head);
         }
     }
 
     /// The dispatch that runs is to give way: it does, if an interrupt could leave here as well.
     #[cold]
     #[inline(never)]
-    fn entry_found(head: &Head, entry: Entry) {
+    fn entry_found(head: &Head) {
         let frame = 0u8;
         let stack_pointer = std::ptr::from_ref(black_box(&frame)).addr();
         let on_its_stack = (head.stack_low.get()..head.stack_high.get()).contains(&stack_pointer);
@@ -259,12 +201,9 @@ mod callbacks {
         if on_its_stack
             && head.is_due()
             && !std::thread::panicking()
-            && !entry.is_passed_by()
             && current::has_workers_mask(head, signal::mask_of_this_thread)
         {
-            head.running.entry.set(Some(entry));
             current::entered(head);
-            head.running.entry.set(None);
         }
     }
 }
@@ -298,17 +237,6 @@ mod tests {
             thread.join().unwrap();
         }
         assert_eq!(up(), 0);
-    }
-
-    #[test]
-    fn an_entry_is_passed_by_for_a_while() {
-        let words = [0u32; 2];
-        let [blamed, other] = [0, 1].map(|at| Entry::of(&raw const words[at]));
-        assert!(blamed != other && !blamed.is_passed_by());
-        blamed.pass_by();
-        assert!(!other.is_passed_by());
-        let passed_by = (0..).take_while(|_| blamed.is_passed_by()).count();
-        assert_eq!(passed_by, usize::from(PASSES));
     }
 
     #[test]

@@ -23,10 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::clock::Cycles;
-use crate::compiled::Entry;
 use crate::fault::{self, Defence};
 use crate::kernel_thread::{ContextKind, Place, Turn};
-use crate::lock_wait::LockWait;
 use crate::mailbox::QuantumEnd;
 use crate::processor_time::ProcessorTime;
 use crate::stride::Stride;
@@ -116,12 +114,8 @@ pub(crate) struct Running {
     /// The part of its signal frame for which the next worker must have room (`extended_state`); 0:
     /// no frame.
     pub(crate) frame: Cell<u64>,
-    /// How many signals in a row were in vain in the C library's code.
-    pub(crate) held_off: Cell<u32>,
-    /// What it waited for as a signal stopped it.
-    pub(crate) lock_wait: Cell<Option<LockWait>>,
-    /// Where a compiled probe stopped it.
-    pub(crate) entry: Cell<Option<Entry>>,
+    /// Whether a signal stopped it as it waited for a lock.
+    pub(crate) waits_for_a_lock: Cell<bool>,
     /// The cycles that the context ran, as its worker adds them up.
     pub(crate) run_time: Cell<u64>,
     /// When the job ran for the first time, as its worker has noted it; 0: it has not.
@@ -188,9 +182,7 @@ impl Head {
         head.running.worker.set(std::ptr::null());
         head.running.last_worker.set(u32::MAX);
         head.running.frame.set(0);
-        head.running.held_off.set(0);
-        head.running.lock_wait.set(None);
-        head.running.entry.set(None);
+        head.running.waits_for_a_lock.set(false);
         head.id.set(id);
         let slot = Box::into_raw(Box::new(OwnLines(UnsafeCell::new(Slot::<T, R>::Empty))));
         head.slot.store(slot.cast(), Ordering::Relaxed);
@@ -252,9 +244,7 @@ impl Head {
                 is_kernel_thread: Cell::new(false),
                 stack_pointer: Cell::new(0),
                 frame: Cell::new(0),
-                held_off: Cell::new(0),
-                lock_wait: Cell::new(None),
-                entry: Cell::new(None),
+                waits_for_a_lock: Cell::new(false),
                 run_time: Cell::new(0),
                 first_start: Cell::new(0),
                 preemptions: AtomicU64::new(0),
@@ -633,18 +623,12 @@ impl<T, R> Suspended<T, R> {
         Cycles(self.0.head().running.run_time.get())
     }
 
-    /// What the job waits for, if a signal stopped it as it slept in the kernel until another
-    /// thread of the process wakes it, without a time limit. It may wait for another suspended job.
-    /// In guest mode and under Dune this is not told.
+    /// Whether a signal stopped the job as it slept in the kernel until another thread of the
+    /// process wakes it, without a time limit: it waits for a lock, or for an event. It may wait
+    /// for another suspended job. In guest mode and under Dune this is not told.
     #[must_use]
-    pub fn lock_wait(&self) -> Option<LockWait> {
-        self.0.head().running.lock_wait.get()
-    }
-
-    /// Where the job was stopped, if a compiled probe stopped it.
-    #[must_use]
-    pub fn entry(&self) -> Option<Entry> {
-        self.0.head().running.entry.get()
+    pub fn waits_for_a_lock(&self) -> bool {
+        self.0.head().running.waits_for_a_lock.get()
     }
 
     /// Notes when the job began to run, unless an earlier dispatch has.

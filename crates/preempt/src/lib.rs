@@ -71,7 +71,6 @@ mod switch;
 mod affinity;
 mod backend;
 mod backing_thread;
-mod c_library;
 mod clock;
 mod compiled;
 mod context;
@@ -87,7 +86,6 @@ pub mod guest;
 mod handover;
 mod kernel_thread;
 mod lend;
-mod lock_wait;
 mod mailbox;
 #[cfg(feature = "measure")]
 pub mod measure;
@@ -121,7 +119,7 @@ mod x87;
 pub use affinity::Affinity;
 pub use backend::{Backend, BackendError, BackendKind, Delivery, Prospect, SenderMode};
 pub use clock::{Clock, Cycles};
-pub use compiled::{CompiledProbes, CompiledProbesError, Entry, Outstanding};
+pub use compiled::{CompiledProbes, CompiledProbesError, Outstanding};
 pub use context::{
     ContextId, Finished, Generation, Idle, Outcome, Panicked, Ready, Runnable, Suspended,
 };
@@ -133,7 +131,6 @@ pub use current::{
 pub use handover::Handover;
 pub use kernel_thread::ContextKind;
 pub use lend::{Lender, Lent, Work, lend};
-pub use lock_wait::LockWait;
 pub use mailbox::{
     Completion, Dispatched, LastAnswer, MAX_DEPTH, QuantumEnd, Receiver, Sender, mailbox,
 };

@@ -26,7 +26,6 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::c_library;
 use crate::clock::{Clock, Cycles};
 use crate::compiled;
 use crate::context::Head;
@@ -34,7 +33,6 @@ use crate::counters::count;
 use crate::current::{self, CURRENT};
 use crate::extended_state;
 use crate::fault::{self, Defence};
-use crate::lock_wait::LockWait;
 use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
 use crate::timer;
 use crate::token::HardPreemption;
@@ -61,9 +59,6 @@ pub(crate) const LEAVE_ALTERNATE_STACK: libc::c_int = 0x7777;
 
 /// After an interrupt in vain, a worker's own timer fires again after this time, in nanoseconds.
 const IN_VAIN_AGAIN: u64 = 500_000;
-
-/// The same where the code will soon be where it can be stopped.
-const SOON_AGAIN: u64 = 50_000;
 
 /// Preemption by signal. Works on any Linux.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +113,6 @@ impl Signal {
             // SAFETY: only reads the action in force; stored before ours can run.
             unsafe { libc::sigaction(SIGNAL, std::ptr::null(), &mut previous) };
             let _ = PREVIOUS.set(previous);
-            c_library::find();
             // SAFETY: as above.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             action.sa_sigaction = on_signal as *const () as usize;
@@ -263,12 +257,10 @@ fn stop(head: &Head, frame: &mut libc::ucontext_t, timer: Option<libc::c_int>) {
     // signals for a while. On another worker its frame, or its end, would install this worker's
     // mask there, and a handler's frame also this worker's alternate stack. The dispatcher asks
     // again later.
-    let can_leave = has_room && current::has_workers_mask(head, || first_64(&frame.uc_sigmask));
-    if !can_leave || c_library::holds_off(head, frame) {
+    if !has_room || !current::has_workers_mask(head, || first_64(&frame.uc_sigmask)) {
         current::interrupted_in_vain(head);
         if let Some(timer) = timer {
-            let again = if can_leave { SOON_AGAIN } else { IN_VAIN_AGAIN };
-            timer::again(timer, Clock::get().to_cycles(again));
+            timer::again(timer, Clock::get().to_cycles(IN_VAIN_AGAIN));
         }
         return;
     }
@@ -299,8 +291,7 @@ fn on_kernel_thread(head: &Head, frame: &libc::ucontext_t) {
     if head.running.guard.load(Ordering::Relaxed) != 0 {
         return current::deferred(head);
     }
-    let can_leave = is_on_stack(head, stack_pointer) && has_room(head, frame);
-    if !can_leave || c_library::holds_off(head, frame) {
+    if !is_on_stack(head, stack_pointer) || !has_room(head, frame) {
         return current::interrupted_in_vain(head);
     }
     let _ = interrupted(head, frame);
@@ -309,10 +300,26 @@ fn on_kernel_thread(head: &Head, frame: &libc::ucontext_t) {
 /// Leaves to the worker if that is asked for. Gives what is left of the quantum if the context goes
 /// on.
 fn interrupted(head: &Head, frame: &libc::ucontext_t) -> Option<Cycles> {
-    let outer = head.running.lock_wait.replace(LockWait::of(frame));
+    let outer = (head.running.waits_for_a_lock).replace(waits_for_a_lock(frame));
     let left = current::interrupted(head);
-    head.running.lock_wait.set(outer);
+    head.running.waits_for_a_lock.set(outer);
     left
+}
+
+/// Whether the signal found the code within a call of `futex` that sleeps until another thread
+/// wakes it, or right before the call. The kernel has put the registers back to begin that call
+/// again (`SA_RESTART`); a call with a time limit answers `EINTR`, and is not found. Code that has
+/// these numbers in its registers by chance is taken for one that waits: no harm but to the order.
+fn waits_for_a_lock(frame: &libc::ucontext_t) -> bool {
+    const LOCK_PI2: libc::c_int = 13;
+    let registers = &frame.uc_mcontext.gregs;
+    let options = libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME;
+    let operation = registers[libc::REG_RSI as usize] as libc::c_int & !options;
+    registers[libc::REG_RAX as usize] == libc::SYS_futex
+        && matches!(
+            operation,
+            libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET | libc::FUTEX_LOCK_PI | LOCK_PI2
+        )
 }
 
 /// Whether the interrupted code ran on the context's own stack.

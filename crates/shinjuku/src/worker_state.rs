@@ -178,12 +178,6 @@ impl<Tr: Transport> WorkerState<Tr> {
         self.sent[self.first].as_ref()
     }
 
-    /// The request that was sent last and not answered.
-    pub(crate) fn last_sent(&self) -> Option<&Sent> {
-        let last = self.count.checked_sub(1)?;
-        self.sent[self.place(last)].as_ref()
-    }
-
     /// Sends a request, and wakes the worker if it is seen to sleep. The dispatcher may miss that
     /// the worker falls asleep, so it calls [`wake`](Self::wake) until the answer.
     pub(crate) fn send(&mut self, task: TaskId, runnable: Load<Tr>, now: Nanos) {

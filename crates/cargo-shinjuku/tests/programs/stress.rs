@@ -127,11 +127,3 @@ fn under_escalation_a_thread_that_stops_itself_leaves_them_out_and_says_so() {
         is_right(&printed, &counts);
     }
 }
-
-/// A request that was stopped there held a lock that the others waited for.
-#[test]
-fn an_entry_within_a_lock_is_passed_by_once_others_have_waited_for_it() {
-    let (printed, counts) = run("lock", "escalation", 20);
-    assert!(counts["passed_by"] >= 1, "{printed}");
-    is_right(&printed, &counts);
-}

@@ -87,27 +87,6 @@ impl Rig {
             .unwrap_or_else(|_| panic!("no room"))
     }
 
-    /// What the worker runs, stopped by signals, of which some may find it in the C library.
-    fn interrupted(&mut self, worker: usize, signal: Signal) -> Suspended<Job, u64> {
-        let start = Instant::now();
-        loop {
-            signal.interrupt(&self.workers[worker].link).unwrap();
-            let sent = Instant::now();
-            while sent.elapsed() < Duration::from_millis(5) {
-                if let Some((_, Completion::Preempted(suspended))) =
-                    self.workers[worker].sender.poll()
-                {
-                    return suspended;
-                }
-                std::thread::yield_now();
-            }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "worker {worker} does not answer"
-            );
-        }
-    }
-
     fn answer(&mut self, worker: usize) -> Completion<Job, u64> {
         let start = Instant::now();
         loop {
@@ -563,57 +542,12 @@ fn a_job_that_a_signal_stops_as_it_waits_for_a_lock_is_told_from_others() {
             signal.interrupt(&rig.workers[0].link).unwrap();
         }
         let suspended = rig.preempted(0);
-        let wait = suspended.lock_wait();
-        assert_eq!(wait.is_some(), takes_the_lock);
-        assert!(wait.is_none_or(|wait| wait.would_sleep()));
+        assert_eq!(suspended.waits_for_a_lock(), takes_the_lock);
         drop(held);
-        assert!(!wait.is_some_and(|wait| wait.would_sleep()));
         gate.open.store(true, Ordering::Relaxed);
         rig.send(0, suspended.into());
         assert_eq!(rig.finish(0), Ok(0));
     }
-    rig.end();
-}
-
-/// There the job may have the allocator's lock. One that stays there for long is stopped all the
-/// same.
-#[test]
-fn signals_that_find_a_job_in_the_c_library_are_in_vain_three_times() {
-    let (mut rig, signal) = (Rig::new(1, 1), signal());
-    let gate = Arc::new(Gate::default());
-    let theirs = Arc::clone(&gate);
-    let job = rig.load(move || {
-        let zeroes = vec![0u8; 64 << 20];
-        theirs.reached.store(true, Ordering::Release);
-        let mut found = 0;
-        while !theirs.open.load(Ordering::Relaxed) {
-            // SAFETY: so many bytes are there.
-            let one = unsafe { libc::memchr(zeroes.as_ptr().cast(), 1, zeroes.len()) };
-            found += u64::from(!one.is_null());
-        }
-        found
-    });
-    let dispatched = rig.send(0, job);
-    wait_for(&gate.reached);
-    std::thread::sleep(Duration::from_millis(20));
-    dispatched.request();
-    for times in 1..=3 {
-        signal.interrupt(&rig.workers[0].link).unwrap();
-        let start = Instant::now();
-        while rig.workers[0].link.counters().deferred < times {
-            assert!(
-                start.elapsed() < Duration::from_secs(20),
-                "stopped after {times}"
-            );
-            std::thread::yield_now();
-        }
-    }
-    signal.interrupt(&rig.workers[0].link).unwrap();
-    let suspended = rig.preempted(0);
-    assert_eq!(suspended.lock_wait(), None);
-    gate.open.store(true, Ordering::Relaxed);
-    rig.send(0, suspended.into());
-    assert_eq!(rig.finish(0), Ok(0));
     rig.end();
 }
 
@@ -644,7 +578,8 @@ fn recursion_down_to_the_promised_stack_size_works_under_signals() {
     wait_for(&gate.reached);
     for _ in 0..300 {
         dispatched.request();
-        let suspended = rig.interrupted(0, signal);
+        signal.interrupt(&rig.workers[0].link).unwrap();
+        let suspended = rig.preempted(0);
         dispatched = rig.send(0, suspended.into());
     }
     gate.open.store(true, Ordering::Relaxed);

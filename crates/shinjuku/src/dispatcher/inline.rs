@@ -189,6 +189,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if !self.inline.elsewhere.is_empty() {
             worked |= self.answers_from_elsewhere(now);
         }
+        self.bring_lock_waiters_back(now);
         if let Some(over) = self.inline_phase(now) {
             return over;
         }
@@ -213,7 +214,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 now = Nanos(self.clock.nanos_at(moment));
             }
         }
-        if !self.policy.is_empty() || self.bring_lock_waiter_back(now) {
+        if !self.policy.is_empty() {
             let active = self.inline.active;
             worked |= self.hand_one(active, active, now);
             if self.states[active].out() > 0 {
@@ -473,10 +474,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         };
         let gives_way = quantum == GIVES_WAY;
         // No thread can tell a best-effort request that another waits, so it is stopped to look.
-        let quantum = match gives_way {
-            true => POLL_EVERY,
-            false => self.for_its_turn(running.task, quantum),
-        };
+        let quantum = if gives_way { POLL_EVERY } else { quantum };
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
         let mut soft = match gives_way {
             true => quantum,

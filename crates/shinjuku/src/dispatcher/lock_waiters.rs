@@ -5,96 +5,41 @@
 //! after the other, while the holder waits its turn behind them.
 //!
 //! ```text
-//!   stopped as it waits for a lock ──▶ aside ──it would not sleep any more──────────▶ waits again
-//!                                        └───each suspended request has had a turn─────────▲
+//!   stopped as it waits for a lock ──▶ aside ──each suspended request has had a turn──▶ waits again
+//!                                        │                                   ▲
+//!                                        └── none is left that is suspended ─┘
 //! ```
 //!
-//! So a request that waits stands aside, and the suspended requests have their turns first, since
-//! one of them may have the lock. Before each hand-out the kernel is asked whether one of those
-//! that stand aside would sleep again ([`LockWait::would_sleep`]): one each time, in turn. A
-//! request that would not comes back. So the others need not all run into the lock again.
-//!
-//! The request that was suspended last has its turn first. Where most requests want the lock, that
-//! request has the lock: each that finished later had found the lock free.
-//!
-//! A round in which each suspended request has had its turn in vain tells that the holder is not
-//! among them, or that the waiting requests wait for something else. Then one of these comes back,
-//! to try. The next rounds give every other turn to fresh requests, which may have to do what
-//! others wait for, until a wait has ended again.
-
-use std::collections::VecDeque;
+//! So a request that waits stands aside, and each that is suspended by then has a turn before it
+//! comes back: one of them may have the lock. Every other turn is a fresh request's, which need not
+//! want that lock, until one more request has run into a lock: then the suspended ones go first, or
+//! fresh ones would take all contexts, to wait. Where none is suspended the holder runs elsewhere,
+//! or the request waits for something else.
 
 use shinjuku_policy::{TaskId, WorkerId};
-use shinjuku_preempt::LockWait;
-
-/// A request that stands aside.
-#[derive(Debug)]
-pub(super) struct Waiter {
-    pub task: TaskId,
-    /// The one that it ran on.
-    pub worker: WorkerId,
-    pub wait: LockWait,
-}
-
-/// So many of those suspended last are remembered.
-const RECENT: usize = 64;
-
-/// A request, and how often it has been suspended.
-type Suspension = (TaskId, u32);
 
 /// Requests that stand aside, and the turns that others have before them.
 #[derive(Debug)]
 pub(super) struct LockWaiters {
-    /// The one that is asked next is in front.
-    aside: VecDeque<Waiter>,
-    /// How many suspended requests are to have a turn in this round.
+    /// With the worker that each ran on.
+    aside: Vec<(TaskId, WorkerId)>,
+    /// How many suspended requests are to have a turn.
     turns: usize,
-    /// The last round ended no wait.
-    is_in_vain: bool,
-    /// The last turn was a suspended request's.
+    /// The last turn was a suspended request's, and the next is a fresh one's.
     had_turn: bool,
-    /// How many have their turn and are not back.
-    out: usize,
-    /// The request that has the next turn is at the end. Some have run again since.
-    recent: VecDeque<Suspension>,
+    /// No other request has run into a lock since the first turn.
+    is_alone: bool,
 }
 
 impl LockWaiters {
     /// Takes the memory for so many requests.
     pub(super) fn new(capacity: usize) -> Self {
         Self {
-            aside: VecDeque::with_capacity(capacity),
+            aside: Vec::with_capacity(capacity),
             turns: 0,
-            is_in_vain: false,
             had_turn: false,
-            out: 0,
-            recent: VecDeque::with_capacity(RECENT),
+            is_alone: true,
         }
-    }
-
-    /// A request is suspended.
-    pub(super) fn note_suspended(&mut self, suspension: Suspension) {
-        if !self.aside.is_empty() {
-            // Another turn only after all others.
-            if self.recent.len() < RECENT {
-                self.recent.push_front(suspension);
-            }
-            return;
-        }
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(suspension);
-    }
-
-    /// The request that is to have a turn, of those that are `suspended` still. `None`: any.
-    pub(super) fn next_turn(&mut self, suspended: impl Fn(Suspension) -> bool) -> Option<TaskId> {
-        while let Some(suspension) = self.recent.pop_back() {
-            if suspended(suspension) {
-                return Some(suspension.0);
-            }
-        }
-        None
     }
 
     pub(super) fn len(&self) -> usize {
@@ -105,137 +50,83 @@ impl LockWaiters {
         self.aside.is_empty()
     }
 
-    /// A request that waits for a lock stands aside. `suspended` others have a turn, or those that
-    /// are left of the round that others stand aside for.
-    pub(super) fn stand_aside(&mut self, waiter: Waiter, suspended: usize) {
-        if self.aside.is_empty() {
-            self.turns = suspended;
+    /// A request that waits for a lock stands aside until `suspended` others have had a turn, or
+    /// those have that had to before the last one.
+    pub(super) fn stand_aside(&mut self, task: TaskId, worker: WorkerId, suspended: usize) {
+        self.aside.push((task, worker));
+        self.is_alone = self.turns == 0;
+        if self.is_alone {
+            (self.turns, self.had_turn) = (suspended, false);
         }
-        self.aside.push_back(waiter);
-    }
-
-    /// One request that need not stand aside any more, with so many suspended.
-    pub(super) fn come_back(&mut self, suspended: usize) -> Option<Waiter> {
-        let next = self.aside.pop_front()?;
-        if !next.wait.would_sleep() {
-            self.is_in_vain = false;
-        } else if self.out > 0 || suspended > 0 && self.turns > 0 {
-            self.aside.push_back(next);
-            return None;
-        } else {
-            self.is_in_vain = true;
-            // The one that tries is among them.
-            self.turns = suspended + 1;
-        }
-        if self.aside.is_empty() {
-            (self.turns, self.had_turn) = (0, false);
-        }
-        Some(next)
     }
 
     /// Whether the next request to be handed out is to be one of the suspended; that is a turn.
     pub(super) fn takes_turn(&mut self) -> bool {
-        let is_a_fresh_ones = self.is_in_vain && self.had_turn;
-        self.had_turn = self.turns > 0 && self.out == 0 && !is_a_fresh_ones;
+        self.had_turn = self.turns > 0 && !(self.had_turn && self.is_alone);
         self.turns -= usize::from(self.had_turn);
         self.had_turn
     }
 
-    /// Whether suspended requests have their turns.
-    pub(super) fn are_in_a_round(&self) -> bool {
-        self.turns > 0 || self.out > 0
-    }
-
-    /// The request whose turn it is was handed out.
-    pub(super) fn turn_began(&mut self) {
-        self.out += 1;
-    }
-
-    /// A request is back that had a turn. Whether that ended a wait.
-    pub(super) fn turn_is_over(&mut self) -> bool {
-        self.out -= 1;
-        // The one that was asked last, and would have slept.
-        let asked = self.aside.back();
-        asked.is_some_and(|waiter| !waiter.wait.would_sleep())
+    /// The requests that need not stand aside any more, with so many suspended.
+    pub(super) fn come_back(
+        &mut self,
+        suspended: usize,
+    ) -> impl Iterator<Item = (TaskId, WorkerId)> {
+        if suspended == 0 {
+            self.turns = 0;
+        }
+        let all = match self.turns {
+            0 => self.aside.len(),
+            _ => 0,
+        };
+        self.aside.drain(..all)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
     use super::*;
 
-    /// A lock's word, which is 2 while the lock is taken and waited for.
-    struct Lock(AtomicU32);
+    const WORKER: WorkerId = WorkerId(0);
 
-    impl Lock {
-        fn taken() -> Self {
-            Self(AtomicU32::new(2))
-        }
-
-        fn waiter(&self, task: u32) -> Waiter {
-            Waiter {
-                task: TaskId(task),
-                worker: WorkerId(0),
-                wait: LockWait::at(&self.0, 2),
-            }
-        }
-
-        fn release(&self) {
-            self.0.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Who comes back before the next hand-out, and whether that is a turn.
-    fn next(waiters: &mut LockWaiters, suspended: usize) -> (Option<u32>, bool) {
+    fn back(waiters: &mut LockWaiters, suspended: usize) -> Vec<u32> {
         let back = waiters.come_back(suspended);
-        (back.map(|waiter| waiter.task.0), waiters.takes_turn())
+        back.map(|(task, _)| task.0).collect()
     }
 
     #[test]
-    fn the_suspended_go_first_until_the_lock_is_free() {
-        let (mut waiters, lock) = (LockWaiters::new(4), Lock::taken());
-        assert_eq!(next(&mut waiters, 3), (None, false));
-        waiters.stand_aside(lock.waiter(7), 3);
-        assert_eq!(next(&mut waiters, 3), (None, true));
-        waiters.stand_aside(lock.waiter(8), 2);
-        assert_eq!(next(&mut waiters, 3), (None, true));
-        waiters.turn_began();
-        waiters.turn_began();
-        assert!(!waiters.turn_is_over());
-        lock.release();
-        assert!(waiters.turn_is_over());
-        // One at a time, and no more turns than are left.
-        assert_eq!(next(&mut waiters, 3), (Some(8), true));
-        assert_eq!(next(&mut waiters, 3), (Some(7), false));
+    fn those_that_wait_come_back_after_the_suspended_have_had_their_turns() {
+        let mut waiters = LockWaiters::new(4);
+        assert!(!waiters.takes_turn());
+        waiters.stand_aside(TaskId(7), WORKER, 2);
+        assert!(back(&mut waiters, 2).is_empty());
+        // Every other turn is a fresh request's.
+        assert!(waiters.takes_turn() && !waiters.takes_turn());
+        assert!(back(&mut waiters, 2).is_empty());
+        assert!(waiters.takes_turn() && !waiters.takes_turn() && !waiters.takes_turn());
+        assert_eq!(back(&mut waiters, 2), [7]);
         assert!(waiters.is_empty());
     }
 
     #[test]
-    fn after_a_round_in_vain_one_tries_and_fresh_requests_have_turns() {
-        let (mut waiters, lock) = (LockWaiters::new(4), Lock::taken());
-        let other = Lock::taken();
-        waiters.stand_aside(lock.waiter(7), 2);
-        waiters.stand_aside(other.waiter(8), 2);
-        assert_eq!(next(&mut waiters, 2), (None, true));
-        assert_eq!(next(&mut waiters, 2), (None, true));
-        assert_eq!(next(&mut waiters, 2), (Some(7), false));
-        assert_eq!(next(&mut waiters, 3), (None, true));
-        assert_eq!(next(&mut waiters, 2), (None, false));
-        other.release();
-        assert_eq!(next(&mut waiters, 2), (Some(8), false));
+    fn fresh_requests_wait_where_one_more_has_run_into_a_lock() {
+        let mut waiters = LockWaiters::new(4);
+        waiters.stand_aside(TaskId(7), WORKER, 3);
+        assert!(waiters.takes_turn() && !waiters.takes_turn());
+        waiters.stand_aside(TaskId(8), WORKER, 3);
+        assert!(waiters.takes_turn() && waiters.takes_turn() && !waiters.takes_turn());
+        assert_eq!(back(&mut waiters, 3), [7, 8]);
+        // The next time anew.
+        waiters.stand_aside(TaskId(7), WORKER, 2);
+        assert!(waiters.takes_turn() && !waiters.takes_turn());
     }
 
     #[test]
     fn none_stands_aside_for_nobody() {
-        let (mut waiters, lock) = (LockWaiters::new(4), Lock::taken());
-        waiters.stand_aside(lock.waiter(7), 1);
-        assert_eq!(next(&mut waiters, 1), (None, true));
-        waiters.turn_began();
-        // The one that may have the lock runs. Then it blocks, or has finished, without.
-        assert_eq!(next(&mut waiters, 0), (None, false));
-        assert!(!waiters.turn_is_over());
-        assert_eq!(next(&mut waiters, 0), (Some(7), false));
+        let mut waiters = LockWaiters::new(4);
+        waiters.stand_aside(TaskId(7), WORKER, 3);
+        // What was suspended runs elsewhere, or has finished.
+        assert_eq!(back(&mut waiters, 0), [7]);
+        assert!(!waiters.takes_turn());
     }
 }

@@ -33,13 +33,13 @@ use std::time::Duration;
 
 use shinjuku_net::{Arrival, Refusal, Transport};
 use shinjuku_policy::{ClassId, FlowId, Nanos, Task, TaskId, Verified, Want, WorkerId};
-use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Entry, Idle, Runnable, Suspended};
+use shinjuku_preempt::{Clock, Completion, CountersSnapshot, Idle, Runnable, Suspended};
 
 pub(crate) use contexts::Contexts;
 pub(crate) use end::{BACKGROUND_TURN, ShutdownHandoff};
 use inline::Inline;
 pub(crate) use inline::{Deadline, Next, Turn};
-use lock_waiters::{LockWaiters, Waiter};
+use lock_waiters::LockWaiters;
 pub(crate) use works::{DESKS, DispatcherThread, POLICY_ID, Post, Relay, slice};
 
 use crate::loops::IdleTime;
@@ -106,12 +106,6 @@ struct Record<Tr: Transport> {
     ran: Nanos,
     /// Its thread was found blocked in that time.
     was_blocked: bool,
-    /// The function entry where it was stopped last, if a compiled probe stopped it.
-    entry: Option<Entry>,
-    /// How often it was suspended.
-    suspensions: u32,
-    /// It is out since others wait for a lock, which it may have.
-    has_turn: bool,
     /// It runs only in what the other classes leave idle.
     is_best_effort: bool,
     place: Place<Tr>,
@@ -289,9 +283,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
             deadline: Nanos::MAX,
             ran: Nanos(0),
             was_blocked: false,
-            entry: None,
-            suspensions: 0,
-            has_turn: false,
             is_best_effort: false,
             place: Place::Free,
         };
@@ -467,18 +458,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
             let (task, worker) = (sent.task, state.worker);
             let ran = self.on_cpu(ran, completion.away());
             self.note_time(task, ran, at, was_blocked, now);
-            self.blame_the_holder(task);
             match completion {
                 Completion::Finished(idle) => {
                     self.contexts.put(idle);
                     self.settle(task, worker);
                 }
                 Completion::Preempted(suspended) => {
-                    let lock_wait = suspended.lock_wait();
+                    let waits = suspended.waits_for_a_lock();
                     let record = &mut self.records[task.0 as usize];
-                    record.entry = suspended.entry();
-                    record.suspensions = record.suspensions.wrapping_add(1);
-                    let suspension = (task, record.suspensions);
                     record.place = Place::Suspended(suspended);
                     self.statistics.preempted(record.class);
                     if self.rules.inline || at >= self.desks {
@@ -486,15 +473,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
                         self.statistics.requested();
                     }
                     let suspended = self.policy.waiting_started();
-                    match lock_wait.filter(|_| suspended > 0) {
-                        Some(wait) => {
-                            let waiter = Waiter { task, worker, wait };
-                            self.lock_waiters.stand_aside(waiter, suspended);
-                        }
-                        None => {
-                            self.lock_waiters.note_suspended(suspension);
-                            self.policy.preempted(task, worker, now);
-                        }
+                    if waits && suspended > 0 {
+                        self.lock_waiters.stand_aside(task, worker, suspended);
+                    } else {
+                        self.policy.preempted(task, worker, now);
                     }
                 }
             }
@@ -504,19 +486,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
             }
         }
         worked
-    }
-
-    /// A request is back. If others could not go on before it had its turn, and can now, it had
-    /// held their lock at the function entry where it was stopped the time before: no request is
-    /// stopped there for a while.
-    fn blame_the_holder(&mut self, task: TaskId) {
-        let record = &mut self.records[task.0 as usize];
-        if std::mem::take(&mut record.has_turn)
-            && self.lock_waiters.turn_is_over()
-            && let Some(entry) = record.entry
-        {
-            entry.pass_by();
-        }
     }
 
     /// A request, which is back at `now`, has run for `ran` at worker `at`.
@@ -659,9 +628,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 deadline: Nanos(deadline_nanos.or(class_deadline).unwrap_or(u64::MAX)),
                 ran: Nanos(0),
                 was_blocked: false,
-                entry: None,
-                suspensions: 0,
-                has_turn: false,
                 is_best_effort: rules.best_effort && policy.is_best_effort(id),
                 place: Place::Fresh(request, route),
             };
@@ -681,7 +647,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Gives every worker with room the policy's next request for it, the emptiest first.
     fn hand_out(&mut self, now: Nanos) -> bool {
         let mut worked = false;
-        if self.policy.is_empty() && !self.bring_lock_waiter_back(now) {
+        self.bring_lock_waiters_back(now);
+        if self.policy.is_empty() {
             return worked;
         }
         for level in 0..self.rules.depth {
@@ -703,17 +670,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
         worked
     }
 
-    /// The next request that stood aside waits again, if it need not any more.
-    fn bring_lock_waiter_back(&mut self, now: Nanos) -> bool {
-        if self.lock_waiters.is_empty() {
-            return false;
+    /// Gives requests back to the policy that have stood aside for long enough.
+    fn bring_lock_waiters_back(&mut self, now: Nanos) {
+        if !self.lock_waiters.is_empty() {
+            let suspended = self.policy.waiting_started();
+            for (task, worker) in self.lock_waiters.come_back(suspended) {
+                self.policy.preempted(task, worker, now);
+            }
         }
-        let suspended = self.policy.waiting_started();
-        let back = self.lock_waiters.come_back(suspended);
-        if let Some(Waiter { task, worker, .. }) = back {
-            self.policy.preempted(task, worker, now);
-        }
-        back.is_some()
     }
 
     /// Which waiting requests can run.
@@ -727,43 +691,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Sends the policy's next request for `worker` to `at`: that worker, or a spare that stands in
     /// for it. Returns whether there was one.
     fn hand_one(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
-        self.bring_lock_waiter_back(now);
-        if self.lock_waiters.are_in_a_round() && self.states[at].out() > 0 {
-            // What a turn does is to be told from what the request before and after it does.
-            return false;
-        }
-        if self.lock_waiters.takes_turn() && self.hand_turn(at, worker, now) {
+        let is_turn = !self.lock_waiters.is_empty() && self.lock_waiters.takes_turn();
+        if is_turn && self.hand_one_of(Want::StartedOnly, at, worker, now) {
+            if let Some(sent) = self.states[at].running().filter(|_| self.rules.best_effort) {
+                self.policy.grant_turn(sent.task);
+            }
             return true;
         }
         self.hand_one_of(self.wanted(), at, worker, now)
-    }
-
-    /// Sends a suspended request that may have the lock that others wait for.
-    fn hand_turn(&mut self, at: usize, worker: usize, now: Nanos) -> bool {
-        let records = &self.records;
-        let is_suspended = |(task, suspensions): (TaskId, u32)| {
-            let record = &records[task.0 as usize];
-            matches!(record.place, Place::Suspended(_)) && record.suspensions == suspensions
-        };
-        let latest = self.lock_waiters.next_turn(is_suspended);
-        let id = self.states[worker].worker;
-        if let Some(task) = latest.and_then(|task| self.policy.take_waiting(task, id)) {
-            let place = &mut self.records[task.id.0 as usize].place;
-            let Place::Suspended(suspended) = std::mem::replace(place, Place::Out) else {
-                unreachable!("it was just looked at")
-            };
-            self.states[at].send(task.id, suspended.into(), now);
-        } else if !self.hand_one_of(Want::StartedOnly, at, worker, now) {
-            return false;
-        }
-        if let Some(sent) = self.states[at].last_sent() {
-            self.lock_waiters.turn_began();
-            self.records[sent.task.0 as usize].has_turn = true;
-            if self.rules.best_effort {
-                self.policy.grant_turn(sent.task);
-            }
-        }
-        true
     }
 
     /// As [`hand_one`](Self::hand_one), of the requests that are wanted.
@@ -884,9 +819,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
             }
             Runnable::Suspended(suspended) => Place::Suspended(suspended),
         };
-        if std::mem::take(&mut self.records[task.0 as usize].has_turn) {
-            self.lock_waiters.turn_is_over();
-        }
         self.policy.returned(task, worker);
         true
     }

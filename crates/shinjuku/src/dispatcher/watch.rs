@@ -25,10 +25,8 @@ use crate::worker_state::{Asked, Silence, WorkerState};
 
 /// A request that has run for less than this is not looked at.
 const SHORTEST_QUANTUM: Nanos = Nanos(500);
-/// An interrupt without an answer is repeated after this time, once.
-const INTERRUPT_SOON_AGAIN: Nanos = Nanos::from_micros(50);
-/// Then an interrupt is repeated after twice this time, then after twice as long each time, up to
-/// 2^8 times this.
+/// An interrupt without an answer is repeated after twice this time, then after twice as long each
+/// time, up to 2^8 times this.
 const INTERRUPT_AGAIN: Nanos = Nanos::from_micros(500);
 /// Most requests that give way at all do so within this time; with a hard mechanism, within this
 /// time after the grace.
@@ -108,7 +106,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if quantum == GIVES_WAY {
             return self.stop_best_effort(at, now);
         }
-        let quantum = self.for_its_turn(running.task, quantum);
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
         // Progress goes before the floors: the request that runs may want a lock that a suspended
         // one has.
@@ -131,16 +128,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
             let interrupt_at = Nanos(state.running_since.0.saturating_add(interrupt_after.0));
             self.ask(at, now, interrupt_at);
             self.statistics.requested();
-        }
-    }
-
-    /// The quantum that a request has, which may have its turn because others wait for a lock. If
-    /// the turn ends within the lock, that costs the next one the grace and an interrupt: so long
-    /// the turn may last.
-    pub(super) fn for_its_turn(&self, task: TaskId, quantum: Nanos) -> Nanos {
-        match self.records[task.0 as usize].has_turn {
-            true => Nanos(quantum.0.saturating_add(2 * self.preemption.grace.0)),
-            false => quantum,
         }
     }
 
@@ -227,18 +214,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let (Some(hard), Some(asked)) = (&self.preemption.hard, &mut state.asked) else {
             return;
         };
-        // The interrupt may meet the context where it cannot leave: for a moment in the C library,
-        // when the next function entry does as well, or for longer, in a guard or with too little
-        // stack. So it is repeated, at growing intervals.
-        let again = match asked.interrupts {
-            0 => INTERRUPT_SOON_AGAIN,
-            times => {
-                asked.at_entries = None;
-                Nanos(INTERRUPT_AGAIN.0 << times.min(8))
-            }
-        };
         asked.interrupts += 1;
-        asked.interrupt_at = Nanos(now.0 + again.0);
+        // The code has entered no function in time, or none where it could be stopped.
+        asked.at_entries = None;
+        // The interrupt may meet the context where it cannot leave, in a guard or with too little
+        // stack. So it is repeated, at growing intervals.
+        asked.interrupt_at = Nanos(now.0 + (INTERRUPT_AGAIN.0 << asked.interrupts.min(8)));
         if hard.interrupt(&state.link).is_ok() {
             self.statistics.interrupted();
         } else {
@@ -367,12 +348,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.hand_one_of(want, at, silent, now);
         // The spare has no request if all that the policy gave were past their deadlines.
         if self.states[at].out() > 0 {
-            if is_first && let Some(sent) = self.states[at].last_sent() {
-                self.policy.grant_turn(sent.task);
-                if self.lock_waiters.takes_turn() {
-                    self.lock_waiters.turn_began();
-                    self.records[sent.task.0 as usize].has_turn = true;
-                }
+            if is_first && let Some(running) = self.states[at].running() {
+                self.policy.grant_turn(running.task);
+                // That is a turn for the requests that stand aside, too.
+                self.lock_waiters.takes_turn();
             }
             self.stands_in[spare] = Some(silent);
             self.spares_out += 1;

@@ -110,18 +110,6 @@ fn locks(seed: u64) -> u64 {
     mix(seed)
 }
 
-/// Holds the one lock for longer than a quantum, and for less than the grace.
-pub fn locked(seed: u64) -> u64 {
-    static LOCK: Mutex<u64> = Mutex::new(0);
-    for _ in 0..4 {
-        let mut held = LOCK.lock().unwrap();
-        for at in 0..500 {
-            *held = mix(*held ^ at);
-        }
-    }
-    mix(seed)
-}
-
 fn recursion(seed: u64) -> u64 {
     fn ackermann(m: u64, n: u64) -> u64 {
         match (m, n) {

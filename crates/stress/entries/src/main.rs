@@ -1,10 +1,9 @@
 //! What `cargo xtask stress entries` runs: operations in requests that are preempted at function
 //! entries, over and over. Each result is compared with what the operation gives undisturbed.
 //!
-//! Arguments: the layout (or `pool`, or `lock`: layout `threads` with one worker, whose requests
-//! all want one lock), the mechanism, how many preemptions at entries are wanted, and the seconds
-//! that it may take. Progress goes to standard error every five seconds. The counts are the last
-//! line on standard output. It ends in success if all was right and there were enough.
+//! Arguments: the layout (or `pool`), the mechanism, how many preemptions at entries are wanted,
+//! and the seconds that it may take. Progress goes to standard error every five seconds. The counts
+//! are the last line on standard output. It ends in success if all was right and there were enough.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -17,7 +16,7 @@ use shinjuku::{
     Runtime, ShutdownReport, handler_fn,
 };
 use shinjuku_preempt::CompiledProbes;
-use shinjuku_stress_entries::{locked, operate};
+use shinjuku_stress_entries::operate;
 
 const SEEDS: u64 = 64;
 const OUTSTANDING: usize = 24;
@@ -56,21 +55,18 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let config = config(layout, mechanism)?;
     let (counts, report) = match layout.as_str() {
         "pool" => in_a_pool(config, bound)?,
-        "lock" => in_a_runtime(config, bound, locked)?,
-        _ => in_a_runtime(config, bound, operate)?,
+        _ => in_a_runtime(config, bound)?,
     };
     let preemptions = (report.statistics.as_ref().ok_or("no statistics")?).preemptions;
     let Counts { done, wrong } = counts;
     let outstanding = CompiledProbes::outstanding();
     println!("{report}");
     println!(
-        "clean {} done {done} wrong {wrong} compiled {} interrupt {} migrated {} outstanding {outstanding} \
-         passed_by {}",
+        "clean {} done {done} wrong {wrong} compiled {} interrupt {} migrated {} outstanding {outstanding}",
         u64::from(report.is_clean()),
         preemptions.by_compiled_probe,
         preemptions.by_interrupt,
         preemptions.migrations,
-        CompiledProbes::entries_passed_by(),
     );
     let is_right = report.is_clean() && wrong == 0 && outstanding == 0;
     Ok(
@@ -82,26 +78,21 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// A value of the configuration's, by the name that it has in files.
-fn config(name: &str, mechanism: &str) -> Result<Config, Box<dyn Error>> {
+fn config(layout: &str, mechanism: &str) -> Result<Config, Box<dyn Error>> {
     let mechanism = match mechanism {
         "compiled-probe" => MechanismKind::CompiledProbe,
         "escalation" => MechanismKind::Escalation,
         other => return Err(format!("no mechanism with compiled probes: {other}").into()),
     };
-    let layout = match name {
-        "threads" | "lock" => LayoutKind::Threads,
+    let layout = match layout {
+        "threads" => LayoutKind::Threads,
         "inline" => LayoutKind::Inline,
         "symmetric" | "pool" => LayoutKind::Symmetric,
         other => return Err(format!("no such layout: {other}").into()),
     };
-    let workers = match name {
-        "inline" => None,
-        "lock" => Some(1),
-        _ => Some(2),
-    };
     Ok(Config::default()
         .layout(layout)
-        .workers(workers)
+        .workers((layout != LayoutKind::Inline).then_some(2))
         .cores(CoresConfig::default().share(true))
         .contexts(64)
         .strict(true)
@@ -113,11 +104,7 @@ fn token() -> HardPreemption {
     unsafe { HardPreemption::allow() }
 }
 
-fn in_a_runtime(
-    config: Config,
-    bound: Bound,
-    operate: fn(u64) -> u64,
-) -> Result<(Counts, ShutdownReport), Box<dyn Error>> {
+fn in_a_runtime(config: Config, bound: Bound) -> Result<(Counts, ShutdownReport), Box<dyn Error>> {
     let runtime = Runtime::builder(handler_fn(operate))
         .config(config)
         .allow_hard_preemption(token())
@@ -126,7 +113,6 @@ fn in_a_runtime(
     let handle = runtime.handle();
     let counts = drive(
         bound,
-        operate,
         || runtime.statistics().preemptions.by_compiled_probe,
         |seed| Ok(handle.submit(ClassId(0), seed)?),
         |ticket| Ok(ticket.wait()?),
@@ -142,7 +128,6 @@ fn in_a_pool(config: Config, bound: Bound) -> Result<(Counts, ShutdownReport), B
     println!("{}", pool.description());
     let counts = drive(
         bound,
-        operate,
         || pool.statistics().preemptions.by_compiled_probe,
         |seed| Ok(pool.run("only", move || operate(seed))),
         |job| Ok(job.wait()?),
@@ -153,7 +138,6 @@ fn in_a_pool(config: Config, bound: Bound) -> Result<(Counts, ShutdownReport), B
 /// Keeps requests outstanding until there were enough preemptions, or the time is over.
 fn drive<Ticket>(
     bound: Bound,
-    operate: fn(u64) -> u64,
     preempted: impl Fn() -> u64,
     submit: impl Fn(u64) -> Result<Ticket, Box<dyn Error>>,
     wait: impl Fn(Ticket) -> Result<u64, Box<dyn Error>>,
