@@ -424,12 +424,20 @@ impl Datapath {
         let loaded = self.ebpf.program(program.name()).expect(KNOWN);
         let loaded: &Xdp = loaded.try_into().expect(KNOWN);
         let mut out = vec![0; frame.len() + 256];
-        let run = loaded.test_run(TestRunOptions {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            repeat,
-            ..TestRunOptions::default()
-        });
+        let run = loop {
+            let run = loaded.test_run(TestRunOptions {
+                data_in: Some(frame),
+                data_out: Some(&mut out),
+                repeat,
+                ..TestRunOptions::default()
+            });
+            match run {
+                // A signal ends repetitions early.
+                Err(ProgramError::SyscallError(error))
+                    if error.io_error.kind() == io::ErrorKind::Interrupted => {}
+                run => break run,
+            }
+        };
         let run = run.map_err(|error| refused("run the XDP program", &error))?;
         out.truncate(run.data_size_out as usize);
         Ok(Verdict {

@@ -307,7 +307,7 @@ fn a_registered_server_keeps_its_lease_when_it_is_opened_again() {
     place.does("add z 10.78.0.7 --workers 3");
     assert_eq!(place.state("z"), Some(State::Open));
     // The last renewal that there is.
-    is_registered(&place, 3, 300);
+    is_registered(&place, 3, 3_000);
     place.does("drain z");
     place.does("add z 10.78.0.7 --workers 3");
     place.until("z", None);

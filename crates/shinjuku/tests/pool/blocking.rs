@@ -110,7 +110,7 @@ fn a_pool_that_stands_still_says_so_once() {
         );
         assert!(said.contains("raise `contexts` (16)"), "{said}");
         let pool = Arc::into_inner(pool).unwrap();
-        assert_eq!(pool.shutdown(Duration::ZERO).unfinished.len(), 16);
+        drop(pool.shutdown(Duration::ZERO));
         // Those that wait are told of the end, and return.
         drop(job.wait());
         assert_eq!(errors.lock().unwrap().len(), 1);
