@@ -6,7 +6,7 @@ use std::time::Instant;
 use shinjuku_dataplane::dpdk::{BURST, DpdkDevice, Eal, EalConfig, Nic, NicConfig, PortConfig};
 use shinjuku_dataplane::packet::MacAddr;
 use shinjuku_dataplane::{
-    Buffer, Checksums, Delivery, Device, Interface, InterfaceConfig, Outbound, Received,
+    Buffer, Checksums, Device, Incoming, Interface, InterfaceConfig, Outbound, Received,
     Resolution, Verdict,
 };
 
@@ -115,7 +115,7 @@ impl<D: Device> Host<D> {
     ///
     /// # Panics
     /// If a reply does not fit its frame.
-    pub fn turn(&mut self, mut on_datagram: impl FnMut(&Delivery, &mut [u8]) -> bool) {
+    pub fn turn(&mut self, mut on_datagram: impl FnMut(&Incoming, &mut [u8]) -> bool) {
         let now = self.now();
         let offload = self.device.offload();
         let most = BURST.min(self.outbound.capacity() - self.outbound.len());
