@@ -76,10 +76,12 @@ impl Drop for PrivateStack {
 /// # Safety
 /// `head` must come from `Head::obtain` with these types, be served by no other backing thread and
 /// not be released before this thread ends; `private_top` must be the end of a [`PrivateStack`]
-/// that outlives this thread, or `None` just for a context that is a kernel thread.
+/// that outlives this thread, or `None` just for a context that is a kernel thread. `is_warm`: its
+/// stack is there before its first job.
 pub(crate) unsafe fn backing_thread_main<T, R>(
     head: &'static Head,
     private_top: Option<usize>,
+    is_warm: bool,
     entry: Arc<dyn Fn(T) -> R + Send + Sync>,
 ) {
     match private_top {
@@ -96,7 +98,9 @@ pub(crate) unsafe fn backing_thread_main<T, R>(
         }
     }
     let (low, high) = stack_bounds();
-    warm_up(low);
+    if is_warm {
+        warm_up(low);
+    }
     head.stack_low.set(low);
     head.stack_high.set(high);
     head.fs.set(fs_base());
@@ -190,7 +194,7 @@ fn block_all_signals() {
     }
 }
 
-/// The part of a context's stack that is there before its first job: what most jobs use, and a
+/// The part of a warm context's stack that is there before its first job: what most jobs use, and a
 /// signal's frame.
 const WARM_STACK: usize = 32 * 1024;
 

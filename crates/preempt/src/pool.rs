@@ -17,6 +17,9 @@ const YIELDS: u32 = 50;
 /// The first sleep of a maker that waits for longer; each further one lasts this much longer.
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 
+/// So many contexts have a warm stack, those that are used first: 16 MiB in all.
+const MOST_WARM: usize = 512;
+
 /// How many contexts, and how large.
 ///
 /// ```
@@ -231,6 +234,8 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
         config: &PoolConfig,
         entry: Arc<dyn Fn(T) -> R + Send + Sync>,
     ) -> Result<(), Refusal> {
+        // Idle contexts are taken from the end.
+        let is_warm = number + MOST_WARM >= config.contexts;
         let private = match config.kind {
             ContextKind::Stack => Some(PrivateStack::new()?),
             ContextKind::KernelThread => None,
@@ -244,7 +249,7 @@ impl<T: Send + 'static, R: Send + 'static> Pool<T, R> {
             .spawn(
                 // SAFETY: the head is released, and the private stack freed, only after this thread
                 // has ended.
-                move || unsafe { backing_thread_main(head, private_top, entry) },
+                move || unsafe { backing_thread_main(head, private_top, is_warm, entry) },
             );
         let thread = match spawned {
             Ok(thread) => thread,

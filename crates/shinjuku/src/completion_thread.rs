@@ -11,13 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::thread::{self, JoinHandle, ThreadId};
-use std::time::Duration;
 
 use shinjuku_preempt::without_preemption;
 
 use crate::in_process::ring::{Consumer, Producer, ring};
 use crate::in_process::sleeper::Sleeper;
-use crate::pool::Standstill;
+use crate::pool::{Lookout, Standstill};
 
 /// Calls a user's code, and goes on if it panics: the panic hook has reported that.
 pub(crate) fn quietly(body: impl FnOnce()) {
@@ -89,6 +88,7 @@ impl CompletionThread {
 
     fn run(&self, mut round: impl Round) {
         self.itself.get_or_init(|| thread::current().id());
+        let mut lookout = Lookout::new();
         loop {
             // The flag is read first, so that all that came before it was set is done below.
             let finishing = self.finishing.load(Ordering::Acquire);
@@ -97,7 +97,8 @@ impl CompletionThread {
             if finishing {
                 break;
             }
-            self.sleeper.sleep(Duration::MAX, || {
+            let patience = lookout.look(&self.standstill);
+            self.sleeper.sleep(patience, || {
                 round.is_ready()
                     || lock(&self.wakers_out).is_ready()
                     || self.finishing.load(Ordering::Acquire)
@@ -210,6 +211,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc;
     use std::task::Wake;
+    use std::time::Duration;
 
     use shinjuku_preempt::{
         Dispatched, Generation, Outcome, Pool, PoolConfig, Worker, mailbox, preempt_point,

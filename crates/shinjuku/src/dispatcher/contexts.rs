@@ -84,7 +84,7 @@ impl<Context> Contexts<Context> {
 
     /// Whether a context seems to be free, here or in the reserve.
     pub(super) fn is_any(&self) -> bool {
-        !self.idle.is_empty() || self.reserve.len.load(Ordering::Relaxed) > 0
+        self.free() > 0
     }
 
     /// Tells other threads whether the reserve has any contexts.
@@ -148,6 +148,11 @@ impl<Context> Contexts<Context> {
                 rest.extend(idle.drain(*keeps..));
             });
         }
+    }
+
+    /// How many contexts are free, here and in the reserve.
+    pub(super) fn free(&self) -> usize {
+        self.idle.len() + self.reserve.len.load(Ordering::Relaxed)
     }
 
     /// How many requests of this dispatcher have a context.

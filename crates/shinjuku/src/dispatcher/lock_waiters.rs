@@ -53,11 +53,11 @@ impl LockWaiters {
     /// A request that waits for a lock stands aside until `suspended` others have had a turn, or
     /// those have that had to before the last one.
     pub(super) fn stand_aside(&mut self, task: TaskId, worker: WorkerId, suspended: usize) {
-        self.aside.push((task, worker));
-        self.is_alone = self.turns == 0;
+        self.is_alone = self.aside.is_empty();
         if self.is_alone {
             (self.turns, self.had_turn) = (suspended, false);
         }
+        self.aside.push((task, worker));
     }
 
     /// Whether the next request to be handed out is to be one of the suspended; that is a turn.
@@ -116,6 +116,12 @@ mod tests {
         waiters.stand_aside(TaskId(8), WORKER, 3);
         assert!(waiters.takes_turn() && waiters.takes_turn() && !waiters.takes_turn());
         assert_eq!(back(&mut waiters, 3), [7, 8]);
+        // Those that had to had their turns, and the next one comes before they are back.
+        waiters.stand_aside(TaskId(7), WORKER, 1);
+        assert!(waiters.takes_turn());
+        waiters.stand_aside(TaskId(8), WORKER, 1);
+        assert!(!waiters.takes_turn());
+        assert_eq!(back(&mut waiters, 1), [7, 8]);
         // The next time anew.
         waiters.stand_aside(TaskId(7), WORKER, 2);
         assert!(waiters.takes_turn() && !waiters.takes_turn());

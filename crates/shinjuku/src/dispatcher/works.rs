@@ -47,6 +47,9 @@ const SHORTEST_SLICE: Nanos = Nanos::from_micros(2);
 /// Nobody dispatches for so long.
 const LONGEST_SLICE: Nanos = Nanos::from_micros(10);
 
+/// Who stands by while the other one works sees the end within this time.
+const LONGEST_LOOK: Duration = Duration::from_millis(20);
+
 /// What lies in the relay is not told any further.
 const LIES: usize = 1;
 /// When the thread that has the dispatcher is stuck: it runs no request.
@@ -106,18 +109,23 @@ impl<Tr: Transport> Relay<Tr> {
         }
     }
 
-    /// The thread at `desk` is about to run a request.
-    fn lend(&self, desk: usize, dispatcher: Box<Dispatcher<Tr>>) {
+    /// The thread at `desk` is about to run a request: the other one watches it from now on. That
+    /// may take a system call, which is not to be part of the request's slice.
+    fn announce(&self, desk: usize) {
         let stuck_at = Cycles::now().0.saturating_add(self.rescue_cycles.0);
         self.stuck_at
             .store(stuck_at.min(NEVER - 1), Ordering::Relaxed);
-        self.place.leave(dispatcher, LIES);
         // Either the other thread sees that it is to look, or this one that the other sleeps.
         fence(Ordering::SeqCst);
         let other = &self.desks[1 - desk];
         if let Some(thread) = other.thread.get() {
             other.parker.wake(thread);
         }
+    }
+
+    /// The thread runs the request next.
+    fn lend(&self, dispatcher: Box<Dispatcher<Tr>>) {
+        self.place.leave(dispatcher, LIES);
     }
 
     /// The dispatcher, unless the other thread has it.
@@ -147,7 +155,7 @@ impl<Tr: Transport> Relay<Tr> {
                     is_over() || self.stuck_at.load(Ordering::Relaxed) != NEVER
                 });
             } else {
-                std::thread::park_timeout(self.rescue_after);
+                std::thread::park_timeout(self.rescue_after.min(LONGEST_LOOK));
             }
             last = stuck_at;
         }
@@ -205,8 +213,10 @@ impl<Tr: Transport> DispatcherThread<Tr> {
                 Round::Over => return dispatcher.end(),
                 Round::Again => {}
                 Round::Work => {
+                    relay.announce(*desk);
                     dispatcher.expect_answers(last_answers);
-                    relay.lend(*desk, dispatcher);
+                    dispatcher.begins_slice();
+                    relay.lend(dispatcher);
                     let is_a_worker_idle = &mut || last_answers.iter().any(LastAnswer::is_there);
                     worker.serve_once(serving, is_a_worker_idle);
                     match relay.take() {
@@ -223,16 +233,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Sends a fresh request to the desk of the thread that has the dispatcher, if the rules have
     /// it work, there is one, and no worker is idle. Tells whether.
     pub(super) fn takes_work(&mut self, now: Nanos) -> bool {
-        let Some(slice) = self.rules.works else {
-            return false;
-        };
-        let is_wanted = self.fresh() > 0
+        let is_wanted = self.rules.works.is_some()
+            && self.fresh() > 0
             && self.control.state() == Control::SERVE
             && self.states[..self.workers]
                 .iter()
                 .all(|state| state.out() > 0)
             // One that was left behind would have to be relieved by a third thread.
             && !self.is_within_own_work()
+            // Each that outlasts its slice keeps a context until a worker has time for it.
+            && self.contexts.in_use() < self.contexts.free()
             && self.contexts.prepare();
         if !is_wanted {
             return false;
@@ -244,15 +254,20 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let Some(runnable) = self.runnable(task.id, at, now) else {
             return false;
         };
-        let state = &mut self.states[at];
-        state.send(task.id, runnable, now);
-        if let Some(sent) = state.running() {
+        self.states[at].send(task.id, runnable, now);
+        self.statistics.run_by_dispatcher();
+        true
+    }
+
+    /// What was sent to the desk of the thread that has the dispatcher is to give way after a slice
+    /// from now.
+    fn begins_slice(&self) {
+        let sent = self.states[self.desks + self.active_desk].running();
+        if let (Some(sent), Some(slice)) = (sent, self.rules.works) {
             let slice = self.clock.to_cycles(slice.0);
             sent.dispatched
                 .request_after(Cycles::now(), slice, QuantumEnd::Probes);
         }
-        self.statistics.run_by_dispatcher();
-        true
     }
 
     /// Whether a dispatcher's thread is within a request, or has not been heard of since.

@@ -12,7 +12,6 @@ use shinjuku_preempt::preempt_point;
 
 use super::call::{Cancel, Outcome, current_is_asked_to_stop, current_is_of};
 use super::error::RunError;
-use super::standstill::LOOKS_AFTER;
 use crate::answer::{Claim, Found};
 
 /// The claim to the result of a closure that was given to a [`Pool`](crate::Pool).
@@ -77,19 +76,14 @@ impl<R: Send + 'static> Job<R> {
         self.wait_until(deadline).map(outcome)
     }
 
-    /// A closure of the same pool that waits without a deadline looks whether all of them do.
+    /// A closure of the same pool that waits without a deadline says so.
     fn wait_until(&mut self, deadline: Option<Instant>) -> Option<Found<Outcome<R>>> {
         let completion_thread = self.claim.source.answer().completion_thread();
         if deadline.is_some() || !current_is_of(completion_thread) {
             return self.claim.wait_until(deadline);
         }
         let completion_thread = Arc::clone(completion_thread);
-        let waiting = completion_thread.standstill.wait();
-        let look_at = Instant::now() + LOOKS_AFTER;
-        if let Some(found) = self.claim.wait_until(Some(look_at)) {
-            return Some(found);
-        }
-        waiting.look();
+        let _waiting = completion_thread.standstill.wait();
         self.claim.wait_until(None)
     }
 

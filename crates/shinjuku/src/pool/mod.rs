@@ -50,7 +50,7 @@ pub use error::{Panic, RunError};
 pub use job::{Cancelled, Job, cancellation_point, cancellation_point_or_unwind};
 pub use options::{Class, RunOptions};
 pub use scope::{Scope, ScopedJob};
-pub(crate) use standstill::Standstill;
+pub(crate) use standstill::{Lookout, Standstill};
 
 /// Runs closures of any type, short ones past long ones.
 ///
@@ -392,6 +392,8 @@ impl PoolBuilder {
             _watch: None,
         };
         pool.completion.standstill.watch(pool.observer().started);
+        // From now on it looks.
+        pool.completion.wake();
         if let Some(path) = watch {
             pool._watch = Some(pool.observer().listen(path)?);
         }

@@ -132,18 +132,18 @@ fn what_the_dispatcher_began_goes_on_at_a_worker() {
     let runtime = start(config());
     let handle = runtime.handle();
     let busy = Busy::begin(&handle);
-    let began_at = Arc::new(AtomicU64::new(u64::MAX));
-    let theirs = Arc::clone(&began_at);
+    let (began, began_at) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let (begins, at) = (Arc::clone(&began), Arc::clone(&began_at));
     let long = submit(&handle, move || {
         OWN.set(7);
         let text = String::from("on its stack");
-        theirs.store(current_worker().unwrap().into(), Ordering::Relaxed);
+        // Before anything at which it can be asked to leave.
+        begins.store(true, Ordering::Relaxed);
+        at.store(current_worker().unwrap().into(), Ordering::Relaxed);
         assert!(probe_until(|| current_worker() == Some(0)));
         OWN.get() + text.len() as u64
     });
-    wait_for("the dispatcher", || {
-        began_at.load(Ordering::Relaxed) != u64::MAX
-    });
+    wait_for("the dispatcher", || began.load(Ordering::Relaxed));
     wait_for("its deadline", || {
         runtime.statistics().preemptions.taken() > 0
     });
@@ -161,6 +161,31 @@ fn what_the_dispatcher_began_goes_on_at_a_worker() {
         began_at.load(Ordering::Relaxed) > 4,
         "neither worker nor spare"
     );
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+}
+
+/// The others are for workers, which could begin no request without a context.
+#[test]
+fn what_the_dispatcher_began_holds_half_of_the_contexts_at_most() {
+    let runtime = start(config().contexts(8));
+    let handle = runtime.handle();
+    let busy = Busy::begin(&handle);
+    let tickets: Vec<_> = (0..10)
+        .map(|_| {
+            submit(&handle, || {
+                u64::from(probe_until(|| current_worker() == Some(0)))
+            })
+        })
+        .collect();
+    wait_for("the dispatcher", || {
+        runtime.statistics().preemptions.taken() == 3
+    });
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(runtime.statistics().run_by_dispatcher, 3);
+    busy.end();
+    for ticket in tickets {
+        assert_eq!(reply(ticket), Ok(1));
+    }
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
