@@ -313,6 +313,8 @@ impl Cause {
 /// the clock if that was read a moment ago: reading it takes longer than most of the rest.
 fn give_way(head: &Head, mut cause: Cause, mut read: Option<Cycles>) -> Option<Cycles> {
     let is_a_call = cause.is_a_call();
+    // The interrupt's timer has fired, whatever makes the context look again below.
+    let has_fired = cause == Cause::Interrupt;
     let mut left = None;
     loop {
         head.running.guard.store(1, Ordering::Relaxed);
@@ -326,7 +328,7 @@ fn give_way(head: &Head, mut cause: Cause, mut read: Option<Cycles>) -> Option<C
                 count(&counters.late);
             }
         } else if let Some(rest) = head.put_off(time, is_forced, now) {
-            left = is_forced.then_some(rest);
+            left = has_fired.then_some(rest);
         } else {
             head.take_down_request();
             count(match cause {

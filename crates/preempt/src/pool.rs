@@ -1,6 +1,7 @@
 //! Making a pool of contexts, and ending their backing threads.
 
 use std::marker::PhantomData;
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -302,6 +303,25 @@ fn wait_until_parked(head: &Head, thread: &JoinHandle<()>, number: usize) -> u32
     }
 }
 
+/// Joins a thread, unless that has not ended by the deadline. Its own panic could only come from a
+/// thread-local destructor, reported by the hook.
+///
+/// [`JoinHandle::is_finished`] would not do: it says so before the C library gives back what the
+/// thread has of the allocator, for which that takes locks, and a suspended context may hold one.
+fn join_until(thread: JoinHandle<()>, deadline: Option<Instant>) -> Result<(), JoinHandle<()>> {
+    let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    // SAFETY: the handle is there, so the thread was neither joined nor detached.
+    while unsafe { libc::pthread_tryjoin_np(thread.as_pthread_t(), std::ptr::null_mut()) } != 0 {
+        if is_late() {
+            return Err(thread);
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    // The thread was joined, so the handle must not detach it.
+    let _ = thread.into_pthread_t();
+    Ok(())
+}
+
 impl<T, R> Handles<T, R> {
     /// Gives the stacks of `idle` back to their backing threads, which end and run their
     /// thread-local destructors. Waits at most `patience` for them. Every context of the pool that
@@ -344,22 +364,23 @@ impl<T, R> Handles<T, R> {
         let deadline = Instant::now().checked_add(patience);
         let mut report = HandBack::default();
         for backing_thread in ending {
-            while !backing_thread.thread.is_finished()
-                && deadline.is_none_or(|deadline| Instant::now() < deadline)
-            {
-                std::thread::sleep(Duration::from_micros(50));
-            }
-            if backing_thread.thread.is_finished() {
-                // The thread's own panic could only come from a thread-local destructor, reported
-                // by the hook.
-                let _ = backing_thread.thread.join();
-                drop(backing_thread.private);
-                // SAFETY: the backing thread ended and the one handle was given up to this call.
-                unsafe { backing_thread.head.release::<T, R>() };
-                report.returned += 1;
-            } else {
-                std::mem::forget(backing_thread);
-                report.leaked += 1;
+            let BackingThread {
+                head,
+                private,
+                thread,
+            } = backing_thread;
+            match join_until(thread, deadline) {
+                Ok(()) => {
+                    drop(private);
+                    // SAFETY: the backing thread ended and the one handle was given up to this
+                    // call.
+                    unsafe { head.release::<T, R>() };
+                    report.returned += 1;
+                }
+                Err(thread) => {
+                    std::mem::forget((private, thread));
+                    report.leaked += 1;
+                }
             }
         }
         for backing_thread in self.backing_threads.drain(..).flatten() {

@@ -218,12 +218,11 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
             // With the guard up: its worker runs it.
             current::deferred(head);
         }
-        match timer {
-            // On another stack: no code looks at the request when that stack is left.
-            Some(timer) if !guarded => timer::again(timer, Clock::get().to_cycles(IN_VAIN_AGAIN)),
-            // Perhaps between two jobs, when the next one's moment is not known yet.
-            Some(timer) => timer::fired_outside(timer),
-            None => {}
+        // No code looks at the request when another stack is left. When a guard ends, the request
+        // can be put off, since the thread was away from its CPU. And between two jobs the next
+        // one's moment is not known yet.
+        if let Some(timer) = timer {
+            timer::again(timer, Clock::get().to_cycles(IN_VAIN_AGAIN));
         }
         return;
     }

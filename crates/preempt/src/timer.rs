@@ -156,8 +156,8 @@ pub(crate) unsafe fn sender(info: *const libc::siginfo_t) -> Option<libc::c_int>
     }
 }
 
-/// The timer fired in a worker's own code, or under a context's guard: again soon, if anything
-/// there relies on it. For the signal's handler.
+/// The timer fired in a worker's own code: again soon, if anything there relies on it. For the
+/// signal's handler.
 pub(crate) fn fired_outside(id: libc::c_int) {
     if RELIED_ON.get() {
         set(id, SOON);

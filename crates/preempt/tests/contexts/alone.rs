@@ -122,12 +122,16 @@ impl Rig {
         self.finish(0)
     }
 
-    fn end(mut self) -> shinjuku_preempt::HandBack {
+    fn end(self) -> shinjuku_preempt::HandBack {
+        self.end_within(PATIENCE)
+    }
+
+    fn end_within(mut self, patience: Duration) -> shinjuku_preempt::HandBack {
         self.stop.store(true, Ordering::Relaxed);
         for worker in self.workers {
             worker.thread.join().unwrap();
         }
-        self.handles.take().unwrap().hand_back(self.idle, PATIENCE)
+        self.handles.take().unwrap().hand_back(self.idle, patience)
     }
 }
 
@@ -387,6 +391,33 @@ fn thread_locals_belong_to_the_context_and_their_destructors_run_at_hand_back() 
     assert_eq!(COUNT.get(), 0, "the test's own is another");
     assert_eq!(rig.end().returned, 1);
     assert_eq!(ENDED.load(Ordering::Relaxed), 1);
+}
+
+/// A thread at its end may wait for what a suspended context has: the allocator's locks, say.
+#[test]
+fn the_hand_back_does_not_wait_for_what_waits_at_its_end() {
+    static MAY_END: AtomicBool = AtomicBool::new(false);
+    struct Waits;
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let start = Instant::now();
+            while !MAY_END.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    thread_local! {
+        static LAST: Waits = const { Waits };
+    }
+    let mut rig = Rig::new(1, 1);
+    let result = rig.run(|| {
+        LAST.with(|_| ());
+        1
+    });
+    assert_eq!(result, Ok(1));
+    let report = rig.end_within(Duration::from_millis(50));
+    MAY_END.store(true, Ordering::Relaxed);
+    assert_eq!((report.returned, report.leaked), (0, 1));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! thread, as in the inline layout: the code that asks does not run meanwhile.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
@@ -407,4 +407,25 @@ fn a_quantum_on_the_cpu_outlasts_the_slices_of_others() {
     }
     over.store(1, Ordering::Relaxed);
     other.join().unwrap();
+}
+
+/// When the guard ends, the time within it counts as the thread's absence, and the request goes on.
+#[test]
+fn the_timer_that_fired_within_a_guard_fires_again() {
+    let mut stage = Stage::new();
+    stage.on_cpu = true;
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
+    let job = stage.load(move || {
+        without_preemption(|| std::thread::sleep(4 * SHORT));
+        let start = Instant::now();
+        while !is_over.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+            std::hint::spin_loop();
+        }
+        start.elapsed().as_millis() as u64
+    });
+    let stopped = stage.run(job, SHORT, true);
+    over.store(true, Ordering::Relaxed);
+    let suspended = stopped.expect_err("the timer stops what has no probes");
+    assert!(stage.run(suspended.into(), LONG, false).is_ok());
 }

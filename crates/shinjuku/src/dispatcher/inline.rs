@@ -217,6 +217,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if !self.policy.is_empty() {
             let active = self.inline.active;
             worked |= self.hand_one(active, active, now);
+            // If that was the last one that was suspended, those that stand aside wait again. The
+            // request has a deadline then, and idle loops find them.
+            self.bring_lock_waiters_back(now);
             if self.states[active].out() > 0 {
                 self.publish_running(now);
                 return Turn::Run(self.set_deadline(active, moment, timer));

@@ -278,8 +278,11 @@ impl Trace {
                     let parts = blocks.cut(lane, event).into_iter();
                     parts.map(move |event| (lane, event))
                 };
+                let mut free_from = 0;
                 let slices = of_one.iter().flat_map(cut).map(|(lane, event)| {
-                    let begin = clock.nanos_at(event.start);
+                    // A loop reads the clock before it finds the request that another has left.
+                    let begin = clock.nanos_at(event.start).max(free_from);
+                    free_from = clock.nanos_at(event.end).max(begin);
                     let age = |meta: Meta| begin.saturating_sub(meta.arrival.0);
                     Slice {
                         lane,
@@ -287,7 +290,7 @@ impl Trace {
                         arrived_nanos: meta.map(|meta| meta.arrival.0),
                         class: meta.map(|meta| meta.class),
                         start: from_start(begin),
-                        end: from_start(clock.nanos_at(event.end)),
+                        end: from_start(free_from),
                         stop: event.stop,
                         age: meta.map(|meta| Duration::from_nanos(age(meta))),
                         taken_from: event.taken_from.map(usize::from),
@@ -577,6 +580,18 @@ mod tests {
             told.collect::<Vec<_>>(),
             [(0, None), (1, Some(GET)), (2, Some(SCAN)), (1, Some(GET))]
         );
+    }
+
+    #[test]
+    fn a_request_is_nowhere_before_it_was_left() {
+        let worker = record(vec![event(1, 1_000, Stop::Probe, GET)]);
+        let spare = record(vec![event(1, 1_040, Stop::Finished, GET)]);
+        let trace = taken_up(worker, spare);
+        let [before, after] = trace.slices() else {
+            panic!("{:?}", trace.slices())
+        };
+        assert_eq!((before.request, before.end), (after.request, after.start));
+        assert!(after.start < after.end);
     }
 
     #[test]
