@@ -3,16 +3,20 @@
 #[path = "suite/mod.rs"]
 mod suite;
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shinjuku::net::{Failure, Refusal};
-use shinjuku::policy::ClassId;
-use shinjuku::{ClassConfig, MechanismKind, SubmitOptions, TicketError, preempt_point};
+use shinjuku::policy::{ClassId, Full, Nanos, Policy, Task, TaskId, Want, WorkerId};
+use shinjuku::{
+    ClassConfig, MechanismKind, PolicyConfig, Runtime, SubmitOptions, TicketError, handler_fn,
+    preempt_point,
+};
 use shinjuku_tests_support::{PATIENCE, wait_for};
 
-use self::suite::{config, jobs, spin_for};
+use self::suite::{Job, config, jobs, spin_for};
 
 #[test]
 fn what_arrived_while_a_request_ran_is_refused_beyond_the_bound() {
@@ -444,4 +448,89 @@ fn a_blocked_request_without_a_deadline_is_reported_at_the_end() {
     assert_eq!(report.contexts_leaked, 1, "{report}");
     open.store(true, Ordering::Relaxed);
     drop(blocked);
+}
+
+/// First come, first served, with a quantum while that is wanted.
+struct SomeQuanta(VecDeque<Task>);
+
+static HAS_QUANTUM: AtomicBool = AtomicBool::new(true);
+
+impl Policy for SomeQuanta {
+    fn arrive(&mut self, task: Task) -> Result<(), Full> {
+        self.0.push_back(task);
+        Ok(())
+    }
+    fn preempted(&mut self, task: Task, _: WorkerId, _: Nanos) {
+        self.0.push_back(task);
+    }
+    fn returned(&mut self, task: Task, _: WorkerId) {
+        self.0.push_front(task);
+    }
+    fn next(&mut self, worker: WorkerId, _: Nanos, want: Want) -> Option<Task> {
+        let first = self.0.iter().find(|task| want.includes(task))?.id;
+        self.remove(first, worker)
+    }
+    fn remove(&mut self, id: TaskId, _: WorkerId) -> Option<Task> {
+        let at = self.0.iter().position(|task| task.id == id)?;
+        self.0.remove(at)
+    }
+    fn quantum(&self, _: &Task) -> Option<Nanos> {
+        let has_quantum = HAS_QUANTUM.load(Ordering::Relaxed);
+        has_quantum.then_some(Nanos::from_micros(200))
+    }
+    fn waiting(&self, _: WorkerId, want: Want) -> usize {
+        self.0.iter().filter(|task| want.includes(task)).count()
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn name(&self) -> String {
+        "some quanta".to_owned()
+    }
+}
+
+/// The holder is the last one that is suspended. With it the waiter waits again, for whose sake the
+/// holder has a deadline.
+#[test]
+fn progress_who_stood_aside_for_a_lock_waits_while_the_holder_runs() {
+    let runtime = Runtime::builder(handler_fn(|job: Job| job()))
+        .policy_with("some-quanta", |given| {
+            Ok(Box::new(SomeQuanta(VecDeque::with_capacity(
+                given.capacity,
+            ))))
+        })
+        .config(config(1, MechanismKind::Signal).policy(PolicyConfig::new("some-quanta")))
+        .allow_hard_preemption(suite::token())
+        .start()
+        .unwrap();
+    let handle = runtime.handle();
+    let lock = Arc::new(Mutex::new(()));
+    let (held, has_it) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let (locks, holds, has_gone_on) = (Arc::clone(&lock), Arc::clone(&held), Arc::clone(&has_it));
+    let until = |condition: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !condition() && start.elapsed() < PATIENCE {
+            spin_for(Duration::from_micros(10));
+        }
+    };
+    let holder = Box::new(move || {
+        let guard = locks.lock();
+        holds.store(true, Ordering::Relaxed);
+        until(&|| !HAS_QUANTUM.load(Ordering::Relaxed));
+        drop(guard);
+        until(&|| has_gone_on.load(Ordering::Relaxed));
+        has_gone_on.load(Ordering::Relaxed).into()
+    });
+    let holder = handle.submit(ClassId(0), holder).unwrap();
+    wait_for("the lock", || held.load(Ordering::Relaxed));
+    let waiter = Box::new(move || {
+        // This request has its own already.
+        HAS_QUANTUM.store(false, Ordering::Relaxed);
+        let _guard = lock.lock();
+        has_it.store(true, Ordering::Relaxed);
+        7
+    });
+    let waiter = handle.submit(ClassId(0), waiter).unwrap();
+    assert_eq!((holder.wait(), waiter.wait()), (Ok(1), Ok(7)));
+    assert!(runtime.shutdown(PATIENCE).is_clean());
 }

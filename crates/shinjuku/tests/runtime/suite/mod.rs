@@ -59,7 +59,7 @@ pub fn config(workers: usize, mechanism: MechanismKind) -> Config {
     config
 }
 
-fn token() -> HardPreemption {
+pub fn token() -> HardPreemption {
     // SAFETY: the tests' handlers rely on nothing that the token's contract excludes.
     unsafe { HardPreemption::allow() }
 }
