@@ -84,7 +84,7 @@ impl<Context> Contexts<Context> {
 
     /// Whether a context seems to be free, here or in the reserve.
     pub(super) fn is_any(&self) -> bool {
-        self.free() > 0
+        !self.idle.is_empty() || self.reserve.len.load(Ordering::Relaxed) > 0
     }
 
     /// Tells other threads whether the reserve has any contexts.
