@@ -100,7 +100,8 @@ impl Opened {
 
 fn sum<const PROBES: bool>(connection: &Connection, keys: Range<u64>) -> rusqlite::Result<u64> {
     let query = "SELECT key, value FROM entries WHERE key >= ?1 AND key < ?2";
-    let mut statement = connection.prepare(query)?;
+    // Compiled once a connection, as programs do that look up single rows.
+    let mut statement = connection.prepare_cached(query)?;
     let mut rows = statement.query((keys.start as i64, keys.end as i64))?;
     let mut sum = 0;
     while let Some(row) = rows.next()? {

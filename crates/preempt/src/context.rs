@@ -124,7 +124,7 @@ pub(crate) struct Running {
     pub(crate) preemptions: AtomicU64,
     /// How often its probes read the clock.
     pub(crate) stride: Stride,
-    /// Whether the timer has raised the gate for this dispatch. Written in the context's own code,
+    /// Whether a signal's handler has raised the gate for this dispatch. Written in the context's own code,
     /// and in handlers on top of it.
     pub(crate) is_gate_up: Cell<bool>,
     /// Cycles within the last dispatch for which the worker's thread was away from its CPU.
@@ -362,7 +362,6 @@ impl Head {
     }
 
     /// Whether compiled probes may stop the running dispatch.
-    #[cfg(feature = "compiled-probes")]
     #[inline(always)]
     pub(crate) fn is_requested_at_entries(&self) -> bool {
         self.at_entries.load(Ordering::Relaxed) == self.running.generation.load(Ordering::Relaxed)
