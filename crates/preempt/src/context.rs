@@ -133,6 +133,9 @@ pub(crate) struct Running {
     pub(crate) listens: Cell<bool>,
 }
 
+// Two lines that the processor fetches together. More would cost each switch.
+const _: () = assert!(size_of::<Running>() == 128);
+
 impl Running {
     /// A job is about to run for the first time.
     #[inline]
