@@ -28,8 +28,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// So many requests are started and not finished at a time, at most: many more than an ideal
 /// processor sharing would have at 60 % load, and few enough that each finds its data warm.
 pub(crate) const CONTEXTS: usize = 64;
-/// Idle threads look for work for this long, so that none sleeps within a burst: an arrival wakes no
-/// dispatcher, which polls for arrivals.
+/// Idle threads look for work for this long, so that none sleeps within a burst: an arrival wakes
+/// no dispatcher, which polls for arrivals.
 const BACKOFF_US: f64 = 20_000.0;
 /// How long those may take that have started by then.
 const DRAIN: Duration = Duration::from_secs(5);

@@ -3,8 +3,8 @@
 //! The file does not change, and is opened as such, so SQLite takes no lock on it. Each query has a
 //! connection of its own, as threads have. Two locks are left by default: SQLite counts its memory
 //! and its cached pages under locks of the process. The workspace's `.cargo/config.toml` has SQLite
-//! built without these counts (`SQLITE_DEFAULT_MEMSTATUS`, `SQLITE_DISABLE_PAGECACHE_OVERFLOW_STATS`),
-//! as SQLite's manual advises for many threads.
+//! built without these counts (`SQLITE_DEFAULT_MEMSTATUS`,
+//! `SQLITE_DISABLE_PAGECACHE_OVERFLOW_STATS`), as SQLite's manual advises for many threads.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -27,8 +27,8 @@ pub(crate) struct Table(Arc<Opened>);
 
 #[derive(Debug)]
 struct Opened {
-    /// Connections that no query has. There is one for each request that can have been started, as a
-    /// service has that does not want its requests to wait for connections, or to open them.
+    /// Connections that no query has. There is one for each request that can have been started, as
+    /// a service has that does not want its requests to wait for connections, or to open them.
     unused: Mutex<Vec<Connection>>,
     file: PathBuf,
     /// Removed with the last query.

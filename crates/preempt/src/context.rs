@@ -124,8 +124,8 @@ pub(crate) struct Running {
     pub(crate) preemptions: AtomicU64,
     /// How often its probes read the clock.
     pub(crate) stride: Stride,
-    /// Whether a signal's handler has raised the gate for this dispatch. Written in the context's own code,
-    /// and in handlers on top of it.
+    /// Whether a signal's handler has raised the gate for this dispatch. Written in the context's
+    /// own code, and in handlers on top of it.
     pub(crate) is_gate_up: Cell<bool>,
     /// Cycles within the last dispatch for which the worker's thread was away from its CPU.
     pub(crate) away: Cell<u64>,
