@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use shinjuku_bench_ordinary::mixes::MIXES;
-use shinjuku_bench_ordinary::serving::Burst;
+use shinjuku_bench_ordinary::serving::{Burst, times};
 use shinjuku_bench_ordinary::works::{Job, WORKS};
 use shinjuku_bench_ordinary::{By, Times, Way, answer};
 
@@ -75,10 +75,7 @@ fn main() -> Result<()> {
         Figure::Answers { by } => {
             serde_json::to_string(&answer::measure(job()?, by, length, cores)?)?
         }
-        Figure::Times => {
-            core_affinity::set_for_current(cores[1]);
-            serde_json::to_string(&mix()?.prepare()?.times(length)?)?
-        }
+        Figure::Times => serde_json::to_string(&times(mix()?, length)?)?,
         Figure::Serve {
             way,
             short_us,

@@ -108,7 +108,7 @@ impl Works {
         serve(number)
     }
 
-    /// How long requests take on this core: medians over `length`.
+    /// How long requests take in a loop on this thread: medians over `length`.
     ///
     /// # Errors
     /// The library's.

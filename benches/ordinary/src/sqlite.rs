@@ -1,9 +1,10 @@
 //! SQLite, which is C: a table in a file, and queries of it.
 //!
 //! The file does not change, and is opened as such, so SQLite takes no lock on it. Each query has a
-//! connection of its own, as threads have. One lock is left by default: SQLite counts its memory
-//! under one of the process. The workspace's `.cargo/config.toml` has it built without that count
-//! (`SQLITE_DEFAULT_MEMSTATUS`), as SQLite's manual advises for many threads.
+//! connection of its own, as threads have. Two locks are left by default: SQLite counts its memory
+//! and its cached pages under locks of the process. The workspace's `.cargo/config.toml` has SQLite
+//! built without these counts (`SQLITE_DEFAULT_MEMSTATUS`,
+//! `SQLITE_DISABLE_PAGECACHE_OVERFLOW_STATS`), as SQLite's manual advises for many threads.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -14,10 +15,11 @@ use rusqlite::{Connection, OpenFlags};
 use shinjuku::preempt_point;
 use tempfile::TempDir;
 
+use crate::serving::CONTEXTS;
 use crate::works::KEYS;
 
-/// So many queries find a connection that is open.
-const OPEN: usize = 32;
+/// So much of the file is mapped, bytes: more than it has.
+const MAPPED: i64 = 64 << 20;
 
 /// A table of keys with values of 100 bytes.
 #[derive(Clone, Debug)]
@@ -25,7 +27,8 @@ pub(crate) struct Table(Arc<Opened>);
 
 #[derive(Debug)]
 struct Opened {
-    /// Connections that no query has.
+    /// Connections that no query has. There is one for each request that can have been started, as
+    /// a service has that does not want its requests to wait for connections, or to open them.
     unused: Mutex<Vec<Connection>>,
     file: PathBuf,
     /// Removed with the last query.
@@ -55,12 +58,16 @@ impl Table {
         transaction.commit()?;
         connection.close().map_err(|(_, error)| error)?;
         let opened = Opened {
-            unused: Mutex::new(Vec::with_capacity(1_024)),
+            unused: Mutex::new(Vec::with_capacity(CONTEXTS)),
             file,
             _directory: directory,
         };
-        let connections: Result<Vec<_>> = (0..OPEN).map(|_| opened.open()).collect();
-        connections?.into_iter().for_each(|one| opened.put(one));
+        for _ in 0..CONTEXTS {
+            let connection = opened.open()?;
+            // All pages are mapped, and the statement compiled.
+            sum::<false>(&connection, 0..KEYS)?;
+            opened.put(connection);
+        }
         Ok(Self(Arc::new(opened)))
     }
 
@@ -82,7 +89,10 @@ impl Opened {
             | OpenFlags::SQLITE_OPEN_URI
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let file = format!("file:{}?immutable=1", self.file.display());
-        Ok(Connection::open_with_flags(file, flags)?)
+        let connection = Connection::open_with_flags(file, flags)?;
+        // Mapped, or each connection would have a copy of the pages in a cache of its own.
+        connection.pragma_update(None, "mmap_size", MAPPED)?;
+        Ok(connection)
     }
 
     fn take(&self) -> Result<Connection> {
@@ -100,7 +110,8 @@ impl Opened {
 
 fn sum<const PROBES: bool>(connection: &Connection, keys: Range<u64>) -> rusqlite::Result<u64> {
     let query = "SELECT key, value FROM entries WHERE key >= ?1 AND key < ?2";
-    let mut statement = connection.prepare(query)?;
+    // Compiled once a connection, as programs do that look up single rows.
+    let mut statement = connection.prepare_cached(query)?;
     let mut rows = statement.query((keys.start as i64, keys.end as i64))?;
     let mut sum = 0;
     while let Some(row) = rows.next()? {
@@ -125,6 +136,6 @@ mod tests {
         assert_eq!(table.sum::<true>(250..260).unwrap(), expected);
         assert_eq!(table.sum::<false>(KEYS..KEYS + 9).unwrap(), 0);
         let connections = table.0.unused.lock().unwrap().len();
-        assert_eq!(connections, OPEN, "each query gives its own back");
+        assert_eq!(connections, CONTEXTS, "each query gives its own back");
     }
 }

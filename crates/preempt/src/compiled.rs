@@ -23,7 +23,9 @@
 //! Where the dispatcher shares the worker's thread, it does not run while a request does, and the
 //! request is there from the start, with its deadline. So there the worker's timer raises the gate:
 //! its handler runs on top of the context, and the context lowers the gate on its way out, before
-//! another worker can have it. Both are one thread's, one after the other.
+//! another worker can have it. Both are one thread's, one after the other. The dispatcher's signal
+//! does the same where it finds the context within the allocator, once a dispatch: a request that
+//! is suspended there would keep the allocator's lock (`library_code`).
 //!
 //! The count is one atomic word that is only added to and subtracted from, and [`Outstanding`]
 //! subtracts by its `Drop`. So the gate comes down however a request ends: taken, finished,
@@ -70,12 +72,14 @@ fn lower() {
     GATE.0.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// The worker's own timer has found the context past its moment, in its own code at guard 0: raises
-/// the gate until the dispatch is over. For the signal's handler.
-pub(crate) fn raise_for(head: &Head) {
-    if !head.running.is_gate_up.replace(true) {
+/// A signal has found the context past its moment, in its own code at guard 0: raises the gate
+/// until the dispatch is over. Returns whether this has raised it. For the signal's handler.
+pub(crate) fn raise_for(head: &Head) -> bool {
+    let raises = !head.running.is_gate_up.replace(true);
+    if raises {
         raise();
     }
+    raises
 }
 
 /// The dispatch is over, or was asked to give way and does: takes back what [`raise_for`] has

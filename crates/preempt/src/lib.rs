@@ -86,6 +86,7 @@ pub mod guest;
 mod handover;
 mod kernel_thread;
 mod lend;
+mod library_code;
 mod mailbox;
 #[cfg(feature = "measure")]
 pub mod measure;

@@ -33,6 +33,7 @@ use crate::counters::count;
 use crate::current::{self, CURRENT};
 use crate::extended_state;
 use crate::fault::{self, Defence};
+use crate::library_code;
 use crate::mechanism::{InterruptError, Mechanism, WorkerLink};
 use crate::timer;
 use crate::token::HardPreemption;
@@ -108,6 +109,7 @@ impl Signal {
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         if !*installed {
+            library_code::find();
             // SAFETY: `sigaction` is plain data, and zeroes are a valid one.
             let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
             // SAFETY: only reads the action in force; stored before ours can run.
@@ -227,9 +229,22 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, frame: 
         return;
     }
     if timer.is_some() && head.is_left_to_entries() {
-        return compiled::raise_for(head);
+        compiled::raise_for(head);
+        return;
+    }
+    if is_left_to_next_entry(head, frame) {
+        return current::interrupted_in_vain(head);
     }
     stop(head, frame, timer);
+}
+
+/// Whether the context is left to the next compiled probe, which may come at once: the signal found
+/// the context where it may have the allocator's lock, and for the first time in this dispatch.
+fn is_left_to_next_entry(head: &Head, frame: &libc::ucontext_t) -> bool {
+    head.is_requested_at_entries()
+        && head.is_asked()
+        && library_code::runs_there(&frame.uc_mcontext.gregs)
+        && compiled::raise_for(head)
 }
 
 /// The signal found a thread that is no context.

@@ -4,11 +4,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
-    Clock, CompiledProbes, Cycles, DeadlineTimer, HardPreemption, Outstanding, QuantumEnd,
-    preempt_point, without_preemption,
+    Clock, CompiledProbes, Cycles, DeadlineTimer, HardPreemption, Mechanism, Outstanding,
+    QuantumEnd, preempt_point, without_preemption,
 };
 
 use crate::stage::{Lever, PATIENCE, Stage};
@@ -297,5 +297,67 @@ fn an_entry_before_the_moment_goes_on_with_the_gate_up_for_another() {
     dispatched.request_after(Cycles::now(), hour, QuantumEnd::Entries(probes()));
     assert_eq!(stage.step().ok(), Some(15));
     assert_eq!(stage.counters().taken(), 0);
+    stage.end();
+}
+
+/// Interrupted by a call of the C library's, which the handler finds it in.
+#[test]
+fn a_signal_within_the_c_library_leaves_the_request_to_the_next_entry_once() {
+    let _alone = GATE.lock().unwrap();
+    let mut stage = Stage::new();
+    let at_entry = stage.start(|lever| {
+        drop(request(lever));
+        lever.interrupt();
+        assert_eq!((gate(), lever.link.counters().taken()), (1, 0));
+        function_entry();
+        16
+    });
+    let suspended = at_entry.expect_err("preempted at the entry");
+    assert_eq!(gate(), 0);
+    assert_eq!(stage.counters().taken_by_compiled_probe, 1);
+    assert_eq!(stage.resume(suspended).ok(), Some(16));
+
+    let without_entry = stage.start(|lever| {
+        drop(request(lever));
+        lever.interrupt();
+        lever.interrupt();
+        17
+    });
+    let suspended = without_entry.expect_err("preempted by the second signal");
+    let counters = stage.counters();
+    assert_eq!((gate(), counters.taken_by_interrupt), (0, 1));
+    assert_eq!(counters.deferred, 2);
+    assert_eq!(stage.resume(suspended).ok(), Some(17));
+    stage.end();
+}
+
+#[test]
+fn a_signal_stops_what_sleeps_within_the_c_library() {
+    let _alone = GATE.lock().unwrap();
+    let mut stage = Stage::new();
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    let result = stage.start(move |lever| {
+        drop(request(lever));
+        let (signal, link) = (lever.signal, lever.link.clone());
+        std::thread::spawn(move || {
+            let start = Instant::now();
+            // Twice: it may wait a moment for memory on its way.
+            for _ in 0..2 {
+                while !link.is_blocked() && start.elapsed() < PATIENCE {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            signal.interrupt(&link).unwrap();
+        });
+        let mut byte = [0];
+        std::io::Read::read_exact(&mut reader, &mut byte).unwrap();
+        u64::from(byte[0])
+    });
+    let suspended = result.expect_err("preempted in the call");
+    let counters = stage.counters();
+    assert_eq!((counters.taken_by_interrupt, counters.deferred), (1, 0));
+    std::io::Write::write_all(&mut writer, &[42]).unwrap();
+    assert_eq!(stage.resume(suspended).ok(), Some(42));
     stage.end();
 }
