@@ -29,6 +29,8 @@ pub struct Bench {
     pub workers: usize,
     /// The first of these.
     pub worker_core: CoreId,
+    /// All cores of the contenders, the dispatcher's included.
+    pub cores: Vec<usize>,
     /// SCHED_FIFO priority of the measured threads, where permitted.
     pub realtime_priority: Option<i32>,
     /// Permission for signals.
@@ -164,16 +166,12 @@ impl Bench {
         classes: usize,
         slos_us: &[f64],
     ) -> Result<Outcome> {
-        self.burst_at_depth(
-            contender,
-            arrivals,
-            classes,
-            slos_us,
-            contender.depth(self.workers),
-        )
+        let depth = contender.depth(self.workers);
+        self.burst_at_depth(contender, arrivals, classes, slos_us, depth)
     }
 
-    /// The same with another number of requests staged at the worker than the contender's.
+    /// The same with another number of requests staged at the worker than the contender's, where
+    /// there is a dispatcher.
     pub fn burst_at_depth(
         &self,
         contender: &Contender,
@@ -183,8 +181,8 @@ impl Bench {
         depth: usize,
     ) -> Result<Outcome> {
         let mut config = self.config();
-        contender.apply(&mut config);
-        config.depth = Some(depth);
+        contender.apply(&mut config, &self.cores);
+        config.depth = contender.has_dispatcher().then_some(depth);
         config.class = (0..classes)
             .map(|class| {
                 let slo_us = slos_us.get(class).copied();
