@@ -1,11 +1,11 @@
 //! `cargo xtask bench kv`: the key-value server of `examples/kv` beside redis-server, under the
 //! same client's load.
 //!
-//! A server has one core, the client another; servers whose layout takes two cores have the client's
-//! as well. All contenders of a scenario are started once and
-//! filled with the same data; but for the one that is measured they are stopped (SIGSTOP), so that
-//! none disturbs another, and they take turns point by point with the same seeds. The client is
-//! `shinjuku-load` as a library: open loop, latency from the intended moment.
+//! A server has one core, the client another; servers whose layout takes two cores have the
+//! client's as well. All contenders of a scenario are started once and filled with the same data;
+//! but for the one that is measured they are stopped (SIGSTOP), so that none disturbs another, and
+//! they take turns point by point with the same seeds. The client is `shinjuku-load` as a library:
+//! open loop, latency from the intended moment.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -248,8 +248,8 @@ impl Contender {
 const ZYGOS: &str = "As in ZygOS, idle loops steal flows whose requests their own loop has received, and requests run to completion. Other \
     than there, the loop that ran a request sends its reply, and no loop is interrupted for what it has not received.";
 
-/// The contenders for capacity; staged, `threads` loses least. The third is what IX does on the same
-/// loops, and the fourth a part of what ZygOS does: [`ZYGOS`] says which.
+/// The contenders for capacity; staged, `threads` loses least. The third is what IX does on the
+/// same loops, and the fourth a part of what ZygOS does: [`ZYGOS`] says which.
 const CAPACITIES: [Contender; 5] = [
     Contender::symmetric(Some(5.0)),
     Contender::threads(Some(5.0), 2),

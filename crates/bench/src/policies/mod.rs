@@ -302,8 +302,8 @@ fn measure_mix(
 }
 
 /// The contenders that are swept on the mix of this name: SQ by probe and by signal, over these
-/// quanta; or, as in figure 7a of the Shinjuku paper, MQ by all that can preempt here. None on other
-/// mixes.
+/// quanta; or, as in figure 7a of the Shinjuku paper, MQ by all that can preempt here. None on
+/// other mixes.
 fn swept_contenders(mix: &str, quanta_us: &[f64], here: &Mechanisms) -> Vec<Contender> {
     let one_queue = |&quantum: &f64| vec![Contender::probe(quantum), Contender::signal(quantum)];
     let by_type = |&quantum: &f64| {
