@@ -321,10 +321,47 @@ fn count(
 
 #[cfg(test)]
 mod tests {
-    use shinjuku_workload::Arrival;
+    use shinjuku_workload::{Arrival, Length};
 
     use super::super::work::Work;
     use super::*;
+
+    #[test]
+    fn loops_and_the_default_configuration_answer_everything() {
+        const REQUESTS: usize = 200;
+        let mut cores = core_affinity::get_core_ids().unwrap();
+        cores.truncate(2);
+        let bench = Bench {
+            workers: 1,
+            worker_core: cores[0],
+            cores: cores.iter().map(|core| core.id).collect(),
+            realtime_priority: None,
+            token: crate::allow_signals(),
+            mechanisms: Mechanisms::signals_alone(),
+            store: None,
+            throttling: None,
+            ended: Cell::new(None),
+        };
+        let mix = BenchMix::spinning("mid").unwrap();
+        let schedule = mix.arrivals(0.2, 1, Length::Requests(REQUESTS), 1).unwrap();
+        for (contender, layout) in [
+            (Contender::probe(5.0).symmetric(), "symmetric loop"),
+            (Contender::default_configuration(Probes::All), ""),
+            (Contender::default_configuration(Probes::None), ""),
+        ] {
+            let arrivals = mix.plan(&schedule, contender.probes, 1.0);
+            let mut config = bench
+                .config()
+                .class(["short", "long"].map(ClassConfig::new));
+            contender.apply(&mut config, &bench.cores);
+            let outcome = bench.serve(config, &arrivals, Duration::from_secs(20));
+            let outcome = outcome.unwrap();
+            let described = &outcome.description;
+            assert!(described.contains(layout), "{described}");
+            let answered = outcome.records.len();
+            assert_eq!(answered, REQUESTS, "{}: {described}", contender.name());
+        }
+    }
 
     #[test]
     fn requests_are_counted_by_class_in_one_window() {
